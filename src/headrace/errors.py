@@ -1,0 +1,81 @@
+"""The tree of errors: what happened, where, and how to put it right.
+
+Every error that Headrace raises on purpose is a `HeadraceError`. Its text has up to three parts: *what* happened (with the two
+values that disagree), *where* (file, tag, epoch, ...), and the *fix* (an option or a command). All of them survive pickling,
+because they cross process boundaries.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class HeadraceError(Exception):
+    """The root of the tree.
+
+    Args:
+        what: What happened, as a sentence without a final full stop.
+        where: The place: a file, a tag, an epoch, a worker.
+        fix: What the user can do about it.
+    """
+
+    def __init__(self, what: str, *, where: str | None = None, fix: str | None = None) -> None:
+        super().__init__(what)
+        self.what = what
+        self.where = where
+        self.fix = fix
+
+    def __str__(self) -> str:
+        """Join the three parts into one short paragraph."""
+        text = self.what
+        if self.where:
+            text += f"\n  where: {self.where}"
+        if self.fix:
+            text += f"\n  fix: {self.fix}"
+        return text
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle by parts, so that subclasses with keyword arguments survive."""
+        return _rebuild, (type(self), self.what, self.where, self.fix)
+
+
+def _rebuild(cls: type[HeadraceError], what: str, where: str | None, fix: str | None) -> HeadraceError:
+    return cls(what, where=where, fix=fix)
+
+
+class ConfigError(HeadraceError, ValueError):
+    """An option, a config file or a combination of options is wrong."""
+
+
+class SourceError(HeadraceError):
+    """Stored data cannot be read, or is not what it claims to be."""
+
+
+class TransformError(HeadraceError):
+    """A user function returned something that cannot be used."""
+
+
+class CacheError(HeadraceError):
+    """A cache on disk or in memory cannot do what was asked."""
+
+
+class InternalError(HeadraceError):
+    """An invariant of Headrace itself is broken: please report it."""
+
+
+class OptionalNotImplementedError(HeadraceError, NotImplementedError):
+    """This dataset does not offer this optional method."""
+
+
+def did_you_mean(name: str, valid: Iterable[str]) -> str:
+    """Name the closest valid names for an unknown one, then list all of them.
+
+    Args:
+        name: What the user wrote.
+        valid: The names that would have been accepted.
+    """
+    names = sorted(valid)
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    return f"{hint}valid: {', '.join(names)}"

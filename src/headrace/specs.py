@@ -1,0 +1,87 @@
+"""What one data key holds: dtype, shape of a frame, sparse or dense.
+
+This module knows no dataset and no file. Start with `DataSpec`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class DataSpec:
+    """The layout of one data key.
+
+    Attributes:
+        dtype: NumPy dtype name, for example `"float32"`.
+        shape: Shape of one frame, without the time axis; `None` for a free axis.
+        sparse: Whether values are class indices.
+        dim: Number of classes if sparse, else the size of the last axis (1 for scalars per frame).
+        has_time: Whether the first axis of an array of this key is time.
+    """
+
+    dtype: str
+    shape: tuple[int | None, ...] = ()
+    sparse: bool = False
+    dim: int | None = None
+    has_time: bool = True
+
+    def __post_init__(self) -> None:
+        """Refuse a dtype that NumPy does not know."""
+        try:
+            np.dtype(self.dtype)
+        except TypeError as error:
+            raise ConfigError(f"unknown dtype {self.dtype!r}", fix="use a NumPy dtype name such as 'float32'") from error
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes of an array of this key, time included."""
+        return len(self.shape) + int(self.has_time)
+
+    @property
+    def num_outputs(self) -> tuple[int, int]:
+        """The documented pair (dim, ndim)."""
+        return (self.dim if self.dim is not None else 1, self.ndim)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON data, see `from_json`."""
+        return {
+            "dtype": self.dtype,
+            "shape": list(self.shape),
+            "sparse": self.sparse,
+            "dim": self.dim,
+            "has_time": self.has_time,
+        }
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> DataSpec:
+        """Make a spec from what `to_json` returned."""
+        return cls(
+            dtype=str(data["dtype"]),
+            shape=tuple(data["shape"]),
+            sparse=bool(data["sparse"]),
+            dim=data["dim"],
+            has_time=bool(data["has_time"]),
+        )
+
+    @classmethod
+    def of_array(cls, array: NDArray[Any], *, dim: int | None = None) -> DataSpec:
+        """Derive the spec of an array by the documented rule.
+
+        An array is sparse if its dtype is an integer and it has at most one axis (time).
+
+        Args:
+            array: `any[T, ...]`, or a scalar array without time.
+            dim: Number of classes, for a sparse array; 1 more than the largest value if not given.
+        """
+        sparse = array.dtype.kind in "iu" and array.ndim <= 1
+        shape = tuple(array.shape[1:])
+        if dim is None:
+            dim = int(array.max(initial=0)) + 1 if sparse else (int(array.shape[-1]) if array.ndim > 1 else 1)
+        return cls(dtype=array.dtype.name, shape=shape, sparse=sparse, dim=dim, has_time=array.ndim > 0)
