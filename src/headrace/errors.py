@@ -1,8 +1,8 @@
 """The tree of errors: what happened, where, and how to put it right.
 
-Every error that Headrace raises on purpose is a `HeadraceError`. Its text has up to three parts: *what* happened (with the two
-values that disagree), *where* (file, tag, epoch, ...), and the *fix* (an option or a command). All of them survive pickling,
-because they cross process boundaries.
+Every error that Headrace raises on purpose is a `HeadraceError`. Its text has up to three parts: *what* happened (with
+the two values that disagree), *where* (file, tag, epoch, ...), and the *fix* (an option or a command). All of them
+survive pickling, because they cross process boundaries.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Keyed randomness: a generator from (seed, purpose, epoch, sequence) by hashing.
 
-A draw depends on what it is for, never on which worker makes it or when. Two different keys give independent streams, so that
-`seed=1, epoch=2` and `seed=2, epoch=1` have nothing in common (adding them would make them equal).
+A draw depends on what it is for, never on which worker makes it or when. Two different keys give independent streams,
+so that `seed=1, epoch=2` and `seed=2, epoch=1` have nothing in common (adding them would make them equal).
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def derive_rng(
 ) -> np.random.Generator:
     """Return a generator that is a pure function of its key, see `derive_seed` for the arguments.
 
-    The bit generator is Philox (Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", 2011), whose 128-bit key is the
-    hash (XXH3-128) of the arguments. About 10 us a call.
+    The bit generator is Philox (Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", 2011), whose 128-bit key
+    is the hash (XXH3-128) of the arguments. About 10 us a call.
     """
     key = derive_seed(seed, purpose, epoch=epoch, corpus_idx=corpus_idx, occurrence=occurrence, bits=128)
     return np.random.Generator(np.random.Philox(key=key))

@@ -37,7 +37,8 @@ class DataSpec:
         try:
             np.dtype(self.dtype)
         except TypeError as error:
-            raise ConfigError(f"unknown dtype {self.dtype!r}", fix="use a NumPy dtype name such as 'float32'") from error
+            fix = "use a NumPy dtype name such as 'float32'"
+            raise ConfigError(f"unknown dtype {self.dtype!r}", fix=fix) from error
 
     @property
     def ndim(self) -> int:

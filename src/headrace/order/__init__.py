@@ -1,0 +1,51 @@
+"""Which sequence comes when: orderings, partition into sub-epochs, shards, and a shuffle that needs no memory.
+
+This room decides the order of an epoch as a pure function of (recipe, number of sequences, lengths, tags, epoch). It
+never reads data, starts processes or keeps more than the last full-epoch order. Read `base.py` first, then
+`planner.py`.
+"""
+
+from .base import ArrayOrder, Order, RangeOrder, RepeatedOrder, occurrences
+from .binned import Laplace, SortBinShuffle, SortBinShuffleX2
+from .by_length import Sorted, SortedReverse
+from .epochs import derive_order_seed, full_epoch_of, slice_bounds
+from .parse import VALID_FORMS, parse_seq_ordering
+from .permutation import Permutation
+from .permute import Permute, PermutedOrder
+from .plain import Default, EveryN, InterleavedOrder, Reverse
+from .planner import OrderCorpus, OrderPlanner, OrderReport
+from .policy import Policy
+from .recipe import OrderRecipe
+from .shuffled import Random, RandomSample
+
+__all__ = [
+    "VALID_FORMS",
+    "ArrayOrder",
+    "Default",
+    "EveryN",
+    "InterleavedOrder",
+    "Laplace",
+    "Order",
+    "OrderCorpus",
+    "OrderPlanner",
+    "OrderRecipe",
+    "OrderReport",
+    "Permutation",
+    "Permute",
+    "PermutedOrder",
+    "Policy",
+    "Random",
+    "RandomSample",
+    "RangeOrder",
+    "RepeatedOrder",
+    "Reverse",
+    "SortBinShuffle",
+    "SortBinShuffleX2",
+    "Sorted",
+    "SortedReverse",
+    "derive_order_seed",
+    "full_epoch_of",
+    "occurrences",
+    "parse_seq_ordering",
+    "slice_bounds",
+]

@@ -1,0 +1,163 @@
+"""What an order is: an immutable sequence of corpus indices that need not be in memory.
+
+Every policy returns an `Order`. A slice of an order is an order again and costs O(1), so one full-epoch order serves
+all of its sub-epochs. Invariant: `order.block(a, b)` equals `[order[a], ..., order[b - 1]]`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+_BLOCK = 65_536  # indices per block when an order is walked through: large enough to hide NumPy's overhead, 512 KiB
+
+
+class Order(ABC):
+    """An immutable sequence of corpus indices.
+
+    Attributes:
+        may_repeat: Whether a corpus index can come more than once; False is a promise.
+    """
+
+    may_repeat: bool = False
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Return the number of positions."""
+
+    @abstractmethod
+    def block(self, start: int, stop: int) -> NDArray[np.int64]:
+        """Return the corpus indices of positions `start <= p < stop` as `int64[n]`, O(stop - start).
+
+        Both bounds must lie in 0..len(self). The result may be a view: do not write to it. One block of many is much
+        faster than many blocks of one.
+        """
+
+    @abstractmethod
+    def slice(self, start: int, stop: int) -> Order:
+        """Return positions `start <= p < stop` as an order, O(1)."""
+
+    def __getitem__(self, position: int) -> int:
+        """Return the corpus index at a position; negative positions count from the end."""
+        size = len(self)
+        if position < 0:
+            position += size
+        if not 0 <= position < size:
+            raise IndexError(f"position {position} is outside an order of {size}")
+        return int(self.block(position, position + 1)[0])
+
+    def __iter__(self) -> Iterator[int]:
+        """Walk through the order, a block at a time."""
+        for start in range(0, len(self), _BLOCK):
+            yield from self.block(start, min(start + _BLOCK, len(self))).tolist()
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        """Return all positions as one array, O(len(self)) memory."""
+        array = self.block(0, len(self))
+        return array if dtype is None and not copy else np.array(array, dtype=dtype)
+
+
+class RangeOrder(Order):
+    """Corpus indices first, first + step, ...: no memory."""
+
+    def __init__(self, indices: range) -> None:
+        self._indices = indices
+
+    def __len__(self) -> int:
+        return len(self._indices)
+
+    def block(self, start: int, stop: int) -> NDArray[np.int64]:
+        """Return positions start..stop as `int64[n]`."""
+        part = self._indices[start:stop]
+        return np.arange(part.start, part.stop, part.step, dtype=np.int64)
+
+    def slice(self, start: int, stop: int) -> RangeOrder:
+        """Return positions start..stop as an order."""
+        return RangeOrder(self._indices[start:stop])
+
+
+class ArrayOrder(Order):
+    """Corpus indices held in an array.
+
+    Args:
+        indices: `int[n]`; kept without a copy if it is `int64` already, and never written to.
+        may_repeat: False if the caller knows that no index comes twice.
+    """
+
+    def __init__(self, indices: NDArray[Any], *, may_repeat: bool = True) -> None:
+        self._indices = np.asarray(indices, dtype=np.int64)
+        self.may_repeat = may_repeat
+
+    def __len__(self) -> int:
+        return len(self._indices)
+
+    def block(self, start: int, stop: int) -> NDArray[np.int64]:
+        """Return positions start..stop as `int64[n]`, a read-only view."""
+        view = self._indices[start:stop]
+        view.flags.writeable = False
+        return view
+
+    def slice(self, start: int, stop: int) -> ArrayOrder:
+        """Return positions start..stop as an order."""
+        return ArrayOrder(self._indices[start:stop], may_repeat=self.may_repeat)
+
+
+class RepeatedOrder(Order):
+    """Another order several times in a row, not shuffled again: no memory of its own.
+
+    Args:
+        order: What is repeated.
+        times: How often, at least 1.
+    """
+
+    def __init__(self, order: Order, times: int) -> None:
+        self._order = order
+        self._positions = range(len(order) * times)
+        self.may_repeat = order.may_repeat or times > 1
+
+    def __len__(self) -> int:
+        return len(self._positions)
+
+    def block(self, start: int, stop: int) -> NDArray[np.int64]:
+        """Return positions start..stop as `int64[n]`."""
+        size, parts = len(self._order), [np.empty(0, np.int64)]
+        positions = self._positions[start:stop]
+        position = positions.start
+        while position < positions.stop:
+            first = position % size
+            last = min(size, first + positions.stop - position)
+            parts.append(self._order.block(first, last))
+            position += last - first
+        return np.concatenate(parts)
+
+    def slice(self, start: int, stop: int) -> RepeatedOrder:
+        """Return positions start..stop as an order."""
+        part = RepeatedOrder(self._order, 1)
+        part._positions = self._positions[start:stop]
+        part.may_repeat = self.may_repeat
+        return part
+
+
+def occurrences(order: Order) -> NDArray[np.int64]:
+    """Return, for each position, how often its corpus index came before in this order, as read-only `int64[n]`.
+
+    With it, randomness can be keyed by (corpus index, occurrence) where an order repeats sequences. O(1) for an order
+    that promises not to repeat, else O(n log n).
+    """
+    size = len(order)
+    if not order.may_repeat or size == 0:
+        return np.broadcast_to(np.int64(0), (size,))
+    indices = order.block(0, size)
+    by_index = np.argsort(indices, kind="stable")
+    in_run = np.arange(size)
+    is_first = np.ones(size, bool)
+    is_first[1:] = np.diff(indices[by_index]) != 0
+    in_run -= np.maximum.accumulate(np.where(is_first, in_run, 0))
+    counts = np.empty(size, np.int64)
+    counts[by_index] = in_run
+    counts.flags.writeable = False
+    return counts

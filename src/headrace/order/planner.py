@@ -1,0 +1,164 @@
+"""Turn a recipe into the order of an epoch.
+
+The steps: policy over the whole corpus, unique tags, tag filter, slice of the sub-epoch and shard, repeat. Filtering
+comes before slicing, so that sub-epochs and shards stay even. (The documented system slices first.) What comes before
+slicing is the same for all sub-epochs of a full epoch and is kept; nothing else is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.errors import ConfigError, InternalError
+
+from .base import ArrayOrder, Order, RangeOrder, RepeatedOrder
+from .epochs import slice_bounds
+from .policy import Policy
+from .recipe import OrderRecipe
+
+
+@dataclass(frozen=True)
+class OrderCorpus:
+    """What an order has to know about a corpus. Functions are called only when their answer is needed.
+
+    Attributes:
+        num_seqs: Number of sequences.
+        lengths: Returns `int or float[num_seqs]`, None if this corpus has no lengths.
+        keep: Returns `bool[num_seqs]`, which sequences pass the tag filter, None without a filter.
+        first_of_tag: Returns `int[num_seqs]`, for each sequence the smallest corpus index with the same tag, None if
+            tags may repeat.
+    """
+
+    num_seqs: int
+    lengths: Callable[[], NDArray[Any]] | None = None
+    keep: Callable[[], NDArray[np.bool_]] | None = None
+    first_of_tag: Callable[[], NDArray[Any]] | None = None
+
+
+@dataclass(frozen=True)
+class OrderReport:
+    """What a full epoch, all its sub-epochs and shards together, leaves out or repeats.
+
+    Attributes:
+        num_corpus: Sequences in the corpus.
+        num_ordered: Positions in the order that the policy gave.
+        num_dropped_by_order: Sequences that the policy left out, such as the remainder of `default_every_n`.
+        num_dropped_as_duplicate_tags: Positions dropped because their tag came before.
+        num_dropped_by_filter: Positions dropped because of the tag filter.
+        num_repeated: Positions whose sequence came before, through the policy or `repeat_epoch`.
+    """
+
+    num_corpus: int
+    num_ordered: int
+    num_dropped_by_order: int = 0
+    num_dropped_as_duplicate_tags: int = 0
+    num_dropped_by_filter: int = 0
+    num_repeated: int = 0
+
+
+class OrderPlanner:
+    """Gives the order of any epoch, and keeps the last full-epoch order. Not thread-safe.
+
+    Args:
+        recipe: What the user asked for.
+
+    Attributes:
+        report: What the last order left out or repeated; None before the first one.
+    """
+
+    def __init__(self, recipe: OrderRecipe) -> None:
+        self.recipe = recipe
+        self.report: OrderReport | None = None
+        self._key: tuple[Policy, int | None, int] | None = None
+        self._full = _EMPTY
+
+    def order_for_epoch(self, epoch: int | None, corpus: OrderCorpus) -> Order:
+        """Return the order of one epoch for this recipe's shard.
+
+        O(1) if the full-epoch order is still there: in the other sub-epochs of the same full epoch, in epochs that keep
+        the same shuffle, and always for an order without chance.
+
+        Args:
+            epoch: From 1; 0 counts as 1; None means no data, an empty order.
+            corpus: The corpus, the same one as last time unless `invalidate` was called.
+
+        Raises:
+            ConfigError: The order needs lengths that the corpus does not have, or `epoch` is negative.
+            SourceError: Lengths are negative, NaN, or of a wrong shape.
+        """
+        if epoch is None:
+            return _EMPTY
+        if epoch < 0:
+            raise ConfigError(f"epoch must be at least 1, got {epoch}")
+        recipe = self.recipe
+        policy = recipe.policy_for_epoch(epoch)
+        rng_seed = recipe.derive_rng_seed(policy, epoch)
+        key = (policy, rng_seed if policy.is_random else None, corpus.num_seqs)
+        if key != self._key:
+            self.invalidate()  # first, so that two full orders are never in memory
+            self._full, self.report = _plan_full_epoch(policy, rng_seed, corpus, recipe.num_repeats)
+            self._key = key
+        start, stop = slice_bounds(len(self._full), epoch, recipe.num_sub_epochs, recipe.num_shards, recipe.shard_index)
+        part = self._full.slice(start, stop)
+        return part if recipe.num_repeats == 1 else RepeatedOrder(part, recipe.num_repeats)
+
+    def invalidate(self) -> None:
+        """Forget the full-epoch order: the corpus, its lengths, tags or filter have changed."""
+        self._key, self._full, self.report = None, _EMPTY, None
+
+
+_EMPTY: Order = RangeOrder(range(0))
+
+
+def _plan_full_epoch(policy: Policy, rng_seed: int, corpus: OrderCorpus, num_repeats: int) -> tuple[Order, OrderReport]:
+    num_seqs = corpus.num_seqs
+    lengths = corpus.lengths() if policy.needs_lengths and corpus.lengths is not None else None
+    ordered = policy.plan(num_seqs, rng_seed, lengths)
+    unique = (
+        ordered if corpus.first_of_tag is None else _keep_first_tags(ordered, _checked(corpus.first_of_tag(), num_seqs))
+    )
+    kept = unique if corpus.keep is None else _filter(unique, _checked(corpus.keep(), num_seqs))
+    num_distinct = _count_distinct(ordered, num_seqs)
+    report = OrderReport(
+        num_corpus=num_seqs,
+        num_ordered=len(ordered),
+        num_dropped_by_order=num_seqs - num_distinct,
+        num_dropped_as_duplicate_tags=len(ordered) - len(unique),
+        num_dropped_by_filter=len(unique) - len(kept),
+        num_repeated=len(kept) * num_repeats - (num_distinct if kept is ordered else _count_distinct(kept, num_seqs)),
+    )
+    return kept, report
+
+
+def _checked(column: NDArray[Any], num_seqs: int) -> NDArray[Any]:
+    if column.shape != (num_seqs,):
+        raise InternalError(f"a column of shape {column.shape} for a corpus of {num_seqs} sequences")
+    return column
+
+
+def _keep_first_tags(order: Order, first_of_tag: NDArray[Any]) -> Order:
+    """Keep the first position of each tag; which of the sequences that is depends on the order."""
+    indices = order.block(0, len(order))
+    groups = first_of_tag[indices]
+    positions = np.arange(len(indices))
+    first_position = np.zeros(len(first_of_tag), np.int64)
+    first_position[groups[::-1]] = positions[::-1]  # of equal indices NumPy keeps the last assignment
+    return ArrayOrder(indices[first_position[groups] == positions], may_repeat=False)
+
+
+def _filter(order: Order, keep: NDArray[np.bool_]) -> Order:
+    indices = order.block(0, len(order))
+    return ArrayOrder(indices[keep[indices]], may_repeat=order.may_repeat)
+
+
+def _count_distinct(order: Order, num_seqs: int) -> int:
+    if not order.may_repeat:
+        return len(order)
+    came = np.zeros(num_seqs, bool)
+    came[order.block(0, len(order))] = True
+    return int(np.count_nonzero(came))
