@@ -1,0 +1,155 @@
+"""Files that appear whole or not at all.
+
+Data go to a temporary name in the folder of the target and are renamed over it at the end, so that a reader sees the
+old file or the new one, never a part. Invariant: after `commit` or `abort` the temporary name is gone. Only a SIGKILL
+between the two can leave one behind; its name says whose it is.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, Self
+
+from headrace.errors import ConfigError, SourceError
+
+_TEMPORARY_PREFIX = ".headrace-"
+
+# What a file system says when it takes no more bytes. Another OSError from inside a `with` block is the caller's own.
+_CANNOT_WRITE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS, errno.ESTALE})
+
+_FIXES = {
+    errno.ENOSPC: "free some space on that disk, or write to another one",
+    errno.EDQUOT: "your quota is used up: free some space, or write to another disk",
+    errno.EFBIG: "the file is larger than the file system or `ulimit -f` allows",
+    errno.ENOENT: "make the folder first",
+    errno.ENOTDIR: "a part of the path is a file: give another path",
+    errno.EACCES: "choose a folder that you may write to",
+    errno.EROFS: "choose a folder that you may write to",
+}
+
+
+class PendingFile:
+    """A file under its temporary name, until `commit` gives it its own or `abort` removes it.
+
+    For writers that live longer than a `with` block; otherwise use `atomic_write` or `atomic_path`. As a context
+    manager it commits if the block succeeds and aborts if it fails. If the target is a symbolic link, the file behind
+    it is replaced.
+
+    Args:
+        path: The target. Its folder must exist.
+        fsync: Whether to wait until the bytes are on the disk before the file gets its name.
+
+    Attributes:
+        path: The target, links resolved.
+        temporary: Where to write: an existing empty file in the same folder, with the permissions of a new file.
+
+    Raises:
+        SourceError: The folder is missing or not writable, or the target exists and is not a regular file.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, fsync: bool = False) -> None:
+        self.path = Path(os.path.realpath(path))
+        self.temporary = self.path.with_name(f"{_TEMPORARY_PREFIX}{secrets.token_hex(8)}.tmp")
+        self._fsync = fsync
+        self._is_open = False
+        if self.path.exists() and not self.path.is_file():
+            raise SourceError(
+                "cannot write: a folder or device has this name", where=str(self.path), fix="give another path"
+            )
+        try:
+            # Not `mkstemp`: it makes files that only their owner can read, whatever the umask says.
+            os.close(os.open(self.temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o666))
+        except OSError as error:
+            raise _write_error(self.path, error) from error
+        self._is_open = True
+
+    def commit(self) -> None:
+        """Give the file its own name; whoever wrote it must have closed it. A second call does nothing.
+
+        Raises:
+            SourceError: The file system refused; the temporary file is removed and the target is as it was.
+        """
+        if not self._is_open:
+            return
+        try:
+            if self._fsync:
+                _sync(self.temporary)
+            os.replace(self.temporary, self.path)
+            self._is_open = False
+            if self._fsync:
+                _sync(self.path.parent)
+        except OSError as error:
+            raise _write_error(self.path, error) from error
+        finally:
+            self.abort()
+
+    def abort(self) -> None:
+        """Remove the temporary file and leave the target as it was. Does nothing after `commit` or a first call."""
+        if self._is_open:
+            self._is_open = False
+            self.temporary.unlink(missing_ok=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
+        if error is None:
+            self.commit()
+            return
+        self.abort()
+        if isinstance(error, OSError) and error.errno in _CANNOT_WRITE:
+            raise _write_error(self.path, error) from error
+
+
+@contextmanager
+def atomic_path(path: str | os.PathLike[str], *, fsync: bool = False) -> Iterator[Path]:
+    """Yield a temporary path in the folder of `path`, for libraries that open files themselves.
+
+    The library must have closed the file when the block ends. On any failure, `KeyboardInterrupt` included, nothing is
+    left and the target is as it was. See `PendingFile` for the arguments and errors.
+
+    Raises:
+        SourceError: The file cannot be written, for example because the disk is full (also if the block ran into it).
+    """
+    with PendingFile(path, fsync=fsync) as pending:
+        yield pending.temporary
+
+
+@contextmanager
+def atomic_write(path: str | os.PathLike[str], mode: str = "wb", *, fsync: bool = False) -> Iterator[IO[Any]]:
+    """Yield an open file that replaces `path` when the block ends, or vanishes if the block fails.
+
+    Args:
+        path: The target. Its folder must exist.
+        mode: `"wb"`, or `"w"` for UTF-8 text with plain newlines.
+        fsync: Whether to wait until the bytes are on the disk before the file gets its name.
+
+    Raises:
+        SourceError: The file cannot be written, for example because the disk is full (also if the block ran into it).
+    """
+    if mode not in ("wb", "w"):
+        raise ConfigError(f"mode {mode!r} is not one for a new file", fix="use 'wb' or 'w'")
+    encoding, newline = (None, None) if mode == "wb" else ("utf-8", "\n")
+    with (
+        PendingFile(path, fsync=fsync) as pending,
+        open(pending.temporary, mode, encoding=encoding, newline=newline) as file,
+    ):
+        yield file
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _write_error(path: Path, error: OSError) -> SourceError:
+    reason = error.strerror or str(error)
+    return SourceError(f"cannot write the file: {reason}", where=str(path), fix=_FIXES.get(error.errno or 0))

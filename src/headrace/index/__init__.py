@@ -1,0 +1,12 @@
+"""What is known of every sequence without reading it: tags, lengths and locators, memory-mapped.
+
+This room decides how that knowledge is stored, looked up, checked and digested, and when a stored copy is too old to
+be used. It never opens the files of a corpus except to see whether they changed, and knows no format of theirs. Read
+`corpus.py` first.
+"""
+
+from .corpus import CorpusIndex
+from .policy import open_or_build
+from .tags import GeneratedTags, Tags
+
+__all__ = ["CorpusIndex", "GeneratedTags", "Tags", "open_or_build"]

@@ -1,0 +1,120 @@
+"""Where a source gets its index from: memory, a file that the user named, or the cache folder."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Literal
+
+import xxhash
+
+from headrace.errors import CacheError, SourceError
+from headrace.files import FileStamp, user_cache_dir
+
+from .corpus import CorpusIndex
+from .storage import FORMAT_VERSION
+
+_LOGGER = logging.getLogger("headrace.index")
+_MIN_CACHED_SEQS = 2_000  # below, and with few files, building again is about as quick as finding it
+_MIN_CACHED_FILES = 16
+
+_folders_warned_of: set[str] = set()  # so that a program that opens many corpora says it once for each folder
+
+
+def open_or_build(
+    files: Sequence[str | os.PathLike[str]],
+    build: Callable[[], CorpusIndex],
+    *,
+    index: str | os.PathLike[str] | Literal["auto"] | None,
+    kind: str,
+) -> CorpusIndex:
+    """Return the index of some files, built only if it must be.
+
+    Args:
+        files: What the index is built from, in the order of the corpus.
+        build: Builds the index in memory; its `files` and `kind` are set here.
+        index: None builds in memory. A path opens that index, which must be one of these files as they are now.
+            `"auto"` opens it from the cache folder, or builds it and keeps it there unless the corpus is small.
+            Several processes may do so at once: each builds its own, and the last one's stays. A cache that cannot be
+            used is no
+            error: it is logged, once a folder, and the index stays in memory.
+        kind: Names the source, and every option of it that changes what is in the index.
+
+    Raises:
+        SourceError: A file is missing or changed while it was read, or the named index is not one of these files.
+    """
+    if index is None:
+        return _built(files, build, kind)
+    if index == "auto":
+        return _opened_from_cache(files, build, kind)
+    corpus = CorpusIndex.open(index)
+    _check_purpose(corpus, files, kind)
+    return corpus
+
+
+def _built(files: Sequence[str | os.PathLike[str]], build: Callable[[], CorpusIndex], kind: str) -> CorpusIndex:
+    # Stamped before they are read, and compared afterwards: a file that changed in between cannot pass for indexed.
+    stamps = [FileStamp.of(file) for file in files]
+    corpus = build().built_from(stamps, kind)
+    for stamp in stamps:
+        difference = stamp.difference()
+        if difference is not None:
+            what = f"a file changed while it was indexed: {difference}"
+            raise SourceError(what, where=stamp.path, fix="wait until the file is complete")
+    return corpus
+
+
+def _check_purpose(corpus: CorpusIndex, files: Sequence[str | os.PathLike[str]], kind: str) -> None:
+    if corpus.kind != kind:
+        what = f"the index was made for {corpus.kind!r}, not for {kind!r}"
+        raise SourceError(what, where=corpus.path, fix="build one for these files: headrace index FILES")
+    wanted, found = [os.path.realpath(file) for file in files], [os.path.realpath(file.path) for file in corpus.files]
+    if wanted != found:
+        pairs = zip(wanted, found, strict=False)
+        differing = next((pair for pair in pairs if pair[0] != pair[1]), None)
+        detail = f"{differing[1]} where {differing[0]} is wanted" if differing else f"{len(found)}, not {len(wanted)}"
+        what = f"the index is one of other files, or of another order of them: {detail}"
+        raise SourceError(what, where=corpus.path, fix="build one for these files: headrace index FILES")
+
+
+def _opened_from_cache(
+    files: Sequence[str | os.PathLike[str]], build: Callable[[], CorpusIndex], kind: str
+) -> CorpusIndex:
+    try:
+        path = _cache_path(files, kind)
+    except CacheError as error:
+        _warn_once("", error)
+        return _built(files, build, kind)
+    try:
+        corpus = CorpusIndex.open(path)
+        _check_purpose(corpus, files, kind)
+    except SourceError as error:  # none yet, or one that is too old
+        _LOGGER.debug("building the index: %s", error)
+    else:
+        return corpus
+    corpus = _built(files, build, kind)
+    if corpus.num_seqs < _MIN_CACHED_SEQS and len(files) < _MIN_CACHED_FILES:
+        return corpus
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        corpus.save(path)
+        return CorpusIndex.open(path, check_files=False)
+    except (OSError, SourceError) as error:
+        _warn_once(str(path.parent), error)
+        return corpus
+
+
+def _cache_path(files: Sequence[str | os.PathLike[str]], kind: str) -> Path:
+    paths = [os.fsencode(os.path.abspath(file)) for file in files]
+    name = xxhash.xxh3_128_hexdigest(b"\0".join([str(FORMAT_VERSION).encode(), kind.encode(), *paths]))
+    return user_cache_dir() / "index" / f"{name}.hrindex"
+
+
+def _warn_once(folder: str, error: Exception) -> None:
+    if folder not in _folders_warned_of:
+        _folders_warned_of.add(folder)
+        _LOGGER.warning(
+            "the index stays in memory and will be built again the next time, as it cannot be kept: %s", error
+        )

@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from headrace.errors import ConfigError, SourceError
+from headrace.files import PendingFile, atomic_path, atomic_write
+
+
+def test_a_file_appears_with_its_content_and_nothing_else(tmp_path: Path) -> None:
+    with atomic_write(tmp_path / "a") as file:
+        file.write(b"new")
+        assert not (tmp_path / "a").exists()
+    assert (tmp_path / "a").read_bytes() == b"new"
+    assert os.listdir(tmp_path) == ["a"]
+
+
+def test_text_is_written_as_utf8_with_plain_newlines(tmp_path: Path) -> None:
+    with atomic_write(tmp_path / "a", "w", fsync=True) as file:
+        file.write("ä\n")
+    assert (tmp_path / "a").read_bytes() == "ä\n".encode()
+
+
+@pytest.mark.parametrize(
+    "error", [RuntimeError("mine"), KeyboardInterrupt(), FileNotFoundError(errno.ENOENT, "another file")]
+)
+def test_a_failing_block_leaves_the_old_file_and_raises_its_own_error(tmp_path: Path, error: BaseException) -> None:
+    (tmp_path / "a").write_bytes(b"old")
+
+    def write() -> None:
+        with atomic_write(tmp_path / "a") as file:
+            file.write(b"new")
+            raise error
+
+    with pytest.raises(type(error)) as caught:
+        write()
+    assert caught.value is error
+    assert (tmp_path / "a").read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["a"]
+
+
+def test_a_full_disk_in_the_block_becomes_an_error_of_ours(tmp_path: Path) -> None:
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    with pytest.raises(SourceError, match=r"No space left(.|\n)*where: .*/a(.|\n)*fix:"), atomic_write(tmp_path / "a"):
+        raise full
+    assert os.listdir(tmp_path) == []
+
+
+_WRITES_TOO_MUCH = """
+import resource, signal, sys
+from headrace.errors import SourceError
+from headrace.files import atomic_write
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+try:
+    with atomic_write(sys.argv[1]) as file:
+        file.write(bytes(int(sys.argv[2])))
+except SourceError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("num_bytes", [100_001, 10_000_000])
+def test_a_write_that_the_system_refuses_leaves_nothing(tmp_path: Path, num_bytes: int) -> None:
+    command = [sys.executable, "-c", _WRITES_TOO_MUCH, str(tmp_path / "a"), str(num_bytes)]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "cannot write the file: File too large" in result.stdout
+    assert os.listdir(tmp_path) == []
+
+
+def test_what_only_fails_when_the_buffer_is_flushed_leaves_nothing(tmp_path: Path) -> None:
+    # /dev/full refuses every byte; a small write meets that only when the file is closed.
+    def write() -> None:
+        with atomic_path(tmp_path / "a") as temporary:
+            temporary.unlink()
+            temporary.symlink_to("/dev/full")
+            temporary.write_bytes(b"x")
+
+    with pytest.raises(SourceError, match="No space left"):
+        write()
+    assert os.listdir(tmp_path) == []
+
+
+def test_the_mode_of_a_new_file_is_what_the_umask_says(tmp_path: Path) -> None:
+    old = os.umask(0o027)
+    try:
+        with atomic_write(tmp_path / "a"):
+            pass
+    finally:
+        os.umask(old)
+    assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o640
+
+
+def test_a_missing_folder_is_named(tmp_path: Path) -> None:
+    with (
+        pytest.raises(SourceError, match=r"No such file(.|\n)*no/a(.|\n)*make the folder"),
+        atomic_write(tmp_path / "no/a"),
+    ):
+        pass
+
+
+def test_a_folder_or_device_is_not_replaced(tmp_path: Path) -> None:
+    for target in (tmp_path, Path("/dev/null")):
+        with pytest.raises(SourceError, match="folder or device"), atomic_write(target):
+            pass
+    assert Path("/dev/null").is_char_device()
+
+
+def test_a_link_stays_a_link_and_the_file_behind_it_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    (tmp_path / "link").symlink_to("there/file")
+    with atomic_write(tmp_path / "link") as file:
+        file.write(b"new")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "there/file").read_bytes() == b"new"
+
+
+def test_another_mode_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="'ab'"), atomic_write(tmp_path / "a", "ab"):
+        pass
+    assert os.listdir(tmp_path) == []
+
+
+def test_h5py_writes_through_a_temporary_path(tmp_path: Path) -> None:
+    with atomic_path(tmp_path / "a.hdf") as temporary, h5py.File(temporary, "w") as file:
+        file["x"] = np.arange(3)
+    with h5py.File(tmp_path / "a.hdf") as file:
+        assert file["x"][:].tolist() == [0, 1, 2]
+    assert os.listdir(tmp_path) == ["a.hdf"]
+
+
+def test_a_pending_file_can_be_aborted_and_neither_end_can_be_repeated(tmp_path: Path) -> None:
+    pending = PendingFile(tmp_path / "a")
+    pending.abort()
+    pending.abort()
+    pending.commit()
+    assert os.listdir(tmp_path) == []
+    pending = PendingFile(tmp_path / "a")
+    pending.commit()
+    (tmp_path / "a").unlink()
+    pending.commit()
+    pending.abort()
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_commit_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    pending = PendingFile(tmp_path / "a")
+    (tmp_path / "a").mkdir()
+    with pytest.raises(SourceError, match="cannot write the file"):
+        pending.commit()
+    assert os.listdir(tmp_path) == ["a"]

@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.errors import SourceError
+from headrace.files import FileStamp
+
+
+def rewrite(path: Path, content: bytes, *, keep_mtime: bool) -> None:
+    stat = path.stat()
+    path.write_bytes(content)
+    if keep_mtime:
+        os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+
+
+def test_an_unchanged_file_has_no_difference(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"abc")
+    stamp = FileStamp.of(tmp_path / "a")
+    assert stamp.difference() is None
+    assert (stamp.path, stamp.size) == (str(tmp_path / "a"), 3)
+
+
+def test_another_size_is_named_with_both_values(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"abc")
+    stamp = FileStamp.of(tmp_path / "a")
+    rewrite(tmp_path / "a", b"abcd", keep_mtime=True)
+    assert stamp.difference() == "its size was 3 bytes and is 4 now"
+
+
+def test_another_time_alone_is_a_difference(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"abc")
+    stamp = FileStamp.of(tmp_path / "a")
+    os.utime(tmp_path / "a", ns=(5, 7))
+    assert stamp.difference() == f"its modification time was {stamp.mtime_ns} ns and is 7 ns now"
+
+
+@given(size=st.integers(1, 65_536), data=st.data())
+def test_any_changed_byte_of_a_small_file_is_seen_at_the_same_size_and_time(
+    tmp_path_factory: pytest.TempPathFactory, size: int, data: st.DataObject
+) -> None:
+    path = tmp_path_factory.mktemp("stamps") / "a"
+    path.write_bytes(bytes(size))
+    stamp = FileStamp.of(path)
+    position = data.draw(st.integers(0, size - 1))
+    rewrite(path, bytes(position) + b"x" + bytes(size - position - 1), keep_mtime=True)
+    assert "digest" in (stamp.difference() or "")
+
+
+@pytest.mark.parametrize("position", [0, 4095, -1, -4096])
+def test_a_changed_byte_at_either_end_of_a_big_file_is_seen(tmp_path: Path, position: int) -> None:
+    content = bytearray(1_000_003)
+    (tmp_path / "a").write_bytes(content)
+    stamp = FileStamp.of(tmp_path / "a")
+    content[position] = 1
+    rewrite(tmp_path / "a", bytes(content), keep_mtime=True)
+    assert "digest" in (stamp.difference() or "")
+
+
+def test_a_file_that_is_gone_is_a_difference(tmp_path: Path) -> None:
+    (tmp_path / "a").touch()
+    stamp = FileStamp.of(tmp_path / "a")
+    (tmp_path / "a").unlink()
+    assert stamp.difference() == "the file does not exist"
+
+
+def test_a_missing_file_and_a_folder_cannot_be_stamped(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="does not exist"):
+        FileStamp.of(tmp_path / "a")
+    with pytest.raises(SourceError, match="not a regular file"):
+        FileStamp.of(tmp_path)
+
+
+def test_a_pipe_is_refused_without_waiting_for_a_writer(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(SourceError, match="not a regular file"):
+        FileStamp.of(tmp_path / "pipe")
+
+
+def test_a_path_below_a_folder_moves_with_it_and_another_stays(tmp_path: Path) -> None:
+    (tmp_path / "old/sub").mkdir(parents=True)
+    (tmp_path / "old/sub/a").touch()
+    (tmp_path / "old-not/").mkdir()
+    (tmp_path / "old-not/b").touch()
+    below = FileStamp.of(tmp_path / "old/sub/a").relative_to(tmp_path / "old")
+    beside = FileStamp.of(tmp_path / "old-not/b").relative_to(tmp_path / "old")
+    assert (below.path, beside.path) == ("sub/a", str(tmp_path / "old-not/b"))
+    (tmp_path / "old").rename(tmp_path / "new")
+    assert below.resolved(tmp_path / "new").difference() is None
+    assert beside.resolved(tmp_path / "new").difference() is None

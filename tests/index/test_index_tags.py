@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.errors import ConfigError, SourceError
+from headrace.index.lookup import TagTable
+from headrace.index.tags import BLOCK, GeneratedTags, PackedTags, Tags, pack_tags
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+# Few letters, so that duplicates, empty tags and tags that look like a rule are common.
+TAG_LISTS = st.lists(TEXT | st.text("a0é", max_size=2), max_size=30)
+
+
+def as_columns(tags: list[str]) -> list[Any]:
+    """The same tags in every form that is taken; fixed width only where NumPy keeps trailing nulls apart."""
+    forms: list[Any] = [tags, tuple(tags), [tag.encode() for tag in tags], np.array(tags, dtype=object)]
+    if not any(tag.endswith("\0") for tag in tags):
+        forms += [np.array([tag.encode() for tag in tags], dtype="S"), np.array(tags, dtype="U")]
+    return forms
+
+
+@given(tags=TAG_LISTS)
+def test_tags_are_the_same_whatever_they_were_given_as(tags: list[str]) -> None:
+    for column in as_columns(tags):
+        packed = pack_tags(column)
+        assert list(packed) == tags
+        assert type(packed) is type(pack_tags(tags))
+
+
+@given(tags=TAG_LISTS, data=st.data())
+def test_indices_slices_and_takes_are_those_of_a_list(tags: list[str], data: st.DataObject) -> None:
+    packed = pack_tags(tags)
+    bounds = st.none() | st.integers(-35, 35)
+    part = slice(data.draw(bounds), data.draw(bounds), data.draw(st.none() | st.integers(-3, 3).filter(bool)))
+    assert packed[part] == tags[part]
+    assert len(packed) == len(tags)
+    if tags:
+        indices = data.draw(st.lists(st.integers(-len(tags), len(tags) - 1)))
+        assert packed.take(np.array(indices, dtype=np.int64)) == [tags[index] for index in indices]
+        assert [packed[index] for index in indices] == [tags[index] for index in indices]
+
+
+@pytest.mark.parametrize("tags", [pack_tags(["a", "b", "c"]), GeneratedTags(3)])
+def test_an_index_outside_is_refused_with_the_size(tags: Tags) -> None:
+    for index in (3, -4):
+        with pytest.raises(IndexError, match=rf"{index} is outside a corpus of 3"):
+            tags[index]
+        with pytest.raises(IndexError, match=rf"{index} is outside a corpus of 3"):
+            tags.take([0, index])
+    with pytest.raises(TypeError, match="float64"):
+        tags.take([0.5])
+
+
+@pytest.mark.parametrize("size", [BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK + 3])
+def test_tags_are_right_across_blocks(size: int) -> None:
+    tags = [f"é{idx * 7}" if idx % 5 == 0 else f"tag-{idx}" for idx in range(size)]
+    assert list(pack_tags(tags)) == tags
+    generated = [f"x{idx}" for idx in range(size)]
+    assert list(pack_tags(generated)) == generated
+    assert isinstance(pack_tags(generated), GeneratedTags)
+    generated[-1] = "y"
+    assert list(pack_tags(generated)) == generated
+    assert isinstance(pack_tags(generated), PackedTags)
+
+
+@given(prefix=TEXT, size=st.integers(0, 30), probe=TEXT)
+def test_generated_tags_are_those_of_the_list(prefix: str, size: int, probe: str) -> None:
+    rule, tags = GeneratedTags(size, prefix), [f"{prefix}{idx}" for idx in range(size)]
+    assert list(rule) == tags
+    for tag in [
+        *tags,
+        f"{prefix}{size}",
+        f"{prefix}00",
+        f"{prefix}-1",
+        f"{prefix}+1",
+        f"{prefix} 1",
+        f"{prefix}²",
+        probe,
+    ]:
+        assert rule.find(tag) == (tags.index(tag) if tag in tags else None)
+    assert rule.find(prefix + "9" * 10_000) is None
+
+
+def test_generated_tags_take_no_memory() -> None:
+    rule = GeneratedTags(2**62, "u")
+    assert rule[-1] == f"u{2**62 - 1}"
+    assert rule.find(rule[-1]) == 2**62 - 1
+
+
+def test_a_wrong_rule_is_refused() -> None:
+    with pytest.raises(ConfigError, match="-1"):
+        GeneratedTags(-1)
+    with pytest.raises(ConfigError, match="UTF-8"):
+        GeneratedTags(1, "\ud800")
+
+
+@pytest.mark.parametrize(
+    ("tags", "message"),
+    [
+        (["a", "\ud800"], "UTF-8"),
+        (["a", b"\xff"], "UTF-8"),
+        ([b"a", b"\xff"], "UTF-8"),
+        ([b"\xc3", b"\xa4"], "UTF-8"),  # only together they are text
+        (np.array([b"\xc3", b"\xa4"]), "UTF-8"),
+        (["a", 1], "is a int, not a string"),
+        (np.array([1, 2]), "is a int, not a string"),
+        (np.array([["a"], ["b"]]), "2 axes"),
+        ("ab", "a str, not a sequence"),
+        (iter("ab"), "not a sequence"),
+        ([None], "is a NoneType"),
+    ],
+)
+def test_what_is_no_text_is_refused(tags: Any, message: str) -> None:
+    with pytest.raises(SourceError, match=message):
+        pack_tags(tags)
+
+
+@given(tags=TAG_LISTS, data=st.data())
+def test_packed_tags_survive_pickling_and_stay_read_only(tags: list[str], data: st.DataObject) -> None:
+    copy = pickle.loads(pickle.dumps(pack_tags(tags)))
+    assert list(copy) == tags
+    if isinstance(copy, PackedTags):
+        assert not copy.blob.flags.writeable
+        assert not copy.offsets.flags.writeable
+
+
+def weak_hash(tag: bytes) -> int:
+    return len(tag) % 2
+
+
+@pytest.mark.parametrize("hash_tag", [TagTable.__dataclass_fields__["hash_tag"].default, weak_hash])
+@given(tags=TAG_LISTS, probes=st.lists(TEXT, max_size=5))
+def test_a_table_finds_first_and_last_also_when_hashes_collide(
+    hash_tag: Any, tags: list[str], probes: list[str]
+) -> None:
+    table = TagTable.build(pack_tags(tags), hash_tag)
+    queries = probes + tags + tags[::-1]
+    firsts, lasts = table.find(queries)
+    for query, first, last in zip(queries, firsts.tolist(), lasts.tolist(), strict=True):
+        places = [idx for idx, tag in enumerate(tags) if tag == query] or [-1]
+        assert (first, last) == (places[0], places[-1])
+    assert table.groups().tolist() == [tags.index(tag) for tag in tags]
