@@ -75,10 +75,11 @@ def test_lengths_take_32_bits_where_they_fit() -> None:
 
 def test_the_columns_are_copies() -> None:
     lengths = np.array([3, 1, 2], dtype=np.int32)
-    index = small(lengths={"data": lengths})
+    rows = lengths.copy()
+    index = small(lengths={"data": lengths}, locators={"row": rows})
     digest = index.digest
-    lengths[0] = 99
-    assert index.lengths("data").tolist() == [3, 1, 2]
+    lengths[0] = rows[0] = 99
+    assert index.lengths("data").tolist() == index.locator("row").tolist() == [3, 1, 2]
     assert digest == small().digest
 
 

@@ -47,7 +47,7 @@ def test_any_damaged_byte_of_the_header_is_seen_when_opened(tmp_path: Path) -> N
     _, _, header_size, _ = PREAMBLE.unpack_from(whole)
     for position in range(48 + header_size):
         path.write_bytes(whole[:position] + bytes([whole[position] ^ 1]) + whole[position + 1 :])
-        with pytest.raises(SourceError, match="not an index|version|torn|checksum"):
+        with pytest.raises(SourceError, match=r"not an index|version|torn|checksum"):
             CorpusIndex.open(path)
 
 
@@ -160,6 +160,14 @@ def test_a_changed_file_is_refused_with_what_changed(tmp_path: Path) -> None:
     data.unlink()
     with pytest.raises(SourceError, match="does not exist"):
         CorpusIndex.open(path)
+
+
+def test_a_file_name_that_is_not_utf8_cannot_be_kept(tmp_path: Path) -> None:
+    name = os.fsdecode(os.fsencode(tmp_path) + b"/\xff")
+    Path(name).touch()
+    with pytest.raises(SourceError, match=r"'\\udcff' cannot be kept in an index"):
+        write_small(tmp_path / "a.hrindex", files=[FileStamp.of(name)])
+    assert not (tmp_path / "a.hrindex").exists()
 
 
 def test_a_corpus_and_its_index_move_together(tmp_path: Path) -> None:

@@ -103,11 +103,11 @@ def test_a_wrong_rule_is_refused() -> None:
 @pytest.mark.parametrize(
     ("tags", "message"),
     [
-        (["a", "\ud800"], "UTF-8"),
-        (["a", b"\xff"], "UTF-8"),
-        ([b"a", b"\xff"], "UTF-8"),
-        ([b"\xc3", b"\xa4"], "UTF-8"),  # only together they are text
-        (np.array([b"\xc3", b"\xa4"]), "UTF-8"),
+        (["a", "\ud800"], "is not UTF-8 text"),
+        (["a", b"\xff"], "is not UTF-8 text"),
+        ([b"a", b"\xff"], "is not UTF-8 text"),
+        ([b"\xc3", b"\xa4"], "is not UTF-8 text"),  # only together they are text
+        (np.array([b"\xc3", b"\xa4"]), "is not UTF-8 text"),
         (["a", 1], "is a int, not a string"),
         (np.array([1, 2]), "is a int, not a string"),
         (np.array([["a"], ["b"]]), "2 axes"),

@@ -193,15 +193,21 @@ def plan_chunks(
     num_chunks = min(
         _num_chunks(int(lengths[key]), int(chunking.step[key]), int(min_sizes.get(key, 0) or 0)) for key in cut_keys
     )
-    chunks = []
-    for j in range(num_chunks):
-        start = {key: j * int(chunking.step[key]) if key in cut_keys else 0 for key in keys}
-        end = {
-            key: min(start[key] + int(chunking.size[key]), int(lengths[key])) if key in cut_keys else int(lengths[key])
-            for key in keys
-        }
-        chunks.append((NumbersDict(start), NumbersDict(end)))
-    return chunks
+    bounds = {
+        key: _bounds(int(lengths[key]), int(chunking.size[key]), int(chunking.step[key]), num_chunks)
+        if key in cut_keys
+        else [(0, int(lengths[key]))] * num_chunks
+        for key in keys
+    }
+    return [
+        (NumbersDict({key: bounds[key][j][0] for key in keys}), NumbersDict({key: bounds[key][j][1] for key in keys}))
+        for j in range(num_chunks)
+    ]
+
+
+def _bounds(length: int, size: int, step: int, num_chunks: int) -> list[tuple[int, int]]:
+    """Return (start, end) of each chunk of one key."""
+    return [(start, min(start + size, length)) for start in range(0, num_chunks * step, step)]
 
 
 def _used_keys(lengths: NumbersDict, used_data_keys: Iterable[str] | None) -> Iterable[str]:

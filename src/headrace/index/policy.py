@@ -38,8 +38,7 @@ def open_or_build(
         index: None builds in memory. A path opens that index, which must be one of these files as they are now.
             `"auto"` opens it from the cache folder, or builds it and keeps it there unless the corpus is small.
             Several processes may do so at once: each builds its own, and the last one's stays. A cache that cannot be
-            used is no
-            error: it is logged, once a folder, and the index stays in memory.
+            used is no error: it is logged, once a folder, and the index stays in memory.
         kind: Names the source, and every option of it that changes what is in the index.
 
     Raises:

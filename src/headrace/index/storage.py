@@ -128,9 +128,13 @@ def write_index(path: str | os.PathLike[str], header: Header, columns: Mapping[s
         columns: Little-endian, one axis each.
 
     Raises:
-        SourceError: The file cannot be written; nothing is left of it.
+        SourceError: The file cannot be written, and nothing is left of it; or a name is not UTF-8.
     """
-    header_bytes = msgspec.json.encode(header)
+    try:
+        header_bytes = msgspec.json.encode(header)
+    except UnicodeEncodeError as error:
+        what = f"the name {error.object!r} cannot be kept in an index: it is not UTF-8"
+        raise SourceError(what, where=os.fspath(path), fix="rename the file or data key") from error
     first = _aligned(_HEADER_START + len(header_bytes))
     total = first + _columns_bytes(header)
     preamble = _PREAMBLE.pack(_MAGIC, FORMAT_VERSION, len(header_bytes), total)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 
 from headrace.errors import ConfigError, InternalError
 
-from .base import ArrayOrder, Order, RangeOrder, RepeatedOrder
+from .base import ArrayOrder, Order, RangeOrder, RepeatedOrder, occurrences
 from .epochs import slice_bounds
 from .policy import Policy
 from .recipe import OrderRecipe
@@ -66,16 +67,22 @@ class OrderPlanner:
 
     Args:
         recipe: What the user asked for.
-
-    Attributes:
-        report: What the last order left out or repeated; None before the first one.
     """
 
     def __init__(self, recipe: OrderRecipe) -> None:
         self.recipe = recipe
-        self.report: OrderReport | None = None
         self._key: tuple[Policy, int | None, int] | None = None
         self._full = _EMPTY
+        self._make_report: Callable[[], OrderReport] | None = None
+        self._report: OrderReport | None = None
+
+    @property
+    def report(self) -> OrderReport | None:
+        """What the last order left out or repeated; None before the first one. O(N) on first use if it may repeat."""
+        if self._make_report is not None:
+            self._report = self._make_report()
+            self._make_report = None  # it holds on to the order
+        return self._report
 
     def order_for_epoch(self, epoch: int | None, corpus: OrderCorpus) -> Order:
         """Return the order of one epoch for this recipe's shard.
@@ -101,38 +108,72 @@ class OrderPlanner:
         key = (policy, rng_seed if policy.is_random else None, corpus.num_seqs)
         if key != self._key:
             self.invalidate()  # first, so that two full orders are never in memory
-            self._full, self.report = _plan_full_epoch(policy, rng_seed, corpus, recipe.num_repeats)
+            ordered, unique, self._full = _plan_full_epoch(policy, rng_seed, corpus)
+            report = partial(
+                _report, corpus.num_seqs, recipe.num_repeats, ordered=ordered, unique=unique, kept=self._full
+            )
+            # to count what repeats takes a while, and the unfiltered order until then: only if somebody asks
+            self._make_report, self._report = (report, None) if ordered.may_repeat else (None, report())
             self._key = key
         start, stop = slice_bounds(len(self._full), epoch, recipe.num_sub_epochs, recipe.num_shards, recipe.shard_index)
         part = self._full.slice(start, stop)
         return part if recipe.num_repeats == 1 else RepeatedOrder(part, recipe.num_repeats)
 
+    def occurrences_for_epoch(self, epoch: int) -> NDArray[np.int64]:
+        """Return, for each position of the order last given, how often its sequence came before in this sub-epoch.
+
+        All shards of the sub-epoch count, so that a sequence which two of them have does not get the same number twice.
+
+        Args:
+            epoch: The epoch that `order_for_epoch` was last asked for.
+
+        Returns:
+            `int64[n]`; O(n) memory, and O(n log n) time for an order that may repeat.
+        """
+        recipe = self.recipe
+        starts, stops = zip(
+            *(
+                slice_bounds(len(self._full), epoch, recipe.num_sub_epochs, recipe.num_shards, shard)
+                for shard in (0, recipe.shard_index, recipe.num_shards - 1)
+            ),
+            strict=True,
+        )
+        first, last = starts[0], stops[2]
+        whole = self._full.slice(first, last)
+        counted = occurrences(whole if recipe.num_repeats == 1 else RepeatedOrder(whole, recipe.num_repeats))
+        own = counted.reshape(recipe.num_repeats, last - first)[:, starts[1] - first : stops[1] - first]
+        return own.reshape(-1)
+
     def invalidate(self) -> None:
         """Forget the full-epoch order: the corpus, its lengths, tags or filter have changed."""
-        self._key, self._full, self.report = None, _EMPTY, None
+        self._key, self._full, self._make_report, self._report = None, _EMPTY, None, None
 
 
 _EMPTY: Order = RangeOrder(range(0))
 
 
-def _plan_full_epoch(policy: Policy, rng_seed: int, corpus: OrderCorpus, num_repeats: int) -> tuple[Order, OrderReport]:
+def _plan_full_epoch(policy: Policy, rng_seed: int, corpus: OrderCorpus) -> tuple[Order, Order, Order]:
+    """Return the policy's order, what unique tags leave of it, and what the filter leaves of that."""
     num_seqs = corpus.num_seqs
     lengths = corpus.lengths() if policy.needs_lengths and corpus.lengths is not None else None
-    ordered = policy.plan(num_seqs, rng_seed, lengths)
-    unique = (
-        ordered if corpus.first_of_tag is None else _keep_first_tags(ordered, _checked(corpus.first_of_tag(), num_seqs))
-    )
+    ordered = unique = policy.plan(num_seqs, rng_seed, lengths)
+    if corpus.first_of_tag is not None:
+        unique = _keep_first_tags(ordered, _checked(corpus.first_of_tag(), num_seqs))
     kept = unique if corpus.keep is None else _filter(unique, _checked(corpus.keep(), num_seqs))
+    return ordered, unique, kept
+
+
+def _report(num_seqs: int, num_repeats: int, *, ordered: Order, unique: Order, kept: Order) -> OrderReport:
     num_distinct = _count_distinct(ordered, num_seqs)
-    report = OrderReport(
+    num_kept = num_distinct if kept is ordered else _count_distinct(kept, num_seqs)
+    return OrderReport(
         num_corpus=num_seqs,
         num_ordered=len(ordered),
         num_dropped_by_order=num_seqs - num_distinct,
         num_dropped_as_duplicate_tags=len(ordered) - len(unique),
         num_dropped_by_filter=len(unique) - len(kept),
-        num_repeated=len(kept) * num_repeats - (num_distinct if kept is ordered else _count_distinct(kept, num_seqs)),
+        num_repeated=len(kept) * num_repeats - num_kept,
     )
-    return kept, report
 
 
 def _checked(column: NDArray[Any], num_seqs: int) -> NDArray[Any]:

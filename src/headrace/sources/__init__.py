@@ -1,0 +1,15 @@
+"""Storage formats: each source gives sequence i of a corpus, by data key, in any order.
+
+This room decides how a format is read, and how it is written. It never knows epochs, orders, batches or processes.
+Read `base.py` first, then `hdf.py` as the fullest example.
+"""
+
+from .audio import AudioSource
+from .base import Source
+from .hdf import HDFSource
+from .hdf_write import HDFWriter
+from .log_mel import LogMel
+from .mapped import SORT_LENGTHS, MapSource
+from .memory import MemorySource
+
+__all__ = ["SORT_LENGTHS", "AudioSource", "HDFSource", "HDFWriter", "LogMel", "MapSource", "MemorySource", "Source"]

@@ -1,0 +1,177 @@
+"""What a manifest of recordings says, taken down in one pass: tags, lengths, and where each line is.
+
+`scan_recordings` checks every line and looks for every recording; it opens one only if the manifest does not say its
+length.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.errors import ConfigError, SourceError
+from headrace.files import resolve_inside
+
+from .audio_file import read_header
+from .manifest import count_of, field_of, scan_manifest
+from .manifest_fields import Field
+
+_MAX_NAMED = 5  # missing files that an error names; the rest is counted
+_NOT_GIVEN = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where a manifest and its recordings are, and which of its fields says what.
+
+    Attributes:
+        manifest: Absolute path of the manifest.
+        root: Absolute path of the folder that audio paths are relative to.
+        audio_field: Path of the recording.
+        tag_field: Tag; the path of the recording if `None`.
+        length_field: Number of samples, at the recording's own rate.
+        rate_field: Sample rate of the recording.
+    """
+
+    manifest: str
+    root: str
+    audio_field: str
+    tag_field: str | None
+    length_field: str
+    rate_field: str = "sample_rate"
+
+    def __post_init__(self) -> None:
+        """Refuse names that are no names."""
+        for name in (self.audio_field, self.tag_field or "", self.length_field):
+            if not isinstance(name, str):
+                raise ConfigError(f"the name of a field is a str, not {name!r}")
+
+    def audio_path(self, record: Mapping[str, Any], where: str) -> str:
+        """Return the path of a recording as the manifest has it."""
+        path: str = field_of(record, self.audio_field, str, where)
+        return path
+
+    def tag(self, record: Mapping[str, Any], where: str) -> str:
+        """Return the tag of a recording."""
+        tag: str = field_of(record, self.tag_field or self.audio_field, str, where)
+        return tag
+
+
+@dataclass
+class ScannedManifest:
+    """Columns with one entry for each line of a manifest."""
+
+    tags: list[str] = field(default_factory=list)
+    line_start: list[int] = field(default_factory=list)
+    line_bytes: list[int] = field(default_factory=list)
+    num_samples: list[int] = field(default_factory=list)
+    sample_rate: list[int] = field(default_factory=list)
+    target_lengths: dict[str, list[int]] = field(default_factory=dict)
+
+    def locators(self) -> dict[str, NDArray[np.int64]]:
+        """Return what it takes to find and check a recording, `int64[N]` by name."""
+        names = ("line_start", "line_bytes", "num_samples", "sample_rate")
+        return {name: np.array(getattr(self, name), dtype=np.int64) for name in names}
+
+
+def scan_recordings(layout: Layout, fields: Mapping[str, Field]) -> ScannedManifest:
+    """Read a manifest and look for its recordings.
+
+    Args:
+        layout: Where everything is.
+        fields: Data key -> field of the manifest; they learn their labels.
+
+    Raises:
+        SourceError: A line is wrong, or recordings are missing, unreadable, or outside of the root.
+    """
+    scanned = ScannedManifest(target_lengths={key: [] for key in fields})
+    finder = FileFinder(layout.root)
+    unmeasured: list[tuple[int, str, str]] = []
+    for line_number, start, num_bytes, record in scan_manifest(layout.manifest):
+        where = f"{layout.manifest}, line {line_number}"
+        path = layout.audio_path(record, where)
+        finder.look_up(path, where)
+        num_samples, rate = (
+            count_of(record, layout.length_field, 0, where),
+            count_of(record, layout.rate_field, 1, where),
+        )
+        if num_samples is None or rate is None:
+            unmeasured.append((len(scanned.tags), path, where))
+        scanned.tags.append(layout.tag(record, where))
+        scanned.line_start.append(start)
+        scanned.line_bytes.append(num_bytes)
+        scanned.num_samples.append(_NOT_GIVEN if num_samples is None else num_samples)
+        scanned.sample_rate.append(_NOT_GIVEN if rate is None else rate)
+        for key, target in fields.items():
+            scanned.target_lengths[key].append(target.scan(field_of(record, target.name, object, where), where))
+    finder.raise_if_missing(len(scanned.tags), layout.manifest)
+    for target in fields.values():
+        target.end_scan()
+    for corpus_idx, path, where in unmeasured:
+        header = read_header(str(resolve_inside(layout.root, path)))
+        for column, actual, what in zip(
+            (scanned.num_samples, scanned.sample_rate), header, ("samples", "Hz"), strict=True
+        ):
+            if column[corpus_idx] not in (_NOT_GIVEN, actual):
+                raise SourceError(f"the manifest says {column[corpus_idx]} {what}, {path} has {actual}", where=where)
+            column[corpus_idx] = actual
+    return scanned
+
+
+class FileFinder:
+    """Looks for regular files by paths inside a root: what leads outside is refused, what is missing is counted."""
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+        self._real_folders: dict[str, Path] = {}
+        self._missing: list[str] = []
+        self._num_missing = 0
+
+    def look_up(self, path: str, where: str) -> None:
+        """Note whether there is a file.
+
+        Raises:
+            SourceError: The path leads outside of the root.
+        """
+        folder, name = os.path.split(path)
+        try:
+            if name in ("", ".", ".."):
+                folder, name = path, "."
+            if folder not in self._real_folders:  # following links costs much more than a look at one file
+                self._real_folders[folder] = resolve_inside(self._root, folder)
+            status = os.lstat(self._real_folders[folder] / name)
+            if stat.S_ISLNK(status.st_mode):
+                status = os.stat(resolve_inside(self._root, path))
+        except SourceError as error:
+            raise SourceError(error.what, where=where, fix=error.fix) from error
+        except (OSError, ValueError):  # ValueError: a null character
+            self._count_missing(path)
+        else:
+            if not stat.S_ISREG(status.st_mode):
+                self._count_missing(path)
+
+    def _count_missing(self, path: str) -> None:
+        self._num_missing += 1
+        if len(self._missing) < _MAX_NAMED:
+            self._missing.append(path)
+
+    def raise_if_missing(self, num_files: int, where: str) -> None:
+        """Raise one error for all files that were missed.
+
+        Raises:
+            SourceError: There were some; it names the first.
+        """
+        if self._num_missing:
+            more = ", ..." if self._num_missing > len(self._missing) else ""
+            raise SourceError(
+                f"{self._num_missing} of {num_files} audio files are missing: {', '.join(self._missing)}{more}",
+                where=where,
+                fix=f"put them below {self._root}, or give root=, the folder that the paths are relative to",
+            )

@@ -1,0 +1,71 @@
+"""The contract of a source: it gives sequence i, by data key, in any order.
+
+A source knows nothing of epochs, orders or processes. It may be pickled: the copy opens its files again when it first
+reads. It is not thread-safe. Everything that can be known without reading a sequence (tags, lengths, locators) is in
+`source.index`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from numpy.typing import NDArray
+
+from headrace.index import CorpusIndex
+from headrace.specs import DataSpec
+
+
+class Source(ABC):
+    """Random access to the sequences of a corpus.
+
+    Attributes:
+        specs: Data key -> layout, in the order in which keys are reported; known without reading a sequence.
+        labels: Data key -> class labels, for the keys that have some.
+    """
+
+    specs: Mapping[str, DataSpec]
+    labels: Mapping[str, Sequence[str]]
+
+    @property
+    @abstractmethod
+    def index(self) -> CorpusIndex:
+        """Tags, lengths and locators of all sequences; the first access may build it."""
+
+    @abstractmethod
+    def read(self, corpus_idx: int, data_key: str) -> NDArray[Any]:
+        """Return one data key of one sequence, `dtype[T, ...]`.
+
+        The array is the caller's own: nothing else will write to it.
+
+        Raises:
+            SourceError: The stored data cannot be read or do not match the index.
+        """
+
+    def read_slice(self, corpus_idx: int, data_key: str, start: int, end: int) -> NDArray[Any]:
+        """Return frames start..end (both within the sequence) of one data key, `dtype[end - start, ...]`.
+
+        A key without time has one frame, and is returned as it is.
+        """
+        array = self.read(corpus_idx, data_key)
+        return array[start:end] if self.specs[data_key].has_time else array
+
+    def read_seq(self, corpus_idx: int) -> dict[str, NDArray[Any]]:
+        """Return all data keys of one sequence."""
+        return {data_key: self.read(corpus_idx, data_key) for data_key in self.specs}
+
+    def __len__(self) -> int:
+        """Return the number of sequences in the corpus."""
+        return self.index.num_seqs
+
+    def tag(self, corpus_idx: int) -> str:
+        """Return the tag of one sequence."""
+        return self.index.tags[corpus_idx]
+
+    def seq_lengths(self, corpus_idx: int) -> dict[str, int]:
+        """Return data key -> number of frames of one sequence (1 for a key without time)."""
+        return {data_key: int(self.index.lengths(data_key)[corpus_idx]) for data_key in self.specs}
+
+    def close(self) -> None:  # noqa: B027 (a source without files has nothing to release)
+        """Release files; a later read opens them again. Harmless when called twice."""

@@ -1,0 +1,199 @@
+"""What a user says about data keys, and whether an array is what was said.
+
+`parse_data_types` reads the documented form (`{"data": {"shape": (None, 40)}}`), `learn_specs` looks at a sequence
+instead; `checked_seq` compares a sequence with the specs; `as_array` takes what Python programs have in place of an
+array.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.errors import ConfigError, SourceError, did_you_mean
+from headrace.specs import DataSpec
+
+_OPTIONS = ("shape", "dtype", "dim", "sparse", "sparse_dim", "feature_dim")
+_NUMBER_KINDS = "biufc"
+
+
+def parse_data_types(data_types: Mapping[str, DataSpec | Mapping[str, Any]]) -> dict[str, DataSpec]:
+    """Read specs by data key.
+
+    Args:
+        data_types: Data key -> `DataSpec`, or a dict of these options:
+            `shape`: axes of an array, `None` first for time (default: `(None,)`, with `(None, dim)` for dense data);
+            `dtype`: default "int32" for sparse data, else "float32";
+            `sparse`: whether values are class indices (default: whether `sparse_dim` is given);
+            `dim`: number of classes of sparse data, else size of the last axis; `sparse_dim` and `feature_dim` are
+            other names for it.
+
+    Raises:
+        ConfigError: An unknown option, or options that contradict each other.
+    """
+    return {key: _parse_data_type(key, options) for key, options in data_types.items()}
+
+
+def _parse_data_type(key: str, options: DataSpec | Mapping[str, Any]) -> DataSpec:
+    if isinstance(options, DataSpec):
+        return options
+    where = f"data key {key!r}"
+    if not isinstance(options, Mapping):
+        raise ConfigError(f"a data type is a dict or a DataSpec, not {options!r}", where=where)
+    for name in options:
+        if name not in _OPTIONS:
+            raise ConfigError(
+                f"unknown option {name!r} of a data type", where=where, fix=did_you_mean(str(name), _OPTIONS)
+            )
+    sparse = options.get("sparse", options.get("sparse_dim") is not None)
+    if not isinstance(sparse, bool):
+        raise ConfigError(f"sparse is True or False, not {sparse!r}", where=where)
+    dim = _one_dim(options, where)
+    shape = _parse_shape(options.get("shape"), sparse=sparse, dim=dim, where=where)
+    has_time = bool(shape) and shape[0] is None
+    frame_shape = shape[1:] if has_time else shape
+    if not sparse:
+        last = frame_shape[-1] if frame_shape else 1
+        if dim is not None and last is not None and dim != last:
+            raise ConfigError(f"dim is {dim}, but the last axis of shape {shape} has {last}", where=where)
+        dim = last if last is not None else dim
+    dtype = options.get("dtype", "int32" if sparse else "float32")
+    spec = DataSpec(dtype=str(dtype), shape=frame_shape, sparse=sparse, dim=dim, has_time=has_time)
+    kind = np.dtype(spec.dtype).kind
+    if kind not in _NUMBER_KINDS or (sparse and kind not in "iu"):
+        raise ConfigError(f"{'sparse data' if sparse else 'data'} cannot have the dtype {dtype!r}", where=where)
+    return spec
+
+
+def _one_dim(options: Mapping[str, Any], where: str) -> int | None:
+    """Return the one value of the options that mean the dim."""
+    dims = {name: options[name] for name in ("dim", "sparse_dim", "feature_dim") if options.get(name) is not None}
+    if len(set(dims.values())) > 1:
+        raise ConfigError(f"options that mean the same disagree: {dims}", where=where, fix="give only dim")
+    for name, dim in dims.items():
+        if isinstance(dim, bool) or not isinstance(dim, int | np.integer) or dim < 0:
+            raise ConfigError(f"{name} is a number of classes or features, not {dim!r}", where=where)
+        return int(dim)
+    return None
+
+
+def _parse_shape(shape: Any, *, sparse: bool, dim: int | None, where: str) -> tuple[int | None, ...]:
+    if shape is None:
+        return (None,) if sparse or dim is None else (None, dim)
+    valid = isinstance(shape, tuple | list) and all(
+        size is None or (isinstance(size, int | np.integer) and not isinstance(size, bool) and size >= 0)
+        for size in shape
+    )
+    if not valid:
+        raise ConfigError(f"a shape is a tuple of sizes, None for a free axis, not {shape!r}", where=where)
+    return tuple(None if size is None else int(size) for size in shape)
+
+
+def learn_specs(seq: Mapping[str, Any], where: str) -> dict[str, DataSpec]:
+    """Take the layouts from one sequence: the first axis is time, integers with at most that axis are class indices.
+
+    How many classes there are is not known from one sequence: the dim of a sparse key is `None`.
+    """
+    specs = {}
+    for key, value in seq.items():
+        spec = DataSpec.of_array(as_array(value, None, f"{where}, data key {key!r}"))
+        specs[key] = replace(spec, dim=None) if spec.sparse else spec
+    return specs
+
+
+def checked_seq(
+    seq: Mapping[str, Any], specs: Mapping[str, DataSpec], *, exact: bool, where: str
+) -> dict[str, NDArray[Any]]:
+    """Return the arrays of one sequence, in the order of the specs, after a look at their layout.
+
+    Args:
+        seq: Data key -> array, or what `as_array` takes.
+        specs: The expected layouts.
+        exact: Whether a data key that has no spec is an error, rather than left out.
+        where: The place, for errors.
+
+    Raises:
+        SourceError: A key is missing or has another layout.
+    """
+    if not isinstance(seq, Mapping):
+        raise SourceError(f"a sequence is a mapping from data keys to arrays, not {type(seq).__name__}", where=where)
+    if (exact and set(seq) != set(specs)) or not set(specs) <= set(seq):
+        raise SourceError(
+            f"the sequence has the data keys {sorted(map(str, seq))}, not {sorted(specs)}",
+            where=where,
+            fix="give every sequence the same keys, or name the ones to use in the specs",
+        )
+    arrays = {}
+    for key, spec in specs.items():
+        place = f"{where}, data key {key!r}"
+        arrays[key] = as_array(seq[key], spec, place)
+        mismatch = find_mismatch(arrays[key], spec)
+        if mismatch:
+            raise SourceError(mismatch, where=place, fix="correct the array, or the specs")
+    return arrays
+
+
+def find_mismatch(array: NDArray[Any], spec: DataSpec) -> str | None:
+    """Say how an array differs from its spec, with both values, or return `None` if it fits; looks at no number."""
+    if array.dtype != np.dtype(spec.dtype):
+        return f"the dtype is {array.dtype.name}, not {spec.dtype}"
+    if array.ndim != spec.ndim:
+        return f"the array has {array.ndim} axes, shape {array.shape}, not {spec.ndim}{' with time' * spec.has_time}"
+    frame_shape = array.shape[1:] if spec.has_time else array.shape
+    for ours, expected in zip(frame_shape, spec.shape, strict=True):
+        if expected is not None and ours != expected:
+            return f"a frame has the shape {frame_shape}, not {spec.shape}"
+    return None
+
+
+def as_array(value: Any, spec: DataSpec | None, where: str) -> NDArray[Any]:
+    """Return an array for what a Python program has: an array, a tensor, a number or a list of numbers.
+
+    A tensor is anything with a `numpy()` method (torch: detached and brought to the CPU first). Numbers and lists
+    have no dtype of their own and take that of the spec, if no value changes by it but for rounding.
+
+    Raises:
+        SourceError: It is nothing of that kind, or a value does not fit into the dtype of the spec.
+    """
+    if isinstance(value, np.ndarray | np.generic):
+        array = np.asarray(value)
+    elif callable(getattr(value, "numpy", None)):
+        for step in ("detach", "cpu"):
+            value = getattr(value, step, lambda tensor=value: tensor)()
+        array = np.asarray(value.numpy())
+    else:
+        array = _array_of_numbers(value, spec, where)
+    if array.dtype.kind not in _NUMBER_KINDS:
+        raise SourceError(
+            f"this is no array of numbers: {type(value).__name__} ({array.dtype})",
+            where=where,
+            fix="give arrays, tensors or lists of numbers; text as uint8 array of its UTF-8 bytes",
+        )
+    return array
+
+
+def _array_of_numbers(value: Any, spec: DataSpec | None, where: str) -> NDArray[Any]:
+    try:
+        array = np.asarray(value)
+    except (ValueError, TypeError, OverflowError) as error:  # lists of different lengths, odd objects
+        raise SourceError(f"{type(value).__name__} is no array: {error}", where=where) from error
+    if spec is None or array.dtype.kind not in "biuf" or array.dtype == np.dtype(spec.dtype):
+        return array
+    if array.size == 0:  # NumPy takes an empty list for floats
+        return array.astype(spec.dtype)
+    target = np.dtype(spec.dtype)
+    integers = array.dtype.kind in "iu" and target.kind in "iu"
+    if not integers and not np.can_cast(array.dtype, target, "same_kind"):
+        raise SourceError(f"numbers of kind {array.dtype} do not fit into {target}", where=where)
+    cast = array.astype(target)
+    if integers and not np.array_equal(cast, array):
+        raise SourceError(
+            f"a value in {int(array.min())}..{int(array.max())} does not fit into {target}",
+            where=where,
+            fix="give a wider dtype in the specs",
+        )
+    return cast

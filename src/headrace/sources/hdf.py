@@ -1,0 +1,188 @@
+"""`HDFSource`: random access to sequences in HDF5 files of the layout of RETURNN's `HDFDataset`.
+
+Read `hdf_layout.py` for the layout, `hdf_gather.py` for what is indexed, `hdf_handles.py` for how rows are read.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.errors import ConfigError, OptionalNotImplementedError, SourceError, did_you_mean
+from headrace.index import CorpusIndex, open_or_build
+from headrace.specs import DataSpec
+
+from .base import Source
+from .hdf_gather import FILE_LOCATOR, INDEX_KIND, frame_locator, gather_index
+from .hdf_handles import FileHandles
+from .hdf_layout import INPUT_KEY
+
+PathLike = str | os.PathLike[str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """What the hot path needs of one key, worked out once.
+
+    Attributes:
+        name: The data key; None for `times`.
+        dtype: Of the arrays to return.
+        frame_shape: Shape of one row.
+        row_bytes: Size of one row.
+        byte_offsets: For each file, the position of the first row, or -1 where the rows have to be read through HDF5.
+        rows: `int64[N]`, the first row of each sequence in its file.
+        lengths: `int32[N]` or `int64[N]`.
+    """
+
+    name: str | None
+    dtype: np.dtype[Any]
+    frame_shape: tuple[int | None, ...]
+    row_bytes: int
+    byte_offsets: list[int]
+    rows: NDArray[np.int64]
+    lengths: NDArray[Any]
+
+
+class HDFSource(Source):
+    """Random access to the sequences of one or more HDF5 files.
+
+    The corpus is the sequences of the files, one file after the other. Missing descriptions are made up for: without
+    `seqTags` the tags are `seq-<corpus_idx>`, without a stored dim it is the size of the last axis (class indices:
+    the number of labels, else unknown, `None`). All files must have the same keys and layouts.
+
+    Args:
+        files: One path, or several.
+        index: `"auto"` keeps the index of a large corpus in the cache folder and finds it there the next time; `None`
+            always gathers it from the files, in memory; a path opens the index in that file, or makes it there if
+            there is none.
+
+    Raises:
+        SourceError: A file is missing, torn, not of the documented layout, or disagrees with another; or the given
+            index is not one of these files as they are now.
+    """
+
+    def __init__(
+        self, files: PathLike | Sequence[PathLike], *, index: PathLike | Literal["auto"] | None = "auto"
+    ) -> None:
+        paths = list(files) if isinstance(files, Iterable) and not isinstance(files, str | os.PathLike) else [files]
+        for path in paths:
+            if not isinstance(path, str | os.PathLike):
+                raise ConfigError(
+                    f"{path!r} is not a path", where="HDFSource(files=...)", fix="give a str or a pathlib.Path"
+                )
+        self._index = open_or_build(paths, lambda: gather_index(paths), index=index, kind=INDEX_KIND)
+        self._attach()
+
+    def _attach(self) -> None:
+        """Work out everything that follows from the index."""
+        meta = self._index.meta
+        self.specs: dict[str, DataSpec] = {key: DataSpec.from_json(spec) for key, spec in meta["specs"].items()}
+        self.labels: dict[str, Sequence[str]] = dict(meta["labels"])
+        self._file_of = self._index.locator(FILE_LOCATOR)
+        self._columns = {
+            key: self._column(key, key, spec, meta["byte_offsets"][key]) for key, spec in self.specs.items()
+        }
+        times = meta["times"]
+        self._times = times and self._column(None, INPUT_KEY, DataSpec.from_json(times["spec"]), times["byte_offsets"])
+        self._handles = FileHandles(self._index.files, meta["chunk_bytes"])
+
+    def _column(self, name: str | None, length_key: str, spec: DataSpec, byte_offsets: list[int]) -> _Column:
+        dtype = np.dtype(spec.dtype)
+        row_bytes = int(np.prod([size or 0 for size in spec.shape], dtype=np.int64)) * dtype.itemsize
+        rows, lengths = self._index.locator(frame_locator(length_key)), self._index.lengths(length_key)
+        return _Column(name, dtype, spec.shape, row_bytes, byte_offsets, rows, lengths)
+
+    @property
+    def index(self) -> CorpusIndex:
+        """Tags, lengths and locators of all sequences."""
+        return self._index
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Absolute paths of the files, in corpus order."""
+        return tuple(stamp.path for stamp in self._index.files)
+
+    @property
+    def has_times(self) -> bool:
+        """Whether `read_times` can be called."""
+        return self._times is not None
+
+    def read(self, corpus_idx: int, data_key: str) -> NDArray[Any]:
+        """Return one data key of one sequence, `dtype[T, ...]`, as a new array.
+
+        Raises:
+            IndexError: There is no such sequence.
+            SourceError: There is no such key, or a file is gone, changed or damaged.
+        """
+        column = self._columns.get(data_key)
+        if column is None:
+            raise self._unknown_key(data_key)
+        return self._read(column, corpus_idx, column.rows.item(corpus_idx), column.lengths.item(corpus_idx))
+
+    def read_slice(self, corpus_idx: int, data_key: str, start: int, end: int) -> NDArray[Any]:
+        """Return frames start..end of one data key, `dtype[end - start, ...]`; no other frames are read.
+
+        Raises:
+            IndexError: There is no such sequence, or not 0 <= start <= end <= its length.
+            SourceError: As for `read`.
+        """
+        column = self._columns.get(data_key)
+        if column is None:
+            raise self._unknown_key(data_key)
+        length = column.lengths.item(corpus_idx)
+        if not 0 <= start <= end <= length:
+            raise IndexError(f"frames {start}..{end} of {data_key!r} in a sequence of {length} frames")
+        return self._read(column, corpus_idx, column.rows.item(corpus_idx) + start, end - start)
+
+    def read_seq(self, corpus_idx: int) -> dict[str, NDArray[Any]]:
+        """Return all data keys of one sequence, as new arrays."""
+        return {
+            data_key: self._read(column, corpus_idx, column.rows.item(corpus_idx), column.lengths.item(corpus_idx))
+            for data_key, column in self._columns.items()
+        }
+
+    def read_times(self, corpus_idx: int) -> NDArray[Any]:
+        """Return the stored `times` of one sequence, `dtype[T, ...]`, as many rows as "data" has frames.
+
+        Raises:
+            OptionalNotImplementedError: The files have no `times`, or not all of them.
+        """
+        times = self._times
+        if times is None:
+            raise OptionalNotImplementedError("this corpus has no times", where=", ".join(self.files[:3]))
+        return self._read(times, corpus_idx, times.rows.item(corpus_idx), times.lengths.item(corpus_idx))
+
+    def _read(self, column: _Column, corpus_idx: int, row: int, num_rows: int) -> NDArray[Any]:
+        if corpus_idx < 0:
+            raise IndexError(f"sequence {corpus_idx}: there are sequences 0..{len(self._file_of) - 1}")
+        file_idx = self._file_of.item(corpus_idx)
+        byte_offset = column.byte_offsets[file_idx]
+        if byte_offset < 0 and num_rows:
+            return self._handles.read_hdf5(file_idx, column.name, row, row + num_rows, column.dtype)
+        array: NDArray[Any] = np.empty((num_rows, *column.frame_shape), column.dtype)  # type: ignore[arg-type]
+        if array.size:
+            self._handles.read_plain(file_idx, byte_offset + row * column.row_bytes, array)
+        return array
+
+    def _unknown_key(self, data_key: str) -> SourceError:
+        return SourceError(
+            f"the corpus has no data key {data_key!r}",
+            where=", ".join(self.files[:3]),
+            fix=did_you_mean(data_key, self._columns),
+        )
+
+    def close(self) -> None:
+        """Release files; a later read opens them again. Harmless when called twice."""
+        self._handles.close()
+
+    def __getstate__(self) -> CorpusIndex:
+        return self._index
+
+    def __setstate__(self, index: CorpusIndex) -> None:
+        self._index = index
+        self._attach()

@@ -1,0 +1,206 @@
+"""Labels and texts in the fields of a manifest, as arrays.
+
+One class for each way to encode a field: `ClassField`, `IndexField`, `CharField`, `ByteField`. `parse_field` chooses
+by what the user said. A class is built from all values of the field, then encodes one at a time; it never sees audio.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.errors import ConfigError, SourceError, did_you_mean
+from headrace.specs import DataSpec
+
+_FORMS = (
+    'valid: a field name, or {"field": name, "vocab": None, "bytes", "chars", a list of labels, a dict, or a number}'
+)
+_OPTIONS = ("field", "labels", "vocab")
+
+
+class Field(ABC):
+    """How the values of one field of a manifest become arrays.
+
+    Attributes:
+        name: Name of the field.
+        labels: Class labels, or `None`.
+    """
+
+    name: str
+    labels: list[str] | None = None
+
+    @property
+    @abstractmethod
+    def spec(self) -> DataSpec:
+        """Layout of the arrays."""
+
+    @abstractmethod
+    def encode(self, value: Any, where: str) -> NDArray[Any]:
+        """Return the array of one value; `SourceError` if it has none."""
+
+    def scan(self, value: Any, where: str) -> int:
+        """Take note of one value of the manifest; return the length of its array."""
+        return len(self.encode(value, where))
+
+    def end_scan(self) -> None:  # noqa: B027 - most fields have nothing to settle
+        """Settle what depends on all values, such as labels."""
+
+
+class ClassField(Field):
+    """One label a sequence, as class index: `int32[1]`.
+
+    Args:
+        name: Name of the field.
+        labels: Labels in the order of their classes, or a dict label -> class; if `None`, the sorted distinct values.
+    """
+
+    def __init__(self, name: str, labels: Sequence[str] | Mapping[str, int] | None) -> None:
+        self.name = name
+        self._seen: set[str] | None = set() if labels is None else None
+        if isinstance(labels, Mapping):
+            self._class_of = dict(labels)
+            self.labels = _labels_of_mapping(labels, name)
+        else:
+            self._set_labels(list(labels or []))
+
+    def _set_labels(self, labels: list[str]) -> None:
+        if not all(isinstance(label, str) for label in labels) or len(set(labels)) != len(labels):
+            raise ConfigError(f"labels of the field {self.name!r} must be different strings: {labels[:10]}")
+        self.labels, self._class_of = labels, {label: i for i, label in enumerate(labels)}
+
+    @property
+    def spec(self) -> DataSpec:
+        """Layout of the arrays."""
+        return DataSpec("int32", sparse=True, dim=max(self._class_of.values(), default=-1) + 1)
+
+    def _labels_in(self, text: str) -> Sequence[str]:
+        """Return the labels that a text stands for."""
+        return (text,)
+
+    def encode(self, value: Any, where: str) -> NDArray[np.int32]:
+        """Return the classes of the labels of one value, `int32[T]`."""
+        labels = self._labels_in(_checked_text(value, self.name, where))
+        try:
+            return np.array([self._class_of[label] for label in labels], dtype=np.int32)
+        except KeyError as error:
+            raise SourceError(
+                f"the field {self.name!r} has {error.args[0]!r}, which is none of its {len(self._class_of)} labels",
+                where=where,
+            ) from None
+
+    def scan(self, value: Any, where: str) -> int:
+        """Take note of the labels of one value; return how many they are."""
+        if self._seen is None:
+            return len(self.encode(value, where))
+        labels = self._labels_in(_checked_text(value, self.name, where))
+        self._seen.update(labels)
+        return len(labels)
+
+    def end_scan(self) -> None:
+        """Take the sorted distinct labels, if none were given."""
+        if self._seen is not None:
+            self._set_labels(sorted(self._seen))
+            self._seen = None
+
+
+class CharField(ClassField):
+    """A text, as class indices of its characters (Unicode code points): `int32[T]`."""
+
+    def _labels_in(self, text: str) -> Sequence[str]:
+        return text
+
+
+class ByteField(Field):
+    """A text, as its UTF-8 bytes: `uint8[T]`, 256 classes."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    @property
+    def spec(self) -> DataSpec:
+        """Layout of the arrays."""
+        return DataSpec("uint8", sparse=True, dim=256)
+
+    def encode(self, value: Any, where: str) -> NDArray[np.uint8]:
+        """Return the UTF-8 bytes of a text, `uint8[T]`."""
+        return np.frombuffer(_checked_text(value, self.name, where).encode(), dtype=np.uint8).copy()
+
+
+class IndexField(Field):
+    """Class indices that the manifest holds as numbers: one, `int32[1]`, or a list of them, `int32[T]`."""
+
+    def __init__(self, name: str, num_classes: int) -> None:
+        self.name = name
+        self._num_classes = num_classes
+
+    @property
+    def spec(self) -> DataSpec:
+        """Layout of the arrays."""
+        return DataSpec("int32", sparse=True, dim=self._num_classes)
+
+    def encode(self, value: Any, where: str) -> NDArray[np.int32]:
+        """Return the class indices, `int32[T]`."""
+        indices = value if isinstance(value, list) else [value]
+        for index in indices:
+            if type(index) is not int or not 0 <= index < self._num_classes:
+                raise SourceError(
+                    f"the field {self.name!r} has {index!r}, not a class index 0..{self._num_classes - 1}", where=where
+                )
+        return np.array(indices, dtype=np.int32)
+
+
+def parse_field(data_key: str, target: Any) -> Field:
+    """Choose the class for one target.
+
+    Args:
+        data_key: A bare field name means labels, but UTF-8 bytes for the data key "orth", as that key is documented.
+        target: A field name, or a dict with "field" and "vocab": `None` (labels: the sorted distinct values), a list
+            of labels, a dict label -> class, a number (the field holds class indices below it), "bytes" (UTF-8), or
+            "chars", then optionally with "labels", a list of the characters (default: the sorted distinct ones).
+
+    Raises:
+        ConfigError: It has another form.
+    """
+    where = f"target {data_key!r}"
+    if isinstance(target, str):
+        return ByteField(target) if data_key == "orth" else ClassField(target, None)
+    if not isinstance(target, Mapping) or not isinstance(target.get("field"), str):
+        raise ConfigError(f"a target cannot be read: {target!r}", where=where, fix=_FORMS)
+    for option in target:
+        if option not in _OPTIONS:
+            raise ConfigError(f"unknown option {option!r}", where=where, fix=did_you_mean(str(option), _OPTIONS))
+    name, vocab, labels = target["field"], target.get("vocab"), target.get("labels")
+    if vocab == "chars" and (labels is None or isinstance(labels, list | tuple | str)):
+        return CharField(name, labels)
+    if labels is not None:
+        raise ConfigError(f"labels is for characters, not for {vocab!r}", where=where, fix='give the list as "vocab"')
+    if vocab == "bytes":
+        return ByteField(name)
+    if isinstance(vocab, int) and not isinstance(vocab, bool) and vocab > 0:
+        return IndexField(name, vocab)
+    if vocab is None or isinstance(vocab, Mapping | list | tuple):
+        return ClassField(name, vocab)
+    raise ConfigError(f"the vocab of a target cannot be read: {vocab!r}", where=where, fix=_FORMS)
+
+
+def _labels_of_mapping(classes: Mapping[str, int], name: str) -> list[str] | None:
+    """Return labels in the order of their classes, or `None` if several labels share a class or a class has none."""
+    for label, class_idx in classes.items():
+        if not isinstance(label, str) or type(class_idx) is not int or class_idx < 0:
+            raise ConfigError(f"the vocab of the field {name!r} maps {label!r} to {class_idx!r}: need str -> int >= 0")
+    in_order = sorted(classes, key=lambda label: classes[label])
+    return in_order if [classes[label] for label in in_order] == list(range(len(in_order))) else None
+
+
+def _checked_text(value: Any, name: str, where: str) -> str:
+    if not isinstance(value, str):
+        raise SourceError(
+            f"the field {name!r} has {value!r}, not a text",
+            where=where,
+            fix='for class indices give "vocab": the number of classes',
+        )
+    return value

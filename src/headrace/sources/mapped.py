@@ -1,0 +1,230 @@
+"""A source over an object with `__len__` and `__getitem__`, such as a torch dataset."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.errors import ConfigError, SourceError
+from headrace.index import CorpusIndex, GeneratedTags
+from headrace.specs import DataSpec
+
+from .arguments import check_corpus_idx, check_data_key, num_frames_of, slice_frames
+from .base import Source
+from .data_types import checked_seq, learn_specs, parse_data_types
+
+SORT_LENGTHS = "seq_len"  # name of the column of lengths that only sort; not a data key
+
+
+class MapSource(Source):
+    """The sequences of a map-style dataset: `obj[i]` is sequence i, `len(obj)` their number.
+
+    An item is a mapping (data key -> value), a tuple of values, or one value; a value is an array, a tensor (anything
+    with a `numpy()` method), a number or a list of numbers. A named tuple has its field names as data keys. Another
+    tuple has those of `specs`, in their order, else "data" for the first and "classes" for the second value; one
+    value alone is "data".
+
+    Optional methods of the object, under the documented names: `get_seq_tag(i)`, and `get_seq_len(i)`, which returns
+    either a dict (data key -> frames, which must be true: they are compared with what is read), or one number by
+    which sequences are sorted, whatever it counts; that one is in the index as the lengths of "seq_len". Both are
+    called for all sequences when the index is first asked for.
+
+    Sequence i is taken from the object once for all of its keys where they are read in a row; the last one is kept
+    until then. An exception of the object itself passes through.
+
+    Args:
+        obj: The object; it must give the same for the same i.
+        specs: Layouts, see `parse_data_types`; other keys of an item are left out. If `None`, they are learnt from
+            item 0 (the first axis is time; an integer with at most that axis is sparse, with an unknown number of
+            classes), and every item must have the same keys.
+        labels: Data key -> class labels; they give a sparse key its number of classes, too.
+        tags: Tags; else those of `get_seq_tag`, else "seq-0", "seq-1", ... May repeat.
+        lengths: Instead of `get_seq_len`: numbers to sort by, `int[N]`, or a dict (data key -> frames, `int[N]`).
+            Without any of these, orders that sort by length are not possible.
+
+    Raises:
+        ConfigError: The object or an argument has the wrong form, or there is no item to learn the specs from.
+        SourceError: An item has another layout than the specs or another length than was claimed.
+    """
+
+    def __init__(
+        self,
+        obj: Any,
+        *,
+        specs: Mapping[str, DataSpec | Mapping[str, Any]] | None = None,
+        labels: Mapping[str, Sequence[str]] | None = None,
+        tags: Sequence[str] | None = None,
+        lengths: Sequence[int] | NDArray[Any] | Mapping[str, Sequence[int] | NDArray[Any]] | None = None,
+    ) -> None:
+        for method in ("__len__", "__getitem__"):
+            if inspect.isclass(obj) or not hasattr(type(obj), method):
+                kind = f"the class {obj.__name__}" if inspect.isclass(obj) else f"a {type(obj).__name__}"
+                raise ConfigError(
+                    f"a map-style dataset has __len__ and __getitem__: {kind} is none",
+                    fix="give an instance that has both",
+                )
+        self._obj = obj
+        self._num_seqs = len(obj)
+        if tags is not None and len(tags) != self._num_seqs:
+            raise ConfigError(f"there are {len(tags)} tags for {self._num_seqs} sequences")
+        self._tags, self._lengths = tags, lengths
+        self._learnt = specs is None
+        self._last: tuple[int, dict[str, NDArray[Any]]] | None = None
+        self._index: CorpusIndex | None = None
+        self.labels = {key: list(values) for key, values in (labels or {}).items()}
+        self.specs = self._learn() if specs is None else parse_data_types(specs)
+        self.specs = {key: self._with_labels(key, spec) for key, spec in self.specs.items()}
+        if SORT_LENGTHS in self.specs:
+            raise ConfigError(f"{SORT_LENGTHS!r} cannot be a data key: it names what sequences are sorted by")
+
+    def _learn(self) -> dict[str, DataSpec]:
+        if self._num_seqs == 0:
+            raise ConfigError(
+                "there is no item to learn the layout of the data from",
+                where=f"an empty {type(self._obj).__name__}",
+                fix='give specs, for example {"data": {"shape": (None, 40)}, "classes": {"sparse": True, "dim": 10}}',
+            )
+        return learn_specs(_item_to_seq(self._obj[0], None, "item 0"), where="item 0")
+
+    def _with_labels(self, key: str, spec: DataSpec) -> DataSpec:
+        """Complete the number of classes by that of the labels."""
+        if key not in self.labels or not spec.sparse or spec.dim == len(self.labels[key]):
+            return spec
+        if spec.dim is not None:
+            raise ConfigError(f"the data key {key!r} has {spec.dim} classes, but {len(self.labels[key])} labels")
+        return DataSpec(spec.dtype, spec.shape, sparse=True, dim=len(self.labels[key]), has_time=spec.has_time)
+
+    @property
+    def index(self) -> CorpusIndex:
+        """Tags, and lengths if they are known; the first access asks the object for them, O(number of sequences)."""
+        if self._index is None:
+            self._index = CorpusIndex.from_columns(tags=self._all_tags(), lengths=self._all_lengths())
+        return self._index
+
+    def __len__(self) -> int:
+        return self._num_seqs
+
+    def tag(self, corpus_idx: int) -> str:
+        """Return the tag of one sequence."""
+        check_corpus_idx(corpus_idx, self._num_seqs)
+        if self._tags is not None:
+            return self._tags[corpus_idx]
+        get_seq_tag = getattr(self._obj, "get_seq_tag", None)
+        if get_seq_tag is None:
+            return f"seq-{corpus_idx}"
+        tag = get_seq_tag(corpus_idx)
+        if not isinstance(tag, str):
+            raise SourceError(f"get_seq_tag({corpus_idx}) gave {tag!r}, not a str")
+        return tag
+
+    def _all_tags(self) -> Sequence[str] | GeneratedTags:
+        if self._tags is not None:
+            return self._tags
+        if not hasattr(self._obj, "get_seq_tag"):
+            return GeneratedTags(self._num_seqs)
+        return [self.tag(i) for i in range(self._num_seqs)]
+
+    def _all_lengths(self) -> dict[str, NDArray[Any]]:
+        """Gather the claimed lengths, by data key or under `SORT_LENGTHS`; keys without time have the length 1."""
+        claims: Any = self._lengths
+        get_seq_len = getattr(self._obj, "get_seq_len", None)
+        if claims is None and get_seq_len is not None:
+            claims = _transposed([get_seq_len(i) for i in range(self._num_seqs)])
+        columns = {key: np.ones(self._num_seqs, np.int64) for key, spec in self.specs.items() if not spec.has_time}
+        if claims is None:
+            return columns
+        if not isinstance(claims, Mapping):
+            return {**columns, SORT_LENGTHS: np.asarray(claims)}
+        return {**columns, **{key: np.asarray(column) for key, column in claims.items() if key in self.specs}}
+
+    def seq_lengths(self, corpus_idx: int) -> dict[str, int]:
+        """Return data key -> number of frames; reads the sequence if not all of them were claimed."""
+        check_corpus_idx(corpus_idx, self._num_seqs)
+        if all(self.index.has_lengths(key) for key in self.specs):
+            return super().seq_lengths(corpus_idx)
+        return {key: num_frames_of(array, self.specs[key]) for key, array in self._seq(corpus_idx).items()}
+
+    def read(self, corpus_idx: int, data_key: str) -> NDArray[Any]:
+        """Return a copy of one value of an item."""
+        check_data_key(data_key, self.specs)
+        return self._seq(corpus_idx)[data_key].copy()
+
+    def read_slice(self, corpus_idx: int, data_key: str, start: int, end: int) -> NDArray[Any]:
+        """Return a copy of some frames of one value of an item."""
+        check_data_key(data_key, self.specs)
+        array = self._seq(corpus_idx)[data_key]
+        return slice_frames(array, self.specs[data_key], start, end).copy()
+
+    def read_seq(self, corpus_idx: int) -> dict[str, NDArray[Any]]:
+        """Return copies of all values of an item."""
+        return {data_key: array.copy() for data_key, array in self._seq(corpus_idx).items()}
+
+    def _seq(self, corpus_idx: int) -> dict[str, NDArray[Any]]:
+        """Return the checked arrays of a sequence; they may belong to the object."""
+        check_corpus_idx(corpus_idx, self._num_seqs)
+        if self._last is None or self._last[0] != corpus_idx:
+            where = f"item {corpus_idx} of {type(self._obj).__name__}, tag {self.tag(corpus_idx)!r}"
+            keys = None if self._learnt else list(self.specs)
+            seq = _item_to_seq(self._obj[corpus_idx], keys, where)
+            arrays = checked_seq(seq, self.specs, exact=self._learnt, where=where)
+            self._check_claims(corpus_idx, arrays, where)
+            self._last = corpus_idx, arrays
+        return self._last[1]
+
+    def _check_claims(self, corpus_idx: int, arrays: Mapping[str, NDArray[Any]], where: str) -> None:
+        """Compare the frames of a sequence with those that were claimed by data key."""
+        if isinstance(self._lengths, Mapping):
+            claims: Any = {key: column[corpus_idx] for key, column in self._lengths.items()}
+        elif self._lengths is None and hasattr(self._obj, "get_seq_len"):
+            claims = self._obj.get_seq_len(corpus_idx)
+        else:
+            return
+        for key, claimed in claims.items() if isinstance(claims, Mapping) else ():
+            actual = num_frames_of(arrays[key], self.specs[key]) if key in arrays else claimed
+            if claimed != actual:
+                raise SourceError(
+                    f"{key!r} has {actual} frames, but its length is given as {claimed}",
+                    where=where,
+                    fix="correct get_seq_len or lengths=",
+                )
+
+    def close(self) -> None:
+        """Drop the last sequence; the object stays as it is."""
+        self._last = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_last": None}
+
+
+def _item_to_seq(item: Any, keys: Sequence[str] | None, where: str) -> Mapping[str, Any]:
+    """Give the parts of an item their data keys."""
+    if isinstance(item, Mapping):
+        return item
+    if not isinstance(item, tuple):
+        item = (item,)
+    names = getattr(item, "_fields", keys)
+    if names is None:
+        names = ("data", "classes")[: len(item)]
+    if len(names) != len(item):
+        raise SourceError(
+            f"an item is a tuple of {len(item)} values for {len(names)} data keys {list(names)}",
+            where=where,
+            fix="name the values: give dicts as items, or specs= with one data key for each value, in order",
+        )
+    return dict(zip(names, item, strict=True))
+
+
+def _transposed(rows: list[Any]) -> Any:
+    """Turn lengths by sequence into lengths by data key; plain numbers stay a list."""
+    if not rows or not isinstance(rows[0], Mapping):
+        return rows
+    try:
+        return {key: [row[key] for row in rows] for key in rows[0]}
+    except (KeyError, TypeError) as error:
+        raise SourceError(
+            "get_seq_len does not give the same data keys for every sequence", fix="return the same keys for every i"
+        ) from error

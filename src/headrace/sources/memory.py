@@ -1,0 +1,104 @@
+"""A source whose sequences are arrays in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.errors import ConfigError, SourceError, did_you_mean
+from headrace.index import CorpusIndex, GeneratedTags
+from headrace.specs import DataSpec
+
+from .arguments import check_corpus_idx, check_data_key, num_frames_of, slice_frames
+from .base import Source
+from .data_types import checked_seq, learn_specs, parse_data_types
+
+
+class MemorySource(Source):
+    """Sequences that are in memory already. All of them are checked when it is built, O(number of sequences).
+
+    Arrays are kept, not copied: do not change them afterwards. What `read` returns is a copy.
+
+    Args:
+        seqs: One mapping (data key -> array, tensor, number or list of numbers) for each sequence; all with the same
+            keys.
+        tags: Their tags; "seq-0", "seq-1", ... if `None`. May repeat.
+        labels: Data key -> class labels.
+        dims: Data key -> number of classes, for sparse keys; else that of `labels` or `specs`, else the largest value
+            + 1.
+        specs: Layouts, see `parse_data_types`; else learnt from the first sequence. Only these keys are used.
+
+    Raises:
+        ConfigError: The arguments do not fit together.
+        SourceError: A sequence has another layout than the specs, or than the first one.
+    """
+
+    def __init__(
+        self,
+        seqs: Sequence[Mapping[str, Any]],
+        *,
+        tags: Sequence[str] | None = None,
+        labels: Mapping[str, Sequence[str]] | None = None,
+        dims: Mapping[str, int] | None = None,
+        specs: Mapping[str, DataSpec | Mapping[str, Any]] | None = None,
+    ) -> None:
+        if tags is not None and len(tags) != len(seqs):
+            raise ConfigError(f"there are {len(tags)} tags for {len(seqs)} sequences")
+        names = GeneratedTags(len(seqs)) if tags is None else tags
+        wanted = (
+            learn_specs(seqs[0] if len(seqs) else {}, where="sequence 0") if specs is None else parse_data_types(specs)
+        )
+        self._seqs = [
+            checked_seq(seq, wanted, exact=specs is None, where=f"sequence {i}, tag {names[i]!r}")
+            for i, seq in enumerate(seqs)
+        ]
+        self.labels = {key: list(values) for key, values in (labels or {}).items()}
+        for key in (*self.labels, *(dims or {})):
+            if wanted and key not in wanted:
+                raise ConfigError(f"labels or dims for the unknown data key {key!r}", fix=did_you_mean(key, wanted))
+        self.specs = {key: self._complete(key, spec, (dims or {}).get(key)) for key, spec in wanted.items()}
+        lengths = {
+            key: np.array([num_frames_of(seq[key], spec) for seq in self._seqs], dtype=np.int64)
+            for key, spec in self.specs.items()
+        }
+        self._index = CorpusIndex.from_columns(tags=names, lengths=lengths)
+
+    def _complete(self, key: str, spec: DataSpec, given_dim: int | None) -> DataSpec:
+        """Add the number of classes to the spec of a sparse key, and check that every value is a class."""
+        if not spec.sparse:
+            if given_dim is not None and given_dim != spec.dim:
+                raise ConfigError(f"the data key {key!r} is not sparse: its dim is {spec.dim}, not {given_dim}")
+            return spec
+        num_labels = len(self.labels[key]) if key in self.labels else None
+        filled = [seq[key] for seq in self._seqs if seq[key].size]
+        smallest = min((int(array.min()) for array in filled), default=0)
+        largest = max((int(array.max()) for array in filled), default=-1)
+        dim = next(dim for dim in (given_dim, spec.dim, num_labels, largest + 1) if dim is not None)
+        if num_labels not in (None, dim):
+            raise ConfigError(f"the data key {key!r} has {dim} classes, but {num_labels} labels")
+        if smallest < 0 or largest >= dim:
+            wrong = smallest if smallest < 0 else largest
+            raise SourceError(f"the data key {key!r} has the value {wrong}, but its classes are 0..{dim - 1}")
+        return replace(spec, dim=dim)
+
+    @property
+    def index(self) -> CorpusIndex:
+        """Tags and lengths."""
+        return self._index
+
+    def read(self, corpus_idx: int, data_key: str) -> NDArray[Any]:
+        """Return a copy of one array."""
+        return self._array(corpus_idx, data_key).copy()
+
+    def read_slice(self, corpus_idx: int, data_key: str, start: int, end: int) -> NDArray[Any]:
+        """Return a copy of some frames of one array."""
+        array = self._array(corpus_idx, data_key)
+        return slice_frames(array, self.specs[data_key], start, end).copy()
+
+    def _array(self, corpus_idx: int, data_key: str) -> NDArray[Any]:
+        seq = self._seqs[check_corpus_idx(corpus_idx, len(self._seqs))]
+        return seq[check_data_key(data_key, self.specs)]

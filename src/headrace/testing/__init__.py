@@ -1,0 +1,9 @@
+"""Tests that Headrace publishes: what a source written by someone else must pass, to be called from their own tests.
+
+This room decides what a conforming part is, and says how one fails. It never fixes or reads data on its own account,
+and nothing in Headrace depends on it. Read `source_checks.py` first.
+"""
+
+from .source_checks import check_source
+
+__all__ = ["check_source"]

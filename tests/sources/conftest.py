@@ -1,0 +1,41 @@
+"""Hand-made files for the tests of sources."""
+
+import h5py
+import numpy as np
+import pytest
+
+HDF_LENGTHS = [3, 0, 5, 1]
+
+
+@pytest.fixture
+def write_layout():
+    """Return a function that writes an HDF5 file of the documented layout, part by part.
+
+    By default it has four sequences, the input `inputs` and the target "classes", the tags a..d, and no descriptions.
+    `parts` replaces a part, adds one, or leaves one out (None); `h5py.Group` makes a group. Further options are those
+    of the datasets with numbers.
+    """
+
+    def write(path, parts=None, attrs=None, sizes=None, **storage):
+        everything = {
+            "inputs": np.arange(9 * 4, dtype=np.float32).reshape(9, 4),
+            "targets/data/classes": np.arange(9, dtype=np.int32),
+            "seqLengths": np.array([HDF_LENGTHS, HDF_LENGTHS], np.int32).T,
+            "seqTags": np.array([b"a", b"b", b"c", b"d"]),
+            **(parts or {}),
+        }
+        with h5py.File(path, "w") as file:
+            for name, value in everything.items():
+                if value is h5py.Group:
+                    file.create_group(name)
+                elif isinstance(value, list):
+                    file.create_dataset(name, data=value, dtype=h5py.string_dtype())
+                elif value is not None:
+                    is_data = isinstance(value, np.ndarray) and value.dtype.kind in "biuf" and name != "seqLengths"
+                    file.create_dataset(name, data=value, **(storage if is_data else {}))
+            if sizes is not None:
+                file.require_group("targets/size").attrs.update(sizes)
+            file.attrs.update(attrs or {})
+        return path
+
+    return write

@@ -1,0 +1,469 @@
+import json
+import os
+import pickle
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.errors import ConfigError, SourceError
+from headrace.sources import AudioSource, LogMel
+from headrace.specs import DataSpec
+from headrace.testing import check_source
+
+soundfile = pytest.importorskip("soundfile")
+
+CORPUS = Path(__file__).parents[2] / "data" / "spoken_numbers"
+
+
+def _tone(num_samples, num_channels=1):
+    times = np.arange(num_samples)[:, None] / 8000
+    return (0.5 * np.sin(2 * np.pi * 440 * times * (1 + np.arange(num_channels)))).astype(np.float32)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Three recordings, of 100, 0 and 250 samples at 8 kHz."""
+    (tmp_path / "wav").mkdir()
+    for name, num_samples in (("a", 100), ("b", 0), ("c", 250)):
+        soundfile.write(tmp_path / "wav" / f"{name}.wav", _tone(num_samples), 8000, subtype="FLOAT")
+    return tmp_path
+
+
+def _record(name, num_samples, **fields):
+    return {"tag": name, "audio": f"wav/{name}.wav", "num_samples": num_samples, "sample_rate": 8000, **fields}
+
+
+def _write(folder, *records):
+    path = folder / "manifest.jsonl"
+    path.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def manifest(folder):
+    return _write(
+        folder,
+        _record("a", 100, word="zwei", text="größe"),
+        _record("b", 0, word="eins", text=""),
+        _record("c", 250, word="zwei", text="ab"),
+    )
+
+
+# --- what comes out ---
+
+
+def test_raw_samples_are_those_of_the_file(manifest):
+    source = AudioSource(manifest)
+    assert source.specs == {"data": DataSpec("float32", (1,), dim=1)}
+    assert source.index.lengths("data").tolist() == [100, 0, 250]
+    assert list(source.index.tags) == ["a", "b", "c"]
+    np.testing.assert_array_equal(source.read(2, "data"), _tone(250))
+    assert source.sample_rate == 8000
+    source.close()
+
+
+@pytest.mark.parametrize("features", ["raw", "log_mel"])
+def test_it_keeps_the_contract_of_a_source(manifest, features):
+    source = AudioSource(manifest, features=features, targets={"classes": "word", "orth": "text"})
+    check_source(source)
+    source.close()
+
+
+def test_the_committed_corpus_keeps_the_contract_and_is_as_described():
+    source = AudioSource(CORPUS / "manifest.jsonl", features="log_mel", targets={"classes": "word", "orth": "word"})
+    assert len(source) == 265
+    assert source.specs["data"] == DataSpec("float32", (40,), dim=40)
+    assert "monday" in source.labels["classes"]
+    check_source(source, max_seqs=12)
+    source.close()
+
+
+@pytest.mark.parametrize(
+    "features", [LogMel(8000, num_mels=20), {"num_mels": 20}, {"num_mels": 20, "sample_rate": 8000}]
+)
+def test_log_mel_features_are_those_of_the_front_end(manifest, features):
+    source = AudioSource(manifest, features=features)
+    front_end = LogMel(8000, num_mels=20)
+    for i, num_samples in enumerate((100, 0, 250)):
+        np.testing.assert_array_equal(source.read(i, "data"), front_end(_tone(num_samples)[:, 0]))
+    source.close()
+
+
+def test_targets_are_labels_or_bytes_and_audio_is_not_needed_for_them(manifest, folder):
+    source = AudioSource(manifest, targets={"classes": "word", "orth": "text"})
+    assert source.specs["classes"] == DataSpec("int32", sparse=True, dim=2)
+    assert source.specs["orth"] == DataSpec("uint8", sparse=True, dim=256)
+    assert source.labels == {"classes": ["eins", "zwei"]}
+    (folder / "wav" / "a.wav").unlink()
+    assert [source.read(i, "classes").tolist() for i in range(3)] == [[1], [0], [1]]
+    assert source.read(0, "orth").tobytes().decode() == "größe"
+    assert source.index.lengths("orth").tolist() == [7, 0, 2]
+    source.close()
+
+
+@pytest.mark.parametrize(
+    ("target", "labels", "arrays"),
+    [
+        ({"field": "word"}, ["eins", "zwei"], [[1], [0], [1]]),
+        ({"field": "word", "vocab": ["zwei", "eins", "drei"]}, ["zwei", "eins", "drei"], [[0], [1], [0]]),
+        ({"field": "word", "vocab": {"zwei": 1, "eins": 0}}, ["eins", "zwei"], [[1], [0], [1]]),
+        ({"field": "word", "vocab": {"zwei": 7, "eins": 7}}, None, [[7], [7], [7]]),
+        ({"field": "text", "vocab": "chars"}, list("abegrßö"), [[3, 4, 6, 5, 2], [], [0, 1]]),
+        ({"field": "text", "vocab": "chars", "labels": "zößrgeba"}, list("zößrgeba"), [[4, 3, 1, 2, 5], [], [7, 6]]),
+        ({"field": "text", "vocab": "bytes"}, None, [list("größe".encode()), [], [97, 98]]),
+        ({"field": "index", "vocab": 5}, None, [[4], [0, 3], []]),
+    ],
+)
+def test_each_form_of_a_target(folder, target, labels, arrays):
+    manifest = _write(
+        folder,
+        _record("a", 100, word="zwei", text="größe", index=4),
+        _record("b", 0, word="eins", text="", index=[0, 3]),
+        _record("c", 250, word="zwei", text="ab", index=[]),
+    )
+    source = AudioSource(manifest, targets={"x": target})
+    assert source.labels.get("x") == labels
+    assert [source.read(i, "x").tolist() for i in range(3)] == arrays
+    assert source.index.lengths("x").tolist() == [len(array) for array in arrays]
+    check_source(source)
+    source.close()
+
+
+def test_other_field_names_and_another_root(folder, tmp_path):
+    manifest = tmp_path / "lists" / "train.jsonl"
+    manifest.parent.mkdir()
+    manifest.write_text('{"path": "a.wav", "frames": 100, "sample_rate": 8000}\n')
+    source = AudioSource(manifest, root=folder / "wav", audio_field="path", tag_field=None, length_field="frames")
+    assert list(source.index.tags) == ["a.wav"]
+    assert len(source.read(0, "data")) == 100
+    source.close()
+
+
+def test_headers_are_read_where_the_manifest_says_no_length(folder):
+    records = [_record("a", 100), _record("b", 0), _record("c", 250)]
+    del records[0]["num_samples"]
+    del records[1]["sample_rate"]
+    records[2]["num_samples"] = None
+    source = AudioSource(_write(folder, *records))
+    assert source.index.lengths("data").tolist() == [100, 0, 250]
+    check_source(source)
+    source.close()
+
+
+def test_blank_lines_a_missing_last_newline_and_equal_tags_are_legal(folder):
+    manifest = folder / "manifest.jsonl"
+    manifest.write_text(f"\n{json.dumps(_record('a', 100))}\r\n  \n{json.dumps({**_record('c', 250), 'tag': 'a'})}")
+    source = AudioSource(manifest)
+    assert list(source.index.tags) == ["a", "a"]
+    assert len(source.read(1, "data")) == 250
+    source.close()
+
+
+def test_an_empty_manifest_is_legal(folder):
+    manifest = _write(folder)
+    source = AudioSource(manifest, targets={"classes": "word"})
+    check_source(source)
+    assert source.sample_rate is None
+    assert len(AudioSource(manifest, features="log_mel", sample_rate=16000)) == 0
+    with pytest.raises(ConfigError, match="sample_rate="):
+        AudioSource(manifest, features="log_mel")
+
+
+def test_a_channel_can_be_chosen(folder):
+    soundfile.write(folder / "wav" / "two.wav", _tone(50, 2), 8000, subtype="FLOAT")
+    manifest = _write(folder, _record("two", 50))
+    source = AudioSource(manifest, channel=1)
+    np.testing.assert_array_equal(source.read(0, "data")[:, 0], _tone(50, 2)[:, 1])
+    for channel, text in ((None, "2 channels"), (2, "no channel 2")):
+        with pytest.raises(SourceError, match=text):
+            AudioSource(manifest, channel=channel).read(0, "data")
+    source.close()
+
+
+# --- sample rates ---
+
+
+@given(
+    st.integers(0, 3000),
+    st.sampled_from([8000, 11025, 16000, 22050, 44100, 48000]),
+    st.sampled_from([8000, 16000, 11025, 7999]),
+)
+def test_the_length_after_resampling_is_known_before(num_samples, from_rate, to_rate):
+    pytest.importorskip("soxr")
+    from headrace.sources.audio_file import resample, resampled_length
+
+    resampled = resample(np.zeros(num_samples, np.float32), from_rate, to_rate)
+    assert resampled.dtype == np.float32
+    assert len(resampled) == resampled_length(num_samples, from_rate, to_rate)
+
+
+def test_recordings_are_resampled_to_the_wanted_rate(folder):
+    pytest.importorskip("soxr")
+    times = np.arange(3200) / 16000
+    soundfile.write(folder / "wav" / "hi.wav", 0.5 * np.sin(2 * np.pi * 440 * times), 16000, subtype="FLOAT")
+    soundfile.write(folder / "wav" / "lo.wav", _tone(1600), 8000, subtype="FLOAT")
+    manifest = _write(folder, {**_record("hi", 3200), "sample_rate": 16000}, _record("lo", 1600))
+    with pytest.raises(ConfigError, match="8000, 16000 Hz"):
+        AudioSource(manifest)
+    source = AudioSource(manifest, sample_rate=8000)
+    assert source.index.lengths("data").tolist() == [1600, 1600]
+    difference = source.read(0, "data")[100:-100] - source.read(1, "data")[100:-100]
+    assert np.abs(difference).max() < 1e-3
+    check_source(source)
+    features = AudioSource(manifest, features=LogMel(8000))
+    assert features.sample_rate == 8000
+    check_source(features)
+    source.close()
+    features.close()
+
+
+def test_the_rate_of_the_features_and_that_of_the_source_must_agree(manifest):
+    with pytest.raises(ConfigError, match="16000, but that of the features 8000"):
+        AudioSource(manifest, features=LogMel(8000), sample_rate=16000)
+
+
+# --- bad input ---
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"tag": "\\ud800", "audio": "wav/a.wav", "num_samples": 100, "sample_rate": 8000}',
+        "{",
+        "[1]",
+        '{"tag": NaN}',
+        "'single'",
+        '{"tag": "a"} x',
+        '"text"',
+        "\udcff{}",
+        '{"tag": "\x00"',
+    ],
+)
+def test_a_line_that_is_no_json_object_is_refused_with_its_number(folder, line):
+    manifest = folder / "manifest.jsonl"
+    text = f"{json.dumps(_record('a', 100))}\n{line}\n"
+    manifest.write_bytes(text.encode("utf-8", errors="surrogateescape"))
+    with pytest.raises(SourceError, match="line 2"):
+        AudioSource(manifest)
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"num_samples": -1}, "-1, not a whole number of at least 0"),
+        ({"num_samples": 1.5}, "1.5, not a whole"),
+        ({"num_samples": "100"}, "'100', not a whole"),
+        ({"num_samples": True}, "True, not a whole"),
+        ({"num_samples": 10**30}, "not a whole"),
+        ({"num_samples": 1e300}, "not a whole"),
+        ({"sample_rate": 0}, "0, not a whole number of at least 1"),
+        ({"tag": 5}, "'tag' has 5"),
+        ({"tag": None}, "'tag' has None"),
+        ({"audio": ["wav/a.wav"]}, "'audio' has"),
+        ({"word": 5}, "'word' has 5, not a text"),
+        ({"word": None}, "not a text"),
+    ],
+)
+def test_a_field_of_another_kind_is_refused_with_its_line(folder, fields, text):
+    manifest = _write(folder, _record("b", 0, word="x"), {**_record("a", 100, word="x"), **fields})
+    with pytest.raises(SourceError, match=re.escape(text)) as caught:
+        AudioSource(manifest, targets={"classes": "word"})
+    assert "line 2" in str(caught.value)
+
+
+@pytest.mark.parametrize("field", ["tag", "audio", "word"])
+def test_a_missing_field_is_refused_with_those_that_are_there(folder, field):
+    record = _record("a", 100, word="x")
+    del record[field]
+    with pytest.raises(SourceError, match=f"no field '{field}', only"):
+        AudioSource(_write(folder, record), targets={"classes": "word"})
+
+
+def test_missing_recordings_are_counted_and_the_first_are_named(folder):
+    manifest = _write(
+        folder, _record("a", 100), *(_record(f"no{i}", 1) for i in range(9)), {**_record("d", 1), "audio": "wav"}
+    )
+    with pytest.raises(SourceError, match=r"10 of 11 audio files are missing: wav/no0\.wav, .*wav/no4\.wav, \.\.\."):
+        AudioSource(manifest)
+
+
+@pytest.mark.parametrize(
+    "path", ["../secret.wav", "/etc/passwd", "wav/../../secret.wav", "wav/link.wav", "out/secret.wav"]
+)
+def test_a_path_that_leads_outside_of_the_root_is_refused(folder, path):
+    root = folder / "root"
+    (root / "wav").mkdir(parents=True)
+    soundfile.write(folder / "secret.wav", _tone(10), 8000)
+    (root / "wav" / "link.wav").symlink_to(folder / "secret.wav")
+    (root / "out").symlink_to(folder)
+    manifest = _write(root, {**_record("a", 10), "audio": path})
+    with pytest.raises(SourceError, match="outside its root") as caught:
+        AudioSource(manifest)
+    assert "line 1" in str(caught.value)
+
+
+def test_links_within_the_root_are_followed(folder):
+    (folder / "link.wav").symlink_to(folder / "wav" / "a.wav")
+    (folder / "folder").symlink_to(folder / "wav")
+    records = [{**_record("a", 100), "audio": path} for path in ("link.wav", "folder/a.wav", "./wav/../wav/a.wav")]
+    source = AudioSource(_write(folder, *records))
+    check_source(source)
+    source.close()
+
+
+@pytest.mark.parametrize("path", ["", ".", "..", "wav/", "a\x00b", "wav/" + "x" * 5000])
+def test_a_path_that_names_no_file_is_refused(folder, path):
+    with pytest.raises(SourceError):
+        AudioSource(_write(folder, {**_record("a", 10), "audio": path}))
+
+
+def test_a_recording_of_another_length_or_rate_than_claimed_is_refused_when_it_is_read(folder):
+    source = AudioSource(
+        _write(folder, _record("a", 99), {**_record("c", 250), "sample_rate": 16000}), sample_rate=8000
+    )
+    with pytest.raises(SourceError, match="100 samples, but 99 are expected"):
+        source.read(0, "data")
+    with pytest.raises(SourceError, match="8000 Hz, but 16000 are expected"):
+        source.read(1, "data")
+    source.close()
+
+
+def test_a_header_that_contradicts_the_manifest_is_refused(folder):
+    record = _record("a", 99)
+    del record["sample_rate"]
+    with pytest.raises(SourceError, match=r"99 samples, wav/a\.wav has 100"):
+        AudioSource(_write(folder, record))
+
+
+def test_a_torn_recording_is_refused(folder):
+    flac = folder / "wav" / "d.flac"
+    soundfile.write(flac, np.random.default_rng(0).uniform(-1, 1, 20_000), 8000)
+    source = AudioSource(_write(folder, {**_record("d", 20_000), "audio": "wav/d.flac"}))
+    os.truncate(flac, flac.stat().st_size // 2)
+    with pytest.raises(SourceError, match="torn"):
+        source.read(0, "data")
+    flac.write_bytes(b"")
+    with pytest.raises(SourceError, match="cannot be read"):
+        source.read(0, "data")
+    flac.unlink()
+    with pytest.raises(SourceError, match="cannot be read"):
+        source.read(0, "data")
+    source.close()
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_samples_that_are_not_finite_are_refused_with_their_place(folder, value):
+    samples = _tone(100)
+    samples[[7, 9]] = value
+    soundfile.write(folder / "wav" / "a.wav", samples, 8000, subtype="FLOAT")
+    source = AudioSource(_write(folder, _record("a", 100)))
+    with pytest.raises(SourceError, match=r"sample 7 is (nan|inf), and 2"):
+        source.read(0, "data")
+    source.close()
+
+
+def test_a_manifest_that_changes_under_the_source_is_noticed(manifest, folder):
+    source = AudioSource(manifest, targets={"orth": "text"})
+    _write(folder, _record("b", 0, text=""), _record("c", 250, text="xyz"), _record("a", 100, text=""))
+    with pytest.raises(SourceError):
+        source.read(0, "orth")
+    source.close()
+    _write(folder, _record("a", 100, word="zwei", text="kurz"))
+    with pytest.raises(SourceError, match="the length of 'orth' was 7 and is 4"):
+        source.read(0, "orth")
+    source.close()
+    manifest.unlink()
+    with pytest.raises(SourceError, match="cannot be read"):
+        source.read(0, "orth")
+
+
+def test_a_missing_manifest_is_refused(tmp_path):
+    with pytest.raises(SourceError, match="does not exist"):
+        AudioSource(tmp_path / "no.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"features": "mfcc"}, "features"),
+        ({"features": 5}, "features"),
+        ({"features": {"num_mel": 5}}, "did you mean 'num_mels'"),
+        ({"features": {"num_mels": 1000}}, "num_mels"),
+        ({"sample_rate": 0}, "sample_rate"),
+        ({"sample_rate": 8000.0}, "sample_rate"),
+        ({"channel": -1}, "channel"),
+        ({"channel": True}, "channel"),
+        ({"tag_field": 5}, "name of a field"),
+        ({"targets": {"data": "word"}}, '"data"'),
+        ({"targets": {"x": 5}}, "target 'x'"),
+        ({"targets": {"x": {"vocab": "bytes"}}}, "field"),
+        ({"targets": {"x": {"field": "word", "vocap": "bytes"}}}, "did you mean 'vocab'"),
+        ({"targets": {"x": {"field": "word", "vocab": "words"}}}, "vocab"),
+        ({"targets": {"x": {"field": "word", "vocab": 0}}}, "vocab"),
+        ({"targets": {"x": {"field": "word", "vocab": True}}}, "vocab"),
+        ({"targets": {"x": {"field": "word", "vocab": ["a", "a"]}}}, "different strings"),
+        ({"targets": {"x": {"field": "word", "vocab": [1, 2]}}}, "different strings"),
+        ({"targets": {"x": {"field": "word", "vocab": {"a": "b"}}}}, "str -> int"),
+        ({"targets": {"x": {"field": "word", "vocab": {"a": -1}}}}, "str -> int"),
+        ({"targets": {"x": {"field": "word", "labels": ["a"]}}}, "labels"),
+    ],
+)
+def test_wrong_options_are_refused(manifest, options, text):
+    with pytest.raises(ConfigError, match=text):
+        AudioSource(manifest, **options)
+
+
+@pytest.mark.parametrize(
+    ("target", "value"),
+    [
+        ({"field": "x", "vocab": ["a", "b"]}, "c"),
+        ({"field": "x", "vocab": {"a": 0}}, "c"),
+        ({"field": "x", "vocab": "chars", "labels": ["a"]}, "ac"),
+        ({"field": "x", "vocab": 3}, 3),
+        ({"field": "x", "vocab": 3}, [0, -1]),
+        ({"field": "x", "vocab": 3}, [True]),
+        ({"field": "x", "vocab": 3}, "1"),
+        ({"field": "x", "vocab": "bytes"}, 1),
+    ],
+)
+def test_a_value_that_a_target_does_not_know_is_refused_when_the_source_is_built(folder, target, value):
+    with pytest.raises(SourceError, match="'x'"):
+        AudioSource(_write(folder, _record("a", 100, x=value)), targets={"x": target})
+
+
+def test_without_soundfile_what_needs_no_audio_works_and_the_rest_names_the_extra(manifest, monkeypatch):
+    monkeypatch.setitem(sys.modules, "soundfile", None)
+    source = AudioSource(manifest, targets={"classes": "word"})
+    assert source.read(0, "classes").tolist() == [1]
+    with pytest.raises(ConfigError, match=r"headrace\[audio\]"):
+        source.read(0, "data")
+    source.close()
+
+
+def test_without_soxr_resampling_names_the_extra(manifest, monkeypatch):
+    monkeypatch.setitem(sys.modules, "soxr", None)
+    source = AudioSource(manifest, sample_rate=16000)
+    with pytest.raises(ConfigError, match=r"headrace\[audio\]"):
+        source.read(0, "data")
+    source.close()
+
+
+def test_a_pickled_copy_opens_the_manifest_for_itself(manifest):
+    source = AudioSource(manifest, targets={"classes": "word"})
+    source.read(0, "classes")
+    copy = pickle.loads(pickle.dumps(source))
+    source.close()
+    assert copy.read(2, "classes").tolist() == [1]
+    assert copy.index.digest == source.index.digest
+    copy.close()
+
+
+def test_importing_the_sources_imports_no_optional_package():
+    code = "import sys, headrace.sources; sys.exit(bool({'soundfile', 'soxr', 'torch'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,297 @@
+"""`HDFSource`: what a well-formed file gives, by both ways of reading."""
+
+import os
+import pickle
+import subprocess
+import sys
+
+import h5py
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.errors import SourceError
+from headrace.sources import HDFSource, HDFWriter
+from headrace.sources import hdf_handles as handles_module
+from headrace.specs import DataSpec
+
+LENGTHS = [3, 0, 5, 1]
+FEATURES = np.arange(9 * 4, dtype=np.float32).reshape(9, 4)
+CLASSES = np.arange(9, dtype=np.int32)
+
+
+def cut_into_seqs(rows, lengths=LENGTHS):
+    return np.split(rows, np.cumsum(lengths)[:-1])
+
+
+def assert_same(found, wanted):
+    assert found.dtype == wanted.dtype
+    assert found.shape == wanted.shape
+    assert found.tobytes() == wanted.tobytes()
+
+
+@pytest.fixture
+def path(tmp_path, write_layout):
+    labels = {"targets/labels/classes": [f"c{idx}" for idx in range(9)]}
+    return write_layout(tmp_path / "corpus.hdf", labels, sizes={"classes": [9, 1]})
+
+
+def test_sequences_tags_lengths_and_specs_are_those_of_the_file(path):
+    source = HDFSource(path, index=None)
+    assert len(source) == 4
+    assert [source.tag(idx) for idx in range(4)] == ["a", "b", "c", "d"]
+    assert list(source.specs) == ["data", "classes"]
+    assert source.specs["data"] == DataSpec("float32", (4,), sparse=False, dim=4)
+    assert source.specs["classes"] == DataSpec("int32", (), sparse=True, dim=9)
+    assert source.labels == {"classes": [f"c{idx}" for idx in range(9)]}
+    assert source.index.lengths("data").tolist() == LENGTHS
+    for idx, (data, classes) in enumerate(zip(cut_into_seqs(FEATURES), cut_into_seqs(CLASSES), strict=True)):
+        seq = source.read_seq(idx)
+        assert list(seq) == ["data", "classes"]
+        assert_same(seq["data"], data)
+        assert_same(seq["classes"], classes)
+        assert_same(source.read(idx, "data"), data)
+        assert source.seq_lengths(idx) == {"data": LENGTHS[idx], "classes": LENGTHS[idx]}
+
+
+def test_an_array_that_was_read_belongs_to_the_caller(path):
+    source = HDFSource(path, index=None)
+    source.read(0, "data")[:] = -1
+    assert_same(source.read(0, "data"), FEATURES[:3])
+
+
+def test_a_slice_is_that_part_of_the_sequence(path):
+    source = HDFSource(path, index=None)
+    for start in range(6):
+        for end in range(start, 6):
+            assert_same(source.read_slice(2, "data", start, end), FEATURES[3:8][start:end])
+
+
+@pytest.mark.parametrize(("start", "end"), [(-1, 2), (0, 6), (3, 2)])
+def test_a_slice_outside_the_sequence_is_refused(path, start, end):
+    with pytest.raises(IndexError, match="5 frames"):
+        HDFSource(path, index=None).read_slice(2, "data", start, end)
+
+
+@pytest.mark.parametrize("corpus_idx", [-1, 4])
+def test_a_sequence_outside_the_corpus_is_refused(path, corpus_idx):
+    with pytest.raises(IndexError):
+        HDFSource(path, index=None).read(corpus_idx, "data")
+    with pytest.raises(IndexError):
+        HDFSource(path, index=None).read_slice(corpus_idx, "data", 0, 0)
+
+
+def test_an_unknown_key_is_refused_with_the_nearest_name(path):
+    source = HDFSource(path, index=None)
+    with pytest.raises(SourceError, match="did you mean 'classes'"):
+        source.read(0, "clases")
+    with pytest.raises(SourceError, match="'nothing'"):
+        source.read_slice(0, "nothing", 0, 0)
+
+
+DTYPES = ["bool", "int8", "uint8", "int16", "int32", "int64", "uint64", "float16", "float32", "float64", "complex64"]
+STORAGES = [
+    {},
+    {"chunks": True},
+    {"compression": "gzip"},
+    {"compression": "lzf", "shuffle": True},
+    {"fletcher32": True},
+]
+
+
+@pytest.mark.parametrize("byte_order", ["<", ">"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_dtype_and_storage_gives_the_same_bits(tmp_path, dtype, byte_order):
+    bits = np.random.default_rng(0).integers(0, 256, 9 * 3 * 16, dtype=np.uint8)
+    if dtype == "bool":
+        bits &= 1
+    rows = np.nan_to_num(bits.view(dtype)[: 9 * 3].reshape(9, 3))
+    stored = rows.astype(np.dtype(dtype).newbyteorder(byte_order))
+    for number, storage in enumerate(STORAGES):
+        path = tmp_path / f"{number}.hdf"
+        with h5py.File(path, "w") as file:
+            file.create_dataset("inputs", data=stored, **storage)
+            file["seqLengths"] = np.array([LENGTHS, LENGTHS], np.int32).T
+        source = HDFSource(path, index=None)
+        assert source.specs["data"].dtype == dtype
+        for idx, wanted in enumerate(cut_into_seqs(rows)):
+            assert_same(source.read(idx, "data"), wanted)
+            assert_same(source.read_slice(idx, "data", 0, LENGTHS[idx] // 2), wanted[: LENGTHS[idx] // 2])
+
+
+def test_plain_data_are_read_without_hdf5_and_packed_data_through_it(tmp_path, monkeypatch, write_layout):
+    plain = HDFSource(write_layout(tmp_path / "plain.hdf"), index=None)
+    packed = HDFSource(write_layout(tmp_path / "packed.hdf", compression="gzip"), index=None)
+
+    def refuse(*args, **kwargs):
+        raise SourceError("HDF5 was opened")
+
+    monkeypatch.setattr(handles_module, "open_hdf5", refuse)
+    assert_same(plain.read(2, "data"), FEATURES[3:8])
+    assert_same(plain.read(2, "classes"), CLASSES[3:8])
+    with pytest.raises(SourceError, match="HDF5 was opened"):
+        packed.read(2, "data")
+
+
+def test_rows_behind_a_user_block_a_link_or_in_another_file_are_found(tmp_path):
+    with h5py.File(tmp_path / "block.hdf", "w", userblock_size=1024) as file:
+        file["inputs"], file["seqLengths"] = FEATURES, np.array([LENGTHS, LENGTHS], np.int32).T
+    with h5py.File(tmp_path / "linked.hdf", "w") as file:
+        file["inputs"] = h5py.ExternalLink("block.hdf", "/inputs")
+        file["seqLengths"] = np.array([LENGTHS, LENGTHS], np.int32).T
+    with h5py.File(tmp_path / "external.hdf", "w") as file:
+        external = file.create_dataset(
+            "inputs", FEATURES.shape, "f4", external=[(str(tmp_path / "raw"), 0, FEATURES.nbytes)]
+        )
+        external[...] = FEATURES
+        file["seqLengths"] = np.array([LENGTHS, LENGTHS], np.int32).T
+    for name in ("block", "linked", "external"):
+        assert_same(HDFSource(tmp_path / f"{name}.hdf", index=None).read(2, "data"), FEATURES[3:8])
+
+
+def test_data_that_were_declared_and_never_written_are_the_fill_value(tmp_path):
+    with h5py.File(tmp_path / "unwritten.hdf", "w") as file:
+        file.create_dataset("inputs", (9, 2), "f4", fillvalue=7)
+        file["seqLengths"] = np.array([LENGTHS, LENGTHS], np.int32).T
+    assert_same(HDFSource(tmp_path / "unwritten.hdf", index=None).read(0, "data"), np.full((3, 2), 7, np.float32))
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_what_is_written_is_read_back_to_the_bit(tmp_path_factory, data):
+    keys = data.draw(
+        st.lists(st.sampled_from(["data", "classes", "b-ä", "z z", "0"]), min_size=1, max_size=3, unique=True)
+    )
+    frame_shapes = {key: tuple(data.draw(st.lists(st.integers(0, 3), max_size=3))) for key in keys}
+    dtypes = {key: data.draw(st.sampled_from(DTYPES)) for key in keys}
+    compression = data.draw(st.sampled_from([None, "gzip", "lzf"]))
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
+    num_seqs = data.draw(st.integers(1, 6))
+    seqs = []
+    for _ in range(num_seqs):
+        seq = {}
+        for key in keys:
+            shape = (data.draw(st.integers(0, 7)), *frame_shapes[key])
+            seq[key] = rng.integers(0, 100, shape).astype(dtypes[key])
+        seqs.append(seq)
+    tags = data.draw(
+        st.lists(
+            st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])),
+            min_size=num_seqs,
+            max_size=num_seqs,
+        )
+    )
+    path = tmp_path_factory.mktemp("law") / "corpus.hdf"
+    with HDFWriter(path, compression=compression) as writer:
+        for tag, seq in zip(tags, seqs, strict=True):
+            writer.append(tag, seq)
+    source = HDFSource(path, index=None)
+    assert [source.tag(idx) for idx in range(num_seqs)] == tags
+    assert set(source.specs) == set(keys)
+    for idx in data.draw(st.permutations(range(num_seqs))):
+        for key in keys:
+            assert_same(source.read(idx, key), seqs[idx][key])
+    for key in keys:
+        assert source.specs[key].sparse == (dtypes[key].lstrip("u").startswith("int") and frame_shapes[key] == ())
+
+
+def test_several_files_follow_one_another(tmp_path, write_layout):
+    first = write_layout(tmp_path / "1.hdf")
+    second = write_layout(tmp_path / "2.hdf", {"inputs": FEATURES + 100, "seqTags": np.array([b"e", b"f", b"g", b"h"])})
+    source = HDFSource([first, str(second)], index=None)
+    assert source.index.tags[:] == list("abcdefgh")
+    assert source.files == (str(first), str(second))
+    assert_same(source.read(4, "data"), FEATURES[:3] + 100)
+    assert_same(source.read(2, "data"), FEATURES[3:8])
+
+
+def test_more_files_than_may_be_open_are_read_in_any_order(tmp_path, monkeypatch, write_layout):
+    monkeypatch.setattr(handles_module, "MAX_OPEN_FILES", 2)
+    monkeypatch.setattr(handles_module, "MAX_OPEN_HDF5_FILES", 2)
+    parts = [{"inputs": FEATURES + 100 * idx} for idx in range(5)]
+    for storage in ({}, {"chunks": True}):
+        paths = [write_layout(tmp_path / f"{idx}.hdf", part, **storage) for idx, part in enumerate(parts)]
+        source = HDFSource(paths, index=None)
+        before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
+        for corpus_idx in np.random.default_rng(1).permutation(20).tolist():
+            file_idx, idx = divmod(corpus_idx, 4)
+            assert_same(source.read(corpus_idx, "data"), cut_into_seqs(FEATURES + np.float32(100 * file_idx))[idx])
+            if before:
+                assert len(os.listdir("/proc/self/fd")) <= before + 2
+        source.close()
+        if before:
+            assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_an_empty_list_of_files_and_a_file_without_sequences_are_empty_corpora(tmp_path, write_layout):
+    with HDFWriter(tmp_path / "empty.hdf"):
+        pass
+    assert len(HDFSource([], index=None)) == 0
+    assert len(HDFSource(tmp_path / "empty.hdf", index=None)) == 0
+    both = HDFSource([tmp_path / "empty.hdf", write_layout(tmp_path / "full.hdf")], index=None)
+    assert_same(both.read(0, "data"), FEATURES[:3])
+
+
+def test_closing_twice_and_reading_again_is_harmless(path):
+    source = HDFSource(path, index=None)
+    source.read(0, "data")
+    source.close()
+    source.close()
+    assert_same(source.read(0, "data"), FEATURES[:3])
+
+
+@pytest.mark.parametrize("storage", [{}, {"compression": "lzf"}])
+def test_a_pickled_copy_reads_the_same(tmp_path, storage, write_layout):
+    source = HDFSource(write_layout(tmp_path / "corpus.hdf", {"times": np.arange(9.0)}, **storage), index=None)
+    source.read(2, "data")
+    copy = pickle.loads(pickle.dumps(source))
+    source.close()
+    assert_same(copy.read(2, "data"), FEATURES[3:8])
+    assert_same(copy.read_times(2), np.arange(3.0, 8.0))
+    assert copy.specs == source.specs
+    assert copy.labels == source.labels
+    assert copy.tag(3) == "d"
+
+
+@pytest.mark.parametrize("storage", [{}, {"compression": "lzf"}])
+def test_parent_and_forked_child_read_from_the_same_open_source(tmp_path, storage, write_layout):
+    path = write_layout(tmp_path / "corpus.hdf", **storage)
+    script = f"""
+import os
+from headrace.sources import HDFSource
+source = HDFSource({str(path)!r}, index=None)
+source.read(0, "data")
+child = os.fork()
+sums = [float(source.read(idx, "data").sum()) for idx in range(4) for _ in range(50)]
+source.close()
+if not child:
+    os._exit(0 if sums[100] == {float(FEATURES[3:8].sum())} else 1)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+assert sums[100] == {float(FEATURES[3:8].sum())}
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_a_file_that_other_readers_have_open_can_be_read(tmp_path, write_layout):
+    for storage in ({}, {"chunks": True}):
+        path = write_layout(tmp_path / "corpus.hdf", **storage)
+        with h5py.File(path, "r"):
+            source = HDFSource(path, index=None)
+            assert_same(source.read(2, "data"), FEATURES[3:8])
+            script = f"from headrace.sources import HDFSource; HDFSource({str(path)!r}, index=None).read(2, 'data')"
+            subprocess.run([sys.executable, "-c", script], check=True)
+        with h5py.File(path, "r") as file:
+            assert file["inputs"].shape == (9, 4)
+
+
+def test_a_read_only_file_in_a_read_only_folder_can_be_read(tmp_path, write_layout):
+    folder = tmp_path / "medium"
+    folder.mkdir()
+    path = write_layout(folder / "corpus.hdf", chunks=True)
+    path.chmod(0o444)
+    folder.chmod(0o555)
+    try:
+        assert_same(HDFSource(path, index=None).read(2, "data"), FEATURES[3:8])
+    finally:
+        folder.chmod(0o755)

@@ -1,0 +1,176 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.errors import ConfigError, SourceError
+from headrace.sources import MemorySource
+from headrace.specs import DataSpec
+from headrace.testing import check_source
+
+_WITHOUT_TIME = {
+    "data": {"shape": (None, 3), "dtype": "float64"},
+    "vector": {"shape": (4,), "dtype": "float64"},
+    "scalar": {"shape": (), "sparse_dim": 9, "dtype": "int64"},
+}
+
+
+def _seq(num_frames, dim=3):
+    return {
+        "data": np.arange(num_frames * dim, dtype=np.float32).reshape(num_frames, dim),
+        "classes": np.arange(num_frames, dtype=np.int32) % 4,
+        "speaker": np.array(num_frames),
+    }
+
+
+def test_it_keeps_the_contract_of_a_source():
+    check_source(MemorySource([_seq(n) for n in (5, 1, 0, 9)], tags=["a", "b", "a", "d"]))
+
+
+@given(st.lists(st.integers(0, 9), max_size=6))
+def test_it_gives_what_it_was_given(lengths):
+    seqs = [_seq(n) for n in lengths]
+    source = MemorySource(seqs)
+    assert len(source) == len(seqs)
+    for i, seq in enumerate(seqs):
+        assert source.tag(i) == f"seq-{i}"
+        assert source.seq_lengths(i) == {"data": lengths[i], "classes": lengths[i], "speaker": 1}
+        for key, array in source.read_seq(i).items():
+            np.testing.assert_array_equal(array, seq[key])
+            assert array.dtype == seq[key].dtype
+
+
+def test_specs_are_learnt_with_the_number_of_classes_of_all_sequences():
+    source = MemorySource([_seq(2), _seq(9)])
+    assert source.specs == {
+        "data": DataSpec("float32", (3,), dim=3),
+        "classes": DataSpec("int32", sparse=True, dim=4),
+        "speaker": DataSpec("int64", sparse=True, dim=10, has_time=False),
+    }
+
+
+def test_dims_and_labels_give_the_number_of_classes():
+    source = MemorySource([_seq(5)], dims={"speaker": 40}, labels={"classes": list("abcdef")})
+    assert (source.specs["speaker"].dim, source.specs["classes"].dim) == (40, 6)
+    assert source.labels == {"classes": list("abcdef")}
+    assert MemorySource([_seq(5)], dims={"data": 3}).specs["data"].dim == 3
+
+
+def test_lists_and_numbers_take_the_dtype_of_the_specs_and_other_keys_are_left_out():
+    specs = {"data": {"shape": (None, 2)}, "classes": {"sparse": True, "dim": 9, "dtype": "uint8"}}
+    source = MemorySource([{"data": [[1, 2.5]], "classes": [8, 0], "other": "x"}], specs=specs)
+    np.testing.assert_array_equal(source.read(0, "data"), np.array([[1, 2.5]], np.float32))
+    assert source.read(0, "classes").dtype == np.uint8
+    assert list(source.specs) == ["data", "classes"]
+
+
+def test_no_sequences_are_legal():
+    assert len(MemorySource([])) == 0
+    source = MemorySource([], specs={"data": {"shape": (None, 40)}, "classes": {"sparse": True, "dim": 7}})
+    assert source.specs["data"].num_outputs == (40, 2)
+    assert source.index.lengths("data").shape == (0,)
+    check_source(source)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "text"),
+    [
+        ({"tags": ["a"]}, ConfigError, "1 tags for 2"),
+        ({"labels": {"words": ["a"]}}, ConfigError, "unknown data key 'words'"),
+        ({"dims": {"clases": 9}}, ConfigError, "did you mean 'classes'"),
+        ({"dims": {"data": 5}}, ConfigError, "its dim is 3, not 5"),
+        ({"dims": {"classes": 3}}, SourceError, r"value 3, but its classes are 0\.\.2"),
+        ({"dims": {"classes": 5}, "labels": {"classes": list("abcd")}}, ConfigError, "5 classes, but 4 labels"),
+        ({"labels": {"classes": ["a"]}}, SourceError, r"classes are 0\.\.0"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_refused(options, error, text):
+    with pytest.raises(error, match=text):
+        MemorySource([_seq(5), _seq(2)], **options)
+
+
+@pytest.mark.parametrize(
+    ("second", "text"),
+    [
+        ({"data": np.zeros((2, 3), np.float32)}, "data keys"),
+        ({**_seq(2), "more": np.zeros(2)}, "data keys"),
+        ({**_seq(2), "data": np.zeros((2, 3))}, "dtype is float64, not float32"),
+        ({**_seq(2), "data": np.zeros((2, 4), np.float32)}, r"\(4,\), not \(3,\)"),
+        ({**_seq(2), "data": np.zeros(2, np.float32)}, "1 axes"),
+        ({**_seq(2), "data": "text"}, "no array of numbers"),
+        ({**_seq(2), "data": [[1.0], [2.0, 3.0]]}, "list is no array"),
+        ({**_seq(2), "classes": np.array([0, -1], np.int32)}, "value -1"),
+        ({**_seq(2), "classes": [0, 2**40]}, "does not fit into int32"),
+        ({**_seq(2), "classes": [0.5, 1.5]}, "do not fit into int32"),
+        ({**_seq(2), "classes": [[1], [2]]}, "2 axes"),
+        ([1, 2], "not list"),
+    ],
+)
+def test_a_sequence_of_another_layout_is_refused_with_both_values_and_its_tag(second, text):
+    with pytest.raises(SourceError, match=text) as caught:
+        MemorySource([_seq(5), second], tags=["one", "two"])
+    assert "two" in str(caught.value) or "classes" in str(caught.value)
+
+
+def test_wrong_questions_are_refused():
+    source = MemorySource([_seq(5)])
+    with pytest.raises(IndexError):
+        source.read(1, "data")
+    with pytest.raises(SourceError, match="did you mean 'data'"):
+        source.read(0, "dat")
+    for start, end in [(-1, 2), (3, 2), (0, 6)]:
+        with pytest.raises(IndexError):
+            source.read_slice(0, "data", start, end)
+
+
+@pytest.mark.parametrize(
+    ("options", "spec"),
+    [
+        ({}, DataSpec("float32", dim=1)),
+        ({"dim": 40}, DataSpec("float32", (40,), dim=40)),
+        ({"feature_dim": 40}, DataSpec("float32", (40,), dim=40)),
+        ({"shape": (None, 40)}, DataSpec("float32", (40,), dim=40)),
+        ({"shape": (None, None, 3), "dtype": "float16"}, DataSpec("float16", (None, 3), dim=3)),
+        ({"shape": [None, None], "dim": 8}, DataSpec("float32", (None,), dim=8)),
+        ({"shape": ()}, DataSpec("float32", dim=1, has_time=False)),
+        ({"shape": (7,)}, DataSpec("float32", (7,), dim=7, has_time=False)),
+        ({"sparse": True, "dim": 9}, DataSpec("int32", sparse=True, dim=9)),
+        ({"sparse_dim": 9, "dtype": "int64"}, DataSpec("int64", sparse=True, dim=9)),
+        ({"sparse_dim": 9, "shape": ()}, DataSpec("int32", sparse=True, dim=9, has_time=False)),
+        (DataSpec("int8", (2,)), DataSpec("int8", (2,))),
+    ],
+)
+def test_data_types_are_read_as_documented(options, spec):
+    assert MemorySource([], specs={"data": options}).specs["data"] == spec
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"shap": (None,)},
+        {"shape": 40},
+        {"shape": (None, -1)},
+        {"shape": (None, True)},
+        {"dim": "40"},
+        {"dim": -1},
+        {"dim": 40, "shape": (None, 39)},
+        {"dim": 40, "feature_dim": 39},
+        {"sparse": 1},
+        {"sparse": True, "dtype": "float32"},
+        {"dtype": "flot32"},
+        {"dtype": "str"},
+        (40, 2),
+    ],
+)
+def test_other_data_types_are_refused(options):
+    with pytest.raises(ConfigError):
+        MemorySource([], specs={"data": options})
+
+
+def test_a_key_without_time_is_one_frame():
+    source = MemorySource([{"data": np.zeros((2, 3)), "vector": np.arange(4.0), "scalar": 7}], specs=_WITHOUT_TIME)
+    np.testing.assert_array_equal(source.read_slice(0, "vector", 0, 1), [0, 1, 2, 3])
+    assert source.read_slice(0, "scalar", 0, 1) == 7
+    with pytest.raises(IndexError):
+        source.read_slice(0, "vector", 0, 2)
+    check_source(source)
