@@ -1,0 +1,101 @@
+"""Headrace brings sequence data to a training run.
+
+The stream of sequences is a pure function of (data, recipe, seed, epoch). The names below are imported when first used,
+so that `import headrace` is quick and needs no optional package.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from .version import __version__
+
+if TYPE_CHECKING:
+    from .batching import NumbersDict as NumbersDict
+    from .datasets import AudioDataset as AudioDataset
+    from .datasets import CachedDataset as CachedDataset
+    from .datasets import CachedDataset2 as CachedDataset2
+    from .datasets import Dataset as Dataset
+    from .datasets import DatasetSeq as DatasetSeq
+    from .datasets import DummyDataset as DummyDataset
+    from .datasets import FromListDataset as FromListDataset
+    from .datasets import GeneratingDataset as GeneratingDataset
+    from .datasets import HDFDataset as HDFDataset
+    from .datasets import MapDataset as MapDataset
+    from .datasets import MapDatasetBase as MapDatasetBase
+    from .datasets import MapDatasetWrapper as MapDatasetWrapper
+    from .datasets import StaticDataset as StaticDataset
+    from .datasets import Task12AXDataset as Task12AXDataset
+    from .datasets import init_dataset as init_dataset
+    from .errors import CacheError as CacheError
+    from .errors import ConfigError as ConfigError
+    from .errors import HeadraceError as HeadraceError
+    from .errors import InternalError as InternalError
+    from .errors import OptionalNotImplementedError as OptionalNotImplementedError
+    from .errors import SourceError as SourceError
+    from .errors import TransformError as TransformError
+    from .index import CorpusIndex as CorpusIndex
+    from .rng import derive_rng as derive_rng
+    from .rng import derive_seed as derive_seed
+    from .sources import AudioSource as AudioSource
+    from .sources import HDFSource as HDFSource
+    from .sources import HDFWriter as HDFWriter
+    from .sources import LogMel as LogMel
+    from .sources import MapSource as MapSource
+    from .sources import MemorySource as MemorySource
+    from .sources import Source as Source
+    from .specs import DataSpec as DataSpec
+
+_ROOM_OF = {
+    "batching": ("NumbersDict",),
+    "datasets": (
+        "AudioDataset",
+        "CachedDataset",
+        "CachedDataset2",
+        "Dataset",
+        "DatasetSeq",
+        "DummyDataset",
+        "FromListDataset",
+        "GeneratingDataset",
+        "HDFDataset",
+        "MapDataset",
+        "MapDatasetBase",
+        "MapDatasetWrapper",
+        "StaticDataset",
+        "Task12AXDataset",
+        "init_dataset",
+    ),
+    "errors": (
+        "CacheError",
+        "ConfigError",
+        "HeadraceError",
+        "InternalError",
+        "OptionalNotImplementedError",
+        "SourceError",
+        "TransformError",
+    ),
+    "index": ("CorpusIndex",),
+    "rng": ("derive_rng", "derive_seed"),
+    "sources": ("AudioSource", "HDFSource", "HDFWriter", "LogMel", "MapSource", "MemorySource", "Source"),
+    "specs": ("DataSpec",),
+}
+_LAZY = {name: room for room, names in _ROOM_OF.items() for name in names}
+
+__all__ = ["__version__", *sorted(_LAZY)]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name from its room, or a room itself, when it is first used."""
+    if name in _LAZY:
+        value = getattr(importlib.import_module(f"headrace.{_LAZY[name]}"), name)
+    elif name in _ROOM_OF or name in ("files", "order", "testing"):
+        value = importlib.import_module(f"headrace.{name}")
+    else:
+        raise AttributeError(f"module 'headrace' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

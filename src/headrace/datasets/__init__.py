@@ -1,0 +1,45 @@
+"""The epoch API: an order joined to a source, under the documented names.
+
+This room decides which sequences an epoch delivers and in which form; it never starts a process, forms a padded batch
+for training or talks to a trainer. Read `base.py` first, then `cached.py` (anything with random access) or `cached2.py`
+(anything without).
+"""
+
+from .audio import AudioDataset
+from .base import Dataset
+from .batch_arrays import batch_to_raw_dict, shapes_for_batches
+from .batches import Batch, BatchSeqCopyPart, BatchSetGenerator
+from .cached import CachedDataset
+from .cached2 import CachedDataset2
+from .configs import CLASSES, init_dataset, resolve_callable, resolve_class
+from .generating import DummyDataset, GeneratingDataset, Task12AXDataset, answers_12ax
+from .hdf import HDFDataset
+from .mapped import FromListDataset, MapDataset, MapDatasetBase, MapDatasetWrapper, StaticDataset
+from .seq import DatasetSeq
+
+__all__ = [
+    "CLASSES",
+    "AudioDataset",
+    "Batch",
+    "BatchSeqCopyPart",
+    "BatchSetGenerator",
+    "CachedDataset",
+    "CachedDataset2",
+    "Dataset",
+    "DatasetSeq",
+    "DummyDataset",
+    "FromListDataset",
+    "GeneratingDataset",
+    "HDFDataset",
+    "MapDataset",
+    "MapDatasetBase",
+    "MapDatasetWrapper",
+    "StaticDataset",
+    "Task12AXDataset",
+    "answers_12ax",
+    "batch_to_raw_dict",
+    "init_dataset",
+    "resolve_callable",
+    "resolve_class",
+    "shapes_for_batches",
+]

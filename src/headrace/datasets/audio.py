@@ -1,0 +1,39 @@
+"""`AudioDataset`: recordings listed in a manifest."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from headrace.sources import AudioSource
+
+from .cached import CachedDataset
+
+
+class AudioDataset(CachedDataset):
+    """Recordings listed in a JSONL manifest, as raw samples or features, with labels and text. Needs `headrace[audio]`.
+
+    Args:
+        manifest: JSONL file: one object a line with tag, audio path (relative to the manifest's folder), labels,
+            length.
+        features: "raw" (float32[T, 1]), "log_mel", a dict of options for `LogMel`, or a `LogMel`.
+        targets: Data key -> field of the manifest, or {"field": ..., "vocab": ...}, see `AudioSource`.
+        source_options: More options of `AudioSource`, such as `sample_rate` or `root`.
+        **kwargs: See `CachedDataset` and `Dataset`.
+
+    Raises:
+        SourceError: The manifest is not valid, or audio is missing or outside its root.
+    """
+
+    def __init__(
+        self,
+        manifest: str | os.PathLike[str],
+        *,
+        features: Any = "raw",
+        targets: Mapping[str, Any] | None = None,
+        source_options: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self._set_source(AudioSource(manifest, features=features, targets=targets or {}, **dict(source_options or {})))

@@ -1,0 +1,613 @@
+"""`Dataset`: the documented face of the epoch API.
+
+It holds the options and the state of one epoch, and leaves the work to small parts: `order` says which sequence comes
+when, `batching` cuts it into chunks, `batches` groups it, a source (in `CachedDataset`) reads it. Life cycle:
+construct, `initialize`, then for each epoch `init_seq_order(epoch=E)` and, in rising order, `load_seqs(i, i + 1)`,
+`get_data(i, key)`; or, in one line, `for seq in dataset.epoch(E)`. An object serves one thread.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.batching import NumbersDict, parse_chunking, parse_context_window
+from headrace.errors import ConfigError, OptionalNotImplementedError, SourceError, did_you_mean
+from headrace.order import (
+    ArrayOrder,
+    Order,
+    OrderCorpus,
+    OrderPlanner,
+    OrderRecipe,
+    OrderReport,
+    Policy,
+    RangeOrder,
+    derive_order_seed,
+)
+
+from .batches import BatchSetGenerator, plan_batches
+from .chunk_iteration import iterate_chunks
+from .epoch_handle import EpochHandle
+from .seq import DatasetSeq
+from .tag_tables import as_lengths, first_of_tag, lengths_of_tags, mask_of_tags
+
+SeqOrdering = str | Policy | Callable[..., "str | Policy"]
+_UNKNOWN_COUNT_SCALE = 100.0  # documented shape of the pseudo progress when the number of sequences is unknown
+
+
+class Dataset:
+    """Sequences by epoch, in an order that is a pure function of the recipe and the epoch number.
+
+    Args:
+        name: Shown in messages; made up if empty.
+        window: Frames t - w/2 .. t + w/2 of the key "data" are joined into frame t, oldest first, zeros outside; an
+            even number is raised by one. Only for classes that support it.
+        context_window: Extra frames around each chunk in batches: int n (for "data"), dict, or a pair (left, right) of
+            dicts. n counts the frame itself: n - 1 extra frames, the odd one to the right.
+        chunking: `None`, 50, "50:25", (50, 25), dicts by data key, or a function (see `iterate_seqs`).
+        seq_ordering: An ordering such as "laplace:.1000", a policy such as `order.Laplace(seqs_per_bin=1000)`, or a
+            function called as `f(epoch=E)` that returns one of them.
+        fixed_random_seed: The seed of every epoch, whatever its number.
+        random_seed_offset: Added to the number of the full epoch to give its seed; 0 if `None`, on every rank.
+        partition_epoch: P > 1 divides a full pass into P sub-epochs; epoch numbers then count sub-epochs.
+        repeat_epoch: R > 1 gives the order R times in each epoch. Not together with `partition_epoch`.
+        seq_list_filter_file: Text file of tags: only these are kept. Applied before the order is cut into sub-epochs
+            and shards, so that these stay even; `get_all_tags` and `get_total_num_seqs` count what is kept. (RETURNN
+            filters afterwards.)
+        unique_seq_tags: Keep the first of equal tags in the order.
+        seq_order_seq_lens_file: File (JSON or Python literal) tag -> length, used for sorting in place of the real
+            lengths.
+        shuffle_frames_of_nseqs: Only for the `CachedDataset` family.
+        min_chunk_size: A chunk after the first must be longer than this; int or dict by key.
+        chunking_variance: v in 0..1: each sequence's chunk size and step are scaled by 1 - v * random.
+        estimated_num_seqs: Shown where the number of sequences is unknown.
+        _num_shards: Number of shards of each sub-epoch.
+        _shard_index: Which of them this is.
+
+    Raises:
+        ConfigError: An option is wrong; valid forms are named.
+    """
+
+    supports_window = False
+    supports_frame_shuffling = False
+
+    num_inputs: int = 0
+    num_outputs: dict[str, tuple[int, int]] | None = None
+    _ctor_args: tuple[tuple[Any, ...], dict[str, Any]]
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        """Remember the constructor's arguments: a pickled dataset is made again from them, not from its open files."""
+        self = super().__new__(cls)
+        self._ctor_args = (args, kwargs)
+        return self
+
+    def __init__(
+        self,
+        name: str | None = None,
+        window: int = 1,
+        context_window: Any = None,
+        chunking: Any = None,
+        seq_ordering: SeqOrdering = "default",
+        fixed_random_seed: int | None = None,
+        random_seed_offset: int | None = None,
+        partition_epoch: int | None = None,
+        repeat_epoch: int | None = None,
+        seq_list_filter_file: str | Path | None = None,
+        unique_seq_tags: bool = False,
+        seq_order_seq_lens_file: str | Path | None = None,
+        shuffle_frames_of_nseqs: int = 0,
+        min_chunk_size: int | Mapping[str, int] = 0,
+        chunking_variance: float = 0,
+        estimated_num_seqs: int | None = None,
+        _num_shards: int = 1,
+        _shard_index: int = 0,
+    ) -> None:
+        self.name = name or f"dataset_id{id(self)}"
+        self.window = _check_window(window, supported=self.supports_window, owner=type(self).__name__)
+        if shuffle_frames_of_nseqs and not self.supports_frame_shuffling:
+            raise ConfigError(
+                f"{type(self).__name__} cannot shuffle frames (shuffle_frames_of_nseqs={shuffle_frames_of_nseqs})",
+                fix="use a dataset of the CachedDataset family, or leave the option out",
+            )
+        if shuffle_frames_of_nseqs < 0:
+            raise ConfigError(f"shuffle_frames_of_nseqs must not be negative: {shuffle_frames_of_nseqs}")
+        if not 0 <= chunking_variance <= 1:
+            raise ConfigError(f"chunking_variance must be in 0..1: {chunking_variance}")
+        self.shuffle_frames_of_nseqs = shuffle_frames_of_nseqs
+        self.context_window = parse_context_window(context_window)
+        self.chunking = parse_chunking(chunking)
+        self.min_chunk_size = NumbersDict(min_chunk_size)
+        self.chunking_variance = float(chunking_variance)
+        self.seq_ordering = seq_ordering
+        self.seq_list_filter_file = seq_list_filter_file
+        self.seq_order_seq_lens_file = seq_order_seq_lens_file
+        self.unique_seq_tags = bool(unique_seq_tags)
+        self.labels: dict[str, Sequence[str]] = {}
+        self.weights: dict[int, float] = {}
+        self.rnd_seq_drop = random.Random(0)  # noqa: S311 (documented generator, not for secrets)
+        self.order_version = 0
+        self._epoch: int | None = None
+        self._estimated_num_seqs = estimated_num_seqs
+        self._recipe = OrderRecipe(
+            seq_ordering=seq_ordering,
+            fixed_random_seed=fixed_random_seed,
+            random_seed_offset=random_seed_offset,
+            partition_epoch=partition_epoch,
+            repeat_epoch=repeat_epoch,
+            num_shards=_num_shards,
+            shard_index=_shard_index,
+        )
+        self._planner = OrderPlanner(self._recipe)
+        self._keep: NDArray[np.bool_] | None = None
+        self._file_lengths: NDArray[np.int64] | None = None
+        if seq_list_filter_file is not None and not Path(seq_list_filter_file).exists():
+            raise SourceError("no such file", where=f"seq_list_filter_file={str(seq_list_filter_file)!r}")
+        if seq_order_seq_lens_file is not None and not Path(seq_order_seq_lens_file).exists():
+            raise SourceError("no such file", where=f"seq_order_seq_lens_file={str(seq_order_seq_lens_file)!r}")
+
+    # --- options by their documented names ---
+
+    @property
+    def partition_epoch(self) -> int:
+        """Number of sub-epochs of a full pass."""
+        return self._recipe.num_sub_epochs
+
+    @property
+    def repeat_epoch(self) -> int:
+        """How often the order is given in one epoch."""
+        return self._recipe.num_repeats
+
+    @property
+    def fixed_random_seed(self) -> int | None:
+        """The seed of every epoch, if fixed."""
+        return self._recipe.fixed_random_seed
+
+    @property
+    def random_seed_offset(self) -> int:
+        """What is added to the number of the full epoch to give its seed."""
+        return self._recipe.random_seed_offset or 0
+
+    @property
+    def num_shards(self) -> int:
+        """Number of shards of each sub-epoch."""
+        return self._recipe.num_shards
+
+    @property
+    def shard_index(self) -> int:
+        """Which of the shards this is."""
+        return self._recipe.shard_index
+
+    @property
+    def epoch(self) -> EpochHandle:
+        """The current epoch number (0: none), and the reader of one: `for seq in dataset.epoch(3)`."""
+        return EpochHandle.of(self, self._epoch)
+
+    @epoch.setter
+    def epoch(self, number: int | None) -> None:
+        self._epoch = None if number is None else int(number)
+
+    # --- life cycle ---
+
+    def initialize(self) -> None:
+        """Get ready to read: check that the layout is known. `init_dataset` calls it.
+
+        Raises:
+            ConfigError: `num_outputs` is not set.
+        """
+        if self.num_outputs is None:
+            raise ConfigError(f"{type(self).__name__} did not set num_outputs", where=f"dataset {self.name!r}")
+        self.init_seq_order()
+
+    def init_seq_order(
+        self, epoch: int | None = None, seq_list: Sequence[str] | None = None, seq_order: Sequence[int] | None = None
+    ) -> bool:
+        """Start a (sub-)epoch.
+
+        Sub-classes call this first. Without `epoch` the dataset is prepared, but holds no sequences. An explicit
+        `seq_list` (tags) or `seq_order` (corpus indices) is the order: no partition, shard or filter applies to it.
+
+        Args:
+            epoch: 1, 2, ...; with `partition_epoch > 1` it counts sub-epochs.
+            seq_list: Tags, in the order wanted.
+            seq_order: Corpus indices, in the order wanted.
+
+        Returns:
+            Whether the order may have changed.
+        """
+        if seq_list is not None and seq_order is not None:
+            raise ConfigError("seq_list and seq_order are both given: one of them is the order")
+        if self._recipe.num_shards > 1 and not self.supports_sharding():
+            raise ConfigError(
+                f"{type(self).__name__} does not support sharding (_num_shards={self._recipe.num_shards})",
+                where=f"dataset {self.name!r}",
+            )
+        self._epoch = None if epoch is None else int(epoch)
+        self.order_version += 1
+        self.rnd_seq_drop = random.Random(self.get_random_seed_for_epoch(epoch))  # noqa: S311 (documented generator)
+        return True
+
+    def finish_epoch(self, *, free_resources: bool = False) -> None:
+        """End the epoch: reads are invalid until the next `init_seq_order`.
+
+        Args:
+            free_resources: Also release files and caches; they come back with the next `init_seq_order`.
+        """
+        self._epoch = None
+        self.order_version += 1
+        if free_resources:
+            self._planner.invalidate()
+            self._keep = None
+            self._file_lengths = None
+
+    def close(self) -> None:
+        """Release all that is held. The same as `finish_epoch(free_resources=True)`; harmless twice."""
+        self.finish_epoch(free_resources=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle as constructor arguments: a copy has the options, sharding and epoch number, but no current order."""
+        args, kwargs = self._ctor_args
+        return _rebuild, (type(self), args, kwargs, self._recipe.num_shards, self._recipe.shard_index, self._epoch)
+
+    # --- order ---
+
+    def get_random_seed_for_epoch(self, epoch: int | None, num_epochs_fixed: int = 1) -> int:
+        """Return the documented seed of an epoch: constant over a full pass."""
+        return derive_order_seed(
+            epoch or 1,
+            num_epochs=num_epochs_fixed,
+            partition_epoch=self.partition_epoch,
+            fixed_random_seed=self.fixed_random_seed,
+            random_seed_offset=self.random_seed_offset,
+        )
+
+    def get_seq_order_for_epoch(
+        self, epoch: int | None, num_seqs: int, get_seq_len: Callable[[int], int] | NDArray[Any] | None = None
+    ) -> Order:
+        """Return the corpus indices of an epoch, in order: for sub-classes that keep their own corpus.
+
+        Args:
+            epoch: The epoch number; `None` gives an empty order.
+            num_seqs: Number of sequences in the corpus.
+            get_seq_len: Corpus index -> length, or `int[N]`; only asked by orderings that need lengths.
+
+        Raises:
+            ConfigError: The ordering needs lengths and there are none.
+        """
+        if epoch is None:
+            return RangeOrder(range(0))
+        if isinstance(num_seqs, float) and math.isinf(num_seqs):
+            raise ConfigError("an infinite dataset has no order but 'default'", where=f"dataset {self.name!r}")
+        return self._planner.order_for_epoch(epoch, self._order_corpus(int(num_seqs), get_seq_len))
+
+    def _order_corpus(self, num_seqs: int, get_seq_len: Any) -> OrderCorpus:
+        lengths: Callable[[], NDArray[Any]] | None = None
+        if self.seq_order_seq_lens_file is not None:
+            lengths = self._lengths_of_file
+        elif get_seq_len is not None:
+            lengths = lambda: as_lengths(get_seq_len, num_seqs)  # noqa: E731 (a named function would say no more)
+        return OrderCorpus(
+            num_seqs=num_seqs,
+            lengths=lengths,
+            keep=self._keep_mask if self.seq_list_filter_file is not None else None,
+            first_of_tag=self._first_of_tag if self.unique_seq_tags else None,
+        )
+
+    def _corpus_tags(self) -> Sequence[str]:
+        """Return the tags of the whole corpus, by corpus index, before any filter."""
+        return self.get_all_tags()
+
+    def _keep_mask(self) -> NDArray[np.bool_]:
+        if self._keep is None:
+            assert self.seq_list_filter_file is not None
+            self._keep = mask_of_tags(self._corpus_tags(), self.seq_list_filter_file)
+        return self._keep
+
+    def _lengths_of_file(self) -> NDArray[np.int64]:
+        if self._file_lengths is None:
+            assert self.seq_order_seq_lens_file is not None
+            self._file_lengths = lengths_of_tags(self._corpus_tags(), self.seq_order_seq_lens_file)
+        return self._file_lengths
+
+    def _first_of_tag(self) -> NDArray[np.int64]:
+        return first_of_tag(self._corpus_tags())
+
+    def get_current_seq_order(self) -> Order:
+        """Return the corpus indices of the current epoch, in order."""
+        self._not_offered("get_current_seq_order")
+
+    @property
+    def order_report(self) -> OrderReport | None:
+        """What the recipe leaves out or repeats in the current full epoch; `None` before the first one."""
+        return self._planner.report
+
+    def supports_seq_order_sorting(self) -> bool:
+        """Whether lengths are known, so that sorting orders work."""
+        return False
+
+    def supports_sharding(self) -> bool:
+        """Whether `_num_shards > 1` is legal."""
+        return False
+
+    def set_sharding(self, num_shards: int, shard_index: int) -> None:
+        """Make this dataset one shard of `num_shards`; takes effect with the next `init_seq_order`."""
+        self._recipe = dataclasses.replace(self._recipe, num_shards=num_shards, shard_index=shard_index)
+        self._planner = OrderPlanner(self._recipe)
+
+    # --- reading ---
+
+    def load_seqs(self, start: int, end: int) -> None:
+        """Get sequences start..end (exclusive; may exceed the epoch) ready.
+
+        Sequences before `start` may be gone afterwards.
+        """
+        raise OptionalNotImplementedError(f"{type(self).__name__} must define load_seqs")
+
+    def get_data(self, seq_idx: int, key: str) -> NDArray[Any]:
+        """Return the array of one data key, `dtype[T, ...]`."""
+        raise OptionalNotImplementedError(f"{type(self).__name__} must define get_data")
+
+    def get_data_slice(self, seq_idx: int, key: str, start_frame: int, end_frame: int) -> NDArray[Any]:
+        """Return frames start..end (exclusive) of one data key."""
+        return self.get_data(seq_idx, key)[start_frame:end_frame]
+
+    def get_seq(self, seq_idx: int) -> DatasetSeq:
+        """Return one loaded sequence with all of its data keys."""
+        features = {key: self.get_data(seq_idx, key) for key in self.get_data_keys()}
+        return DatasetSeq(seq_idx, features, seq_tag=self.get_tag(seq_idx))
+
+    def get_seq_length(self, seq_idx: int) -> NumbersDict:
+        """Return data key -> number of frames (scalars count 1)."""
+        raise OptionalNotImplementedError(f"{type(self).__name__} must define get_seq_length")
+
+    def get_estimated_seq_length(self, seq_idx: int) -> int:
+        """Return one number to sort a sequence by."""
+        self._not_offered("get_estimated_seq_length")
+
+    def get_num_timesteps(self) -> NumbersDict:
+        """Return data key -> number of frames of the current epoch. O(num_seqs) unless a class knows better."""
+        total = NumbersDict(0)
+        for seq_idx in range(int(self.num_seqs)):
+            total += self.get_seq_length(seq_idx)
+        return total
+
+    def get_tag(self, seq_idx: int) -> str:
+        """Return the tag of a sequence of the current order."""
+        return f"seq-{seq_idx}"
+
+    def get_all_tags(self) -> Sequence[str]:
+        """Return the tags of the whole corpus (all sub-epochs and shards), without those that the filter drops."""
+        self._not_offered("get_all_tags")
+
+    def get_total_num_seqs(self, *, fast: bool = False) -> int:
+        """Return the number of sequences of the whole corpus, without those that the filter drops.
+
+        Args:
+            fast: Raise `OptionalNotImplementedError` rather than do slow work.
+        """
+        self._not_offered("get_total_num_seqs")
+
+    def have_corpus_seq_idx(self) -> bool:
+        """Whether `get_corpus_seq_idx` works."""
+        return False
+
+    def get_corpus_seq_idx(self, seq_idx: int) -> int:
+        """Return the place in the corpus of a sequence of the current order."""
+        self._not_offered("get_corpus_seq_idx")
+
+    def have_get_corpus_seq(self) -> bool:
+        """Whether `get_corpus_seq` works."""
+        return False
+
+    def get_corpus_seq(self, corpus_seq_idx: int) -> DatasetSeq:
+        """Return any sequence of the corpus, whatever the current order."""
+        self._not_offered("get_corpus_seq")
+
+    def get_times(self, seq_idx: int) -> NDArray[Any]:
+        """Return the times of the frames, where a corpus stores them."""
+        self._not_offered("get_times")
+
+    def sample(self, seq_idx: int) -> bool:
+        """Draw whether to use a sequence, with probability `weights[seq_idx]`; always, if it has no weight."""
+        return seq_idx not in self.weights or self.rnd_seq_drop.random() < self.weights[seq_idx]
+
+    # --- how much there is ---
+
+    @property
+    def num_seqs(self) -> int:
+        """Number of sequences of the current epoch; 0 if none is active.
+
+        Raises:
+            OptionalNotImplementedError: The number is unknown.
+        """
+        self._not_offered("num_seqs")
+
+    @property
+    def estimated_num_seqs(self) -> int | None:
+        """`num_seqs` if known, else what the constructor was told, else `None`."""
+        try:
+            return self.num_seqs
+        except NotImplementedError:
+            return self._estimated_num_seqs
+
+    def is_less_than_num_seqs(self, seq_idx: int) -> bool:
+        """Whether the epoch has a sequence at this place: the one safe end test. May load."""
+        return seq_idx < self.num_seqs
+
+    def have_seqs(self) -> bool:
+        """Whether the corpus holds any sequence.
+
+        Raises:
+            OptionalNotImplementedError: That cannot be known without an active epoch.
+        """
+        try:
+            return self.get_total_num_seqs() > 0
+        except NotImplementedError:
+            if self._epoch is None:
+                raise
+            return self.is_less_than_num_seqs(0)
+
+    def get_complete_frac(self, sorted_seq_idx: int, *, allow_only_lr_suitable: bool = False) -> float | None:
+        """Return how much of the epoch is done after a sequence, in (0, 1], never falling.
+
+        Args:
+            sorted_seq_idx: Place in the current order.
+            allow_only_lr_suitable: Return `None` rather than a pseudo value if the number of sequences is unknown.
+        """
+        try:
+            num_seqs = self.num_seqs
+        except NotImplementedError:
+            num_seqs = math.inf  # type: ignore[assignment]
+        if math.isinf(num_seqs):
+            if allow_only_lr_suitable:
+                return None
+            return max(1e-10, 0.99 * (1 - 1 / (math.sqrt(sorted_seq_idx) / _UNKNOWN_COUNT_SCALE + 1)))
+        if not 0 <= sorted_seq_idx < num_seqs:
+            raise IndexError(f"sequence {sorted_seq_idx} is outside an epoch of {num_seqs}")
+        return min(1.0, (sorted_seq_idx + 1) / num_seqs)
+
+    def len_info(self, fast: bool = False) -> str:
+        """Return one line about the size of the epoch."""
+        parts = [f"name={self.name!r}", f"epoch={int(self.epoch) or None}"]
+        estimated = self.estimated_num_seqs
+        parts.append(f"num_seqs={estimated if estimated is not None else 'unknown'}")
+        if not fast and self._epoch is not None:
+            parts.append(f"frames={self.get_num_timesteps()}")
+        return f"{type(self).__name__}({', '.join(parts)})"
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r} epoch={int(self.epoch) or None}>"
+
+    # --- layout ---
+
+    def get_data_keys(self) -> list[str]:
+        """Return the data keys: "data", then the targets."""
+        return ["data", *self.get_target_list()]
+
+    def get_target_list(self) -> list[str]:
+        """Return the data keys without "data"."""
+        return ["classes"]
+
+    def _num_output(self, key: str) -> tuple[int, int]:
+        outputs = self.num_outputs or {}
+        if key not in outputs:
+            raise ConfigError(f"no data key {key!r}", where=f"dataset {self.name!r}", fix=did_you_mean(key, outputs))
+        return outputs[key]
+
+    def get_data_dim(self, key: str) -> int:
+        """Return the size of the last axis, or the number of classes of a sparse key."""
+        dim = self._num_output(key)[0]
+        return dim * self.window if key == "data" else dim
+
+    def get_data_dtype(self, key: str) -> str:
+        """Return the dtype name."""
+        return "int32" if self.is_data_sparse(key) else "float32"
+
+    def is_data_sparse(self, key: str) -> bool:
+        """Whether the key holds class indices."""
+        return self._num_output(key)[1] <= 1
+
+    def get_data_shape(self, key: str) -> list[int | None]:
+        """Return the shape of one frame, `None` for a free axis."""
+        dim, ndim = self._num_output(key)
+        if self.is_data_sparse(key):
+            return []
+        return [None] * (ndim - 2) + [self.get_data_dim(key)] if ndim > 1 else [dim]
+
+    def can_serialize_data(self, key: str) -> bool:
+        """Whether `serialize_data` works for this key."""
+        return key in self.labels
+
+    def serialize_data(self, key: str, data: NDArray[Any]) -> str:
+        """Return the text of class indices, `int[T]` or an int, joined by blanks (single characters: by nothing)."""
+        labels = self.labels[key]
+        words = [labels[int(index)] for index in np.atleast_1d(data)]
+        return ("" if all(len(label) == 1 for label in labels) else " ").join(words)
+
+    # --- chunks and batches ---
+
+    def iterate_seqs(
+        self, recurrent_net: bool = True, used_data_keys: Sequence[str] | None = None
+    ) -> Iterator[tuple[int, NumbersDict, NumbersDict]]:
+        """Walk through the epoch by chunks.
+
+        Args:
+            recurrent_net: If false, chunking is ignored.
+            used_data_keys: The keys that count for chunking; all if `None`.
+
+        Yields:
+            (seq_idx, start, end): the frames start..end (exclusive) by data key.
+        """
+        return iterate_chunks(self, recurrent_net=recurrent_net, used_data_keys=used_data_keys)
+
+    def get_start_end_frames_full_seq(self, seq_idx: int) -> tuple[NumbersDict, NumbersDict]:
+        """Return start and end frames of a whole sequence, the context window included."""
+        left, right = self.context_window
+        end = self.get_seq_length(seq_idx)
+        return NumbersDict.constant_like(0, end) - left, end + right
+
+    def generate_batches(self, shuffle_batches: bool = False, **kwargs: Any) -> BatchSetGenerator:
+        """Group the current epoch into batches, see `plan_batches` for the arguments.
+
+        Args:
+            shuffle_batches: Shuffle the kept batches on `reset` (only where the whole epoch is kept).
+            **kwargs: Passed to `plan_batches`.
+        """
+        return BatchSetGenerator(self, plan_batches(self, **kwargs), shuffle_batches=shuffle_batches)
+
+    def batch_set_generator_cache_whole_epoch(self) -> bool:
+        """Whether a batch generator keeps its batches, so that it can be reset."""
+        return False
+
+    def _not_offered(self, what: str) -> NoReturn:
+        raise OptionalNotImplementedError(
+            f"{type(self).__name__} does not offer {what}", where=f"dataset {self.name!r}"
+        )
+
+    def _explicit_order(self, seq_order: Sequence[int] | Order, num_seqs: int) -> Order:
+        """Check an order given by corpus indices."""
+        indices = np.asarray(seq_order, dtype=np.int64) if len(seq_order) else np.zeros(0, dtype=np.int64)
+        wrong = np.flatnonzero((indices < 0) | (indices >= num_seqs))
+        if wrong.size:
+            raise ConfigError(
+                f"seq_order holds the corpus index {int(indices[wrong[0]])}, but the corpus has {num_seqs} sequences",
+                where=f"dataset {self.name!r}, position {int(wrong[0])}",
+            )
+        return ArrayOrder(indices)
+
+
+def _check_window(window: int, *, supported: bool, owner: str) -> int:
+    if isinstance(window, bool) or not isinstance(window, int) or window < 0:
+        raise ConfigError(f"window must be a positive number of frames: {window!r}")
+    window = max(window, 1)
+    window += 1 - window % 2
+    if window > 1 and not supported:
+        raise ConfigError(f"{owner} does not support window={window}", fix="leave window at 1")
+    return window
+
+
+def _rebuild(
+    cls: type[Dataset],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    num_shards: int,
+    shard_index: int,
+    epoch: int | None,
+) -> Dataset:
+    dataset = cls(*args, **kwargs)
+    if (num_shards, shard_index) != (dataset._recipe.num_shards, dataset._recipe.shard_index):
+        dataset.set_sharding(num_shards, shard_index)
+    dataset.epoch = epoch
+    return dataset

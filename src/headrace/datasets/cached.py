@@ -1,0 +1,436 @@
+"""`CachedDataset`: an order joined to a source.
+
+The family of datasets whose sequences can be read one by one from somewhere: HDF5, audio files, memory, a user's
+object. The source says what sequence i is, the order says when; this class keeps the sequences in between: those of the
+current window (`load_seqs`), and a bounded cache over epochs. What it delivers is the same for every `cache_byte_size`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import heapq
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.batching import NumbersDict, apply_window
+from headrace.errors import ConfigError, OptionalNotImplementedError, TransformError, did_you_mean
+from headrace.order import Order, OrderCorpus, occurrences
+from headrace.rng import derive_rng, wants_rng
+from headrace.sources import Source
+
+from .base import Dataset
+from .frame_shuffle import shuffle_group_frames
+from .order_cursor import OrderCursor
+from .seq import DatasetSeq
+from .seq_cache import SeqCache
+
+Features = dict[str, NDArray[Any]]
+Transform = Callable[..., Mapping[str, NDArray[Any]]]
+
+
+class CachedDataset(Dataset):
+    """Sequences of a source, in the order of an epoch.
+
+    Args:
+        cache_byte_size: Bound of the in-memory cache over epochs: 0 is off, -1 unlimited; any value works with any
+            `partition_epoch`. (RETURNN divides it into a start cache and a rolling one, and refuses it with
+            sub-epochs.)
+        source: Where the sequences come from.
+        transform: Called as `transform(features)` or, if it has a parameter `rng`, `transform(features,
+            rng=generator)`, for each sequence when it is read; returns the new features. The generator is keyed by
+            (seed, epoch, sequence), so what comes out does not depend on who calls it or when. Lengths are then those
+            of what it returns.
+        **kwargs: See `Dataset`.
+    """
+
+    supports_window = True
+    supports_frame_shuffling = True
+
+    def __init__(
+        self,
+        cache_byte_size: int = 0,
+        *,
+        source: Source | None = None,
+        transform: Transform | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.cache_byte_size = cache_byte_size
+        self._cache = SeqCache(cache_byte_size)
+        self._transform = transform
+        self._transform_wants_rng = transform is not None and wants_rng(transform)
+        self._source: Source | None = None
+        self._cursor = OrderCursor()
+        self._order_is_given = False
+        self._occurrences: NDArray[np.int64] | None = None
+        self._loaded: dict[int, Features] = {}
+        self._loaded_places: list[int] = []  # a heap of the keys of _loaded, so that dropping the first ones is cheap
+        if source is not None:
+            self._set_source(source)
+
+    def _set_source(self, source: Source) -> None:
+        self._source = source
+        self.num_outputs = {key: spec.num_outputs for key, spec in source.specs.items()}
+        self.labels = dict(source.labels)
+        if "data" in source.specs:
+            self.num_inputs = self.num_outputs["data"][0]
+        self._planner.invalidate()
+        self._cache.clear()
+        self._drop_loaded()
+
+    @property
+    def source(self) -> Source:
+        """Where the sequences come from.
+
+        Raises:
+            ConfigError: None was given yet.
+        """
+        if self._source is None:
+            raise ConfigError(
+                f"{type(self).__name__} has no data yet",
+                where=f"dataset {self.name!r}",
+                fix="name them in the constructor (HDFDataset: files=, or add_file)",
+            )
+        return self._source
+
+    # --- order ---
+
+    def init_seq_order(
+        self, epoch: int | None = None, seq_list: Sequence[str] | None = None, seq_order: Sequence[int] | None = None
+    ) -> bool:
+        """Start a (sub-)epoch, see `Dataset.init_seq_order`."""
+        super().init_seq_order(epoch, seq_list, seq_order)
+        self._drop_loaded()
+        self._occurrences = None
+        self._order_is_given = seq_list is not None or seq_order is not None or self._has_own_order()
+        if seq_list is not None:
+            seq_order = self.source.index.find_tags(list(seq_list)).tolist()
+        if seq_order is not None:
+            self._cursor = OrderCursor(self._explicit_order(seq_order, len(self.source)))
+        else:
+            self._cursor = OrderCursor(None if epoch is None else self._order_of_epoch(epoch))
+        return True
+
+    def _has_own_order(self) -> bool:
+        """Whether the order of an epoch does not come from the planner."""
+        return False
+
+    def _order_of_epoch(self, epoch: int) -> Order:
+        return self.get_seq_order_for_epoch(epoch, len(self.source))
+
+    def _order_corpus(self, num_seqs: int, get_seq_len: Any) -> OrderCorpus:
+        corpus = super()._order_corpus(num_seqs, get_seq_len)
+        if corpus.lengths is not None:
+            return corpus
+        return dataclasses.replace(
+            corpus, lengths=self._sort_lengths
+        )  # not asked yet: it may cost a pass over the corpus
+
+    def _sort_lengths(self) -> NDArray[Any]:
+        """Return `int[N]`: what sequences are sorted by, the length of the first data key."""
+        key = self._sort_key()
+        if key is None:
+            return np.zeros(0, dtype=np.int64)
+        try:
+            return self.source.index.lengths(key)
+        except OptionalNotImplementedError as error:
+            raise ConfigError(
+                f"seq_ordering={self.seq_ordering!r} sorts by length, and the lengths of this corpus are not known",
+                where=f"dataset {self.name!r}",
+                fix="give seq_order_seq_lens_file, or for your own object lengths= or a method get_seq_len",
+            ) from error
+
+    def _sort_key(self) -> str | None:
+        """Return the first data key; an empty corpus in memory has none."""
+        return next(iter(self.source.specs), None)
+
+    def _corpus_tags(self) -> Sequence[str]:
+        return self.source.index.tags
+
+    def _first_of_tag(self) -> NDArray[np.int64]:
+        return self.source.index.tag_groups()
+
+    def finish_epoch(self, *, free_resources: bool = False) -> None:
+        """End the epoch, see `Dataset.finish_epoch`."""
+        super().finish_epoch(free_resources=free_resources)
+        self._cursor = OrderCursor()
+        self._drop_loaded()
+        if free_resources:
+            self._cache.clear()
+            if self._source is not None:
+                self._source.close()
+
+    def get_current_seq_order(self) -> Order:
+        """Return the corpus indices of the current epoch, in order."""
+        return self._cursor.order
+
+    def supports_seq_order_sorting(self) -> bool:
+        """Whether lengths are known without reading sequences."""
+        key = self._sort_key()
+        return key is None or self.source.index.has_lengths(key)
+
+    def supports_sharding(self) -> bool:
+        """Any shard of any order: yes."""
+        return True
+
+    # --- reading ---
+
+    def _corpus_idx(self, seq_idx: int) -> int:
+        try:
+            return self._cursor[seq_idx]
+        except IndexError as error:
+            hint = "" if len(self._cursor) else "; has init_seq_order(epoch=...) been called?"
+            raise IndexError(f"{error} (dataset {self.name!r}, epoch {int(self.epoch) or None}{hint})") from None
+
+    def _occurrence(self, seq_idx: int) -> int:
+        if self._occurrences is None:
+            given = self._order_is_given
+            self._occurrences = (
+                occurrences(self._cursor.order) if given else self._planner.occurrences_for_epoch(int(self.epoch))
+            )
+        return int(self._occurrences[seq_idx])
+
+    def _read_raw(self, corpus_idx: int) -> Features:
+        """Return one sequence of the source, through the cache; its arrays are ours to give away."""
+        if self._cache.max_bytes == 0:
+            return self.source.read_seq(corpus_idx)
+        features = self._cache.get(corpus_idx)
+        if features is None:
+            features = self.source.read_seq(corpus_idx)
+            self._cache.put(corpus_idx, features)
+        return features
+
+    def _finish(self, seq_idx: int, features: Features) -> Features:
+        """Apply the transform and the window to one sequence."""
+        if self._transform is not None:
+            features = self._apply_transform(seq_idx, features)
+        if self.window > 1 and "data" in features:
+            features["data"] = apply_window(features["data"], self.window)
+        return features
+
+    def _apply_transform(self, seq_idx: int, features: Features) -> Features:
+        assert self._transform is not None
+        if self._transform_wants_rng:
+            fixed = self.fixed_random_seed
+            rng = derive_rng(
+                fixed if fixed is not None else self.random_seed_offset,
+                "transform",
+                epoch=0 if fixed is not None else int(self.epoch),
+                corpus_idx=self._corpus_idx(seq_idx),
+                occurrence=self._occurrence(seq_idx),
+            )
+            result = self._transform(features, rng=rng)
+        else:
+            result = self._transform(features)
+        where = f"sequence {self.get_tag(seq_idx)!r}, epoch {int(self.epoch)}, transform {_name_of(self._transform)}"
+        if not isinstance(result, Mapping):
+            raise TransformError(
+                f"a transform returns a mapping key -> array, got {type(result).__name__}", where=where
+            )
+        if set(result) != set(self.source.specs):
+            raise TransformError(
+                f"a transform keeps the data keys: {sorted(self.source.specs)} became {sorted(result)}", where=where
+            )
+        for key, value in result.items():
+            spec = self.source.specs[key]
+            if not isinstance(value, np.ndarray) or value.dtype != spec.dtype or value.ndim != spec.ndim:
+                got = f"{value.dtype}, {value.ndim} axes" if isinstance(value, np.ndarray) else type(value).__name__
+                raise TransformError(
+                    f"a transform keeps dtype and axes: {key!r} has {spec.dtype}, {spec.ndim} axes, got {got}",
+                    where=where,
+                    fix=f"return numpy arrays, for example .astype({spec.dtype!r})",
+                )
+        return {key: result[key] for key in self.source.specs}
+
+    def _features(self, seq_idx: int) -> Features:
+        features = self._loaded.get(seq_idx)
+        if features is None:
+            features = self._load(seq_idx)
+        return features
+
+    def _load(self, seq_idx: int) -> Features:
+        if not self.shuffle_frames_of_nseqs:
+            features = self._finish(seq_idx, self._read_raw(self._corpus_idx(seq_idx)))
+            self._keep_loaded(seq_idx, features)
+            return features
+        first = seq_idx - seq_idx % self.shuffle_frames_of_nseqs
+        places = range(first, min(first + self.shuffle_frames_of_nseqs, len(self._cursor)))
+        group = [self._read_raw(self._corpus_idx(place)) for place in places]
+        where = f"dataset {self.name!r}, sequences {places.start}..{places.stop - 1}"
+        for place, features in zip(places, shuffle_group_frames(group, first, where=where), strict=True):
+            self._keep_loaded(place, self._finish(place, features))
+        return self._loaded[seq_idx]
+
+    def _keep_loaded(self, seq_idx: int, features: Features) -> None:
+        if seq_idx not in self._loaded:
+            heapq.heappush(self._loaded_places, seq_idx)
+        self._loaded[seq_idx] = features
+
+    def _drop_loaded(self) -> None:
+        self._loaded.clear()
+        self._loaded_places.clear()
+
+    def load_seqs(self, start: int, end: int) -> None:
+        """Read sequences start..end (exclusive; may exceed the epoch); drop those before `start`."""
+        while self._loaded_places and self._loaded_places[0] < start:
+            del self._loaded[heapq.heappop(self._loaded_places)]
+        for seq_idx in range(start, min(end, len(self._cursor))):
+            self._features(seq_idx)
+
+    def get_data(self, seq_idx: int, key: str) -> NDArray[Any]:
+        """Return the array of one data key, `dtype[T, ...]`."""
+        self._check_key(key)
+        if seq_idx not in self._loaded and self._reads_by_key():
+            return self.source.read(self._corpus_idx(seq_idx), key)
+        return self._features(seq_idx)[key]
+
+    def get_data_slice(self, seq_idx: int, key: str, start_frame: int, end_frame: int) -> NDArray[Any]:
+        """Return frames start..end (exclusive) of one data key, without reading the rest where the source can."""
+        self._check_key(key)
+        if seq_idx not in self._loaded and self._reads_by_key():
+            return self.source.read_slice(self._corpus_idx(seq_idx), key, start_frame, end_frame)
+        return self._features(seq_idx)[key][start_frame:end_frame]
+
+    def _reads_by_key(self) -> bool:
+        """Whether one key can be read alone: nothing looks at the whole sequence."""
+        return (
+            self._cache.max_bytes == 0
+            and self._transform is None
+            and self.window == 1
+            and not self.shuffle_frames_of_nseqs
+        )
+
+    def get_seq(self, seq_idx: int) -> DatasetSeq:
+        """Return one sequence with all of its data keys."""
+        features = dict(self._features(seq_idx))
+        return DatasetSeq(
+            seq_idx,
+            features,
+            seq_tag=self.get_tag(seq_idx),
+            complete_frac=self.get_complete_frac(seq_idx),
+            corpus_idx=self._corpus_idx(seq_idx),
+        )
+
+    def get_seq_length(self, seq_idx: int) -> NumbersDict:
+        """Return data key -> number of frames."""
+        corpus_idx = self._corpus_idx(seq_idx)
+        if self._transform is None and seq_idx not in self._loaded:
+            return NumbersDict(self.source.seq_lengths(corpus_idx))
+        features = self._features(seq_idx)
+        return NumbersDict({key: len(array) if array.ndim else 1 for key, array in features.items()})
+
+    def get_estimated_seq_length(self, seq_idx: int) -> int:
+        """Return the length that sequences are sorted by."""
+        return int(self._sort_lengths()[self._corpus_idx(seq_idx)])
+
+    def get_num_timesteps(self) -> NumbersDict:
+        """Return data key -> number of frames of the current epoch, from the index."""
+        if self._transform is not None or not all(self.source.index.has_lengths(key) for key in self.source.specs):
+            return super().get_num_timesteps()
+        indices = np.asarray(self._cursor.order)
+        return NumbersDict(
+            {key: int(self.source.index.lengths(key)[indices].sum(dtype=np.int64)) for key in self.source.specs}
+        )
+
+    def get_tag(self, seq_idx: int) -> str:
+        """Return the tag of a sequence of the current order."""
+        return self.source.tag(self._corpus_idx(seq_idx))
+
+    def get_all_tags(self) -> Sequence[str]:
+        """Return the tags of the whole corpus, without those that the filter drops."""
+        tags = self.source.index.tags
+        if self.seq_list_filter_file is None:
+            return tags[:]
+        return tags.take(np.flatnonzero(self._keep_mask()))
+
+    def get_total_num_seqs(self, *, fast: bool = False) -> int:  # noqa: ARG002 (always fast but for the filter)
+        """Return the number of sequences of the whole corpus, without those that the filter drops."""
+        return len(self.source) if self.seq_list_filter_file is None else int(np.count_nonzero(self._keep_mask()))
+
+    def have_corpus_seq_idx(self) -> bool:
+        """Yes."""
+        return True
+
+    def get_corpus_seq_idx(self, seq_idx: int) -> int:
+        """Return the place in the corpus of a sequence of the current order."""
+        return self._corpus_idx(seq_idx)
+
+    def have_get_corpus_seq(self) -> bool:
+        """Yes."""
+        return True
+
+    def get_corpus_seq(self, corpus_seq_idx: int) -> DatasetSeq:
+        """Return any sequence of the corpus as it is stored, without transform or window."""
+        features = self._read_raw(corpus_seq_idx)
+        return DatasetSeq(corpus_seq_idx, features, seq_tag=self.source.tag(corpus_seq_idx), corpus_idx=corpus_seq_idx)
+
+    # --- how much there is, layout ---
+
+    @property
+    def num_seqs(self) -> int:
+        """Number of sequences of the current epoch."""
+        return len(self._cursor)
+
+    @property
+    def num_seqs_cached_at_start(self) -> int:
+        """Number of sequences at the start of the current order that the cache holds."""
+        for seq_idx in range(len(self._cursor)):
+            if self._corpus_idx(seq_idx) not in self._cache:
+                return seq_idx
+        return len(self._cursor)
+
+    def is_cached(self, start: int, end: int, blocking: bool = False) -> bool:
+        """Whether sequences start..end (exclusive) need no reading.
+
+        Args:
+            start: First place in the current order.
+            end: Behind the last place.
+            blocking: Read them first if they are not there.
+        """
+        end = min(end, len(self._cursor))
+        if blocking:
+            self.load_seqs(start, end)
+        return all(i in self._loaded or self._corpus_idx(i) in self._cache for i in range(start, end))
+
+    def batch_set_generator_cache_whole_epoch(self) -> bool:
+        """Batches are planned from the index alone, so they can be kept."""
+        return True
+
+    def get_data_keys(self) -> list[str]:
+        """Return the data keys."""
+        return list(self.source.specs)
+
+    def get_target_list(self) -> list[str]:
+        """Return the data keys without "data"."""
+        return [key for key in self.source.specs if key != "data"]
+
+    def _check_key(self, key: str) -> None:
+        if key not in self.source.specs:
+            raise ConfigError(
+                f"no data key {key!r}", where=f"dataset {self.name!r}", fix=did_you_mean(key, self.source.specs)
+            )
+
+    def get_data_dtype(self, key: str) -> str:
+        """Return the dtype name."""
+        self._check_key(key)
+        return self.source.specs[key].dtype
+
+    def is_data_sparse(self, key: str) -> bool:
+        """Whether the key holds class indices."""
+        self._check_key(key)
+        return self.source.specs[key].sparse
+
+    def get_data_shape(self, key: str) -> list[int | None]:
+        """Return the shape of one frame, `None` for a free axis."""
+        self._check_key(key)
+        shape = list(self.source.specs[key].shape)
+        if key == "data" and self.window > 1 and shape and shape[-1] is not None:
+            shape[-1] *= self.window
+        return shape
+
+
+def _name_of(function: Any) -> str:
+    return str(getattr(function, "__qualname__", type(function).__name__))

@@ -1,0 +1,238 @@
+"""`CachedDataset2`: the base class for sequences that come one after the other.
+
+A sub-class defines `_collect_single_seq(seq_idx)`; this class keeps a window of loaded sequences and answers everything
+else from it. It suits what has no random access: generators, streams, datasets made of other datasets.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any
+
+from numpy.typing import NDArray
+
+from headrace.batching import NumbersDict, apply_window
+from headrace.errors import ConfigError, OptionalNotImplementedError
+from headrace.specs import DataSpec
+
+from .base import Dataset
+from .seq import DatasetSeq
+
+
+class CachedDataset2(Dataset):
+    """Sequences collected in order.
+
+    The contract of a sub-class:
+
+    - define `_collect_single_seq(seq_idx) -> DatasetSeq | None`; `None` means behind the end;
+    - set `num_inputs` and `num_outputs`, and `labels` where there are some; what is not set is learnt from the first
+    sequence;
+    - override `init_seq_order`, call `super().init_seq_order(...)` first, then set `_num_seqs` (and `_num_timesteps`,
+      `_estimated_num_seqs`) if they are known.
+
+    Access is monotonic: after `load_seqs(start, ...)`, sequences before `start` are gone, and going back raises
+    `ConfigError`. An epoch without sequences is legal, also when their number was not known. (RETURNN raises an
+    AssertionError there.)
+
+    Args:
+        **kwargs: See `Dataset`.
+    """
+
+    supports_window = True
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._num_seqs: int | None = None
+        self._num_timesteps: NumbersDict | None = None
+        self._reset()
+
+    def _reset(self) -> None:
+        self._added: OrderedDict[int, DatasetSeq] = OrderedDict()
+        self._load_start = 0
+        self._next_seq_idx = 0
+        self._reached_end = False
+
+    def _collect_single_seq(self, seq_idx: int) -> DatasetSeq | None:  # noqa: ARG002 (a contract)
+        """Return a sequence of the current epoch, or `None` behind the end. Called with rising numbers."""
+        raise OptionalNotImplementedError(f"{type(self).__name__} must define _collect_single_seq")
+
+    # --- order ---
+
+    def init_seq_order(
+        self, epoch: int | None = None, seq_list: Sequence[str] | None = None, seq_order: Sequence[int] | None = None
+    ) -> bool:
+        """Start a (sub-)epoch: forget what was loaded. Sub-classes that keep an order override it."""
+        super().init_seq_order(epoch, seq_list, seq_order)
+        self._reset()
+        self._num_seqs = None
+        self._num_timesteps = None
+        return True
+
+    def initialize(self) -> None:
+        """Get ready to read. The layout may still be unknown: it is learnt from the first sequence."""
+        self.init_seq_order()
+
+    def finish_epoch(self, *, free_resources: bool = False) -> None:
+        """End the epoch, see `Dataset.finish_epoch`."""
+        super().finish_epoch(free_resources=free_resources)
+        self._reset()
+        self._num_seqs = None
+
+    # --- reading ---
+
+    @property
+    def added_data(self) -> list[DatasetSeq]:
+        """The loaded sequences, in order."""
+        return list(self._added.values())
+
+    def load_seqs(self, start: int, end: int) -> None:
+        """Collect sequences up to `end` (exclusive; may exceed the epoch); drop those before `start`.
+
+        Raises:
+            ConfigError: `start` lies before an earlier start.
+        """
+        if start < self._load_start:
+            raise ConfigError(
+                f"load_seqs({start}, {end}) goes back: sequences before {self._load_start} are gone",
+                where=f"dataset {self.name!r}, epoch {int(self.epoch) or None}",
+                fix="read in rising order, or start the epoch again with init_seq_order",
+            )
+        self._load_start = start
+        while self._added and next(iter(self._added)) < start:
+            self._added.popitem(last=False)
+        self._collect_until(end)
+
+    def _collect_until(self, end: int) -> None:
+        if self._epoch is None and self._num_seqs is None:
+            return
+        self._next_seq_idx = max(self._next_seq_idx, self._load_start)
+        while self._next_seq_idx < end and not self._reached_end:
+            if self._num_seqs is not None and self._next_seq_idx >= self._num_seqs:
+                return
+            seq = self._collect_single_seq(self._next_seq_idx)
+            if seq is None:
+                self._reached_end = True
+                self._num_seqs = self._next_seq_idx
+                return
+            if self.window > 1 and "data" in seq.features:
+                seq.features["data"] = apply_window(seq.features["data"], self.window)
+            self._added[self._next_seq_idx] = seq
+            self._next_seq_idx += 1
+
+    def _get_seq(self, seq_idx: int) -> DatasetSeq:
+        """Return one sequence, collected now if it is ahead."""
+        if seq_idx not in self._added:
+            if seq_idx < self._load_start:
+                raise ConfigError(
+                    f"sequence {seq_idx} is gone: load_seqs({self._load_start}, ...) was called since",
+                    where=f"dataset {self.name!r}, epoch {int(self.epoch) or None}",
+                )
+            self._collect_until(seq_idx + 1)
+        if seq_idx not in self._added:
+            raise IndexError(f"no sequence {seq_idx} (dataset {self.name!r}, epoch {int(self.epoch) or None})")
+        return self._added[seq_idx]
+
+    def get_seq(self, seq_idx: int) -> DatasetSeq:
+        """Return one sequence with all of its data keys."""
+        return self._get_seq(seq_idx)
+
+    def get_data(self, seq_idx: int, key: str) -> NDArray[Any]:
+        """Return the array of one data key, `dtype[T, ...]`."""
+        return self._get_seq(seq_idx).get_data(key)
+
+    def get_seq_length(self, seq_idx: int) -> NumbersDict:
+        """Return data key -> number of frames."""
+        return self._get_seq(seq_idx).num_frames
+
+    def get_tag(self, seq_idx: int) -> str:
+        """Return the tag of a sequence of the current order."""
+        return self._get_seq(seq_idx).seq_tag
+
+    def is_cached(self, start: int, end: int) -> bool:
+        """Say no: each `load_seqs` goes through, because it also drops what is behind."""
+        return start == end
+
+    # --- how much there is ---
+
+    @property
+    def num_seqs(self) -> int:
+        """Number of sequences of the current epoch; 0 if none is active."""
+        if self._num_seqs is not None:
+            return self._num_seqs
+        if self._epoch is not None:
+            self._not_offered("num_seqs before the end of the epoch")
+        return 0
+
+    def is_less_than_num_seqs(self, seq_idx: int) -> bool:
+        """Whether the epoch has a sequence at this place; loads it to find out if the number is unknown."""
+        if self._epoch is None and self._num_seqs is None:
+            return False
+        if seq_idx < self._load_start:
+            return True
+        if self._num_seqs is None:
+            self._collect_until(seq_idx + 1)
+        return seq_idx in self._added or (self._num_seqs is not None and seq_idx < self._num_seqs)
+
+    def get_num_timesteps(self) -> NumbersDict:
+        """Return data key -> number of frames of the current epoch, if the sub-class knows it."""
+        if self._num_timesteps is None:
+            self._not_offered("get_num_timesteps")
+        return self._num_timesteps
+
+    def len_info(self, fast: bool = False) -> str:
+        """Return one line about the size of the epoch."""
+        return super().len_info(fast=fast or self._num_timesteps is None)
+
+    def get_complete_frac(self, sorted_seq_idx: int, *, allow_only_lr_suitable: bool = False) -> float | None:
+        """Return how much of the epoch is done: what the sequence itself says, else as in `Dataset`."""
+        seq = self._added.get(sorted_seq_idx)
+        if seq is not None and seq.complete_frac is not None:
+            return seq.complete_frac
+        return super().get_complete_frac(sorted_seq_idx, allow_only_lr_suitable=allow_only_lr_suitable)
+
+    # --- layout, learnt from the first sequence where the sub-class did not set it ---
+
+    def _first_seq(self) -> DatasetSeq:
+        if not self._added:
+            self._collect_until(self._next_seq_idx + 1)
+        if not self._added:
+            raise ConfigError(
+                "the layout is not known before the first sequence",
+                where=f"dataset {self.name!r}, epoch {int(self.epoch) or None}",
+                fix="set num_outputs in the constructor, or start an epoch that has sequences",
+            )
+        return next(iter(self._added.values()))
+
+    def get_data_keys(self) -> list[str]:
+        """Return the data keys, "data" first; those of the first sequence if `num_outputs` is not set."""
+        keys = self.num_outputs if self.num_outputs is not None else self._first_seq().features
+        return sorted(keys, key=lambda key: (key != "data", key))
+
+    def get_target_list(self) -> list[str]:
+        """Return the data keys without "data"."""
+        return [key for key in self.get_data_keys() if key != "data"]
+
+    def _spec(self, key: str) -> DataSpec:
+        return DataSpec.of_array(self._first_seq().get_data(key))
+
+    def _is_declared(self, key: str) -> bool:
+        return key in (self.num_outputs or {})
+
+    def get_data_dim(self, key: str) -> int:
+        """Return the size of the last axis, or the number of classes of a sparse key."""
+        return super().get_data_dim(key) if self._is_declared(key) else self._spec(key).num_outputs[0]
+
+    def get_data_dtype(self, key: str) -> str:
+        """Return the dtype name: of the loaded data if there are some, else by the declared layout."""
+        if self._added or not self._is_declared(key):
+            return self._first_seq().get_data(key).dtype.name
+        return super().get_data_dtype(key)
+
+    def is_data_sparse(self, key: str) -> bool:
+        """Whether the key holds class indices."""
+        return super().is_data_sparse(key) if self._is_declared(key) else self._spec(key).sparse
+
+    def get_data_shape(self, key: str) -> list[int | None]:
+        """Return the shape of one frame."""
+        return super().get_data_shape(key) if self._is_declared(key) else list(self._spec(key).shape)

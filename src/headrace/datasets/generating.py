@@ -1,0 +1,278 @@
+"""Toy data made on the spot: documented classes that are useful in tests and first steps.
+
+What sequence i of epoch E holds is a pure function of (seed of E, i), so that it can be made by anyone, in any order.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.batching import NumbersDict
+from headrace.errors import ConfigError
+from headrace.order import Order, RangeOrder
+from headrace.rng import derive_seed
+
+from .cached2 import CachedDataset2
+from .order_cursor import OrderCursor
+from .seq import DatasetSeq
+
+
+class GeneratingDataset(CachedDataset2):
+    """Base class: a sub-class defines `generate_seq(seq_idx) -> DatasetSeq`.
+
+    While that runs, `self.random` is a `RandomState` seeded by (epoch seed, corpus index). Sorting orders generate
+    every sequence once per full epoch to learn its length. (RETURNN takes them for "default" in silence.)
+
+    Args:
+        input_dim: Size of a frame of "data", or its number of classes; `None` if there is no "data".
+        output_dim: Number of classes of "classes", or data key -> (dim, ndim).
+        num_seqs: Number of sequences; `math.inf` (only in "default" order) never ends.
+        **kwargs: See `Dataset`.
+    """
+
+    def __init__(
+        self,
+        input_dim: int | None,
+        output_dim: int | Mapping[str, Any],
+        num_seqs: float = math.inf,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        if not (num_seqs == math.inf or (num_seqs >= 0 and int(num_seqs) == num_seqs)):
+            raise ConfigError(f"num_seqs must be a number >= 0 or inf: {num_seqs}")
+        if num_seqs == math.inf and (
+            self.seq_ordering != "default" or self.partition_epoch > 1 or self.repeat_epoch > 1
+        ):
+            raise ConfigError(
+                f"an infinite dataset has one order and no sub-epochs: seq_ordering={self.seq_ordering!r}, "
+                f"partition_epoch={self.partition_epoch}, repeat_epoch={self.repeat_epoch}",
+                fix="give num_seqs",
+            )
+        self._corpus_num_seqs = num_seqs
+        self.num_inputs = input_dim or 0
+        outputs = output_dim if isinstance(output_dim, Mapping) else {"classes": (output_dim, 1)}
+        self.num_outputs = {key: _dim_ndim(value) for key, value in outputs.items()}
+        if input_dim is not None and "data" not in self.num_outputs:
+            self.num_outputs = {"data": (input_dim, 2), **self.num_outputs}
+        self.random = np.random.RandomState(0)
+        self._cursor = OrderCursor()
+        self._epoch_seed = 0
+
+    def generate_seq(self, seq_idx: int) -> DatasetSeq:  # noqa: ARG002 (a contract)
+        """Return the sequence of one corpus index, drawing from `self.random`."""
+        self._not_offered("generate_seq")
+
+    def _generate(self, corpus_idx: int) -> DatasetSeq:
+        self.random.seed(derive_seed(self._epoch_seed, "generating", corpus_idx=corpus_idx, bits=32))
+        return self.generate_seq(corpus_idx)
+
+    def _lengths(self) -> NDArray[np.int64]:
+        lengths = np.empty(int(self._corpus_num_seqs), dtype=np.int64)
+        for corpus_idx in range(len(lengths)):
+            lengths[corpus_idx] = self._generate(corpus_idx).num_frames[self.get_data_keys()[0]]
+        return lengths
+
+    def init_seq_order(
+        self, epoch: int | None = None, seq_list: Sequence[str] | None = None, seq_order: Sequence[int] | None = None
+    ) -> bool:
+        """Start a (sub-)epoch. `seq_list` holds the made-up tags `seq-<corpus index>`."""
+        super().init_seq_order(epoch, seq_list, seq_order)
+        self._epoch_seed = self.get_random_seed_for_epoch(epoch)
+        if seq_list is not None:
+            seq_order = [_corpus_idx_of_tag(tag) for tag in seq_list]
+        infinite = self._corpus_num_seqs == math.inf
+        order: Order
+        if seq_order is not None:
+            order = self._explicit_order(seq_order, 2**62 if infinite else int(self._corpus_num_seqs))
+        elif epoch is None:
+            order = RangeOrder(range(0))
+        elif infinite:
+            order = RangeOrder(range(self._recipe.shard_index, 2**62, self._recipe.num_shards))
+        else:
+            order = self.get_seq_order_for_epoch(epoch, int(self._corpus_num_seqs), self._lengths_once())
+        self._cursor = OrderCursor(order)
+        if not (infinite and seq_order is None and epoch is not None):
+            self._num_seqs = len(order)
+        return True
+
+    def _lengths_once(self) -> Any:
+        """Return the lengths only when asked: an order that needs none generates nothing."""
+        lengths: list[NDArray[np.int64]] = []
+
+        def length_of(corpus_idx: int) -> int:
+            if not lengths:
+                lengths.append(self._lengths())
+            return int(lengths[0][corpus_idx])
+
+        return length_of
+
+    def _collect_single_seq(self, seq_idx: int) -> DatasetSeq | None:
+        if seq_idx >= len(self._cursor):
+            return None
+        corpus_idx = self._cursor[seq_idx]
+        seq = self._generate(corpus_idx)
+        seq.seq_idx, seq.corpus_idx, seq.seq_tag = seq_idx, corpus_idx, f"seq-{corpus_idx}"
+        return seq
+
+    @property
+    def num_seqs(self) -> int:
+        """Number of sequences of the current epoch; `math.inf` if it never ends."""
+        if self._num_seqs is None and self._epoch is not None:
+            return math.inf  # type: ignore[return-value]
+        return super().num_seqs
+
+    def get_current_seq_order(self) -> Order:
+        """Return the corpus indices of the current epoch, in order."""
+        return self._cursor.order
+
+    def supports_seq_order_sorting(self) -> bool:
+        """Any finite toy data can be sorted."""
+        return self._corpus_num_seqs != math.inf
+
+    def supports_sharding(self) -> bool:
+        """Yes."""
+        return True
+
+    def get_all_tags(self) -> list[str]:
+        """Return the tags of all sequences."""
+        return [f"seq-{i}" for i in range(self.get_total_num_seqs())]
+
+    def get_total_num_seqs(self, *, fast: bool = False) -> int:  # noqa: ARG002 (always fast)
+        """Return the number of sequences."""
+        if self._corpus_num_seqs == math.inf:
+            self._not_offered("get_total_num_seqs of infinite data")
+        return int(self._corpus_num_seqs)
+
+    def have_corpus_seq_idx(self) -> bool:
+        """Yes."""
+        return True
+
+    def get_corpus_seq_idx(self, seq_idx: int) -> int:
+        """Return the place in the corpus of a sequence of the current order."""
+        return self._cursor[seq_idx]
+
+    def have_get_corpus_seq(self) -> bool:
+        """Yes."""
+        return True
+
+    def get_corpus_seq(self, corpus_seq_idx: int) -> DatasetSeq:
+        """Return any sequence, as the current epoch's seed makes it."""
+        seq = self._generate(corpus_seq_idx)
+        seq.corpus_idx, seq.seq_tag = corpus_seq_idx, f"seq-{corpus_seq_idx}"
+        return seq
+
+
+class DummyDataset(GeneratingDataset):
+    """Sequences of one length whose values are a plain formula: easy to check by eye.
+
+    With c the corpus index, T = `seq_len` and D = `input_dim`: `data.flat[j] = ((c + j) % input_max_value +
+    input_shift) * input_scale`, float32[T, D], and `classes[t] = (c + T * D + t) % output_dim`, int32[T].
+
+    Args:
+        input_dim: D.
+        output_dim: Number of classes.
+        num_seqs: Number of sequences, or `math.inf`.
+        seq_len: T, for all sequences.
+        input_max_value: See the formula.
+        input_shift: Default is `-input_max_value / 2`.
+        input_scale: Default is `1 / input_max_value`.
+        **kwargs: See `Dataset`.
+    """
+
+    def __init__(
+        self,
+        input_dim: int,
+        output_dim: int,
+        num_seqs: float,
+        seq_len: int = 2,
+        input_max_value: float = 10.0,
+        input_shift: float | None = None,
+        input_scale: float | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(input_dim=input_dim, output_dim=output_dim, num_seqs=num_seqs, **kwargs)
+        self.seq_len = seq_len
+        self.input_max_value = input_max_value
+        self.input_shift = -input_max_value / 2.0 if input_shift is None else input_shift
+        self.input_scale = 1.0 / input_max_value if input_scale is None else input_scale
+
+    def generate_seq(self, seq_idx: int) -> DatasetSeq:
+        """Return the sequence of one corpus index."""
+        count, dim = self.seq_len * self.num_inputs, self._num_output("classes")[0]
+        values = ((seq_idx + np.arange(count)) % self.input_max_value + self.input_shift) * self.input_scale
+        data = values.astype(np.float32).reshape(self.seq_len, self.num_inputs)
+        classes = ((seq_idx + count + np.arange(self.seq_len)) % dim).astype(np.int32)
+        return DatasetSeq(seq_idx, data, targets=classes)
+
+    def _lengths(self) -> NDArray[np.int64]:
+        return np.full(int(self._corpus_num_seqs), self.seq_len, dtype=np.int64)
+
+    def get_num_timesteps(self) -> NumbersDict:
+        """Return data key -> number of frames of the current epoch."""
+        return NumbersDict(dict.fromkeys(self.get_data_keys(), int(self.num_seqs) * self.seq_len))
+
+
+class Task12AXDataset(GeneratingDataset):
+    """The 12AX task: a small test of memory with two nested contexts.
+
+    A stream of the symbols 1 2 3 A B C X Y Z. The answer is R at an X that follows an A while the last digit of {1, 2}
+    is 1, and at a Y that follows a B while it is 2; everywhere else it is L. Symbols without meaning in between (3, C,
+    Z) are distractors. Source: O'Reilly and Frank, "Making Working Memory Work", Neural Computation 18, 2006.
+
+    Keys: "data" float32[T, 9] (one-hot), "classes" int32[T] (0 is L, 1 is R), 10 to 100 frames.
+
+    Args:
+        **kwargs: `num_seqs`, and see `Dataset`.
+    """
+
+    _SYMBOLS = "123ABCXYZ"
+    _ANSWERS = "LR"
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(input_dim=len(self._SYMBOLS), output_dim=len(self._ANSWERS), **kwargs)
+        self.labels = {"data": list(self._SYMBOLS), "classes": list(self._ANSWERS)}
+
+    def generate_seq(self, seq_idx: int) -> DatasetSeq:
+        """Return a stream of outer contexts (1 or 2), each with up to four inner pairs."""
+        symbols: list[str] = []
+        size = int(self.random.randint(10, 101))
+        while len(symbols) < size:
+            symbols.append(str(self.random.choice(list("12"))))
+            for _ in range(self.random.randint(1, 5)):
+                pair = self.random.choice(["AX", "BY"]) if self.random.rand() < 0.5 else None
+                symbols.extend(pair or [self.random.choice(list("3ABC")), self.random.choice(list("3XYZ"))])
+        symbols = symbols[:size]
+        data = np.eye(len(self._SYMBOLS), dtype=np.float32)[[self._SYMBOLS.index(symbol) for symbol in symbols]]
+        classes = np.array([self._ANSWERS.index(answer) for answer in answers_12ax(symbols)], dtype=np.int32)
+        return DatasetSeq(seq_idx, data, targets=classes)
+
+
+def answers_12ax(symbols: Sequence[str]) -> list[str]:
+    """Return the right answer, "L" or "R", at each symbol of a 12AX stream."""
+    context, previous, answers = "", "", []
+    for symbol in symbols:
+        if symbol in "12":
+            context = symbol
+        hit = (context, previous, symbol) in (("1", "A", "X"), ("2", "B", "Y"))
+        answers.append("R" if hit else "L")
+        previous = symbol
+    return answers
+
+
+def _dim_ndim(value: Any) -> tuple[int, int]:
+    if isinstance(value, int):
+        return (value, 1)
+    dim, ndim = value
+    return (int(dim), int(ndim))
+
+
+def _corpus_idx_of_tag(tag: str) -> int:
+    prefix, _, number = tag.partition("-")
+    if prefix != "seq" or not number.isdigit():
+        raise ConfigError(f"no sequence is tagged {tag!r}: generated data have tags seq-0, seq-1, ...")
+    return int(number)

@@ -1,0 +1,38 @@
+"""Looking up one position after another in an order that is read by blocks."""
+
+from __future__ import annotations
+
+from headrace.order import Order, RangeOrder
+
+_BLOCK = 4096  # positions decoded at a time: a look-up in a lazy order alone costs as much as hundreds in a block
+
+
+class OrderCursor:
+    """An order with cheap access to neighbouring positions.
+
+    Args:
+        order: Not changed.
+    """
+
+    def __init__(self, order: Order | None = None) -> None:
+        self.order: Order = RangeOrder(range(0)) if order is None else order
+        self._start = 0
+        self._block: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    def __getitem__(self, seq_idx: int) -> int:
+        """Return the corpus index at a position.
+
+        Raises:
+            IndexError: The position is outside the order.
+        """
+        offset = seq_idx - self._start
+        if not 0 <= offset < len(self._block):
+            size = len(self.order)
+            if not 0 <= seq_idx < size:
+                raise IndexError(f"sequence {seq_idx} is outside an epoch of {size}")
+            self._start, offset = seq_idx, 0
+            self._block = self.order.block(seq_idx, min(seq_idx + _BLOCK, size)).tolist()
+        return self._block[offset]

@@ -1,0 +1,177 @@
+"""Sub-classes of CachedDataset2: data that come one after the other."""
+
+import numpy as np
+import pytest
+
+from headrace.datasets import CachedDataset2, DatasetSeq
+from headrace.errors import ConfigError, OptionalNotImplementedError, SourceError
+
+
+class Stream(CachedDataset2):
+    """Sequences 0..count-1, whose number is told or not."""
+
+    def __init__(self, count, told=False, **options):
+        super().__init__(**options)
+        self.count, self.told, self.collected = count, told, []
+
+    def init_seq_order(self, epoch=None, seq_list=None, seq_order=None):
+        super().init_seq_order(epoch, seq_list, seq_order)
+        self.collected.clear()
+        if epoch is not None and self.told:
+            self._num_seqs = self.count
+        return True
+
+    def _collect_single_seq(self, seq_idx):
+        self.collected.append(seq_idx)
+        if seq_idx >= self.count:
+            return None
+        return DatasetSeq(seq_idx, np.full((seq_idx + 1, 3), seq_idx, np.float32), targets=np.arange(2, dtype=np.int32))
+
+
+@pytest.mark.parametrize("told", [False, True])
+def test_each_sequence_is_collected_once_and_in_order(told):
+    dataset = Stream(5, told)
+    assert [seq.tag for seq in dataset.epoch(1)] == [f"seq-{i}" for i in range(5)]
+    assert dataset.collected == list(range(5)) if told else list(range(6))
+    assert dataset.num_seqs == 5
+    assert [seq.seq_idx for seq in dataset.epoch(2)] == list(range(5))
+
+
+@pytest.mark.parametrize("told", [False, True])
+def test_an_empty_epoch_is_legal(told):
+    dataset = Stream(0, told)
+    assert list(dataset.epoch(1)) == []
+    assert dataset.num_seqs == 0
+    assert not dataset.have_seqs()
+
+
+def test_the_number_of_sequences_is_unknown_until_the_end():
+    dataset = Stream(2, estimated_num_seqs=7)
+    dataset.init_seq_order(epoch=1)
+    with pytest.raises(OptionalNotImplementedError):
+        _ = dataset.num_seqs
+    assert dataset.estimated_num_seqs == 7
+    assert dataset.get_complete_frac(0, allow_only_lr_suitable=True) is None
+    pseudo = [dataset.get_complete_frac(i) for i in range(100)]
+    assert pseudo == sorted(pseudo)
+    assert 0 < pseudo[0] < pseudo[-1] < 1
+    assert not dataset.is_less_than_num_seqs(2)
+    assert dataset.num_seqs == 2
+    assert dataset.estimated_num_seqs == 2
+
+
+def test_going_back_says_what_is_gone():
+    dataset = Stream(5)
+    dataset.init_seq_order(epoch=1)
+    dataset.load_seqs(2, 4)
+    assert [seq.seq_idx for seq in dataset.added_data] == [2, 3]
+    with pytest.raises(ConfigError, match="goes back"):
+        dataset.load_seqs(1, 2)
+    with pytest.raises(ConfigError, match="gone"):
+        dataset.get_data(0, "data")
+    with pytest.raises(IndexError, match="no sequence 9"):
+        dataset.get_data(9, "data")
+
+
+def test_the_layout_is_learnt_from_the_first_sequence():
+    dataset = Stream(3)
+    dataset.initialize()
+    with pytest.raises(ConfigError, match="not known before the first"):
+        dataset.get_data_keys()
+    dataset.init_seq_order(epoch=1)
+    assert dataset.get_data_keys() == ["data", "classes"]
+    assert dataset.get_data_dtype("classes") == "int32"
+    assert dataset.is_data_sparse("classes")
+    assert dataset.get_data_dim("data") == 3
+    assert dataset.get_data_shape("data") == [3]
+    assert dataset.collected == [0]
+    assert len(list(dataset.epoch(1))) == 3
+
+
+def test_a_declared_layout_needs_no_sequence():
+    class Declared(Stream):
+        def __init__(self, count):
+            super().__init__(count)
+            self.num_inputs = 3
+            self.num_outputs = {"data": (3, 2), "classes": (2, 1)}
+
+    dataset = Declared(3)
+    dataset.initialize()
+    assert dataset.get_data_keys() == ["data", "classes"]
+    assert dataset.get_data_shape("classes") == []
+    assert dataset.collected == []
+
+
+def test_a_window_applies_to_collected_data():
+    dataset = Stream(3, window=3)
+    dataset.init_seq_order(epoch=1)
+    assert dataset.get_data(2, "data").shape == (3, 9)
+    assert dataset.get_data(2, "classes").shape == (2,)
+
+
+def test_the_progress_of_a_sequence_counts_where_it_is_given():
+    class Told(Stream):
+        def _collect_single_seq(self, seq_idx):
+            seq = super()._collect_single_seq(seq_idx)
+            if seq is not None:
+                seq.complete_frac = 0.25 * (seq_idx + 1)
+            return seq
+
+    dataset = Told(4)
+    dataset.init_seq_order(epoch=1)
+    dataset.load_seqs(0, 2)
+    assert dataset.get_complete_frac(1) == 0.5
+
+
+def test_frames_cannot_be_shuffled_outside_of_the_cached_family():
+    with pytest.raises(ConfigError, match="shuffle_frames_of_nseqs"):
+        Stream(3, shuffle_frames_of_nseqs=2)
+
+
+def test_sharding_is_refused_where_it_is_not_supported():
+    dataset = Stream(3, _num_shards=2)
+    with pytest.raises(ConfigError, match="does not support sharding"):
+        dataset.init_seq_order(epoch=1)
+
+
+def test_an_unknown_option_is_a_type_error():
+    with pytest.raises(TypeError, match="seq_orderin"):
+        Stream(3, seq_orderin="random")
+
+
+def test_a_sub_class_can_order_its_own_corpus():
+    class Corpus(Stream):
+        def init_seq_order(self, epoch=None, seq_list=None, seq_order=None):
+            super().init_seq_order(epoch, seq_list, seq_order)
+            self.order = self.get_seq_order_for_epoch(epoch, self.count, lambda i: -i + 10)
+            self._num_seqs = len(self.order)
+            return True
+
+        def _collect_single_seq(self, seq_idx):
+            return super()._collect_single_seq(self.order[seq_idx])
+
+    assert [len(seq["data"]) - 1 for seq in Corpus(4, seq_ordering="sorted", partition_epoch=2).epoch(2)] == [1, 0]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ({"data": np.zeros(1)}, {"targets": np.zeros(1)}),
+        ([1, 2], {}),
+        (np.zeros(1), {"targets": {"data": np.zeros(1)}}),
+        ({"data": "text"}, {}),
+    ],
+)
+def test_a_sequence_that_is_not_made_of_arrays_is_refused(arguments):
+    features, options = arguments
+    with pytest.raises(SourceError):
+        DatasetSeq(0, features, **options)
+
+
+def test_a_sequence_knows_its_lengths():
+    seq = DatasetSeq(3, {"data": np.zeros((4, 2)), "label": np.array(5)})
+    assert seq.tag == "seq-3"
+    assert seq.num_frames == {"data": 4, "label": 1}
+    assert "data" in seq
+    assert "nope" not in seq
+    assert "float64[4, 2]" in repr(seq)

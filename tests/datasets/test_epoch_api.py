@@ -1,0 +1,381 @@
+"""The documented life cycle and the short way to read, on data in memory."""
+
+import copy
+import itertools
+import pickle
+
+import numpy as np
+import pytest
+
+from headrace.datasets import FromListDataset, MapDataset, StaticDataset
+from headrace.errors import ConfigError, HeadraceError, OptionalNotImplementedError, SourceError, TransformError
+from headrace.order import Laplace
+
+LENGTHS = [i * i % 17 + 1 for i in range(30)]
+
+
+def seqs():
+    return [
+        {
+            "data": np.full((length, 2), i, dtype=np.float32) + np.arange(length, dtype=np.float32)[:, None] / 100,
+            "classes": np.arange(length, dtype=np.int32) % 5,
+        }
+        for i, length in enumerate(LENGTHS)
+    ]
+
+
+def make(**options):
+    dataset = StaticDataset(seqs(), **options)
+    dataset.initialize()
+    return dataset
+
+
+def indices(dataset, epoch):
+    return [seq.corpus_idx for seq in dataset.epoch(epoch)]
+
+
+def test_the_documented_loop_and_the_short_way_give_the_same():
+    dataset = make(seq_ordering="laplace:3", partition_epoch=2)
+    for epoch in (1, 2, 3):
+        dataset.init_seq_order(epoch=epoch)
+        documented, seq_idx = [], 0
+        while dataset.is_less_than_num_seqs(seq_idx):
+            dataset.load_seqs(seq_idx, seq_idx + 1)
+            documented.append(
+                (dataset.get_tag(seq_idx), dataset.get_data(seq_idx, "data"), dataset.get_data(seq_idx, "classes"))
+            )
+            seq_idx += 1
+        assert seq_idx == dataset.num_seqs == 15
+        short = [(seq.tag, seq["data"], seq["classes"]) for seq in dataset.epoch(epoch)]
+        assert [tag for tag, *_ in documented] == [tag for tag, *_ in short]
+        for (_, data_a, classes_a), (_, data_b, classes_b) in zip(documented, short, strict=True):
+            np.testing.assert_array_equal(data_a, data_b)
+            np.testing.assert_array_equal(classes_a, classes_b)
+
+
+def test_a_policy_object_is_the_same_as_its_text():
+    assert indices(make(seq_ordering=Laplace(num_bins=3)), 2) == indices(make(seq_ordering="laplace:3"), 2)
+
+
+def test_a_function_chooses_the_order_of_each_epoch():
+    dataset = make(seq_ordering=lambda epoch, **_: "default" if epoch == 1 else "reverse")
+    assert indices(dataset, 1) == list(range(30))
+    assert indices(dataset, 2) == list(range(29, -1, -1))
+
+
+def test_a_wrong_ordering_is_refused_when_the_dataset_is_built():
+    with pytest.raises(ConfigError, match="laplace"):
+        StaticDataset(seqs(), seq_ordering="laplce:3")
+
+
+def test_epoch_is_a_number_and_a_reader():
+    dataset = make()
+    assert dataset.epoch == 0
+    dataset.init_seq_order(epoch=4)
+    assert dataset.epoch == 4
+    assert dataset.epoch % 2 == 0
+    assert len(list(dataset.epoch(2))) == 30
+    assert dataset.epoch == 2
+    assert pickle.loads(pickle.dumps(dataset.epoch)) == 2
+
+
+@pytest.mark.parametrize("wrong", [0, -1, 1.5, True, None, "1"])
+def test_an_epoch_that_is_no_positive_number_is_refused(wrong):
+    with pytest.raises(ConfigError, match="numbered 1, 2"):
+        make().epoch(wrong)
+
+
+def test_an_iterator_over_an_older_epoch_says_that_it_is_stale():
+    dataset = make()
+    first = dataset.epoch(1)
+    next(first)
+    second = dataset.epoch(2)
+    next(second)
+    with pytest.raises(ConfigError, match="stale"):
+        next(first)
+    assert next(second).seq_idx == 1
+
+
+def test_without_an_epoch_there_are_no_sequences():
+    dataset = make()
+    assert dataset.num_seqs == 0
+    assert not dataset.is_less_than_num_seqs(0)
+    dataset.init_seq_order(epoch=1)
+    assert dataset.num_seqs == 30
+    dataset.finish_epoch()
+    assert dataset.num_seqs == 0
+    with pytest.raises(IndexError, match="init_seq_order"):
+        dataset.get_data(0, "data")
+
+
+def test_resources_come_back_with_the_next_epoch():
+    dataset = make(seq_ordering="random", cache_byte_size=-1)
+    before = indices(dataset, 1)
+    dataset.finish_epoch(free_resources=True)
+    assert indices(dataset, 1) == before
+    with dataset:
+        pass
+    assert indices(dataset, 1) == before
+
+
+def test_an_explicit_order_is_taken_as_it_is():
+    dataset = make(seq_ordering="random", partition_epoch=3, _num_shards=2)
+    dataset.init_seq_order(epoch=1, seq_order=[5, 3, 5])
+    assert [dataset.get_tag(i) for i in range(dataset.num_seqs)] == ["seq-5", "seq-3", "seq-5"]
+    dataset.init_seq_order(epoch=1, seq_list=["seq-7", "seq-0"])
+    assert list(dataset.get_current_seq_order()) == [7, 0]
+    with pytest.raises(SourceError, match="nope"):
+        dataset.init_seq_order(epoch=1, seq_list=["seq-7", "nope"])
+    with pytest.raises(ConfigError, match="30"):
+        dataset.init_seq_order(epoch=1, seq_order=[0, 30])
+    with pytest.raises(ConfigError, match="both"):
+        dataset.init_seq_order(epoch=1, seq_order=[0], seq_list=["seq-0"])
+
+
+def test_copies_have_the_options_but_no_current_order():
+    dataset = make(seq_ordering="random", partition_epoch=2, random_seed_offset=7, name="train")
+    dataset.set_sharding(2, 1)
+    expected = indices(dataset, 3)
+    for other in (copy.deepcopy(dataset), pickle.loads(pickle.dumps(dataset))):
+        assert other.name == "train"
+        assert other.epoch == 3
+        assert other.num_seqs == 0
+        assert indices(other, 3) == expected
+
+
+def test_shards_divide_a_sub_epoch():
+    whole = indices(make(seq_ordering="random", partition_epoch=2), 2)
+    shards = [
+        indices(make(seq_ordering="random", partition_epoch=2, _num_shards=3, _shard_index=s), 2) for s in range(3)
+    ]
+    assert list(itertools.chain(*shards)) == whole
+
+
+def test_a_filter_applies_before_sub_epochs_are_cut(tmp_path):
+    keep = tmp_path / "keep.txt"
+    keep.write_text("".join(f"seq-{i}\n" for i in range(0, 30, 3)) + "not-in-the-corpus\n")
+    dataset = make(seq_ordering="random", partition_epoch=3, seq_list_filter_file=keep)
+    parts = [indices(dataset, epoch) for epoch in (1, 2, 3)]
+    assert [len(part) for part in parts] == [4, 3, 3]
+    assert sorted(itertools.chain(*parts)) == list(range(0, 30, 3))
+    assert dataset.get_total_num_seqs() == 10
+    assert list(dataset.get_all_tags()) == [f"seq-{i}" for i in range(0, 30, 3)]
+    assert dataset.order_report.num_dropped_by_filter == 20
+
+
+def test_unique_tags_keep_the_first_in_the_order():
+    data = [{"data": np.full((1, 1), i, np.float32)} for i in range(6)]
+    dataset = MapDataset(
+        FromListDataset(data), tags=["a", "b", "a", "c", "b", "a"], unique_seq_tags=True, seq_ordering="reverse"
+    )
+    assert [(seq.tag, seq.corpus_idx) for seq in dataset.epoch(1)] == [("a", 5), ("b", 4), ("c", 3)]
+
+
+def test_lengths_of_a_file_are_what_is_sorted_by(tmp_path):
+    lens = tmp_path / "lens.json"
+    lens.write_text("{" + ", ".join(f'"seq-{i}": {(i * 7) % 30}' for i in range(30)) + "}")
+    assert indices(make(seq_ordering="sorted", seq_order_seq_lens_file=lens), 1) == sorted(
+        range(30), key=lambda i: i * 7 % 30
+    )
+    lens.write_text('{"seq-0": 3}')
+    with pytest.raises(SourceError, match="seq-1"):
+        make(seq_ordering="sorted", seq_order_seq_lens_file=lens).init_seq_order(epoch=1)
+
+
+def test_a_lengths_file_that_is_code_is_not_run(tmp_path):
+    proof = tmp_path / "proof"
+    lens = tmp_path / "lens.py"
+    lens.write_text(f"__import__('pathlib').Path({str(proof)!r}).touch() or {{}}")
+    with pytest.raises(HeadraceError):
+        make(seq_ordering="sorted", seq_order_seq_lens_file=lens).init_seq_order(epoch=1)
+    assert not proof.exists()
+
+
+@pytest.mark.parametrize("option", ["seq_list_filter_file", "seq_order_seq_lens_file"])
+def test_a_missing_file_is_refused_when_the_dataset_is_built(option, tmp_path):
+    with pytest.raises(SourceError, match=option):
+        make(**{option: tmp_path / "missing.txt"})
+
+
+def test_the_cache_changes_nothing_that_is_read():
+    plain = [(seq.tag, seq["data"].copy()) for seq in make(seq_ordering="random").epoch(2)]
+    for size in (-1, 1, 1000, 5000):
+        dataset = make(seq_ordering="random", cache_byte_size=size)
+        for _ in range(2):
+            for (tag, data), seq in zip(plain, dataset.epoch(2), strict=True):
+                assert seq.tag == tag
+                np.testing.assert_array_equal(seq["data"], data)
+                seq["data"][:] = -1  # a reader may write to what it got
+    assert dataset.is_cached(0, 0)
+
+
+def test_the_cache_knows_what_it_holds():
+    dataset = make(cache_byte_size=-1)
+    dataset.init_seq_order(epoch=1)
+    assert dataset.num_seqs_cached_at_start == 0
+    assert not dataset.is_cached(0, 3)
+    assert dataset.is_cached(0, 3, blocking=True)
+    dataset.load_seqs(5, 6)
+    assert dataset.num_seqs_cached_at_start == 3
+
+
+def test_a_window_joins_neighbouring_frames():
+    dataset = make(window=3)
+    dataset.init_seq_order(epoch=1)
+    plain = seqs()[4]["data"]
+    padded = np.concatenate([np.zeros((1, 2), np.float32), plain, np.zeros((1, 2), np.float32)])
+    expected = np.concatenate([padded[:-2], padded[1:-1], padded[2:]], axis=1)
+    np.testing.assert_array_equal(dataset.get_data(4, "data"), expected)
+    assert dataset.get_data_dim("data") == 6
+    assert dataset.get_data_shape("data") == [6]
+    assert dataset.get_data(4, "classes").shape == (LENGTHS[4],)
+
+
+def test_an_even_window_is_raised_by_one_and_a_negative_one_refused():
+    assert make(window=2).window == 3
+    with pytest.raises(ConfigError, match="window"):
+        make(window=-1)
+
+
+def test_frames_are_shuffled_within_groups_and_keep_their_labels():
+    plain, shuffled = make(), make(shuffle_frames_of_nseqs=4)
+    plain.init_seq_order(epoch=1)
+    shuffled.init_seq_order(epoch=1)
+    moved = False
+    for first in range(0, 30, 4):
+        group = range(first, min(first + 4, 30))
+        before = np.concatenate(
+            [np.column_stack([plain.get_data(i, "data"), plain.get_data(i, "classes")]) for i in group]
+        )
+        after = np.concatenate(
+            [np.column_stack([shuffled.get_data(i, "data"), shuffled.get_data(i, "classes")]) for i in group]
+        )
+        assert [shuffled.get_data(i, "data").shape for i in group] == [plain.get_data(i, "data").shape for i in group]
+        np.testing.assert_array_equal(np.sort(before.view("f8,f8,f8"), axis=0), np.sort(after.view("f8,f8,f8"), axis=0))
+        moved |= not np.array_equal(before, after)
+    assert moved
+
+
+def test_a_transform_may_ask_for_a_generator_that_depends_on_epoch_and_sequence_alone():
+    def add_noise(features, rng):
+        return {**features, "data": features["data"] + rng.normal(size=features["data"].shape).astype(np.float32)}
+
+    def noise(epoch, **options):
+        return {seq.corpus_idx: seq["data"].tobytes() for seq in make(transform=add_noise, **options).epoch(epoch)}
+
+    reference = noise(1)
+    assert noise(1, seq_ordering="random") == reference
+    assert noise(1, seq_ordering="reverse", cache_byte_size=-1) == reference
+    assert noise(1, _num_shards=2, _shard_index=1).items() <= reference.items()
+    assert not set(noise(2).values()) & set(reference.values())
+    assert noise(1, fixed_random_seed=3) == noise(2, fixed_random_seed=3) != reference
+
+
+def test_a_sequence_that_comes_twice_is_transformed_with_another_draw():
+    def draw(features, rng):
+        return {**features, "data": np.full_like(features["data"], rng.random())}
+
+    draws = [seq["data"][0, 0] for seq in make(transform=draw, repeat_epoch=2).epoch(1)]
+    assert len(set(draws)) == 60
+
+
+def test_lengths_are_those_of_what_a_transform_returns():
+    dataset = make(transform=lambda features: {key: value[:1] for key, value in features.items()})
+    dataset.init_seq_order(epoch=1)
+    assert dataset.get_seq_length(4)["data"] == 1
+    assert dataset.get_num_timesteps()["data"] == 30
+
+
+@pytest.mark.parametrize(
+    ("transform", "text"),
+    [
+        (lambda features: None, "NoneType"),
+        (lambda features: {"data": features["data"]}, "data keys"),
+        (lambda features: {**features, "data": features["data"].astype("float64")}, "float64"),
+        (lambda features: {**features, "data": [1, 2]}, "list"),
+    ],
+)
+def test_a_transform_that_returns_something_else_is_named_with_the_sequence(transform, text):
+    dataset = make(transform=transform)
+    with pytest.raises(TransformError, match=text) as caught:
+        next(dataset.epoch(1))
+    assert "seq-0" in str(caught.value)
+    assert "lambda" in str(caught.value)
+
+
+def test_an_empty_corpus_and_an_empty_sub_epoch_are_legal():
+    dataset = StaticDataset(seqs()[:2], partition_epoch=5, seq_ordering="sorted")
+    assert [len(list(dataset.epoch(epoch))) for epoch in range(1, 6)] == [1, 1, 0, 0, 0]
+
+
+def test_an_unknown_data_key_is_answered_with_the_nearest():
+    dataset = make()
+    dataset.init_seq_order(epoch=1)
+    for ask in (
+        lambda: dataset.get_data(0, "clases"),
+        lambda: dataset.get_data_dim("clases"),
+        lambda: next(dataset.epoch(1))["clases"],
+    ):
+        with pytest.raises(HeadraceError, match="did you mean 'classes'"):
+            ask()
+
+
+def test_progress_never_falls_and_ends_at_one():
+    dataset = make(seq_ordering="random")
+    dataset.init_seq_order(epoch=1)
+    fractions = [dataset.get_complete_frac(i) for i in range(30)]
+    assert fractions == sorted(fractions)
+    assert fractions[-1] == 1
+    with pytest.raises(IndexError):
+        dataset.get_complete_frac(30)
+
+
+def test_the_layout_is_known_without_reading():
+    dataset = make()
+    assert dataset.get_data_keys() == ["data", "classes"]
+    assert dataset.get_target_list() == ["classes"]
+    assert (dataset.get_data_dtype("data"), dataset.get_data_dtype("classes")) == ("float32", "int32")
+    assert (dataset.is_data_sparse("data"), dataset.is_data_sparse("classes")) == (False, True)
+    assert (dataset.get_data_shape("data"), dataset.get_data_shape("classes")) == ([2], [])
+    assert dataset.get_data_dim("classes") == 5
+    assert dataset.num_outputs == {"data": (2, 2), "classes": (5, 1)}
+    assert dataset.have_seqs()
+    assert "num_seqs=0" in dataset.len_info(fast=True)
+
+
+def test_what_a_dataset_does_not_offer_says_so():
+    dataset = make()
+    with pytest.raises(OptionalNotImplementedError, match="get_times"):
+        dataset.get_times(0)
+
+
+def test_a_list_without_lengths_cannot_be_sorted_and_says_which_option_to_give():
+    dataset = MapDataset(FromListDataset(seqs()), seq_ordering="sorted")
+    with pytest.raises(HeadraceError, match="length"):
+        dataset.init_seq_order(epoch=1)
+    sortable = MapDataset(FromListDataset(seqs(), sort_data_key="data"), seq_ordering="sorted")
+    assert [len(seq["data"]) for seq in sortable.epoch(1)] == sorted(LENGTHS)
+
+
+def test_a_map_dataset_may_bring_its_own_order():
+    class Own(FromListDataset):
+        def get_seq_order(self, epoch):
+            return [epoch, 0]
+
+    assert indices(MapDataset(Own(seqs())), 3) == [3, 0]
+
+
+def test_a_target_list_chooses_keys():
+    dataset = StaticDataset(seqs(), target_list=[])
+    assert dataset.get_data_keys() == ["data"]
+    with pytest.raises(ConfigError, match="missing_key"):
+        StaticDataset(seqs(), target_list=["missing_key"])
+
+
+def test_an_epoch_wide_load_is_dropped_as_reading_goes_on():
+    dataset = make()
+    dataset.init_seq_order(epoch=1)
+    dataset.load_seqs(0, 30)
+    assert len(dataset._loaded) == 30
+    dataset.load_seqs(29, 30)
+    assert list(dataset._loaded) == [29]

@@ -1,0 +1,115 @@
+"""Datasets from configs: what is accepted, and how a mistake is answered."""
+
+import numpy as np
+import pytest
+
+from headrace.datasets import DummyDataset, HDFDataset, MapDataset, StaticDataset, init_dataset
+from headrace.errors import ConfigError, SourceError
+from headrace.order import Laplace
+
+DUMMY = {"class": "DummyDataset", "input_dim": 2, "output_dim": 3, "num_seqs": 4}
+
+
+def my_ordering(epoch, **_):
+    return "reverse" if epoch == 1 else "default"
+
+
+def my_transform(features):
+    return {**features, "data": features["data"] * 2}
+
+
+class MyMap:
+    def __len__(self):
+        return 2
+
+    def __getitem__(self, i):
+        return {"data": np.full((1, 1), i, np.float32)}
+
+
+def test_a_dict_a_function_and_text_describe_the_same_dataset():
+    descriptions = [
+        DUMMY,
+        lambda: DUMMY,
+        "{'class': 'DummyDataset', 'input_dim': 2, 'output_dim': 3, 'num_seqs': 4}",
+        "DummyDataset:input_dim=2,output_dim=3,num_seqs=4",
+        {**DUMMY, "class": DummyDataset},
+        {**DUMMY, "class": "headrace.datasets:DummyDataset"},
+        init_dataset(DUMMY),
+    ]
+    for description in descriptions:
+        dataset = init_dataset(description)
+        assert isinstance(dataset, DummyDataset)
+        assert [seq.corpus_idx for seq in dataset.epoch(1)] == [0, 1, 2, 3]
+
+
+def test_the_options_of_text_are_literals_or_bare_words():
+    dataset = init_dataset(
+        "DummyDataset:input_dim=2,output_dim=3,num_seqs=4,seq_ordering=reverse,chunking=(5, 2),name='a,b'"
+    )
+    assert dataset.name == "a,b"
+    assert [seq.corpus_idx for seq in dataset.epoch(1)] == [3, 2, 1, 0]
+
+
+def test_extra_options_override_and_defaults_fill():
+    dataset = init_dataset(DUMMY, extra_kwargs={"num_seqs": 2}, default_kwargs={"seq_len": 7, "input_dim": 9})
+    assert [seq["data"].shape for seq in dataset.epoch(1)] == [(7, 2)] * 2
+
+
+def test_a_parent_gives_its_seed_and_sharding():
+    parent = StaticDataset([], random_seed_offset=5, _num_shards=2, _shard_index=1)
+    child = init_dataset({**DUMMY, "random_seed_offset": 6}, parent_dataset=parent)
+    assert (child.random_seed_offset, child.num_shards, child.shard_index) == (6, 2, 1)
+
+
+def test_callables_are_written_as_module_and_name():
+    here = __name__
+    dataset = init_dataset(
+        {**DUMMY, "seq_ordering": "tests_helper:x"} if False else {**DUMMY, "seq_ordering": my_ordering}
+    )
+    assert [seq.corpus_idx for seq in dataset.epoch(1)] == [3, 2, 1, 0]
+    config = {"class": "MapDataset", "map_dataset": f"{here}:MyMap", "transform": f"{here}:my_transform"}
+    dataset = init_dataset(config)
+    assert isinstance(dataset, MapDataset)
+    assert [float(seq["data"][0, 0]) for seq in dataset.epoch(1)] == [0, 2]
+
+
+def test_an_ordering_may_be_a_policy():
+    assert init_dataset({**DUMMY, "seq_ordering": Laplace(num_bins=2)}).num_seqs == 0
+
+
+@pytest.mark.parametrize(
+    ("config", "text"),
+    [
+        ({**DUMMY, "class": "DumyDataset"}, "did you mean 'DummyDataset'"),
+        ({"input_dim": 2}, "'class'"),
+        ({**DUMMY, "seq_orderng": "random"}, "did you mean 'seq_ordering'"),
+        ({**DUMMY, "seq_ordering": "laplace:x"}, "laplace"),
+        ({**DUMMY, "seq_ordering": "no_such.module:name"}, "no_such"),
+        ({**DUMMY, "class": "headrace.datasets:nothing"}, "nothing"),
+        ({**DUMMY, "class": "headrace.datasets:init_dataset"}, "not a sub-class"),
+        ({**DUMMY, "class": 3}, "3"),
+        ("{'class': print('run')}", "literal"),
+        ("{'class'", "literal"),
+        ("DummyDataset:input_dim", "option=value"),
+        ("DummyDataset:input_dim=f(1)", "cannot read"),
+        (" ", "empty"),
+        (7, "int"),
+        ({**DUMMY, "partition_epoch": 2, "repeat_epoch": 2}, "repeat_epoch"),
+        ({**DUMMY, "_num_shards": 2, "_shard_index": 2}, "shard_index"),
+    ],
+)
+def test_a_mistake_is_answered_with_what_is_valid(config, text, capsys):
+    with pytest.raises(ConfigError, match=text):
+        init_dataset(config)
+    assert capsys.readouterr().out == ""
+
+
+def test_other_text_is_a_list_of_hdf_files(tmp_path):
+    with pytest.raises(SourceError, match=r"missing\.hdf"):
+        init_dataset(f"{tmp_path}/missing.hdf")
+    with pytest.raises(ConfigError, match="empty list"):
+        HDFDataset(files=[])
+    with pytest.raises(ConfigError, match="use_cache_manager"):
+        HDFDataset(use_cache_manager=True)
+    with pytest.raises(ConfigError, match="add_file"):
+        HDFDataset().init_seq_order(epoch=1)

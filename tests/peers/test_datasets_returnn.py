@@ -1,0 +1,186 @@
+"""Our datasets against RETURNN's own, where it is installed: same options, same answers."""
+
+import warnings
+
+import numpy as np
+import pytest
+
+from headrace.datasets import init_dataset
+from headrace.sources import HDFWriter
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    peer_init_dataset = pytest.importorskip("returnn.datasets.basic").init_dataset
+    PeerNumbersDict = pytest.importorskip("returnn.util.basic").NumbersDict
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+ORDERINGS = [
+    "default",
+    "reverse",
+    "random",
+    "random:3",
+    "sorted",
+    "sorted_reverse",
+    "laplace:3",
+    "laplace:.5",
+    "sort_bin_shuffle:4",
+    "sort_bin_shuffle_x2:4",
+]
+
+
+@pytest.fixture(scope="module")
+def hdf_file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("hdf") / "corpus.hdf"
+    rng = np.random.default_rng(1)
+    with HDFWriter(path, labels={"classes": [f"w{i}" for i in range(7)]}) as writer:
+        for i in range(41):
+            frames = int(rng.integers(1, 30))
+            writer.append(
+                f"tag-{i:03}",
+                {
+                    "data": rng.normal(size=(frames, 3)).astype("float32"),
+                    "classes": rng.integers(0, 7, frames).astype("int32"),
+                },
+            )
+    return str(path)
+
+
+def read_all(dataset, epoch):
+    dataset.init_seq_order(epoch=epoch)
+    seqs, i = [], 0
+    while dataset.is_less_than_num_seqs(i):
+        dataset.load_seqs(i, i + 1)
+        seqs.append((dataset.get_tag(i), *(np.array(dataset.get_data(i, key)) for key in ("data", "classes"))))
+        i += 1
+    return seqs
+
+
+def same(ours, theirs):
+    assert [seq[0] for seq in ours] == [seq[0] for seq in theirs]
+    for seq, peer in zip(ours, theirs, strict=True):
+        for a, b in zip(seq[1:], peer[1:], strict=True):
+            assert a.dtype == b.dtype
+            np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("ordering", ORDERINGS)
+@pytest.mark.parametrize(
+    "extra",
+    [
+        {},
+        {"partition_epoch": 3},
+        {"random_seed_offset": 5},
+        {"fixed_random_seed": 2},
+        {"_num_shards": 3, "_shard_index": 1, "partition_epoch": 2},
+        {"repeat_epoch": 2},
+        {"window": 3},
+    ],
+)
+def test_hdf_epochs_are_equal_to_the_bit(hdf_file, ordering, extra):
+    config = {"class": "HDFDataset", "files": [hdf_file], "seq_ordering": ordering, **extra}
+    ours, theirs = init_dataset(config), peer_init_dataset({**config, "use_cache_manager": False})
+    for epoch in (1, 2, 5):
+        same(read_all(ours, epoch), read_all(theirs, epoch))
+    for key in ("data", "classes"):
+        assert ours.get_data_dim(key) == theirs.get_data_dim(key)
+        assert ours.is_data_sparse(key) == theirs.is_data_sparse(key)
+        assert ours.get_data_dtype(key) == theirs.get_data_dtype(key)
+    assert list(ours.get_data_keys()) == list(theirs.get_data_keys())
+    assert list(ours.get_all_tags()) == list(theirs.get_all_tags())
+    assert ours.get_total_num_seqs() == theirs.get_total_num_seqs()
+
+
+@pytest.mark.parametrize("chunking", ["10:5", "7", (6, 2), {"data": 5, "classes": 5}])
+@pytest.mark.parametrize("min_chunk_size", [0, 2])
+def test_chunks_are_the_same(hdf_file, chunking, min_chunk_size):
+    config = {"class": "HDFDataset", "files": [hdf_file], "chunking": chunking, "min_chunk_size": min_chunk_size}
+    ours, theirs = init_dataset(config), peer_init_dataset(config)
+    ours.init_seq_order(epoch=1)
+    theirs.init_seq_order(epoch=1)
+
+    def plain(chunks):
+        return [(i, *({k: int(n[k]) for k in ("data", "classes")} for n in (start, end))) for i, start, end in chunks]
+
+    assert plain(ours.iterate_seqs()) == plain(theirs.iterate_seqs())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"batch_size": 60},
+        {"batch_size": 100, "max_seqs": 3},
+        {"batch_size": 60, "max_pad_size": 10},
+        {"batch_size": 60, "max_seq_length": 20, "min_seq_length": 5},
+        {"batch_size": 50, "recurrent_net": False},
+        {"batch_size": 1000, "packed_batch_size": 70},
+    ],
+)
+@pytest.mark.parametrize("extra", [{}, {"chunking": "10:5"}, {"context_window": 4}])
+def test_batches_are_the_same(hdf_file, options, extra):
+    config = {"class": "HDFDataset", "files": [hdf_file], "seq_ordering": "laplace:3", **extra}
+    ours, theirs = init_dataset(config), peer_init_dataset(config)
+    found = []
+    for dataset in (ours, theirs):
+        dataset.init_seq_order(epoch=2)
+        peer_options = {
+            k: (PeerNumbersDict(v) if dataset is theirs and k == "min_seq_length" else v) for k, v in options.items()
+        }
+        generator = dataset.generate_batches(**{"recurrent_net": True, **peer_options})
+        batches = []
+        while generator.has_more():
+            (batch,) = generator.peek_next_n(1)
+            batches.append(
+                [
+                    (
+                        p.seq_idx,
+                        int(p.seq_start_frame["data"]),
+                        int(p.seq_end_frame["data"]),
+                        p.batch_slice,
+                        int(p.batch_frame_offset["data"]),
+                    )
+                    for p in batch.seqs
+                ]
+            )
+            generator.advance(1)
+        found.append(batches)
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"seq_len": 7, "input_max_value": 4}, {"input_shift": 1.0, "input_scale": 0.5}]
+)
+def test_dummy_data_are_equal(options):
+    config = {
+        "class": "DummyDataset",
+        "input_dim": 3,
+        "output_dim": 4,
+        "num_seqs": 9,
+        "seq_ordering": "random",
+        **options,
+    }
+    same(read_all(init_dataset(config), 2), read_all(peer_init_dataset(config), 2))
+
+
+def test_12ax_has_the_same_layout():
+    config = {"class": "Task12AXDataset", "num_seqs": 5}
+    ours, theirs = init_dataset(config), peer_init_dataset(config)
+    for dataset in (ours, theirs):
+        dataset.init_seq_order(epoch=1)
+        dataset.load_seqs(0, 1)
+    for key in ("data", "classes"):
+        assert ours.get_data_dim(key) == theirs.get_data_dim(key)
+        assert ours.is_data_sparse(key) == theirs.is_data_sparse(key)
+
+
+def test_static_datasets_are_equal():
+    data = [
+        {"data": np.full((i % 5 + 1, 2), i, "float32"), "classes": np.arange(i % 3 + 1, dtype="int32")}
+        for i in range(20)
+    ]
+    config = {"class": "StaticDataset", "data": data, "output_dim": {"data": (2, 2), "classes": (3, 1)}, "input_dim": 2}
+    for ordering in ORDERINGS:
+        options = {**config, "seq_ordering": ordering, "partition_epoch": 2}
+        ours, theirs = init_dataset(options), peer_init_dataset(options)
+        for epoch in (1, 2, 3):
+            same(read_all(ours, epoch), read_all(theirs, epoch))
