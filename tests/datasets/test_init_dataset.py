@@ -50,6 +50,10 @@ def test_the_options_of_text_are_literals_or_bare_words():
     assert [seq.corpus_idx for seq in dataset.epoch(1)] == [3, 2, 1, 0]
 
 
+def test_a_class_may_give_what_its_parent_needs():
+    assert init_dataset({"class": "Task12AXDataset", "num_seqs": 3}).get_total_num_seqs() == 3
+
+
 def test_extra_options_override_and_defaults_fill():
     dataset = init_dataset(DUMMY, extra_kwargs={"num_seqs": 2}, default_kwargs={"seq_len": 7, "input_dim": 9})
     assert [seq["data"].shape for seq in dataset.epoch(1)] == [(7, 2)] * 2
@@ -63,9 +67,7 @@ def test_a_parent_gives_its_seed_and_sharding():
 
 def test_callables_are_written_as_module_and_name():
     here = __name__
-    dataset = init_dataset(
-        {**DUMMY, "seq_ordering": "tests_helper:x"} if False else {**DUMMY, "seq_ordering": my_ordering}
-    )
+    dataset = init_dataset({**DUMMY, "seq_ordering": f"{here}:my_ordering"})
     assert [seq.corpus_idx for seq in dataset.epoch(1)] == [3, 2, 1, 0]
     config = {"class": "MapDataset", "map_dataset": f"{here}:MyMap", "transform": f"{here}:my_transform"}
     dataset = init_dataset(config)
@@ -82,6 +84,8 @@ def test_an_ordering_may_be_a_policy():
     [
         ({**DUMMY, "class": "DumyDataset"}, "did you mean 'DummyDataset'"),
         ({"input_dim": 2}, "'class'"),
+        ({"class": "MapDataset"}, "needs the option 'map_dataset'"),
+        ({"class": "DummyDataset", "input_dim": 2, "num_seqs": 3}, "needs the option 'output_dim'"),
         ({**DUMMY, "seq_orderng": "random"}, "did you mean 'seq_ordering'"),
         ({**DUMMY, "seq_ordering": "laplace:x"}, "laplace"),
         ({**DUMMY, "seq_ordering": "no_such.module:name"}, "no_such"),

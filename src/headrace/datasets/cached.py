@@ -340,10 +340,10 @@ class CachedDataset(Dataset):
         return self.source.tag(self._corpus_idx(seq_idx))
 
     def get_all_tags(self) -> Sequence[str]:
-        """Return the tags of the whole corpus, without those that the filter drops."""
+        """Return the tags of the whole corpus, without those that the filter drops; they may live on disk."""
         tags = self.source.index.tags
         if self.seq_list_filter_file is None:
-            return tags[:]
+            return tags
         return tags.take(np.flatnonzero(self._keep_mask()))
 
     def get_total_num_seqs(self, *, fast: bool = False) -> int:  # noqa: ARG002 (always fast but for the filter)

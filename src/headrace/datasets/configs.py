@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import importlib.util
 import inspect
 import re
 from collections.abc import Callable, Mapping
@@ -32,6 +33,7 @@ CLASSES: dict[str, type[Dataset]] = {
     "Task12AXDataset": Task12AXDataset,
 }
 _CALLABLE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+_VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _CALLABLE_OPTIONS = ("chunking", "map_dataset", "seq_ordering", "transform")
 
 DatasetConfig = Dataset | Mapping[str, Any] | str | Callable[[], Any]
@@ -140,28 +142,33 @@ def _resolve_option(name: str, value: Any) -> Any:
         try:
             return parse_seq_ordering(value)
         except ConfigError:
-            if "." not in value.partition(":")[0]:
-                raise  # a misspelt ordering, such as "laplace:x", not a module
+            if importlib.util.find_spec(value.partition(":")[0].partition(".")[0]) is None:
+                raise  # a misspelt ordering, such as "laplce:x", not a module
     return resolve_callable(value)
 
 
 def _check_options(cls: type[Dataset], options: Mapping[str, Any]) -> None:
-    """Refuse options that no constructor of the class's ancestry takes."""
+    """Refuse options that no constructor of the class's ancestry takes, and name one that its own constructor needs."""
     valid: set[str] = set()
-    for ancestor in cls.__mro__:
-        if "__init__" not in vars(ancestor) or ancestor is object:
-            continue
-        parameters = inspect.signature(vars(ancestor)["__init__"]).parameters.values()
-        valid |= {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+    constructors = [vars(ancestor)["__init__"] for ancestor in cls.__mro__[:-1] if "__init__" in vars(ancestor)]
+    for constructor in constructors:
+        parameters = list(inspect.signature(constructor).parameters.values())[1:]
+        valid |= {p.name for p in parameters if p.kind not in _VARIADIC}
         if not any(p.kind is p.VAR_KEYWORD for p in parameters):
             break
     unknown = [str(name) for name in options if name not in valid]
     if unknown:
-        names = {name for name in valid if not name.startswith("_") and name != "self"}
+        names = {name for name in valid if not name.startswith("_")}
         raise ConfigError(
             f"{cls.__name__} has no option {unknown[0]!r}",
             where=f"dataset config with the keys {sorted(map(str, options))}",
             fix=did_you_mean(unknown[0], names),
+        )
+    own = list(inspect.signature(constructors[0]).parameters.values())[1:]
+    missing = [p.name for p in own if p.default is p.empty and p.kind not in _VARIADIC and p.name not in options]
+    if missing:
+        raise ConfigError(
+            f"{cls.__name__} needs the option {missing[0]!r}", where=f"dataset config with the keys {sorted(options)}"
         )
 
 

@@ -58,8 +58,7 @@ class HDFSource(Source):
     Args:
         files: One path, or several.
         index: `"auto"` keeps the index of a large corpus in the cache folder and finds it there the next time; `None`
-            always gathers it from the files, in memory; a path opens the index in that file, or makes it there if
-            there is none.
+            always gathers it from the files, in memory; a path opens the index that `headrace index` wrote there.
 
     Raises:
         SourceError: A file is missing, torn, not of the documented layout, or disagrees with another; or the given

@@ -1,0 +1,94 @@
+# Every target makes what it needs: a machine with Python >= 3.11, make and a package index is enough.
+# A stamp inside a virtual environment says what is installed there; it is written last, so an interrupted install leaves none.
+
+PYTHON ?= python3
+# The requirement of PyTorch for test-all and bench, e.g. TORCH=torch==2.13.0
+TORCH ?= torch
+
+VENV := .venv
+VENV_ALL := .venv-all
+BIN := $(VENV)/bin
+BIN_ALL := $(VENV_ALL)/bin
+# One stamp for each requirement of PyTorch; its checksum, because a requirement may hold characters such as < and *
+STAMP_ALL := $(VENV_ALL)/.installed-all-$(shell printf %s '$(TORCH)' | cksum | cut -d ' ' -f 1)
+PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
+
+.PHONY: help demo test test-all check lint types imports examples docs bench clean
+.DEFAULT_GOAL := help
+
+help:
+	@echo "make demo      convert the spoken numbers to HDF5 and run epochs over them"
+	@echo "make test      run the tests without optional packages (no torch)"
+	@echo "make test-all  run every test, with torch (TORCH=torch==2.13.0 pins it) and the peers"
+	@echo "make check     lint, types, import rules, the examples in the docs, the docs themselves"
+	@echo "make bench     run the benchmarks against the peers"
+	@echo "make clean     remove the virtual environments, caches and build outputs"
+
+demo: $(VENV)/.installed-core
+	@$(BIN)/headrace demo
+
+test: $(VENV)/.installed-test
+	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+test-all: $(STAMP_ALL)
+	@$(BIN_ALL)/python -m pytest $(PYTEST_ARGS)
+
+check: lint types imports examples docs
+
+lint: $(VENV)/.installed-dev
+	@echo "== lint"
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+types: $(VENV)/.installed-dev
+	@echo "== types"
+	@$(BIN)/mypy
+
+imports: $(VENV)/.installed-dev
+	@echo "== import rules"
+	@$(BIN)/lint-imports
+
+examples: $(VENV)/.installed-dev
+	@echo "== examples in README.md, docs/ and docstrings"
+	@PYTHONPATH=docs $(BIN)/python -m pytest -q -p run_examples --doctest-modules README.md docs/*.md src
+
+docs: $(VENV)/.installed-dev
+	@echo "== docs"
+	@site=$$(mktemp -d) && trap 'rm -rf "$$site"' EXIT && $(BIN)/mkdocs build --quiet --strict --site-dir "$$site"
+
+bench: $(STAMP_ALL)
+	@set -e; for script in benchmarks/*.py; do echo "== $$script"; $(BIN_ALL)/python "$$script"; done
+
+clean:
+	rm -rf $(VENV) $(VENV_ALL) build dist site demo_out .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find src tests docs benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# --- virtual environments ---
+
+# $(call make_venv,FOLDER): refuse an old Python; start from nothing unless an earlier install was complete, then drop its stamps.
+define make_venv
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(v < (3, 11) and "Headrace needs Python >= 3.11, but $(PYTHON) is %d.%d: make PYTHON=python3.12 ..." % v)'
+	@if ls $(1)/.installed-* >/dev/null 2>&1; then rm -f $(1)/.installed-*; else echo "== making $(1)"; $(PYTHON) -m venv --clear $(1); fi
+endef
+
+$(VENV)/.installed-core: pyproject.toml
+	$(call make_venv,$(VENV))
+	@echo "== installing Headrace into $(VENV)"
+	@$(BIN)/python $(PIP_INSTALL) --editable '.[audio]'
+	@touch $@
+
+$(VENV)/.installed-test: $(VENV)/.installed-core
+	@echo "== installing what the tests need into $(VENV)"
+	@$(BIN)/python $(PIP_INSTALL) --editable '.[audio,test]'
+	@touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed-test
+	@echo "== installing what the checks need into $(VENV)"
+	@$(BIN)/python $(PIP_INSTALL) --editable '.[audio,test,dev]'
+	@touch $@
+
+$(STAMP_ALL): pyproject.toml
+	$(call make_venv,$(VENV_ALL))
+	@echo "== installing Headrace, $(TORCH) and the peers into $(VENV_ALL) (minutes, for a large torch)"
+	@$(BIN_ALL)/python $(PIP_INSTALL) --editable '.[audio,test,bench]' '$(TORCH)'
+	@touch $@

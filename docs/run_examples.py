@@ -1,0 +1,81 @@
+"""A pytest plugin that executes the examples of README.md and docs/*.md, for `make examples`.
+
+Each document runs in a folder of its own that holds `a.hdf` and `b.hdf`, two small corpora, and `data/`. A `python`
+block is executed. The `$ headrace` commands of a `console` block are run, and what they print is compared (`...` stands
+for any text). Other blocks are not looked at.
+"""
+
+from __future__ import annotations
+
+import doctest
+import os
+import shlex
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sybil import Example, Sybil
+from sybil.parsers.markdown import CodeBlockParser, PythonCodeBlockParser, SkipParser
+from typer.testing import CliRunner
+
+from headrace.cli.app import app
+from headrace.sources import HDFWriter
+
+_ROOT = Path(__file__).parents[1]
+_FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+
+
+def _write_corpus(path: str, name: str, num_seqs: int) -> None:
+    rng = np.random.RandomState(num_seqs)  # frozen for all versions of NumPy, so that the docs can show digests
+    labels = {"classes": [str(number) for number in range(10)]}
+    with HDFWriter(path, labels=labels) as writer:
+        for number in range(num_seqs):
+            frames = int(rng.randint(20, 120))
+            features = rng.standard_normal((frames, 40)).astype(np.float32)
+            classes = rng.randint(0, 10, size=frames // 4).astype(np.int32)
+            writer.append(f"{name}/{number:03d}", {"data": features, "classes": classes})
+
+
+def _setup(namespace: dict[str, Any]) -> None:
+    namespace["_folder"] = folder = tempfile.mkdtemp(prefix="headrace-docs-")
+    os.chdir(folder)
+    os.environ["HEADRACE_CACHE"] = os.path.join(folder, ".cache")
+    Path("data").symlink_to(_ROOT / "data")
+    _write_corpus("a.hdf", "a", 60)
+    _write_corpus("b.hdf", "b", 40)
+
+
+def _teardown(namespace: dict[str, Any]) -> None:
+    os.chdir(_ROOT)
+    del os.environ["HEADRACE_CACHE"]
+    shutil.rmtree(namespace["_folder"])
+
+
+def _run_console(example: Example) -> str | None:
+    """Run each `$ headrace` command of a block; return a report if one prints something else, or fails."""
+    for part in str(example.parsed).split("$ ")[1:]:
+        command, _, expected = part.partition("\n")
+        name, *arguments = shlex.split(command)
+        if name != "headrace":
+            continue
+        result = CliRunner().invoke(app, arguments, env={"COLUMNS": "80"}, catch_exceptions=False)
+        should_fail = expected.startswith("error: ")
+        is_same = doctest.OutputChecker().check_output(expected, result.output, _FLAGS)
+        if not is_same or should_fail == (result.exit_code == 0):
+            return f"`{command}` exited with {result.exit_code}; expected:\n{expected}\ngot:\n{result.output}"
+    return None
+
+
+pytest_collect_file = Sybil(
+    parsers=[
+        PythonCodeBlockParser(doctest_optionflags=_FLAGS),
+        CodeBlockParser(language="console", evaluator=_run_console),
+        SkipParser(),
+    ],
+    path=str(_ROOT),
+    patterns=["README.md", "docs/*.md"],
+    setup=_setup,
+    teardown=_teardown,
+).pytest()

@@ -1,0 +1,222 @@
+"""Config files: from a path to a `Job`, which is a dataset and the epochs to run.
+
+TOML, JSON and Python literals are data: nothing in them is executed (a callable that they name as "module:function" is
+imported by `init_dataset`), and a relative file name is relative to the config's folder. A `.py` config is the user's
+own program, and is run as one.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import runpy
+import sys
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headrace.datasets import Dataset
+from headrace.errors import ConfigError, did_you_mean
+
+JOB_KEYS = ("dataset", "train", "epochs")
+PATH_OPTIONS = frozenset({"files", "manifest", "root", "index", "seq_list_filter_file", "seq_order_seq_lens_file"})
+
+_NOT_PATHS = frozenset({"auto"})  # words with a meaning of their own among the values of PATH_OPTIONS
+_EPOCHS = re.compile(r"(\d+)(?:\.\.(\d+))?")
+_HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
+_PARSE_ERRORS = (ValueError, SyntaxError, TypeError, RecursionError, MemoryError)  # what the three parsers raise
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a config describes.
+
+    Attributes:
+        dataset: Options for `init_dataset`, or a dataset that a `.py` config made.
+        epochs: The epochs to run.
+    """
+
+    dataset: Mapping[str, Any] | Dataset
+    epochs: range = range(1, 2)
+
+
+def load_job(path: Path, settings: Iterable[str] = ()) -> Job:
+    """Read a config file.
+
+    Args:
+        path: `.toml`, `.json` or `.py`; any other name holds one Python literal.
+        settings: "key=value" texts that override options of the dataset, see `apply_setting`.
+
+    Raises:
+        ConfigError: The file cannot be read or understood, or has an unknown key.
+    """
+    if not path.is_file():
+        raise ConfigError("no such config file", where=str(path))
+    folder = path.resolve().parent
+    if path.suffix == ".py":
+        job = _job_of(_run_program(path, folder), str(path), strict=False)
+    else:
+        # For "module:function". Last on the path, so that a file beside the config cannot shadow an installed module.
+        _extend_import_path(folder, front=False)
+        job = _job_of(_resolve_paths(_parse(path), folder), str(path), strict=True)
+    settings = list(settings)
+    if not settings:
+        return job
+    if not isinstance(job.dataset, Mapping):
+        raise ConfigError(
+            f"--set cannot change a {type(job.dataset).__name__} that is built already",
+            where=str(path),
+            fix="let the program define `dataset` as a dict of options, or a function that returns one",
+        )
+    options = dict(job.dataset)
+    for setting in settings:
+        apply_setting(options, setting)
+    return Job(options, job.epochs)
+
+
+def parse_epochs(value: object, where: str) -> range:
+    """Return the epochs of `3` or "3" (epochs 1, 2, 3) or "2..4" (epochs 2, 3, 4).
+
+    Raises:
+        ConfigError: It is none of these, or names no epoch.
+    """
+    text = str(value) if isinstance(value, (int, str)) and not isinstance(value, bool) else ""
+    match = _EPOCHS.fullmatch(text.strip())
+    if match:
+        first, last = (1, int(match[1])) if match[2] is None else (int(match[1]), int(match[2]))
+        if 1 <= first <= last:
+            return range(first, last + 1)
+    raise ConfigError(
+        f"epochs = {value!r} names no epochs",
+        where=where,
+        fix='write 3 for epochs 1, 2, 3, or "2..4" for those; the first epoch is 1',
+    )
+
+
+def apply_setting(options: dict[str, Any], setting: str) -> None:
+    """Override one option of a dataset by "key=value".
+
+    The value is read as JSON or as a Python literal if it is one, else it is a text. "dataset.key" reaches into a
+    nested dict. A relative file name is relative to the current folder.
+
+    Raises:
+        ConfigError: It has no "=", or the path leads through something that is not a dict.
+    """
+    where = f"--set {setting}"
+    key, equals, text = setting.partition("=")
+    if not equals or not key:
+        raise ConfigError("expected key=value", where=where, fix="for example --set seq_ordering=random")
+    *parents, last = key.split(".")
+    for parent in parents:
+        child = options.get(parent)
+        if not isinstance(child, Mapping):
+            raise ConfigError(f"{parent!r} is not a dict of options", where=where, fix=did_you_mean(parent, options))
+        options[parent] = dict(child)
+        options = options[parent]
+    options.update(_resolve_paths({last: _parse_value(text)}, Path.cwd()))
+
+
+def _parse(path: Path) -> Any:
+    content = path.read_bytes()
+    if content.startswith(_HDF5_MAGIC):
+        raise ConfigError(
+            "this is an HDF5 file, not a config",
+            where=str(path),
+            fix='see `headrace inspect`, or write a config such as {"class": "HDFDataset", "files": ["a.hdf"]}',
+        )
+    try:
+        text = content.decode()
+        if path.suffix == ".toml":
+            return tomllib.loads(text)
+        if path.suffix == ".json":
+            return json.loads(text)
+        return ast.literal_eval(text.strip())
+    except _PARSE_ERRORS as error:
+        form = {".toml": "TOML", ".json": "JSON"}.get(path.suffix, "a Python literal")
+        raise ConfigError(
+            f"not {form}: {error}",
+            where=str(path),
+            fix="the name tells the form: .toml, .json, .py, else one Python literal",
+        ) from error
+
+
+def _parse_value(text: str) -> Any:
+    for parse in (json.loads, ast.literal_eval):
+        try:
+            return parse(text)
+        except _PARSE_ERRORS:
+            continue
+    return text
+
+
+def _run_program(path: Path, folder: Path) -> dict[str, Any]:
+    _extend_import_path(folder, front=True)
+    try:
+        return runpy.run_path(str(path))
+    except SyntaxError as error:
+        raise ConfigError(f"not Python: {error.msg}", where=f"{error.filename}, line {error.lineno}") from error
+
+
+def _extend_import_path(folder: Path, *, front: bool) -> None:
+    if str(folder) not in sys.path:
+        sys.path.insert(0 if front else len(sys.path), str(folder))
+
+
+def _job_of(content: Any, where: str, *, strict: bool) -> Job:
+    """Find the dataset among the top-level names; `strict` refuses unknown ones (a program may define more)."""
+    if not isinstance(content, Mapping):
+        raise ConfigError(f"expected a dict of options, got a {type(content).__name__}", where=where)
+    if strict and "class" in content:
+        dataset = {key: value for key, value in content.items() if key != "epochs"}
+        return Job(dataset, parse_epochs(content["epochs"], where)) if "epochs" in content else Job(dataset)
+    unknown = [str(key) for key in content if key not in JOB_KEYS]
+    if strict and unknown:
+        fix = did_you_mean(unknown[0], (*JOB_KEYS, "class"))
+        raise ConfigError(f"unknown key {unknown[0]!r}", where=where, fix=fix)
+    found = [name for name in ("dataset", "train") if name in content]
+    if len(found) != 1:
+        what = "both `dataset` and `train` are defined" if found else "neither `dataset` nor `train` is defined"
+        raise ConfigError(what, where=where, fix="define one of them: options with a `class`")
+    dataset = content[found[0]]
+    if not strict and callable(dataset):
+        dataset = dataset()
+    if not isinstance(dataset, (Mapping, Dataset)):
+        kind = type(dataset).__name__
+        raise ConfigError(f"`{found[0]}` is a {kind}, not a dict of options or a Dataset", where=where)
+    if "epochs" in content:
+        return Job(dataset, parse_epochs(content["epochs"], where))
+    return Job(dataset)
+
+
+def _resolve_paths(value: Any, folder: Path) -> Any:
+    """Return a copy in which the file names that PATH_OPTIONS hold, at any depth, are joined to `folder`."""
+    if isinstance(value, Mapping):
+        return {option: _resolve_option(option, item, folder) for option, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(_resolve_paths(item, folder) for item in value)
+    return value
+
+
+def _resolve_option(option: str, value: Any, folder: Path) -> Any:
+    if option not in PATH_OPTIONS:
+        return _resolve_paths(value, folder)
+
+    def join(text: str) -> str:
+        return text if text in _NOT_PATHS else os.path.join(folder, os.path.expanduser(text))
+
+    return _map_texts(value, join)
+
+
+def _map_texts(value: Any, change: Callable[[str], str]) -> Any:
+    """Return a copy of a nested tree in which each text is changed."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {key: _map_texts(item, change) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(_map_texts(item, change) for item in value)
+    return value

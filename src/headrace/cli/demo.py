@@ -1,0 +1,128 @@
+"""`headrace demo`: the main job on real recordings, from audio to epochs, with what a newcomer wants to see."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+from rich.console import Console
+
+from headrace.datasets import HDFDataset
+from headrace.errors import ConfigError, InternalError
+from headrace.sources import AudioSource
+from headrace.version import __version__
+
+from .console import bold, open_messages, open_output, shorten
+from .convert import describe_layout, write_corpus
+from .drawing import draw_sparkline, format_bytes, format_count, format_seconds
+from .report import describe_rate
+from .tally import EpochTally, derive_stream_digest, sum_tallies
+
+PARTITION_EPOCH = 2
+SEQ_ORDERING = "laplace:.20"
+
+
+@dataclass
+class _Epoch:
+    """What one epoch delivered, in order."""
+
+    tally: EpochTally
+    tags: list[str] = field(default_factory=list)
+    lengths: list[int] = field(default_factory=list)
+
+
+def demo(
+    corpus: Annotated[Path, typer.Option(help="Folder with manifest.jsonl.")] = Path("data/spoken_numbers"),
+    output: Annotated[Path, typer.Option(help="Folder for the HDF5 file.")] = Path("demo_out"),
+    epochs: Annotated[int, typer.Option(min=1, help="How many epochs; two are one pass over the corpus.")] = 4,
+) -> None:
+    """Convert recorded words to HDF5, run epochs over them, and check what came."""
+    manifest = corpus / "manifest.jsonl"
+    if not manifest.is_file():
+        raise ConfigError(
+            "the corpus of the demo is not here",
+            where=str(manifest.absolute()),
+            fix="run it in the root of a clone of Headrace, or pass --corpus FOLDER with a manifest.jsonl in it",
+        )
+    screen = open_output()
+    screen.print(bold(f"Headrace {__version__}: from recordings to epochs"))
+    hdf = _convert(screen, corpus, output)
+    with HDFDataset(files=[hdf], seq_ordering=SEQ_ORDERING, partition_epoch=PARTITION_EPOCH) as dataset:
+        screen.print()
+        screen.print(bold("2. Epochs:"), f"seq_ordering={SEQ_ORDERING}, partition_epoch={PARTITION_EPOCH}")
+        first = [_read(dataset, epoch) for epoch in range(1, epochs + 1)]
+        for epoch in first:
+            _print_epoch(screen, epoch)
+        screen.print("  The lines are the lengths in order: bins of 20, sorted up and down in turn.")
+        again = [_read(dataset, epoch) for epoch in range(1, epochs + 1)]
+        screen.print()
+        screen.print(bold("3. Checks:"), "two epochs are one pass, and the stream is the same each time")
+        _check_exactly_once(screen, first, sorted(dataset.get_all_tags()))
+    _check_same_stream(screen, first, again)
+    screen.print()
+    screen.print(f"Next: headrace inspect {hdf}")
+
+
+def _convert(screen: Console, corpus: Path, output: Path) -> Path:
+    source = AudioSource(corpus / "manifest.jsonl", features="log_mel", targets={"classes": "word"})
+    output.mkdir(parents=True, exist_ok=True)
+    hdf = output / f"{corpus.resolve().name}.hdf"
+    screen.print()
+    screen.print(bold("1. Audio to HDF5:"), f"{corpus} -> {hdf}")
+    start = time.perf_counter()
+    write_corpus(source, hdf, open_messages())
+    took = format_seconds(time.perf_counter() - start)
+    screen.print(f"  {format_count(len(source))} sequences, {format_bytes(hdf.stat().st_size)}, in {took}")
+    screen.print(f"  {describe_layout(source)}")
+    return hdf
+
+
+def _read(dataset: HDFDataset, number: int) -> _Epoch:
+    epoch = _Epoch(EpochTally(number))
+    start = time.perf_counter()
+    for seq in dataset.epoch(number):
+        epoch.tally.add(seq)
+        epoch.tags.append(seq.tag)
+        epoch.lengths.append(len(seq["data"]))
+    epoch.tally.seconds = time.perf_counter() - start
+    return epoch
+
+
+def _print_epoch(screen: Console, epoch: _Epoch) -> None:
+    width = min(screen.width, 80)
+    line = f"  epoch {epoch.tally.epoch}: {len(epoch.tags)} sequences, {format_count(sum(epoch.lengths))} frames:"
+    for tag, length in zip(epoch.tags, epoch.lengths, strict=True):
+        word = f" {shorten(tag, 16)} ({length}),"
+        if len(line) + len(word) + 2 > width:
+            line += " …"
+            break
+        line += word
+    screen.print(line.removesuffix(","))
+    screen.print(f"    {draw_sparkline(np.array(epoch.lengths), width - 4)}")
+
+
+def _check_exactly_once(screen: Console, epochs: list[_Epoch], tags: list[str]) -> None:
+    for start in range(0, len(epochs) - PARTITION_EPOCH + 1, PARTITION_EPOCH):
+        parts = epochs[start : start + PARTITION_EPOCH]
+        came = sorted(tag for epoch in parts for tag in epoch.tags)
+        name = " + ".join(str(epoch.tally.epoch) for epoch in parts)
+        if came != tags:
+            wrong = (Counter(came) - Counter(tags)) + (Counter(tags) - Counter(came))
+            raise InternalError(
+                f"epochs {name} are not the whole corpus: {sorted(wrong)[:5]} came too often or not at all"
+            )
+        screen.print(f"  epochs {name}: {format_count(len(came))} sequences, the whole corpus, each exactly once")
+
+
+def _check_same_stream(screen: Console, first: list[_Epoch], again: list[_Epoch]) -> None:
+    digests = [derive_stream_digest([epoch.tally for epoch in run]) for run in (first, again)]
+    if digests[0] != digests[1]:
+        raise InternalError(f"two runs of the same epochs differ: stream digests {digests[0]} and {digests[1]}")
+    screen.print(f"  stream digest, first run   {digests[0]}")
+    screen.print(f"  stream digest, second run  {digests[1]}, equal to the bit")
+    screen.print(f"  {describe_rate(sum_tallies([epoch.tally for epoch in again]))}")

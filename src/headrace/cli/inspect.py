@@ -1,0 +1,180 @@
+"""`headrace inspect`: what HDF5 files, manifests and index files hold, without reading a sequence."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from numpy.typing import NDArray
+from rich.console import Console
+
+from headrace.errors import ConfigError
+from headrace.index import CorpusIndex
+from headrace.sources import AudioSource, HDFSource, Source
+from headrace.specs import DataSpec
+
+from .console import bold, open_output, print_json, shorten
+from .drawing import QUANTILES, draw_histogram, format_bytes, format_count, plan_bins, quantiles_of
+from .report import describe_key
+
+INDEX_SUFFIX = ".hrindex"
+MANIFEST_SUFFIXES = (".jsonl", ".json")
+_NUM_SHOWN = 5  # tags and labels: enough to recognize a corpus
+
+
+@dataclass(frozen=True)
+class _Corpus:
+    """What is known of a corpus without reading it.
+
+    Attributes:
+        kind: "HDF5", "manifest" or "index".
+        paths: The files that were named.
+        index: Tags and lengths.
+        specs: Data key -> layout; empty for an index that does not say.
+        labels: Data key -> class labels, for those that have some.
+    """
+
+    kind: str
+    paths: Sequence[Path]
+    index: CorpusIndex
+    specs: Mapping[str, DataSpec]
+    labels: Mapping[str, Sequence[str]]
+
+
+def inspect(
+    files: Annotated[list[Path], typer.Argument(help="HDF5 files (one corpus), manifests, index files.")],
+    sample_rate: Annotated[
+        int | None, typer.Option(min=1, help="For manifests with recordings of different rates: lengths at this one.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, nothing else.")] = False,
+) -> None:
+    """Show what files hold: keys, dtypes, shapes, labels, how many sequences, and how long they are."""
+    reports = [_describe(corpus) for corpus in _open_corpora(files, sample_rate)]
+    if as_json:
+        print_json({"corpora": reports})
+        return
+    output = open_output()
+    for number, report in enumerate(reports):
+        if number:
+            output.print()
+        _print_report(output, report)
+
+
+def _open_corpora(files: list[Path], sample_rate: int | None) -> list[_Corpus]:
+    for path in files:
+        if not path.is_file():
+            raise ConfigError("no such file", where=str(path))
+    indices = [path for path in files if path.suffix == INDEX_SUFFIX]
+    manifests = [path for path in files if path.suffix in MANIFEST_SUFFIXES]
+    hdf = [path for path in files if path not in indices and path not in manifests]
+    corpora = []
+    if hdf:
+        corpora.append(_corpus_of(HDFSource(hdf, index=None), "HDF5", hdf))
+    corpora += [_corpus_of(AudioSource(path, sample_rate=sample_rate), "manifest", [path]) for path in manifests]
+    for path in indices:
+        # Looking at an index must work where the files it describes are not.
+        index = CorpusIndex.open(str(path), check_files=False)
+        specs = {key: DataSpec.from_json(spec) for key, spec in index.meta.get("specs", {}).items()}
+        corpora.append(_Corpus("index", [path], index, specs, index.meta.get("labels", {})))
+    return corpora
+
+
+def _corpus_of(source: Source, kind: str, paths: Sequence[Path]) -> _Corpus:
+    corpus = _Corpus(kind, paths, source.index, source.specs, source.labels)
+    source.close()
+    return corpus
+
+
+def _describe(corpus: _Corpus) -> dict[str, Any]:
+    index = corpus.index
+    return {
+        "kind": corpus.kind,
+        "files": [{"path": str(path), "bytes": os.path.getsize(path)} for path in corpus.paths],
+        "num_seqs": index.num_seqs,
+        "num_duplicate_tags": index.num_duplicates,
+        "first_tags": list(index.tags[:_NUM_SHOWN]),
+        "digest": index.digest,
+        "keys": {key: _describe_data_key(corpus, key) for key in (corpus.specs or index.data_keys)},
+    }
+
+
+def _describe_data_key(corpus: _Corpus, key: str) -> dict[str, Any]:
+    described: dict[str, Any] = {}
+    spec = corpus.specs.get(key)
+    if spec is not None:
+        described.update(spec.to_json())
+    labels = corpus.labels.get(key)
+    if labels:
+        described["num_labels"] = len(labels)
+        described["first_labels"] = [str(label) for label in labels[:_NUM_SHOWN]]
+    if corpus.index.has_lengths(key):
+        described["lengths"] = _describe_lengths(np.asarray(corpus.index.lengths(key)))
+    return described
+
+
+def _describe_lengths(lengths: NDArray[Any]) -> dict[str, Any]:
+    described: dict[str, Any] = {"frames": int(lengths.sum(dtype=np.int64))}
+    if len(lengths):
+        edges = plan_bins(int(lengths.min()), int(lengths.max()), max_bins=12)
+        described.update(
+            mean=round(float(lengths.mean()), 3),
+            quantiles=dict(zip(map(str, QUANTILES), quantiles_of(lengths), strict=True)),
+            histogram={"edges": edges.tolist(), "counts": np.histogram(lengths, bins=edges)[0].tolist()},
+        )
+    return described
+
+
+def _print_report(output: Console, report: dict[str, Any]) -> None:
+    total_bytes = sum(file["bytes"] for file in report["files"])
+    num_files = len(report["files"])
+    name = report["files"][0]["path"] if num_files == 1 else f"{num_files} files"
+    count = format_count(report["num_seqs"])
+    output.print(bold(name), f"({report['kind']}, {format_bytes(total_bytes)}): {count} sequences")
+    if num_files > 1:
+        for file in report["files"]:
+            output.print(f"  {file['path']}  {format_bytes(file['bytes'])}")
+    tags = [shorten(tag, 24) for tag in report["first_tags"]]
+    output.print(f"  tags    {', '.join(tags)}{', …' if report['num_seqs'] > len(tags) else ''}")
+    if report["num_duplicate_tags"]:
+        output.print(f"          {format_count(report['num_duplicate_tags'])} sequences have the tag of an earlier one")
+    output.print(f"  digest  {report['digest']}")
+    shown: dict[str, str] = {}
+    for key, described in report["keys"].items():
+        _print_data_key(output, key, described, shown)
+
+
+def _print_data_key(output: Console, key: str, described: dict[str, Any], shown: dict[str, str]) -> None:
+    """Print one data key; `shown` maps lengths that were printed already to their data key."""
+    output.print()
+    title = describe_key(key, described) if "dtype" in described else key
+    output.print(bold(title))
+    if "first_labels" in described:
+        more = ", …" if described["num_labels"] > len(described["first_labels"]) else ""
+        output.print(f"  labels  {', '.join(shorten(label, 24) for label in described['first_labels'])}{more}")
+    lengths = described.get("lengths")
+    if lengths is None:
+        output.print("  lengths unknown without reading the sequences")
+        return
+    frames = f"  frames  {format_count(lengths['frames'])}"
+    if "quantiles" not in lengths:
+        output.print(frames)
+        return
+    values = list(lengths["quantiles"].values())
+    if values[0] == values[-1]:
+        output.print(f"{frames}, {format_count(values[0])} in each sequence")
+        return
+    output.print(f"{frames}, {lengths['mean']:,.1f} a sequence")
+    names = ("min", "5 %", "25 %", "50 %", "75 %", "95 %", "max")
+    output.print("  length  " + "   ".join(f"{name} {value:,}" for name, value in zip(names, values, strict=True)))
+    same = shown.setdefault(str(lengths), key)
+    if same != key:
+        output.print(f"          distributed as in {same}")
+        return
+    edges, counts = (np.array(lengths["histogram"][name]) for name in ("edges", "counts"))
+    for line in draw_histogram(edges, counts, output.width - 4):
+        output.print(f"    {line}")

@@ -1,0 +1,98 @@
+"""`headrace run`: read epochs of a corpus, and tell what came and how fast."""
+
+from __future__ import annotations
+
+import math
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from headrace.datasets import Dataset, init_dataset
+from headrace.errors import ConfigError
+
+from .configs import Job, load_job, parse_epochs
+from .console import open_messages, open_output, print_json
+from .drawing import format_count
+from .progress import open_reporter
+from .report import describe_dataset, print_epoch, print_layout, print_total
+from .tally import EpochTally, derive_stream_digest, sum_tallies
+
+
+def run(
+    config: Annotated[Path, typer.Argument(help="TOML, JSON, a Python literal, or a .py program.", show_default=False)],
+    epochs: Annotated[
+        str | None, typer.Option(metavar="N|A..B", help="3 for 1, 2, 3; 2..4 for those. Default: the config's, or 1.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override an option of the dataset.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Stop each epoch after this many sequences.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, nothing else.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, and only the total.")] = False,
+) -> None:
+    """Read epochs of a corpus in order; tell what came, how fast, and a digest of the stream."""
+    job = load_job(config, settings or ())
+    numbers = job.epochs if epochs is None else parse_epochs(epochs, "--epochs")
+    output, messages = open_output(), open_messages()
+    tallies: list[EpochTally] = []
+    with _open_dataset(job, config) as dataset:
+        layout = describe_dataset(dataset)
+        if not as_json and not quiet:
+            print_layout(output, layout)
+        for epoch in numbers:
+            tallies.append(read_epoch(dataset, epoch, messages, limit=limit, quiet=quiet))
+            if not as_json and not quiet:
+                print_epoch(output, tallies[-1])
+    if not as_json:
+        print_total(output, tallies)
+        return
+    print_json(
+        {
+            "config": str(config),
+            "dataset": layout,
+            "epochs": [tally.to_json() for tally in tallies],
+            "total": sum_tallies(tallies).rates_to_json(),
+            "digest": derive_stream_digest(tallies),
+        }
+    )
+
+
+def _open_dataset(job: Job, config: Path) -> Dataset:
+    try:
+        return init_dataset(job.dataset)
+    except ConfigError as error:
+        error.add_note(f"config: {config}")
+        raise
+
+
+def read_epoch(
+    dataset: Dataset, epoch: int, messages: Console, *, limit: int | None = None, quiet: bool = False
+) -> EpochTally:
+    """Read one epoch to its end, or its first `limit` sequences, with progress on `messages` unless `quiet`.
+
+    Raises:
+        KeyboardInterrupt: With a note that says how far the run came.
+    """
+    tally = EpochTally(epoch)
+    start = time.perf_counter()
+    try:
+        seqs = dataset.epoch(epoch)
+        with open_reporter(messages, f"epoch {epoch}", _expected_seqs(dataset, limit), quiet=quiet) as reporter:
+            for seq in seqs:
+                tally.add(seq)
+                reporter.update(tally.num_seqs, tally.num_bytes)
+                if tally.num_seqs == limit:
+                    break
+    except KeyboardInterrupt as interrupt:
+        interrupt.add_note(f"in epoch {epoch} after {format_count(tally.num_seqs)} sequences")
+        raise
+    tally.seconds = time.perf_counter() - start
+    return tally
+
+
+def _expected_seqs(dataset: Dataset, limit: int | None) -> int | None:
+    known = [count for count in (dataset.estimated_num_seqs, limit) if count is not None and math.isfinite(count)]
+    return min(known, default=None)

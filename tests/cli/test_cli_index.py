@@ -1,0 +1,109 @@
+"""`headrace index`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from headrace.index import CorpusIndex
+
+Invoke = Callable[..., Any]
+
+
+def index_json(invoke: Invoke, *arguments: object) -> dict[str, Any]:
+    result = invoke("index", *arguments, "--json")
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def test_an_index_is_written_where_it_is_asked_for_and_left_alone_while_it_is_fresh(
+    invoke: Invoke, hdf: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "a.hrindex"
+    report = index_json(invoke, hdf, "--output", out)
+    assert (report["path"], report["state"], report["num_seqs"]) == (str(out), "indexed", 10)
+    assert CorpusIndex.open(out).digest == report["digest"]
+    inode = out.stat().st_ino
+    assert index_json(invoke, hdf, "--output", out)["state"] == "up to date, checked"
+    assert out.stat().st_ino == inode
+    assert index_json(invoke, hdf, "--output", out, "--refresh")["state"] == "indexed"
+    assert out.stat().st_ino != inode
+
+
+def test_an_index_of_files_that_changed_is_built_again(
+    invoke: Invoke, hdf: Path, tmp_path: Path, write_corpus: Callable[..., Path]
+) -> None:
+    out = tmp_path / "a.hrindex"
+    digest = index_json(invoke, hdf, "--output", out)["digest"]
+    hdf.unlink()
+    write_corpus(hdf, num_seqs=11)
+    report = index_json(invoke, hdf, "--output", out)
+    assert (report["state"], report["num_seqs"]) == ("indexed", 11)
+    assert report["digest"] != digest
+
+
+def test_no_other_file_is_replaced(invoke: Invoke, hdf: Path, tmp_path: Path) -> None:
+    precious = tmp_path / "precious.txt"
+    precious.write_text("not an index")
+    for extra in ((), ("--refresh",)):
+        result = invoke("index", hdf, "--output", precious, *extra)
+        assert result.exit_code == 2
+        assert "not an index" in result.stderr
+    assert precious.read_text() == "not an index"
+
+
+def test_verify_finds_an_index_that_is_damaged_stale_or_of_other_files(
+    invoke: Invoke, hdf: Path, tmp_path: Path, write_corpus: Callable[..., Path]
+) -> None:
+    out = tmp_path / "a.hrindex"
+    index_json(invoke, hdf, "--output", out)
+    assert index_json(invoke, hdf, "--output", out, "--verify")["state"] == "verified"
+    other = write_corpus(tmp_path / "other.hdf", num_seqs=3)
+    assert invoke("index", other, "--output", out, "--verify").exit_code == 1
+    whole = out.read_bytes()
+    lengths = np.arange(1, 11, dtype=np.int32).tobytes()
+    assert lengths in whole
+    out.write_bytes(whole.replace(lengths, lengths[4:] + lengths[:4]))
+    result = invoke("index", hdf, "--output", out, "--verify")
+    assert result.exit_code == 1
+    assert str(out) in result.stderr
+    out.write_bytes(whole)
+    hdf.unlink()
+    write_corpus(hdf, num_seqs=11)
+    assert invoke("index", hdf, "--output", out, "--verify").exit_code == 1
+
+
+def test_verify_needs_an_index(invoke: Invoke, hdf: Path, tmp_path: Path) -> None:
+    assert invoke("index", hdf, "--output", tmp_path / "none.hrindex", "--verify").exit_code == 1
+
+
+@pytest.fixture
+def many(tmp_path: Path, write_corpus: Callable[..., Path]) -> list[Path]:
+    """Enough files for the cache folder to be used."""
+    return [write_corpus(tmp_path / f"{number}.hdf", num_seqs=1, prefix=f"f{number}") for number in range(20)]
+
+
+def test_without_a_name_the_index_goes_to_the_cache_folder(invoke: Invoke, tmp_path: Path, many: list[Path]) -> None:
+    report = index_json(invoke, *many)
+    path = Path(report["path"])
+    assert path.is_relative_to(tmp_path / "cache")
+    inode = path.stat().st_ino
+    assert index_json(invoke, *many)["path"] == str(path)
+    assert path.stat().st_ino == inode
+    index_json(invoke, *many, "--refresh")
+    assert path.stat().st_ino != inode
+    assert index_json(invoke, *many, "--verify")["digest"] == report["digest"]
+
+
+def test_people_read_where_it_is(invoke: Invoke, hdf: Path, tmp_path: Path, write_corpus: Callable[..., Path]) -> None:
+    twin = write_corpus(tmp_path / "b.hdf")
+    text = invoke("index", hdf, twin, "--output", tmp_path / "a.hrindex").stdout
+    assert text.startswith("20 sequences indexed in ")
+    assert str(tmp_path / "a.hrindex") in text
+    assert "10 sequences have the tag of an earlier one" in text
+    assert "not kept" in invoke("index", hdf).stdout
