@@ -60,6 +60,14 @@ class CacheError(HeadraceError):
     """A cache on disk or in memory cannot do what was asked."""
 
 
+class WorkerDiedError(HeadraceError):
+    """A worker ended before its work was done, and may not be started again."""
+
+
+class StalledError(HeadraceError):
+    """A worker has shown no sign of life for too long."""
+
+
 class InternalError(HeadraceError):
     """An invariant of Headrace itself is broken: please report it."""
 

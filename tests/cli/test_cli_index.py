@@ -107,3 +107,12 @@ def test_people_read_where_it_is(invoke: Invoke, hdf: Path, tmp_path: Path, writ
     assert str(tmp_path / "a.hrindex") in text
     assert "10 sequences have the tag of an earlier one" in text
     assert "not kept" in invoke("index", hdf).stdout
+
+
+def test_a_manifest_is_refused_with_the_way_to_index_it(invoke: Invoke, hdf: Path, tmp_path: Path) -> None:
+    manifest = tmp_path / "a.jsonl"
+    manifest.touch()
+    result = invoke("index", hdf, manifest)
+    assert result.exit_code == 2
+    assert "AudioSource" in result.stderr
+    assert str(manifest) in result.stderr

@@ -63,7 +63,10 @@ def convert(
     if out.exists() and not overwrite:
         raise ConfigError("the file exists already", where=str(out), fix="choose another name, or pass --overwrite")
     targets = parse_targets(label or (), text or ())
-    source = AudioSource(manifest, features=features.value, targets=targets, sample_rate=sample_rate, channel=channel)
+    # Without a kept index, so that missing recordings are named before the first one is read.
+    source = AudioSource(
+        manifest, features=features.value, targets=targets, sample_rate=sample_rate, channel=channel, index=None
+    )
     write_corpus(source, out, open_messages(), compression=_FILTER[compression], quiet=quiet)
     print_written(open_output(), source, out)
 

@@ -15,6 +15,7 @@ from headrace.sources import HDFSource
 
 from .console import bold, open_output, print_json
 from .drawing import format_bytes, format_count, format_seconds
+from .inspect import MANIFEST_SUFFIXES
 
 
 def index(
@@ -27,6 +28,7 @@ def index(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, nothing else.")] = False,
 ) -> None:
     """Build the index of a corpus: tags, lengths and places of all sequences, in one memory-mapped file."""
+    _refuse_manifests(files)
     start = time.perf_counter()
     if verify:
         corpus, state = _open(files, output), "verified"
@@ -56,6 +58,18 @@ def index(
     screen.print(f"  digest  {corpus.digest}")
     if corpus.num_duplicates:
         screen.print(f"  {format_count(corpus.num_duplicates)} sequences have the tag of an earlier one")
+
+
+def _refuse_manifests(files: Sequence[Path]) -> None:
+    for path in files:
+        if path.suffix in MANIFEST_SUFFIXES:
+            raise ConfigError(
+                "a manifest of recordings is indexed with the options of its dataset (features, targets, sample rate), "
+                "which are not known here",
+                where=str(path),
+                fix="use the dataset: the first time, it keeps the index of a large manifest in the cache folder; or "
+                "save one where you like by AudioSource(...).index.save(path)",
+            )
 
 
 def _open(files: Sequence[Path], output: Path | None) -> CorpusIndex:

@@ -75,7 +75,9 @@ def _open_corpora(files: list[Path], sample_rate: int | None) -> list[_Corpus]:
     corpora = []
     if hdf:
         corpora.append(_corpus_of(HDFSource(hdf, index=None), "HDF5", hdf))
-    corpora += [_corpus_of(AudioSource(path, sample_rate=sample_rate), "manifest", [path]) for path in manifests]
+    corpora += [
+        _corpus_of(AudioSource(path, sample_rate=sample_rate, index=None), "manifest", [path]) for path in manifests
+    ]
     for path in indices:
         # Looking at an index must work where the files it describes are not.
         index = CorpusIndex.open(str(path), check_files=False)

@@ -20,6 +20,8 @@ class AudioDataset(CachedDataset):
         features: "raw" (float32[T, 1]), "log_mel", a dict of options for `LogMel`, or a `LogMel`.
         targets: Data key -> field of the manifest, or {"field": ..., "vocab": ...}, see `AudioSource`.
         source_options: More options of `AudioSource`, such as `sample_rate` or `root`.
+        index: "auto" keeps the index of a large manifest in the user's cache folder, `None` reads the manifest each
+            time; a path names an index that was saved with the same options, see `AudioSource`.
         **kwargs: See `CachedDataset` and `Dataset`.
 
     Raises:
@@ -33,7 +35,9 @@ class AudioDataset(CachedDataset):
         features: Any = "raw",
         targets: Mapping[str, Any] | None = None,
         source_options: Mapping[str, Any] | None = None,
+        index: str | os.PathLike[str] | None = "auto",
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self._set_source(AudioSource(manifest, features=features, targets=targets or {}, **dict(source_options or {})))
+        options = dict(source_options or {})
+        self._set_source(AudioSource(manifest, features=features, targets=targets or {}, index=index, **options))

@@ -1,32 +1,32 @@
 """A source of recordings that a manifest lists.
 
-The manifest is read once, when the source is built; from then on only the place of each line is kept, and a line is
-read again with its recording. Nothing is decoded before it is asked for. Read `audio_scan.py` for what is taken down
-of the manifest, `manifest_fields.py` for labels, `audio_file.py` for recordings, `log_mel.py` for features.
+The manifest is read once, when its index is built; from then on only the place of each line is known, and a line is
+read again with its recording. Nothing is decoded before it is asked for. Read `audio_gather.py` for what is indexed,
+`audio_scan.py` for what is taken down of the manifest, `manifest_fields.py` for labels, `audio_file.py` for
+recordings, `log_mel.py` for features.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.errors import ConfigError, SourceError, did_you_mean
-from headrace.files import FileStamp, resolve_inside
-from headrace.index import CorpusIndex
+from headrace.errors import SourceError
+from headrace.files import resolve_inside
+from headrace.index import CorpusIndex, open_or_build
 from headrace.specs import DataSpec
 
 from .arguments import check_corpus_idx, check_data_key
-from .audio_file import read_samples, resample, resampled_length
-from .audio_scan import Layout, ScannedManifest, scan_recordings
+from .audio_file import read_samples, resample
+from .audio_gather import AudioOptions, gather_index, index_kind
+from .audio_scan import Layout
 from .base import Source
 from .log_mel import LogMel
 from .manifest import ManifestReader, field_of
-from .manifest_fields import parse_field
 
 
 class AudioSource(Source):
@@ -34,8 +34,9 @@ class AudioSource(Source):
 
     A line of the manifest is an object such as `{"tag": "en/7", "audio": "en/7.flac", "word": "7", "sample_rate": 8000,
     "num_samples": 5120}`. Where a line has no number of samples or no sample rate, the header of its recording is
-    read when the source is built. Durations in seconds are not used: most manifests round them. What the manifest
-    says is compared with each recording when it is read.
+    read when the index is built. Durations in seconds are not used: most manifests round them. What the index says is
+    compared with each recording when it is read: that is also when a recording is missed which was there when the
+    index was built.
 
     Args:
         manifest: Path of the manifest.
@@ -51,11 +52,14 @@ class AudioSource(Source):
         audio_field: Field with the path of the recording.
         tag_field: Field with the tag; the path of the recording if `None`. Tags may repeat.
         length_field: Field with the number of samples, of one channel, at the recording's own rate.
+        index: `"auto"` keeps the index of a large corpus in the cache folder and finds it there the next time, unless
+            the manifest changed; `None` always reads the whole manifest and looks for all recordings; a path opens the
+            index that `AudioSource(...).index.save(path)` wrote with the same options.
 
     Raises:
         ConfigError: An option is wrong.
         SourceError: The manifest or a line of it is wrong, a recording is missing or outside of the root, or not what
-            it is claimed to be.
+            it is claimed to be; or the given index is not one of this manifest as it is now, with these options.
     """
 
     def __init__(
@@ -70,44 +74,26 @@ class AudioSource(Source):
         audio_field: str = "audio",
         tag_field: str | None = "tag",
         length_field: str = "num_samples",
+        index: str | os.PathLike[str] | Literal["auto"] | None = "auto",
     ) -> None:
         manifest = os.path.abspath(manifest)
         root = os.path.abspath(root) if root is not None else os.path.dirname(manifest)
-        self._layout = Layout(manifest, root, audio_field, tag_field, length_field)
-        self._fields = {key: parse_field(key, target) for key, target in (targets or {}).items()}
-        if "data" in self._fields:
-            raise ConfigError('a target cannot be named "data": that is the audio')
-        options = _feature_options(features)
-        self._channel = _checked_count("channel", channel, 0)
-        self._sample_rate = _checked_count("sample_rate", sample_rate, 1)
-        stamp = FileStamp.of(manifest)
-        scanned = scan_recordings(self._layout, self._fields)
-        if self._sample_rate is None:
-            own = None if options is None else options.get("sample_rate")
-            self._sample_rate = own or _common_rate(scanned.sample_rate, manifest)
-        self._log_mel = None if options is None else _front_end(options, self._sample_rate)
-        num_mels = 1 if self._log_mel is None else self._log_mel.num_mels
-        self.specs = {
-            "data": DataSpec("float32", (num_mels,), dim=num_mels),
-            **{key: field.spec for key, field in self._fields.items()},
-        }
-        self.labels = {key: field.labels for key, field in self._fields.items() if field.labels is not None}
-        lengths = {"data": self._lengths_of(scanned), **scanned.target_lengths}
-        meta = {"specs": {key: spec.to_json() for key, spec in self.specs.items()}, "labels": dict(self.labels)}
-        self._index = CorpusIndex.from_columns(
-            tags=scanned.tags, lengths=lengths, locators=scanned.locators(), meta=meta, files=[stamp]
-        )
-        self._reader = ManifestReader(manifest)
+        layout = Layout(manifest, root, audio_field, tag_field, length_field)
+        options = AudioOptions.parse(layout, features, targets, sample_rate, channel)
+        corpus = open_or_build([manifest], lambda: gather_index(options), index=index, kind=index_kind(options))
+        self._attach(options, corpus)
 
-    def _lengths_of(self, scanned: ScannedManifest) -> list[int]:
-        """Return the number of frames of "data" for each recording."""
-        return [self._num_frames(*pair) for pair in zip(scanned.num_samples, scanned.sample_rate, strict=True)]
-
-    def _num_frames(self, num_samples: int, rate: int) -> int:
-        """Return how many frames of "data" a recording has."""
-        if self._sample_rate is not None:
-            num_samples = resampled_length(num_samples, rate, self._sample_rate)
-        return num_samples if self._log_mel is None else self._log_mel.num_frames(num_samples)
+    def _attach(self, options: AudioOptions, index: CorpusIndex) -> None:
+        """Work out everything that follows from the options and the index."""
+        self._options, self._index = options, index
+        self._layout, self._fields = options.layout, options.fields
+        self.specs: dict[str, DataSpec] = {key: DataSpec.from_json(spec) for key, spec in index.meta["specs"].items()}
+        self.labels: dict[str, Sequence[str]] = dict(index.meta["labels"])
+        for key, field in self._fields.items():
+            field.settle(self.labels.get(key))
+        self._sample_rate: int | None = index.meta["sample_rate"]
+        self._log_mel = options.front_end(self._sample_rate)
+        self._reader = ManifestReader(self._layout.manifest)
 
     @property
     def index(self) -> CorpusIndex:
@@ -154,7 +140,7 @@ class AudioSource(Source):
 
     def _read_audio(self, corpus_idx: int, record: dict[str, Any], where: str) -> NDArray[np.float32]:
         path = str(resolve_inside(self._layout.root, self._layout.audio_path(record, where)))
-        samples, rate = read_samples(path, self._channel)
+        samples, rate = read_samples(path, self._options.channel)
         index = self._index
         for what, name, actual in (("samples", "num_samples", len(samples)), ("Hz", "sample_rate", rate)):
             expected = int(index.locator(name)[corpus_idx])
@@ -162,7 +148,7 @@ class AudioSource(Source):
                 raise SourceError(
                     f"the recording has {actual} {what}, but {expected} are expected",
                     where=f"{where}, {path}",
-                    fix="correct the manifest; if the recording is torn, replace it",
+                    fix="correct the manifest, or touch it to have headers read again; replace a torn recording",
                 )
         samples = resample(samples, rate, self._sample_rate or rate)
         return samples[:, None] if self._log_mel is None else self._log_mel(samples)
@@ -171,57 +157,12 @@ class AudioSource(Source):
         """Release the manifest; a later read opens it again."""
         self._reader.close()
 
+    def __getstate__(self) -> tuple[AudioOptions, CorpusIndex]:
+        return self._options, self._index
+
+    def __setstate__(self, state: tuple[AudioOptions, CorpusIndex]) -> None:
+        self._attach(*state)
+
 
 def _changed(what: str, where: str) -> SourceError:
     return SourceError(f"the manifest changed since it was read: {what}", where=where, fix="build the source again")
-
-
-def _checked_count(name: str, value: int | None, smallest: int) -> int | None:
-    """Return an optional whole number, or refuse it."""
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < smallest):
-        raise ConfigError(f"{name} is a whole number of at least {smallest}, not {value!r}", where="AudioSource")
-    return value
-
-
-def _feature_options(features: Any) -> dict[str, Any] | None:
-    """Return the options of `LogMel` that were given, or `None` for raw samples."""
-    if isinstance(features, LogMel):
-        return {option.name: getattr(features, option.name) for option in fields(LogMel)}
-    if isinstance(features, str) and features in ("raw", "log_mel"):
-        return None if features == "raw" else {}
-    if not isinstance(features, Mapping):
-        raise ConfigError(
-            f"features cannot be read: {features!r}",
-            where="AudioSource",
-            fix='give "raw", "log_mel", a LogMel or a dict',
-        )
-    names = [option.name for option in fields(LogMel)]
-    for name in features:
-        if name not in names:
-            raise ConfigError(f"LogMel has no option {name!r}", where="features=", fix=did_you_mean(str(name), names))
-    return dict(features)
-
-
-def _front_end(options: Mapping[str, Any], sample_rate: int | None) -> LogMel:
-    """Return the front end for recordings of a rate."""
-    if sample_rate is None:
-        raise ConfigError(
-            "an empty manifest does not say for which sample rate features are made", fix="give sample_rate="
-        )
-    if options.get("sample_rate") not in (None, sample_rate):
-        raise ConfigError(
-            f"sample_rate is {sample_rate}, but that of the features {options['sample_rate']}", where="AudioSource"
-        )
-    return LogMel(**{**options, "sample_rate": sample_rate})
-
-
-def _common_rate(rates: Sequence[int], manifest: str) -> int | None:
-    """Return the sample rate that all recordings have, or `None` if there are none."""
-    different = sorted(set(rates))
-    if len(different) > 1:
-        raise ConfigError(
-            f"the recordings have different sample rates: {', '.join(map(str, different))} Hz",
-            where=manifest,
-            fix="give sample_rate=, to which they are resampled",
-        )
-    return different[0] if different else None

@@ -10,7 +10,6 @@ import os
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -130,7 +129,7 @@ class FileFinder:
 
     def __init__(self, root: str) -> None:
         self._root = root
-        self._real_folders: dict[str, Path] = {}
+        self._real_folders: dict[str, str] = {}
         self._missing: list[str] = []
         self._num_missing = 0
 
@@ -145,8 +144,8 @@ class FileFinder:
             if name in ("", ".", ".."):
                 folder, name = path, "."
             if folder not in self._real_folders:  # following links costs much more than a look at one file
-                self._real_folders[folder] = resolve_inside(self._root, folder)
-            status = os.lstat(self._real_folders[folder] / name)
+                self._real_folders[folder] = str(resolve_inside(self._root, folder))
+            status = os.lstat(os.path.join(self._real_folders[folder], name))
             if stat.S_ISLNK(status.st_mode):
                 status = os.stat(resolve_inside(self._root, path))
         except SourceError as error:

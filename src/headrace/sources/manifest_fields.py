@@ -1,16 +1,19 @@
 """Labels and texts in the fields of a manifest, as arrays.
 
 One class for each way to encode a field: `ClassField`, `IndexField`, `CharField`, `ByteField`. `parse_field` chooses
-by what the user said. A class is built from all values of the field, then encodes one at a time; it never sees audio.
+by what the user said. A field that learns its labels sees all values (`scan`, `end_scan`), or is given what was learnt
+from them before (`settle`); then it encodes one value at a time. It never sees audio.
 """
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
 from headrace.errors import ConfigError, SourceError, did_you_mean
@@ -38,6 +41,11 @@ class Field(ABC):
     def spec(self) -> DataSpec:
         """Layout of the arrays."""
 
+    @property
+    @abstractmethod
+    def identity(self) -> list[Any]:
+        """JSON data that names the field and how it is encoded, as the user said it; no scan changes it."""
+
     @abstractmethod
     def encode(self, value: Any, where: str) -> NDArray[Any]:
         """Return the array of one value; `SourceError` if it has none."""
@@ -48,6 +56,9 @@ class Field(ABC):
 
     def end_scan(self) -> None:  # noqa: B027 - most fields have nothing to settle
         """Settle what depends on all values, such as labels."""
+
+    def settle(self, labels: Sequence[str] | None) -> None:  # noqa: B027 - as above
+        """Take the labels that a scan of the same values found, in place of a scan."""
 
 
 class ClassField(Field):
@@ -60,6 +71,7 @@ class ClassField(Field):
 
     def __init__(self, name: str, labels: Sequence[str] | Mapping[str, int] | None) -> None:
         self.name = name
+        self._learns = labels is None
         self._seen: set[str] | None = set() if labels is None else None
         if isinstance(labels, Mapping):
             self._class_of = dict(labels)
@@ -76,6 +88,14 @@ class ClassField(Field):
     def spec(self) -> DataSpec:
         """Layout of the arrays."""
         return DataSpec("int32", sparse=True, dim=max(self._class_of.values(), default=-1) + 1)
+
+    @property
+    def identity(self) -> list[Any]:
+        """Its kind, name, and the number and a digest of the labels that were given."""
+        if self._learns:
+            return [type(self).__name__, self.name]
+        vocab = sorted((class_idx, label) for label, class_idx in self._class_of.items())
+        return [type(self).__name__, self.name, len(vocab), xxhash.xxh3_128_hexdigest(json.dumps(vocab).encode())]
 
     def _labels_in(self, text: str) -> Sequence[str]:
         """Return the labels that a text stands for."""
@@ -103,8 +123,17 @@ class ClassField(Field):
     def end_scan(self) -> None:
         """Take the sorted distinct labels, if none were given."""
         if self._seen is not None:
-            self._set_labels(sorted(self._seen))
+            self.settle(sorted(self._seen))
+
+    def settle(self, labels: Sequence[str] | None) -> None:
+        """Take these labels, if none were given and none were learnt yet."""
+        if self._seen is not None:
+            self._set_labels(list(labels or []))
             self._seen = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Without what it learnt, which may be large and is in the index: `settle` gives it back.
+        return type(self), (self.name, None if self._learns else self._class_of)
 
 
 class CharField(ClassField):
@@ -119,6 +148,11 @@ class ByteField(Field):
 
     def __init__(self, name: str) -> None:
         self.name = name
+
+    @property
+    def identity(self) -> list[Any]:
+        """Its kind and name."""
+        return [type(self).__name__, self.name]
 
     @property
     def spec(self) -> DataSpec:
@@ -136,6 +170,11 @@ class IndexField(Field):
     def __init__(self, name: str, num_classes: int) -> None:
         self.name = name
         self._num_classes = num_classes
+
+    @property
+    def identity(self) -> list[Any]:
+        """Its kind, name and number of classes."""
+        return [type(self).__name__, self.name, self._num_classes]
 
     @property
     def spec(self) -> DataSpec:

@@ -1,0 +1,263 @@
+"""`AudioSource` and its index: gathered from the manifest, found in the cache folder, or named by the user.
+
+The manifests of most tests name files of no content, with lengths in the manifest: only the tests that read audio need
+recordings.
+"""
+
+import json
+import os
+import pickle
+import shutil
+
+import numpy as np
+import pytest
+
+from headrace.datasets import AudioDataset
+from headrace.errors import ConfigError, SourceError
+from headrace.sources import AudioSource, LogMel
+from headrace.sources import audio as source_module
+from headrace.testing import check_source
+
+WORDS = ["eins", "zwei", "drei"]
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def scans(monkeypatch):
+    """The manifests that were scanned, one entry a scan."""
+    scanned = []
+    gather = source_module.gather_index
+
+    def counting(options):
+        scanned.append(options.layout.manifest)
+        return gather(options)
+
+    monkeypatch.setattr(source_module, "gather_index", counting)
+    return scanned
+
+
+def write_manifest(folder, num_seqs=2500, words=WORDS, **fields):
+    """Write a manifest of `num_seqs` lines about one empty file; if not given, line i has 800 + i samples."""
+    folder.mkdir(exist_ok=True)
+    (folder / "a.wav").touch()
+    path = folder / "manifest.jsonl"
+    with open(path, "w", encoding="utf-8") as file:
+        for idx in range(num_seqs):
+            record = {"tag": f"s/{idx}", "audio": "a.wav", "num_samples": 800 + idx, "sample_rate": 8000, **fields}
+            record |= {"word": words[idx % len(words)], "text": "größe"[: idx % 6]}
+            file.write(json.dumps(record) + "\n")
+    return path
+
+
+@pytest.fixture
+def manifest(tmp_path):
+    return write_manifest(tmp_path / "corpus")
+
+
+def num_indices(cache):
+    return len(list(cache.rglob("*.hrindex")))
+
+
+def test_a_large_manifest_is_scanned_once_and_opens_from_the_cache_folder_as_it_was(manifest, cache, scans):
+    options = {
+        "features": {"num_mels": 20},
+        "targets": {"classes": "word", "orth": "text", "chars": {"field": "text", "vocab": "chars"}},
+    }
+    first = AudioSource(manifest, **options)
+    (manifest.parent / "a.wav").unlink()  # a scan would miss it
+    second = AudioSource(manifest, **options)
+    assert (len(scans), num_indices(cache)) == (1, 1)
+    assert second.index.path == first.index.path
+    assert second.specs == first.specs
+    assert second.labels == first.labels == {"classes": sorted(WORDS), "chars": list("egrßö")}
+    assert second.sample_rate == 8000
+    assert second.specs["data"].dim == 20
+    assert [second.labels["classes"][second.read(idx, "classes")[0]] for idx in range(4)] == [*WORDS, WORDS[0]]
+    assert second.read(5, "orth").tobytes().decode() == "größe"
+    assert second.read(5, "chars").tolist() == [1, 2, 4, 3, 0]
+    assert second.index.lengths("data")[7] == LogMel(8000).num_frames(807)
+    first.close()
+    second.close()
+
+
+def test_a_recording_that_vanished_since_is_missed_when_it_is_read_and_by_a_scan(manifest):
+    pytest.importorskip("soundfile")
+    AudioSource(manifest)
+    (manifest.parent / "a.wav").unlink()
+    source = AudioSource(manifest)
+    with pytest.raises(SourceError, match=r"cannot be read.*\n?.*a\.wav"):
+        source.read(3, "data")
+    source.close()
+    with pytest.raises(SourceError, match="2500 of 2500 audio files are missing"):
+        AudioSource(manifest, index=None)
+
+
+def test_a_reopened_source_keeps_the_contract(tmp_path, scans):
+    soundfile = pytest.importorskip("soundfile")
+    manifest = write_manifest(tmp_path / "corpus", num_samples=400)
+    samples = np.linspace(-0.5, 0.5, 400, dtype=np.float32)
+    soundfile.write(manifest.parent / "a.wav", samples, 8000, subtype="FLOAT")
+    options = {"features": "log_mel", "targets": {"classes": "word", "orth": "text"}}
+    AudioSource(manifest, **options)
+    source = AudioSource(manifest, **options)
+    check_source(source, max_seqs=5)
+    np.testing.assert_array_equal(source.read(9, "data"), LogMel(8000)(samples))
+    assert len(scans) == 1
+    source.close()
+
+
+def test_a_changed_manifest_is_scanned_again(manifest, scans):
+    targets = {"classes": "word"}
+    AudioSource(manifest, targets=targets)
+    write_manifest(manifest.parent, 2501, words=["vier", "fünf"])
+    for _ in range(2):
+        source = AudioSource(manifest, targets=targets)
+        assert len(source) == 2501
+        assert source.labels["classes"] == ["fünf", "vier"]
+    assert len(scans) == 2
+
+
+VARIANTS = [
+    {},
+    {"features": "log_mel"},
+    {"features": {"step_seconds": 0.02}},
+    {"sample_rate": 16000},
+    {"tag_field": "word"},
+    {"tag_field": None},
+    {"length_field": "frames"},
+    {"audio_field": "copy"},
+    {"targets": {"x": "word"}},
+    {"targets": {"y": "word"}},
+    {"targets": {"x": "text"}},
+    {"targets": {"x": "word", "y": "word"}},
+    {"targets": {"y": "word", "x": "word"}},
+    {"targets": {"x": {"field": "word", "vocab": WORDS}}},
+    {"targets": {"x": {"field": "word", "vocab": WORDS[::-1]}}},
+    {"targets": {"x": {"field": "word", "vocab": {"eins": 5, "zwei": 5, "drei": 0}}}},
+    {"targets": {"x": {"field": "word", "vocab": "chars"}}},
+    {"targets": {"x": {"field": "word", "vocab": "chars", "labels": "einszwdr"}}},
+    {"targets": {"x": {"field": "word", "vocab": "bytes"}}},
+    {"targets": {"x": {"field": "index", "vocab": 5}}},
+    {"targets": {"x": {"field": "index", "vocab": 6}}},
+]
+
+
+def test_each_option_that_changes_what_is_known_has_an_index_of_its_own(tmp_path, cache, scans):
+    manifest = write_manifest(tmp_path / "corpus", copy="a.wav", frames=5, index=3)
+    root = tmp_path / "elsewhere"
+    shutil.copytree(manifest.parent, root)
+    variants = [*VARIANTS, {"root": root}]
+    gathered = [AudioSource(manifest, index=None, **options) for options in variants]
+    scans.clear()
+    for _ in range(2):
+        for options, wanted in zip(variants, gathered, strict=True):
+            source = AudioSource(manifest, **options)
+            assert source.specs == wanted.specs
+            assert source.labels == wanted.labels
+            assert source.sample_rate == wanted.sample_rate
+            assert source.index.meta == wanted.index.meta
+            assert source.index.digest == wanted.index.digest
+    assert len(scans) == num_indices(cache) == len(variants)
+
+
+def test_options_that_mean_the_same_share_an_index(manifest, cache):
+    link = manifest.parent.parent / "link"
+    link.symlink_to(manifest.parent)
+    for options in ({}, {"channel": 1}, {"root": manifest.parent}, {"root": str(link)}):
+        AudioSource(manifest, **options)
+    assert num_indices(cache) == 1
+    for vocab in (WORDS, tuple(WORDS), {"drei": 2, "zwei": 1, "eins": 0}):
+        AudioSource(manifest, targets={"x": {"field": "word", "vocab": vocab}})
+    assert num_indices(cache) == 2
+
+
+def test_wrong_options_and_wrong_manifests_leave_no_index(manifest, cache):
+    with pytest.raises(ConfigError, match="too narrow"):
+        AudioSource(manifest, features={"num_mels": 1000})
+    with pytest.raises(ConfigError, match="num_mels is of type int"):
+        AudioSource(manifest, features={"num_mels": np.int64(20)})
+    with open(manifest, "a", encoding="utf-8") as file:
+        file.write("{\n")
+    with pytest.raises(SourceError, match="line 2501"):
+        AudioSource(manifest)
+    assert num_indices(cache) == 0
+
+
+def test_a_named_index_is_opened_without_a_scan_also_where_the_corpus_was_moved_with_it(manifest, tmp_path, scans):
+    path = manifest.parent / "corpus.hrindex"
+    wanted = AudioSource(manifest, index=None, targets={"classes": "word"})
+    wanted.index.save(path)
+    moved = shutil.move(manifest.parent, tmp_path / "moved")
+    source = AudioSource(moved / manifest.name, index=moved / path.name, targets={"classes": "word"})
+    assert len(scans) == 1
+    assert source.index.path == str(moved / path.name)
+    assert source.labels == wanted.labels
+    assert source.read(1, "classes").tolist() == [2]
+    source.close()
+
+
+def test_a_named_index_of_other_options_another_manifest_or_an_older_one_is_refused(manifest, tmp_path, scans):
+    path = tmp_path / "corpus.hrindex"
+    AudioSource(manifest, index=None).index.save(path)
+    with pytest.raises(SourceError, match=r"made for 'audio-manifest.*, not for .*num_mels"):
+        AudioSource(manifest, index=path, features="log_mel")
+    other = write_manifest(tmp_path / "other")
+    with pytest.raises(SourceError, match="other files"):
+        AudioSource(other, index=path)
+    write_manifest(manifest.parent, 10)
+    with pytest.raises(SourceError, match="not as it was when it was indexed"):
+        AudioSource(manifest, index=path)
+    assert len(scans) == 1
+
+
+def test_an_index_for_recordings_elsewhere_is_not_that_of_the_folder_of_the_manifest(manifest, tmp_path):
+    path = tmp_path / "corpus.hrindex"
+    AudioSource(manifest, index=None).index.save(path)
+    (tmp_path / "linked").mkdir()
+    (tmp_path / "linked" / "a.wav").touch()
+    (tmp_path / "linked" / manifest.name).symlink_to(manifest)
+    with pytest.raises(SourceError, match="was made for"):
+        AudioSource(tmp_path / "linked" / manifest.name, index=path)
+
+
+def test_a_copy_is_small_opens_the_index_for_itself_and_knows_the_learnt_labels(manifest, scans):
+    source = AudioSource(manifest, features="log_mel", targets={"x": "tag", "classes": "word", "orth": "text"})
+    assert len(source.labels["x"]) == 2500
+    data = pickle.dumps(source)
+    assert len(data) < 1500
+    copy = pickle.loads(data)
+    assert (copy.specs, copy.labels, copy.sample_rate) == (source.specs, source.labels, source.sample_rate)
+    assert copy.read(4, "x").tolist() == source.read(4, "x").tolist()
+    assert copy.read(4, "classes").tolist() == source.read(4, "classes").tolist()
+    assert len(scans) == 1
+    for opened in (source, copy):
+        opened.close()
+
+
+@pytest.mark.parametrize("vocab", [None, WORDS, {"eins": 1, "zwei": 1, "drei": 0}, [*WORDS, "vier"]])
+def test_a_copy_of_a_source_without_an_index_file_encodes_as_it_did(tmp_path, vocab):
+    manifest = write_manifest(tmp_path / "corpus", 3)
+    source = AudioSource(manifest, targets={"classes": {"field": "word", "vocab": vocab}})
+    copy = pickle.loads(pickle.dumps(source))
+    assert (copy.specs, copy.labels) == (source.specs, source.labels)
+    for idx in range(3):
+        assert copy.read(idx, "classes").tolist() == source.read(idx, "classes").tolist()
+    for opened in (source, copy):
+        opened.close()
+
+
+def test_a_dataset_takes_the_place_of_the_index(manifest, tmp_path, cache, scans):
+    AudioDataset(manifest, index=None)
+    assert num_indices(cache) == 0
+    AudioDataset(manifest)
+    dataset = AudioDataset(manifest)
+    assert (num_indices(cache), len(scans)) == (1, 2)
+    path = tmp_path / "corpus.hrindex"
+    dataset.source.index.save(path)
+    assert AudioDataset(manifest, index=os.fspath(path)).source.index.path == str(path)
+    assert len(scans) == 2
