@@ -36,8 +36,8 @@ class HeadraceError(Exception):
         return text
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickle by parts, so that subclasses with keyword arguments survive."""
-        return _rebuild, (type(self), self.what, self.where, self.fix)
+        """Pickle by parts, so that subclasses with keyword arguments survive; notes travel along."""
+        return _rebuild, (type(self), self.what, self.where, self.fix), {"__notes__": getattr(self, "__notes__", [])}
 
 
 def _rebuild(cls: type[HeadraceError], what: str, where: str | None, fix: str | None) -> HeadraceError:

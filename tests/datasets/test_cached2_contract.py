@@ -1,9 +1,11 @@
 """Sub-classes of CachedDataset2: data that come one after the other."""
 
+import threading
+
 import numpy as np
 import pytest
 
-from headrace.datasets import CachedDataset2, DatasetSeq
+from headrace.datasets import CachedDataset2, DatasetSeq, SingleStreamPipeDataset
 from headrace.errors import ConfigError, OptionalNotImplementedError, SourceError
 
 
@@ -175,3 +177,66 @@ def test_a_sequence_knows_its_lengths():
     assert "data" in seq
     assert "nope" not in seq
     assert "float64[4, 2]" in repr(seq)
+
+
+def test_an_order_follows_lengths_that_change_from_epoch_to_epoch():
+    dataset = Stream(3, seq_ordering="sorted")
+    assert dataset.get_seq_order_for_epoch(1, 3, lambda i: [3, 2, 1][i]) == [2, 1, 0]
+    assert dataset.get_seq_order_for_epoch(2, 3, lambda i: [1, 2, 3][i]) == [0, 1, 2]
+    assert dataset.get_seq_order_for_epoch(3, 3, lambda i: [0.9, 0.1, 0.5][i]) == [1, 2, 0]
+
+
+def test_a_sequence_that_the_sub_class_keeps_is_not_changed():
+    class Keeps(Stream):
+        def _collect_single_seq(self, seq_idx):
+            return self.seqs[seq_idx] if seq_idx < 3 else None
+
+    dataset = Keeps(3, window=3)
+    dataset.seqs = [DatasetSeq(i, np.ones((2, 1), np.float32)) for i in range(3)]
+    for epoch in (1, 2):
+        assert [seq["data"].shape for seq in dataset.epoch(epoch)] == [(2, 3)] * 3
+
+
+def test_an_epoch_that_ends_before_its_declared_number_is_an_error():
+    class Wrong(Stream):
+        def init_seq_order(self, epoch=None, seq_list=None, seq_order=None):
+            super().init_seq_order(epoch, seq_list, seq_order)
+            self._num_seqs = 5
+            return True
+
+    dataset = Wrong(3)
+    with pytest.raises(ConfigError, match="5 sequences, it ends after 3"):
+        list(dataset.epoch(1))
+
+
+def test_a_sub_class_may_extend_load_seqs():
+    class Watched(Stream):
+        def _load_seqs(self, start, end):
+            self.calls = [*getattr(self, "calls", []), (start, end)]
+            super()._load_seqs(start, end)
+
+    dataset = Watched(2)
+    assert len(list(dataset.epoch(1))) == 2
+    assert dataset.calls == [(0, 1), (1, 2)]
+
+
+def test_a_producer_thread_feeds_a_stream():
+    dataset = SingleStreamPipeDataset(dim=2, ndim=2)
+
+    def produce():
+        for i in range(50):
+            dataset.producer_add_data(np.full((i + 1, 2), i, np.float32), seq_tag=f"t{i}")
+        dataset.producer_set_finished()
+
+    thread = threading.Thread(target=produce)
+    thread.start()
+    try:
+        assert [(seq.tag, len(seq["data"])) for seq in dataset.epoch(1)] == [(f"t{i}", i + 1) for i in range(50)]
+    finally:
+        thread.join()
+    assert dataset.get_data_dim("data") == 2
+    for wrong in (np.zeros((1, 3), np.float32), np.zeros((1, 2))):
+        with pytest.raises(ConfigError):
+            SingleStreamPipeDataset(dim=2, ndim=2).producer_add_data(wrong)
+    with pytest.raises(ConfigError, match="finished"):
+        dataset.producer_add_data(np.zeros((1, 2), np.float32))

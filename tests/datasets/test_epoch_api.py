@@ -378,4 +378,173 @@ def test_an_epoch_wide_load_is_dropped_as_reading_goes_on():
     dataset.load_seqs(0, 30)
     assert len(dataset._loaded) == 30
     dataset.load_seqs(29, 30)
-    assert list(dataset._loaded) == [29]
+    assert len(dataset._loaded) == 1
+    assert 29 in dataset._loaded
+
+
+def test_random_access_keeps_one_sequence_at_most():
+    dataset = make(cache_byte_size=1000)
+    dataset.init_seq_order(epoch=1)
+    for seq_idx in (*range(30), 3, 7):
+        dataset.get_data(seq_idx, "data")
+        assert len(dataset._loaded) == 1
+
+
+@pytest.mark.parametrize("cache_byte_size", [0, -1])
+@pytest.mark.parametrize("load", [False, True])
+def test_what_a_reader_does_to_an_array_never_shows_later(cache_byte_size, load):
+    dataset = make(cache_byte_size=cache_byte_size)
+    dataset.init_seq_order(epoch=1)
+    for _ in range(3):
+        if load:
+            dataset.load_seqs(4, 5)
+        dataset.get_data(4, "data")[:] = 99
+        np.testing.assert_array_equal(dataset.get_data(4, "data"), seqs()[4]["data"])
+
+
+@pytest.mark.parametrize("cache_byte_size", [0, -1])
+def test_slices_have_one_rule_with_and_without_a_cache(cache_byte_size):
+    dataset = make(cache_byte_size=cache_byte_size)
+    dataset.init_seq_order(epoch=1)
+    np.testing.assert_array_equal(dataset.get_data_slice(4, "data", 3, 1000), seqs()[4]["data"][3:])
+    assert dataset.get_data_slice(4, "data", 100, 1000).shape == (0, 2)
+    for wrong in ((-2, 3), (3, 2)):
+        with pytest.raises(IndexError, match="frames"):
+            dataset.get_data_slice(4, "data", *wrong)
+
+
+def test_an_object_with_its_own_order_is_still_sharded_filtered_and_repeated(tmp_path):
+    class Own(FromListDataset):
+        def get_seq_order(self, epoch):
+            return [5, 4, 3, 2, 1, 0]
+
+    shards = [indices(MapDataset(Own(seqs()[:6]), _num_shards=2, _shard_index=s), 1) for s in (0, 1)]
+    assert shards == [[5, 4, 3], [2, 1, 0]]
+    keep = tmp_path / "keep.txt"
+    keep.write_text("seq-1\nseq-4\n")
+    assert indices(MapDataset(Own(seqs()[:6]), seq_list_filter_file=keep, repeat_epoch=2), 1) == [4, 1, 4, 1]
+
+
+def test_the_filter_file_is_read_once_so_that_sub_epochs_fit_together(tmp_path):
+    keep = tmp_path / "keep.txt"
+    keep.write_text("seq-0\nseq-1\nseq-2\nseq-3\n")
+    dataset = make(seq_list_filter_file=keep, partition_epoch=2)
+    first = indices(dataset, 1)
+    dataset.finish_epoch(free_resources=True)
+    keep.write_text("seq-6\nseq-7\n")
+    assert first + indices(dataset, 2) == [0, 1, 2, 3]
+
+
+def test_a_filter_that_names_unknown_tags_is_logged_once(tmp_path, caplog):
+    keep = tmp_path / "keep.txt"
+    keep.write_text("nobody\n")
+    for _ in range(2):
+        assert indices(make(seq_list_filter_file=keep), 1) == []
+    assert [record.message for record in caplog.records if "keep.txt" in record.message] == [
+        f"the filter names 1 tags, and keeps 0 of 30 sequences: {keep}"
+    ]
+
+
+def test_numbers_of_numpy_are_numbers():
+    dataset = make(
+        window=np.int64(3),
+        fixed_random_seed=np.int64(3),
+        partition_epoch=np.int32(2),
+        chunking=np.int64(5),
+        seq_ordering="random",
+    )
+    assert indices(dataset, np.int64(2)) == indices(
+        make(fixed_random_seed=3, partition_epoch=2, seq_ordering="random"), 2
+    )
+    dataset.init_seq_order(np.int64(1))
+    dataset.init_seq_order(epoch=1, seq_order=np.array([3, 1], dtype=np.uint8))
+    assert dataset.get_current_seq_order() == [3, 1]
+
+
+@pytest.mark.parametrize("wrong", [[0.7, 1.9], [True, False], [[0, 1]], ["a"]])
+def test_an_explicit_order_that_is_no_list_of_indices_is_refused(wrong):
+    with pytest.raises(ConfigError, match="whole numbers"):
+        make().init_seq_order(epoch=1, seq_order=wrong)
+
+
+def test_an_explicit_order_may_come_from_a_generator():
+    dataset = make()
+    dataset.init_seq_order(epoch=1, seq_order=(i for i in (2, 1)))
+    assert list(dataset.get_current_seq_order()) == [2, 1]
+
+
+@pytest.mark.parametrize("wrong", ["seq-1", b"seq-1", [1]])
+def test_a_list_of_tags_that_is_none_is_refused(wrong):
+    with pytest.raises(ConfigError, match="seq_list"):
+        make().init_seq_order(epoch=1, seq_list=wrong)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"cache_byte_size": "1000"},
+        {"cache_byte_size": None},
+        {"cache_byte_size": -2},
+        {"chunking_variance": None},
+        {"chunking_variance": 1.5},
+        {"shuffle_frames_of_nseqs": 1.5},
+        {"shuffle_frames_of_nseqs": None},
+        {"unique_seq_tags": "no"},
+        {"seq_list_filter_file": ["a"]},
+        {"window": "3"},
+    ],
+)
+def test_an_option_of_the_wrong_kind_is_refused_by_name(options):
+    with pytest.raises(ConfigError, match=next(iter(options))):
+        make(**options)
+
+
+@pytest.mark.parametrize("wrong", [1.5, "1", True, -1])
+def test_a_wrong_epoch_is_refused_in_the_documented_call_too(wrong):
+    with pytest.raises(ConfigError, match="epoch"):
+        make().init_seq_order(epoch=wrong)
+
+
+def test_a_window_over_what_are_no_vectors_is_refused():
+    with pytest.raises(ConfigError, match="window=3 joins frames that are vectors"):
+        StaticDataset([{"data": np.arange(4, dtype=np.int32)}], window=3)
+
+
+def test_frames_of_a_key_without_time_cannot_be_shuffled():
+    dataset = StaticDataset([{"data": np.zeros((2, 1), np.float32), "label": np.array(1)}], shuffle_frames_of_nseqs=2)
+    with pytest.raises(SourceError, match="differ in length"):
+        next(dataset.epoch(1))
+
+
+def test_an_empty_corpus_keeps_its_declared_layout():
+    dataset = StaticDataset([], input_dim=3, output_dim={"classes": 5})
+    assert dataset.num_outputs == {"data": (3, 2), "classes": (5, 1)}
+    assert list(dataset.epoch(1)) == []
+
+
+def test_an_error_of_the_users_code_names_the_sequence_and_keeps_its_type():
+    def fail(features):
+        raise ZeroDivisionError("by the user")
+
+    with pytest.raises(ZeroDivisionError, match="by the user") as caught:
+        next(make(transform=fail, name="train").epoch(2))
+    assert caught.value.__notes__ == ["dataset 'train', epoch 2, sequence 'seq-0'"]
+
+
+def test_options_may_be_set_after_construction_as_sub_classes_do():
+    dataset = make(seq_ordering="default")
+    dataset.partition_epoch = 3
+    dataset.seq_ordering = "reverse"
+    assert indices(dataset, 1) == list(range(29, 19, -1))
+    assert dataset.seq_ordering == "reverse"
+    with pytest.raises(ConfigError):
+        dataset.repeat_epoch = 2
+
+
+def test_lengths_of_a_file_count_as_lengths(tmp_path):
+    lens = tmp_path / "lens.json"
+    lens.write_text("{" + ", ".join(f'"seq-{i}": {100 - i}' for i in range(30)) + "}")
+    dataset = MapDataset(FromListDataset(seqs()), seq_ordering="sorted", seq_order_seq_lens_file=lens)
+    dataset.init_seq_order(epoch=1)
+    assert dataset.supports_seq_order_sorting()
+    assert (dataset.get_tag(0), dataset.get_estimated_seq_length(0)) == ("seq-29", 71)

@@ -83,3 +83,29 @@ def test_explicit_tags_are_the_made_up_ones():
     for wrong in ("seq-x", "other-1", "seq-9"):
         with pytest.raises(ConfigError):
             dataset.init_seq_order(epoch=1, seq_list=[wrong])
+
+
+def test_sorted_toy_data_are_sorted_in_every_epoch():
+    dataset = Task12AXDataset(num_seqs=12, seq_ordering="sorted")
+    for epoch in (1, 2, 3):
+        lengths = [len(seq["data"]) for seq in dataset.epoch(epoch)]
+        assert lengths == sorted(lengths)
+
+
+def test_a_filter_counts_for_toy_data_as_well(tmp_path):
+    keep = tmp_path / "keep.txt"
+    keep.write_text("seq-3\nseq-1\n")
+    dataset = DummyDataset(input_dim=1, output_dim=2, num_seqs=10, seq_list_filter_file=keep)
+    assert (dataset.get_total_num_seqs(), list(dataset.get_all_tags())) == (2, ["seq-1", "seq-3"])
+    assert [seq.tag for seq in dataset.epoch(1)] == ["seq-1", "seq-3"]
+
+
+@pytest.mark.parametrize("tag", ["seq-²", "seq-03", "seq--1", "seq-"])
+def test_tags_that_only_look_generated_are_refused(tag):
+    with pytest.raises(ConfigError, match="no sequence is tagged"):
+        DummyDataset(input_dim=1, output_dim=2, num_seqs=10).init_seq_order(epoch=1, seq_list=[tag])
+
+
+def test_a_number_of_classes_is_positive():
+    with pytest.raises(ConfigError, match="output_dim"):
+        DummyDataset(input_dim=1, output_dim=0, num_seqs=10)

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from headrace.errors import ConfigError, did_you_mean
 
 from .numbers import NumbersDict
@@ -118,7 +120,7 @@ def _parse_text(text: str) -> tuple[int, int | None]:
 
 def _is_frames(part: object) -> bool:
     """Tell whether a part of the option has the type of a number of frames, alone or by key."""
-    return isinstance(part, int | Mapping | NumbersDict) and not isinstance(part, bool)
+    return isinstance(part, int | np.integer | Mapping | NumbersDict) and not isinstance(part, bool)
 
 
 def vary_chunking(chunking: Chunking, variance: float, draw: float) -> Chunking:

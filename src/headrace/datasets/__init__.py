@@ -16,6 +16,7 @@ from .generating import DummyDataset, GeneratingDataset, Task12AXDataset, answer
 from .hdf import HDFDataset
 from .mapped import FromListDataset, MapDataset, MapDatasetBase, MapDatasetWrapper, StaticDataset
 from .seq import DatasetSeq
+from .stream import SingleStreamPipeDataset
 
 __all__ = [
     "CLASSES",
@@ -34,6 +35,7 @@ __all__ = [
     "MapDataset",
     "MapDatasetBase",
     "MapDatasetWrapper",
+    "SingleStreamPipeDataset",
     "StaticDataset",
     "Task12AXDataset",
     "answers_12ax",

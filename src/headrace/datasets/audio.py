@@ -9,6 +9,7 @@ from typing import Any
 from headrace.sources import AudioSource
 
 from .cached import CachedDataset
+from .checks import absolute_name
 
 
 class AudioDataset(CachedDataset):
@@ -39,5 +40,12 @@ class AudioDataset(CachedDataset):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        manifest = absolute_name(manifest)
+        index = index if index in ("auto", None) else absolute_name(index)
         options = dict(source_options or {})
+        if "root" in options:
+            options["root"] = absolute_name(options["root"])
+        if type(self).__init__ is AudioDataset.__init__:  # as in HDFDataset: a copy may be made in another folder
+            own = {"features": features, "targets": targets, "source_options": options, "index": index}
+            self._ctor_args = ((), {**kwargs, "manifest": manifest, **own})
         self._set_source(AudioSource(manifest, features=features, targets=targets or {}, index=index, **options))

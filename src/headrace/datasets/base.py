@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.batching import NumbersDict, parse_chunking, parse_context_window
-from headrace.errors import ConfigError, OptionalNotImplementedError, SourceError, did_you_mean
+from headrace.errors import ConfigError, OptionalNotImplementedError, did_you_mean
 from headrace.order import (
     ArrayOrder,
     Order,
@@ -32,11 +32,12 @@ from headrace.order import (
     derive_order_seed,
 )
 
-from .batches import BatchSetGenerator, plan_batches
+from .batches import Batch, BatchSetGenerator, plan_batches
+from .checks import check_count, check_epoch, check_flag, check_indices, check_path, check_share, check_window
 from .chunk_iteration import iterate_chunks
 from .epoch_handle import EpochHandle
 from .seq import DatasetSeq
-from .tag_tables import as_lengths, first_of_tag, lengths_of_tags, mask_of_tags
+from .tag_tables import as_lengths, first_of_tag, lengths_of_tags, mask_of_tags, read_wanted_tags
 
 SeqOrdering = str | Policy | Callable[..., "str | Policy"]
 _UNKNOWN_COUNT_SCALE = 100.0  # documented shape of the pseudo progress when the number of sequences is unknown
@@ -110,25 +111,20 @@ class Dataset:
         _shard_index: int = 0,
     ) -> None:
         self.name = name or f"dataset_id{id(self)}"
-        self.window = _check_window(window, supported=self.supports_window, owner=type(self).__name__)
+        self.window = check_window(window, supported=self.supports_window, owner=type(self).__name__)
+        self.shuffle_frames_of_nseqs = check_count("shuffle_frames_of_nseqs", shuffle_frames_of_nseqs)
         if shuffle_frames_of_nseqs and not self.supports_frame_shuffling:
             raise ConfigError(
                 f"{type(self).__name__} cannot shuffle frames (shuffle_frames_of_nseqs={shuffle_frames_of_nseqs})",
                 fix="use a dataset of the CachedDataset family, or leave the option out",
             )
-        if shuffle_frames_of_nseqs < 0:
-            raise ConfigError(f"shuffle_frames_of_nseqs must not be negative: {shuffle_frames_of_nseqs}")
-        if not 0 <= chunking_variance <= 1:
-            raise ConfigError(f"chunking_variance must be in 0..1: {chunking_variance}")
-        self.shuffle_frames_of_nseqs = shuffle_frames_of_nseqs
         self.context_window = parse_context_window(context_window)
         self.chunking = parse_chunking(chunking)
         self.min_chunk_size = NumbersDict(min_chunk_size)
-        self.chunking_variance = float(chunking_variance)
-        self.seq_ordering = seq_ordering
-        self.seq_list_filter_file = seq_list_filter_file
-        self.seq_order_seq_lens_file = seq_order_seq_lens_file
-        self.unique_seq_tags = bool(unique_seq_tags)
+        self.chunking_variance = check_share("chunking_variance", chunking_variance)
+        self.seq_list_filter_file = check_path("seq_list_filter_file", seq_list_filter_file)
+        self.seq_order_seq_lens_file = check_path("seq_order_seq_lens_file", seq_order_seq_lens_file)
+        self.unique_seq_tags = check_flag("unique_seq_tags", unique_seq_tags)
         self.labels: dict[str, Sequence[str]] = {}
         self.weights: dict[int, float] = {}
         self.rnd_seq_drop = random.Random(0)  # noqa: S311 (documented generator, not for secrets)
@@ -144,35 +140,65 @@ class Dataset:
             num_shards=_num_shards,
             shard_index=_shard_index,
         )
+        self._seq_ordering = seq_ordering
         self._planner = OrderPlanner(self._recipe)
+        # Read now and kept: a file that changes between two sub-epochs must not change what they divide.
+        self._wanted_tags = None if self.seq_list_filter_file is None else read_wanted_tags(self.seq_list_filter_file)
         self._keep: NDArray[np.bool_] | None = None
-        self._file_lengths: NDArray[np.int64] | None = None
-        if seq_list_filter_file is not None and not Path(seq_list_filter_file).exists():
-            raise SourceError("no such file", where=f"seq_list_filter_file={str(seq_list_filter_file)!r}")
-        if seq_order_seq_lens_file is not None and not Path(seq_order_seq_lens_file).exists():
-            raise SourceError("no such file", where=f"seq_order_seq_lens_file={str(seq_order_seq_lens_file)!r}")
+        self._file_lengths: NDArray[Any] | None = None
 
     # --- options by their documented names ---
+
+    def _change_recipe(self, **changes: Any) -> None:
+        """Set options after construction, as sub-classes do; takes effect with the next `init_seq_order`."""
+        self._recipe = dataclasses.replace(self._recipe, **changes)
+        self._planner = OrderPlanner(self._recipe)
+
+    @property
+    def seq_ordering(self) -> SeqOrdering:
+        """The ordering as it was given: text, a policy, or a function."""
+        return self._seq_ordering
+
+    @seq_ordering.setter
+    def seq_ordering(self, value: SeqOrdering) -> None:
+        self._change_recipe(seq_ordering=value)
+        self._seq_ordering = value
 
     @property
     def partition_epoch(self) -> int:
         """Number of sub-epochs of a full pass."""
         return self._recipe.num_sub_epochs
 
+    @partition_epoch.setter
+    def partition_epoch(self, value: int | None) -> None:
+        self._change_recipe(partition_epoch=value)
+
     @property
     def repeat_epoch(self) -> int:
         """How often the order is given in one epoch."""
         return self._recipe.num_repeats
+
+    @repeat_epoch.setter
+    def repeat_epoch(self, value: int | None) -> None:
+        self._change_recipe(repeat_epoch=value)
 
     @property
     def fixed_random_seed(self) -> int | None:
         """The seed of every epoch, if fixed."""
         return self._recipe.fixed_random_seed
 
+    @fixed_random_seed.setter
+    def fixed_random_seed(self, value: int | None) -> None:
+        self._change_recipe(fixed_random_seed=value)
+
     @property
     def random_seed_offset(self) -> int:
         """What is added to the number of the full epoch to give its seed."""
         return self._recipe.random_seed_offset or 0
+
+    @random_seed_offset.setter
+    def random_seed_offset(self, value: int | None) -> None:
+        self._change_recipe(random_seed_offset=value)
 
     @property
     def num_shards(self) -> int:
@@ -191,7 +217,7 @@ class Dataset:
 
     @epoch.setter
     def epoch(self, number: int | None) -> None:
-        self._epoch = None if number is None else int(number)
+        self._epoch = check_epoch(number)
 
     # --- life cycle ---
 
@@ -228,9 +254,9 @@ class Dataset:
                 f"{type(self).__name__} does not support sharding (_num_shards={self._recipe.num_shards})",
                 where=f"dataset {self.name!r}",
             )
-        self._epoch = None if epoch is None else int(epoch)
+        self._epoch = check_epoch(epoch)
         self.order_version += 1
-        self.rnd_seq_drop = random.Random(self.get_random_seed_for_epoch(epoch))  # noqa: S311 (documented generator)
+        self.rnd_seq_drop = random.Random(self.get_random_seed_for_epoch(self._epoch))  # noqa: S311 (documented)
         return True
 
     def finish_epoch(self, *, free_resources: bool = False) -> None:
@@ -244,7 +270,6 @@ class Dataset:
         if free_resources:
             self._planner.invalidate()
             self._keep = None
-            self._file_lengths = None
 
     def close(self) -> None:
         """Release all that is held. The same as `finish_epoch(free_resources=True)`; harmless twice."""
@@ -259,14 +284,24 @@ class Dataset:
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle as constructor arguments: a copy has the options, sharding and epoch number, but no current order."""
         args, kwargs = self._ctor_args
-        return _rebuild, (type(self), args, kwargs, self._recipe.num_shards, self._recipe.shard_index, self._epoch)
+        return _rebuild, (type(self), args, kwargs, self._state())
+
+    def _state(self) -> dict[str, Any]:
+        """Return what a copy needs besides the constructor's arguments."""
+        return {"shard": (self._recipe.num_shards, self._recipe.shard_index), "epoch": self._epoch}
+
+    def _restore(self, state: Mapping[str, Any]) -> None:
+        """Take over what `_state` returned."""
+        if state["shard"] != (self._recipe.num_shards, self._recipe.shard_index):
+            self.set_sharding(*state["shard"])
+        self._epoch = state["epoch"]
 
     # --- order ---
 
     def get_random_seed_for_epoch(self, epoch: int | None, num_epochs_fixed: int = 1) -> int:
         """Return the documented seed of an epoch: constant over a full pass."""
         return derive_order_seed(
-            epoch or 1,
+            check_epoch(epoch) or 1,
             num_epochs=num_epochs_fixed,
             partition_epoch=self.partition_epoch,
             fixed_random_seed=self.fixed_random_seed,
@@ -293,6 +328,7 @@ class Dataset:
         return self._planner.order_for_epoch(epoch, self._order_corpus(int(num_seqs), get_seq_len))
 
     def _order_corpus(self, num_seqs: int, get_seq_len: Any) -> OrderCorpus:
+        """Say what an order may ask of the corpus. A sub-class's corpus may change from epoch to epoch."""
         lengths: Callable[[], NDArray[Any]] | None = None
         if self.seq_order_seq_lens_file is not None:
             lengths = self._lengths_of_file
@@ -301,8 +337,9 @@ class Dataset:
         return OrderCorpus(
             num_seqs=num_seqs,
             lengths=lengths,
-            keep=self._keep_mask if self.seq_list_filter_file is not None else None,
+            keep=self._keep_mask if self._wanted_tags is not None else None,
             first_of_tag=self._first_of_tag if self.unique_seq_tags else None,
+            is_fixed=False,
         )
 
     def _corpus_tags(self) -> Sequence[str]:
@@ -310,12 +347,11 @@ class Dataset:
         return self.get_all_tags()
 
     def _keep_mask(self) -> NDArray[np.bool_]:
-        if self._keep is None:
-            assert self.seq_list_filter_file is not None
-            self._keep = mask_of_tags(self._corpus_tags(), self.seq_list_filter_file)
-        return self._keep
+        """Return `bool[N]`: which sequences the filter keeps."""
+        assert self._wanted_tags is not None
+        return mask_of_tags(self._corpus_tags(), self._wanted_tags, where=str(self.seq_list_filter_file))
 
-    def _lengths_of_file(self) -> NDArray[np.int64]:
+    def _lengths_of_file(self) -> NDArray[Any]:
         if self._file_lengths is None:
             assert self.seq_order_seq_lens_file is not None
             self._file_lengths = lengths_of_tags(self._corpus_tags(), self.seq_order_seq_lens_file)
@@ -335,7 +371,7 @@ class Dataset:
 
     def supports_seq_order_sorting(self) -> bool:
         """Whether lengths are known, so that sorting orders work."""
-        return False
+        return self.seq_order_seq_lens_file is not None
 
     def supports_sharding(self) -> bool:
         """Whether `_num_shards > 1` is legal."""
@@ -343,8 +379,7 @@ class Dataset:
 
     def set_sharding(self, num_shards: int, shard_index: int) -> None:
         """Make this dataset one shard of `num_shards`; takes effect with the next `init_seq_order`."""
-        self._recipe = dataclasses.replace(self._recipe, num_shards=num_shards, shard_index=shard_index)
-        self._planner = OrderPlanner(self._recipe)
+        self._change_recipe(num_shards=num_shards, shard_index=shard_index)
 
     # --- reading ---
 
@@ -567,6 +602,10 @@ class Dataset:
         """
         return BatchSetGenerator(self, plan_batches(self, **kwargs), shuffle_batches=shuffle_batches)
 
+    def _generate_batches(self, recurrent_net: bool, batch_size: Any, **kwargs: Any) -> Iterator[Batch]:
+        """Yield the batches of the current epoch, see `plan_batches`."""
+        return plan_batches(self, recurrent_net=recurrent_net, batch_size=batch_size, **kwargs)
+
     def batch_set_generator_cache_whole_epoch(self) -> bool:
         """Whether a batch generator keeps its batches, so that it can be reset."""
         return False
@@ -576,38 +615,12 @@ class Dataset:
             f"{type(self).__name__} does not offer {what}", where=f"dataset {self.name!r}"
         )
 
-    def _explicit_order(self, seq_order: Sequence[int] | Order, num_seqs: int) -> Order:
+    def _explicit_order(self, seq_order: Sequence[int] | NDArray[Any], num_seqs: int) -> Order:
         """Check an order given by corpus indices."""
-        indices = np.asarray(seq_order, dtype=np.int64) if len(seq_order) else np.zeros(0, dtype=np.int64)
-        wrong = np.flatnonzero((indices < 0) | (indices >= num_seqs))
-        if wrong.size:
-            raise ConfigError(
-                f"seq_order holds the corpus index {int(indices[wrong[0]])}, but the corpus has {num_seqs} sequences",
-                where=f"dataset {self.name!r}, position {int(wrong[0])}",
-            )
-        return ArrayOrder(indices)
+        return ArrayOrder(check_indices(seq_order, num_seqs, f"dataset {self.name!r}"))
 
 
-def _check_window(window: int, *, supported: bool, owner: str) -> int:
-    if isinstance(window, bool) or not isinstance(window, int) or window < 0:
-        raise ConfigError(f"window must be a positive number of frames: {window!r}")
-    window = max(window, 1)
-    window += 1 - window % 2
-    if window > 1 and not supported:
-        raise ConfigError(f"{owner} does not support window={window}", fix="leave window at 1")
-    return window
-
-
-def _rebuild(
-    cls: type[Dataset],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    num_shards: int,
-    shard_index: int,
-    epoch: int | None,
-) -> Dataset:
+def _rebuild(cls: type[Dataset], args: tuple[Any, ...], kwargs: dict[str, Any], state: Mapping[str, Any]) -> Dataset:
     dataset = cls(*args, **kwargs)
-    if (num_shards, shard_index) != (dataset._recipe.num_shards, dataset._recipe.shard_index):
-        dataset.set_sharding(num_shards, shard_index)
-    dataset.epoch = epoch
+    dataset._restore(state)
     return dataset

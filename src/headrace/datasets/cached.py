@@ -8,7 +8,6 @@ current window (`load_seqs`), and a bounded cache over epochs. What it delivers 
 from __future__ import annotations
 
 import dataclasses
-import heapq
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -16,18 +15,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.batching import NumbersDict, apply_window
-from headrace.errors import ConfigError, OptionalNotImplementedError, TransformError, did_you_mean
-from headrace.order import Order, OrderCorpus, occurrences
+from headrace.errors import ConfigError, HeadraceError, OptionalNotImplementedError, TransformError, did_you_mean
+from headrace.order import ArrayOrder, Order, OrderCorpus, occurrences
 from headrace.rng import derive_rng, wants_rng
 from headrace.sources import Source
 
 from .base import Dataset
+from .checks import check_count, check_tags
 from .frame_shuffle import shuffle_group_frames
+from .loaded import Features, LoadedSeqs
 from .order_cursor import OrderCursor
 from .seq import DatasetSeq
 from .seq_cache import SeqCache
 
-Features = dict[str, NDArray[Any]]
 Transform = Callable[..., Mapping[str, NDArray[Any]]]
 
 
@@ -59,15 +59,14 @@ class CachedDataset(Dataset):
     ) -> None:
         super().__init__(**kwargs)
         self.cache_byte_size = cache_byte_size
-        self._cache = SeqCache(cache_byte_size)
+        self._cache = SeqCache(check_count("cache_byte_size", cache_byte_size, minimum=-1))
         self._transform = transform
         self._transform_wants_rng = transform is not None and wants_rng(transform)
         self._source: Source | None = None
         self._cursor = OrderCursor()
         self._order_is_given = False
         self._occurrences: NDArray[np.int64] | None = None
-        self._loaded: dict[int, Features] = {}
-        self._loaded_places: list[int] = []  # a heap of the keys of _loaded, so that dropping the first ones is cheap
+        self._loaded = LoadedSeqs()
         if source is not None:
             self._set_source(source)
 
@@ -77,9 +76,16 @@ class CachedDataset(Dataset):
         self.labels = dict(source.labels)
         if "data" in source.specs:
             self.num_inputs = self.num_outputs["data"][0]
+            spec = source.specs["data"]
+            if self.window > 1 and (spec.sparse or len(spec.shape) != 1):
+                raise ConfigError(
+                    f"window={self.window} joins frames that are vectors; a frame of 'data' has the shape {spec.shape}",
+                    where=f"dataset {self.name!r}",
+                    fix="leave window at 1",
+                )
         self._planner.invalidate()
         self._cache.clear()
-        self._drop_loaded()
+        self._loaded.clear()
 
     @property
     def source(self) -> Source:
@@ -103,12 +109,12 @@ class CachedDataset(Dataset):
     ) -> bool:
         """Start a (sub-)epoch, see `Dataset.init_seq_order`."""
         super().init_seq_order(epoch, seq_list, seq_order)
-        self._drop_loaded()
+        self._loaded.clear()
         self._occurrences = None
         self._order_is_given = seq_list is not None or seq_order is not None or self._has_own_order()
         if seq_list is not None:
-            seq_order = self.source.index.find_tags(list(seq_list)).tolist()
-        if seq_order is not None:
+            self._cursor = OrderCursor(ArrayOrder(self.source.index.find_tags(check_tags(seq_list))))
+        elif seq_order is not None:
             self._cursor = OrderCursor(self._explicit_order(seq_order, len(self.source)))
         else:
             self._cursor = OrderCursor(None if epoch is None else self._order_of_epoch(epoch))
@@ -123,11 +129,13 @@ class CachedDataset(Dataset):
 
     def _order_corpus(self, num_seqs: int, get_seq_len: Any) -> OrderCorpus:
         corpus = super()._order_corpus(num_seqs, get_seq_len)
-        if corpus.lengths is not None:
-            return corpus
-        return dataclasses.replace(
-            corpus, lengths=self._sort_lengths
-        )  # not asked yet: it may cost a pass over the corpus
+        lengths = corpus.lengths or self._sort_lengths  # not asked yet: it may cost a pass over the corpus
+        return dataclasses.replace(corpus, lengths=lengths, is_fixed=True)
+
+    def _keep_mask(self) -> NDArray[np.bool_]:
+        if self._keep is None:
+            self._keep = super()._keep_mask()
+        return self._keep
 
     def _sort_lengths(self) -> NDArray[Any]:
         """Return `int[N]`: what sequences are sorted by, the length of the first data key."""
@@ -157,8 +165,9 @@ class CachedDataset(Dataset):
         """End the epoch, see `Dataset.finish_epoch`."""
         super().finish_epoch(free_resources=free_resources)
         self._cursor = OrderCursor()
-        self._drop_loaded()
+        self._loaded.clear()
         if free_resources:
+            self._file_lengths = None
             self._cache.clear()
             if self._source is not None:
                 self._source.close()
@@ -170,7 +179,7 @@ class CachedDataset(Dataset):
     def supports_seq_order_sorting(self) -> bool:
         """Whether lengths are known without reading sequences."""
         key = self._sort_key()
-        return key is None or self.source.index.has_lengths(key)
+        return self.seq_order_seq_lens_file is not None or key is None or self.source.index.has_lengths(key)
 
     def supports_sharding(self) -> bool:
         """Any shard of any order: yes."""
@@ -245,54 +254,77 @@ class CachedDataset(Dataset):
                 )
         return {key: result[key] for key in self.source.specs}
 
-    def _features(self, seq_idx: int) -> Features:
+    def _read(self, seq_idx: int) -> dict[int, Features]:
+        """Read one sequence as it is delivered, or the group whose frames are shuffled together, by place."""
+        size = self.shuffle_frames_of_nseqs or 1
+        first = seq_idx - seq_idx % size
+        places = range(first, min(first + size, len(self._cursor)))
+        try:
+            group = [self._read_raw(self._corpus_idx(place)) for place in places]
+            if self.shuffle_frames_of_nseqs:
+                where = f"dataset {self.name!r}, sequences {places.start}..{places.stop - 1}"
+                group = shuffle_group_frames(group, first, where=where)
+            return {place: self._finish(place, features) for place, features in zip(places, group, strict=True)}
+        except Exception as error:
+            where = f"dataset {self.name!r}, epoch {int(self.epoch) or None}"
+            error.add_note(f"{where}, sequence {self._tag_or_place(seq_idx)}")
+            raise
+
+    def _tag_or_place(self, seq_idx: int) -> str:
+        """Return the tag, for an error text; the place where the tag cannot be read either."""
+        try:
+            return repr(self.get_tag(seq_idx))
+        except (HeadraceError, LookupError, OSError):
+            return str(seq_idx)
+
+    def _whole(self, seq_idx: int) -> Features:
+        """Return all arrays of a sequence, none of them handed out yet; reads it if need be."""
         features = self._loaded.get(seq_idx)
-        if features is None:
-            features = self._load(seq_idx)
+        if features is None or len(features) < len(self.source.specs):
+            self._corpus_idx(seq_idx)  # outside of the epoch: said before anything is read
+            seqs = self._read(seq_idx)
+            self._loaded.put_alone(seqs)
+            features = seqs[seq_idx]
         return features
 
-    def _load(self, seq_idx: int) -> Features:
-        if not self.shuffle_frames_of_nseqs:
-            features = self._finish(seq_idx, self._read_raw(self._corpus_idx(seq_idx)))
-            self._keep_loaded(seq_idx, features)
-            return features
-        first = seq_idx - seq_idx % self.shuffle_frames_of_nseqs
-        places = range(first, min(first + self.shuffle_frames_of_nseqs, len(self._cursor)))
-        group = [self._read_raw(self._corpus_idx(place)) for place in places]
-        where = f"dataset {self.name!r}, sequences {places.start}..{places.stop - 1}"
-        for place, features in zip(places, shuffle_group_frames(group, first, where=where), strict=True):
-            self._keep_loaded(place, self._finish(place, features))
-        return self._loaded[seq_idx]
-
-    def _keep_loaded(self, seq_idx: int, features: Features) -> None:
-        if seq_idx not in self._loaded:
-            heapq.heappush(self._loaded_places, seq_idx)
-        self._loaded[seq_idx] = features
-
-    def _drop_loaded(self) -> None:
-        self._loaded.clear()
-        self._loaded_places.clear()
+    def _take(self, seq_idx: int, key: str) -> NDArray[Any]:
+        """Hand out one array; from now on it is the caller's."""
+        features = self._loaded.get(seq_idx)
+        if features is None or key not in features:
+            features = self._whole(seq_idx)
+        return features.pop(key)
 
     def load_seqs(self, start: int, end: int) -> None:
         """Read sequences start..end (exclusive; may exceed the epoch); drop those before `start`."""
-        while self._loaded_places and self._loaded_places[0] < start:
-            del self._loaded[heapq.heappop(self._loaded_places)]
-        for seq_idx in range(start, min(end, len(self._cursor))):
-            self._features(seq_idx)
+        self._loaded.drop_before(start)
+        for seq_idx in range(max(start, 0), min(end, len(self._cursor))):
+            if seq_idx not in self._loaded:
+                self._loaded.put_window(self._read(seq_idx))
 
     def get_data(self, seq_idx: int, key: str) -> NDArray[Any]:
-        """Return the array of one data key, `dtype[T, ...]`."""
+        """Return the array of one data key, `dtype[T, ...]`. It is the caller's own: asked again, it is read again."""
         self._check_key(key)
         if seq_idx not in self._loaded and self._reads_by_key():
             return self.source.read(self._corpus_idx(seq_idx), key)
-        return self._features(seq_idx)[key]
+        return self._take(seq_idx, key)
 
     def get_data_slice(self, seq_idx: int, key: str, start_frame: int, end_frame: int) -> NDArray[Any]:
-        """Return frames start..end (exclusive) of one data key, without reading the rest where the source can."""
+        """Return frames start..end (exclusive; what lies behind the last frame is left out) of one data key.
+
+        Where the source can, the other frames are not read.
+
+        Raises:
+            IndexError: A frame is negative, or the end lies before the start.
+        """
         self._check_key(key)
-        if seq_idx not in self._loaded and self._reads_by_key():
-            return self.source.read_slice(self._corpus_idx(seq_idx), key, start_frame, end_frame)
-        return self._features(seq_idx)[key][start_frame:end_frame]
+        if not 0 <= start_frame <= end_frame:
+            where = f"sequence {seq_idx} of dataset {self.name!r}"
+            raise IndexError(f"frames {start_frame}..{end_frame} of {key!r}, {where}")
+        if seq_idx in self._loaded or not self._reads_by_key():
+            return self._take(seq_idx, key)[start_frame:end_frame]
+        corpus_idx = self._corpus_idx(seq_idx)
+        length = self.source.seq_lengths(corpus_idx)[key]
+        return self.source.read_slice(corpus_idx, key, min(start_frame, length), min(end_frame, length))
 
     def _reads_by_key(self) -> bool:
         """Whether one key can be read alone: nothing looks at the whole sequence."""
@@ -305,26 +337,28 @@ class CachedDataset(Dataset):
 
     def get_seq(self, seq_idx: int) -> DatasetSeq:
         """Return one sequence with all of its data keys."""
-        features = dict(self._features(seq_idx))
+        features = self._whole(seq_idx)
+        taken = dict(features)
+        features.clear()  # handed out
         return DatasetSeq(
             seq_idx,
-            features,
+            taken,
             seq_tag=self.get_tag(seq_idx),
             complete_frac=self.get_complete_frac(seq_idx),
             corpus_idx=self._corpus_idx(seq_idx),
         )
 
     def get_seq_length(self, seq_idx: int) -> NumbersDict:
-        """Return data key -> number of frames."""
+        """Return data key -> number of frames; reads the sequence if a transform may change them."""
         corpus_idx = self._corpus_idx(seq_idx)
-        if self._transform is None and seq_idx not in self._loaded:
+        if self._transform is None:
             return NumbersDict(self.source.seq_lengths(corpus_idx))
-        features = self._features(seq_idx)
-        return NumbersDict({key: len(array) if array.ndim else 1 for key, array in features.items()})
+        return NumbersDict({key: len(array) if array.ndim else 1 for key, array in self._whole(seq_idx).items()})
 
     def get_estimated_seq_length(self, seq_idx: int) -> int:
         """Return the length that sequences are sorted by."""
-        return int(self._sort_lengths()[self._corpus_idx(seq_idx)])
+        lengths = self._lengths_of_file() if self.seq_order_seq_lens_file is not None else self._sort_lengths()
+        return lengths[self._corpus_idx(seq_idx)].item()  # type: ignore[no-any-return]
 
     def get_num_timesteps(self) -> NumbersDict:
         """Return data key -> number of frames of the current epoch, from the index."""
@@ -342,13 +376,13 @@ class CachedDataset(Dataset):
     def get_all_tags(self) -> Sequence[str]:
         """Return the tags of the whole corpus, without those that the filter drops; they may live on disk."""
         tags = self.source.index.tags
-        if self.seq_list_filter_file is None:
+        if self._wanted_tags is None:
             return tags
         return tags.take(np.flatnonzero(self._keep_mask()))
 
     def get_total_num_seqs(self, *, fast: bool = False) -> int:  # noqa: ARG002 (always fast but for the filter)
         """Return the number of sequences of the whole corpus, without those that the filter drops."""
-        return len(self.source) if self.seq_list_filter_file is None else int(np.count_nonzero(self._keep_mask()))
+        return len(self.source) if self._wanted_tags is None else int(np.count_nonzero(self._keep_mask()))
 
     def have_corpus_seq_idx(self) -> bool:
         """Yes."""

@@ -6,6 +6,7 @@ else from it. It suits what has no random access: generators, streams, datasets 
 
 from __future__ import annotations
 
+import copy
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
@@ -98,6 +99,10 @@ class CachedDataset2(Dataset):
                 where=f"dataset {self.name!r}, epoch {int(self.epoch) or None}",
                 fix="read in rising order, or start the epoch again with init_seq_order",
             )
+        self._load_seqs(start, end)
+
+    def _load_seqs(self, start: int, end: int) -> None:
+        """Do what `load_seqs` says, once its arguments are checked; sub-classes may extend it."""
         self._load_start = start
         while self._added and next(iter(self._added)) < start:
             self._added.popitem(last=False)
@@ -112,13 +117,28 @@ class CachedDataset2(Dataset):
                 return
             seq = self._collect_single_seq(self._next_seq_idx)
             if seq is None:
-                self._reached_end = True
-                self._num_seqs = self._next_seq_idx
+                self._end_here(self._next_seq_idx)
                 return
-            if self.window > 1 and "data" in seq.features:
-                seq.features["data"] = apply_window(seq.features["data"], self.window)
-            self._added[self._next_seq_idx] = seq
+            self._added[self._next_seq_idx] = self._with_window(seq)
             self._next_seq_idx += 1
+
+    def _end_here(self, num_seqs: int) -> None:
+        if self._num_seqs is not None and self._num_seqs != num_seqs:
+            raise ConfigError(
+                f"{type(self).__name__} said that an epoch has {self._num_seqs} sequences, it ends after {num_seqs}",
+                where=f"dataset {self.name!r}, epoch {int(self.epoch) or None}",
+                fix="leave _num_seqs at None if the number is not sure",
+            )
+        self._reached_end = True
+        self._num_seqs = num_seqs
+
+    def _with_window(self, seq: DatasetSeq) -> DatasetSeq:
+        """Return the sequence with joined frames: a new one, since the sub-class may keep its own."""
+        if self.window == 1 or "data" not in seq.features:
+            return seq
+        joined = copy.copy(seq)
+        joined.features = {**seq.features, "data": apply_window(seq.features["data"], self.window)}
+        return joined
 
     def _get_seq(self, seq_idx: int) -> DatasetSeq:
         """Return one sequence, collected now if it is ahead."""

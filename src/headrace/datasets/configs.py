@@ -189,6 +189,8 @@ def _parse_text(text: str) -> Mapping[str, Any]:
     head, colon, rest = text.partition(":")
     if colon and head in CLASSES:
         return {"class": head, **_parse_assignments(rest, text)}
+    if colon and re.fullmatch(r"\w*[Dd]ata[Ss]et\w*", head):
+        resolve_class(head)  # a misspelt class is not a file name
     files = list_hdf_files(text)
     if not files:
         raise ConfigError("empty text instead of a dataset config")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from headrace.errors import ConfigError
 
+from .checks import check_count
 from .seq import DatasetSeq
 
 if TYPE_CHECKING:
@@ -41,25 +42,39 @@ class EpochHandle(int):
         Raises:
             ConfigError: The number is not a positive integer.
         """
-        if isinstance(epoch, bool) or not isinstance(epoch, int) or epoch < 1:
-            raise ConfigError(f"an epoch is numbered 1, 2, ...: got {epoch!r}")
-        self._dataset.init_seq_order(epoch=int(epoch))
-        return _read(self._dataset, self._dataset.order_version, int(epoch))
+        number = check_count("an epoch is numbered 1, 2, ...; epoch", epoch, minimum=1)
+        self._dataset.init_seq_order(epoch=number)
+        return _read(self._dataset, self._dataset.order_version, number)
 
     def __reduce__(self) -> tuple[type[int], tuple[int]]:
         """Pickle as the plain number."""
         return int, (int(self),)
 
 
+def check_not_stale(dataset: Dataset, version: int, reader: str, *, where: str) -> None:
+    """Refuse to go on reading an epoch that is over: what came next would be of another one.
+
+    Args:
+        dataset: What is read.
+        version: Its `order_version` when the reader was made.
+        reader: What is stale, for the message.
+        where: How far it came, for the message.
+
+    Raises:
+        ConfigError: The dataset has ended that epoch, or started another, since.
+    """
+    if dataset.order_version != version:
+        raise ConfigError(
+            f"{reader} is stale: the dataset has ended its epoch, or started another, since",
+            where=f"dataset {dataset.name!r}, {where}",
+            fix="read one epoch to its end before the next, or use a second dataset object",
+        )
+
+
 def _read(dataset: Dataset, version: int, epoch: int) -> Iterator[DatasetSeq]:
     seq_idx = 0
     while True:
-        if dataset.order_version != version:
-            raise ConfigError(
-                f"the iterator over epoch {epoch} is stale: the dataset has started another epoch since",
-                where=f"dataset {dataset.name!r}, sequence {seq_idx}",
-                fix="read one epoch to its end before the next, or use a second dataset object",
-            )
+        check_not_stale(dataset, version, f"the iterator over epoch {epoch}", where=f"sequence {seq_idx}")
         if not dataset.is_less_than_num_seqs(seq_idx):
             return
         dataset.load_seqs(seq_idx, seq_idx + 1)

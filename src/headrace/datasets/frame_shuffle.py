@@ -29,14 +29,14 @@ def shuffle_group_frames(
     """
     lengths = []
     for features in group:
-        by_key = {key: len(array) for key, array in features.items()}
+        by_key = {key: len(array) if array.ndim else None for key, array in features.items()}
         if len(set(by_key.values())) > 1:
             raise SourceError(
-                f"frames cannot be shuffled: data keys of one sequence differ in length: {by_key}",
+                f"frames cannot be shuffled: data keys of one sequence differ in length (None: no time): {by_key}",
                 where=where,
                 fix="leave shuffle_frames_of_nseqs at 0 for data without one label a frame",
             )
-        lengths.append(next(iter(by_key.values()), 0))
+        lengths.append(next(iter(by_key.values()), 0) or 0)
     permutation = np.random.RandomState(first_seq_idx).permutation(sum(lengths))
     borders = np.cumsum(lengths)[:-1]
     shuffled: list[dict[str, NDArray[Any]]] = [{} for _ in group]

@@ -6,6 +6,7 @@ What sequence i of epoch E holds is a pure function of (seed of E, i), so that i
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,10 +15,12 @@ from numpy.typing import NDArray
 
 from headrace.batching import NumbersDict
 from headrace.errors import ConfigError
+from headrace.index import GeneratedTags
 from headrace.order import Order, RangeOrder
 from headrace.rng import derive_seed
 
 from .cached2 import CachedDataset2
+from .checks import check_count, check_tags
 from .order_cursor import OrderCursor
 from .seq import DatasetSeq
 
@@ -56,7 +59,7 @@ class GeneratingDataset(CachedDataset2):
         self._corpus_num_seqs = num_seqs
         self.num_inputs = input_dim or 0
         outputs = output_dim if isinstance(output_dim, Mapping) else {"classes": (output_dim, 1)}
-        self.num_outputs = {key: _dim_ndim(value) for key, value in outputs.items()}
+        self.num_outputs = {key: _dim_ndim(key, value) for key, value in outputs.items()}
         if input_dim is not None and "data" not in self.num_outputs:
             self.num_outputs = {"data": (input_dim, 2), **self.num_outputs}
         self.random = np.random.RandomState(0)
@@ -84,7 +87,7 @@ class GeneratingDataset(CachedDataset2):
         super().init_seq_order(epoch, seq_list, seq_order)
         self._epoch_seed = self.get_random_seed_for_epoch(epoch)
         if seq_list is not None:
-            seq_order = [_corpus_idx_of_tag(tag) for tag in seq_list]
+            seq_order = [_corpus_idx_of_tag(tag) for tag in check_tags(seq_list)]
         infinite = self._corpus_num_seqs == math.inf
         order: Order
         if seq_order is not None:
@@ -138,15 +141,23 @@ class GeneratingDataset(CachedDataset2):
         """Yes."""
         return True
 
-    def get_all_tags(self) -> list[str]:
-        """Return the tags of all sequences."""
-        return [f"seq-{i}" for i in range(self.get_total_num_seqs())]
+    def _corpus_tags(self) -> GeneratedTags:
+        if self._corpus_num_seqs == math.inf:
+            self._not_offered("the tags of infinite data")
+        return GeneratedTags(int(self._corpus_num_seqs))
+
+    def get_all_tags(self) -> Sequence[str]:
+        """Return the tags of all sequences, without those that the filter drops."""
+        tags = self._corpus_tags()
+        return tags if self._wanted_tags is None else tags.take(np.flatnonzero(self._keep_mask()))
 
     def get_total_num_seqs(self, *, fast: bool = False) -> int:  # noqa: ARG002 (always fast)
-        """Return the number of sequences."""
-        if self._corpus_num_seqs == math.inf:
-            self._not_offered("get_total_num_seqs of infinite data")
-        return int(self._corpus_num_seqs)
+        """Return the number of sequences, without those that the filter drops."""
+        return len(self.get_all_tags())
+
+    def is_less_than_num_seqs(self, seq_idx: int) -> bool:
+        """Whether the epoch has a sequence at this place; generates nothing."""
+        return self._epoch is not None and seq_idx < len(self._cursor)
 
     def have_corpus_seq_idx(self) -> bool:
         """Yes."""
@@ -264,15 +275,13 @@ def answers_12ax(symbols: Sequence[str]) -> list[str]:
     return answers
 
 
-def _dim_ndim(value: Any) -> tuple[int, int]:
-    if isinstance(value, int):
-        return (value, 1)
-    dim, ndim = value
-    return (int(dim), int(ndim))
+def _dim_ndim(key: str, value: Any) -> tuple[int, int]:
+    dim, ndim = value if isinstance(value, tuple | list) else (value, 1)
+    name = f"output_dim[{key!r}]"
+    return check_count(name, dim, minimum=1), check_count(f"axes of {name}", ndim)
 
 
 def _corpus_idx_of_tag(tag: str) -> int:
-    prefix, _, number = tag.partition("-")
-    if prefix != "seq" or not number.isdigit():
+    if not re.fullmatch("seq-(0|[1-9][0-9]{0,18})", tag):
         raise ConfigError(f"no sequence is tagged {tag!r}: generated data have tags seq-0, seq-1, ...")
-    return int(number)
+    return int(tag.removeprefix("seq-"))

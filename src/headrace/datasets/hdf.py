@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from headrace.errors import ConfigError
 from headrace.sources import HDFSource
 
 from .cached import CachedDataset
+from .checks import absolute_name
 
 Files = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
@@ -47,15 +48,18 @@ class HDFDataset(CachedDataset):
                 "use_cache_manager=True names a service of one site, which Headrace does not know",
                 fix="leave it out; give local paths",
             )
-        self._index = index
+        self._index = index if index in ("auto", None) else absolute_name(index)
         self.files: list[str] = []
         if files is not None:
-            paths = [files] if isinstance(files, str | os.PathLike) else list(files)
+            paths = list(files) if isinstance(files, Iterable) and not isinstance(files, str | bytes) else [files]
             if not paths:
                 raise ConfigError(
                     "files is an empty list", where=f"dataset {self.name!r}", fix="name at least one HDF5 file"
                 )
-            self._open([os.fspath(path) for path in paths])
+            self._open([absolute_name(path) for path in paths])
+        if type(self).__init__ is HDFDataset.__init__:  # a sub-class has arguments of its own
+            # A copy may be made in another folder, so what was relative is remembered as absolute.
+            self._ctor_args = ((), {**kwargs, "files": self.files or None, "index": self._index})
 
     def _open(self, files: list[str]) -> None:
         source = HDFSource(files, index=self._index)
@@ -77,13 +81,15 @@ class HDFDataset(CachedDataset):
                 where=str(self._index),
                 fix="leave index at 'auto'",
             )
-        self._open([*self.files, os.fspath(filename)])
+        self._open([*self.files, absolute_name(filename)])
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle as constructor arguments, with the files that were added."""
-        rebuild, arguments = super().__reduce__()
-        cls, args, kwargs, *rest = arguments
-        return rebuild, (cls, args[1:], {**kwargs, "files": list(self.files) or None}, *rest)
+    def _state(self) -> dict[str, Any]:
+        return {**super()._state(), "files": self.files}
+
+    def _restore(self, state: Mapping[str, Any]) -> None:
+        if state["files"] != self.files:  # some were added
+            self._open(state["files"])
+        super()._restore(state)
 
     def get_data_by_seq_tag(self, seq_tag: str, key: str) -> NDArray[Any]:
         """Return one data key of the sequence with this tag, whatever the current order."""

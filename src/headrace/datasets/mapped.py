@@ -8,8 +8,9 @@ from typing import Any
 from numpy.typing import NDArray
 
 from headrace.errors import ConfigError
-from headrace.order import Order
+from headrace.order import Order, RepeatedOrder, restrict_order, slice_bounds
 from headrace.sources import SORT_LENGTHS, MapSource, MemorySource
+from headrace.specs import DataSpec
 
 from .cached import CachedDataset
 
@@ -106,7 +107,12 @@ class MapDataset(CachedDataset):
     def _order_of_epoch(self, epoch: int) -> Order:
         if self._own_order is None:
             return super()._order_of_epoch(epoch)
-        return self._explicit_order(self._own_order(epoch), len(self.source))
+        num_seqs = len(self.source)
+        order = self._explicit_order(self._own_order(epoch), num_seqs)
+        order = restrict_order(order, self._order_corpus(num_seqs, None))
+        start, stop = slice_bounds(len(order), epoch, 1, self.num_shards, self.shard_index)
+        part = order.slice(start, stop)
+        return part if self.repeat_epoch == 1 else RepeatedOrder(part, self.repeat_epoch)
 
 
 MapDatasetWrapper = MapDataset  # the documented name
@@ -134,6 +140,7 @@ class StaticDataset(CachedDataset):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        data = list(data)
         if target_list is not None and data:
             wanted = [key for key in ("data",) if key in data[0]] + [key for key in target_list if key != "data"]
             missing = sorted(set(wanted) - set(data[0]))
@@ -143,4 +150,18 @@ class StaticDataset(CachedDataset):
         dims = {key: value if isinstance(value, int) else int(value[0]) for key, value in (output_dim or {}).items()}
         if input_dim is not None:
             dims["data"] = input_dim
-        self._set_source(MemorySource(data, dims=dims or None))
+        specs = _declared_specs(input_dim, output_dim or {}) if not data else None
+        self._set_source(MemorySource(data, dims=None if specs else dims or None, specs=specs or None))
+
+
+def _declared_specs(input_dim: int | None, output_dim: Mapping[str, Any]) -> dict[str, DataSpec]:
+    """Return the layout that the options of an empty `StaticDataset` declare."""
+    outputs = {**({} if input_dim is None else {"data": (input_dim, 2)}), **output_dim}
+    specs = {}
+    for key, value in outputs.items():
+        dim, ndim = (value, 1) if isinstance(value, int) else value
+        if ndim > 1:
+            specs[key] = DataSpec("float32", (*[None] * (ndim - 2), dim), dim=dim)
+        else:
+            specs[key] = DataSpec("int32", sparse=True, dim=dim)
+    return specs

@@ -12,8 +12,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.errors import ConfigError
-
 _OVERHEAD_BYTES = 200  # of one array object and its place in the tables, roughly
 
 
@@ -25,8 +23,6 @@ class SeqCache:
     """
 
     def __init__(self, max_bytes: int) -> None:
-        if max_bytes < -1:
-            raise ConfigError(f"cache_byte_size must be -1 (unlimited), 0 (off) or a number of bytes: {max_bytes}")
         self.max_bytes = max_bytes
         self.num_bytes = 0
         self._seqs: OrderedDict[int, tuple[dict[str, NDArray[Any]], int]] = OrderedDict()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,22 +13,36 @@ from numpy.typing import NDArray
 from headrace.errors import SourceError
 from headrace.files import read_seq_lens, read_tag_list
 
-
-def mask_of_tags(tags: Sequence[str], filter_file: str | Path) -> NDArray[np.bool_]:
-    """Return `bool[N]`: whether each tag stands in the file. The file may name tags that the corpus lacks."""
-    wanted = set(read_tag_list(filter_file))
-    return np.fromiter((tag in wanted for tag in tags), dtype=bool, count=len(tags))
+_LOGGER = logging.getLogger("headrace.datasets")
+_filters_warned_of: set[str] = set()  # so that each is said once in a process
 
 
-def lengths_of_tags(tags: Sequence[str], lens_file: str | Path) -> NDArray[np.int64]:
-    """Return `int64[N]`: the length that the file gives for each tag.
+def read_wanted_tags(filter_file: str | Path) -> frozenset[str]:
+    """Return the tags of a filter file."""
+    return frozenset(read_tag_list(filter_file))
+
+
+def mask_of_tags(tags: Sequence[str], wanted: frozenset[str], *, where: str) -> NDArray[np.bool_]:
+    """Return `bool[N]`: whether each tag is wanted. Wanted tags that the corpus lacks are legal, and logged once."""
+    mask = np.fromiter((tag in wanted for tag in tags), dtype=bool, count=len(tags))
+    num_kept = int(np.count_nonzero(mask))
+    if num_kept < len(wanted) and where not in _filters_warned_of:
+        _filters_warned_of.add(where)
+        _LOGGER.warning(
+            "the filter names %d tags, and keeps %d of %d sequences: %s", len(wanted), num_kept, len(tags), where
+        )
+    return mask
+
+
+def lengths_of_tags(tags: Sequence[str], lens_file: str | Path) -> NDArray[Any]:
+    """Return `int[N]` or `float[N]`: the length that the file gives for each tag.
 
     Raises:
         SourceError: A tag of the corpus is not in the file.
     """
     lens = read_seq_lens(lens_file)
     try:
-        return np.fromiter((lens[tag] for tag in tags), dtype=np.int64, count=len(tags))
+        return np.array([lens[tag] for tag in tags]) if len(tags) else np.zeros(0, dtype=np.int64)
     except KeyError as error:
         raise SourceError(
             f"no length for the tag {error.args[0]!r}",
@@ -43,7 +58,7 @@ def first_of_tag(tags: Sequence[str]) -> NDArray[np.int64]:
 
 
 def as_lengths(get_seq_len: Any, num_seqs: int) -> NDArray[Any]:
-    """Return `int[N]` from a function corpus index -> length, or from an array of lengths."""
-    if callable(get_seq_len):
-        return np.fromiter((get_seq_len(i) for i in range(num_seqs)), dtype=np.int64, count=num_seqs)
-    return np.asarray(get_seq_len)
+    """Return `int[N]` or `float[N]` from a function corpus index -> length, or from an array of lengths."""
+    if not callable(get_seq_len):
+        return np.asarray(get_seq_len)
+    return np.array([get_seq_len(i) for i in range(num_seqs)]) if num_seqs else np.zeros(0, dtype=np.int64)

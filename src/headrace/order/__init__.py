@@ -13,7 +13,7 @@ from .parse import VALID_FORMS, parse_seq_ordering
 from .permutation import Permutation
 from .permute import Permute, PermutedOrder
 from .plain import Default, EveryN, InterleavedOrder, Reverse
-from .planner import OrderCorpus, OrderPlanner, OrderReport
+from .planner import OrderCorpus, OrderPlanner, OrderReport, restrict_order
 from .policy import Policy
 from .recipe import OrderRecipe
 from .shuffled import Random, RandomSample
@@ -47,5 +47,6 @@ __all__ = [
     "full_epoch_of",
     "occurrences",
     "parse_seq_ordering",
+    "restrict_order",
     "slice_bounds",
 ]

@@ -6,9 +6,10 @@ all of its sub-epochs. Invariant: `order.block(a, b)` equals `[order[a], ..., or
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from typing import Any
+import builtins
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +17,8 @@ from numpy.typing import NDArray
 _BLOCK = 65_536  # indices per block when an order is walked through: large enough to hide NumPy's overhead, 512 KiB
 
 
-class Order(ABC):
-    """An immutable sequence of corpus indices.
+class Order(Sequence[int]):
+    """An immutable sequence of corpus indices. Like any sequence it has `index`, `count`, `in` and `reversed`.
 
     Attributes:
         may_repeat: Whether a corpus index can come more than once; False is a promise.
@@ -41,9 +42,18 @@ class Order(ABC):
     def slice(self, start: int, stop: int) -> Order:
         """Return positions `start <= p < stop` as an order, O(1)."""
 
-    def __getitem__(self, position: int) -> int:
-        """Return the corpus index at a position; negative positions count from the end."""
+    @overload
+    def __getitem__(self, position: int) -> int: ...
+    @overload
+    def __getitem__(self, position: builtins.slice) -> Order: ...
+    def __getitem__(self, position: int | builtins.slice) -> int | Order:
+        """Return the corpus index at a position, or the order of a slice; negative positions count from the end."""
         size = len(self)
+        if isinstance(position, builtins.slice):
+            start, stop, step = position.indices(size)
+            if step == 1:
+                return self.slice(start, max(start, stop))
+            return ArrayOrder(self.block(0, size)[position], may_repeat=self.may_repeat)
         if position < 0:
             position += size
         if not 0 <= position < size:
@@ -54,6 +64,14 @@ class Order(ABC):
         """Walk through the order, a block at a time."""
         for start in range(0, len(self), _BLOCK):
             yield from self.block(start, min(start + _BLOCK, len(self))).tolist()
+
+    def __eq__(self, other: object) -> bool:
+        """Compare with any sequence of numbers, such as a list."""
+        if not isinstance(other, Sequence | np.ndarray):
+            return NotImplemented
+        return len(self) == len(other) and bool(np.array_equal(self.block(0, len(self)), np.asarray(other)))
+
+    __hash__ = None  # type: ignore[assignment]  # equal to lists, which have none
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         """Return all positions as one array, O(len(self)) memory."""

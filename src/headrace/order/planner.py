@@ -8,7 +8,7 @@ slicing is the same for all sub-epochs of a full epoch and is kept; nothing else
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -33,12 +33,15 @@ class OrderCorpus:
         keep: Returns `bool[num_seqs]`, which sequences pass the tag filter, None without a filter.
         first_of_tag: Returns `int[num_seqs]`, for each sequence the smallest corpus index with the same tag, None if
             tags may repeat.
+        is_fixed: Whether all of this is the same as last time, unless the planner's `invalidate` was called. If not,
+            lengths are asked for and compared in each epoch that needs them, tags and filters are asked for in each.
     """
 
     num_seqs: int
     lengths: Callable[[], NDArray[Any]] | None = None
     keep: Callable[[], NDArray[np.bool_]] | None = None
     first_of_tag: Callable[[], NDArray[Any]] | None = None
+    is_fixed: bool = True
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,7 @@ class OrderPlanner:
         self.recipe = recipe
         self._key: tuple[Policy, int | None, int] | None = None
         self._full = _EMPTY
+        self._lengths: NDArray[Any] | None = None
         self._make_report: Callable[[], OrderReport] | None = None
         self._report: OrderReport | None = None
 
@@ -106,6 +110,8 @@ class OrderPlanner:
         policy = recipe.policy_for_epoch(epoch)
         rng_seed = recipe.derive_rng_seed(policy, epoch)
         key = (policy, rng_seed if policy.is_random else None, corpus.num_seqs)
+        if not corpus.is_fixed:
+            corpus = self._forget_what_changed(policy, corpus)
         if key != self._key:
             self.invalidate()  # first, so that two full orders are never in memory
             ordered, unique, self._full = _plan_full_epoch(policy, rng_seed, corpus)
@@ -118,6 +124,18 @@ class OrderPlanner:
         start, stop = slice_bounds(len(self._full), epoch, recipe.num_sub_epochs, recipe.num_shards, recipe.shard_index)
         part = self._full.slice(start, stop)
         return part if recipe.num_repeats == 1 else RepeatedOrder(part, recipe.num_repeats)
+
+    def _forget_what_changed(self, policy: Policy, corpus: OrderCorpus) -> OrderCorpus:
+        """Forget the order if the corpus may no longer be the one that it was made of."""
+        if corpus.keep is not None or corpus.first_of_tag is not None:
+            self.invalidate()
+        if not policy.needs_lengths or corpus.lengths is None:
+            return corpus
+        lengths = corpus.lengths()
+        if self._lengths is None or not np.array_equal(lengths, self._lengths):
+            self.invalidate()
+        self._lengths = np.array(lengths)
+        return replace(corpus, lengths=lambda: lengths)
 
     def occurrences_for_epoch(self, epoch: int) -> NDArray[np.int64]:
         """Return, for each position of the order last given, how often its sequence came before in this sub-epoch.
@@ -152,15 +170,24 @@ class OrderPlanner:
 _EMPTY: Order = RangeOrder(range(0))
 
 
+def restrict_order(order: Order, corpus: OrderCorpus) -> Order:
+    """Return what unique tags and the filter leave of an order over a whole corpus."""
+    return _restrict(order, corpus)[1]
+
+
 def _plan_full_epoch(policy: Policy, rng_seed: int, corpus: OrderCorpus) -> tuple[Order, Order, Order]:
     """Return the policy's order, what unique tags leave of it, and what the filter leaves of that."""
-    num_seqs = corpus.num_seqs
     lengths = corpus.lengths() if policy.needs_lengths and corpus.lengths is not None else None
-    ordered = unique = policy.plan(num_seqs, rng_seed, lengths)
+    ordered = policy.plan(corpus.num_seqs, rng_seed, lengths)
+    return ordered, *_restrict(ordered, corpus)
+
+
+def _restrict(ordered: Order, corpus: OrderCorpus) -> tuple[Order, Order]:
+    num_seqs, unique = corpus.num_seqs, ordered
     if corpus.first_of_tag is not None:
         unique = _keep_first_tags(ordered, _checked(corpus.first_of_tag(), num_seqs))
     kept = unique if corpus.keep is None else _filter(unique, _checked(corpus.keep(), num_seqs))
-    return ordered, unique, kept
+    return unique, kept
 
 
 def _report(num_seqs: int, num_repeats: int, *, ordered: Order, unique: Order, kept: Order) -> OrderReport:

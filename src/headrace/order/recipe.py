@@ -64,7 +64,8 @@ class OrderRecipe:
         check_count("dataset", "num_shards", self.num_shards, minimum=1)
         check_count("dataset", "shard_index", self.shard_index, minimum=0, maximum=self.num_shards - 1)
         if self.fixed_random_seed is not None:
-            check_count("dataset", "fixed_random_seed", self.fixed_random_seed, minimum=0, maximum=2**32 - 1)
+            seed = check_count("dataset", "fixed_random_seed", self.fixed_random_seed, minimum=0, maximum=2**32 - 1)
+            set_field(self, "fixed_random_seed", seed)
         offset = 0 if self.random_seed_offset is None else self.random_seed_offset
         limits = {"minimum": -(2**62), "maximum": 2**62}
         set_field(self, "random_seed_offset", check_count("dataset", "random_seed_offset", offset, **limits))

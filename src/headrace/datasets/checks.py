@@ -1,0 +1,115 @@
+"""Options of datasets, checked when a dataset is built."""
+
+from __future__ import annotations
+
+import operator
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.errors import ConfigError, SourceError
+
+
+def check_count(name: str, value: Any, *, minimum: int = 0) -> int:
+    """Return a whole number, of Python's or NumPy's, as an int.
+
+    Raises:
+        ConfigError: It is something else (a bool, too), or less than the minimum.
+    """
+    try:
+        number = None if isinstance(value, bool | np.bool_) else operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or number < minimum:
+        raise ConfigError(f"{name} must be a whole number >= {minimum}: {value!r}")
+    return number
+
+
+def check_epoch(epoch: Any, *, minimum: int = 0) -> int | None:
+    """Return an epoch number as an int; `None` stays."""
+    return None if epoch is None else check_count("epoch", epoch, minimum=minimum)
+
+
+def check_flag(name: str, value: Any) -> bool:
+    """Return a bool; anything else is refused, since `"no"` would be true."""
+    if not isinstance(value, bool | np.bool_):
+        raise ConfigError(f"{name} must be True or False: {value!r}")
+    return bool(value)
+
+
+def check_share(name: str, value: Any) -> float:
+    """Return a number in 0..1 as a float."""
+    if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not 0 <= value <= 1:
+        raise ConfigError(f"{name} must be a number in 0..1: {value!r}")
+    return float(value)
+
+
+def check_path(name: str, value: Any) -> str | None:
+    """Return the path of an existing file as text; `None` stays."""
+    if value is None:
+        return None
+    if not isinstance(value, str | os.PathLike):
+        raise ConfigError(f"{name} must be a path: {value!r}")
+    path = os.fsdecode(value)
+    if not os.path.isfile(path):
+        raise SourceError("no such file", where=f"{name}={path!r}")
+    return path
+
+
+def check_window(window: Any, *, supported: bool, owner: str) -> int:
+    """Return the number of frames of a window: odd, an even one raised by one."""
+    frames = max(check_count("window", window), 1)
+    frames += 1 - frames % 2
+    if frames > 1 and not supported:
+        raise ConfigError(f"{owner} does not support window={window}", fix="leave window at 1")
+    return frames
+
+
+def check_tags(seq_list: Any) -> list[str]:
+    """Return tags as a list; one text is refused, since its letters would be taken for tags."""
+    if isinstance(seq_list, str | bytes):
+        raise ConfigError(f"seq_list must be a list of tags, not the text {seq_list!r}", fix=f"write [{seq_list!r}]")
+    tags = list(seq_list)
+    for tag in tags:
+        if not isinstance(tag, str):
+            raise ConfigError(f"a tag in seq_list is {tag!r}, not a str")
+    return tags
+
+
+def check_indices(seq_order: Any, num_seqs: int, where: str) -> NDArray[np.int64]:
+    """Return corpus indices as `int64[n]`.
+
+    Raises:
+        ConfigError: They are not whole numbers in one axis, or outside of the corpus.
+    """
+    values = seq_order if isinstance(seq_order, Sequence | np.ndarray) else list(seq_order)
+    indices = np.asarray(values)
+    if not indices.size and indices.ndim == 1:
+        return np.zeros(0, dtype=np.int64)
+    if indices.ndim != 1 or indices.dtype.kind not in "iu":
+        raise ConfigError(
+            f"seq_order must be whole numbers in one axis, got {indices.dtype.name} in {indices.ndim} axes",
+            where=where,
+            fix="give corpus indices; numpy.flatnonzero makes them of a mask",
+        )
+    wrong = np.flatnonzero((indices < 0) | (indices >= num_seqs))
+    if wrong.size:
+        raise ConfigError(
+            f"seq_order holds the corpus index {int(indices[wrong[0]])}, but the corpus has {num_seqs} sequences",
+            where=f"{where}, position {int(wrong[0])}",
+        )
+    return indices.astype(np.int64)
+
+
+def absolute_name(path: Any) -> str:
+    """Return a file name as an absolute path: a copy of the dataset may be opened from another folder.
+
+    Raises:
+        ConfigError: It is not a path.
+    """
+    if not isinstance(path, str | os.PathLike):
+        raise ConfigError(f"a file is named by a str or a path, not by {path!r}")
+    return os.path.abspath(os.fsdecode(path))
