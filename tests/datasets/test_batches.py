@@ -1,11 +1,23 @@
 """The documented batches and chunks of an epoch."""
 
+import logging
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.datasets import Batch, CachedDataset2, DatasetSeq, StaticDataset, batch_to_raw_dict, shapes_for_batches
+from headrace.batching import NumbersDict
+from headrace.datasets import (
+    Batch,
+    BatchSetGenerator,
+    CachedDataset2,
+    DatasetSeq,
+    StaticDataset,
+    batch_to_raw_dict,
+    shapes_for_batches,
+)
+from headrace.datasets.batch_arrays import index_shape_for_batches
 from headrace.errors import ConfigError
 
 DOCUMENTED = [5, 3, 8, 2, 9]
@@ -17,6 +29,29 @@ def make(lengths, **options):
         for n in lengths
     ]
     dataset = StaticDataset(seqs, input_dim=2, output_dim={"classes": 100}, **options)
+    dataset.init_seq_order(epoch=1)
+    return dataset
+
+
+def make_unequal(lengths, **options):
+    """Make "data" and "classes" of different lengths."""
+    seqs = [{"data": np.zeros((n, 2), np.float32), "classes": np.zeros(m, np.int32)} for n, m in lengths]
+    dataset = StaticDataset(seqs, input_dim=2, output_dim={"classes": 100}, **options)
+    dataset.init_seq_order(epoch=1)
+    return dataset
+
+
+class Stream(CachedDataset2):
+    """Three sequences of 2 frames; how many there are is only known at the end."""
+
+    def _collect_single_seq(self, seq_idx):
+        if seq_idx >= 3:
+            return None
+        return DatasetSeq(seq_idx, np.zeros((2, 1), np.float32), seq_tag=f"streamed-{seq_idx}")
+
+
+def open_stream():
+    dataset = Stream()
     dataset.init_seq_order(epoch=1)
     return dataset
 
@@ -72,8 +107,6 @@ def test_chunks_vary_by_epoch_and_repeat_themselves():
 
 
 def test_a_chunking_function_of_the_user_is_asked_once():
-    from headrace.batching import NumbersDict
-
     def first_frames(dataset, seq_idx_start, **_):
         seq_idx = seq_idx_start
         while dataset.is_less_than_num_seqs(seq_idx):
@@ -91,6 +124,199 @@ def test_without_recurrence_frames_fill_batches_exactly():
         (2, 0, 4),
     ]
     assert [part.batch_frame_offset["data"] for part in batches[1].seqs] == [0, 2]
+
+
+def test_without_recurrence_all_keys_are_cut_at_the_frames_of_the_smallest_limit():
+    for limit in ({"data": 10}, {"classes": 10}, {"data": 10, "classes": 25}, {"data": 25, "classes": 10}, 10):
+        batches = batches_of(make([7] * 4), recurrent_net=False, batch_size=limit)
+        assert [batch.get_total_num_frames()["data"] for batch in batches] == [10, 10, 8]
+        for batch in batches:
+            for part in batch.seqs:
+                assert part.seq_start_frame["data"] == part.seq_start_frame["classes"]
+                assert part.seq_end_frame["data"] == part.seq_end_frame["classes"] > part.seq_start_frame["data"]
+                assert part.batch_frame_offset["data"] == part.batch_frame_offset["classes"]
+
+
+@given(
+    lengths=st.lists(st.integers(0, 30), max_size=12),
+    data_limit=st.integers(1, 20),
+    classes_limit=st.integers(1, 20) | st.none(),
+    max_seqs=st.sampled_from([-1, 1, 2, 5]),
+)
+def test_without_recurrence_every_frame_is_in_one_batch(lengths, data_limit, classes_limit, max_seqs):
+    limit = {"data": data_limit} if classes_limit is None else {"data": data_limit, "classes": classes_limit}
+    batches = batches_of(make(lengths), recurrent_net=False, batch_size=limit, max_seqs=max_seqs)
+    for key in ("data", "classes"):
+        frames = [
+            (part.seq_idx, frame)
+            for batch in batches
+            for part in batch.seqs
+            for frame in range(part.seq_start_frame[key], part.seq_end_frame[key])
+        ]
+        assert frames == [(seq_idx, frame) for seq_idx, n in enumerate(lengths) for frame in range(n)]
+    assert all(batch.max_num_frames_per_slice[key] <= number for batch in batches for key, number in limit.items())
+
+
+def test_without_recurrence_keys_of_different_lengths_are_refused_with_both_lengths():
+    for options in ({"batch_size": {"data": 15, "classes": 12}}, {"batch_size": 6}):
+        with pytest.raises(
+            ConfigError, match=r"10 frames of 'data' and 4 of 'classes'(?s:.*)seq-0(?s:.*)used_data_keys"
+        ):
+            batches_of(make_unequal([(10, 4), (10, 4)]), recurrent_net=False, **options)
+    batches = batches_of(make_unequal([(10, 4)]), recurrent_net=False, batch_size=6, used_data_keys=["data"])
+    assert [batch.get_total_num_frames()["data"] for batch in batches] == [6, 4]
+    with pytest.raises(ConfigError, match="context window"):
+        batches_of(make([5], context_window=3), recurrent_net=False, batch_size=4)
+
+
+def test_without_recurrence_no_sequence_is_too_long_or_too_short():
+    options = {"max_seq_length": 4, "min_seq_length": 4, "max_pad_size": 1, "seq_drop": 1.0}
+    generator = make([5, 3, 8]).generate_batches(recurrent_net=False, batch_size=6, **options)
+    assert [batch.get_total_num_frames()["data"] for batch in generator.peek_next_n(9)] == [6, 6, 4]
+    assert generator.report.num_left_out == 0
+
+
+def test_without_recurrence_a_batch_is_closed_by_the_sequence_after_max_seqs():
+    assert groups(make([1] * 7), recurrent_net=False, batch_size=100, max_seqs=2) == [[0, 1, 2], [3, 4, 5], [6]]
+
+
+@pytest.mark.parametrize("recurrent_net", [True, False])
+def test_a_limit_for_a_key_that_does_not_exist_is_refused(recurrent_net):
+    with pytest.raises(ConfigError, match=r"'dta'(?s:.*)did you mean 'data'"):
+        batches_of(make(DOCUMENTED), recurrent_net=recurrent_net, batch_size={"dta": 10})
+    with pytest.raises(ConfigError, match=r"'clases'(?s:.*)did you mean 'classes'"):
+        batches_of(make(DOCUMENTED), recurrent_net=recurrent_net, batch_size=10, used_data_keys=["clases"])
+
+
+def test_what_is_left_out_is_counted_and_said_once(caplog):
+    dataset = make([5, 30, 1, 12, 40, 2])
+    with caplog.at_level(logging.WARNING, logger="headrace.datasets"):
+        generator = dataset.generate_batches(batch_size=10, max_seq_length=20, min_seq_length=3)
+        assert generator.report.num_left_out == 0
+        assert [[part.seq_idx for part in batch.seqs] for batch in generator.peek_next_n(9)] == [[0], [3]]
+    report = generator.report
+    assert (report.num_too_long, report.num_too_short, report.num_dropped, report.num_alone) == (2, 2, 0, 1)
+    assert (report.first_too_long, report.first_too_short, report.first_dropped) == ("seq-1", "seq-2", None)
+    assert report.first_alone == "seq-3"
+    assert report.num_left_out == 4
+    texts = [record.getMessage() for record in caplog.records]
+    assert len(texts) == 3
+    assert "'seq-1' is left out: 30 frames of 'data', max_seq_length=20" in texts[0]
+    assert "'seq-2' is left out: 1 frames of 'data', min_seq_length=3" in texts[1]
+    assert "'seq-3' is a batch of its own: 12 frames of 'data', batch_size=10" in texts[2]
+
+
+def test_what_is_dropped_by_lot_is_counted():
+    generator = make([5] * 50).generate_batches(packed_batch_size=10, seq_drop=0.5)
+    kept = sum(len(batch.seqs) for batch in generator.peek_next_n(99))
+    assert 0 < kept < 50
+    assert generator.report.num_dropped == 50 - kept
+    assert generator.report.first_dropped is not None
+
+
+def test_nothing_is_said_where_nothing_is_left_out(caplog):
+    generator = make(DOCUMENTED).generate_batches(batch_size=10)
+    generator.peek_next_n(99)
+    assert generator.report.num_left_out == generator.report.num_alone == 0
+    assert not caplog.records
+
+
+def test_a_sequence_of_a_stream_is_left_out_by_its_tag():
+    generator = open_stream().generate_batches(batch_size=4, max_seq_length=1)
+    assert not generator.has_more()
+    assert (generator.report.num_too_long, generator.report.first_too_long) == (3, "streamed-0")
+
+
+@pytest.mark.parametrize("options", [{"max_seq_length": 5}, {"max_total_num_seqs": 2}, {}, {"recurrent_net": False}])
+def test_progress_ends_at_one_whatever_is_left_out(options):
+    for dataset in (make([5, 3, 4, 6]), open_stream()):
+        generator = dataset.generate_batches(batch_size=6, **options)
+        fractions = [generator.completed_frac()]
+        while generator.has_more():
+            generator.advance(1)
+            fractions.append(generator.completed_frac())
+        assert fractions == sorted(fractions)
+        assert (fractions[0], fractions[-1]) == (0.0, 1.0)
+        assert 1.0 not in fractions[:-1]
+
+
+def test_progress_ends_at_one_when_everything_is_left_out():
+    generator = make([5, 3]).generate_batches(batch_size=6, max_seq_length=1)
+    assert not generator.has_more()
+    assert generator.completed_frac() == 1.0
+
+
+def test_a_generator_of_an_older_epoch_says_that_it_is_stale():
+    dataset = make([4, 4, 4], seq_ordering="random")
+    ahead, unread, finished = (dataset.generate_batches(batch_size=4) for _ in range(3))
+    assert len(ahead.peek_next_n(2)) == 2
+    finished.advance(3)
+    dataset.init_seq_order(epoch=2)
+    for generator in (ahead, unread):
+        for read in (generator.has_more, lambda g=generator: g.peek_next_n(1), lambda g=generator: g.advance(1)):
+            with pytest.raises(ConfigError, match="stale"):
+                read()
+        for ask in (generator.reset, generator.completed_frac):
+            with pytest.raises(ConfigError, match="stale"):
+                ask()
+    assert not finished.has_more()
+    assert finished.completed_frac() == 1.0
+    assert len(batches_of(dataset, batch_size=4)) == 3
+
+
+@pytest.mark.parametrize(
+    "chunking", [None, 2, lambda dataset, **_: ((i, NumbersDict(0), NumbersDict(1)) for i in [0, 1])]
+)
+def test_a_walk_through_an_older_epoch_says_that_it_is_stale(chunking):
+    dataset = make([4, 4], chunking=chunking)
+    begun, not_begun = dataset.iterate_seqs(), dataset.iterate_seqs()
+    next(begun)
+    dataset.finish_epoch()
+    dataset.init_seq_order(epoch=2)
+    for walk in (begun, not_begun):
+        with pytest.raises(ConfigError, match="stale"):
+            next(walk)
+
+
+def test_an_error_does_not_look_like_the_end_of_the_epoch():
+    generator = make_unequal([(6, 6), (4, 3), (4, 4)]).generate_batches(recurrent_net=False, batch_size=2)
+    generator.advance(1)
+    with pytest.raises(ConfigError, match="4 frames of 'data' and 3"):
+        generator.peek_next_n(9)
+    assert len(generator.peek_next_n(1)) == 1
+    generator.advance(1)
+    with pytest.raises(ConfigError, match="an error ended"):
+        generator.has_more()
+
+
+def test_any_iterator_of_batches_will_do():
+    dataset = make(DOCUMENTED)
+    generator = BatchSetGenerator(dataset, iter(batches_of(dataset, batch_size=10)))
+    generator.advance(4)
+    assert not generator.has_more()
+    assert generator.report.num_left_out == 0
+
+
+def test_a_walk_over_chunks_of_random_size_repeats_itself():
+    dataset = make([100] * 3, chunking="10", chunking_variance=0.5)
+
+    def walk():
+        return [(seq_idx, start["data"], end["data"]) for seq_idx, start, end in dataset.iterate_seqs()]
+
+    first = walk()
+    assert walk() == first
+    batches = [groups(dataset, batch_size=40, seq_drop=0.3) for _ in range(2)]
+    assert batches[0] == batches[1]
+    interleaved = list(zip(dataset.iterate_seqs(), dataset.iterate_seqs(), strict=True))
+    assert all(str(left) == str(right) for left, right in interleaved)
+
+
+def test_chunks_of_a_function_that_starts_everywhere_at_zero_have_frames():
+    def whole(dataset, **_):
+        yield 0, NumbersDict(0), NumbersDict({"data": 5, "classes": 5})
+
+    (batch,) = batches_of(make([5], chunking=whole), batch_size=10)
+    assert batch.get_total_num_frames()["classes"] == 5
 
 
 def test_context_reaches_beyond_the_sequence_and_is_padded_with_zeros():
@@ -121,6 +347,69 @@ def test_arrays_of_a_batch_are_padded_with_zeros():
         "classes": [2, 5],
     }
     assert shapes_for_batches([], data_keys=["data"], dataset=dataset) is None
+
+
+def test_the_index_shape_is_the_longest_row_by_all_rows():
+    batches = batches_of(make(DOCUMENTED), batch_size=10)
+    assert index_shape_for_batches(batches) == (9, 5)
+    assert index_shape_for_batches(batches[:1], "classes") == (5, 2)
+    assert index_shape_for_batches([]) == index_shape_for_batches([Batch()]) == (0, 0)
+    with pytest.raises(ConfigError, match="'nope'"):
+        index_shape_for_batches(batches, "nope")
+
+
+@pytest.mark.parametrize(("frame", "window"), [((), 1), ((2,), 1), ((2,), 3), ((3, 2), 1)])
+def test_shapes_are_those_of_the_arrays(frame, window):
+    class Frames(CachedDataset2):
+        def _collect_single_seq(self, seq_idx):
+            return DatasetSeq(seq_idx, np.ones((3 + seq_idx, *frame), np.float32)) if seq_idx < 2 else None
+
+        def get_data_shape(self, key):
+            return [*frame[:-1], frame[-1] * self.window] if frame else []
+
+    dataset = Frames(window=window)
+    dataset.init_seq_order(epoch=1)
+    (batch,) = batches_of(dataset, batch_size=10)
+    shape = batch_to_raw_dict(batch, dataset=dataset, data_keys=["data"])["data"].shape
+    assert shapes_for_batches([batch], data_keys=["data"], dataset=dataset) == {"data": list(shape)}
+
+
+def test_a_batch_of_some_keys_is_read_for_these_keys():
+    dataset = make([5, 3])
+    (batch,) = batches_of(dataset, batch_size=10, used_data_keys=["classes"])
+    arrays = batch_to_raw_dict(batch, dataset=dataset)
+    assert arrays["classes"].shape == (2, 5)
+    assert "data" not in arrays
+    with pytest.raises(ConfigError, match="without the data key 'data'"):
+        batch_to_raw_dict(batch, dataset=dataset, data_keys=["data"])
+    with pytest.raises(ConfigError, match="empty"):
+        batch_to_raw_dict(Batch(), dataset=dataset)
+
+
+def test_axes_and_strings_of_different_sizes_are_padded_to_the_largest():
+    class Images(CachedDataset2):
+        def get_target_list(self):
+            return ["text"]
+
+        def get_data_shape(self, key):
+            return [None, 2] if key == "data" else []
+
+        def _collect_single_seq(self, seq_idx):
+            if seq_idx >= 2:
+                return None
+            image = np.full((4, 3 + seq_idx, 2), 7, np.float32)
+            return DatasetSeq(seq_idx, {"data": image, "text": np.array(["a" * (seq_idx + 1)])})
+
+    dataset = Images()
+    dataset.init_seq_order(epoch=1)
+    (batch,) = batches_of(dataset, batch_size=10)
+    arrays = batch_to_raw_dict(batch, dataset=dataset)
+    assert arrays["data"].shape == (2, 4, 4, 2)
+    assert not arrays["data"][0, :, 3].any()
+    assert (arrays["data"][1] == 7).all()
+    assert arrays["text"].tolist() == [["a"], ["aa"]]
+    with pytest.raises(ConfigError, match="free axis"):
+        shapes_for_batches([batch], data_keys=["data"], dataset=dataset)
 
 
 def test_frames_of_one_row_land_behind_each_other():
@@ -174,12 +463,7 @@ def test_a_reset_in_mid_epoch_loses_nothing_and_shuffles_without_the_global_gene
 
 
 def test_a_stream_cannot_be_reset():
-    class Stream(CachedDataset2):
-        def _collect_single_seq(self, seq_idx):
-            return DatasetSeq(seq_idx, np.zeros((2, 1), np.float32)) if seq_idx < 3 else None
-
-    dataset = Stream()
-    dataset.init_seq_order(epoch=1)
+    dataset = open_stream()
     generator = dataset.generate_batches(batch_size=4)
     assert [len(batch.seqs) for batch in generator.peek_next_n(9)] == [2, 1]
     with pytest.raises(ConfigError, match="cannot be reset"):
@@ -194,6 +478,9 @@ def test_a_stream_cannot_be_reset():
         {"batch_size": -1},
         {"batch_size": 5, "pruning": 0.1},
         {"recurrent_net": False, "packed_batch_size": 5},
+        {"recurrent_net": False, "packed_batch_size": 5, "batch_size": 5},
+        {"batch_size": 5, "max_seqs": 0},
+        {"batch_size": 5, "seq_drop": 1.5},
     ],
 )
 def test_missing_or_wrong_limits_are_refused(options):

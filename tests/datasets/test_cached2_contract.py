@@ -240,3 +240,12 @@ def test_a_producer_thread_feeds_a_stream():
             SingleStreamPipeDataset(dim=2, ndim=2).producer_add_data(wrong)
     with pytest.raises(ConfigError, match="finished"):
         dataset.producer_add_data(np.zeros((1, 2), np.float32))
+
+
+def test_a_window_over_what_are_no_vectors_is_refused():
+    class Samples(CachedDataset2):
+        def _collect_single_seq(self, seq_idx):
+            return DatasetSeq(seq_idx, np.zeros(4, np.float32))
+
+    with pytest.raises(ConfigError, match="window=3 joins frames that are vectors"):
+        next(Samples(window=3).epoch(1))

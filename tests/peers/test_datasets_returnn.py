@@ -116,7 +116,7 @@ def test_chunks_are_the_same(hdf_file, chunking, min_chunk_size):
         {"batch_size": 1000, "packed_batch_size": 70},
     ],
 )
-@pytest.mark.parametrize("extra", [{}, {"chunking": "10:5"}, {"context_window": 4}])
+@pytest.mark.parametrize("extra", [{}, {"chunking": "10:5"}, {"context_window": {"data": 4, "classes": 4}}])
 def test_batches_are_the_same(hdf_file, options, extra):
     config = {"class": "HDFDataset", "files": [hdf_file], "seq_ordering": "laplace:3", **extra}
     ours, theirs = init_dataset(config), peer_init_dataset(config)

@@ -7,8 +7,8 @@ for training or talks to a trainer. Read `base.py` first, then `cached.py` (anyt
 
 from .audio import AudioDataset
 from .base import Dataset
-from .batch_arrays import batch_to_raw_dict, shapes_for_batches
-from .batches import Batch, BatchSeqCopyPart, BatchSetGenerator
+from .batch_arrays import batch_to_raw_dict, index_shape_for_batches, shapes_for_batches
+from .batches import Batch, BatchReport, BatchSeqCopyPart, BatchSetGenerator
 from .cached import CachedDataset
 from .cached2 import CachedDataset2
 from .configs import CLASSES, init_dataset, resolve_callable, resolve_class
@@ -22,6 +22,7 @@ __all__ = [
     "CLASSES",
     "AudioDataset",
     "Batch",
+    "BatchReport",
     "BatchSeqCopyPart",
     "BatchSetGenerator",
     "CachedDataset",
@@ -40,6 +41,7 @@ __all__ = [
     "Task12AXDataset",
     "answers_12ax",
     "batch_to_raw_dict",
+    "index_shape_for_batches",
     "init_dataset",
     "resolve_callable",
     "resolve_class",

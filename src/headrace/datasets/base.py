@@ -32,6 +32,7 @@ from headrace.order import (
     derive_order_seed,
 )
 
+from .batch_arrays import index_shape_for_batches
 from .batches import Batch, BatchSetGenerator, plan_batches
 from .checks import check_count, check_epoch, check_flag, check_indices, check_path, check_share, check_window
 from .chunk_iteration import iterate_chunks
@@ -258,6 +259,32 @@ class Dataset:
         self.order_version += 1
         self.rnd_seq_drop = random.Random(self.get_random_seed_for_epoch(self._epoch))  # noqa: S311 (documented)
         return True
+
+    def init_part(
+        self,
+        epoch: int,
+        first: int,
+        indices: NDArray[np.int64],
+        occurrences: NDArray[np.int64] | None = None,
+    ) -> int:
+        """Start a part of an epoch, as workers do who share one.
+
+        Args:
+            epoch: The epoch number.
+            first: Place of the first sequence in the epoch.
+            indices: `int64[n]`, corpus indices.
+            occurrences: `int64[n]`, how often each of them came before in the epoch; `None` if never.
+
+        Returns:
+            The place under which the first sequence is read here: `first` where the class can count from there, else 0.
+        """
+        del first
+        self.init_seq_order(epoch=epoch, seq_order=indices.tolist())
+        return 0
+
+    def get_occurrences(self) -> NDArray[np.int64] | None:
+        """Return what `init_part` needs as `occurrences` for the current order, `int64[n]`; `None` if nothing does."""
+        return None
 
     def finish_epoch(self, *, free_resources: bool = False) -> None:
         """End the epoch: reads are invalid until the next `init_seq_order`.
@@ -609,6 +636,10 @@ class Dataset:
     def batch_set_generator_cache_whole_epoch(self) -> bool:
         """Whether a batch generator keeps its batches, so that it can be reset."""
         return False
+
+    def index_shape_for_batches(self, batches: Sequence[Batch], data_key: str = "data") -> tuple[int, int]:
+        """Return (longest row, number of rows) of several batches."""
+        return index_shape_for_batches(batches, data_key)
 
     def _not_offered(self, what: str) -> NoReturn:
         raise OptionalNotImplementedError(

@@ -21,7 +21,7 @@ from headrace.rng import derive_rng, wants_rng
 from headrace.sources import Source
 
 from .base import Dataset
-from .checks import check_count, check_tags
+from .checks import check_count, check_indices, check_tags
 from .frame_shuffle import shuffle_group_frames
 from .loaded import Features, LoadedSeqs
 from .order_cursor import OrderCursor
@@ -120,6 +120,26 @@ class CachedDataset(Dataset):
             self._cursor = OrderCursor(None if epoch is None else self._order_of_epoch(epoch))
         return True
 
+    def init_part(
+        self, epoch: int, first: int, indices: NDArray[np.int64], occurrences: NDArray[np.int64] | None = None
+    ) -> int:
+        """Start a part of an epoch under its own places, see `Dataset.init_part`."""
+        super().init_seq_order(epoch)
+        self._loaded.clear()
+        self._order_is_given = True
+        self._occurrences = occurrences
+        checked = check_indices(indices, len(self.source), f"dataset {self.name!r}")
+        order = ArrayOrder(checked, may_repeat=occurrences is not None)
+        self._cursor = OrderCursor(order, first)
+        return first
+
+    def get_occurrences(self) -> NDArray[np.int64] | None:
+        """Return how often each sequence of the current order came before, if a transform draws by it."""
+        if not self._transform_wants_rng or not self._cursor.order.may_repeat:
+            return None
+        self._count_occurrences()
+        return self._occurrences
+
     def _has_own_order(self) -> bool:
         """Whether the order of an epoch does not come from the planner."""
         return False
@@ -195,12 +215,16 @@ class CachedDataset(Dataset):
             raise IndexError(f"{error} (dataset {self.name!r}, epoch {int(self.epoch) or None}{hint})") from None
 
     def _occurrence(self, seq_idx: int) -> int:
+        self._count_occurrences()
+        assert self._occurrences is not None
+        return int(self._occurrences[seq_idx - self._cursor.first])
+
+    def _count_occurrences(self) -> None:
         if self._occurrences is None:
             given = self._order_is_given
             self._occurrences = (
                 occurrences(self._cursor.order) if given else self._planner.occurrences_for_epoch(int(self.epoch))
             )
-        return int(self._occurrences[seq_idx])
 
     def _read_raw(self, corpus_idx: int) -> Features:
         """Return one sequence of the source, through the cache; its arrays are ours to give away."""

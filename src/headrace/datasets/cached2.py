@@ -136,8 +136,15 @@ class CachedDataset2(Dataset):
         """Return the sequence with joined frames: a new one, since the sub-class may keep its own."""
         if self.window == 1 or "data" not in seq.features:
             return seq
+        data = seq.features["data"]
+        if data.ndim != 2 or data.dtype.kind != "f":
+            raise ConfigError(
+                f"window={self.window} joins frames that are vectors, got {data.dtype}{list(data.shape)}",
+                where=f"dataset {self.name!r}, sequence {seq.seq_tag!r}",
+                fix="leave window at 1",
+            )
         joined = copy.copy(seq)
-        joined.features = {**seq.features, "data": apply_window(seq.features["data"], self.window)}
+        joined.features = {**seq.features, "data": apply_window(data, self.window)}
         return joined
 
     def _get_seq(self, seq_idx: int) -> DatasetSeq:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from headrace.batching import Chunking, NumbersDict, plan_chunks, vary_chunking
+
+from .epoch_handle import check_not_stale
 
 if TYPE_CHECKING:
     from .base import Dataset
@@ -13,18 +16,57 @@ if TYPE_CHECKING:
 Chunk = tuple[int, NumbersDict, NumbersDict]
 
 
-def iterate_chunks(dataset: Dataset, *, recurrent_net: bool, used_data_keys: Sequence[str] | None) -> Iterator[Chunk]:
-    """Yield (seq_idx, start, end) for each chunk of the current epoch, see `Dataset.iterate_seqs`.
+class ChunkWalk(Iterator[Chunk]):
+    """(seq_idx, start, end) for each chunk of the epoch that is active now, see `Dataset.iterate_seqs`.
 
     A chunking function of the user is called once as `f(dataset=, seq_idx_start=, recurrent_net=, used_data_keys=)` and
-    yields the same triples.
+    yields the same triples. A walk ends with the epoch: a step after another one was started is a `ConfigError`.
+
+    Attributes:
+        rng: Made afresh from the seed of the epoch, so that every walk through an epoch has the same chunks. Drawn
+            from once a sequence for `chunking_variance` and, by batching, once a chunk for `seq_drop`. The two share
+            it as in RETURNN, so varied chunks in batches are not those of a bare walk.
     """
-    chunking = dataset.chunking if recurrent_net else None
-    if chunking is not None and not isinstance(chunking, Chunking):
-        yield from chunking(
-            dataset=dataset, seq_idx_start=0, recurrent_net=recurrent_net, used_data_keys=used_data_keys
-        )
-        return
+
+    def __init__(self, dataset: Dataset, *, recurrent_net: bool, used_data_keys: Sequence[str] | None) -> None:
+        self._dataset = dataset
+        self._version = dataset.order_version
+        self._last_seq_idx = -1
+        self.rng = epoch_rng(dataset)
+        chunking = dataset.chunking if recurrent_net else None
+        if chunking is None or isinstance(chunking, Chunking):
+            self._chunks = _chunks(dataset, chunking, used_data_keys, self.rng)
+        else:
+            self._chunks = chunking(
+                dataset=dataset, seq_idx_start=0, recurrent_net=recurrent_net, used_data_keys=used_data_keys
+            )
+
+    def __next__(self) -> Chunk:
+        """Return the next chunk. May load its sequence.
+
+        Raises:
+            ConfigError: The epoch is not active any more.
+        """
+        check_not_stale(self._dataset, self._version, "this walk", where=f"after sequence {self._last_seq_idx}")
+        chunk = next(self._chunks)
+        self._last_seq_idx = chunk[0]
+        return chunk
+
+
+def iterate_chunks(dataset: Dataset, *, recurrent_net: bool, used_data_keys: Sequence[str] | None) -> ChunkWalk:
+    """Start a walk through the current epoch, see `ChunkWalk`."""
+    return ChunkWalk(dataset, recurrent_net=recurrent_net, used_data_keys=used_data_keys)
+
+
+def epoch_rng(dataset: Dataset) -> random.Random:
+    """Return a new generator, seeded for the current epoch."""
+    seed = dataset.get_random_seed_for_epoch(int(dataset.epoch) or None)
+    return random.Random(seed)  # noqa: S311 (documented generator, not for secrets)
+
+
+def _chunks(
+    dataset: Dataset, chunking: Chunking | None, used_data_keys: Sequence[str] | None, rng: random.Random
+) -> Iterator[Chunk]:
     seq_idx = 0
     while dataset.is_less_than_num_seqs(seq_idx):
         lengths = dataset.get_seq_length(seq_idx)
@@ -33,7 +75,7 @@ def iterate_chunks(dataset: Dataset, *, recurrent_net: bool, used_data_keys: Seq
         else:
             varied = chunking
             if dataset.chunking_variance:
-                varied = vary_chunking(chunking, dataset.chunking_variance, dataset.rnd_seq_drop.random())
+                varied = vary_chunking(chunking, dataset.chunking_variance, rng.random())
             for start, end in plan_chunks(lengths, varied, dataset.min_chunk_size, used_data_keys):
                 yield seq_idx, start, end
         seq_idx += 1

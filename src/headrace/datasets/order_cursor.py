@@ -12,15 +12,18 @@ class OrderCursor:
 
     Args:
         order: Not changed.
+        first: The place of its first position: more than 0 if only a part of an epoch is here.
     """
 
-    def __init__(self, order: Order | None = None) -> None:
+    def __init__(self, order: Order | None = None, first: int = 0) -> None:
         self.order: Order = RangeOrder(range(0)) if order is None else order
-        self._start = 0
+        self.first = first
+        self._start = first
         self._block: list[int] = []
 
     def __len__(self) -> int:
-        return len(self.order)
+        """Return the place behind the last position."""
+        return self.first + len(self.order)
 
     def __getitem__(self, seq_idx: int) -> int:
         """Return the corpus index at a position.
@@ -30,9 +33,9 @@ class OrderCursor:
         """
         offset = seq_idx - self._start
         if not 0 <= offset < len(self._block):
-            size = len(self.order)
-            if not 0 <= seq_idx < size:
+            position, size = seq_idx - self.first, len(self.order)
+            if not 0 <= position < size:
                 raise IndexError(f"sequence {seq_idx} is outside an epoch of {size}")
             self._start, offset = seq_idx, 0
-            self._block = self.order.block(seq_idx, min(seq_idx + _BLOCK, size)).tolist()
+            self._block = self.order.block(position, min(position + _BLOCK, size)).tolist()
         return self._block[offset]
