@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from headrace.errors import SourceError
 from headrace.files import read_seq_lens, read_tag_list
 
-TAGS = st.text(st.characters(exclude_characters="\r\n", exclude_categories=["Cs"]), min_size=1)
+TAGS = st.text(st.characters(exclude_characters="\r\n\ufeff", exclude_categories=["Cs"]), min_size=1)
 
 
 @given(tags=st.lists(TAGS), newline=st.sampled_from(["\n", "\r\n"]), packed=st.booleans())
@@ -125,3 +125,23 @@ def test_what_is_no_dict_of_tags_is_refused(tmp_path: Path) -> None:
     (tmp_path / "lens").write_text("{1: 2}")
     with pytest.raises(SourceError, match="a tag is 1, not a string"):
         read_seq_lens(tmp_path / "lens")
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_byte_order_mark_is_no_part_of_the_first_tag(tmp_path: Path, packed: bool) -> None:
+    path = tmp_path / ("tags.txt.gz" if packed else "tags.txt")
+    data = "t1\nä\n".encode("utf-8-sig")
+    path.write_bytes(gzip.compress(data) if packed else data)
+    assert read_tag_list(path) == ["t1", "ä"]
+
+
+def test_a_byte_order_mark_before_lengths_is_skipped(tmp_path: Path) -> None:
+    for text in ('{"a": 1}', "{'a': 1}"):
+        (tmp_path / "lens").write_text(text, encoding="utf-8-sig")
+        assert read_seq_lens(tmp_path / "lens") == {"a": 1}
+
+
+def test_the_line_of_a_wrong_byte_is_right_after_a_byte_order_mark(tmp_path: Path) -> None:
+    (tmp_path / "tags").write_bytes(b"\xef\xbb\xbfa\nb\xff\n")
+    with pytest.raises(SourceError, match=r"line 2 is not UTF-8: byte 0xff"):
+        read_tag_list(tmp_path / "tags")

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 import xxhash
 from hypothesis import given
@@ -198,3 +199,29 @@ def test_an_index_that_does_not_fit_on_the_disk_leaves_the_old_one(tmp_path: Pat
     assert "File too large" in subprocess.run(command, capture_output=True, text=True, check=True).stdout
     CorpusIndex.open(path).verify()
     assert os.listdir(tmp_path) == ["a.hrindex"]
+
+
+@pytest.mark.parametrize("value", [-1, 4, 2**31 - 1])
+def test_a_look_up_table_that_points_outside_gives_an_error_that_names_the_index(tmp_path: Path, value: int) -> None:
+    path = tmp_path / "a.hrindex"
+    index = CorpusIndex.from_columns(tags=["a", "b", "a", "d"], lengths={})
+    index.save(path)
+    data = path.read_bytes()
+    table = np.array(index._table.indices)
+    assert data.count(table.tobytes()) == 1
+    path.write_bytes(data.replace(table.tobytes(), np.full(4, value, table.dtype).tobytes()))
+    for ask in (lambda: CorpusIndex.open(path).find_tags(["b"]), lambda: CorpusIndex.open(path).tag_groups()):
+        with pytest.raises(SourceError, match="of 4: the index is damaged") as caught:
+            ask()
+        assert caught.value.where == str(path)
+        assert caught.value.fix is not None
+        assert "headrace index --refresh" in caught.value.fix
+
+
+def test_the_advice_fits_what_the_command_does_not_index(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=r"does not exist(.|\n)*source.index.save\(path\)"):
+        CorpusIndex.open(tmp_path / "a.hrindex")
+    path = write_small(tmp_path / "b.hrindex")
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(SourceError, match=r"torn(.|\n)*for any source remove it, and save it once more"):
+        CorpusIndex.open(path)

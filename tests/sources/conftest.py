@@ -4,6 +4,8 @@ import h5py
 import numpy as np
 import pytest
 
+from headrace.index.storage import open_stored
+
 HDF_LENGTHS = [3, 0, 5, 1]
 
 
@@ -39,3 +41,18 @@ def write_layout():
         return path
 
     return write
+
+
+@pytest.fixture
+def damage_index():
+    """Return a function that writes one number all over a column of an index file."""
+
+    def damage(path, name, value):
+        start = path.read_bytes()
+        column = open_stored(path).columns[name]
+        position = start.find(column.tobytes())
+        assert start.count(column.tobytes()) == 1, "the column cannot be told from others"
+        wrong = np.full(len(column), value, column.dtype).tobytes()
+        path.write_bytes(start[:position] + wrong + start[position + len(wrong) :])
+
+    return damage

@@ -156,6 +156,49 @@ def test_headers_are_read_where_the_manifest_says_no_length(folder):
     source.close()
 
 
+def test_where_there_is_no_num_samples_length_counts_samples(folder, monkeypatch):
+    records = [_record("a", 100, length=7), _record("b", None, length=0), _record("c", 250)]
+    del records[2]["num_samples"]
+    records[2]["length"] = 250.0
+    manifest = _write(folder, *records)
+    monkeypatch.setitem(sys.modules, "soundfile", None)  # no header may be read
+    assert AudioSource(manifest).index.lengths("data").tolist() == [100, 0, 250]
+
+
+@pytest.mark.parametrize("value", ["-1", "1.5", '"100"', "true", "NaN", "Infinity", "1e300"])
+@pytest.mark.parametrize("field", ["num_samples", "length"])
+def test_a_length_that_is_no_number_of_samples_is_refused(folder, field, value):
+    manifest = folder / "manifest.jsonl"
+    manifest.write_text(f'{{"tag": "a", "audio": "wav/a.wav", "sample_rate": 8000, "{field}": {value}}}\n')
+    with pytest.raises(SourceError, match=r"not a whole number|not JSON") as caught:
+        AudioSource(manifest)
+    assert "line 1" in caught.value.where
+    assert ("length_field=" in caught.value.fix) == (field == "length" and value not in ("NaN", "Infinity"))
+
+
+def test_length_is_not_looked_at_where_another_field_is_named(folder):
+    manifest = _write(folder, {**_record("a", None, length=12.5), "frames": 100})
+    source = AudioSource(manifest, length_field="frames")
+    assert source.index.lengths("data").tolist() == [100]
+    check_source(source)
+    source.close()
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_line(folder):
+    manifest = _write(folder, _record("a", 100), _record("c", 250))
+    manifest.write_text(manifest.read_text(), encoding="utf-8-sig")
+    source = AudioSource(manifest)
+    assert list(source.index.tags) == ["a", "c"]
+    assert [len(source.read(i, "data")) for i in (0, 1)] == [100, 250]
+    check_source(source)
+    source.close()
+    manifest.write_text("\ufeff{", encoding="utf-8")
+    with pytest.raises(SourceError, match="line 1"):
+        AudioSource(manifest)
+    manifest.write_text("\ufeff", encoding="utf-8")
+    assert len(AudioSource(manifest)) == 0
+
+
 def test_blank_lines_a_missing_last_newline_and_equal_tags_are_legal(folder):
     manifest = folder / "manifest.jsonl"
     manifest.write_text(f"\n{json.dumps(_record('a', 100))}\r\n  \n{json.dumps({**_record('c', 250), 'tag': 'a'})}")
@@ -306,6 +349,17 @@ def test_a_path_that_leads_outside_of_the_root_is_refused(folder, path):
     with pytest.raises(SourceError, match="outside its root") as caught:
         AudioSource(manifest)
     assert "line 1" in str(caught.value)
+    assert f"the path {path!r} leads" in caught.value.what
+
+
+def test_a_file_whose_folder_is_outside_but_which_leads_inside_is_refused(folder):
+    root = folder / "root"
+    root.mkdir()
+    (folder / "wav" / "back.wav").symlink_to(root / "a.wav")
+    (root / "out").symlink_to(folder / "wav")
+    manifest = _write(root, {**_record("a", 100), "audio": "out/back.wav"})
+    with pytest.raises(SourceError, match="outside its root"):
+        AudioSource(manifest)
 
 
 def test_links_within_the_root_are_followed(folder):
@@ -354,6 +408,48 @@ def test_a_torn_recording_is_refused(folder):
     flac.unlink()
     with pytest.raises(SourceError, match="cannot be read"):
         source.read(0, "data")
+    source.close()
+
+
+def _unmeasured(folder, name):
+    return _write(folder, {"tag": name, "audio": f"wav/{name}"})
+
+
+@pytest.mark.parametrize(
+    ("name", "subtype", "endian"),
+    [
+        ("d.wav", "PCM_16", "LITTLE"),
+        ("d.wav", "FLOAT", "LITTLE"),
+        ("d.wav", "PCM_24", "BIG"),
+        ("d.aiff", "PCM_16", "BIG"),
+        ("d.aiff", "PCM_16", "LITTLE"),
+    ],
+)
+def test_a_torn_recording_is_refused_when_only_its_header_says_its_length(folder, name, subtype, endian):
+    path = folder / "wav" / name
+    soundfile.write(path, _tone(801), 8000, subtype=subtype, endian=endian)
+    source = AudioSource(_unmeasured(folder, name))
+    assert source.index.lengths("data").tolist() == [801]
+    source.close()
+    size = path.stat().st_size
+    for cut in (size - 2, size // 2, size - 801):
+        os.truncate(path, cut)
+        with pytest.raises(SourceError, match="torn") as caught:
+            AudioSource(_unmeasured(folder, name), index=None)
+        assert str(path) in str(caught.value)
+        soundfile.write(path, _tone(801), 8000, subtype=subtype, endian=endian)
+
+
+@pytest.mark.parametrize("num_bytes", [0x7FFFF000, 0xFFFFFFFF])
+def test_a_recording_that_was_written_to_a_pipe_is_read(folder, num_bytes):
+    path = folder / "wav" / "d.wav"
+    soundfile.write(path, _tone(800), 8000, subtype="PCM_16")
+    data = path.read_bytes()
+    place = data.index(b"data") + 4
+    path.write_bytes(data[:place] + num_bytes.to_bytes(4, "little") + data[place + 4 :])
+    source = AudioSource(_unmeasured(folder, "d.wav"))
+    assert source.index.lengths("data").tolist() == [800]
+    assert len(source.read(0, "data")) == 800
     source.close()
 
 

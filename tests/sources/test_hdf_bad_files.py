@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from headrace.errors import ConfigError, SourceError
 from headrace.sources import HDFSource, HDFWriter
+from headrace.sources.hdf_layout import open_hdf5
 
 LENGTHS = [3, 0, 5, 1]
 
@@ -113,10 +114,14 @@ def test_a_missing_file_a_folder_and_a_text_file_are_refused(tmp_path):
         assert str(path) in str(caught.value)
 
 
-@pytest.mark.parametrize("files", [3, [3], ["a.hdf", None]])
-def test_files_that_are_no_paths_are_refused(files):
-    with pytest.raises(ConfigError, match="not a path"):
+@pytest.mark.parametrize(
+    ("files", "named"),
+    [(3, "3"), ([3], "3"), (None, "None"), (["a.hdf", None], "None"), (b"x", "b'x'"), ([b"x"], "b'x'")],
+)
+def test_files_that_are_no_paths_are_refused(files, named):
+    with pytest.raises(ConfigError) as caught:
         HDFSource(files, index=None)
+    assert caught.value.what == f"{named} is not a path"
 
 
 def test_a_file_that_a_writer_holds_is_refused_with_the_reason(tmp_path):
@@ -127,6 +132,68 @@ def test_a_file_that_a_writer_holds_is_refused_with_the_reason(tmp_path):
         with pytest.raises(SourceError, match="wait until its writer is done"):
             HDFSource(path, index=None)
         writer.communicate(b"\n")
+
+
+def test_a_torn_file_is_not_taken_for_one_that_is_being_written(tmp_path, write_layout):
+    path = write_layout(tmp_path / "corpus.hdf")
+    os.truncate(path, 700)
+    with pytest.raises(SourceError, match=r"sblock(.|\n)*fix: .*torn") as caught:  # HDF5's words have a "lock" in them
+        HDFSource(path, index=None)
+    assert "writer" not in str(caught.value)
+
+
+def stored_elsewhere(file, name, other):
+    data = np.arange(9, dtype=np.int32)
+    file.create_dataset(name, data.shape, "i4", external=[(other, 0, data.nbytes)])
+
+
+def virtual(file, name, other):
+    layout = h5py.VirtualLayout((9,), "i4")
+    layout[:] = h5py.VirtualSource(other, "targets/data/classes", (9,))
+    file.create_virtual_dataset(name, layout)
+
+
+def linked(file, name, other):
+    file[name] = h5py.ExternalLink(other, "/" + name)
+
+
+def linked_in_two_steps(file, name, other):
+    file["elsewhere"] = h5py.ExternalLink(other, "/")
+    file[name] = h5py.SoftLink("/elsewhere/" + name)
+
+
+OUTSIDE = [
+    *((name, stored_elsewhere) for name in ("inputs", "targets/data/classes", "seqLengths", "seqTags", "times")),
+    *((name, virtual) for name in ("inputs", "targets/data/classes", "labels", "targets/labels/classes")),
+    *(
+        (name, linked)
+        for name in ("inputs", "targets", "targets/data", "targets/data/classes", "targets/size", "seqTags")
+    ),
+    *((name, linked_in_two_steps) for name in ("inputs", "targets/data/classes", "seqLengths", "targets/labels")),
+]
+
+
+@pytest.mark.parametrize(("name", "put_outside"), OUTSIDE)
+def test_a_part_in_another_file_is_refused(tmp_path, name, put_outside, write_layout):
+    other = write_layout(tmp_path / "other.hdf")
+    path = write_layout(tmp_path / "corpus.hdf")
+    with h5py.File(path, "a") as file:
+        if name in file:
+            del file[name]
+        put_outside(file, name, str(other))
+    with pytest.raises(SourceError, match="only data inside the file are read") as caught:
+        HDFSource(path, index=None)
+    assert name.split("/")[-1] in caught.value.what
+    assert caught.value.where == str(path)
+    assert caught.value.fix == "copy the data into the file"
+
+
+def test_links_that_go_round_in_a_circle_are_refused(tmp_path, write_layout):
+    path = write_layout(tmp_path / "corpus.hdf", {"inputs": None})
+    with h5py.File(path, "a") as file:
+        file["inputs"], file["more"] = h5py.SoftLink("/more"), h5py.SoftLink("/inputs")
+    with pytest.raises(SourceError, match="circle"):
+        HDFSource(path, index=None)
 
 
 @pytest.fixture(scope="module")
@@ -209,10 +276,33 @@ def test_running_out_of_descriptors_gives_an_error(tmp_path, whole_file):
     os.close(lowest_free)
     resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free, hard))
     try:
-        with pytest.raises(SourceError, match="Too many open files"):
+        with pytest.raises(SourceError, match=r"Too many open files(.|\n)*fix: .*ulimit -n"):
             source.read(0, "data")
+        with pytest.raises(SourceError, match=r"Too many open files(.|\n)*fix: .*ulimit -n"):
+            HDFSource(whole_file, index=None)
+        with pytest.raises(SourceError, match=r"Too many open files(.|\n)*fix: .*ulimit -n"):
+            open_hdf5(str(whole_file))
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.parametrize("compression", [None, "gzip"])
+def test_more_files_than_descriptors_are_read_with_fewer_of_them_open(tmp_path, compression):
+    paths = [tmp_path / f"{idx}.hdf" for idx in range(30)]
+    for idx, path in enumerate(paths):
+        with HDFWriter(path, compression=compression) as writer:
+            writer.append("a", {"data": np.full((4, 2), idx, np.float32)})
+    source = HDFSource(paths, index=None)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest_free = os.open(os.devnull, os.O_RDONLY)
+    os.close(lowest_free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free + 5, hard))
+    try:
+        found = [source.read(idx, "data")[0, 0] for idx in [*range(30), *range(29, -1, -1), *range(0, 30, 7)]]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        source.close()
+    assert found == [*range(30), *range(29, -1, -1), *range(0, 30, 7)]
 
 
 DIFFERENCES = {
@@ -263,7 +353,7 @@ def test_every_error_of_one_bad_file_among_many_names_that_file(tmp_path, write_
 def test_a_link_that_leads_nowhere_and_a_name_that_is_no_text_are_refused(tmp_path, write_layout):
     path = write_layout(tmp_path / "link.hdf", {"inputs": None})
     with h5py.File(path, "a") as file:
-        file["inputs"] = h5py.ExternalLink("nowhere.hdf", "/inputs")
+        file["inputs"] = h5py.SoftLink("/nowhere")
     with pytest.raises(SourceError, match="'inputs' cannot be opened"):
         HDFSource(path, index=None)
     path = write_layout(tmp_path / "name.hdf")

@@ -102,3 +102,36 @@ def test_the_index_says_where_each_sequence_begins(tmp_path):
     assert source.index.locator("file").tolist() == [0, 0, 0, 1, 1, 1]
     assert source.index.locator("frame:data").tolist() == [0, 0, 1, 0, 0, 1]
     assert source.index.locator("frame:classes").tolist() == [0, 2, 4, 0, 2, 4]
+
+
+@pytest.mark.parametrize("compression", [None, "gzip"])
+@pytest.mark.parametrize(
+    ("column", "value", "text"),
+    [
+        ("locators/file", 2, "file 2 of 2"),
+        ("locators/file", -1, "file -1 of 2"),
+        ("locators/frame:data", -1, r"frames -1\.\.\d of the 300 in .*1\.hdf"),
+        ("locators/frame:data", 299, r"frames 299\.\.301 of the 300"),
+        ("locators/frame:data", 2**62, "of the 300"),
+        ("lengths/data", -1, r"frames 3\.\.2 of the 300"),
+        ("lengths/data", 301, r"frames 3\.\.304 of the 300"),
+        ("lengths/data", 2**31 - 1, "of the 300"),
+    ],
+)
+def test_a_damaged_index_gives_an_error_and_no_other_frames(tmp_path, column, value, text, compression, damage_index):
+    paths = [write_corpus(tmp_path / f"{name}.hdf", 150, compression=compression) for name in "12"]
+    path = tmp_path / "corpus.hrindex"
+    HDFSource(paths, index=None).index.save(path)
+    damage_index(path, column, value)
+    source = HDFSource(paths, index=path)
+    for read in (
+        lambda: source.read(3 if "lengths" in column else 2, "data"),
+        lambda: source.read_seq(3 if "lengths" in column else 2),
+    ):
+        with pytest.raises(SourceError, match=text) as caught:
+            read()
+        assert caught.value.where == str(path)
+        assert "headrace index --refresh" in caught.value.fix
+    if "locators" in column or value < 0:  # else the slice is where it should be
+        with pytest.raises(SourceError, match="the index is damaged"):
+            source.read_slice(2, "data", 0, 2)

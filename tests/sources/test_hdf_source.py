@@ -134,19 +134,18 @@ def test_plain_data_are_read_without_hdf5_and_packed_data_through_it(tmp_path, m
         packed.read(2, "data")
 
 
-def test_rows_behind_a_user_block_a_link_or_in_another_file_are_found(tmp_path):
+def test_rows_behind_a_user_block_and_links_inside_the_file_are_found(tmp_path):
+    lengths = np.array([LENGTHS, LENGTHS], np.int32).T
     with h5py.File(tmp_path / "block.hdf", "w", userblock_size=1024) as file:
-        file["inputs"], file["seqLengths"] = FEATURES, np.array([LENGTHS, LENGTHS], np.int32).T
+        file["inputs"], file["seqLengths"] = FEATURES, lengths
     with h5py.File(tmp_path / "linked.hdf", "w") as file:
-        file["inputs"] = h5py.ExternalLink("block.hdf", "/inputs")
-        file["seqLengths"] = np.array([LENGTHS, LENGTHS], np.int32).T
-    with h5py.File(tmp_path / "external.hdf", "w") as file:
-        external = file.create_dataset(
-            "inputs", FEATURES.shape, "f4", external=[(str(tmp_path / "raw"), 0, FEATURES.nbytes)]
-        )
-        external[...] = FEATURES
-        file["seqLengths"] = np.array([LENGTHS, LENGTHS], np.int32).T
-    for name in ("block", "linked", "external"):
+        file["there/really"], file["there/table"] = FEATURES, lengths
+        file["there/frames"] = h5py.SoftLink("./really")
+        file["here"] = h5py.SoftLink("/there")
+        file["inputs"] = h5py.SoftLink("here/frames")
+        file["seqLengths"] = file["there/table"]  # a hard link
+        file["targets"] = h5py.SoftLink("/nowhere")
+    for name in ("block", "linked"):
         assert_same(HDFSource(tmp_path / f"{name}.hdf", index=None).read(2, "data"), FEATURES[3:8])
 
 

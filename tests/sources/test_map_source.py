@@ -35,6 +35,15 @@ class WithLengths(Items):
         return f"item {i}"
 
 
+class Tagged(Items):
+    def __init__(self, items, tags):
+        super().__init__(items)
+        self.tags = tags
+
+    def get_seq_tag(self, i):
+        return self.tags[i]
+
+
 class FakeTensor:
     """What of a tensor matters here."""
 
@@ -148,6 +157,29 @@ def test_tags_come_from_the_argument_the_object_or_a_rule():
     source = MapSource(WithLengths(items), tags=["a", "a"])
     assert list(source.index.tags) == ["a", "a"]
     assert [source.tag(i) for i in (0, 1)] == ["a", "a"]
+
+
+@pytest.mark.parametrize(
+    "tags", [[b"a", "ä".encode()], np.array(["a", "ä"]), np.array([b"a", "ä".encode()]), np.array(["a", "ä"], object)]
+)
+@pytest.mark.parametrize("by_object", [False, True])
+def test_tags_of_bytes_or_numpy_text_come_back_as_str(tags, by_object):
+    items = [_dict_item(1), _dict_item(2)]
+    source = MapSource(Tagged(items, tags)) if by_object else MapSource(Items(items), tags=tags)
+    assert [type(source.tag(i)) for i in (0, 1)] == [str, str]
+    assert [source.tag(i) for i in (0, 1)] == list(source.index.tags) == ["a", "ä"]
+    check_source(source)
+
+
+def test_a_tag_that_is_not_utf8_is_refused():
+    with pytest.raises(SourceError, match="not UTF-8"):
+        MapSource(Items([_dict_item(1)]), tags=[b"\xff"]).tag(0)
+
+
+def test_negative_integers_are_taken():
+    source = MapSource(Items([{"data": np.array([-5, 3], np.int16)}]))
+    assert source.specs["data"].dim is None
+    check_source(source)
 
 
 def test_lengths_by_data_key_are_in_the_index():

@@ -72,7 +72,15 @@ class NoLengths(GoodSource):
         return {key: len(array) if array.ndim else 1 for key, array in self.read_seq(corpus_idx).items()}
 
 
-@pytest.mark.parametrize("kind", [GoodSource, EmptySource, NoLengths])
+class NegativeWithoutDim(GoodSource):
+    def __init__(self):
+        super().__init__()
+        self.labels = {}
+        self.specs = {**self.specs, "classes": DataSpec("int32", sparse=True)}
+        self._seqs[4]["classes"][0] = -1
+
+
+@pytest.mark.parametrize("kind", [GoodSource, EmptySource, NoLengths, NegativeWithoutDim])
 def test_a_source_that_keeps_the_contract_passes_and_stays_usable(kind):
     check_source(kind())
 

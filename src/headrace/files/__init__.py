@@ -7,9 +7,11 @@ interprets sequences and executes nothing that it reads. Read `atomic.py` first.
 from .atomic import PendingFile, atomic_path, atomic_write
 from .lists import read_seq_lens, read_tag_list
 from .places import resolve_inside, user_cache_dir
-from .stamps import FileStamp
+from .stamps import TOO_MANY_OPEN, TOO_MANY_OPEN_FIX, FileStamp
 
 __all__ = [
+    "TOO_MANY_OPEN",
+    "TOO_MANY_OPEN_FIX",
     "FileStamp",
     "PendingFile",
     "atomic_path",

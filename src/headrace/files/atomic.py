@@ -2,14 +2,13 @@
 
 Data go to a temporary name in the folder of the target and are renamed over it at the end, so that a reader sees the
 old file or the new one, never a part. Invariant: after `commit` or `abort` the temporary name is gone. Only a SIGKILL
-between the two can leave one behind; its name says whose it is.
+between the two can leave one behind; the next process that writes to the same folder removes it, see `leftovers.py`.
 """
 
 from __future__ import annotations
 
 import errno
 import os
-import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import IO, Any, Self
 
 from headrace.errors import ConfigError, SourceError
 
-_TEMPORARY_PREFIX = ".headrace-"
+from .leftovers import remove_leftovers_once, temporary_name
 
 # What a file system says when it takes no more bytes. Another OSError from inside a `with` block is the caller's own.
 _CANNOT_WRITE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS, errno.ESTALE})
@@ -54,7 +53,7 @@ class PendingFile:
 
     def __init__(self, path: str | os.PathLike[str], *, fsync: bool = False) -> None:
         self.path = Path(os.path.realpath(path))
-        self.temporary = self.path.with_name(f"{_TEMPORARY_PREFIX}{secrets.token_hex(8)}.tmp")
+        self.temporary = self.path.with_name(temporary_name())
         self._fsync = fsync
         self._is_open = False
         if self.path.exists() and not self.path.is_file():
@@ -67,6 +66,7 @@ class PendingFile:
         except OSError as error:
             raise _write_error(self.path, error) from error
         self._is_open = True
+        remove_leftovers_once(str(self.path.parent))
 
     def commit(self) -> None:
         """Give the file its own name; whoever wrote it must have closed it. A second call does nothing.

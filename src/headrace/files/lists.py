@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import codecs
 import gzip
 import json
 import math
@@ -23,7 +24,8 @@ _LENS_FROM_PICKLE = "json.dump({data}, open({target!r} + '.json', 'w'))"
 def read_tag_list(path: str | os.PathLike[str]) -> list[str]:
     r"""Read one tag per line (UTF-8, `.gz` is unpacked); empty lines are skipped, duplicates are kept.
 
-    Only the newline (`\n` or `\r\n`) is taken off a line: other white space belongs to the tag.
+    Only the newline (`\n` or `\r\n`) is taken off a line: other white space belongs to the tag. A byte order mark at
+    the start of the file is no part of the first tag.
 
     Raises:
         SourceError: The file is missing, torn, not UTF-8, or a pickle.
@@ -82,7 +84,10 @@ def _parse_dict(text: str, path: str | os.PathLike[str]) -> dict[Any, Any]:
 
 
 def _read_text(path: str | os.PathLike[str], conversion: str) -> str:
-    """Return the text of a file, unpacked if its name ends in `.gz`; `conversion` is for the error text."""
+    """Return the text of a file, unpacked if its name ends in `.gz`; `conversion` is for the error text.
+
+    A byte order mark, which some editors put before UTF-8, is no part of the text.
+    """
     path = Path(path)
     if path.name.removesuffix(".gz").endswith((".pkl", ".pickle")):
         raise _pickle_refused(path, conversion)
@@ -97,6 +102,7 @@ def _read_text(path: str | os.PathLike[str], conversion: str) -> str:
         raise SourceError("the file does not exist", where=str(path), fix="check the path") from error
     except OSError as error:
         raise SourceError(f"cannot read the file: {error.strerror}", where=str(path)) from error
+    data = data.removeprefix(codecs.BOM_UTF8)
     try:
         return data.decode()
     except UnicodeDecodeError as error:

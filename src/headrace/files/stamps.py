@@ -6,6 +6,7 @@ size, and misses a change that keeps size and modification time and touches no s
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from dataclasses import dataclass, replace
@@ -14,6 +15,10 @@ from pathlib import Path
 import xxhash
 
 from headrace.errors import SourceError
+
+# What the system says when no more files can be opened: by this process, or by all.
+TOO_MANY_OPEN = frozenset({errno.EMFILE, errno.ENFILE})
+TOO_MANY_OPEN_FIX = "raise the limit with `ulimit -n`, or close what this process has open"
 
 _NUM_BLOCKS = 16
 _BLOCK_BYTES = 4096
@@ -53,7 +58,8 @@ class FileStamp:
         except FileNotFoundError as error:
             raise SourceError("the file does not exist", where=absolute, fix="check the path") from error
         except OSError as error:
-            raise SourceError(f"cannot read the file: {error.strerror}", where=absolute) from error
+            fix = TOO_MANY_OPEN_FIX if error.errno in TOO_MANY_OPEN else None
+            raise SourceError(f"cannot read the file: {error.strerror}", where=absolute, fix=fix) from error
         return cls(absolute, status.st_size, status.st_mtime_ns, digest)
 
     def difference(self) -> str | None:

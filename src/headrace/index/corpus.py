@@ -252,7 +252,7 @@ class CorpusIndex:
             if difference is not None:
                 where = f"{stamp.path}, index {self.path}" if self.path else stamp.path
                 what = f"a file is not as it was when it was indexed: {difference}"
-                raise SourceError(what, where=where, fix="headrace index --refresh FILES")
+                raise SourceError(what, where=where, fix=REBUILD)
 
     def verify(self) -> None:
         """Check everything: stamps of files, checksums of columns, tags, look-up table and digest. O(N).
@@ -266,21 +266,22 @@ class CorpusIndex:
         if isinstance(self.tags, PackedTags):
             offsets = self.tags.offsets
             if offsets[0] != 0 or offsets[-1] != len(self.tags.blob) or (np.diff(offsets) < 0).any():
-                raise self._damaged("the offsets of the tags do not ascend from 0 to the size of their text")
+                raise self.damaged("the offsets of the tags do not ascend from 0 to the size of their text")
             table = TagTable.build(self.tags)
             if not (
                 np.array_equal(table.hashes, self._table.hashes) and np.array_equal(table.indices, self._table.indices)
             ):
-                raise self._damaged("the look-up table does not fit the tags")
+                raise self.damaged("the look-up table does not fit the tags")
             num_duplicates = int(np.count_nonzero(table.groups() != np.arange(self.num_seqs)))
             if num_duplicates != self.num_duplicates:
-                raise self._damaged(f"{num_duplicates} tags are repeated, not {self.num_duplicates}")
+                raise self.damaged(f"{num_duplicates} tags are repeated, not {self.num_duplicates}")
         check_lengths(self._lengths, self.tags)
         digest = self._computed_digest()
         if digest != self.digest:
-            raise self._damaged(f"the digest over tags and lengths is {digest}, not {self.digest}")
+            raise self.damaged(f"the digest over tags and lengths is {digest}, not {self.digest}")
 
-    def _damaged(self, what: str) -> SourceError:
+    def damaged(self, what: str) -> SourceError:
+        """Return the error for a column that holds what cannot be, for sources that meet it while they read."""
         return SourceError(f"the index is damaged: {what}", where=self._where, fix=REBUILD)
 
     def _computed_digest(self) -> str:
@@ -297,7 +298,7 @@ class CorpusIndex:
         if self._stored and isinstance(self.tags, PackedTags):
             hashes = stored_column(self._stored, "table/hashes", ("<u8",), self.num_seqs)
             indices = stored_column(self._stored, "table/indices", ("<i4", "<i8"), self.num_seqs)
-            return TagTable(self.tags, hashes, indices)
+            return TagTable(self.tags, hashes, indices, where=self.path)
         return TagTable.build(self.tags)
 
     @property

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from headrace.errors import SourceError
 
+from .storage import REBUILD
 from .tags import GeneratedTags, Tags
 
 _MAX_TAGS_FOR_HINT = 5_000  # the search for a similar tag takes some 10 us a tag
@@ -31,12 +32,14 @@ class TagTable:
         hashes: `uint64[N]`, ascending.
         indices: `int32[N]` or `int64[N]`: the corpus index that each hash belongs to.
         hash_tag: The hash function that made the table.
+        where: For errors: the file that the table comes from.
     """
 
     tags: Tags
     hashes: NDArray[np.uint64]
     indices: NDArray[np.int32] | NDArray[np.int64]
     hash_tag: Callable[[bytes], int] = xxhash.xxh3_64_intdigest
+    where: str | None = None
 
     @classmethod
     def build(cls, tags: Tags, hash_tag: Callable[[bytes], int] = xxhash.xxh3_64_intdigest) -> TagTable:
@@ -60,7 +63,7 @@ class TagTable:
         found = np.flatnonzero(highs > lows)
         firsts[found] = self.indices[lows[found]]
         lasts = firsts.copy()
-        candidates = self.tags.take(firsts[found])
+        candidates = self._tags_at(firsts[found])
         ends: dict[str, tuple[int, int]] = {}  # of tags whose hash occurs more than once, or is another tag's
         for position, candidate in zip(found.tolist(), candidates, strict=True):
             query = queries[position]
@@ -72,8 +75,16 @@ class TagTable:
 
     def _ends_of(self, query: str, run: NDArray[Any]) -> tuple[int, int]:
         """Return the first and last corpus index in `run` whose tag is `query`, or -1 twice."""
-        same = [i for i, tag in zip(run.tolist(), self.tags.take(run), strict=True) if tag == query]
+        same = [i for i, tag in zip(run.tolist(), self._tags_at(run), strict=True) if tag == query]
         return (same[0], same[-1]) if same else (-1, -1)
+
+    def _tags_at(self, indices: NDArray[Any]) -> list[str]:
+        """Return the tags at corpus indices of the table, which a damaged file may have got wrong."""
+        if indices.size and not 0 <= indices.min() <= indices.max() < len(self.tags):
+            ends = f"{indices.min()}..{indices.max()}"
+            what = f"the look-up table points to sequences {ends} of {len(self.tags)}: the index is damaged"
+            raise SourceError(what, where=self.where, fix=REBUILD)
+        return self.tags.take(indices)
 
     def groups(self) -> NDArray[np.int64]:
         """Return `int64[N]`: for each sequence the smallest corpus index with the same tag. O(N)."""
@@ -89,7 +100,7 @@ class TagTable:
         for start in range(0, len(places), 65_536):
             part = self.indices[places[start : start + 65_536]]
             # Within a run of equal hashes the corpus indices ascend, so the first with a tag is the smallest.
-            for corpus_idx, tag in zip(part.tolist(), self.tags.take(part), strict=True):
+            for corpus_idx, tag in zip(part.tolist(), self._tags_at(part), strict=True):
                 groups[corpus_idx] = first_of.setdefault(tag, corpus_idx)
         return groups
 

@@ -14,7 +14,7 @@ from headrace.errors import CacheError, SourceError
 from headrace.files import FileStamp, user_cache_dir
 
 from .corpus import CorpusIndex
-from .storage import FORMAT_VERSION
+from .storage import BUILD, FORMAT_VERSION
 
 _LOGGER = logging.getLogger("headrace.index")
 _MIN_CACHED_SEQS = 2_000  # below, and with few files, building again is about as quick as finding it
@@ -68,14 +68,14 @@ def _built(files: Sequence[str | os.PathLike[str]], build: Callable[[], CorpusIn
 def _check_purpose(corpus: CorpusIndex, files: Sequence[str | os.PathLike[str]], kind: str) -> None:
     if corpus.kind != kind:
         what = f"the index was made for {corpus.kind!r}, not for {kind!r}"
-        raise SourceError(what, where=corpus.path, fix="build one for these files: headrace index FILES")
+        raise SourceError(what, where=corpus.path, fix=BUILD)
     wanted, found = [os.path.realpath(file) for file in files], [os.path.realpath(file.path) for file in corpus.files]
     if wanted != found:
         pairs = zip(wanted, found, strict=False)
         differing = next((pair for pair in pairs if pair[0] != pair[1]), None)
         detail = f"{differing[1]} where {differing[0]} is wanted" if differing else f"{len(found)}, not {len(wanted)}"
         what = f"the index is one of other files, or of another order of them: {detail}"
-        raise SourceError(what, where=corpus.path, fix="build one for these files: headrace index FILES")
+        raise SourceError(what, where=corpus.path, fix=BUILD)
 
 
 def _opened_from_cache(

@@ -29,7 +29,9 @@ from headrace.errors import SourceError
 from headrace.files import FileStamp, atomic_write
 
 FORMAT_VERSION = 1
-REBUILD = "build it again: headrace index --refresh FILES"
+# One index is made by the command, another by its source: which, this room does not know.
+BUILD = "build one for these files: `headrace index FILES` for HDF5, `source.index.save(path)` for any source"
+REBUILD = "build it again: `headrace index --refresh FILES` for HDF5; for any source remove it, and save it once more"
 
 LENGTH_DTYPES = ("<i4", "<i8")
 COLUMN_DTYPES = ("|u1", "|i1", *(f"<{kind}{size}" for kind in "iuf" for size in (2, 4, 8)))
@@ -159,7 +161,7 @@ def open_stored(path: str | os.PathLike[str]) -> Stored:
             header, first = _read_header(file, size, where)
             mapping = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
     except FileNotFoundError as error:
-        raise SourceError("the index does not exist", where=where, fix="build it: headrace index FILES") from error
+        raise SourceError("the index does not exist", where=where, fix=BUILD) from error
     except OSError as error:
         raise SourceError(f"cannot read the index: {error.strerror}", where=where) from error
     columns = {entry.name: _map_column(mapping, entry, first, where) for entry in header.columns}
@@ -200,7 +202,7 @@ def _read_header(file: IO[bytes], size: int, where: str) -> tuple[Header, int]:
     """Return the header and the place of the first column."""
     start = file.read(_HEADER_START)
     if not start.startswith(_MAGIC[: len(start)]):
-        raise SourceError("this is not an index", where=where, fix="give a file that `headrace index` made")
+        raise SourceError("this is not an index", where=where, fix=f"give another file, or {BUILD}")
     if len(start) < _HEADER_START:
         raise SourceError(f"the index is torn: it has only {size} bytes", where=where, fix=REBUILD)
     _, version, header_size, total = _PREAMBLE.unpack_from(start)

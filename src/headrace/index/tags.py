@@ -17,6 +17,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from headrace.errors import ConfigError, SourceError
 
+from .storage import REBUILD
+
 BLOCK = 65_536  # tags that exist as Python objects at a time in bulk work: a few MiB, and NumPy's overhead is hidden
 
 
@@ -164,8 +166,7 @@ class PackedTags(Tags):
         digest.update(np.ascontiguousarray(self.blob).data)
 
     def _not_text(self, error: UnicodeDecodeError) -> SourceError:
-        what = f"a stored tag is not UTF-8 ({error}): the index is damaged"
-        return SourceError(what, fix="build it again: headrace index --refresh FILES")
+        return SourceError(f"a stored tag is not UTF-8 ({error}): the index is damaged", fix=REBUILD)
 
 
 def check_index(index: int, size: int) -> int:

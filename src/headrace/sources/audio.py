@@ -23,7 +23,7 @@ from headrace.specs import DataSpec
 from .arguments import check_corpus_idx, check_data_key
 from .audio_file import read_samples, resample
 from .audio_gather import AudioOptions, gather_index, index_kind
-from .audio_scan import Layout
+from .audio_scan import DEFAULT_LENGTH_FIELD, Layout
 from .base import Source
 from .log_mel import LogMel
 from .manifest import ManifestReader, field_of
@@ -51,7 +51,8 @@ class AudioSource(Source):
         channel: Which channel, from 0; needed for recordings with several.
         audio_field: Field with the path of the recording.
         tag_field: Field with the tag; the path of the recording if `None`. Tags may repeat.
-        length_field: Field with the number of samples, of one channel, at the recording's own rate.
+        length_field: Field with the number of samples, of one channel, at the recording's own rate. With the default,
+            a line without it may have the same number as "length". Whole numbers only: seconds are refused.
         index: `"auto"` keeps the index of a large corpus in the cache folder and finds it there the next time, unless
             the manifest changed; `None` always reads the whole manifest and looks for all recordings; a path opens the
             index that `AudioSource(...).index.save(path)` wrote with the same options.
@@ -73,7 +74,7 @@ class AudioSource(Source):
         channel: int | None = None,
         audio_field: str = "audio",
         tag_field: str | None = "tag",
-        length_field: str = "num_samples",
+        length_field: str = DEFAULT_LENGTH_FIELD,
         index: str | os.PathLike[str] | Literal["auto"] | None = "auto",
     ) -> None:
         manifest = os.path.abspath(manifest)
@@ -120,6 +121,9 @@ class AudioSource(Source):
         index = self._index
         check_corpus_idx(corpus_idx, index.num_seqs)
         start, num_bytes = (int(index.locator(name)[corpus_idx]) for name in ("line_start", "line_bytes"))
+        if not 0 <= start <= start + num_bytes <= index.files[0].size:
+            what = f"bytes {start}..{start + num_bytes} of a manifest of {index.files[0].size}"
+            raise index.damaged(f"it says that sequence {corpus_idx} is in {what}")
         record = self._reader.read(start, num_bytes)
         where = f"{self._layout.manifest}, byte {start}"
         if self._layout.tag(record, where) != index.tags[corpus_idx]:

@@ -5,25 +5,81 @@ Needs `headrace[audio]`, but only when it reads.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import os
+from typing import IO, TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import ConfigError, SourceError
 
+# Form and kind of a file that is a row of chunks -> byte order of their sizes.
+_CHUNKED_FORMS: dict[tuple[bytes, bytes], Literal["little", "big"]] = {
+    (b"RIFF", b"WAVE"): "little",
+    (b"RIFX", b"WAVE"): "big",
+    (b"FORM", b"AIFF"): "big",
+    (b"FORM", b"AIFC"): "big",
+}
+_MAX_CHUNKS = 1000  # looked at before the samples; usual are one to five
+_UNKNOWN_BYTES = 0x7FF00000  # sizes from here on stand for "not known": 0x7FFFF000 (SoX), 0xFFFFFFFF (FFmpeg), ...
+
 if TYPE_CHECKING:
     from types import ModuleType
 
 
 def read_header(path: str) -> tuple[int, int]:
-    """Return number of samples and sample rate of a recording, without decoding it."""
+    """Return number of samples and sample rate of a recording, without decoding it.
+
+    Raises:
+        SourceError: The file is missing, damaged, or shorter than its header says.
+    """
     soundfile = _soundfile()
     try:
         info = soundfile.info(path)
     except (RuntimeError, OSError) as error:  # soundfile's errors are RuntimeErrors
         raise _unreadable(path, error) from error
+    refuse_torn_file(path)
     return int(info.frames), int(info.samplerate)
+
+
+def refuse_torn_file(path: str) -> None:
+    """Compare the size of a WAV or AIFF file with what its header says: libsndfile takes what is there for all.
+
+    Files of other formats pass, and so do those of which the length was not known when their header was written (to a
+    pipe, for example), for which programs write a length of almost 2 or 4 GiB, or 0.
+
+    Raises:
+        SourceError: The file ends before its samples do, or it cannot be read.
+    """
+    try:
+        with open(path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            end = _end_of_samples(file)
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    if end is not None and end > size:
+        raise SourceError(
+            f"the recording is torn: it has {size} bytes, and its header says that the samples end at byte {end}",
+            where=path,
+            fix="replace it by a whole one; if it is whole, say num_samples and sample_rate in the manifest",
+        )
+
+
+def _end_of_samples(file: IO[bytes]) -> int | None:
+    """Return where the samples of a WAV or AIFF file end by its header; None if it does not say."""
+    form = file.read(12)
+    order = _CHUNKED_FORMS.get((form[:4], form[8:12]))
+    if order is None:
+        return None
+    for _ in range(_MAX_CHUNKS):
+        head = file.read(8)
+        if len(head) < 8:
+            break
+        num_bytes = int.from_bytes(head[4:], order)
+        if head[:4] in (b"data", b"SSND"):
+            return file.tell() + num_bytes if num_bytes < _UNKNOWN_BYTES else None
+        file.seek(num_bytes + num_bytes % 2, os.SEEK_CUR)
+    return None
 
 
 def read_samples(path: str, channel: int | None) -> tuple[NDArray[np.float32], int]:

@@ -23,7 +23,7 @@ from .audio_scan import Layout, scan_recordings
 from .log_mel import LogMel
 from .manifest_fields import Field, parse_field
 
-INDEX_KIND = "audio-manifest/1"  # with the version of what the columns and `meta` say, and of how lengths are counted
+INDEX_KIND = "audio-manifest/2"  # with the version of what the columns and `meta` say, and of how lengths are counted
 
 
 @dataclass(frozen=True, slots=True)

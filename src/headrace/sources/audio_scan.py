@@ -24,6 +24,8 @@ from .manifest_fields import Field
 
 _MAX_NAMED = 5  # missing files that an error names; the rest is counted
 _NOT_GIVEN = -1
+DEFAULT_LENGTH_FIELD = "num_samples"
+_OTHER_LENGTH_FIELD = "length"  # for the number of samples, too, unless the user named a field
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,7 @@ class Layout:
         root: Absolute path of the folder that audio paths are relative to.
         audio_field: Path of the recording.
         tag_field: Tag; the path of the recording if `None`.
-        length_field: Number of samples, at the recording's own rate.
+        length_field: Number of samples, at the recording's own rate. Where the default one is absent, "length" counts.
         rate_field: Sample rate of the recording.
     """
 
@@ -61,6 +63,14 @@ class Layout:
         """Return the tag of a recording."""
         tag: str = field_of(record, self.tag_field or self.audio_field, str, where)
         return tag
+
+    def num_samples(self, record: Mapping[str, Any], where: str) -> int | None:
+        """Return the number of samples of a recording, if the manifest has it."""
+        num_samples = count_of(record, self.length_field, 0, where)
+        if num_samples is None and self.length_field == DEFAULT_LENGTH_FIELD:
+            fix = f"{_OTHER_LENGTH_FIELD!r} counts samples; if it is something else here, name a field by length_field="
+            return count_of(record, _OTHER_LENGTH_FIELD, 0, where, fix=fix)
+        return num_samples
 
 
 @dataclass
@@ -97,10 +107,7 @@ def scan_recordings(layout: Layout, fields: Mapping[str, Field]) -> ScannedManif
         where = f"{layout.manifest}, line {line_number}"
         path = layout.audio_path(record, where)
         finder.look_up(path, where)
-        num_samples, rate = (
-            count_of(record, layout.length_field, 0, where),
-            count_of(record, layout.rate_field, 1, where),
-        )
+        num_samples, rate = layout.num_samples(record, where), count_of(record, layout.rate_field, 1, where)
         if num_samples is None or rate is None:
             unmeasured.append((len(scanned.tags), path, where))
         scanned.tags.append(layout.tag(record, where))
@@ -144,7 +151,7 @@ class FileFinder:
             if name in ("", ".", ".."):
                 folder, name = path, "."
             if folder not in self._real_folders:  # following links costs much more than a look at one file
-                self._real_folders[folder] = str(resolve_inside(self._root, folder))
+                self._real_folders[folder] = self._resolved_folder(folder, path)
             status = os.lstat(os.path.join(self._real_folders[folder], name))
             if stat.S_ISLNK(status.st_mode):
                 status = os.stat(resolve_inside(self._root, path))
@@ -155,6 +162,13 @@ class FileFinder:
         else:
             if not stat.S_ISREG(status.st_mode):
                 self._count_missing(path)
+
+    def _resolved_folder(self, folder: str, path: str) -> str:
+        try:
+            return str(resolve_inside(self._root, folder))
+        except SourceError:
+            resolve_inside(self._root, path)  # to name the path as the manifest has it, not a part of it
+            raise
 
     def _count_missing(self, path: str) -> None:
         self._num_missing += 1

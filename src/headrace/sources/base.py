@@ -21,7 +21,8 @@ class Source(ABC):
     """Random access to the sequences of a corpus.
 
     Attributes:
-        specs: Data key -> layout, in the order in which keys are reported; known without reading a sequence.
+        specs: Data key -> layout, in the order in which keys are reported; known without reading a sequence. Values of
+            a sparse key with a known dim are 0..dim - 1; without one, they may be any integers.
         labels: Data key -> class labels, for the keys that have some.
     """
 

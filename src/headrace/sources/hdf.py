@@ -34,18 +34,21 @@ class _Column:
         dtype: Of the arrays to return.
         frame_shape: Shape of one row.
         row_bytes: Size of one row.
-        byte_offsets: For each file, the position of the first row, or -1 where the rows have to be read through HDF5.
+        places: For each file, the position of the first row, or -1 where the rows have to be read through HDF5; and
+            how many rows it has.
         rows: `int64[N]`, the first row of each sequence in its file.
         lengths: `int32[N]` or `int64[N]`.
+
+    Columns are held as memory views: one number is had from them in less than half the time that NumPy takes.
     """
 
     name: str | None
     dtype: np.dtype[Any]
     frame_shape: tuple[int | None, ...]
     row_bytes: int
-    byte_offsets: list[int]
-    rows: NDArray[np.int64]
-    lengths: NDArray[Any]
+    places: list[tuple[int, int]]
+    rows: memoryview[int]
+    lengths: memoryview[int]
 
 
 class HDFSource(Source):
@@ -61,14 +64,18 @@ class HDFSource(Source):
             always gathers it from the files, in memory; a path opens the index that `headrace index` wrote there.
 
     Raises:
-        SourceError: A file is missing, torn, not of the documented layout, or disagrees with another; or the given
-            index is not one of these files as they are now.
+        SourceError: A file is missing, torn, not of the documented layout, disagrees with another, or has parts in
+            other files (external storage, external links, virtual datasets); or the given index is not one of these
+            files as they are now.
     """
 
     def __init__(
         self, files: PathLike | Sequence[PathLike], *, index: PathLike | Literal["auto"] | None = "auto"
     ) -> None:
-        paths = list(files) if isinstance(files, Iterable) and not isinstance(files, str | os.PathLike) else [files]
+        if isinstance(files, str | bytes | os.PathLike) or not isinstance(files, Iterable):
+            paths: list[PathLike] = [files]
+        else:
+            paths = list(files)
         for path in paths:
             if not isinstance(path, str | os.PathLike):
                 raise ConfigError(
@@ -82,7 +89,8 @@ class HDFSource(Source):
         meta = self._index.meta
         self.specs: dict[str, DataSpec] = {key: DataSpec.from_json(spec) for key, spec in meta["specs"].items()}
         self.labels: dict[str, Sequence[str]] = dict(meta["labels"])
-        self._file_of = self._index.locator(FILE_LOCATOR)
+        self._file_of = _view(self._index.locator(FILE_LOCATOR))
+        self._num_files = len(self._index.files)
         self._columns = {
             key: self._column(key, key, spec, meta["byte_offsets"][key]) for key, spec in self.specs.items()
         }
@@ -93,8 +101,11 @@ class HDFSource(Source):
     def _column(self, name: str | None, length_key: str, spec: DataSpec, byte_offsets: list[int]) -> _Column:
         dtype = np.dtype(spec.dtype)
         row_bytes = int(np.prod([size or 0 for size in spec.shape], dtype=np.int64)) * dtype.itemsize
-        rows, lengths = self._index.locator(frame_locator(length_key)), self._index.lengths(length_key)
-        return _Column(name, dtype, spec.shape, row_bytes, byte_offsets, rows, lengths)
+        rows = _view(self._index.locator(frame_locator(length_key)))
+        lengths = _view(self._index.lengths(length_key))
+        num_frames = self._index.meta["num_frames"][length_key]  # `times` has as many rows as `inputs`
+        places = list(zip(byte_offsets, num_frames, strict=True))
+        return _Column(name, dtype, spec.shape, row_bytes, places, rows, lengths)
 
     @property
     def index(self) -> CorpusIndex:
@@ -121,7 +132,7 @@ class HDFSource(Source):
         column = self._columns.get(data_key)
         if column is None:
             raise self._unknown_key(data_key)
-        return self._read(column, corpus_idx, column.rows.item(corpus_idx), column.lengths.item(corpus_idx))
+        return self._read(column, corpus_idx, column.rows[corpus_idx], column.lengths[corpus_idx])
 
     def read_slice(self, corpus_idx: int, data_key: str, start: int, end: int) -> NDArray[Any]:
         """Return frames start..end of one data key, `dtype[end - start, ...]`; no other frames are read.
@@ -133,15 +144,17 @@ class HDFSource(Source):
         column = self._columns.get(data_key)
         if column is None:
             raise self._unknown_key(data_key)
-        length = column.lengths.item(corpus_idx)
+        length = column.lengths[corpus_idx]
         if not 0 <= start <= end <= length:
+            if length < 0:
+                raise self._index.damaged(f"the length of {data_key!r} of sequence {corpus_idx} is {length}")
             raise IndexError(f"frames {start}..{end} of {data_key!r} in a sequence of {length} frames")
-        return self._read(column, corpus_idx, column.rows.item(corpus_idx) + start, end - start)
+        return self._read(column, corpus_idx, column.rows[corpus_idx] + start, end - start)
 
     def read_seq(self, corpus_idx: int) -> dict[str, NDArray[Any]]:
         """Return all data keys of one sequence, as new arrays."""
         return {
-            data_key: self._read(column, corpus_idx, column.rows.item(corpus_idx), column.lengths.item(corpus_idx))
+            data_key: self._read(column, corpus_idx, column.rows[corpus_idx], column.lengths[corpus_idx])
             for data_key, column in self._columns.items()
         }
 
@@ -154,13 +167,19 @@ class HDFSource(Source):
         times = self._times
         if times is None:
             raise OptionalNotImplementedError("this corpus has no times", where=", ".join(self.files[:3]))
-        return self._read(times, corpus_idx, times.rows.item(corpus_idx), times.lengths.item(corpus_idx))
+        return self._read(times, corpus_idx, times.rows[corpus_idx], times.lengths[corpus_idx])
 
     def _read(self, column: _Column, corpus_idx: int, row: int, num_rows: int) -> NDArray[Any]:
         if corpus_idx < 0:
             raise IndexError(f"sequence {corpus_idx}: there are sequences 0..{len(self._file_of) - 1}")
-        file_idx = self._file_of.item(corpus_idx)
-        byte_offset = column.byte_offsets[file_idx]
+        file_idx = self._file_of[corpus_idx]
+        # A damaged index must not read other frames: the columns of its file are checked here, where they are used.
+        if not 0 <= file_idx < self._num_files:
+            raise self._index.damaged(f"it says that sequence {corpus_idx} is in file {file_idx} of {self._num_files}")
+        byte_offset, num_frames = column.places[file_idx]
+        if not 0 <= row <= row + num_rows <= num_frames:
+            what = f"frames {row}..{row + num_rows} of the {num_frames} in {self.files[file_idx]}"
+            raise self._index.damaged(f"it says that sequence {corpus_idx} is in {what}")
         if byte_offset < 0 and num_rows:
             return self._handles.read_hdf5(file_idx, column.name, row, row + num_rows, column.dtype)
         array: NDArray[Any] = np.empty((num_rows, *column.frame_shape), column.dtype)  # type: ignore[arg-type]
@@ -185,3 +204,9 @@ class HDFSource(Source):
     def __setstate__(self, index: CorpusIndex) -> None:
         self._index = index
         self._attach()
+
+
+def _view(column: NDArray[Any]) -> memoryview[int]:
+    native = column.dtype.newbyteorder("=")
+    # The second step is for the name alone: a memory view reads "int64", and not "little-endian int64".
+    return memoryview(column.astype(native, copy=False).view(native))  # type: ignore[arg-type]

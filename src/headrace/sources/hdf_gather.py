@@ -22,7 +22,7 @@ from headrace.specs import DataSpec
 
 from .hdf_layout import INPUT_KEY, NOT_CONTIGUOUS, FileLayout, StoredColumn, read_layout
 
-INDEX_KIND = "returnn-hdf5/1"  # with the version of what `_meta` and the locators say
+INDEX_KIND = "returnn-hdf5/2"  # with the version of what `_meta` and the locators say
 FILE_LOCATOR = "file"
 
 
@@ -119,6 +119,9 @@ def _meta(layouts: Sequence[FileLayout], specs: dict[str, DataSpec]) -> dict[str
         "specs": {data_key: spec.to_json() for data_key, spec in specs.items()},
         "labels": {data_key: labels[data_key] for data_key in specs if data_key in labels},
         "byte_offsets": {data_key: [_offset(layout.columns.get(data_key)) for layout in layouts] for data_key in specs},
+        "num_frames": {
+            data_key: [_num_frames(layout.columns.get(data_key)) for layout in layouts] for data_key in specs
+        },
         "chunk_bytes": [
             max((column.chunk_bytes for column in layout.columns.values()), default=0) for layout in layouts
         ],
@@ -128,6 +131,10 @@ def _meta(layouts: Sequence[FileLayout], specs: dict[str, DataSpec]) -> dict[str
 
 def _offset(column: StoredColumn | None) -> int:
     return NOT_CONTIGUOUS if column is None else column.byte_offset
+
+
+def _num_frames(column: StoredColumn | None) -> int:
+    return 0 if column is None else column.num_frames
 
 
 def _times(layouts: Sequence[FileLayout], *, has_inputs: bool) -> dict[str, Any] | None:

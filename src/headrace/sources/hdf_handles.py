@@ -3,8 +3,9 @@
 Rows that lie plainly in a file are read by one `preadv` into a new array: no HDF5 call, no lock of HDF5, and a file
 that is cut while it is being read gives a `SourceError`, where a memory map would kill the process. All others go
 through HDF5. Handles that have been open longest are closed first: for random orders this is as good as "least
-recently used", and a hit costs one look-up. Not thread-safe. Descriptors may be inherited by a forked process
-(`preadv` has no file position); HDF5 handles are opened anew there.
+recently used", and a hit costs one look-up. Where the system allows fewer open files, fewer are kept open. Not
+thread-safe. Descriptors may be inherited by a forked process (`preadv` has no file position); HDF5 handles are opened
+anew there.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import SourceError
-from headrace.files import FileStamp
+from headrace.files import TOO_MANY_OPEN, TOO_MANY_OPEN_FIX, FileStamp
 
 from .hdf_layout import hdf5_name, open_hdf5
 
@@ -102,12 +103,15 @@ class FileHandles:
         _check_stamp(self._stamps[file_idx])
         if len(self._descriptors) >= MAX_OPEN_FILES:
             os.close(self._descriptors.pop(next(iter(self._descriptors))))
-        try:
-            descriptor = os.open(self._stamps[file_idx].path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError as error:
-            raise _cannot_open(self._stamps[file_idx], error) from error
-        self._descriptors[file_idx] = descriptor
-        return descriptor
+        while True:
+            try:
+                descriptor = os.open(self._stamps[file_idx].path, os.O_RDONLY | os.O_CLOEXEC)
+            except OSError as error:
+                if error.errno not in TOO_MANY_OPEN or not self._close_older_half():
+                    raise _cannot_open(self._stamps[file_idx], error) from error
+            else:
+                self._descriptors[file_idx] = descriptor
+                return descriptor
 
     def _open_hdf5(self, file_idx: int) -> h5py.File:
         _check_stamp(self._stamps[file_idx])
@@ -115,9 +119,25 @@ class FileHandles:
             self._hdf5_files.pop(next(iter(self._hdf5_files))).close()
         # Four chunks: neighbours in a file share one; with less than one it would be unpacked for each sequence.
         cache_bytes = min(max(4 * self._chunk_bytes[file_idx], _MIN_CHUNK_CACHE_BYTES), _MAX_CHUNK_CACHE_BYTES)
-        file = open_hdf5(self._stamps[file_idx].path, chunk_cache_bytes=cache_bytes)
-        self._hdf5_files[file_idx] = file
-        return file
+        while True:
+            try:
+                file = open_hdf5(self._stamps[file_idx].path, chunk_cache_bytes=cache_bytes)
+            except SourceError as error:
+                if getattr(error.__cause__, "errno", None) not in TOO_MANY_OPEN or not self._close_older_half():
+                    raise
+            else:
+                self._hdf5_files[file_idx] = file
+                return file
+
+    def _close_older_half(self) -> bool:
+        """Close half of the handles of each kind, so that others find room, too; return whether there were any."""
+        plain = _older_half(self._descriptors)
+        hdf5 = _older_half(self._hdf5_files) if self._hdf5_pid == os.getpid() else []
+        for file_idx in plain:
+            os.close(self._descriptors.pop(file_idx))
+        for file_idx in hdf5:
+            self._hdf5_files.pop(file_idx).close()
+        return bool(plain or hdf5)
 
     def close(self) -> None:
         """Close all files; a later read opens them again."""
@@ -132,8 +152,13 @@ class FileHandles:
         self.close()
 
 
+def _older_half(handles: dict[int, Any]) -> list[int]:
+    return list(handles)[: (len(handles) + 1) // 2]
+
+
 def _cannot_open(stamp: FileStamp, error: OSError) -> SourceError:
-    return SourceError(f"the file cannot be opened: {error.strerror}", where=stamp.path, fix="restore it, or its place")
+    fix = TOO_MANY_OPEN_FIX if error.errno in TOO_MANY_OPEN else "restore it, or its place"
+    return SourceError(f"the file cannot be opened: {error.strerror}", where=stamp.path, fix=fix)
 
 
 def _check_stamp(stamp: FileStamp) -> None:

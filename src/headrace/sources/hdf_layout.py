@@ -18,7 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import SourceError
+from headrace.files import TOO_MANY_OPEN, TOO_MANY_OPEN_FIX
 from headrace.specs import DataSpec
+
+from .hdf_inside import refuse_other_files
 
 INPUT_KEY = "data"
 READABLE_KINDS = "biufc"
@@ -73,19 +76,39 @@ def open_hdf5(path: str, *, chunk_cache_bytes: int = 1 << 20) -> h5py.File:
     HDF5's own rules for locks hold: readers share, and a file that a writer has open is refused.
 
     Raises:
-        SourceError: There is no such file, or it is torn, or not HDF5, or somebody is writing to it.
+        SourceError: There is no such file, or it is torn, or not HDF5, or somebody is writing to it, or its parts are
+            not all inside it.
     """
     try:
-        return h5py.File(path, "r", rdcc_nbytes=chunk_cache_bytes)
+        file = h5py.File(path, "r", rdcc_nbytes=chunk_cache_bytes)
     except FileNotFoundError as error:
         raise SourceError("there is no such file", where=path, fix="correct the path") from error
     except OSError as error:
-        fix = "write the file again, or copy it again: it is torn, or not an HDF5 file"
-        if isinstance(error, PermissionError | IsADirectoryError):
-            fix = "give the path of a file that you may read"
-        elif "lock" in str(error):
-            fix = "wait until its writer is done; if nobody writes to it, set HDF5_USE_FILE_LOCKING=FALSE"
-        raise SourceError(f"cannot open as HDF5: {error}", where=path, fix=fix) from error
+        raise SourceError(f"cannot open as HDF5: {error}", where=path, fix=_fix_for(error)) from error
+    try:
+        refuse_other_files(file, path)
+    except SourceError:
+        file.close()
+        raise
+    except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:
+        file.close()
+        raise _unreadable_part(path, error) from error
+    return file
+
+
+def _fix_for(error: OSError) -> str:
+    """Say what can be done about a file that HDF5 does not open."""
+    if isinstance(error, PermissionError | IsADirectoryError):
+        return "give the path of a file that you may read"
+    if error.errno in TOO_MANY_OPEN:
+        return TOO_MANY_OPEN_FIX
+    if isinstance(error, BlockingIOError) or "unable to lock file" in str(error):
+        return "wait until its writer is done; if nobody writes to it, set HDF5_USE_FILE_LOCKING=FALSE"
+    return "write the file again, or copy it again: it is torn, or not an HDF5 file"
+
+
+def _unreadable_part(path: str, error: Exception) -> SourceError:
+    return SourceError(f"a part of the file cannot be read: {error}", where=path, fix="write or copy the file again")
 
 
 def hdf5_name(file: h5py.File, data_key: str) -> str:
@@ -104,9 +127,7 @@ def read_layout(path: str) -> FileLayout:
         try:
             return _read(file, path)
         except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:  # TypeError: no NumPy dtype for it
-            raise SourceError(
-                f"a part of the file cannot be read: {error}", where=path, fix="write or copy the file again"
-            ) from error
+            raise _unreadable_part(path, error) from error
 
 
 def _read(file: h5py.File, path: str) -> FileLayout:
@@ -230,16 +251,15 @@ def _stored_column(file: h5py.File, name: str, path: str) -> StoredColumn:
         )
     native = dtype.newbyteorder("=")
     spec = DataSpec(native.name, tuple(shape[1:]), sparse="int" in native.name and len(shape) == 1)
-    offset = _plain_offset(file, dataset, native)
+    offset = _plain_offset(dataset, native)
     chunk_bytes = int(np.prod(dataset.chunks)) * dtype.itemsize if dataset.chunks else 0
     return StoredColumn(spec, int(shape[0]), offset, chunk_bytes)
 
 
-def _plain_offset(file: h5py.File, dataset: h5py.Dataset, native: np.dtype[Any]) -> int:
+def _plain_offset(dataset: h5py.Dataset, native: np.dtype[Any]) -> int:
     """Return the position of the first row if the rows are stored as they are in memory, else `NOT_CONTIGUOUS`."""
-    offset = dataset.id.get_offset()  # None: chunked, compact, external, virtual, or nothing was ever written
-    elsewhere = h5py.h5f.get_name(dataset.id) != h5py.h5f.get_name(file.id)  # behind a link to another file
-    if offset is None or elsewhere or native.kind == "b":  # a bool may be any byte to NumPy, so HDF5 has to check
+    offset = dataset.id.get_offset()  # None: chunked, compact, or nothing was ever written
+    if offset is None or native.kind == "b":  # a bool may be any byte to NumPy, so HDF5 has to check
         return NOT_CONTIGUOUS
     if dataset.id.get_storage_size() != dataset.size * native.itemsize:
         return NOT_CONTIGUOUS

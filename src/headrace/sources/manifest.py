@@ -7,6 +7,7 @@ not JSON.
 
 from __future__ import annotations
 
+import codecs
 import os
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -19,7 +20,7 @@ _LARGEST_COUNT = 2**40  # a year of 24 kHz audio is less; more is an error that 
 
 
 def scan_manifest(path: str) -> Iterator[tuple[int, int, int, dict[str, Any]]]:
-    """Read a manifest line by line; blank lines are skipped.
+    """Read a manifest line by line; blank lines and a byte order mark at the start are skipped.
 
     Yields:
         Line number from 1, first byte of the line, its number of bytes, and the object.
@@ -31,6 +32,9 @@ def scan_manifest(path: str) -> Iterator[tuple[int, int, int, dict[str, Any]]]:
     start = 0
     try:
         with open(path, "rb") as file:
+            if file.read(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8:
+                start = len(codecs.BOM_UTF8)
+            file.seek(start)
             for line_number, line in enumerate(file, start=1):
                 if line.strip():
                     yield line_number, start, len(line), _decode(decoder, line, f"{path}, line {line_number}")
@@ -67,8 +71,8 @@ def field_of(record: Mapping[str, Any], name: str, kind: type | tuple[type, ...]
     return value
 
 
-def count_of(record: Mapping[str, Any], name: str, smallest: int, where: str) -> int | None:
-    """Return a field that holds a whole number, or `None` if it is absent or null.
+def count_of(record: Mapping[str, Any], name: str, smallest: int, where: str, *, fix: str | None = None) -> int | None:
+    """Return a field that holds a whole number, or `None` if it is absent or null. `fix` is for the error.
 
     Raises:
         SourceError: It is no whole number, or less than `smallest`.
@@ -78,7 +82,11 @@ def count_of(record: Mapping[str, Any], name: str, smallest: int, where: str) ->
         return None
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not number or value % 1 != 0 or not smallest <= value <= _LARGEST_COUNT:
-        raise SourceError(f"the field {name!r} has {value!r}, not a whole number of at least {smallest}", where=where)
+        raise SourceError(
+            f"the field {name!r} has {value!r}, not a whole number of at least {smallest}",
+            where=where,
+            fix=fix or "correct it, or leave it out: the recording says the same",
+        )
     return int(value)
 
 

@@ -112,14 +112,11 @@ class MapSource(Source):
         """Return the tag of one sequence."""
         check_corpus_idx(corpus_idx, self._num_seqs)
         if self._tags is not None:
-            return self._tags[corpus_idx]
+            return _checked_tag(self._tags[corpus_idx], f"tags[{corpus_idx}]")
         get_seq_tag = getattr(self._obj, "get_seq_tag", None)
         if get_seq_tag is None:
             return f"seq-{corpus_idx}"
-        tag = get_seq_tag(corpus_idx)
-        if not isinstance(tag, str):
-            raise SourceError(f"get_seq_tag({corpus_idx}) gave {tag!r}, not a str")
-        return tag
+        return _checked_tag(get_seq_tag(corpus_idx), f"get_seq_tag({corpus_idx})")
 
     def _all_tags(self) -> Sequence[str] | GeneratedTags:
         if self._tags is not None:
@@ -198,6 +195,18 @@ class MapSource(Source):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_last": None}
+
+
+def _checked_tag(tag: object, where: str) -> str:
+    """Return a tag as a plain str: NumPy arrays have their own kind, and UTF-8 bytes are taken, as in an index."""
+    if isinstance(tag, bytes):
+        try:
+            return tag.decode()
+        except UnicodeDecodeError as error:
+            raise SourceError(f"the tag {tag!r} is not UTF-8: {error.reason}", where=where) from error
+    if not isinstance(tag, str):
+        raise SourceError(f"{where} gave {tag!r}, not a str")
+    return str(tag)
 
 
 def _item_to_seq(item: Any, keys: Sequence[str] | None, where: str) -> Mapping[str, Any]:

@@ -29,7 +29,8 @@ class MemorySource(Source):
         tags: Their tags; "seq-0", "seq-1", ... if `None`. May repeat.
         labels: Data key -> class labels.
         dims: Data key -> number of classes, for sparse keys; else that of `labels` or `specs`, else the largest value
-            + 1.
+            + 1. Values must then be classes; only where nobody gave a number, negative ones are legal (samples as
+            integers, say, or -1 as padding), and the number of classes is not known (`None`).
         specs: Layouts, see `parse_data_types`; else learnt from the first sequence. Only these keys are used.
 
     Raises:
@@ -68,7 +69,7 @@ class MemorySource(Source):
         self._index = CorpusIndex.from_columns(tags=names, lengths=lengths)
 
     def _complete(self, key: str, spec: DataSpec, given_dim: int | None) -> DataSpec:
-        """Add the number of classes to the spec of a sparse key, and check that every value is a class."""
+        """Add the number of classes to the spec of a sparse key, if they are classes; check values if it was given."""
         if not spec.sparse:
             if given_dim is not None and given_dim != spec.dim:
                 raise ConfigError(f"the data key {key!r} is not sparse: its dim is {spec.dim}, not {given_dim}")
@@ -77,7 +78,9 @@ class MemorySource(Source):
         filled = [seq[key] for seq in self._seqs if seq[key].size]
         smallest = min((int(array.min()) for array in filled), default=0)
         largest = max((int(array.max()) for array in filled), default=-1)
-        dim = next(dim for dim in (given_dim, spec.dim, num_labels, largest + 1) if dim is not None)
+        dim = next((dim for dim in (given_dim, spec.dim, num_labels) if dim is not None), None)
+        if dim is None:
+            return spec if smallest < 0 else replace(spec, dim=largest + 1)
         if num_labels not in (None, dim):
             raise ConfigError(f"the data key {key!r} has {dim} classes, but {num_labels} labels")
         if smallest < 0 or largest >= dim:

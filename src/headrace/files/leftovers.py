@@ -1,0 +1,97 @@
+"""Names of temporary files that say whose they are, and the removal of those whose process died.
+
+A process that is killed cannot remove its temporary files. So their names carry where it ran (this boot of this
+machine, and which set of process numbers), its process number and when it started: whoever writes next in the same
+folder sees whether it still runs. Where that cannot be known (another machine, or this one before it was booted again),
+a file counts as left behind when nothing was written to it for a week. Files of other users are left alone: whether
+their processes run may be hidden from us.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import re
+import secrets
+import socket
+import time
+from pathlib import Path
+
+import xxhash
+
+_NAME = re.compile(r"\.headrace-(?P<place>[0-9a-f]{16})-(?P<pid>\d{1,10})-(?P<start>\d{1,20})-[0-9a-f]{16}\.tmp")
+_ABANDONED_SECONDS = 7 * 24 * 3600.0  # no writer that lives pauses so long, and no clocks differ by so much
+_NO_START = "0"  # where the system does not tell
+
+
+def temporary_name() -> str:
+    """Return a new name for a temporary file of this process."""
+    pid = os.getpid()
+    return f".headrace-{_place()}-{pid}-{_start_of(pid) or _NO_START}-{secrets.token_hex(8)}.tmp"
+
+
+@functools.lru_cache(maxsize=1024)
+def remove_leftovers_once(folder: str) -> None:
+    """Remove the temporary files in a folder that dead processes left; what cannot be removed stays.
+
+    Lists the folder, so this is done once for each folder and process (of the last 1024 folders).
+    """
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            match = _NAME.fullmatch(entry.name)
+            if match is not None and _is_left_over(entry, match):
+                with contextlib.suppress(OSError):  # another process was quicker, or the folder is not ours
+                    os.unlink(entry.path)
+
+
+def _is_left_over(entry: os.DirEntry[str], match: re.Match[str]) -> bool:
+    try:
+        status = entry.stat(follow_symlinks=False)
+    except OSError:  # gone meanwhile
+        return False
+    if status.st_uid != os.geteuid():
+        return False
+    if match["place"] != _place():
+        return time.time() - status.st_mtime > _ABANDONED_SECONDS
+    return not _is_running(int(match["pid"]), match["start"])
+
+
+def _is_running(pid: int, start: str) -> bool:
+    """Tell whether a process of this place still runs, and is not another one that was given the same number."""
+    if start != _NO_START:
+        return _start_of(pid) == start
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def _start_of(pid: int) -> str | None:
+    """Return when a running process started, in clock ticks since the boot; None if it does not run (or no `/proc`)."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return None
+    # See proc_pid_stat(5): after the name, which may hold spaces and brackets, come the state and, 19 on, the start.
+    state, *numbers = text[text.rindex(b")") + 2 :].split()
+    return None if state in (b"Z", b"X") else numbers[18].decode()
+
+
+def _place() -> str:
+    """Return 16 hex digits that stand for this boot of this machine and its set of process numbers.
+
+    Not remembered: a forked process may be in another set. If `/proc` shows another set than ours, the digits are
+    random: no place is this one.
+    """
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_bytes()
+        numbers = os.readlink("/proc/self/ns/pid").encode()
+        if os.readlink("/proc/self") != str(os.getpid()):
+            return secrets.token_hex(8)
+    except OSError:
+        boot, numbers = socket.gethostname().encode(), b""
+    return xxhash.xxh3_64_hexdigest(boot + b"\0" + numbers)
