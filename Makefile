@@ -13,7 +13,7 @@ BIN_ALL := $(VENV_ALL)/bin
 STAMP_ALL := $(VENV_ALL)/.installed-all-$(shell printf %s '$(TORCH)' | cksum | cut -d ' ' -f 1)
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo test test-all check lint types imports examples docs bench clean
+.PHONY: help demo test test-all check lint types imports examples docs bench soak clean
 .DEFAULT_GOAL := help
 
 help:
@@ -22,6 +22,7 @@ help:
 	@echo "make test-all  run every test, with torch (TORCH=torch==2.13.0 pins it) and the peers"
 	@echo "make check     lint, types, import rules, the examples in the docs, the docs themselves"
 	@echo "make bench     run the benchmarks against the peers"
+	@echo "make soak      20 minutes of random SIGKILL of workers (SOAK_SECONDS=...)"
 	@echo "make clean     remove the virtual environments, caches and build outputs"
 
 demo: $(VENV)/.installed-core
@@ -58,6 +59,10 @@ docs: $(VENV)/.installed-dev
 
 bench: $(STAMP_ALL)
 	@set -e; for script in benchmarks/*.py; do echo "== $$script"; $(BIN_ALL)/python "$$script"; done
+
+SOAK_SECONDS ?= 1200
+soak: $(VENV)/.installed-test
+	@HEADRACE_SOAK_SECONDS=$(SOAK_SECONDS) $(BIN)/python -m pytest -s tests/faults/test_soak.py
 
 clean:
 	rm -rf $(VENV) $(VENV_ALL) build dist site demo_out .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -25,16 +25,21 @@ if TYPE_CHECKING:
     from .datasets import MapDataset as MapDataset
     from .datasets import MapDatasetBase as MapDatasetBase
     from .datasets import MapDatasetWrapper as MapDatasetWrapper
+    from .datasets import MultiProcDataset as MultiProcDataset
     from .datasets import StaticDataset as StaticDataset
     from .datasets import Task12AXDataset as Task12AXDataset
     from .datasets import init_dataset as init_dataset
+    from .engine import EngineOptions as EngineOptions
+    from .engine import get_worker_info as get_worker_info
     from .errors import CacheError as CacheError
     from .errors import ConfigError as ConfigError
     from .errors import HeadraceError as HeadraceError
     from .errors import InternalError as InternalError
     from .errors import OptionalNotImplementedError as OptionalNotImplementedError
     from .errors import SourceError as SourceError
+    from .errors import StalledError as StalledError
     from .errors import TransformError as TransformError
+    from .errors import WorkerDiedError as WorkerDiedError
     from .index import CorpusIndex as CorpusIndex
     from .rng import derive_rng as derive_rng
     from .rng import derive_seed as derive_seed
@@ -62,10 +67,12 @@ _ROOM_OF = {
         "MapDataset",
         "MapDatasetBase",
         "MapDatasetWrapper",
+        "MultiProcDataset",
         "StaticDataset",
         "Task12AXDataset",
         "init_dataset",
     ),
+    "engine": ("EngineOptions", "get_worker_info"),
     "errors": (
         "CacheError",
         "ConfigError",
@@ -73,7 +80,9 @@ _ROOM_OF = {
         "InternalError",
         "OptionalNotImplementedError",
         "SourceError",
+        "StalledError",
         "TransformError",
+        "WorkerDiedError",
     ),
     "index": ("CorpusIndex",),
     "rng": ("derive_rng", "derive_seed"),

@@ -193,3 +193,12 @@ def test_a_setting_without_a_place_is_refused(setting: str) -> None:
     with pytest.raises(ConfigError) as error:
         apply_setting({"class": "Outer", "dataset": {}}, setting)
     assert setting in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("c.json", '{"class": "X"}'), ("c.toml", 'class = "X"'), ("c.txt", "{'class': 'X'}")],
+)
+def test_a_byte_order_mark_is_no_part_of_a_config(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_text(text, encoding="utf-8-sig")
+    assert load_job(tmp_path / name).dataset == {"class": "X"}

@@ -57,6 +57,34 @@ def test_no_other_file_is_replaced(invoke: Invoke, hdf: Path, tmp_path: Path) ->
     assert precious.read_text() == "not an index"
 
 
+@pytest.mark.parametrize("refresh", [(), ("--refresh",)])
+@pytest.mark.parametrize("size", [0, 5, 20, 100, -1])
+def test_an_index_that_is_torn_is_built_again(
+    invoke: Invoke, hdf: Path, tmp_path: Path, size: int, refresh: tuple[str, ...]
+) -> None:
+    out = tmp_path / "a.hrindex"
+    digest = index_json(invoke, hdf, "--output", out)["digest"]
+    whole = out.read_bytes()
+    out.write_bytes(whole[:size])
+    report = index_json(invoke, hdf, "--output", out, *refresh)
+    assert (report["state"], report["digest"]) == ("indexed", digest)
+    assert CorpusIndex.open(out).digest == digest
+
+
+def test_an_index_of_another_format_version_is_built_again(invoke: Invoke, hdf: Path, tmp_path: Path) -> None:
+    out = tmp_path / "a.hrindex"
+    index_json(invoke, hdf, "--output", out)
+    whole = bytearray(out.read_bytes())
+    whole[8] += 1
+    out.write_bytes(whole)
+    assert index_json(invoke, hdf, "--output", out)["state"] == "indexed"
+
+
+def test_a_folder_is_not_replaced(invoke: Invoke, hdf: Path, tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    assert invoke("index", hdf, "--output", tmp_path / "folder", "--refresh").exit_code == 2
+
+
 def test_verify_finds_an_index_that_is_damaged_stale_or_of_other_files(
     invoke: Invoke, hdf: Path, tmp_path: Path, write_corpus: Callable[..., Path]
 ) -> None:

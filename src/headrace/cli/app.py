@@ -7,6 +7,7 @@ Exit codes: 0 all is well; 1 the run failed (data, files, the user's own code); 
 from __future__ import annotations
 
 import os
+import re
 import sys
 import traceback
 import warnings
@@ -28,6 +29,8 @@ from .run import run
 
 EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED, EXIT_BROKEN_PIPE = 1, 2, 130, 141
 _DEBUG = "--debug"
+_TRACEBACK_OF_WORKER = "\nThe worker's traceback:\n"  # what follows it in a note is for --debug
+_FRAME_IN_TEXT = re.compile(r'^  File "(.+)", line (\d+), in (.+)$', re.MULTILINE)
 
 
 class _ErrorBoundary(TyperGroup):
@@ -75,16 +78,24 @@ def _tell(messages: Console, text: str, error: BaseException, *, debug: bool) ->
 
 
 def _describe(error: HeadraceError | OSError) -> str:
-    return "\n".join([str(error), *(f"  {note}" for note in getattr(error, "__notes__", []))])
+    return "\n".join([str(error), *_notes_of(error)])
 
 
 def _describe_unexpected(error: Exception) -> str:
+    lines = [f"unexpected {type(error).__name__}: {error}", *_notes_of(error)]
     frames = traceback.extract_tb(error.__traceback__)
-    lines = [f"unexpected {type(error).__name__}: {error}", *(f"  {note}" for note in getattr(error, "__notes__", []))]
-    if frames:
+    in_worker = _FRAME_IN_TEXT.findall("\n".join(getattr(error, "__notes__", [])))
+    if in_worker:  # our own frames say only that a worker's error was passed on
+        lines.append("  where: {}, line {}, in {}".format(*in_worker[-1]))
+    elif frames:
         lines.append(f"  where: {frames[-1].filename}, line {frames[-1].lineno}, in {frames[-1].name}")
     lines.append("  fix: if that is not your own code, please report it; --debug shows the traceback")
     return "\n".join(lines)
+
+
+def _notes_of(error: BaseException) -> list[str]:
+    """Return the notes of an error, without the traceback that a worker put into one of them."""
+    return [f"  {note.partition(_TRACEBACK_OF_WORKER)[0]}" for note in getattr(error, "__notes__", [])]
 
 
 def _is_usage_error(error: Exception) -> bool:

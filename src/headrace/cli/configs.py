@@ -129,7 +129,7 @@ def _parse(path: Path) -> Any:
             fix='see `headrace inspect`, or write a config such as {"class": "HDFDataset", "files": ["a.hdf"]}',
         )
     try:
-        text = content.decode()
+        text = content.decode("utf-8-sig")  # some editors put a byte order mark before UTF-8
         if path.suffix == ".toml":
             return tomllib.loads(text)
         if path.suffix == ".json":

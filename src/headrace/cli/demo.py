@@ -6,14 +6,14 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import typer
 from rich.console import Console
 
-from headrace.datasets import HDFDataset
-from headrace.errors import ConfigError, InternalError
+from headrace.datasets import Dataset, MultiProcDataset, init_dataset
+from headrace.errors import ConfigError, HeadraceError, InternalError
 from headrace.sources import AudioSource
 from headrace.version import __version__
 
@@ -22,9 +22,12 @@ from .convert import describe_layout, write_corpus
 from .drawing import draw_sparkline, format_bytes, format_count, format_seconds
 from .report import describe_rate
 from .tally import EpochTally, derive_stream_digest, sum_tallies
+from .workers import DEFAULT_BUFFER_SIZE
 
 PARTITION_EPOCH = 2
 SEQ_ORDERING = "laplace:.20"
+NUM_WORKERS = 2
+_WORKERS = f"{NUM_WORKERS} workers"
 
 
 @dataclass
@@ -52,18 +55,28 @@ def demo(
     screen = open_output()
     screen.print(bold(f"Headrace {__version__}: from recordings to epochs"))
     hdf = _convert(screen, corpus, output)
-    with HDFDataset(files=[hdf], seq_ordering=SEQ_ORDERING, partition_epoch=PARTITION_EPOCH) as dataset:
+    recipe = {"seq_ordering": SEQ_ORDERING, "partition_epoch": PARTITION_EPOCH}
+    config = {"class": "HDFDataset", "files": [str(hdf)], **recipe}
+    numbers = range(1, epochs + 1)
+    with init_dataset(config) as dataset:
         screen.print()
-        screen.print(bold("2. Epochs:"), f"seq_ordering={SEQ_ORDERING}, partition_epoch={PARTITION_EPOCH}")
-        first = [_read(dataset, epoch) for epoch in range(1, epochs + 1)]
+        screen.print(bold("2. Epochs:"), ", ".join(f"{option}={value}" for option, value in recipe.items()))
+        first = [_read(dataset, number) for number in numbers]
         for epoch in first:
             _print_epoch(screen, epoch)
         screen.print("  The lines are the lengths in order: bins of 20, sorted up and down in turn.")
-        again = [_read(dataset, epoch) for epoch in range(1, epochs + 1)]
+        again = [_read(dataset, number) for number in numbers]
         screen.print()
-        screen.print(bold("3. Checks:"), "two epochs are one pass, and the stream is the same each time")
+        screen.print(bold("3. Checks:"), "two epochs are one pass, and the stream is the same, whoever loads it")
         _check_exactly_once(screen, first, sorted(dataset.get_all_tags()))
-    _check_same_stream(screen, first, again)
+    screen.print(f"  stream digest, first run   {_digest(first)}")
+    _check_same_stream(screen, "second run", first, again)
+    by_workers = _read_in_workers(screen, config, numbers)
+    if by_workers:
+        _check_same_stream(screen, _WORKERS, first, by_workers)
+    screen.print(f"  second run  {describe_rate(sum_tallies([epoch.tally for epoch in again]))}")
+    if by_workers:
+        _print_worker_rate(screen, [epoch.tally for epoch in by_workers])
     screen.print()
     screen.print(f"Next: headrace inspect {hdf}")
 
@@ -82,7 +95,7 @@ def _convert(screen: Console, corpus: Path, output: Path) -> Path:
     return hdf
 
 
-def _read(dataset: HDFDataset, number: int) -> _Epoch:
+def _read(dataset: Dataset, number: int) -> _Epoch:
     epoch = _Epoch(EpochTally(number))
     start = time.perf_counter()
     for seq in dataset.epoch(number):
@@ -119,10 +132,31 @@ def _check_exactly_once(screen: Console, epochs: list[_Epoch], tags: list[str]) 
         screen.print(f"  epochs {name}: {format_count(len(came))} sequences, the whole corpus, each exactly once")
 
 
-def _check_same_stream(screen: Console, first: list[_Epoch], again: list[_Epoch]) -> None:
-    digests = [derive_stream_digest([epoch.tally for epoch in run]) for run in (first, again)]
-    if digests[0] != digests[1]:
-        raise InternalError(f"two runs of the same epochs differ: stream digests {digests[0]} and {digests[1]}")
-    screen.print(f"  stream digest, first run   {digests[0]}")
-    screen.print(f"  stream digest, second run  {digests[1]}, equal to the bit")
-    screen.print(f"  {describe_rate(sum_tallies([epoch.tally for epoch in again]))}")
+def _digest(epochs: list[_Epoch]) -> str:
+    return derive_stream_digest([epoch.tally for epoch in epochs])
+
+
+def _check_same_stream(screen: Console, name: str, first: list[_Epoch], other: list[_Epoch]) -> None:
+    if _digest(first) != _digest(other):
+        raise InternalError(f"the same epochs differ: stream digests {_digest(first)}, and {_digest(other)} ({name})")
+    screen.print(f"  stream digest, {name:<11} {_digest(other)}, equal to the bit")
+
+
+def _read_in_workers(screen: Console, config: dict[str, Any], numbers: range) -> list[_Epoch]:
+    """Read the same epochs through worker processes; where there can be none, say so and return nothing."""
+    try:
+        with MultiProcDataset(config, NUM_WORKERS, DEFAULT_BUFFER_SIZE) as dataset:
+            dataset.initialize()
+            return [_read(dataset, number) for number in numbers]
+    except InternalError:
+        raise
+    except (HeadraceError, OSError) as error:  # the data were read just now, so it is the processes that fail
+        screen.print(f"  {_WORKERS}: not on this machine, {getattr(error, 'what', error)}")
+        return []
+
+
+def _print_worker_rate(screen: Console, tallies: list[EpochTally]) -> None:
+    later = tallies[1:]
+    screen.print(f"  {_WORKERS}   {describe_rate(sum_tallies(later or tallies))}")
+    start = f"after epoch 1, which took {format_seconds(tallies[0].seconds)} " if later else ""
+    screen.print(f"              {start}with their start")

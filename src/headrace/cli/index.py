@@ -17,6 +17,8 @@ from .console import bold, open_output, print_json
 from .drawing import format_bytes, format_count, format_seconds
 from .inspect import MANIFEST_SUFFIXES
 
+_INDEX_MAGIC = b"HRINDEX\n"
+
 
 def index(
     files: Annotated[list[Path], typer.Argument(help="HDF5 files, in the order of the corpus.", show_default=False)],
@@ -95,21 +97,28 @@ def _index_in_cache(files: Sequence[Path], *, refresh: bool) -> tuple[CorpusInde
 
 def _index_at(files: Sequence[Path], output: Path, *, refresh: bool) -> tuple[CorpusIndex, str]:
     if output.exists():
-        try:
-            CorpusIndex.open(output, check_files=False)
-        except SourceError as error:
+        if not _is_index(output):
             raise ConfigError(
-                f"the file exists and is not an index that can be replaced: {error.what}",
+                "the file exists and is not an index: it is not replaced",
                 where=str(output),
                 fix="choose another name, or remove it",
-            ) from error
+            )
         if not refresh:
             try:
                 return _open(files, output), "up to date, checked"
             except SourceError:
-                pass  # of other files, or of these before they changed: built again below
+                pass  # torn, of other files, or of these before they changed: built again below
     _gather(files).save(output)
     return _open(files, output), "indexed"
+
+
+def _is_index(path: Path) -> bool:
+    """Tell whether a file is an index, whole or torn, so that nothing is lost if a new one replaces it."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        start = file.read(len(_INDEX_MAGIC))
+    return _INDEX_MAGIC.startswith(start)
 
 
 def _verify(corpus: CorpusIndex, files: Sequence[Path]) -> None:

@@ -6,15 +6,21 @@ from typing import Any
 
 from rich.console import Console
 
-from headrace.datasets import Dataset
+from headrace.datasets import Dataset, MultiProcDataset
 
 from .console import bold, shorten
 from .drawing import format_bytes, format_count, format_seconds
 from .tally import EpochTally, derive_stream_digest, sum_tallies
+from .workers import describe_workers
 
 
 def describe_dataset(dataset: Dataset) -> dict[str, Any]:
-    """Return what a dataset holds, as plain JSON data; without keys if it knows them only from its first sequence."""
+    """Return what a dataset holds, as plain JSON data; without keys if it knows them only from its first sequence.
+
+    One that workers load is described as what it is to them, and with their number.
+    """
+    if isinstance(dataset, MultiProcDataset):
+        return {**describe_dataset(dataset.inner), "num_workers": dataset.num_workers}
     try:
         num_seqs: int | None = dataset.get_total_num_seqs()
     except NotImplementedError:
@@ -47,7 +53,9 @@ def print_layout(output: Console, layout: dict[str, Any]) -> None:
     """Print what a dataset holds (see `describe_dataset`), in two lines."""
     count = "?" if layout["num_seqs"] is None else format_count(layout["num_seqs"])
     partition = f", partition_epoch={layout['partition_epoch']}" if layout["partition_epoch"] > 1 else ""
-    output.print(bold(layout["class"]), f"of {count} sequences, seq_ordering={layout['seq_ordering']}{partition}")
+    workers = f", {describe_workers(layout['num_workers'])}" if layout.get("num_workers") else ""
+    ordering = f"seq_ordering={layout['seq_ordering']}"
+    output.print(bold(layout["class"]), f"of {count} sequences, {ordering}{partition}{workers}")
     if layout["keys"]:
         output.print(f"  {'; '.join(describe_key(name, key) for name, key in layout['keys'].items())}")
 

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from headrace.datasets import Dataset, init_dataset
+from headrace.datasets import Dataset, MultiProcDataset, init_dataset
 from headrace.errors import ConfigError
 
 from .configs import Job, load_job, parse_epochs
@@ -19,6 +19,7 @@ from .drawing import format_count
 from .progress import open_reporter
 from .report import describe_dataset, print_epoch, print_layout, print_total
 from .tally import EpochTally, derive_stream_digest, sum_tallies
+from .workers import OnError, WorkerOptions, print_report, report_to_json
 
 
 def run(
@@ -30,15 +31,31 @@ def run(
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override an option of the dataset.")
     ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Stop each epoch after this many sequences.")] = None,
+    num_workers: Annotated[
+        int | None, typer.Option(min=0, help="Load in this many processes. Default: the config's, or none.")
+    ] = None,
+    buffer_size: Annotated[
+        int | None, typer.Option(min=1, help="How many sequences a worker may be ahead. Default: the config's, or 100.")
+    ] = None,
+    on_error: Annotated[
+        OnError | None, typer.Option(help="What becomes of a sequence that fails. Default: the config's, or raise.")
+    ] = None,
+    quarantine: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Append what is skipped, and why, to this file.")
+    ] = None,
+    max_errors: Annotated[
+        int | None, typer.Option(min=0, help="How many may be skipped in an epoch. Default: 100.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, nothing else.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, and only the total.")] = False,
 ) -> None:
     """Read epochs of a corpus in order; tell what came, how fast, and a digest of the stream."""
+    workers = WorkerOptions(num_workers, buffer_size, on_error, quarantine, max_errors)
     job = load_job(config, settings or ())
     numbers = job.epochs if epochs is None else parse_epochs(epochs, "--epochs")
     output, messages = open_output(), open_messages()
     tallies: list[EpochTally] = []
-    with _open_dataset(job, config) as dataset:
+    with _open_dataset(job, workers, config) as dataset:
         layout = describe_dataset(dataset)
         if not as_json and not quiet:
             print_layout(output, layout)
@@ -46,23 +63,27 @@ def run(
             tallies.append(read_epoch(dataset, epoch, messages, limit=limit, quiet=quiet))
             if not as_json and not quiet:
                 print_epoch(output, tallies[-1])
+        report = dataset.engine_report if isinstance(dataset, MultiProcDataset) else None  # gone once it is closed
     if not as_json:
         print_total(output, tallies)
+        if isinstance(dataset, MultiProcDataset) and report is not None:
+            print_report(output, dataset, report, quarantine)
         return
-    print_json(
-        {
-            "config": str(config),
-            "dataset": layout,
-            "epochs": [tally.to_json() for tally in tallies],
-            "total": sum_tallies(tallies).rates_to_json(),
-            "digest": derive_stream_digest(tallies),
-        }
-    )
+    result = {
+        "config": str(config),
+        "dataset": layout,
+        "epochs": [tally.to_json() for tally in tallies],
+        "total": sum_tallies(tallies).rates_to_json(),
+        "digest": derive_stream_digest(tallies),
+    }
+    if isinstance(dataset, MultiProcDataset) and report is not None:
+        result["workers"] = report_to_json(dataset, report)
+    print_json(result)
 
 
-def _open_dataset(job: Job, config: Path) -> Dataset:
+def _open_dataset(job: Job, workers: WorkerOptions, config: Path) -> Dataset:
     try:
-        return init_dataset(job.dataset)
+        return init_dataset(workers.apply_to(job.dataset))
     except ConfigError as error:
         error.add_note(f"config: {config}")
         raise

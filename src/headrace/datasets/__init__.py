@@ -15,8 +15,11 @@ from .configs import CLASSES, init_dataset, resolve_callable, resolve_class
 from .generating import DummyDataset, GeneratingDataset, Task12AXDataset, answers_12ax
 from .hdf import HDFDataset
 from .mapped import FromListDataset, MapDataset, MapDatasetBase, MapDatasetWrapper, StaticDataset
+from .multi_proc import MultiProcDataset
 from .seq import DatasetSeq
 from .stream import SingleStreamPipeDataset
+
+CLASSES["MultiProcDataset"] = MultiProcDataset  # here, since it makes datasets from configs itself
 
 __all__ = [
     "CLASSES",
@@ -36,6 +39,7 @@ __all__ = [
     "MapDataset",
     "MapDatasetBase",
     "MapDatasetWrapper",
+    "MultiProcDataset",
     "SingleStreamPipeDataset",
     "StaticDataset",
     "Task12AXDataset",

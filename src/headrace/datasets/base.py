@@ -36,7 +36,7 @@ from .batch_arrays import index_shape_for_batches
 from .batches import Batch, BatchSetGenerator, plan_batches
 from .checks import check_count, check_epoch, check_flag, check_indices, check_path, check_share, check_window
 from .chunk_iteration import iterate_chunks
-from .epoch_handle import EpochHandle
+from .epoch_handle import EpochHandle, check_not_stale
 from .seq import DatasetSeq
 from .tag_tables import as_lengths, first_of_tag, lengths_of_tags, mask_of_tags, read_wanted_tags
 
@@ -429,6 +429,24 @@ class Dataset:
         """Return one loaded sequence with all of its data keys."""
         features = {key: self.get_data(seq_idx, key) for key in self.get_data_keys()}
         return DatasetSeq(seq_idx, features, seq_tag=self.get_tag(seq_idx))
+
+    def iterate_epoch(self) -> Iterator[DatasetSeq]:
+        """Return an iterator over the sequences of the current epoch; it is stale once another epoch is started."""
+        return self._iterate(self.order_version)
+
+    def _iterate(self, version: int) -> Iterator[DatasetSeq]:
+        seq_idx = 0
+        while True:
+            self._check_version(version, seq_idx)
+            if not self.is_less_than_num_seqs(seq_idx):
+                return
+            self.load_seqs(seq_idx, seq_idx + 1)
+            yield self.get_seq(seq_idx)
+            seq_idx += 1
+
+    def _check_version(self, version: int, seq_idx: int) -> None:
+        if self.order_version != version:
+            check_not_stale(self, version, "the iterator over an epoch", where=f"sequence {seq_idx}")
 
     def get_seq_length(self, seq_idx: int) -> NumbersDict:
         """Return data key -> number of frames (scalars count 1)."""

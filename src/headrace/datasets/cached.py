@@ -8,7 +8,7 @@ current window (`load_seqs`), and a bounded cache over epochs. What it delivers 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -290,16 +290,16 @@ class CachedDataset(Dataset):
                 group = shuffle_group_frames(group, first, where=where)
             return {place: self._finish(place, features) for place, features in zip(places, group, strict=True)}
         except Exception as error:
-            where = f"dataset {self.name!r}, epoch {int(self.epoch) or None}"
-            error.add_note(f"{where}, sequence {self._tag_or_place(seq_idx)}")
+            self._add_note(error, seq_idx)
             raise
 
-    def _tag_or_place(self, seq_idx: int) -> str:
-        """Return the tag, for an error text; the place where the tag cannot be read either."""
+    def _add_note(self, error: Exception, seq_idx: int) -> None:
+        """Say at which sequence an error happened: by its tag, or its place where the tag cannot be read either."""
         try:
-            return repr(self.get_tag(seq_idx))
+            name = repr(self.get_tag(seq_idx))
         except (HeadraceError, LookupError, OSError):
-            return str(seq_idx)
+            name = str(seq_idx)
+        error.add_note(f"dataset {self.name!r}, epoch {int(self.epoch) or None}, sequence {name}")
 
     def _whole(self, seq_idx: int) -> Features:
         """Return all arrays of a sequence, none of them handed out yet; reads it if need be."""
@@ -359,18 +359,31 @@ class CachedDataset(Dataset):
             and not self.shuffle_frames_of_nseqs
         )
 
+    def take_features(self, seq_idx: int) -> Features:
+        """Hand out all arrays of one sequence of the current order."""
+        if self.shuffle_frames_of_nseqs or seq_idx in self._loaded:
+            features = self._whole(seq_idx)
+            taken = dict(features)
+            features.clear()  # handed out
+            return taken
+        try:
+            return self._finish(seq_idx, self._read_raw(self._corpus_idx(seq_idx)))
+        except Exception as error:
+            self._add_note(error, seq_idx)
+            raise
+
     def get_seq(self, seq_idx: int) -> DatasetSeq:
         """Return one sequence with all of its data keys."""
-        features = self._whole(seq_idx)
-        taken = dict(features)
-        features.clear()  # handed out
-        return DatasetSeq(
-            seq_idx,
-            taken,
-            seq_tag=self.get_tag(seq_idx),
-            complete_frac=self.get_complete_frac(seq_idx),
-            corpus_idx=self._corpus_idx(seq_idx),
-        )
+        corpus_idx = self._corpus_idx(seq_idx)
+        features = self.take_features(seq_idx)
+        frac = self.get_complete_frac(seq_idx)
+        return DatasetSeq.made_of(seq_idx, features, self.source.tag(corpus_idx), frac, corpus_idx)
+
+    def _iterate(self, version: int) -> Iterator[DatasetSeq]:
+        for seq_idx in range(len(self._cursor)):
+            self._check_version(version, seq_idx)
+            yield self.get_seq(seq_idx)
+        self._check_version(version, len(self._cursor))
 
     def get_seq_length(self, seq_idx: int) -> NumbersDict:
         """Return data key -> number of frames; reads the sequence if a transform may change them."""

@@ -44,7 +44,7 @@ class EpochHandle(int):
         """
         number = check_count("an epoch is numbered 1, 2, ...; epoch", epoch, minimum=1)
         self._dataset.init_seq_order(epoch=number)
-        return _read(self._dataset, self._dataset.order_version, number)
+        return self._dataset.iterate_epoch()
 
     def __reduce__(self) -> tuple[type[int], tuple[int]]:
         """Pickle as the plain number."""
@@ -69,14 +69,3 @@ def check_not_stale(dataset: Dataset, version: int, reader: str, *, where: str) 
             where=f"dataset {dataset.name!r}, {where}",
             fix="read one epoch to its end before the next, or use a second dataset object",
         )
-
-
-def _read(dataset: Dataset, version: int, epoch: int) -> Iterator[DatasetSeq]:
-    seq_idx = 0
-    while True:
-        check_not_stale(dataset, version, f"the iterator over epoch {epoch}", where=f"sequence {seq_idx}")
-        if not dataset.is_less_than_num_seqs(seq_idx):
-            return
-        dataset.load_seqs(seq_idx, seq_idx + 1)
-        yield dataset.get_seq(seq_idx)
-        seq_idx += 1

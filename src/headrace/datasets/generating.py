@@ -120,6 +120,7 @@ class GeneratingDataset(CachedDataset2):
         corpus_idx = self._cursor[seq_idx]
         seq = self._generate(corpus_idx)
         seq.seq_idx, seq.corpus_idx, seq.seq_tag = seq_idx, corpus_idx, f"seq-{corpus_idx}"
+        seq.complete_frac = super().get_complete_frac(seq_idx)
         return seq
 
     @property

@@ -59,6 +59,24 @@ class DatasetSeq:
                     fix="wrap it with numpy.asarray",
                 )
 
+    @classmethod
+    def made_of(
+        cls,
+        seq_idx: int,
+        features: dict[str, NDArray[Any]],
+        seq_tag: str,
+        complete_frac: float | None,
+        corpus_idx: int | None,
+    ) -> DatasetSeq:
+        """Return a sequence made of what a dataset itself has read: kept as it is, and not checked again."""
+        seq = object.__new__(cls)
+        seq.seq_idx = seq_idx
+        seq.features = features
+        seq.seq_tag = seq_tag
+        seq.complete_frac = complete_frac
+        seq.corpus_idx = corpus_idx
+        return seq
+
     @property
     def tag(self) -> str:
         """The name of the sequence, the same as `seq_tag`."""

@@ -64,6 +64,10 @@ class Source(ABC):
         """Return the tag of one sequence."""
         return self.index.tags[corpus_idx]
 
+    def tags_of(self, corpus_indices: NDArray[Any]) -> list[str]:
+        """Return the tags of several sequences, `int[n]` corpus indices."""
+        return self.index.tags.take(corpus_indices)
+
     def seq_lengths(self, corpus_idx: int) -> dict[str, int]:
         """Return data key -> number of frames of one sequence (1 for a key without time)."""
         return {data_key: int(self.index.lengths(data_key)[corpus_idx]) for data_key in self.specs}

@@ -118,6 +118,10 @@ class MapSource(Source):
             return f"seq-{corpus_idx}"
         return _checked_tag(get_seq_tag(corpus_idx), f"get_seq_tag({corpus_idx})")
 
+    def tags_of(self, corpus_indices: NDArray[Any]) -> list[str]:
+        """Return the tags of several sequences; the object is asked for these only."""
+        return [self.tag(corpus_idx) for corpus_idx in corpus_indices.tolist()]
+
     def _all_tags(self) -> Sequence[str] | GeneratedTags:
         if self._tags is not None:
             return self._tags

@@ -1,0 +1,380 @@
+"""`MultiProcDataset`: a dataset loaded by worker processes, the same stream as the dataset itself.
+
+The order comes from one place, the inner dataset in this process, and reaches the workers as slices of an array.
+Sequences come back in shared memory, many in one message; what a reader gets are views, which hold their piece of that
+memory until they are gone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.engine import Engine, EngineOptions, EngineReport, Job, Run, Skipping, WorkerInfo
+from headrace.errors import ConfigError
+from headrace.order import Order, RangeOrder
+from headrace.sources import MapSource
+
+from .base import Dataset
+from .cached import CachedDataset
+from .cached2 import CachedDataset2
+from .checks import check_count
+from .configs import init_dataset
+from .multi_proc_work import DedicatedWork, OrderedWork, ReadSeqs, RunOfSeqs
+from .seq import DatasetSeq
+
+SHARDING_METHODS = ("seq_order", "dedicated")
+_MAX_RUN = 256  # sequences in a ticket: more gain nothing, as the cost of a message is shared by enough of them
+_MAX_RUN_BYTES = 1 << 20  # one kept sequence holds the memory of its whole run
+_NUM_SAMPLED = 10_000  # lengths looked at
+_OUTER_OPTIONS = ("name", "estimated_num_seqs")  # everything else is for the inner dataset
+
+
+class MultiProcDataset(CachedDataset2):
+    """A dataset whose sequences are loaded by worker processes.
+
+    Method "seq_order": order, tags and data are those of the inner dataset, for every number of workers. Method
+    "dedicated", for datasets that do not know their order or their number of sequences: worker w of W reads shard w of
+    W of the inner dataset, and the epoch takes runs of sequences from the workers in turn, passing over those that have
+    ended. Every sequence comes exactly once; their order depends on W and on `buffer_size`, and is the same each time.
+
+    Workers start when first needed, stay over epochs, and are started again if they die; pickling and copying start
+    none.
+
+    Args:
+        dataset: Config of the inner dataset. Options given here as well are defaults for it.
+        num_workers: Number of worker processes; 0 loads in this process, for debugging.
+        buffer_size: How many sequences a worker may be ahead.
+        sharding_method: "seq_order" or "dedicated".
+        executor: "process", "thread" or "inline".
+        engine_options: What to do about errors, deaths and stalls, see `EngineOptions`; how far a worker may be ahead
+            is said by `buffer_size`.
+        worker_init: Called in each worker before it builds the dataset, with its `WorkerInfo`.
+        **kwargs: Options of the inner dataset.
+
+    Raises:
+        ConfigError: An option is wrong.
+    """
+
+    def __init__(
+        self,
+        dataset: Mapping[str, Any],
+        num_workers: int,
+        buffer_size: int,
+        sharding_method: str = "seq_order",
+        *,
+        executor: str = "process",
+        engine_options: EngineOptions | None = None,
+        worker_init: Callable[[WorkerInfo], None] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**{name: value for name, value in kwargs.items() if name in _OUTER_OPTIONS})
+        if not isinstance(dataset, Mapping):
+            raise ConfigError(
+                f"the inner dataset is described by a dict, got {type(dataset).__name__}",
+                fix='write dataset={"class": "HDFDataset", ...}: each worker builds its own',
+            )
+        if sharding_method not in SHARDING_METHODS:
+            raise ConfigError(f"sharding_method must be one of {SHARDING_METHODS}: {sharding_method!r}")
+        self.num_workers = check_count("num_workers", num_workers)
+        self.buffer_size = check_count("buffer_size", buffer_size, minimum=1)
+        self.sharding_method = sharding_method
+        defaults = {name: value for name, value in kwargs.items() if name not in _OUTER_OPTIONS}
+        self._config: dict[str, Any] = {**defaults, **dataset}
+        self._executor = "inline" if self.num_workers == 0 else executor
+        self._engine_options = engine_options
+        self._worker_init = worker_init
+        self._inner: Dataset | None = None
+        self._engine: Engine | None = None
+        self._run: Run | None = None
+        self._size_of_runs: int | None = None
+        self._order: Order = RangeOrder(range(0))
+        self._occurrences: NDArray[np.int64] | None = None
+        self._chunk = ReadSeqs()
+        self._chunk_place = 0
+        self._complete_frac = 0.0
+
+    # --- the inner dataset ---
+
+    @property
+    def inner(self) -> Dataset:
+        """The inner dataset in this process: it says order and layout, and reads nothing."""
+        if self._inner is None:
+            self._inner = init_dataset(self._config)
+            self.num_inputs = self._inner.num_inputs
+            self.num_outputs = self._inner.num_outputs
+            self.labels = dict(self._inner.labels)
+            self._recipe, self._seq_ordering = self._inner._recipe, self._inner.seq_ordering
+        return self._inner
+
+    @property
+    def engine_report(self) -> EngineReport | None:
+        """Where the time went, and what was skipped or restarted; `None` before workers were started."""
+        return None if self._engine is None else self._engine.report
+
+    def initialize(self) -> None:
+        """Get ready to read: learn the layout. Starts no process."""
+        _ = self.inner
+        super().initialize()
+
+    def _run_size(self) -> int:
+        """Return how many sequences go into one ticket."""
+        if self._size_of_runs is None:
+            group = self.inner.shuffle_frames_of_nseqs or 1
+            size = min(max(self.buffer_size // 4, 1), _MAX_RUN, max(_MAX_RUN_BYTES // _mean_seq_bytes(self.inner), 1))
+            # Frames are shuffled among the sequences of a whole group.
+            self._size_of_runs = -(-size // group) * group
+        return self._size_of_runs
+
+    def _open_engine(self) -> Engine:
+        if self._engine is None:
+            config = {**self._config}
+            if self.sharding_method == "seq_order":
+                setup: Any = OrderedWork(config)
+            else:
+                setup = DedicatedWork(config, self.inner.num_shards, self.inner.shard_index, self._run_size())
+            ahead = max(self.buffer_size // self._run_size(), 1)
+            options = dataclasses.replace(self._engine_options or EngineOptions(), tickets_per_worker=ahead)
+            job = Job(setup, self._worker_init)
+            self._engine = Engine(job, num_workers=self.num_workers, executor=self._executor, options=options)
+        return self._engine
+
+    # --- order ---
+
+    def init_seq_order(
+        self, epoch: int | None = None, seq_list: Sequence[str] | None = None, seq_order: Sequence[int] | None = None
+    ) -> bool:
+        """Start a (sub-)epoch, see `Dataset.init_seq_order`. Asks no worker.
+
+        Raises:
+            ConfigError: `seq_list` or `seq_order` with "dedicated": each worker would take all of it.
+        """
+        super().init_seq_order(epoch)
+        self._stop_run()
+        self._order = RangeOrder(range(0))
+        given = seq_list is not None or seq_order is not None
+        if epoch is None and not given:
+            return True
+        if self.sharding_method == "dedicated":
+            if given:
+                raise ConfigError(
+                    'sharding_method="dedicated" takes no seq_list or seq_order: each worker would deliver all of it',
+                    where=f"dataset {self.name!r}",
+                    fix='use sharding_method="seq_order"',
+                )
+            return True
+        self.inner.init_seq_order(epoch, seq_list, seq_order)
+        self._order = self._current_order_of_inner()
+        self._occurrences = self.inner.get_occurrences()
+        self._num_seqs = None if self._skips() else len(self._order)
+        return True
+
+    def _current_order_of_inner(self) -> Order:
+        try:
+            order = self.inner.get_current_seq_order()
+        except NotImplementedError as error:
+            raise ConfigError(
+                f'{type(self.inner).__name__} does not tell its order, which sharding_method="seq_order" shares out',
+                where=f"dataset {self.name!r}",
+                fix='use sharding_method="dedicated"',
+            ) from error
+        return order if isinstance(order, Order) else self._explicit_order(order, 2**62)
+
+    def _runs_from(self, first: int, epoch: int) -> Iterator[RunOfSeqs]:
+        """Yield the runs of the current order from a place on."""
+        size = self._run_size()
+        order, occurrences = self._order, self._occurrences
+        for start in range(first, len(order), size):
+            stop = min(start + size, len(order))
+            yield epoch, start, order.block(start, stop), None if occurrences is None else occurrences[start:stop]
+
+    def _start_run(self, place: int) -> None:
+        """Let the workers begin at a place; what they had under way is cancelled."""
+        self._stop_run()
+        engine = self._open_engine()
+        epoch = int(self.epoch)
+        if self.sharding_method == "seq_order":
+            self._chunk_place = place - place % self._run_size()
+            self._run = engine.run(self._runs_from(self._chunk_place, epoch))
+            return
+        self._run = engine.run_stream(epoch)
+        counts = [delivered.value for delivered in itertools.islice(self._run, max(self.num_workers, 1))]
+        if None not in counts and not self._skips():
+            self._num_seqs = sum(counts)
+
+    def _stop_run(self) -> None:
+        run, self._run = self._run, None
+        self._chunk, self._chunk_place, self._complete_frac = ReadSeqs(), 0, 0.0
+        if run is not None:
+            run.close()  # what is under way is cancelled, the workers stay
+
+    def _skips(self) -> bool:
+        """Whether sequences that fail are left out, so that their number is not known before the end."""
+        return self._engine_options is not None and isinstance(self._engine_options.on_error, Skipping)
+
+    # --- reading ---
+
+    def _collect_single_seq(self, seq_idx: int) -> DatasetSeq | None:
+        end = self._chunk_place + len(self._chunk.tags)
+        if seq_idx < end:
+            return self._seq_of(self._chunk, seq_idx - self._chunk_place, seq_idx)
+        if self._run is None or self._is_far(seq_idx):
+            self._start_run(seq_idx)
+        assert self._run is not None
+        while seq_idx >= self._chunk_place + len(self._chunk.tags):
+            delivered = next(self._run, None)
+            if delivered is None:
+                return None
+            self._chunk_place += len(self._chunk.tags)
+            self._chunk = delivered.value
+        return self._seq_of(self._chunk, seq_idx - self._chunk_place, seq_idx)
+
+    def _iterate(self, version: int) -> Iterator[DatasetSeq]:
+        """Hand out whole chunks: what is documented for each sequence is done once for many."""
+        if self._epoch is None:
+            return
+        if self._run is None or self._chunk_place or self._chunk.tags:
+            self._start_run(0)
+        run = self._run
+        assert run is not None
+        first = 0
+        while True:
+            self._check_version(version, first)
+            delivered = next(run, None)
+            if delivered is None:
+                self._num_seqs = first
+                return
+            chunk: ReadSeqs = delivered.value
+            for offset in range(len(chunk.tags)):
+                self._check_version(version, first + offset)
+                yield self._seq_of(chunk, offset, first + offset)
+            first += len(chunk.tags)
+
+    def _seq_of(self, chunk: ReadSeqs, offset: int, seq_idx: int) -> DatasetSeq:
+        corpus_idx, frac = chunk.corpus_indices[offset], chunk.complete_fracs[offset]
+        if self._num_seqs:
+            frac = (seq_idx + 1) / self._num_seqs
+        elif frac is not None:  # of several workers: it must not fall where they take turns
+            frac = self._complete_frac = max(frac, self._complete_frac)
+        return DatasetSeq.made_of(
+            seq_idx, chunk.features[offset], chunk.tags[offset], frac, None if corpus_idx < 0 else corpus_idx
+        )
+
+    def _is_far(self, seq_idx: int) -> bool:
+        """Whether a place lies so far ahead that the sequences in between should not be loaded."""
+        ahead = seq_idx - self._chunk_place - len(self._chunk.tags)
+        return self.sharding_method == "seq_order" and not self._skips() and ahead >= self._look_ahead()
+
+    def _look_ahead(self) -> int:
+        """Return how many sequences all workers together may be ahead."""
+        return max(self.num_workers, 1) * max(self.buffer_size, self._run_size())
+
+    def finish_epoch(self, *, free_resources: bool = False) -> None:
+        """End the epoch; with `free_resources` also the workers, which come back with the next one."""
+        super().finish_epoch(free_resources=free_resources)
+        self._stop_run()
+        self._order, self._occurrences = RangeOrder(range(0)), None
+        if self._inner is not None:
+            self._inner.finish_epoch(free_resources=free_resources)
+        if free_resources and self._engine is not None:
+            engine, self._engine = self._engine, None
+            engine.close()
+
+    # --- what the inner dataset knows ---
+
+    @property
+    def num_seqs(self) -> int:
+        """Number of sequences of the current epoch; with "dedicated" the workers are asked, if they know."""
+        if self._num_seqs is None and self._epoch is not None and self._run is None:
+            self._start_run(0)
+        return super().num_seqs
+
+    def get_current_seq_order(self) -> Order:
+        """Return the corpus indices of the current epoch, in order; not offered by "dedicated"."""
+        if self.sharding_method == "dedicated":
+            self._not_offered('get_current_seq_order with sharding_method="dedicated"')
+        return self._order
+
+    def supports_seq_order_sorting(self) -> bool:
+        """Whether the inner dataset does."""
+        return self.inner.supports_seq_order_sorting()
+
+    def supports_sharding(self) -> bool:
+        """Whether the inner dataset does."""
+        return self.inner.supports_sharding()
+
+    def set_sharding(self, num_shards: int, shard_index: int) -> None:
+        """Make this dataset one shard of `num_shards`; workers start anew if their shards depend on it."""
+        self.inner.set_sharding(num_shards, shard_index)
+        self._config.update(_num_shards=num_shards, _shard_index=shard_index)
+        self._recipe = self.inner._recipe
+        self._stop_run()
+        if self._engine is not None:
+            engine, self._engine = self._engine, None
+            engine.close()
+
+    def get_all_tags(self) -> Sequence[str]:
+        """Return the tags of the whole corpus, as the inner dataset does."""
+        return self.inner.get_all_tags()
+
+    def get_total_num_seqs(self, *, fast: bool = False) -> int:
+        """Return the number of sequences of the whole corpus, as the inner dataset does."""
+        return self.inner.get_total_num_seqs(fast=fast)
+
+    def have_corpus_seq_idx(self) -> bool:
+        """Whether the order is known here."""
+        return self.sharding_method == "seq_order"
+
+    def get_corpus_seq_idx(self, seq_idx: int) -> int:
+        """Return the place in the corpus of a sequence of the current order."""
+        return self.get_current_seq_order()[seq_idx]
+
+    def have_get_corpus_seq(self) -> bool:
+        """Whether the inner dataset has it."""
+        return self.inner.have_get_corpus_seq()
+
+    def get_corpus_seq(self, corpus_seq_idx: int) -> DatasetSeq:
+        """Return any sequence of the corpus, read in this process."""
+        return self.inner.get_corpus_seq(corpus_seq_idx)
+
+    def get_data_keys(self) -> list[str]:
+        """Return the data keys."""
+        return self.inner.get_data_keys()
+
+    def get_target_list(self) -> list[str]:
+        """Return the data keys without "data"."""
+        return self.inner.get_target_list()
+
+    def get_data_dim(self, key: str) -> int:
+        """Return the size of the last axis, or the number of classes of a sparse key."""
+        return self.inner.get_data_dim(key)
+
+    def get_data_dtype(self, key: str) -> str:
+        """Return the dtype name."""
+        return self.inner.get_data_dtype(key)
+
+    def is_data_sparse(self, key: str) -> bool:
+        """Whether the key holds class indices."""
+        return self.inner.is_data_sparse(key)
+
+    def get_data_shape(self, key: str) -> list[int | None]:
+        """Return the shape of one frame."""
+        return self.inner.get_data_shape(key)
+
+
+def _mean_seq_bytes(dataset: Dataset) -> int:
+    """Return about how many bytes a sequence has, from some lengths of the index; 1 where they are not known."""
+    if not isinstance(dataset, CachedDataset) or isinstance(dataset.source, MapSource):
+        return 1  # a user's object would have to be asked for each of its lengths
+    total = 0.0
+    for key, spec in dataset.source.specs.items():
+        lengths = dataset.source.index.lengths(key)[:: max(len(dataset.source) // _NUM_SAMPLED, 1)]
+        frame_bytes = np.dtype(spec.dtype).itemsize * math.prod(size or 1 for size in spec.shape)
+        total += float(lengths.mean()) * frame_bytes if len(lengths) else 0
+    return max(int(total), 1)

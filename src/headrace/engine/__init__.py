@@ -1,0 +1,39 @@
+"""The engine: moves results of functions from workers to one consumer, in ticket order, whatever becomes of workers.
+
+This room decides who does which ticket, when its result is handed over, and what follows a death, a stall or an error.
+It never knows what a dataset, a sequence or a batch is. Read `events.py` first, then `supervisor.py`, which decides
+everything, and `engine.py`, which does it.
+"""
+
+from .engine import Engine
+from .events import Result
+from .executors import Executor, make_executor
+from .failure import Failure
+from .job import Job, Mode
+from .options import EngineOptions, Raising, Restarting, Skipping
+from .report import EngineReport, WorkerReport
+from .run import Delivered, Run
+from .worker_info import Place, WorkerInfo, get_worker_info, note_place, skip_item
+
+__all__ = [
+    "Delivered",
+    "Engine",
+    "EngineOptions",
+    "EngineReport",
+    "Executor",
+    "Failure",
+    "Job",
+    "Mode",
+    "Place",
+    "Raising",
+    "Restarting",
+    "Result",
+    "Run",
+    "Skipping",
+    "WorkerInfo",
+    "WorkerReport",
+    "get_worker_info",
+    "make_executor",
+    "note_place",
+    "skip_item",
+]

@@ -1,0 +1,208 @@
+"""The first half of encoding: decide where each part of a value goes, without writing a byte.
+
+Invariant: nothing is written before the whole plan is known, so that the slot is asked for memory once, and a value
+that cannot be sent leaves the slot as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .codec_dtypes import SCALAR_CHARS, dtype_token, tensor_as_array, tensor_type
+from .codec_nodes import (
+    ARRAY,
+    ATOMS,
+    BLOB,
+    DICT,
+    LIST,
+    NAMED,
+    OBJECT,
+    PICKLED,
+    RAW,
+    SCALAR,
+    TENSOR,
+    TEXT,
+    TUPLE,
+    Node,
+)
+from .codec_records import NAMED_TUPLE, record_form, state_of
+from .slot_protocol import ALIGNMENT, Slot
+
+MAX_DEPTH = 64
+"""Containers in containers. A value that is deeper, or contains itself, is pickled as a whole."""
+
+MAX_CONTAINERS = 1 << 18
+"""With more of them, a value is pickled as a whole: lists that hold one list twice, again and again, have no end."""
+
+MIN_BLOB_BYTES = 4096
+"""Longer bytes are copied once into the slot; shorter ones go with the tree, which is copied twice."""
+
+
+class NoTreeError(Exception):
+    """The value cannot be described by a tree, and has to be pickled as a whole; this never leaves the codec."""
+
+
+class Plan:
+    """What is to be copied where, and what remains to be pickled.
+
+    Args:
+        slot: Where arrays may have been produced already.
+        make_column: `(plan, type of all elements, elements) -> node`, or `None` if they do not form a column.
+
+    Attributes:
+        num_bytes: Size of the part of the slot that is planned so far; a multiple of the alignment.
+        copies: Offset and array, to be copied there.
+        columns: Offset, array shape of the column and the arrays, to be copied there one after the other.
+        pickled: Values to be pickled; one pickle for all of them.
+    """
+
+    def __init__(self, slot: Slot, make_column: Callable[[Plan, type, Sequence[Any]], Node | None]) -> None:
+        self.num_bytes = 0
+        self.copies: list[tuple[int, NDArray[Any]]] = []
+        self.columns: list[tuple[int, tuple[int, ...], Sequence[NDArray[Any]]]] = []
+        self.pickled: list[Any] = []
+        self._pickled_idx: dict[int, int] = {}
+        self._slot = slot
+        self._make_column = make_column
+        self._depth = 0
+        self._num_containers = 0
+        self._encoders = _ENCODERS
+        tensor = tensor_type()
+        if tensor is not None:
+            self._encoders = {**_ENCODERS, tensor: Plan._tensor}
+
+    def node(self, value: Any) -> Node:
+        """Plan any value."""
+        kind = type(value)
+        if kind in ATOMS and kind is not bytes:
+            return value
+        encode = self._encoders.get(kind)
+        return self._other(value) if encode is None else encode(self, value)
+
+    def items(self, values: Sequence[Any]) -> Node:
+        """Plan the elements of a list, a tuple or a column; see `codec_nodes` for what is restored."""
+        kinds = set(map(type, values))
+        if kinds <= ATOMS and not _has_blob(kinds, values):
+            return RAW, values
+        if len(kinds) == 1 and len(values) > 1:
+            self._enter()
+            column = self._make_column(self, kinds.pop(), values)
+            self._depth -= 1
+            if column is not None:
+                return column
+        return LIST, self._each(values)
+
+    def reserve(self, num_bytes: int) -> int:
+        """Return the offset of a new part."""
+        offset = self.num_bytes
+        self.num_bytes = offset + -(-num_bytes // ALIGNMENT) * ALIGNMENT
+        return offset
+
+    def place(self, array: NDArray[Any]) -> int:
+        """Return the place of an array: where it is in the slot (in C order), else where it will be copied to."""
+        if array.base is not None:
+            position = self._slot.find(array)
+            if position is not None:
+                return ~position
+        offset = self.reserve(array.nbytes)
+        self.copies.append((offset, array))
+        return offset
+
+    def is_in_slot(self, array: NDArray[Any]) -> bool:
+        """Tell whether an array was produced in the slot."""
+        return array.base is not None and self._slot.find(array) is not None
+
+    def pickle_later(self, value: Any) -> int:
+        """Return the index of a value among those that are pickled."""
+        idx = self._pickled_idx.setdefault(id(value), len(self.pickled))
+        if idx == len(self.pickled):
+            self.pickled.append(value)
+        return idx
+
+    def _enter(self) -> None:
+        """Go one level down."""
+        self._depth += 1
+        self._num_containers += 1
+        if self._depth > MAX_DEPTH or self._num_containers > MAX_CONTAINERS:
+            raise NoTreeError
+
+    def _each(self, values: Sequence[Any]) -> list[Node]:
+        self._enter()
+        nodes = [self.node(value) for value in values]
+        self._depth -= 1
+        return nodes
+
+    def _list(self, values: list[Any]) -> Node:
+        return self.items(values)
+
+    def _tuple(self, values: tuple[Any, ...]) -> Node:
+        items = self.items(values)
+        return items if items[0] == RAW else (TUPLE, items)
+
+    def _dict(self, mapping: dict[Any, Any]) -> Node:
+        keys, values = tuple(mapping), list(mapping.values())
+        if set(map(type, keys)) <= ATOMS and not _has_blob({bytes}, keys):
+            kinds = set(map(type, values))
+            if kinds <= ATOMS and not _has_blob(kinds, values):
+                return RAW, mapping
+        return DICT, self.items(keys), self._each(values)
+
+    def _set(self, values: set[Any] | frozenset[Any]) -> Node:
+        return (RAW, values) if set(map(type, values)) <= ATOMS else self._pickle(values)
+
+    def _array(self, array: NDArray[Any]) -> Node:
+        token = dtype_token(array.dtype)
+        if token is None:
+            return self._pickle(array)
+        is_fortran = array.flags.fnc
+        return ARRAY, self.place(array.T if is_fortran else array), token, array.shape, is_fortran
+
+    def _blob(self, value: bytes) -> Node:
+        if len(value) < MIN_BLOB_BYTES:
+            return value
+        return BLOB, self.place(np.frombuffer(value, np.uint8)), len(value)
+
+    def _scalar(self, value: np.generic[Any]) -> Node:
+        return SCALAR, SCALAR_CHARS[type(value)], value.tobytes()
+
+    def _text(self, value: np.str_ | np.bytes_) -> Node:
+        return TEXT, value[:]  # pickle would strip zeros from its end
+
+    def _tensor(self, tensor: Any) -> Node:
+        parts = tensor_as_array(tensor)
+        return self._pickle(tensor) if parts is None else (TENSOR, parts[1], self._array(parts[0]))
+
+    def _other(self, value: Any) -> Node:
+        form = record_form(type(value))
+        if form is None:
+            return self._pickle(value)
+        cls_idx = self.pickle_later(type(value))
+        if form == NAMED_TUPLE:
+            return NAMED, cls_idx, self.items(tuple(value))
+        return OBJECT, cls_idx, self._dict(state_of(value))
+
+    def _pickle(self, value: Any) -> Node:
+        return PICKLED, self.pickle_later(value)
+
+
+def _has_blob(kinds: set[type], values: Sequence[Any]) -> bool:
+    """Tell whether some bytes are too long for the tree."""
+    return bytes in kinds and any(type(value) is bytes and len(value) >= MIN_BLOB_BYTES for value in values)
+
+
+_ENCODERS: dict[type, Callable[[Plan, Any], Node]] = {
+    list: Plan._list,
+    tuple: Plan._tuple,
+    dict: Plan._dict,
+    set: Plan._set,
+    frozenset: Plan._set,
+    bytes: Plan._blob,
+    np.ndarray: Plan._array,
+    np.str_: Plan._text,
+    np.bytes_: Plan._text,
+    **dict.fromkeys(SCALAR_CHARS, Plan._scalar),
+}

@@ -1,0 +1,140 @@
+"""The face of this room: workers that do a job, and the runs over them."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from headrace.errors import ConfigError
+
+from .executors import Executor, make_executor
+from .job import Job, Mode
+from .options import EngineOptions, Skipping
+from .quarantine import Quarantine
+from .report import EngineReport, WorkerReport
+from .run import Run
+from .supervisor import Supervisor
+from .workers import Workers
+
+
+class Engine:
+    """Does a job in workers and hands over the results in order. Not thread-safe: one thread consumes.
+
+    Workers are started by the first run (or `start`), stay over runs, and end with `close`, a `with` block, `del`, or
+    the interpreter. One run at a time: a new run ends the one before.
+
+    Args:
+        job: What the workers do.
+        num_workers: 0: the consumer's own thread does the work, when it waits for it, whatever `executor` says.
+        executor: `"process"`, `"thread"`, `"inline"`, or one that was made with options of its own.
+        options: Budgets and limits.
+        clock: Seconds; only differences count.
+
+    Raises:
+        ConfigError: For a negative number of workers, or an executor that there is not.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        *,
+        num_workers: int,
+        executor: str | Executor = "process",
+        options: EngineOptions | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if num_workers < 0:
+            raise ConfigError(f"num_workers is {num_workers}", fix="give 0 (no workers) or more")
+        if num_workers == 0:
+            executor = "inline"
+        carrier = make_executor(executor) if isinstance(executor, str) else executor
+        self._options = _bounded(EngineOptions() if options is None else options, carrier, max(num_workers, 1))
+        self._workers = Workers(job, max(num_workers, 1), carrier)
+        self._clock = clock
+        self._quarantine = _open_quarantine(self._options)
+        self._run: weakref.ref[Run] | None = None  # weak: an iterator that is dropped gives up its run
+        self.report = EngineReport(workers=[WorkerReport() for _ in range(self._workers.num_workers)])
+
+    def start(self) -> None:
+        """Start the workers now, so that the first run need not wait for them."""
+        self._workers.start()
+
+    def run(self, payloads: Iterable[Any]) -> Run:
+        """Map payloads to results, in the order of the payloads: task mode.
+
+        Payloads are pulled in the caller's thread as workers need them; the first ones at once. What the iterator of
+        payloads raises comes after the results of all payloads before it.
+
+        Args:
+            payloads: What to work on; may be endless.
+        """
+        iterator = iter(payloads)
+        return self._begin(Mode.TASK, None, iterator, replayable=True)
+
+    def run_stream(self, payload: Any = None, *, replayable: bool = True) -> Run:
+        """Take turns with one iterator in each worker: stream mode.
+
+        The workers' iterators are read in turn, worker 0 first; one that has ended is passed over.
+
+        Args:
+            payload: What each worker's function makes its iterator of.
+            replayable: Whether an iterator that is made anew gives the same items again. If it does not, a worker that
+                dies is not replaced: its death is raised.
+        """
+        return self._begin(Mode.STREAM, payload, None, replayable=replayable)
+
+    def _begin(self, mode: Mode, payload: Any, payloads: Iterator[Any] | None, *, replayable: bool) -> Run:
+        self._drop_run()
+        run_id = self._workers.begin_run(mode, payload)
+        run = Run(
+            self._workers,
+            run_id,
+            Supervisor(self._workers.num_workers, mode, self._options, replayable=replayable),
+            payloads,
+            report=self.report,
+            quarantine=self._quarantine,
+            clock=self._clock,
+        )
+        self._run = weakref.ref(run)
+        if self._workers.executor.max_look_ahead != 1:
+            run.prefetch()
+        return run
+
+    def close(self) -> None:
+        """End the workers within 2 s; harmless when closed. An iterator of this engine raises from now on."""
+        self._drop_run()
+        self._workers.close()
+
+    def _drop_run(self) -> None:
+        """End the run before, though its iterator may live on."""
+        run = None if self._run is None else self._run()
+        self._run = None
+        if run is not None:
+            run.give_up()
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _bounded(options: EngineOptions, executor: Executor, num_workers: int) -> EngineOptions:
+    if executor.max_look_ahead is None:
+        return options
+    look_ahead = min(options.look_ahead_of(num_workers), executor.max_look_ahead)
+    return dataclasses.replace(options, look_ahead=look_ahead)
+
+
+def _open_quarantine(options: EngineOptions) -> Quarantine | None:
+    policy = options.on_error
+    if not isinstance(policy, Skipping) or policy.quarantine is None:
+        return None
+    return Quarantine(Path(policy.quarantine))

@@ -1,0 +1,237 @@
+"""What happens in a run, as data: what executors report, what the consumer does, and what the supervisor decides.
+
+Events of one worker come in the order in which they happened. Events and actions carry facts, never behaviour; the one
+exception is `Result`, a value that may still lie in shared memory.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+from .failure import Failure
+from .worker_info import Place
+
+
+class Result(ABC):
+    """A value that a worker made, not yet handed over. Exactly one of `take` and `discard` is called, once."""
+
+    @abstractmethod
+    def take(self) -> Any:
+        """Return the value (decoding it where needed); what backs it lives as long as the value does."""
+
+    @abstractmethod
+    def discard(self) -> None:
+        """Give the value up, unseen: what backs it is free again."""
+
+
+@dataclass(slots=True)
+class ReadyResult(Result):
+    """A value that is already here."""
+
+    value: Any
+
+    def take(self) -> Any:
+        """Return the value."""
+        return self.value
+
+    def discard(self) -> None:
+        """Drop the value."""
+        self.value = None
+
+
+# --- from executors ---
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A worker has been set up. Tickets may be submitted before this."""
+
+    worker_idx: int
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """A sign of life: the worker got on since the last one (it noted a new place). Running alone is no sign of life."""
+
+    worker_idx: int
+
+
+@dataclass(frozen=True, slots=True)
+class Produced:
+    """A ticket is done.
+
+    Attributes:
+        run_id: The run it belongs to: results of earlier runs are discarded by the engine.
+        result: The value.
+        seconds: What user code took.
+        transport_seconds: What it took to put the value where the trainer can see it.
+        skipped: Items that were left out of this ticket, see `skip_item`.
+    """
+
+    worker_idx: int
+    ticket: int
+    run_id: int = 0
+    result: Result | None = None
+    seconds: float = 0.0
+    transport_seconds: float = 0.0
+    skipped: tuple[Failure, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """User code raised an exception over a ticket; the worker goes on with its next ticket."""
+
+    worker_idx: int
+    ticket: int
+    failure: Failure
+    run_id: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SetupFailed:
+    """`worker_init` or `setup` raised: this worker will do nothing."""
+
+    worker_idx: int
+    failure: Failure
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """Stream mode: the worker's iterator has ended; tickets beyond its end stay without an answer.
+
+    Attributes:
+        num_items: How many items the iterator gave in all, those that were skipped after a restart included.
+    """
+
+    worker_idx: int
+    num_items: int
+    run_id: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Exited:
+    """A worker is gone; nothing comes from it any more until it is restarted.
+
+    Attributes:
+        cause: How it ended, as words for an error: "was killed by signal 9 (SIGKILL)", "ended with exit code 0".
+        place: The last sequence that it worked on, where known.
+    """
+
+    worker_idx: int
+    cause: str
+    place: Place | None = None
+
+
+Event = Ready | Beat | Produced | Failed | SetupFailed | Finished | Exited
+
+
+# --- from the consumer's side ---
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The consumer asks for the next ticket. It stands until a `Deliver`, `End` or `Raise` answers it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prefetch:
+    """The consumer will ask: begin. Without it work begins when the first ticket is wanted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed; comes before the events that were reported meanwhile.
+
+    Attributes:
+        now: Seconds for which the consumer has waited, in all: the clock stands still while the consumer works.
+    """
+
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
+class Silent:
+    """All that was reported until the last tick has been told: who has been silent for too long?"""
+
+
+@dataclass(frozen=True, slots=True)
+class PayloadsEnded:
+    """Task mode: there is no payload for this ticket, nor for any later one.
+
+    Attributes:
+        num_tickets: How many there are.
+        error: What the iterator of payloads raised, if that is why it ended.
+    """
+
+    num_tickets: int
+    error: BaseException | None = None
+
+
+# --- decided by the supervisor ---
+
+
+@dataclass(frozen=True, slots=True)
+class Assign:
+    """Submit a ticket to a worker. After a `Restart` the same ticket may be assigned again."""
+
+    worker_idx: int
+    ticket: int
+
+
+@dataclass(frozen=True, slots=True)
+class Deliver:
+    """Hand this ticket's value to the consumer."""
+
+    ticket: int
+
+
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """Leave a ticket, or one item of it, out; write it down."""
+
+    ticket: int
+    worker_idx: int
+    failure: Failure
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """Start a worker anew.
+
+    Attributes:
+        first_item: Stream mode: the item at which its iterator has to go on.
+    """
+
+    worker_idx: int
+    first_item: int
+
+
+@dataclass(frozen=True, slots=True)
+class Warn:
+    """Log a warning; with the stack of a worker, if one is named and a stack can be had."""
+
+    text: str
+    stack_of: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Raise:
+    """The run ends with this error.
+
+    Attributes:
+        error: What the consumer gets.
+        stack_of: A worker whose stack goes into a note, if it can be had.
+    """
+
+    error: BaseException
+    stack_of: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """Every ticket has been delivered or skipped."""
+
+
+Action = Assign | Deliver | Skip | Restart | Warn | Raise | End

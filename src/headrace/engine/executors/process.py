@@ -1,0 +1,402 @@
+"""Workers are processes: results come through shared memory, and no worker outlives the trainer.
+
+Invariants: every method but `close` returns without waiting for a worker; what a dead worker had sent is reported
+before its exit; descriptors are closed on exec and in forked children; a process that was forked off the trainer sees a
+closed executor. Read `..zygote` for who starts and ends the processes, `..worker_main` for what they do, and
+`..worker_life` for the trainer's side of one of them.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import select
+import sys
+import time
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from headrace.errors import ConfigError
+
+from ..channel import write_memfd
+from ..events import Beat, Event, Exited, Failed, Finished, Produced, Ready, SetupFailed
+from ..exit_cause import count_oom_kills, explain_exit
+from ..failure import Failure
+from ..job import Job, Mode
+from ..messages import (
+    Begin,
+    Cancel,
+    Done,
+    HasExited,
+    IsReady,
+    NotDone,
+    NotSetUp,
+    NotSpawned,
+    Spawned,
+    Starved,
+    StreamEnded,
+    Submit,
+    ToTrainer,
+)
+from ..ship import ship, ship_payload
+from ..start_method import StartMethod
+from ..warden import Warden
+from ..worker_life import WorkerLife
+from ..worker_main import Brief, Links
+from .base import Executor
+
+# While a worker waits for a slot: how often to look whether the consumer's other threads have dropped a view.
+_STARVED_SECONDS = 0.005
+# How often to look for signs of life while other events keep coming.
+_BEAT_SECONDS = 1.0
+# A worker that has hung up has so long to run its exit handlers.
+_EXIT_SECONDS = 1.0
+# More slots than anybody needs; one that is not used costs nothing but a few hundred bytes.
+_NUM_SLOTS = 4096
+
+
+class ProcessExecutor(Executor):
+    """Starts one process for each worker.
+
+    Args:
+        start_method: None or `"exec"`: a clean start of our own; `"spawn"`, `"forkserver"`: the same promises;
+            `"fork"`: workers are forked off this process.
+        slot_bytes: How much of a slot is mapped at first; slots grow.
+        max_bytes: Limit on the shared memory of each worker, in bytes.
+        threads_per_worker: How many threads numerical libraries use in a worker.
+
+    Raises:
+        ConfigError: A wrong option.
+    """
+
+    name = "process"
+
+    def __init__(
+        self,
+        *,
+        start_method: str | None = None,
+        slot_bytes: int = 1 << 20,
+        max_bytes: int = 2 << 30,
+        threads_per_worker: int = 1,
+    ) -> None:
+        self._method = StartMethod.parse(start_method)
+        if not 1 <= slot_bytes <= max_bytes or max_bytes > 1 << 48:
+            raise ConfigError(
+                f"slot_bytes={slot_bytes} and max_bytes={max_bytes} do not go together",
+                fix="give at least 1 byte a slot, and not more than max_bytes, which is at most 2**48",
+            )
+        if threads_per_worker < 1:
+            raise ConfigError(f"threads_per_worker is {threads_per_worker}", fix="give 1 or more")
+        self._slot_bytes, self._max_bytes, self._num_threads = slot_bytes, max_bytes, threads_per_worker
+        self._job: Job | None = None
+        self._warden: Warden | None = None
+        self._lives: list[WorkerLife] = []
+        self._epoll: select.epoll | None = None
+        self._by_fd: dict[int, WorkerLife] = {}
+        self._brief_fd = -1
+        self._num_lives = 0
+        self._begin: Begin | None = None
+        self._events: list[Event] = []
+        self._looked_at = 0.0
+        self._oom_kills: int | None = None
+
+    # --- lifetime ---
+
+    def start(self, job: Job, num_workers: int) -> None:
+        """Start the processes."""
+        if not sys.platform.startswith("linux"):
+            raise ConfigError(
+                f"worker processes need Linux, and this is {sys.platform!r}",
+                fix="use executor='thread' or executor='inline'",
+            )
+        parcel = b"" if self._method is StartMethod.FORK else ship(job)
+        brief = Brief(
+            num_workers=num_workers,
+            argv=list(sys.argv),
+            cwd=os.getcwd(),
+            slot_bytes=self._slot_bytes,
+            num_slots=_NUM_SLOTS,
+            max_bytes=self._max_bytes,
+            job=parcel,
+        )
+        _executors.add(self)
+        try:
+            self._job, self._begin = job, None
+            self._brief_fd = write_memfd("headrace-brief", msgspec.msgpack.encode(brief))
+            self._oom_kills = count_oom_kills()
+            self._epoll = select.epoll()
+            self._start_warden()
+            for worker_idx in range(num_workers):
+                self._lives.append(self._start_life(worker_idx))
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """End the processes."""
+        lives, self._lives = self._lives, []
+        warden, self._warden = self._warden, None
+        try:
+            for life in lives:
+                life.close_channel()
+            if warden is not None:
+                warden.close()
+        finally:
+            for life in lives:
+                life.close()
+            self._forget()
+
+    def __del__(self) -> None:
+        if getattr(self, "_brief_fd", -1) >= 0:
+            self.close()
+
+    def disown(self) -> None:
+        """In a process that was forked off the trainer: close all descriptors, and leave the workers alone."""
+        for life in self._lives:
+            life.disown()
+        if self._warden is not None:
+            self._warden.disown()
+        self._lives, self._warden = [], None
+        self._forget()
+
+    def _forget(self) -> None:
+        if self._epoll is not None:
+            self._epoll.close()
+        if self._brief_fd >= 0:
+            os.close(self._brief_fd)
+        self._epoll, self._brief_fd, self._begin, self._job = None, -1, None, None
+        self._by_fd.clear()
+        self._events.clear()
+
+    def _start_warden(self) -> Warden:
+        assert self._job is not None
+        assert self._epoll is not None
+        if self._warden is None:
+            self._warden = Warden(self._method, self._job, self._num_threads)
+            self._epoll.register(self._warden, select.EPOLLIN)
+        return self._warden
+
+    def _start_life(self, worker_idx: int) -> WorkerLife:
+        warden = self._start_warden()
+        self._num_lives += 1
+        number = self._num_lives
+        life = WorkerLife(
+            number,
+            worker_idx,
+            max_leases=_NUM_SLOTS // 2,
+            copy_bytes=self._max_bytes // _NUM_SLOTS,
+            start=lambda control, arena, status, stack: warden.spawn(
+                number, worker_idx, Links(control, arena, status, stack, self._brief_fd)
+            ),
+        )
+        assert self._epoll is not None
+        self._by_fd[life.channel.fileno()] = life
+        self._epoll.register(life.channel, select.EPOLLIN)
+        return life
+
+    def restart(self, worker_idx: int, first_item: int) -> None:
+        """Start a new process in the place of one that ended, or that is ended now."""
+        old = self._lives[worker_idx]
+        self._events = [event for event in self._events if event.worker_idx != worker_idx]
+        self._hang_up(old)
+        if not old.has_exited and self._warden is not None:
+            self._warden.kill(old.life)
+        old.close()
+        self._lives[worker_idx] = self._start_life(worker_idx)
+        if self._begin is not None:
+            self._begin = msgspec.structs.replace(self._begin, first_item=0)
+            self._lives[worker_idx].put(msgspec.structs.replace(self._begin, first_item=first_item))
+
+    # --- work ---
+
+    def begin_run(self, run_id: int, mode: Mode, payload: Any = None) -> None:
+        """Tell all workers of a run."""
+        is_stream = mode is Mode.STREAM
+        self._begin = Begin(run_id, is_stream, ship_payload(payload) if is_stream else b"", 0)
+        for life in self._lives:
+            life.put(self._begin)
+
+    def pack(self, payload: Any) -> bytes:
+        """Pickle a payload, once."""
+        return ship_payload(payload)
+
+    def submit(self, worker_idx: int, run_id: int, ticket: int, payload: bytes | None) -> None:
+        """Send a ticket to a worker."""
+        self._lives[worker_idx].put(Submit(run_id, ticket, b"" if payload is None else payload))
+
+    def cancel(self, run_id: int) -> None:
+        """Tell all workers that a run is over."""
+        if self._begin is not None and self._begin.run_id == run_id:
+            self._begin = None
+            for life in self._lives:
+                life.put(Cancel(run_id))
+                life.flush()
+
+    def wait(self, timeout_seconds: float | None) -> Sequence[Event]:
+        """Wait for messages of workers and of the warden."""
+        deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
+        while True:
+            is_starved = self._flush()
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            if self._events:
+                left = 0.0
+            elif is_starved:
+                left = _STARVED_SECONDS if left is None else min(left, _STARVED_SECONDS)
+            assert self._epoll is not None
+            for fd, _ in self._epoll.poll(left):
+                self._handle(fd)
+            if self._events or (deadline is not None and time.monotonic() >= deadline):
+                break
+        self._look_for_life()
+        events, self._events = self._events, []
+        return events
+
+    def stack_of(self, worker_idx: int) -> str | None:
+        """Ask a worker for its stack."""
+        return self._lives[worker_idx].read_stack()
+
+    # --- what comes back ---
+
+    def _flush(self) -> bool:
+        """Send what gathered; return whether a worker waits for a slot."""
+        is_starved = False
+        for life in self._lives:
+            had_backlog = life.has_backlog
+            life.flush()
+            if life.is_open and life.has_backlog != had_backlog:
+                assert self._epoll is not None
+                self._epoll.modify(life.channel, select.EPOLLIN | (select.EPOLLOUT if life.has_backlog else 0))
+            is_starved = is_starved or (life.is_starved and life.is_open)
+        return is_starved
+
+    def _handle(self, fd: int) -> None:
+        """Take in what came through one socket."""
+        life = self._by_fd.get(fd)
+        if life is not None:
+            if not self._drain(life):
+                self._hang_up(life)
+                if self._warden is not None and not life.has_exited:
+                    self._warden.kill(life.life, _EXIT_SECONDS)
+        elif self._warden is not None and fd == self._warden.fileno():
+            self._hear_warden(self._warden)
+
+    def _drain(self, life: WorkerLife) -> bool:
+        """Turn all messages of a worker into events; return whether its socket is still open."""
+        while life.is_open and (messages := life.receive()) is not None:
+            if not messages:
+                return False
+            for message in messages:
+                self._turn_into_event(life, message)
+        return True
+
+    def _turn_into_event(self, life: WorkerLife, message: ToTrainer) -> None:
+        idx = life.worker_idx
+        event: Event
+        match message:
+            case Done():
+                if self._begin is None or message.run_id != self._begin.run_id:
+                    life.discard(message)
+                    return
+                event = _produced(life, message)
+            case NotDone():
+                event = Failed(idx, message.ticket, Failure.from_bytes(message.failure), message.run_id)
+            case StreamEnded():
+                event = Finished(idx, message.num_items, message.run_id)
+            case IsReady():
+                event = Ready(idx)
+            case NotSetUp():
+                event = SetupFailed(idx, Failure.from_bytes(message.failure))
+            case Starved():
+                life.is_starved = True
+                return
+        self._events.append(event)
+
+    def _hear_warden(self, warden: Warden) -> None:
+        while (heard := warden.receive()) is not None:
+            messages, pidfd = heard
+            if not messages:
+                self._lose_warden(warden)
+                return
+            for message in messages:
+                life = next((life for life in self._lives if life.life == message.life), None)
+                match message:
+                    case Spawned() if life is not None:
+                        life.set_process(message.pid, pidfd)
+                    case Spawned():  # replaced before it began
+                        if pidfd is not None:
+                            os.close(pidfd)
+                    case HasExited() if life is not None:
+                        self._note_exit(life, message.exit_code)
+                    case NotSpawned():
+                        for lost in [life] if life else [life for life in self._lives if life.pid is None]:
+                            self._report_exit(lost, f"could not be started: {message.reason}")
+
+    def _note_exit(self, life: WorkerLife, exit_code: int) -> None:
+        self._drain(life)
+        cause = explain_exit(
+            exit_code,
+            oom_kills_before=self._oom_kills,
+            oom_kills_now=count_oom_kills(),
+            stack=life.take_stack(),
+        )
+        self._report_exit(life, cause)
+
+    def _report_exit(self, life: WorkerLife, cause: str) -> None:
+        if not life.has_exited:
+            life.has_exited = True
+            self._hang_up(life)
+            self._events.append(Exited(life.worker_idx, cause, life.place))
+
+    def _lose_warden(self, warden: Warden) -> None:
+        """The zygote is gone, and with it, or soon, all workers: their guards see to their children."""
+        assert self._epoll is not None
+        self._epoll.unregister(warden)
+        self._warden = None
+        for life in self._lives:
+            life.kill()  # its guard may be waiting for the interpreter's lock
+        ending = warden.close()
+        for life in self._lives:
+            if not life.has_exited:
+                self._drain(life)
+                self._report_exit(life, f"lost its warden process {warden.pid}, which {ending}")
+
+    def _hang_up(self, life: WorkerLife) -> None:
+        """Listen to a worker no more."""
+        if life.is_open:
+            assert self._epoll is not None
+            del self._by_fd[life.channel.fileno()]
+            self._epoll.unregister(life.channel)
+            life.close_channel()
+
+    def _look_for_life(self) -> None:
+        now = time.monotonic()
+        if not self._events or now - self._looked_at > _BEAT_SECONDS:
+            self._looked_at = now
+            self._events += [Beat(life.worker_idx) for life in self._lives if life.has_got_on and not life.has_exited]
+
+
+def _produced(life: WorkerLife, done: Done) -> Produced:
+    skipped = tuple(map(Failure.from_bytes, done.skipped))
+    result, seconds = life.result_of(done), (done.seconds, done.transport_seconds)
+    return Produced(life.worker_idx, done.ticket, done.run_id, result, *seconds, skipped)
+
+
+# Closed at the exit of the interpreter; disowned in a process that is forked off this one.
+_executors: weakref.WeakSet[ProcessExecutor] = weakref.WeakSet()
+
+
+def _close_all() -> None:
+    for executor in list(_executors):
+        executor.close()
+
+
+def _disown_all() -> None:
+    for executor in list(_executors):
+        executor.disown()
+
+
+atexit.register(_close_all)
+os.register_at_fork(after_in_child=_disown_all)

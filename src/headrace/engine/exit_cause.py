@@ -1,0 +1,71 @@
+"""Why a worker ended, in words: its exit status, whether memory ran out, and its last stack."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+# Enough for the innermost frames of every thread; the rest of a stack is of no use in an error.
+_MAX_STACK_CHARS = 6000
+
+
+def describe_exit(exit_code: int) -> str:
+    """Say how a process ended: its exit code, or minus the number of the signal that killed it."""
+    if exit_code >= 0:
+        return f"ended with exit code {exit_code}"
+    try:
+        name = signal.Signals(-exit_code).name
+    except ValueError:
+        name = "unnamed"
+    return f"was killed by signal {-exit_code} ({name})"
+
+
+def explain_exit(exit_code: int, *, oom_kills_before: int | None, oom_kills_now: int | None, stack: str) -> str:
+    """Say how a worker ended and, where it is known, why.
+
+    Args:
+        exit_code: Or minus the number of the signal.
+        oom_kills_before: `count_oom_kills` when the worker was started.
+        oom_kills_now: The same now.
+        stack: What its fault handler wrote before it died.
+    """
+    text = describe_exit(exit_code)
+    is_killed = exit_code == -signal.SIGKILL
+    if is_killed and oom_kills_before is not None and oom_kills_now is not None and oom_kills_now > oom_kills_before:
+        text += (
+            f", probably because memory ran out: the out-of-memory kills of its control group rose from "
+            f"{oom_kills_before} to {oom_kills_now}"
+        )
+    if stack.strip():
+        text += f"\n{stack.strip()[:_MAX_STACK_CHARS]}"
+    return text
+
+
+def count_oom_kills(*, proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int | None:
+    """Return how many processes of our control group the kernel has killed for lack of memory; None if it does not say.
+
+    Args:
+        proc: Where the kernel tells about processes.
+        cgroups: Where control groups are mounted.
+    """
+    for line in _lines(proc / "self/cgroup"):
+        hierarchy, controllers, path = line.split(":", 2)
+        if hierarchy == "0":
+            mount, name = cgroups, "memory.events"
+        elif "memory" in controllers.split(","):
+            mount, name = cgroups / "memory", "memory.oom_control"
+        else:
+            continue
+        # Inside a container the path may be that of the host; the mount itself is then the container's.
+        for folder in (mount / path.lstrip("/"), mount):
+            for entry in _lines(folder / name):
+                if entry.startswith("oom_kill "):
+                    return int(entry.split()[1])
+    return None
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text().splitlines()
+    except OSError:
+        return []

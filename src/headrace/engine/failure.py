@@ -1,0 +1,129 @@
+"""An exception of user code on its way from a worker to the consumer.
+
+Invariant: the consumer gets the same type if it can be rebuilt there; otherwise a `TransformError` that names the type.
+Nothing of the text is lost: a failure holds the message and the traceback as text whatever happens to the object.
+"""
+
+from __future__ import annotations
+
+import pickle
+import traceback
+from dataclasses import dataclass
+from typing import Any
+
+import cloudpickle
+
+from headrace.errors import TransformError
+
+from .worker_info import Place
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An exception with what is known of it.
+
+    Attributes:
+        type_name: Its type, with the module unless it is a built-in.
+        text: `str(exception)`.
+        traceback: The worker's traceback from the first frame of user code on, as text.
+        place: The sequence that was worked on, where known.
+        exception: The exception itself, or `None` if it could not be carried.
+        ends_stream: The iterator that raised it cannot go on (a generator that raised is over).
+    """
+
+    type_name: str
+    text: str
+    traceback: str
+    place: Place | None = None
+    exception: BaseException | None = None
+    ends_stream: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        exception: BaseException,
+        *,
+        place: Place | None = None,
+        ends_stream: bool = False,
+        num_own_frames: int = 1,
+    ) -> Failure:
+        """Describe an exception.
+
+        Args:
+            exception: Caught just now, by the function that called user code.
+            place: What was worked on.
+            ends_stream: Whether the iterator that raised it is over.
+            num_own_frames: How many frames at the start of its traceback are ours: they are left out of the text, so
+                that the text does not depend on what carries the tickets.
+        """
+        trace = exception.__traceback__
+        for _ in range(num_own_frames):
+            trace = trace.tb_next if trace is not None and trace.tb_next is not None else trace
+        lines = traceback.format_exception(type(exception), exception, trace)
+        return cls(_type_name(type(exception)), _text_of(exception), "".join(lines), place, exception, ends_stream)
+
+    def to_bytes(self) -> bytes:
+        """Encode for another process; an exception that cannot be pickled travels as text only."""
+        fields = (self.type_name, self.text, self.traceback, self.place, self.ends_stream)
+        try:
+            carried = cloudpickle.dumps(self.exception)
+        except Exception:  # noqa: BLE001 - user code: __reduce__ may raise anything; the text goes on
+            carried = None
+        return pickle.dumps((fields, carried), protocol=5)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Failure:
+        """Decode what a worker of ours encoded."""
+        (type_name, text, trace, place, ends_stream), carried = pickle.loads(data)  # noqa: S301 - from our own worker
+        exception: Any = None
+        if carried is not None:
+            try:
+                exception = pickle.loads(carried)  # noqa: S301 - from our own worker
+            except KeyboardInterrupt:
+                raise
+            except BaseException:  # noqa: BLE001 - user code: an __init__ that wants more, a __reduce__ that exits
+                exception = None
+        if not isinstance(exception, BaseException):
+            exception = None
+        return cls(type_name, text, trace, place, exception, ends_stream)
+
+    def raisable(self, ticket: int | None, worker_idx: int) -> BaseException:
+        """Return what the consumer gets: the exception with a note of where it comes from.
+
+        A `StopIteration` would end the consumer's loop in silence, so it becomes a `TransformError` too.
+        """
+        error, note = self.exception, self._note(ticket, worker_idx)
+        if error is not None and not isinstance(error, StopIteration) and _takes_note(error, note):
+            return error
+        stand_in = TransformError(f"a worker's function raised {self.type_name}: {self.text}")
+        stand_in.__cause__ = error
+        stand_in.add_note(note)
+        return stand_in
+
+    def _note(self, ticket: int | None, worker_idx: int) -> str:
+        where = ["while it was set up" if ticket is None else f"ticket {ticket}", f"worker {worker_idx}"]
+        if self.place is not None and str(self.place):
+            where.insert(0, str(self.place))
+        note = f"headrace: {', '.join(where)}"
+        if self.exception is None or self.exception.__traceback__ is None:
+            note += f"\nThe worker's traceback:\n{self.traceback.rstrip()}"
+        return note
+
+
+def _takes_note(error: BaseException, note: str) -> bool:
+    try:
+        error.add_note(note)
+    except Exception:  # noqa: BLE001 - user code: frozen exceptions, odd __notes__, an add_note of their own
+        return False
+    return True
+
+
+def _type_name(kind: type[BaseException]) -> str:
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _text_of(exception: BaseException) -> str:
+    try:
+        return str(exception)
+    except Exception:  # noqa: BLE001 - user code: a __str__ that raises must not hide the error
+        return "(its text cannot be had: __str__ raised)"

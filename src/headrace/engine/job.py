@@ -1,0 +1,48 @@
+"""What workers do: the user's functions, carried to each worker once.
+
+Invariant: a job is immutable, and says nothing about how many workers there are or where they live.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.rng import derive_seed
+
+from .worker_info import WorkerInfo
+
+
+class Mode(enum.Enum):
+    """Whether work can be indexed.
+
+    `TASK`: the function maps the payload of a ticket to its result, and can do so again.
+    `STREAM`: the function maps the payload of a run to an iterator, one in each worker; ticket t is item t // W of the
+    iterator of worker t % W.
+    """
+
+    TASK = "task"
+    STREAM = "stream"
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What every worker runs.
+
+    Attributes:
+        setup: Called once in each worker, and again when it is started anew; returns the function that does the work:
+            payload -> result in task mode, payload -> iterator in stream mode.
+        worker_init: Called before `setup`: the user's hook.
+        seed: Where the workers' own seeds come from.
+    """
+
+    setup: Callable[[WorkerInfo], Callable[[Any], Any]]
+    worker_init: Callable[[WorkerInfo], None] | None = None
+    seed: int = 0
+
+    def info_of(self, worker_idx: int, num_workers: int, executor: str) -> WorkerInfo:
+        """Describe one worker of this job."""
+        seed = derive_seed(self.seed, "worker", corpus_idx=worker_idx, bits=63)
+        return WorkerInfo(worker_idx, num_workers, executor, seed)

@@ -1,0 +1,90 @@
+"""What may be chosen about a run: how far to look ahead, and what to do when something goes wrong.
+
+Everything here is checked when it is built, before a worker starts.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from headrace.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Raising:
+    """It is raised at the consumer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Restarting:
+    """The worker is started anew and its tickets are done again.
+
+    Attributes:
+        budget: How often in one run, over all workers; after that it is raised.
+    """
+
+    budget: int = 8
+
+    def __post_init__(self) -> None:
+        _check_at_least("budget of restarts", self.budget, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Skipping:
+    """The ticket, or the one item of it that failed, is left out, counted, and written down.
+
+    Attributes:
+        budget: How many in one run; after that the error is raised.
+        quarantine: A file to which one line of JSON is appended for each, in the order of the stream.
+    """
+
+    budget: int = 100
+    quarantine: str | os.PathLike[str] | None = None
+
+    def __post_init__(self) -> None:
+        _check_at_least("budget of skips", self.budget, 0)
+        if self.quarantine is not None and not Path(self.quarantine).absolute().parent.is_dir():
+            raise ConfigError(f"the folder of the quarantine file does not exist: {os.fspath(self.quarantine)}")
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """Options of an engine, the same for all executors.
+
+    Attributes:
+        tickets_per_worker: How many tickets a worker has before it at a time, at most. Fewer than 8 leave it idle
+            between small ones.
+        look_ahead: How many tickets may be under way or waiting for the consumer, in all. `None`: as many as all
+            workers have before them.
+        on_death: What to do about a worker that ends.
+        on_stall: What to do about a worker that the consumer waits for in vain.
+        on_error: What to do about an exception in user code.
+        warn_seconds: After how long a wait for one worker without a sign of life a warning is logged; 0: never.
+        stall_seconds: After how long `on_stall` comes into force; 0: never. Time counts only while the consumer waits.
+    """
+
+    tickets_per_worker: int = 8
+    look_ahead: int | None = None
+    on_death: Raising | Restarting = field(default_factory=Restarting)
+    on_stall: Raising | Restarting = field(default_factory=Raising)
+    on_error: Raising | Skipping = field(default_factory=Raising)
+    warn_seconds: float = 60.0
+    stall_seconds: float = 600.0
+
+    def __post_init__(self) -> None:
+        _check_at_least("tickets_per_worker", self.tickets_per_worker, 1)
+        if self.look_ahead is not None:
+            _check_at_least("look_ahead", self.look_ahead, 1)
+        _check_at_least("warn_seconds", self.warn_seconds, 0)
+        _check_at_least("stall_seconds", self.stall_seconds, 0)
+
+    def look_ahead_of(self, num_workers: int) -> int:
+        """Return the limit of tickets that are assigned and not yet handed over."""
+        return num_workers * self.tickets_per_worker if self.look_ahead is None else self.look_ahead
+
+
+def _check_at_least(name: str, value: float, smallest: int) -> None:
+    if not value >= smallest:  # written so that NaN is refused
+        raise ConfigError(f"{name} is {value}", fix=f"give {smallest} or more")

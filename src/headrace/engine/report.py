@@ -1,0 +1,60 @@
+"""Where the time of an engine went, and what happened on the way: sums over all of its runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class WorkerReport:
+    """What one worker did.
+
+    Attributes:
+        num_tickets: How many tickets it answered, also such as were given up later.
+        num_restarts: How often it was started anew.
+        seconds_loaded: Time in user code.
+        seconds_transport: Time to put values where the consumer sees them.
+    """
+
+    num_tickets: int = 0
+    num_restarts: int = 0
+    seconds_loaded: float = 0.0
+    seconds_transport: float = 0.0
+
+
+@dataclass(slots=True)
+class EngineReport:
+    """What the engine did.
+
+    Attributes:
+        num_delivered: Values handed to the consumer.
+        num_skipped: Tickets, or items of tickets, that were left out.
+        num_lost: Values that were made and then given up, because the consumer left early.
+        seconds_waited: Time in which the consumer could not go on for want of a value.
+        seconds_taken: Time to turn what came into values, in the consumer's thread.
+        seconds_consumer: Time the consumer spent on its own between two values.
+        workers: One entry for each worker.
+    """
+
+    num_delivered: int = 0
+    num_skipped: int = 0
+    num_lost: int = 0
+    seconds_waited: float = 0.0
+    seconds_taken: float = 0.0
+    seconds_consumer: float = 0.0
+    workers: list[WorkerReport] = field(default_factory=list)
+
+    @property
+    def seconds_loaded(self) -> float:
+        """Time in user code, over all workers."""
+        return sum(worker.seconds_loaded for worker in self.workers)
+
+    @property
+    def seconds_transport(self) -> float:
+        """Time to move values, over all workers and the consumer."""
+        return self.seconds_taken + sum(worker.seconds_transport for worker in self.workers)
+
+    @property
+    def num_restarts(self) -> int:
+        """How often a worker was started anew."""
+        return sum(worker.num_restarts for worker in self.workers)

@@ -1,0 +1,306 @@
+"""One pass over tickets: does what the supervisor decides, and measures what it took.
+
+Invariants: payloads are pulled in ticket order, in the consumer's thread, each once. An interrupt or an unforeseen
+error anywhere in here ends the workers (they are started anew for the next run), because nobody can tell what was half
+done; leaving the loop, and errors that the supervisor decided on, leave the workers as they are.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.errors import HeadraceError
+
+from .events import (
+    Action,
+    Assign,
+    Deliver,
+    End,
+    Event,
+    Failed,
+    Finished,
+    PayloadsEnded,
+    Prefetch,
+    Produced,
+    Raise,
+    Restart,
+    Silent,
+    Skip,
+    Tick,
+    Wanted,
+    Warn,
+)
+from .quarantine import Quarantine
+from .report import EngineReport
+from .supervisor import Supervisor
+from .workers import Workers
+
+_logger = logging.getLogger("headrace.engine")
+_WANTED = Wanted()
+_SILENT = Silent()
+# A signal that arrives just before a wait begins is not seen before that wait is over (Python runs handlers between
+# bytecodes, and a lock or an epoll that is entered after the signal does not return for it). So no wait is longer.
+_MAX_WAIT_SECONDS = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """A value, handed over.
+
+    Attributes:
+        ticket: Its number in the run. Numbers grow; those of skipped tickets, and in stream mode those beyond the end
+            of a worker's stream, are left out.
+        value: What the worker's function returned. It belongs to the consumer.
+        worker_idx: Who made it.
+    """
+
+    ticket: int
+    value: Any
+    worker_idx: int
+
+
+class Run(Iterator[Delivered]):
+    """The iterator that `Engine.run` and `Engine.run_stream` return. Not thread-safe.
+
+    Args:
+        workers: Whose current run this is.
+        run_id: Its number.
+        supervisor: New, of this run.
+        payloads: Task mode: an iterator of what to work on; `None` in stream mode.
+        report: Where to add what happened.
+        quarantine: Where to write down what is skipped.
+        clock: Seconds; only differences count.
+    """
+
+    def __init__(
+        self,
+        workers: Workers,
+        run_id: int,
+        supervisor: Supervisor,
+        payloads: Iterator[Any] | None,
+        *,
+        report: EngineReport,
+        quarantine: Quarantine | None,
+        clock: Callable[[], float],
+    ) -> None:
+        self._workers = workers
+        self._executor = workers.executor
+        self._run_id = run_id
+        self._supervisor = supervisor
+        self._payloads = payloads
+        self._is_task_mode = payloads is not None
+        self._pulled: dict[int, Any] = {}  # payloads of unanswered tickets: they may have to be submitted again
+        self._results: dict[int, Produced] = {}
+        self._report = report
+        self._quarantine = quarantine
+        self._clock = clock
+        self._seconds_waited = 0.0
+        self._left_at: float | None = None  # when the consumer got the last value
+        self._answer: Deliver | Raise | End | None = None
+        self._is_over = False
+        self._owner = os.getpid(), threading.get_ident()
+
+    def prefetch(self) -> None:
+        """Begin before the first value is asked for."""
+        try:
+            self._act(self._supervisor.handle(Prefetch()))
+        except BaseException:
+            self._abort()
+            raise
+
+    def __next__(self) -> Delivered:
+        """Return the next value.
+
+        Raises:
+            StopIteration: When there are no more, and whenever it is asked again after any end.
+            HeadraceError: If another run of the same engine has begun meanwhile, or the engine was closed.
+            BaseException: What user code raised, in a worker or in the iterator of payloads.
+        """
+        if self._is_over:
+            raise StopIteration
+        if os.getpid() != self._owner[0]:
+            what = "this iterator belongs to the process that forked this one"
+            raise HeadraceError(what, fix="make an engine of your own here")
+        now = self._clock()
+        if self._left_at is not None:
+            self._report.seconds_consumer += now - self._left_at
+        try:
+            answer = self._wait_for_answer()
+            if isinstance(answer, Deliver):
+                return self._take(answer.ticket)
+        except BaseException:
+            self._abort()
+            raise
+        self.close()
+        if isinstance(answer, End):
+            raise StopIteration
+        try:
+            raise answer.error
+        finally:
+            del answer  # its traceback holds this frame
+
+    def close(self) -> None:
+        """Leave early: give up what is under way. The workers stay. Harmless at any time."""
+        if not self._is_over:
+            self._is_over = True
+            self.give_up()
+
+    def give_up(self) -> None:
+        """Discard what was not handed over and free the workers for another run."""
+        self._discard()
+        if self._supervisor.workers_are_lost and self._workers.is_current(self._run_id):
+            self._workers.stop()
+        else:
+            self._workers.end_run(self._run_id)
+
+    def __del__(self) -> None:
+        pid, thread = getattr(self, "_owner", (None, None))
+        if pid != os.getpid():
+            return
+        if thread == threading.get_ident():
+            self.close()
+        elif self._supervisor.workers_are_lost:
+            # The collector may run in any thread, while the executor is in use in its own: leave a note. A run that is
+            # not ended here is cancelled by the next one.
+            self._workers.stop_later()
+
+    # --- the loop ---
+
+    def _wait_for_answer(self) -> Deliver | Raise | End:
+        self._answer = None
+        if self._workers.is_current(self._run_id):
+            self._act(self._supervisor.handle(_WANTED))
+        while self._answer is None and self._workers.is_current(self._run_id):
+            self._wait()
+        if not self._workers.is_current(self._run_id):
+            return Raise(self._superseded())
+        assert self._answer is not None
+        return self._answer
+
+    def _wait(self) -> None:
+        deadline = self._supervisor.deadline()
+        timeout = _MAX_WAIT_SECONDS
+        if deadline is not None:
+            timeout = min(timeout, max(deadline - self._seconds_waited, 0.0))
+        start = self._clock()
+        events = self._executor.wait(timeout)
+        seconds = self._clock() - start
+        self._seconds_waited += seconds
+        self._report.seconds_waited += seconds
+        self._supervisor.handle(Tick(self._seconds_waited))
+        for event in events:
+            self._tell(event)
+        if deadline is not None and self._seconds_waited >= deadline:
+            self._act(self._supervisor.handle(_SILENT))
+
+    def _tell(self, event: Event) -> None:
+        if isinstance(event, Produced | Failed | Finished):
+            if event.run_id != self._run_id:
+                if isinstance(event, Produced) and event.result is not None:
+                    event.result.discard()
+                return
+            if not isinstance(event, Finished):
+                self._note_answer(event)
+        self._act(self._supervisor.handle(event))
+
+    def _note_answer(self, event: Produced | Failed) -> None:
+        self._pulled.pop(event.ticket, None)
+        worker = self._report.workers[event.worker_idx]
+        worker.num_tickets += 1
+        if isinstance(event, Produced):
+            self._results[event.ticket] = event
+            worker.seconds_loaded += event.seconds
+            worker.seconds_transport += event.transport_seconds
+
+    # --- what the supervisor decided ---
+
+    def _act(self, actions: list[Action]) -> None:
+        for action in actions:
+            match action:
+                case Assign(worker_idx, ticket):
+                    self._submit(worker_idx, ticket)
+                case Deliver() | End():
+                    self._answer = action
+                case Raise(error, stack_of):
+                    stack = self._stack_of(stack_of)
+                    if stack:
+                        error.add_note(stack)
+                    self._answer = action
+                case Skip(ticket, _, failure):
+                    self._report.num_skipped += 1
+                    if self._quarantine is not None:
+                        self._quarantine.append(ticket, failure)
+                case Restart(worker_idx, first_item):
+                    self._report.workers[worker_idx].num_restarts += 1
+                    self._executor.restart(worker_idx, first_item)
+                case Warn(text, stack_of):
+                    stack = self._stack_of(stack_of)
+                    _logger.warning("%s", f"{text}\n{stack}" if stack else text)
+
+    def _submit(self, worker_idx: int, ticket: int) -> None:
+        payload = None
+        if ticket in self._pulled:
+            payload = self._pulled[ticket]
+        elif self._is_task_mode:
+            if self._payloads is None:
+                return  # they ended at a ticket before this one
+            try:
+                payload = self._executor.pack(next(self._payloads))
+            except StopIteration:
+                self._end_payloads(ticket, None)
+                return
+            except Exception as error:  # noqa: BLE001 - the boundary of user code: raised after the tickets before it
+                self._end_payloads(ticket, error)
+                return
+            self._pulled[ticket] = payload
+        if self._workers.is_current(self._run_id):  # an iterator of payloads may have begun another run
+            self._executor.submit(worker_idx, self._run_id, ticket, payload)
+
+    def _end_payloads(self, num_tickets: int, error: Exception | None) -> None:
+        self._payloads = None
+        self._act(self._supervisor.handle(PayloadsEnded(num_tickets, error)))
+
+    def _stack_of(self, worker_idx: int | None) -> str | None:
+        stack = None if worker_idx is None else self._executor.stack_of(worker_idx)
+        return f"The stack of worker {worker_idx}:\n{stack.rstrip()}" if stack else None
+
+    def _take(self, ticket: int) -> Delivered:
+        event = self._results.pop(ticket)
+        assert event.result is not None
+        start = self._clock()
+        value = event.result.take()
+        self._left_at = self._clock()
+        self._report.seconds_taken += self._left_at - start
+        self._report.num_delivered += 1
+        return Delivered(ticket, value, event.worker_idx)
+
+    # --- ends ---
+
+    def _abort(self) -> None:
+        self._is_over = True
+        self._discard()
+        if self._workers.is_current(self._run_id):
+            self._workers.stop()
+
+    def _discard(self) -> None:
+        """Give up all values that are here and were not handed over; in a forked child they are not ours to give up."""
+        results, self._results, self._pulled, self._payloads = self._results, {}, {}, None
+        if os.getpid() != self._owner[0]:
+            return
+        for event in results.values():
+            if event.result is not None:
+                self._report.num_lost += 1
+                event.result.discard()
+
+    def _superseded(self) -> HeadraceError:
+        if self._workers.is_closed:
+            return HeadraceError("the engine of this iterator is closed")
+        return HeadraceError(
+            "this iterator is over, because another run of the same engine has begun",
+            fix="finish or drop an iterator before the next run, or make a second engine",
+        )

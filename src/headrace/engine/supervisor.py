@@ -1,0 +1,366 @@
+"""Who does which ticket, when it is handed over, and what follows an error, a death or a stall: pure decisions.
+
+Events go in, actions come out; there is no clock, no thread and no process here. One supervisor lives for one run.
+Invariants, whatever happens to workers:
+
+* each ticket below the end is delivered once, or skipped once, or the run ends in one `Raise`; in ticket order;
+* a worker's unanswered tickets are in ascending order, are answered in that order, and stay its own over a restart;
+* the ticket the consumer waits for, if it exists, is the first unanswered one of some worker: a worker that blocks
+  because its earlier results have not been taken is never the one that is waited for;
+* no more than `look_ahead` tickets are assigned and not yet handed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from headrace.errors import InternalError, StalledError, TransformError, WorkerDiedError
+
+from .events import (
+    Action,
+    Assign,
+    Beat,
+    Deliver,
+    End,
+    Event,
+    Exited,
+    Failed,
+    Finished,
+    PayloadsEnded,
+    Prefetch,
+    Produced,
+    Raise,
+    Ready,
+    Restart,
+    SetupFailed,
+    Silent,
+    Skip,
+    Tick,
+    Wanted,
+    Warn,
+)
+from .failure import Failure
+from .job import Mode
+from .options import EngineOptions, Raising, Restarting, Skipping
+from .worker_state import WorkerState, least_busy_worker, lowest_stream_ticket
+
+SupervisorEvent = Event | Wanted | Prefetch | Tick | Silent | PayloadsEnded
+
+
+class Supervisor:
+    """The state of one run.
+
+    Args:
+        num_workers: At least 1.
+        mode: Tasks or streams.
+        options: Budgets and limits.
+        replayable: Stream mode: whether an iterator that is made anew gives the same items again.
+
+    Attributes:
+        workers_are_lost: Whether the run, when it ends, leaves workers that cannot serve another one.
+    """
+
+    def __init__(self, num_workers: int, mode: Mode, options: EngineOptions, *, replayable: bool = True) -> None:
+        self._mode = mode
+        self._options = options
+        self._replayable = replayable
+        self._workers = [WorkerState() for _ in range(num_workers)]
+        self._look_ahead = options.look_ahead_of(num_workers)
+        self._outcomes: dict[int, Produced | Failed] = {}  # answered, not yet handed over
+        self._num_unanswered = 0
+        self._next_assigned = 0  # task mode: the next ticket to assign
+        self._next_delivered = 0
+        self._num_tickets: int | None = None  # task mode: known once the payloads have ended
+        self._payload_error: BaseException | None = None
+        self._wanted = False
+        self._over = False
+        self._fatal: Raise | None = None  # decided, raised when the consumer asks next
+        self.workers_are_lost = False
+        self._now = 0.0
+        self._num_deaths = self._num_stalls = self._num_skipped = 0
+
+    def handle(self, event: SupervisorEvent) -> list[Action]:
+        """Take note of an event and return what to do now, in this order; nothing once the run is over.
+
+        Raises:
+            InternalError: If an executor breaks its contract.
+        """
+        if self._over or (self._fatal is not None and not isinstance(event, Wanted)):
+            self.workers_are_lost |= isinstance(event, Exited | SetupFailed)
+            return []
+        actions = _HANDLERS[type(event)](self, event)
+        if self._fatal is not None:
+            return [self._finish(self._fatal)] if self._wanted else []
+        if self._wanted:
+            actions += self._plan_delivery()
+        if self._wanted and not self._over:
+            actions += self._plan_assignments()
+        return actions
+
+    def deadline(self) -> float | None:
+        """Return the time, on the clock of waiting, at which `Silent` would have a consequence; `None`: at no time."""
+        awaited = self._awaited_worker()
+        if awaited is None:
+            return None
+        worker = self._workers[awaited]
+        limits = [self._options.stall_seconds]
+        if not worker.warned:
+            limits.append(self._options.warn_seconds)
+        return min((worker.quiet_since + limit for limit in limits if limit > 0), default=None)
+
+    # --- assigning ---
+
+    def _plan_assignments(self) -> list[Action]:
+        actions: list[Action] = []
+        while self._num_unanswered + len(self._outcomes) < self._look_ahead:
+            chosen = self._choose()
+            if chosen is None:
+                break
+            worker_idx, ticket = chosen
+            worker = self._workers[worker_idx]
+            if not worker.unanswered:
+                worker.show_life(self._now)
+            worker.unanswered.append(ticket)
+            self._num_unanswered += 1
+            actions.append(Assign(worker_idx, ticket))
+        return actions
+
+    def _choose(self) -> tuple[int, int] | None:
+        """Choose the next ticket and its worker, and take note that it is taken; `None` if all have enough."""
+        limit = self._options.tickets_per_worker
+        if self._mode is Mode.STREAM:
+            ticket = lowest_stream_ticket(self._workers, limit)
+            if ticket is None:
+                return None
+            worker_idx = ticket % len(self._workers)
+            self._workers[worker_idx].next_item += 1
+            return worker_idx, ticket
+        ticket = self._next_assigned
+        if self._num_tickets is not None and ticket >= self._num_tickets:
+            return None
+        chosen = least_busy_worker(self._workers, limit, ticket)
+        if chosen is None:
+            return None
+        self._next_assigned += 1
+        return chosen, ticket
+
+    # --- handing over ---
+
+    def _on_prefetch(self, _event: Prefetch) -> list[Action]:
+        return self._plan_assignments()
+
+    def _on_wanted(self, _event: Wanted) -> list[Action]:
+        self._wanted = True
+        return self._plan_assignments()
+
+    def _plan_delivery(self) -> list[Action]:
+        actions: list[Action] = []
+        while self._wanted and not self._over:
+            if self._is_at_end():
+                actions.append(self._finish(End() if self._payload_error is None else Raise(self._payload_error)))
+                break
+            ticket = self._next_delivered
+            outcome = self._outcomes.get(ticket)
+            if outcome is None:
+                break
+            actions += self._hand_over(ticket, outcome)
+        return actions
+
+    def _hand_over(self, ticket: int, outcome: Produced | Failed) -> list[Action]:
+        del self._outcomes[ticket]
+        self._next_delivered += 1
+        actions: list[Action] = []
+        for failure in outcome.skipped if isinstance(outcome, Produced) else (outcome.failure,):
+            actions.append(self._skip_or_raise(ticket, outcome.worker_idx, failure))
+            if self._over:
+                return actions
+        if isinstance(outcome, Produced):
+            self._wanted = False
+            actions.append(Deliver(ticket))
+        return actions
+
+    def _is_at_end(self) -> bool:
+        """Tell whether nothing is left; in stream mode, pass over tickets beyond the end of their worker's stream."""
+        if self._mode is Mode.TASK:
+            return self._num_tickets is not None and self._next_delivered >= self._num_tickets
+        num_workers = len(self._workers)
+        for _ in range(num_workers):
+            item, worker_idx = divmod(self._next_delivered, num_workers)
+            num_items = self._workers[worker_idx].num_items
+            if num_items is None or item < num_items:
+                return False
+            self._next_delivered += 1
+        return True  # W tickets in a row are beyond the ends of all W streams
+
+    def _skip_or_raise(self, ticket: int, worker_idx: int, failure: Failure) -> Action:
+        policy = self._options.on_error
+        if isinstance(policy, Skipping) and not failure.ends_stream and self._num_skipped < policy.budget:
+            self._num_skipped += 1
+            return Skip(ticket, worker_idx, failure)
+        error = failure.raisable(ticket, worker_idx)
+        if isinstance(policy, Skipping) and failure.ends_stream:
+            error.add_note("headrace: not skipped, because a generator is over once it has raised")
+        elif isinstance(policy, Skipping):
+            error.add_note(f"headrace: not skipped, because the budget of {policy.budget} skips is used up")
+        return self._finish(Raise(error))
+
+    def _fail(self, action: Raise) -> list[Action]:
+        """End the run, though not because of a ticket whose turn it is: what was delivered just now stands."""
+        self._fatal = action
+        return []
+
+    def _finish(self, action: Action) -> Action:
+        self._over = True
+        self._outcomes.clear()
+        return action
+
+    # --- answers ---
+
+    def _on_answer(self, event: Produced | Failed) -> list[Action]:
+        worker = self._workers[event.worker_idx]
+        if not worker.unanswered or worker.unanswered[0] != event.ticket:
+            expected = worker.unanswered[0] if worker.unanswered else "none"
+            raise InternalError(f"worker {event.worker_idx} answered ticket {event.ticket}, expected: {expected}")
+        worker.unanswered.popleft()
+        self._num_unanswered -= 1
+        worker.last_failed = isinstance(event, Failed)
+        self._outcomes[event.ticket] = event
+        return self._on_sign_of_life(event)
+
+    def _on_finished(self, event: Finished) -> list[Action]:
+        worker = self._workers[event.worker_idx]
+        num_answered = self._num_answered(worker)
+        if self._mode is Mode.TASK or worker.num_items is not None or event.num_items > num_answered:
+            raise InternalError(
+                f"worker {event.worker_idx} says that its stream ended after {event.num_items} items, "
+                f"but {num_answered} were answered"
+            )
+        if event.num_items < num_answered:
+            return self._fail(Raise(_not_replayed(event, num_answered)))
+        worker.num_items = worker.next_item = event.num_items
+        self._num_unanswered -= len(worker.unanswered)
+        worker.unanswered.clear()
+        if worker.last_failed:
+            return [
+                Warn(
+                    f"the stream of worker {event.worker_idx} ended right after an error that was skipped: if it is "
+                    "built on a generator, what the generator had left is lost"
+                )
+            ]
+        return []
+
+    def _num_answered(self, worker: WorkerState) -> int:
+        return worker.unanswered[0] // len(self._workers) if worker.unanswered else worker.next_item
+
+    def _on_payloads_ended(self, event: PayloadsEnded) -> list[Action]:
+        self._num_tickets, self._payload_error = event.num_tickets, event.error
+        for worker in self._workers:
+            while worker.unanswered and worker.unanswered[-1] >= event.num_tickets:
+                worker.unanswered.pop()
+                self._num_unanswered -= 1
+        return []
+
+    # --- deaths and stalls ---
+
+    def _on_setup_failed(self, event: SetupFailed) -> list[Action]:
+        self.workers_are_lost = True
+        return self._fail(Raise(event.failure.raisable(None, event.worker_idx)))
+
+    def _on_exited(self, event: Exited) -> list[Action]:
+        self._num_deaths += 1
+        where = self._where(event.worker_idx, str(event.place or ""))
+        what = f"worker {event.worker_idx} {event.cause}"
+        return self._restart_or_raise(
+            event.worker_idx, self._options.on_death, self._num_deaths, WorkerDiedError(what, where=where), "on_death"
+        )
+
+    def _on_tick(self, event: Tick) -> list[Action]:
+        self._now = event.now
+        return []
+
+    def _on_sign_of_life(self, event: Ready | Beat | Produced | Failed) -> list[Action]:
+        self._workers[event.worker_idx].show_life(self._now)
+        return []
+
+    def _on_silent(self, _event: Silent) -> list[Action]:
+        worker_idx = self._awaited_worker()
+        if worker_idx is None:
+            return []
+        worker = self._workers[worker_idx]
+        quiet_seconds = self._now - worker.quiet_since
+        options = self._options
+        if 0 < options.stall_seconds <= quiet_seconds:
+            self._num_stalls += 1
+            what = f"worker {worker_idx} has shown no sign of life for {quiet_seconds:.0f} s of waiting for it"
+            error = StalledError(what, where=self._where(worker_idx, ""))
+            return self._restart_or_raise(worker_idx, options.on_stall, self._num_stalls, error, "on_stall")
+        if 0 < options.warn_seconds <= quiet_seconds and not worker.warned:
+            worker.warned = True
+            ticket = worker.unanswered[0]
+            return [Warn(f"waited {quiet_seconds:.0f} s for worker {worker_idx} (ticket {ticket})", worker_idx)]
+        return []
+
+    def _awaited_worker(self) -> int | None:
+        """Return the worker that has the ticket for which the consumer waits, if there is one."""
+        if not self._wanted or self._over:
+            return None
+        for worker_idx, worker in enumerate(self._workers):
+            if worker.unanswered and worker.unanswered[0] == self._next_delivered:
+                return worker_idx
+        return None
+
+    def _restart_or_raise(
+        self,
+        worker_idx: int,
+        policy: Raising | Restarting,
+        count: int,
+        error: WorkerDiedError | StalledError,
+        option: str,
+    ) -> list[Action]:
+        worker = self._workers[worker_idx]
+        stack_of = worker_idx if isinstance(error, StalledError) else None
+        is_lost = not self._replayable and worker.next_item > 0 and worker.num_items is None
+        if isinstance(policy, Raising):
+            error.fix = f"{option}=Restarting() starts it anew and does its tickets again"
+        elif is_lost:
+            error.fix = "its stream cannot be replayed, so it was not started anew"
+        elif count > policy.budget:
+            error.fix = f"it was number {count} of this run and {option} allows {policy.budget}"
+        else:
+            worker.show_life(self._now)
+            worker.last_failed = False
+            first_item = 0 if self._mode is Mode.TASK else self._num_answered(worker)
+            again: list[Action] = [Assign(worker_idx, ticket) for ticket in worker.unanswered]
+            return [Warn(f"{error.what}; it is started anew", stack_of), Restart(worker_idx, first_item), *again]
+        self.workers_are_lost = True
+        return self._fail(Raise(error, stack_of))
+
+    def _where(self, worker_idx: int, place: str) -> str:
+        worker = self._workers[worker_idx]
+        ticket = f"ticket {worker.unanswered[0]}" if worker.unanswered else "between tickets"
+        return f"{place}, {ticket}" if place else ticket
+
+
+def _not_replayed(event: Finished, num_answered: int) -> TransformError:
+    return TransformError(
+        f"the stream of worker {event.worker_idx} had given {num_answered} items before the worker was started anew, "
+        f"and only {event.num_items} after it",
+        fix="make a stream that gives the same items each time, or say replayable=False",
+    )
+
+
+_HANDLERS: dict[type, Callable[[Supervisor, Any], list[Action]]] = {
+    Produced: Supervisor._on_answer,
+    Failed: Supervisor._on_answer,
+    Wanted: Supervisor._on_wanted,
+    Prefetch: Supervisor._on_prefetch,
+    Tick: Supervisor._on_tick,
+    Silent: Supervisor._on_silent,
+    Ready: Supervisor._on_sign_of_life,
+    Beat: Supervisor._on_sign_of_life,
+    Finished: Supervisor._on_finished,
+    Exited: Supervisor._on_exited,
+    SetupFailed: Supervisor._on_setup_failed,
+    PayloadsEnded: Supervisor._on_payloads_ended,
+}

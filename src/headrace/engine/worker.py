@@ -1,0 +1,136 @@
+"""What a worker does with its tickets, whatever carries them to it: shared by all executors.
+
+Invariant: an `Exception` of user code never leaves this file, it becomes a `Failure`; what is not an `Exception`
+(`SystemExit`, `KeyboardInterrupt`) always leaves it, and means the end of the worker.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import GeneratorType
+from typing import Any
+
+from .failure import Failure
+from .job import Job, Mode
+from .worker_info import WorkerInfo, WorkerScope
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A ticket is done: its value, the seconds of user code, and what `skip_item` was told meanwhile."""
+
+    value: Any
+    seconds: float
+    skipped: tuple[Failure, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The worker's iterator has ended after this many items."""
+
+    num_items: int
+
+
+Outcome = Made | Failure | Ended
+
+
+class Worker:
+    """The user's functions in one worker. Its methods are called within `worker_scope(worker.scope)`.
+
+    Args:
+        job: What to run.
+        info: Who this worker is.
+    """
+
+    def __init__(self, job: Job, info: WorkerInfo) -> None:
+        self.scope = WorkerScope(info)
+        self._job = job
+        self._function: Any = None
+        self._mode = Mode.TASK
+        self._payload: Any = None
+        self._first_item = 0
+        self._stream: Iterator[Any] | None = None
+        self._num_items = 0
+        self._ended = False
+
+    def set_up(self) -> Failure | None:
+        """Call `worker_init` and `setup`; return what went wrong."""
+        info = self.scope.info
+        try:
+            if self._job.worker_init is not None:
+                self._job.worker_init(info)
+            self._function = self._job.setup(info)
+        except Exception as error:  # noqa: BLE001 - the boundary of user code: it goes on as a Failure
+            return Failure.of(error, place=self.scope.place)
+        return None
+
+    def begin_run(self, mode: Mode, payload: Any = None, first_item: int = 0) -> None:
+        """Drop what an earlier run left, and get ready for a new one; a stream is opened at its first ticket.
+
+        Args:
+            mode: Tasks or streams.
+            payload: Of the run, for streams.
+            first_item: Streams: how many items to pass over, because they were delivered before a restart.
+        """
+        self.end_run()
+        self._mode, self._payload, self._first_item = mode, payload, first_item
+
+    def end_run(self) -> None:
+        """Close the iterator of a stream, if there is one; what its cleaning up raises is of no use to anybody."""
+        stream, self._stream = self._stream, None
+        self._payload, self._num_items, self._ended = None, 0, False
+        if isinstance(stream, GeneratorType):
+            try:
+                stream.close()
+            except Exception:  # noqa: BLE001 - the boundary of user code: this run is over
+                return
+
+    def perform(self, payload: Any) -> Outcome | None:
+        """Do the next ticket of the run.
+
+        Returns:
+            What came of it; `None` for a ticket beyond the end of a stream whose end was already told.
+        """
+        self.scope.place = None
+        self.scope.skipped.clear()
+        start = time.perf_counter()
+        if self._mode is Mode.TASK:
+            try:
+                value = self._function(payload)
+            except Exception as error:  # noqa: BLE001 - the boundary of user code: it goes on as a Failure
+                return Failure.of(error, place=self.scope.place)
+        else:
+            if self._ended:
+                return None
+            outcome = self._next_item()
+            if isinstance(outcome, Failure | Ended):
+                return outcome
+            value = outcome[0]
+        seconds = time.perf_counter() - start
+        skipped = tuple(Failure.of(error, place=place, num_own_frames=0) for error, place in self.scope.skipped)
+        return Made(value, seconds, skipped)
+
+    def _next_item(self) -> tuple[Any] | Failure | Ended:
+        if self._stream is None:
+            try:
+                self._stream = iter(self._function(self._payload))
+            except Exception as error:  # noqa: BLE001 - the boundary of user code: it goes on as a Failure
+                self._ended = True
+                return Failure.of(error, place=self.scope.place, ends_stream=True)
+        while True:
+            try:
+                value = next(self._stream)
+            except StopIteration:
+                self._ended = True
+                return Ended(self._num_items)
+            except Exception as error:  # noqa: BLE001 - the boundary of user code: it goes on as a Failure
+                self._ended = isinstance(self._stream, GeneratorType)
+                answer: tuple[Any] | Failure = Failure.of(error, place=self.scope.place, ends_stream=self._ended)
+            else:
+                answer = (value,)
+            self._num_items += 1
+            if self._num_items > self._first_item or self._ended:
+                return answer
+            self.scope.skipped.clear()  # passed over: it was told before the restart

@@ -1,0 +1,273 @@
+"""The trainer's side of one life of a worker process: its socket, its arena, its status page, its stack.
+
+Invariants: nothing here blocks, but `read_stack` for a fraction of a second; a restarted worker gets a new life with a
+new arena, because children of the old one may still write to the old; a slot is told to be free once, after the last
+view of it is gone or when its result was discarded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .channel import Channel, close_all
+from .codec import decode
+from .events import Result
+from .lease import ArenaReader
+from .memory import create_memfd
+from .messages import Begin, Done, Free, Submit, ToTrainer, ToWorker, decode_for_trainer, encode_packet
+from .proc_tree import kill_tree, state_of
+from .status_page import StatusPage, create_status_page
+from .worker_info import Place
+
+# Messages are held back to go together, because each wakes the worker, and that costs 50 us and more: as long as it has
+# as many tickets as are held back, and until this time has passed. `flush` sends at once.
+_MAX_HOLD_SECONDS = 0.0005
+# Free slots are told of together with other messages, and alone only when there are so many.
+_MIN_FREED = 16
+# How long a worker may take to write its stack, and how long a silence ends it.
+_STACK_SECONDS = 0.5
+_STACK_SILENCE_SECONDS = 0.03
+
+
+class WorkerLife:
+    """One life of one worker.
+
+    Args:
+        life: Its number.
+        worker_idx: Whose life it is.
+        max_leases: With more leases than this, results of less than `copy_bytes` are copied instead of leased, so
+            that a consumer that keeps many small results does not run out of slots.
+        copy_bytes: See `max_leases`.
+        start: Called with the descriptors of the worker's side, but for the last one of `Links`: it copies them.
+    """
+
+    def __init__(
+        self,
+        life: int,
+        worker_idx: int,
+        *,
+        max_leases: int,
+        copy_bytes: int,
+        start: Callable[[int, int, int, int], None],
+    ) -> None:
+        self.life = life
+        self.worker_idx = worker_idx
+        self.max_leases = max_leases
+        self.copy_bytes = copy_bytes
+        self.pid: int | None = None
+        self.has_exited = False
+        self.is_starved = False
+        self.is_open = True  # its socket
+        self.num_under_way = 0  # tickets sent and not answered, as far as is known
+        self._pidfd: int | None = None
+        self._outbox: list[ToWorker] = []
+        self._packet: bytes | None = None  # did not fit into the socket yet
+        self._discarded: list[int] = []
+        self._held_since = 0.0
+        self._stack_fd = -1
+        fds: list[int] = []
+        try:
+            fds += (create_memfd("headrace-arena"), create_status_page())
+            self._stack_fd, stack_of_worker = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+            fds.append(stack_of_worker)
+            self.channel, theirs = Channel.pair()
+            self.reader = ArenaReader(fds[0])
+            self._status = StatusPage(fds[1])
+            with theirs:
+                start(theirs.fileno(), *fds)  # in the order of Links
+        except BaseException:
+            self.disown()
+            raise
+        finally:
+            close_all(fds)
+        self._num_places = 0
+
+    # --- messages ---
+
+    def put(self, message: ToWorker) -> None:
+        """Send a message, now or soon: at the latest with `flush`."""
+        now = time.monotonic()
+        if isinstance(message, Begin):
+            self.num_under_way = 0
+        if not self._outbox:
+            self._held_since = now
+        self._outbox.append(message)
+        if len(self._outbox) > self.num_under_way or now - self._held_since > _MAX_HOLD_SECONDS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Send all messages that gathered, as far as the socket takes them, and tell of slots that became free."""
+        if not self.is_open:
+            return
+        freed = self._discarded + self.reader.drain()
+        self._discarded = []
+        if freed and (self.is_starved or self._outbox or len(freed) >= _MIN_FREED):
+            self._outbox.insert(0, Free(freed))
+            self.is_starved = False
+        else:
+            self._discarded = freed
+        if self._packet is not None and self._try_send(self._packet):
+            self._packet = None
+        if self._packet is None and self._outbox:
+            self.num_under_way += sum(isinstance(message, Submit) for message in self._outbox)
+            packet = encode_packet(self._outbox)
+            self._outbox = []
+            if not self._try_send(packet):
+                self._packet = packet
+
+    @property
+    def has_backlog(self) -> bool:
+        """Whether the socket was too full for the last flush."""
+        return self._packet is not None
+
+    def receive(self) -> Sequence[ToTrainer] | None:
+        """Return what the worker has sent; nothing if it has closed its end, None if there is nothing yet."""
+        received = self.channel.receive(block=False)
+        if received is None:
+            return None
+        packet, _ = received
+        messages = decode_for_trainer(packet) if packet else ()
+        self.num_under_way = max(0, self.num_under_way - len(messages))
+        return messages
+
+    def result_of(self, done: Done) -> Result:
+        """Return the value of a finished ticket, still encoded."""
+        return _InlineResult(done) if done.slot_idx < 0 else _SlotResult(self, done)
+
+    def discard(self, done: Done) -> None:
+        """Free the slot of a result that nobody wants."""
+        if done.slot_idx >= 0:
+            self._discarded.append(done.slot_idx)
+
+    # --- the process ---
+
+    def set_process(self, pid: int, pidfd: int | None) -> None:
+        """Note that the process runs; the descriptor is this object's from now on."""
+        self.pid, self._pidfd = pid, pidfd
+
+    @property
+    def has_got_on(self) -> bool:
+        """Whether it noted a new place since the last call."""
+        seen, self._num_places = self._num_places, self._status.counter
+        return self._num_places != seen
+
+    @property
+    def place(self) -> Place | None:
+        """The last place that it noted."""
+        return self._status.read_place()
+
+    def kill(self) -> None:
+        """End the process and its descendants, if it lives: where there is no warden that would."""
+        if self._pidfd is None or self.pid is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._pidfd, 0)  # raises if the pid is no longer its own
+            kill_tree(self.pid)
+
+    def read_stack(self) -> str | None:
+        """Ask for the Python stack of all threads of the worker, and say what else is known of what it does."""
+        if self._pidfd is None or self.pid is None or self.has_exited:
+            return None
+        self.take_stack()  # of an earlier answer that came too late
+        try:
+            signal.pidfd_send_signal(self._pidfd, signal.SIGUSR1)
+        except ProcessLookupError:
+            return None
+        stack, wait = "", _STACK_SECONDS
+        poll = select.poll()
+        poll.register(self._stack_fd, select.POLLIN)
+        while poll.poll(1000 * wait) and (more := self.take_stack()):
+            stack, wait = stack + more, _STACK_SILENCE_SECONDS
+        notes = [f"process {self.pid}, state {state_of(self.pid)}"]
+        if self._status.is_starved:
+            notes.append("it waits for a free slot: all its shared memory is held by results that are kept elsewhere")
+        return "\n".join([*notes, stack.rstrip()]).rstrip()
+
+    def take_stack(self) -> str:
+        """Return what its fault handler has written since the last call."""
+        data = b""
+        with contextlib.suppress(BlockingIOError):
+            while piece := os.read(self._stack_fd, 1 << 16):
+                data += piece
+        return data.decode(errors="replace")
+
+    def close_channel(self) -> None:
+        """Hang up: an idle worker ends. What was sent and not received is lost."""
+        if self.is_open:
+            self.is_open = False
+            self.channel.shut_down()
+            self.channel.close()
+
+    def close(self) -> None:
+        """Close all descriptors. Results that were reported stay valid: each keeps the arena for itself."""
+        self.close_channel()
+        self.disown()
+
+    def disown(self) -> None:
+        """Close all descriptors without a word, in a process that was forked off the trainer too."""
+        self.is_open = False
+        if hasattr(self, "channel"):
+            self.channel.close()
+        if self._stack_fd >= 0:
+            os.close(self._stack_fd)
+            self._stack_fd = -1
+        if self._pidfd is not None:
+            os.close(self._pidfd)
+            self._pidfd = None
+
+    def _try_send(self, packet: bytes) -> bool:
+        try:
+            return self.channel.send(packet)
+        except OSError:  # the worker is gone: its exit is told elsewhere, and its tickets with it
+            return True
+
+
+@dataclass(slots=True, eq=False)
+class _SlotResult(Result):
+    """A value in a slot."""
+
+    _life: WorkerLife | None
+    _done: Done
+
+    def take(self) -> Any:
+        """Decode the value: its arrays are views of the slot, and hold it."""
+        life, done = self._life, self._done
+        assert life is not None, "a result is taken once"
+        self._life = None
+        reader = life.reader
+        buffer = reader.lease(done.slot_idx, done.offset, done.num_bytes)
+        if reader.num_leased > life.max_leases and done.num_bytes < life.copy_bytes:
+            buffer = buffer.copy()
+        return decode(done.header, buffer)
+
+    def discard(self) -> None:
+        """Free the slot."""
+        life, self._life = self._life, None
+        if life is not None:
+            life.discard(self._done)
+
+
+@dataclass(slots=True, eq=False)
+class _InlineResult(Result):
+    """A small value that came within its message, after its header."""
+
+    _done: Done
+
+    def take(self) -> Any:
+        """Decode the value; its arrays have memory of their own."""
+        done = self._done
+        buffer = np.empty(done.num_bytes, np.uint8)
+        buffer[:] = np.frombuffer(done.header, np.uint8, done.num_bytes, done.offset)
+        return decode(done.header[: done.offset], buffer)
+
+    def discard(self) -> None:
+        """Nothing is held."""

@@ -1,0 +1,313 @@
+"""The life of a worker process: take tickets from a socket, perform them, put the results into the arena.
+
+Invariants: it performs one ticket after another, in the order in which they came; a result is told of only after it
+lies in the arena; it never outlives the trainer or the warden, whatever it is doing (see `guard.py`); and it ends when
+its socket does. What user code raises becomes a message (`worker.py`), except what means the end of the process.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import faulthandler
+import os
+import signal
+import sys
+import threading
+import time
+import types
+from collections import deque
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from headrace.errors import InternalError
+
+from .arena import ArenaWriter
+from .arena_slot import SlotWriter
+from .channel import Channel, read_memfd
+from .codec import encode
+from .failure import Failure
+from .in_place import open_slot
+from .job import Job, Mode
+from .messages import (
+    Begin,
+    Cancel,
+    Done,
+    Free,
+    IsReady,
+    Message,
+    NotDone,
+    NotSetUp,
+    Starved,
+    StreamEnded,
+    Submit,
+    ToWorker,
+    decode_for_worker,
+    encode_packet,
+)
+from .ship import unship
+from .status_page import StatusPage
+from .worker import Ended, Made, Worker
+from .worker_info import set_process_scope
+
+# Results up to so many bytes travel inside their message: cheaper than a lease, and nobody can hoard a slot with them.
+MAX_INLINE_BYTES = 4 << 10
+# How often to look, between tickets, whether the trainer has sent something: a look costs 1 us.
+_LOOK_SECONDS = 0.0005
+
+
+# The user's functions live as long as the process: what they own (a pool of processes, say) is ended by its own exit
+# handlers, and not by being dropped while those run.
+_kept: list[Worker] = []
+
+
+class Links(NamedTuple):
+    """The descriptors that connect one worker with its trainer, in the order in which they are sent."""
+
+    control: int
+    arena: int
+    status: int
+    stack: int
+    brief: int
+
+
+class Brief(msgspec.Struct, frozen=True):
+    """What all workers of an executor are told, through a memfd.
+
+    Attributes:
+        num_workers: How many there are.
+        argv: `sys.argv` of the trainer.
+        cwd: Where the trainer was when it started the workers.
+        slot_bytes: See `ArenaWriter`, as the next two.
+        num_slots: How many slots.
+        max_bytes: Limit of the arena.
+        job: A parcel with the `Job`; empty if the worker is forked from a process that has it.
+    """
+
+    num_workers: int
+    argv: list[str]
+    cwd: str
+    slot_bytes: int
+    num_slots: int
+    max_bytes: int
+    job: bytes
+
+
+class _TrainerGone(SystemExit):
+    """The trainer has closed the socket: an end in silence, from wherever the worker is."""
+
+
+def run_worker(worker_idx: int, links: Links, inherited_job: Job | None = None) -> None:
+    """Be a worker until the trainer closes the socket.
+
+    Args:
+        worker_idx: Which worker.
+        links: Its descriptors.
+        inherited_job: The job, if this process was forked from one that has it.
+
+    Raises:
+        SystemExit: User code asked for it.
+    """
+    faulthandler.enable(links.stack)
+    faulthandler.register(signal.SIGUSR1, links.stack, all_threads=True)
+    brief = msgspec.msgpack.decode(read_memfd(links.brief), type=Brief)
+    os.close(links.brief)
+    if inherited_job is None:
+        sys.modules["__main__"] = types.ModuleType("__main__")
+        sys.argv[:] = brief.argv
+        os.chdir(brief.cwd)
+    elif "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)
+    loop = _Loop(links, brief)
+    try:
+        worker = loop.set_up(worker_idx, brief, inherited_job)
+        if worker is not None:
+            loop.run(worker)
+    except _TrainerGone:
+        pass
+    finally:
+        loop.close()
+    if inherited_job is None:
+        _leave()
+
+
+def _leave() -> None:
+    """End this process as `multiprocessing` ends its own: exit handlers run, modules are not torn down.
+
+    Tearing them down takes longer than all the rest, and what user code left running would complain about it.
+    """
+    threading._shutdown()  # type: ignore[attr-defined] # joins threads, and ends pools of concurrent.futures
+    atexit._run_exitfuncs()
+    for file in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, AttributeError, ValueError):  # closed, or None
+            file.flush()
+    os._exit(0)
+
+
+class _Loop:
+    """The loop of one worker and what it has at hand."""
+
+    def __init__(self, links: Links, brief: Brief) -> None:
+        self._pid = os.getpid()
+        self._channel = Channel.of_fd(links.control)
+        self._status = StatusPage(links.status)
+        os.close(links.status)
+        self._arena = ArenaWriter(
+            links.arena,
+            slot_bytes=brief.slot_bytes,
+            num_slots=brief.num_slots,
+            max_bytes=brief.max_bytes,
+            wait_for_release=self._wait_for_release,
+        )
+        self._arena_fd = links.arena
+        self._tickets: deque[Submit] = deque()
+        self._run_id = -1
+        self._next_begin: Begin | None = None
+        self._run_failure: Failure | None = None  # the payload of the run cannot be unpickled
+        self._is_over = False  # the current run was cancelled, and its streams are still open
+        self._slot: SlotWriter | None = None
+        self._looked_at = 0.0
+
+    def set_up(self, worker_idx: int, brief: Brief, job: Job | None) -> Worker | None:
+        """Make the user's functions; return None, after telling, if that is not possible."""
+        try:
+            job = unship(brief.job) if job is None else job
+        except Exception as error:  # noqa: BLE001 - importing runs user code: it goes on as a Failure
+            self._send(NotSetUp(Failure.of(error).to_bytes()))
+            return None
+        assert isinstance(job, Job)
+        worker = Worker(job, job.info_of(worker_idx, brief.num_workers, "process"))
+        _kept.append(worker)
+        worker.scope.on_place = self._status.write_place
+        set_process_scope(worker.scope)
+        failure = worker.set_up()
+        self._send(IsReady() if failure is None else NotSetUp(failure.to_bytes()))
+        return worker if failure is None else None
+
+    def run(self, worker: Worker) -> None:
+        """Perform tickets for ever; `_TrainerGone` ends it."""
+        while True:
+            if not self._tickets:
+                self._receive(block=True)
+            elif time.perf_counter() - self._looked_at > _LOOK_SECONDS:
+                self._receive(block=False)
+            self._change_run(worker)
+            if self._tickets:
+                self._perform(worker, self._tickets.popleft())
+
+    def close(self) -> None:
+        """Let the trainer see the end."""
+        if os.getpid() == self._pid:
+            self._channel.shut_down()
+            self._channel.close()
+
+    def _perform(self, worker: Worker, ticket: Submit) -> None:
+        if self._slot is None:
+            self._slot = self._arena.acquire(block=True)
+            if self._slot is None:
+                raise InternalError("waiting for a slot ended without one")
+            if self._is_over or self._next_begin is not None:  # the run ended meanwhile
+                return
+        slot = self._slot
+        if self._run_failure is not None:
+            self._send(NotDone(ticket.run_id, ticket.ticket, self._run_failure.to_bytes()))
+            return
+        try:
+            payload = unship(ticket.payload) if ticket.payload else None
+        except Exception as error:  # noqa: BLE001 - unpickling runs user code: it goes on as a Failure
+            self._send(NotDone(ticket.run_id, ticket.ticket, Failure.of(error).to_bytes()))
+            return
+        open_slot(slot)
+        outcome = worker.perform(payload)
+        open_slot(None)
+        if isinstance(outcome, Made):
+            self._send(self._pack(worker, ticket, outcome, slot))
+        elif isinstance(outcome, Failure):
+            self._send(NotDone(ticket.run_id, ticket.ticket, outcome.to_bytes()))
+        elif isinstance(outcome, Ended):
+            self._send(StreamEnded(ticket.run_id, outcome.num_items))
+        if self._slot is not None and self._slot.used:  # something was written to it that nobody will read
+            self._give_slot_back()
+
+    def _pack(self, worker: Worker, ticket: Submit, made: Made, slot: SlotWriter) -> Message:
+        start = time.perf_counter()
+        try:
+            header = encode(made.value, slot)
+        except Exception as error:  # noqa: BLE001 - pickling runs user code: it goes on as a Failure
+            failure = Failure.of(error, place=worker.scope.place)
+            return NotDone(ticket.run_id, ticket.ticket, failure.to_bytes())
+        skipped = [failure.to_bytes() for failure in made.skipped]
+        num_bytes, slot_idx, offset = slot.used, slot.slot_idx, slot.offset
+        if num_bytes <= MAX_INLINE_BYTES:
+            header, slot_idx, offset = header + os.pread(self._arena_fd, num_bytes, offset), -1, len(header)
+        else:
+            self._slot = None  # the trainer's, until it says `Free`
+        seconds = time.perf_counter() - start
+        return Done(ticket.run_id, ticket.ticket, header, slot_idx, offset, num_bytes, made.seconds, seconds, skipped)
+
+    def _send(self, message: Message) -> None:
+        """Send one message at once: what was done before a worker's death is then known to be done."""
+        if os.getpid() != self._pid:  # user code forked, and came back in the child: one worker is enough
+            os._exit(0)
+        try:
+            self._channel.send(encode_packet((message,)))
+        except (BrokenPipeError, ConnectionResetError):
+            raise _TrainerGone from None
+
+    def _receive(self, *, block: bool) -> None:
+        """Take in what the trainer has sent."""
+        self._looked_at = time.perf_counter()
+        while (received := self._channel.receive(block=block)) is not None:
+            packet, _ = received
+            if not packet:
+                raise _TrainerGone
+            self._take_in(decode_for_worker(packet))
+            block = False
+
+    def _take_in(self, messages: Sequence[ToWorker]) -> None:
+        for message in messages:
+            if isinstance(message, Submit):
+                self._tickets.append(message)
+            elif isinstance(message, Free):
+                for slot_idx in message.slots:
+                    self._arena.release(slot_idx)
+            elif isinstance(message, Begin):
+                self._next_begin = message
+                self._tickets.clear()
+            elif isinstance(message, Cancel):
+                self._is_over = True
+                self._tickets.clear()
+
+    def _change_run(self, worker: Worker) -> None:
+        """Act on the end of a run, and on the beginning of one, now that no user code is running."""
+        if self._is_over:
+            self._is_over = False
+            worker.end_run()
+        begin, self._next_begin = self._next_begin, None
+        if begin is not None:
+            mode = Mode.STREAM if begin.is_stream else Mode.TASK
+            payload, self._run_failure = None, None
+            try:
+                payload = unship(begin.payload) if begin.payload else None
+            except Exception as error:  # noqa: BLE001 - unpickling runs user code: told with the first ticket
+                self._run_failure = Failure.of(error, ends_stream=True)
+            worker.begin_run(mode, payload, begin.first_item)
+
+    def _wait_for_release(self) -> bool:
+        """Wait until the trainer has freed a slot: called by the arena, perhaps from within user code."""
+        num_free = self._arena.num_free
+        self._status.set_starved(True)
+        self._send(Starved())
+        try:
+            while self._arena.num_free <= num_free:
+                self._receive(block=True)
+        finally:
+            self._status.set_starved(False)
+        return True
+
+    def _give_slot_back(self) -> None:
+        assert self._slot is not None
+        slot_idx, self._slot = self._slot.slot_idx, None
+        self._arena.release(slot_idx)

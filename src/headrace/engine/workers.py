@@ -1,0 +1,123 @@
+"""The life of an engine's workers: started when first needed, ended whatever happens, started anew after an interrupt.
+
+Invariants: at most one run is current; `executor` is used by the current run and by this file only, in one thread,
+and never in a process forked from the one that made it. If a call into the executor is interrupted or fails, the
+workers are ended, because nobody can tell what the executor had done by then.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import weakref
+from typing import Any
+
+from headrace.errors import HeadraceError
+
+from .executors import Executor
+from .job import Job, Mode
+
+_open_workers: weakref.WeakSet[Workers] = weakref.WeakSet()
+
+
+class Workers:
+    """Owns an executor.
+
+    Args:
+        job: What the workers do.
+        num_workers: At least 1.
+        executor: Not started yet, and used by nobody else.
+    """
+
+    def __init__(self, job: Job, num_workers: int, executor: Executor) -> None:
+        self.executor = executor
+        self.num_workers = num_workers
+        self._job = job
+        self._pid = os.getpid()
+        self._current: int | None = None
+        self._last_run_id = 0
+        self._is_started = False
+        self._is_stopping = False
+        self._is_closed = False
+        _open_workers.add(self)
+
+    def start(self) -> None:
+        """Start the workers, if they do not run.
+
+        Raises:
+            HeadraceError: After `close`, and in a forked process.
+        """
+        if self._is_closed:
+            raise HeadraceError("this engine is closed", fix="make a new one")
+        if os.getpid() != self._pid:
+            raise HeadraceError("this engine belongs to the process that forked this one", fix="make a new one")
+        if self._is_stopping:
+            self.stop()
+        if self._is_started:
+            return
+        self._is_started = True  # before the call: what it leaves half done is ended by `stop`
+        try:
+            self.executor.start(self._job, self.num_workers)
+        except BaseException:
+            self.stop()
+            raise
+
+    def begin_run(self, mode: Mode, payload: Any) -> int:
+        """Make a new run the current one, whatever was before; return its number."""
+        self.start()
+        self._last_run_id += 1
+        self._current = self._last_run_id  # before the call: the run before is not to touch the executor any more
+        try:
+            self.executor.begin_run(self._current, mode, payload)
+        except BaseException:
+            self.stop()
+            raise
+        return self._current
+
+    def is_current(self, run_id: int) -> bool:
+        """Tell whether a run may still use the executor."""
+        return run_id == self._current
+
+    def end_run(self, run_id: int) -> None:
+        """Cancel a run, unless another one has begun meanwhile, or this is a forked process."""
+        if not self.is_current(run_id) or os.getpid() != self._pid:
+            return
+        self._current = None
+        try:
+            self.executor.cancel(run_id)
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """End the workers; the next run starts them anew."""
+        self._current = None
+        if not self._is_started or os.getpid() != self._pid:
+            return
+        self._is_stopping = True  # until the call is over: if it is interrupted, the next one makes up for it
+        self.executor.close()
+        self._is_started = self._is_stopping = False
+
+    def stop_later(self) -> None:
+        """Have the next run start the workers anew; does not use the executor, so it may be called from anywhere."""
+        self._is_stopping = True
+
+    def close(self) -> None:
+        """End the workers for good."""
+        self._is_closed = True
+        self.stop()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._is_closed
+
+    def __del__(self) -> None:
+        if getattr(self, "_is_started", False):
+            self.close()
+
+
+@atexit.register
+def _close_all() -> None:
+    for workers in list(_open_workers):
+        workers.close()

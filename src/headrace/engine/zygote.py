@@ -1,0 +1,281 @@
+"""The zygote: starts workers quickly, and as their warden sees to it that none is left when the trainer is gone.
+
+It is executed anew (never forked off the trainer, unless the trainer asks for that), imports what every worker needs,
+and forks. It has one thread, so forking is safe; that needs `OMP_NUM_THREADS=1` and its like in its environment,
+because `import numpy` would start threads. It does not import torch.
+
+Invariants:
+
+* it has a session of its own, so no signal of a terminal reaches it, and it inherits all orphans below it;
+* it ends when the trainer's pidfd or the end of its socket says so, and not before its last descendant has ended: a
+  pidfd alone misses a trainer that executes another program, an end of file alone one whose forked child keeps the
+  descriptor;
+* a dead worker's process group, and those of its descendants that moved to another session, end with it.
+
+`PR_SET_PDEATHSIG` is not used: it fires when the *thread* that started a process ends, and it would end a worker before
+its guard could end the worker's children.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import select
+import signal
+import socket
+import time
+from collections.abc import Sequence
+
+from headrace.errors import ConfigError
+
+from .channel import Channel, close_all
+from .guard import start_guard
+from .job import Job
+from .messages import (
+    Finish,
+    HasExited,
+    Kill,
+    Message,
+    NotSpawned,
+    Spawn,
+    Spawned,
+    decode_for_warden,
+    encode_packet,
+)
+from .proc_tree import become_subreaper, children_of, descendants_of, kill_group, kill_quietly, kill_tree, name_process
+from .worker_main import Links, run_worker
+
+# In the environment of a worker and of all it starts: how its orphans are told from those of others.
+LIFE_VARIABLE = "HEADRACE_WORKER_LIFE"
+# How long to wait for processes that do not end on SIGKILL (in a system call that cannot be interrupted).
+_MAX_KILL_SECONDS = 5.0
+
+
+def be_zygote(control: int, trainer_pidfd: int, inherited_job: Job | None = None) -> None:
+    """Serve until the trainer is gone or wants no more. Returns in the workers too, at the end of each.
+
+    Args:
+        control: Descriptor of our end of the socket.
+        trainer_pidfd: The trainer's pidfd, opened by itself.
+        inherited_job: The job, if this process was forked off the trainer and so has it.
+    """
+    # SIGUSR1 asks a worker for its stack: one that does not listen yet must not die of it.
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
+        signal.signal(number, signal.SIG_IGN)
+    become_subreaper()
+    name_process("hr-zygote")
+    gc.collect()
+    gc.freeze()  # what is here now is never collected, so workers do not copy its pages
+    zygote = _Zygote(Channel.of_fd(control), trainer_pidfd)
+    start = zygote.serve()
+    if start is not None:
+        _be_worker(*start, inherited_job)
+
+
+def _be_worker(spawn: Spawn, links: Links, pidfds: Sequence[int], inherited_job: Job | None) -> None:
+    """Be the worker that was asked for, in this process or in a fresh interpreter."""
+    os.environ[LIFE_VARIABLE] = life_of(os.getppid(), spawn.life)
+    if not spawn.executable:
+        be_worker(spawn.worker_idx, links, pidfds, inherited_job)
+        return
+    os.environ.update(spawn.environment)
+    for fd in (*links, *pidfds):
+        os.set_inheritable(fd, True)
+    numbers = ",".join(map(str, (spawn.worker_idx, *links, *pidfds)))
+    os.execv(spawn.executable[0], [*spawn.executable, numbers])  # noqa: S606 - no shell is wanted
+
+
+def main_of_worker(numbers: str) -> None:
+    """Be a worker in a fresh interpreter, which was executed by a fork of the zygote."""
+    worker_idx, *fds = map(int, numbers.split(","))
+    for fd in fds:
+        os.set_inheritable(fd, False)
+    links = Links(*fds[: len(Links._fields)])
+    be_worker(worker_idx, links, fds[len(links) :], None)
+
+
+def be_worker(worker_idx: int, links: Links, pidfds: Sequence[int], inherited_job: Job | None) -> None:
+    """Be a worker, under guard."""
+    name_process(f"hr-worker-{worker_idx}")
+    start_guard(pidfds)
+    run_worker(worker_idx, links, inherited_job)
+
+
+def life_of(zygote_pid: int, life: int) -> str:
+    """Return the value of `LIFE_VARIABLE` in one worker: no other process on this machine has it."""
+    return f"{zygote_pid}.{life}"
+
+
+class _Zygote:
+    """The state of the zygote: its workers, and when the ones that must end are ended."""
+
+    def __init__(self, channel: Channel, trainer_pidfd: int) -> None:
+        self._channel = channel
+        self._trainer_pidfd = trainer_pidfd
+        self._own_pidfd = os.pidfd_open(os.getpid())
+        self._life_of_pid: dict[int, int] = {}
+        self._deadlines: dict[int, float] = {}  # by pid
+        self._is_finishing = False
+        # A signal of an ended child wakes the poll: the handler does nothing, the byte in the socket does.
+        self._wake, self._waker = socket.socketpair()
+        self._wake.setblocking(False)
+        self._waker.setblocking(False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(self._waker.fileno(), warn_on_full_buffer=False)
+        self._poll = select.poll()
+        for fd in (channel.fileno(), trainer_pidfd, self._wake.fileno()):
+            self._poll.register(fd, select.POLLIN)
+
+    def serve(self) -> tuple[Spawn, Links, tuple[int, int]] | None:
+        """Do what the trainer asks; return in a new worker with what it has to be, and in the zygote at the end."""
+        while True:
+            ready = {fd for fd, _ in self._poll.poll(self._milliseconds_left())}
+            if self._trainer_pidfd in ready:
+                break
+            self._reap()
+            if self._channel.fileno() in ready:
+                received = self._receive()
+                if received is None:
+                    break
+                start = self._obey(*received)
+                if start is not None:
+                    return start
+            self._kill_overdue()
+            if self._is_finishing and not self._life_of_pid:
+                break
+        self._kill_all()
+        return None
+
+    def _receive(self) -> tuple[Sequence[Message], list[int]] | None:
+        """Return what the trainer sent; None at the end of the socket."""
+        try:
+            received = self._channel.receive(block=False)
+        except ConfigError as error:  # descriptors were lost, with the one packet that carried any
+            self._reply(NotSpawned(-1, error.what))
+            return (), []
+        if received is None:
+            return (), []
+        packet, fds = received
+        return (decode_for_warden(packet), fds) if packet else None
+
+    def _obey(self, messages: Sequence[Message], fds: list[int]) -> tuple[Spawn, Links, tuple[int, int]] | None:
+        for message in messages:
+            if isinstance(message, Spawn):  # alone in its packet, because of the descriptors
+                return self._spawn(message, Links(*fds))
+            if isinstance(message, Kill):
+                for pid, life in self._life_of_pid.items():
+                    if life == message.life:
+                        self._set_deadline(pid, message.grace_seconds)
+            elif isinstance(message, Finish):
+                self._is_finishing = True
+                for pid in self._life_of_pid:
+                    self._set_deadline(pid, message.grace_seconds)
+        return None
+
+    def _spawn(self, spawn: Spawn, links: Links) -> tuple[Spawn, Links, tuple[int, int]] | None:
+        try:
+            pid = os.fork()
+        except OSError as error:
+            close_all(links)
+            self._reply(NotSpawned(spawn.life, f"fork failed: {error.strerror}"))
+            return None
+        if pid == 0:
+            self._become_child()
+            return spawn, links, (self._trainer_pidfd, self._own_pidfd)
+        close_all(links)
+        self._life_of_pid[pid] = spawn.life
+        try:
+            pidfd = os.pidfd_open(pid)
+        except OSError:  # the limit on open files: the worker is of no use without a pidfd, so it ends
+            kill_quietly(pid)
+            return None
+        self._reply(Spawned(spawn.life, pid), [pidfd])
+        os.close(pidfd)
+        return None
+
+    def _become_child(self) -> None:
+        """Leave behind what is the zygote's."""
+        os.setsid()
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+        self._wake.close()
+        self._waker.close()
+        self._channel.close()
+
+    def _reap(self) -> None:
+        """Collect all that have ended, and tell of the workers among them."""
+        with contextlib.suppress(BlockingIOError):
+            self._wake.recv(4096)
+        while (ended := _wait_any(os.WNOHANG)) is not None:
+            pid, status = ended
+            life = self._life_of_pid.pop(pid, None)
+            self._deadlines.pop(pid, None)
+            if life is not None:
+                kill_group(pid)
+                self._kill_orphans_of(pid, life)
+                self._reply(HasExited(life, os.waitstatus_to_exitcode(status)))
+
+    def _kill_orphans_of(self, pid: int, life: int) -> None:
+        """End what a dead worker has left to us, in whatever session. Orphans of living workers stay."""
+        mark = f"{LIFE_VARIABLE}={life_of(os.getpid(), life)}".encode()
+        for orphan in children_of(os.getpid()):
+            if orphan not in self._life_of_pid and _belongs(orphan, pid, mark):
+                kill_tree(orphan)
+
+    def _set_deadline(self, pid: int, grace_seconds: float) -> None:
+        deadline = time.monotonic() + grace_seconds
+        self._deadlines[pid] = min(deadline, self._deadlines.get(pid, deadline))
+
+    def _milliseconds_left(self) -> float | None:
+        if not self._deadlines:
+            return None
+        return 1000 * max(0.0, min(self._deadlines.values()) - time.monotonic())
+
+    def _kill_overdue(self) -> None:
+        now = time.monotonic()
+        for pid in [pid for pid, deadline in self._deadlines.items() if deadline <= now]:
+            del self._deadlines[pid]
+            kill_tree(pid)
+
+    def _kill_all(self) -> None:
+        """End every process below this one, and wait until they are gone."""
+        deadline = time.monotonic() + _MAX_KILL_SECONDS
+        own_pid = os.getpid()
+        poll = select.poll()
+        poll.register(self._wake, select.POLLIN)
+        while time.monotonic() < deadline:
+            with contextlib.suppress(BlockingIOError):
+                self._wake.recv(4096)
+            while _wait_any(os.WNOHANG) is not None:
+                pass
+            below = descendants_of(own_pid)
+            if not below:
+                return
+            for pid in below:
+                kill_quietly(pid)
+            poll.poll(20)
+
+    def _reply(self, message: Message, fds: Sequence[int] = ()) -> None:
+        with contextlib.suppress(OSError):  # a trainer that is gone is noticed by the poll
+            self._channel.send(encode_packet([message]), fds)
+
+
+def _wait_any(options: int) -> tuple[int, int] | None:
+    try:
+        pid, status = os.waitpid(-1, options)
+    except ChildProcessError:
+        return None
+    return (pid, status) if pid else None
+
+
+def _belongs(orphan: int, worker_pid: int, mark: bytes) -> bool:
+    """Return whether a process was started below a worker: by its session, or by the mark in its environment."""
+    try:
+        if os.getsid(orphan) == worker_pid:
+            return True
+        with open(f"/proc/{orphan}/environ", "rb") as file:
+            return mark in file.read().split(b"\0")
+    except OSError:
+        return False

@@ -1,0 +1,363 @@
+"""`MultiProcDataset`: the inner dataset's stream, whoever loads it."""
+
+import copy
+import json
+import pickle
+
+import numpy as np
+import pytest
+
+from headrace.datasets import CachedDataset2, DatasetSeq, MapDatasetBase, MultiProcDataset, init_dataset
+from headrace.engine import EngineOptions, Raising, Skipping
+from headrace.errors import ConfigError, HeadraceError
+
+EXECUTORS = ["inline", "thread", "process"]
+
+
+def add_noise(features, rng):
+    return {**features, "data": features["data"] + rng.normal(size=features["data"].shape).astype(np.float32)}
+
+
+def fail_at_7(features):
+    if features["data"][0, 0] == 7:
+        raise ZeroDivisionError("seven")
+    return features
+
+
+class Words(MapDatasetBase):
+    """A map-style dataset, built in each worker."""
+
+    def __len__(self):
+        return 23
+
+    def __getitem__(self, i):
+        data = np.full((i * 5 % 11 + 1, 2), i, dtype=np.float32)
+        return {"data": data, "classes": np.full(len(data), i % 3, dtype=np.int32)}
+
+    def get_seq_len(self, i):
+        return i * 5 % 11 + 1
+
+
+class Unknown(CachedDataset2):
+    """A stream that knows neither its order nor its number of sequences; shards are every n-th number below 13."""
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.num_outputs = {"data": (1, 2)}
+
+    def supports_sharding(self):
+        return True
+
+    def _collect_single_seq(self, seq_idx):
+        number = seq_idx * self.num_shards + self.shard_index
+        return DatasetSeq(seq_idx, np.full((2, 1), number, np.float32), seq_tag=f"n{number}") if number < 13 else None
+
+
+WORDS = {"class": "MapDataset", "map_dataset": Words}
+DUMMY = {"class": "Task12AXDataset", "num_seqs": 20}
+UNKNOWN = {"class": Unknown}
+
+
+def stream(dataset, epoch):
+    return [
+        (
+            seq.seq_idx,
+            seq.tag,
+            seq.corpus_idx,
+            seq.complete_frac,
+            {key: (value.dtype, value.tolist()) for key, value in seq.features.items()},
+        )
+        for seq in dataset.epoch(epoch)
+    ]
+
+
+@pytest.fixture
+def open_dataset():
+    opened = []
+
+    def open_(config, num_workers=2, buffer_size=8, **options):
+        dataset = MultiProcDataset(config, num_workers, buffer_size, **options)
+        opened.append(dataset)
+        dataset.initialize()
+        return dataset
+
+    yield open_
+    for dataset in opened:
+        dataset.close()
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("num_workers", [0, 1, 3])
+@pytest.mark.parametrize(
+    "config",
+    [
+        {**WORDS, "seq_ordering": "laplace:3", "partition_epoch": 2},
+        {**WORDS, "seq_ordering": "random_sample", "transform": add_noise},
+        {**WORDS, "seq_ordering": "random", "repeat_epoch": 2, "transform": add_noise},
+        {**WORDS, "shuffle_frames_of_nseqs": 3},
+        {**DUMMY, "seq_ordering": "sorted", "partition_epoch": 3},
+    ],
+)
+def test_the_stream_is_that_of_the_inner_dataset(open_dataset, config, num_workers, executor):
+    inner, outer = init_dataset(config), open_dataset(config, num_workers, executor=executor)
+    for epoch in (1, 2, 1, 4):
+        assert stream(outer, epoch) == stream(inner, epoch)
+        assert list(outer.get_current_seq_order()) == list(inner.get_current_seq_order())
+        assert outer.num_seqs == inner.num_seqs
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("buffer_size", [1, 2, 7, 1000])
+def test_the_buffer_changes_nothing(open_dataset, executor, buffer_size):
+    config = {**WORDS, "seq_ordering": "random"}
+    assert stream(open_dataset(config, 2, buffer_size, executor=executor), 3) == stream(init_dataset(config), 3)
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("num_workers", [0, 1, 2, 3, 5])
+def test_dedicated_delivers_everything_once_though_shards_are_uneven_and_of_unknown_length(
+    open_dataset, executor, num_workers
+):
+    dataset = open_dataset(UNKNOWN, num_workers, 2, sharding_method="dedicated", executor=executor)
+    first = stream(dataset, 1)
+    assert sorted(tag for _, tag, *_ in first) == sorted(f"n{i}" for i in range(13))
+    assert [seq_idx for seq_idx, *_ in first] == list(range(13))
+    assert stream(dataset, 1) == first
+    assert dataset.num_seqs == 13
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_dedicated_knows_the_number_of_sequences_if_its_workers_do(open_dataset, executor):
+    dataset = open_dataset({**WORDS, "seq_ordering": "random"}, 3, 4, sharding_method="dedicated", executor=executor)
+    dataset.init_seq_order(epoch=1)
+    assert dataset.num_seqs == 23
+    assert sorted(seq.corpus_idx for seq in dataset.epoch(1)) == list(range(23))
+
+
+def test_dedicated_refuses_a_given_order(open_dataset):
+    dataset = open_dataset(WORDS, sharding_method="dedicated", executor="inline")
+    for given in ({"seq_order": [1]}, {"seq_list": ["seq-1"]}):
+        with pytest.raises(ConfigError, match="dedicated"):
+            dataset.init_seq_order(epoch=1, **given)
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_a_given_order_is_taken_as_it_is(open_dataset, executor):
+    dataset = open_dataset(WORDS, executor=executor)
+    dataset.init_seq_order(epoch=1, seq_order=[5, 3, 5])
+    assert [dataset.get_tag(i) for i in range(dataset.num_seqs)] == ["seq-5", "seq-3", "seq-5"]
+    dataset.init_seq_order(epoch=1, seq_list=["seq-7", "seq-0"])
+    assert [float(dataset.get_data(i, "data")[0, 0]) for i in range(2)] == [7, 0]
+
+
+def test_a_dataset_without_an_order_is_told_to_use_dedicated(open_dataset):
+    dataset = open_dataset(UNKNOWN, executor="inline")
+    with pytest.raises(ConfigError, match='fix: use sharding_method="dedicated"'):
+        dataset.init_seq_order(epoch=1)
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_jumping_ahead_gives_the_right_sequence(open_dataset, executor):
+    config = {**WORDS, "seq_ordering": "random"}
+    inner, outer = init_dataset(config), open_dataset(config, 2, 2, executor=executor)
+    inner.init_seq_order(epoch=1)
+    outer.init_seq_order(epoch=1)
+    for seq_idx in (0, 1, 9, 21, 22):
+        outer.load_seqs(seq_idx, seq_idx + 1)
+        np.testing.assert_array_equal(outer.get_data(seq_idx, "data"), inner.get_data(seq_idx, "data"))
+    assert not outer.is_less_than_num_seqs(23)
+
+
+def test_what_is_jumped_over_is_not_loaded(open_dataset):
+    loaded = []
+
+    def note(features):
+        loaded.append(int(features["data"][0, 0]))
+        return features
+
+    dataset = open_dataset({**WORDS, "transform": note}, 0, 1)
+    dataset.init_seq_order(epoch=1)
+    dataset.load_seqs(20, 21)
+    assert loaded == [20]
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_leaving_an_epoch_early_and_starting_another_is_clean(open_dataset, executor):
+    config = {**WORDS, "seq_ordering": "random"}
+    inner, outer = init_dataset(config), open_dataset(config, 2, 4, executor=executor)
+    for epoch in range(1, 12):
+        for seq, _ in zip(outer.epoch(epoch), range(epoch), strict=False):
+            assert seq.tag
+    assert stream(outer, 5) == stream(inner, 5)
+    outer.finish_epoch(free_resources=True)
+    assert stream(outer, 6) == stream(inner, 6)
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_the_layout_and_the_corpus_are_those_of_the_inner_dataset(open_dataset, executor):
+    inner, outer = init_dataset(WORDS), open_dataset(WORDS, executor=executor)
+    assert outer.get_data_keys() == inner.get_data_keys()
+    for key in inner.get_data_keys():
+        for ask in ("get_data_dim", "get_data_dtype", "is_data_sparse", "get_data_shape"):
+            assert getattr(outer, ask)(key) == getattr(inner, ask)(key)
+    assert list(outer.get_all_tags()) == list(inner.get_all_tags())
+    assert outer.get_total_num_seqs() == outer.get_total_num_seqs(fast=True) == 23
+    assert outer.num_outputs == inner.num_outputs
+    assert outer.supports_seq_order_sorting()
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("method", ["seq_order", "dedicated"])
+def test_shards_of_the_outer_dataset_divide_the_corpus(open_dataset, executor, method):
+    parts = []
+    for shard in range(3):
+        dataset = open_dataset(
+            WORDS, 2, 4, sharding_method=method, _num_shards=3, _shard_index=shard, executor=executor
+        )
+        parts += [seq.corpus_idx for seq in dataset.epoch(1)]
+    assert sorted(parts) == list(range(23))
+    dataset = open_dataset(WORDS, 2, 4, sharding_method=method, executor=executor)
+    dataset.set_sharding(3, 2)
+    assert len(list(dataset.epoch(1))) == 7
+
+
+def test_outer_options_are_defaults_for_the_inner_dataset(open_dataset):
+    dataset = open_dataset(
+        {**WORDS, "partition_epoch": 3}, executor="inline", seq_ordering="reverse", partition_epoch=7
+    )
+    assert (dataset.partition_epoch, dataset.seq_ordering) == (3, "reverse")
+
+
+def test_copies_start_no_worker(open_dataset):
+    dataset = open_dataset({**WORDS, "seq_ordering": "random"}, executor="thread")
+    expected = stream(dataset, 2)
+    for other in (copy.deepcopy(dataset), pickle.loads(pickle.dumps(dataset))):
+        assert other._engine is None
+        assert stream(other, 2) == expected
+        other.close()
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_an_error_in_a_worker_keeps_its_type_and_names_the_sequence(open_dataset, executor):
+    dataset = open_dataset(
+        {**WORDS, "transform": fail_at_7}, executor=executor, engine_options=EngineOptions(on_error=Raising())
+    )
+    seqs = dataset.epoch(1)
+    with pytest.raises(ZeroDivisionError, match="seven") as caught:
+        list(seqs)
+    assert "seq-7" in "".join(caught.value.__notes__)
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("num_workers", [0, 1, 3])
+def test_a_sequence_that_fails_is_skipped_and_written_down(open_dataset, executor, num_workers, tmp_path):
+    quarantine = tmp_path / "bad.jsonl"
+    dataset = open_dataset(
+        {**WORDS, "transform": fail_at_7},
+        num_workers,
+        executor=executor,
+        engine_options=EngineOptions(on_error=Skipping(budget=5, quarantine=quarantine)),
+    )
+    assert [seq.corpus_idx for seq in dataset.epoch(1)] == [i for i in range(23) if i != 7]
+    (line,) = [json.loads(line) for line in quarantine.read_text().splitlines()]
+    assert "seven" in json.dumps(line)
+    assert line["tag"] == "seq-7"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"num_workers": -1}, "num_workers"),
+        ({"buffer_size": 0}, "buffer_size"),
+        ({"sharding_method": "other"}, "seq_order"),
+        ({"dataset": 3}, "dict"),
+    ],
+)
+def test_wrong_options_are_refused(arguments, text):
+    with pytest.raises(ConfigError, match=text):
+        MultiProcDataset(**{"dataset": WORDS, "num_workers": 2, "buffer_size": 2, **arguments})
+
+
+def test_a_wrong_inner_config_is_refused_without_a_worker():
+    with pytest.raises(HeadraceError, match="seq_orderng"):
+        init_dataset(
+            {"class": "MultiProcDataset", "dataset": {**WORDS, "seq_orderng": 1}, "num_workers": 2, "buffer_size": 2}
+        )
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_a_hook_runs_in_each_worker_before_its_dataset_is_built(open_dataset, executor, tmp_path):
+    def note(info):
+        (tmp_path / f"{info.worker_idx}-of-{info.num_workers}").touch()
+
+    dataset = open_dataset(WORDS, 2, 4, executor=executor, worker_init=note)
+    assert len(list(dataset.epoch(1))) == 23
+    assert {path.name for path in tmp_path.iterdir()} == {"0-of-2", "1-of-2"}
+
+
+def test_asking_for_the_number_of_sequences_loads_nothing_twice(open_dataset):
+    loaded = []
+
+    def note(features):
+        loaded.append(1)
+        return features
+
+    dataset = open_dataset({**WORDS, "transform": note}, 0, 4, sharding_method="dedicated")
+    dataset.init_seq_order(epoch=1)
+    assert dataset.num_seqs == 23
+    assert len(list(dataset.iterate_epoch())) == 23
+    assert len(loaded) == 23
+
+
+def test_the_buffer_bounds_how_far_workers_are_ahead_whatever_the_engine_options(open_dataset):
+    loaded = []
+
+    def note(features):
+        loaded.append(1)
+        return features
+
+    options = EngineOptions(on_error=Skipping())
+    dataset = open_dataset({**WORDS, "transform": note}, 1, 4, executor="thread", engine_options=options)
+    assert next(dataset.epoch(1)).seq_idx == 0
+    assert len(loaded) <= 2 * 4
+
+
+class Listed(Unknown):
+    """A data set of the user's own that tells its order as a plain list."""
+
+    def supports_sharding(self):
+        return False
+
+    def init_seq_order(self, epoch=None, seq_list=None, seq_order=None):
+        super().init_seq_order(epoch, seq_list, seq_order)
+        self.order = [] if epoch is None else list(range(12, -1, -1)) if seq_order is None else list(seq_order)
+        self._num_seqs = len(self.order)
+        return True
+
+    def get_current_seq_order(self):
+        return self.order
+
+    def _collect_single_seq(self, seq_idx):
+        number = self.order[seq_idx]
+        if number == 5:
+            raise ZeroDivisionError("five")
+        return DatasetSeq(seq_idx, np.full((2, 1), number, np.float32), seq_tag=f"n{number}")
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize(("num_workers", "buffer_size"), [(0, 3), (1, 1), (3, 8)])
+def test_an_order_told_as_a_list_will_do_and_a_failure_is_named_alike(
+    open_dataset, executor, num_workers, buffer_size, tmp_path
+):
+    quarantine = tmp_path / "bad.jsonl"
+    options = EngineOptions(on_error=Skipping(quarantine=quarantine))
+    dataset = open_dataset({"class": Listed}, num_workers, buffer_size, executor=executor, engine_options=options)
+    assert [seq.tag for seq in dataset.epoch(1)] == [f"n{i}" for i in range(12, -1, -1) if i != 5]
+    assert json.loads(quarantine.read_text())["tag"] == "(sequence 7, corpus index 5)"
+
+
+def test_a_run_of_large_sequences_is_short(open_dataset):
+    data = [{"data": np.zeros((1000, 100), np.float32)} for _ in range(20)]
+    dataset = open_dataset({"class": "StaticDataset", "data": data}, 0, 1000)
+    assert dataset._run_size() == 2
+    assert len(list(dataset.epoch(1))) == 20

@@ -1,0 +1,133 @@
+"""Packets arrive whole, whatever their size, with their descriptors, and the end of the other side is seen."""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.engine.channel import MAX_PACKET_BYTES, Channel, read_memfd, write_memfd
+from headrace.engine.messages import (
+    Begin,
+    Cancel,
+    Done,
+    Free,
+    Submit,
+    decode_for_trainer,
+    decode_for_worker,
+    encode_packet,
+)
+from headrace.errors import ConfigError
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[Channel, Channel]]:
+    ours, sock = Channel.pair()
+    theirs = Channel(sock)
+    yield ours, theirs
+    ours.close()
+    theirs.close()
+
+
+@pytest.mark.parametrize("num_bytes", [1, 100, MAX_PACKET_BYTES, MAX_PACKET_BYTES + 1, 3_000_000])
+def test_a_packet_of_any_size_arrives_whole(num_bytes: int, ends: tuple[Channel, Channel]) -> None:
+    packet = os.urandom(num_bytes)
+    for sender, receiver in (ends, ends[::-1]):
+        assert sender.send(packet)
+        assert receiver.receive() == (packet, [])
+        assert receiver.receive(block=False) is None
+
+
+@pytest.mark.parametrize("num_bytes", [1, MAX_PACKET_BYTES + 1])
+def test_descriptors_arrive_with_their_packet_and_are_closed_on_exec(
+    num_bytes: int, ends: tuple[Channel, Channel]
+) -> None:
+    fds = [write_memfd("test", text) for text in (b"first", b"second")]
+    assert ends[0].send(b"x" * num_bytes, fds)
+    for fd in fds:
+        os.close(fd)
+    received = ends[1].receive()
+    assert received is not None
+    packet, arrived = received
+    assert packet == b"x" * num_bytes
+    assert [read_memfd(fd) for fd in arrived] == [b"first", b"second"]
+    assert not any(os.get_inheritable(fd) for fd in arrived)
+    for fd in arrived:
+        os.close(fd)
+
+
+def test_the_trainers_end_never_blocks_and_goes_on_when_there_is_room(ends: tuple[Channel, Channel]) -> None:
+    packet = b"x" * 10_000
+    num_sent = 0
+    while ends[0].send(packet):
+        num_sent += 1
+    assert num_sent > 0
+    assert ends[1].receive() == (packet, [])
+    assert ends[0].send(b"last")
+    packets = [ends[1].receive() for _ in range(num_sent)]
+    assert packets[-1] == (b"last", [])
+
+
+def test_what_was_sent_before_the_end_is_still_received(ends: tuple[Channel, Channel]) -> None:
+    ends[1].send(b"last words")
+    ends[1].shut_down()
+    assert ends[0].receive() == (b"last words", [])
+    assert ends[0].receive() == (b"", [])
+    with pytest.raises(OSError, match="Broken pipe"):
+        ends[0].send(b"too late")
+
+
+def test_last_words_arrive_from_an_end_that_had_not_received_all(ends: tuple[Channel, Channel]) -> None:
+    ends[0].send(b"never received")
+    ends[1].send(b"last")
+    ends[1].send(b"words")
+    ends[1].close()
+    assert [ends[0].receive() for _ in range(4)] == [(b"last", []), (b"words", []), (b"", []), (b"", [])]
+
+
+def test_a_copy_of_the_descriptor_does_not_hide_the_end(ends: tuple[Channel, Channel]) -> None:
+    copy = os.dup(ends[1].fileno())
+    ends[1].shut_down()
+    assert ends[0].receive() == (b"", [])
+    os.close(copy)
+
+
+def test_descriptors_that_cannot_arrive_are_an_error(ends: tuple[Channel, Channel]) -> None:
+    fds = [write_memfd("test", b"") for _ in range(4)]
+    ends[0].send(b"x", fds)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(fds) + 1, hard))
+    try:
+        with pytest.raises(ConfigError, match="ulimit -n"):
+            ends[1].receive()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for fd in fds:
+            os.close(fd)
+
+
+numbers = st.integers(0, 2**63 - 1)
+to_worker = st.one_of(
+    st.builds(Begin, numbers, st.booleans(), st.binary(), numbers),
+    st.builds(Submit, numbers, numbers, st.binary()),
+    st.builds(Cancel, numbers),
+    st.builds(Free, st.lists(numbers)),
+)
+done = st.builds(
+    Done, numbers, numbers, st.binary(), st.integers(-1, 99), numbers, numbers, st.floats(0, 9), st.floats(0, 9),
+    st.lists(st.binary()),
+)  # fmt: skip
+
+
+@given(st.lists(to_worker))
+def test_messages_to_a_worker_survive_their_packet(messages: list[Begin | Submit | Cancel | Free]) -> None:
+    assert decode_for_worker(encode_packet(messages)) == messages
+
+
+@given(st.lists(done))
+def test_messages_to_the_trainer_survive_their_packet(messages: list[Done]) -> None:
+    assert decode_for_trainer(encode_packet(messages)) == messages

@@ -1,0 +1,116 @@
+"""What an attack on the engine found, each with the executors that it concerns."""
+
+import dataclasses
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from headrace.engine import Engine, EngineOptions, Job, Restarting
+from headrace.errors import HeadraceError, TransformError
+
+EXECUTORS = ["inline", "thread", "process"]
+
+
+@dataclasses.dataclass(frozen=True)
+class FrozenError(Exception):
+    """Takes no note."""
+
+    number: int
+
+
+class ProudError(Exception):
+    """Refuses notes."""
+
+    def add_note(self, note):
+        raise RuntimeError("no notes")
+
+
+class ExitingError(Exception):
+    """Ends the process that unpickles it."""
+
+    def __reduce__(self):
+        return sys.exit, (3,)
+
+
+def double(info):
+    return lambda payload: payload[0] * 2
+
+
+def die_once_at_3(marker):
+    def setup(info):
+        def work(payload):
+            if payload[0] == 3 and not marker.exists():
+                marker.touch()
+                os._exit(9)
+            return float(payload[0])
+
+        return work
+
+    return setup
+
+
+def reused_array(count):
+    array = np.zeros(1)
+    for i in range(count):
+        array[0] = i
+        yield array
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_a_payload_that_is_filled_anew_for_each_ticket_is_taken_as_it_was(executor, num_workers):
+    with Engine(Job(double), num_workers=num_workers, executor=executor) as engine:
+        assert [delivered.value for delivered in engine.run(reused_array(30))] == [2 * i for i in range(30)]
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_a_payload_that_changed_since_is_done_again_as_it_was(num_workers, tmp_path):
+    job = Job(die_once_at_3(tmp_path / "died"))
+    options = EngineOptions(on_death=Restarting(3))
+    with Engine(job, num_workers=num_workers, executor="process", options=options) as engine:
+        assert [delivered.value for delivered in engine.run(reused_array(30))] == list(range(30))
+    assert (tmp_path / "died").exists()
+
+
+@pytest.mark.parametrize("executor", ["thread", "process"])
+@pytest.mark.parametrize("kind", [FrozenError, ProudError, ExitingError])
+def test_an_exception_that_cannot_be_annotated_or_carried_is_stood_in_for(executor, kind):
+    def setup(info):
+        def work(payload):
+            raise kind(1)
+
+        return work
+
+    with Engine(Job(setup), num_workers=1, executor=executor) as engine:
+        with pytest.raises((TransformError, ExitingError)) as caught:
+            list(engine.run([1]))
+        assert "ticket 0" in "".join(caught.value.__notes__)
+
+
+def test_entries_of_the_search_path_that_are_no_text_are_passed_over(monkeypatch):
+    monkeypatch.setattr(sys, "path", [*sys.path, Path("/nowhere")])
+    with Engine(Job(double), num_workers=1, executor="process") as engine:
+        assert [delivered.value for delivered in engine.run([[4]])] == [8]
+
+
+def test_a_run_that_a_forked_child_goes_on_with_says_whose_it_is():
+    with Engine(Job(double), num_workers=1, executor="process") as engine:
+        run = engine.run([[i] for i in range(5)])
+        assert next(run).value == 0
+        read, write = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                next(run)
+            except HeadraceError as error:
+                os.write(write, str(error).encode())
+            finally:
+                os._exit(0)
+        os.close(write)
+        with open(read) as pipe:
+            assert "belongs to the process that forked" in pipe.read()
+        os.waitpid(child, 0)
+        assert [delivered.value for delivered in run] == [2, 4, 6, 8]

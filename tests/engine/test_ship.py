@@ -1,0 +1,190 @@
+"""What goes to a worker arrives as it was, and what cannot go is named."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import io
+import pickle
+import socket
+import sys
+import threading
+import types
+import warnings
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.engine.ship import LARGE_BYTES, ship, ship_payload, unship
+from headrace.engine.ship_paths import find_path, parts_of
+from headrace.errors import ConfigError
+
+
+class Holder:
+    def __init__(self, **attributes: object) -> None:
+        vars(self).update(attributes)
+
+
+class WithoutLock(Holder):
+    """Leaves its lock out, as it should."""
+
+    def __getstate__(self) -> dict[str, object]:
+        return {name: value for name, value in vars(self).items() if name != "lock"}
+
+
+class Slotted:
+    __slots__ = ("lock",)
+
+    def __init__(self, lock: Any) -> None:
+        self.lock = lock
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary(),
+    lambda inner: st.lists(inner) | st.tuples(inner, inner) | st.dictionaries(st.text(), inner),
+)
+
+
+@given(values)
+def test_plain_values_arrive_as_they_were(value: object) -> None:
+    assert unship(ship(value)) == value
+    assert unship(ship_payload(value)) == value
+    assert type(unship(ship_payload(value))) is type(value)
+
+
+def test_closures_and_lambdas_arrive() -> None:
+    factor = np.arange(3)
+    assert np.array_equal(unship(ship(lambda number: factor * number))(2), [0, 2, 4])
+
+
+PATHS = {
+    "lock": "job",
+    "captured": "job -> captured variable 'lock'",
+    "attribute": "job -> .inner -> .guard",
+    "slot": "job -> .lock",
+    "entries": "job -> ['a'] -> [1] -> [1]",
+    "method": "job -> method '__init__' of -> .guard",
+    "partial": "job -> partial argument 'file'",
+    "default": "job -> default 0",
+    "generator": "job -> [0]",
+    "open for writing": "job -> .log",
+    "open for reading": "job -> .log",
+    "gzip": "job -> .log",
+    "socket": "job -> .link",
+    "thread": "job -> .worker",
+}
+
+
+def _make(case: str, folder: Path, stack: contextlib.ExitStack) -> Any:
+    lock = threading.Lock()
+    path = folder / "notes"
+    path.touch()
+    made: dict[str, Callable[[], Any]] = {
+        "lock": lambda: lock,
+        "captured": lambda: lambda: lock,
+        "attribute": lambda: Holder(inner=Holder(guard=lock)),
+        "slot": lambda: Slotted(lock),
+        "entries": lambda: {"a": [1, (2, lock)]},
+        "method": lambda: Holder(guard=lock).__init__,
+        "partial": lambda: partial(print, file=lock),
+        "default": lambda: lambda number=lock: number,
+        "generator": lambda: [(number for number in range(3))],
+        "open for writing": lambda: Holder(log=stack.enter_context(path.open("w"))),
+        "open for reading": lambda: Holder(log=stack.enter_context(path.open("rb"))),
+        "gzip": lambda: Holder(log=stack.enter_context(gzip.GzipFile(path, "wb"))),
+        "socket": lambda: Holder(link=stack.enter_context(socket.socket())),
+        "thread": lambda: Holder(worker=threading.Thread()),
+    }
+    return made[case]()
+
+
+@pytest.mark.parametrize("case", PATHS)
+def test_what_cannot_be_carried_is_named_by_its_path(case: str, tmp_path: Path) -> None:
+    path = PATHS[case]
+    with contextlib.ExitStack() as stack, pytest.raises(ConfigError) as caught:
+        ship(_make(case, tmp_path, stack))
+    assert caught.value.where is not None
+    assert caught.value.where.startswith(path)
+    assert "executor='thread'" in str(caught.value)
+    assert pickle.loads(pickle.dumps(caught.value)).where == caught.value.where
+
+
+def test_an_attribute_that_is_left_out_is_never_blamed() -> None:
+    lock = threading.Lock()
+    assert unship(ship(WithoutLock(lock=lock, number=3))).number == 3
+    with pytest.raises(ConfigError) as caught:
+        ship(WithoutLock(lock=lock, number=3, other=lock))
+    assert caught.value.where == "job -> .other"
+
+
+def test_an_object_that_contains_itself_is_searched_once() -> None:
+    knot: list[Any] = [threading.Lock()]
+    knot.insert(0, knot)
+    with pytest.raises(ConfigError) as caught:
+        ship(knot)
+    assert caught.value.where == "job -> [1]"
+
+
+def test_what_holds_its_bytes_itself_is_carried() -> None:
+    assert unship(ship(io.BytesIO(b"abc"))).read() == b"abc"
+    assert unship(ship(io.StringIO("abc"))).read() == "abc"
+
+
+def test_a_large_parcel_warns_and_names_its_largest_part() -> None:
+    table = np.zeros(LARGE_BYTES + 1, np.uint8)
+    with pytest.warns(UserWarning, match=r"job takes 10 MB.*job -> .work -> captured variable 'table'"):
+        ship(Holder(name="x", work=lambda: table))
+
+
+def test_a_parcel_that_is_not_large_does_not_warn() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ship(np.zeros(LARGE_BYTES - 1000, np.uint8))
+
+
+def test_what_a_module_without_an_origin_defines_travels_by_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = types.ModuleType("made_by_hand")
+    monkeypatch.setitem(sys.modules, "made_by_hand", module)
+    exec("class Seq:\n    number = 7\ndef make():\n    return Seq()", vars(module))
+    parcel = ship(module.make)
+    assert "made_by_hand" not in cloudpickle.list_registry_pickle_by_value()
+    monkeypatch.delitem(sys.modules, "made_by_hand")
+    assert unship(parcel)().number == 7
+
+
+def test_a_module_that_a_worker_cannot_import_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "only_here.py").write_text("def work():\n    return 1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    import only_here
+
+    parcel = ship(only_here.work)
+    monkeypatch.undo()
+    monkeypatch.delitem(sys.modules, "only_here")
+    with pytest.raises(ConfigError, match="cannot import the module 'only_here'"):
+        unship(parcel)
+
+
+def test_things_of_main_can_be_pickled_plainly_where_they_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer_main, worker_main = types.ModuleType("__main__"), types.ModuleType("__main__")
+    monkeypatch.setitem(sys.modules, "__main__", trainer_main)
+    exec("class Seq:\n    number = 7\nother = Seq()\ndef make():\n    return Seq()", vars(trainer_main))
+    for parcel in (ship(trainer_main.make), ship_payload(trainer_main.make)):
+        monkeypatch.setitem(sys.modules, "__main__", worker_main)
+        make = unship(parcel)
+        plain = pickle.dumps(make())
+        monkeypatch.setitem(sys.modules, "__main__", trainer_main)
+        assert len(plain) < 100
+        assert type(pickle.loads(plain)) is trainer_main.Seq
+
+
+def test_parts_are_what_pickle_would_visit() -> None:
+    assert [part.label for part in parts_of(Holder(a=1, b=2))] == [".a", ".b", "argument 0"]
+    assert parts_of(3) == []
+    assert find_path([[["x"]]], lambda parts: parts[0] if parts else None) == (["[0]", "[0]", "[0]"], "x")

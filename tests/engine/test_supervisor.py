@@ -1,0 +1,494 @@
+"""The supervisor decides: laws over simulated workers, and one sentence for each rule."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.engine.events import (
+    Assign,
+    Beat,
+    Deliver,
+    End,
+    Exited,
+    Failed,
+    Finished,
+    PayloadsEnded,
+    Prefetch,
+    Produced,
+    Raise,
+    Restart,
+    SetupFailed,
+    Silent,
+    Skip,
+    Tick,
+    Wanted,
+    Warn,
+)
+from headrace.engine.failure import Failure
+from headrace.engine.job import Mode
+from headrace.engine.options import EngineOptions, Raising, Restarting, Skipping
+from headrace.engine.supervisor import Supervisor
+from headrace.errors import InternalError, StalledError, TransformError, WorkerDiedError
+
+
+def failure(number: int = 0, ends_stream: bool = False) -> Failure:
+    return Failure("ValueError", f"bad {number}", "trace", None, ValueError(f"bad {number}"), ends_stream)
+
+
+@dataclass
+class SimWorker:
+    """A worker that does what it is told, in its own time."""
+
+    queue: deque[int] = field(default_factory=deque)
+    untold: deque[object] = field(default_factory=deque)
+    next_item: int = 0
+    ended: bool = False
+    beyond: list[int] = field(default_factory=list)
+
+
+class World:
+    """Simulated workers, and a consumer, around one supervisor; chance decides who acts next."""
+
+    def __init__(
+        self,
+        mode: Mode,
+        lengths: list[int],
+        options: EngineOptions,
+        *,
+        bad: frozenset[int],
+        num_deaths: int,
+        num_stalls: int = 0,
+        chance: random.Random,
+    ) -> None:
+        self.mode, self.options, self.bad, self.chance = mode, options, bad, chance
+        self.lengths = lengths  # stream mode: of each worker's stream; task mode: one number, of tickets
+        self.num_workers = len(lengths)
+        self.num_tickets = lengths[0]
+        self.deaths_left, self.stalls_left = num_deaths, num_stalls
+        self.workers = [SimWorker() for _ in lengths]
+        self.supervisor = Supervisor(self.num_workers, mode, options)
+        self.payloads_ended = False
+        self.now = 0.0
+        self.num_died = 0
+        self.assigned: set[int] = set()
+        self.stream: list[tuple[str, int]] = []
+        self.handed_over = 0
+        self.answer: object = None
+
+    def tell(self, event) -> None:
+        if isinstance(event, Finished):
+            worker = self.workers[event.worker_idx]
+            self.assigned -= {*worker.beyond, *worker.queue}
+        for action in self.supervisor.handle(event):
+            self.obey(action)
+
+    def obey(self, action) -> None:
+        match action:
+            case Assign(worker_idx, ticket):
+                self.assign(worker_idx, ticket)
+            case Deliver(ticket):
+                assert self.answer is None
+                self.stream.append(("value", ticket))
+                self.answer = action
+            case Skip(ticket, _, _):
+                self.stream.append(("skip", ticket))
+            case Restart(worker_idx, first_item):
+                self.workers[worker_idx] = SimWorker(next_item=first_item)
+            case Raise() | End():
+                assert self.answer is None
+                self.answer = action
+
+    def assign(self, worker_idx: int, ticket: int) -> None:
+        worker = self.workers[worker_idx]
+        if self.mode is Mode.TASK:
+            if ticket >= self.num_tickets:
+                if not self.payloads_ended:
+                    assert ticket == self.num_tickets
+                    self.payloads_ended = True
+                    self.tell(PayloadsEnded(ticket))
+                return
+        else:
+            assert ticket % self.num_workers == worker_idx
+        assert not worker.queue or worker.queue[-1] < ticket
+        worker.queue.append(ticket)
+        assert len(worker.queue) <= self.options.tickets_per_worker
+        self.assigned.add(ticket)
+        last = self.stream[-1][1] if self.stream else -1
+        not_handed_over = [other for other in self.assigned if other > last]
+        assert len(not_handed_over) <= self.options.look_ahead_of(self.num_workers)
+
+    def work(self, worker_idx: int) -> None:
+        worker = self.workers[worker_idx]
+        ticket = worker.queue.popleft()
+        if self.mode is Mode.STREAM:
+            if worker.next_item >= self.lengths[worker_idx]:
+                worker.beyond.append(ticket)
+                if not worker.ended:
+                    worker.ended = True
+                    worker.untold.append(Finished(worker_idx, worker.next_item))
+                return
+            assert ticket // self.num_workers == worker.next_item
+            worker.next_item += 1
+        worker.untold.append(
+            Failed(worker_idx, ticket, failure(ticket)) if ticket in self.bad else Produced(worker_idx, ticket)
+        )
+
+    def die(self, worker_idx: int) -> None:
+        """What it had finished is told first."""
+        worker = self.workers[worker_idx]
+        while worker.untold:
+            self.tell(worker.untold.popleft())
+        if not isinstance(self.answer, End | Raise):
+            self.num_died += 1
+            self.tell(Exited(worker_idx, "was killed by signal 9 (SIGKILL)"))
+
+    def step(self) -> None:
+        workers = range(self.num_workers)
+        choices = [(self.work, idx) for idx in workers if self.workers[idx].queue] * 3
+        choices += [(self.tell_next, idx) for idx in workers if self.workers[idx].untold] * 3
+        if self.deaths_left:
+            choices += [(self.kill, idx) for idx in workers]
+        if self.stalls_left:
+            choices.append((self.stall, 0))
+        assert choices, "the consumer waits, and nobody has anything to do"
+        act, worker_idx = self.chance.choice(choices)
+        act(worker_idx)
+
+    def tell_next(self, worker_idx: int) -> None:
+        self.tell(self.workers[worker_idx].untold.popleft())
+
+    def kill(self, worker_idx: int) -> None:
+        self.deaths_left -= 1
+        self.die(worker_idx)
+
+    def stall(self, _: int) -> None:
+        self.stalls_left -= 1
+        self.now += 1000.0
+        self.tell(Tick(self.now))
+        self.tell(Silent())
+
+    def run(self):
+        """Consume everything; return the last answer."""
+        if self.chance.random() < 0.5:
+            self.tell(Prefetch())
+        while True:
+            self.answer = None
+            self.tell(Wanted())
+            while self.answer is None:
+                self.step()
+            if not isinstance(self.answer, Deliver):
+                return self.answer
+
+
+def expected_tickets(mode: Mode, lengths: list[int]) -> list[int]:
+    if mode is Mode.TASK:
+        return list(range(lengths[0]))
+    return sorted(item * len(lengths) + idx for idx, length in enumerate(lengths) for item in range(length))
+
+
+worlds = st.fixed_dictionaries(
+    {
+        "mode": st.sampled_from(Mode),
+        "lengths": st.lists(st.integers(0, 9), min_size=1, max_size=5),
+        "tickets_per_worker": st.integers(1, 4),
+        "look_ahead": st.none() | st.integers(1, 12),
+        "bad": st.frozensets(st.integers(0, 45), max_size=6),
+        "num_deaths": st.integers(0, 5),
+        "num_stalls": st.integers(0, 3),
+        "chance": st.randoms(use_true_random=False),
+    }
+)
+
+
+def build(world: dict, **policies) -> World:
+    options = EngineOptions(tickets_per_worker=world["tickets_per_worker"], look_ahead=world["look_ahead"], **policies)
+    return World(
+        world["mode"],
+        world["lengths"],
+        options,
+        bad=world["bad"],
+        num_deaths=world["num_deaths"],
+        num_stalls=world["num_stalls"],
+        chance=world["chance"],
+    )
+
+
+@given(worlds)
+def test_each_ticket_is_delivered_once_in_order_or_skipped_once_whatever_happens_to_workers(world: dict) -> None:
+    sim = build(world, on_death=Restarting(99), on_stall=Restarting(99), on_error=Skipping(99))
+    assert isinstance(sim.run(), End)
+    tickets = expected_tickets(world["mode"], world["lengths"])
+    assert sim.stream == [("skip" if ticket in world["bad"] else "value", ticket) for ticket in tickets]
+
+
+@given(worlds)
+def test_an_error_is_raised_after_all_earlier_tickets_and_before_all_later_ones(world: dict) -> None:
+    sim = build(world, on_death=Restarting(99), on_stall=Restarting(99))
+    last = sim.run()
+    tickets = expected_tickets(world["mode"], world["lengths"])
+    first_bad = next((number for number, ticket in enumerate(tickets) if ticket in world["bad"]), None)
+    assert sim.stream == [("value", ticket) for ticket in tickets[:first_bad]]
+    if first_bad is None:
+        assert isinstance(last, End)
+    else:
+        assert isinstance(last, Raise)
+        assert str(last.error) == f"bad {tickets[first_bad]}"
+
+
+@given(worlds, st.integers(0, 4))
+def test_a_skip_beyond_the_budget_is_raised_in_its_place(world: dict, budget: int) -> None:
+    sim = build(world, on_death=Restarting(99), on_stall=Restarting(99), on_error=Skipping(budget))
+    last = sim.run()
+    tickets = expected_tickets(world["mode"], world["lengths"])
+    bad = [number for number, ticket in enumerate(tickets) if ticket in world["bad"]]
+    end = bad[budget] if len(bad) > budget else None
+    assert sim.stream == [("skip" if ticket in world["bad"] else "value", ticket) for ticket in tickets[:end]]
+    assert isinstance(last, Raise if len(bad) > budget else End)
+
+
+@given(worlds, st.integers(0, 4))
+def test_a_death_beyond_the_budget_is_raised_once_and_what_came_before_is_a_prefix(world: dict, budget: int) -> None:
+    sim = build(world, on_death=Restarting(budget), on_stall=Restarting(99), on_error=Skipping(99))
+    last = sim.run()
+    tickets = expected_tickets(world["mode"], world["lengths"])
+    stream = [("skip" if ticket in world["bad"] else "value", ticket) for ticket in tickets]
+    assert sim.stream == stream[: len(sim.stream)]
+    if isinstance(last, End):
+        assert sim.num_died <= budget
+        assert sim.stream == stream
+    else:
+        assert isinstance(last.error, WorkerDiedError)
+        assert sim.supervisor.workers_are_lost
+        assert sim.num_died == budget + 1
+    assert sim.supervisor.handle(Wanted()) == []
+
+
+# --- one rule at a time ---
+
+
+def task_supervisor(num_workers: int = 2, **options) -> Supervisor:
+    return Supervisor(num_workers, Mode.TASK, EngineOptions(**options))
+
+
+def test_tickets_go_round_until_each_worker_has_its_fill() -> None:
+    actions = task_supervisor(3, tickets_per_worker=2).handle(Wanted())
+    assert actions == [Assign(0, 0), Assign(1, 1), Assign(2, 2), Assign(0, 3), Assign(1, 4), Assign(2, 5)]
+
+
+def test_a_worker_that_is_free_takes_a_later_ticket() -> None:
+    supervisor = task_supervisor(2, tickets_per_worker=1, look_ahead=10)
+    assert supervisor.handle(Wanted()) == [Assign(0, 0), Assign(1, 1)]
+    assert supervisor.handle(Produced(1, 1)) == [Assign(1, 2)]
+    assert supervisor.handle(Produced(1, 2)) == [Assign(1, 3)]
+    assert supervisor.handle(Produced(0, 0)) == [Deliver(0)]
+
+
+def test_nothing_is_delivered_unasked() -> None:
+    supervisor = task_supervisor(1, tickets_per_worker=1)
+    supervisor.handle(Prefetch())
+    assert supervisor.handle(Produced(0, 0)) == []
+    assert supervisor.handle(Wanted()) == [Deliver(0)]
+
+
+def test_what_the_payloads_raise_comes_after_the_tickets_before_it() -> None:
+    supervisor = task_supervisor(1)
+    supervisor.handle(Wanted())
+    error = OSError("no more")
+    assert supervisor.handle(PayloadsEnded(1, error)) == []
+    assert supervisor.handle(Produced(0, 0)) == [Deliver(0)]
+    assert supervisor.handle(Wanted()) == [Raise(error)]
+
+
+def test_items_that_a_worker_left_out_are_skipped_before_the_ticket_they_belong_to() -> None:
+    supervisor = task_supervisor(1, on_error=Skipping(2), tickets_per_worker=1)
+    supervisor.handle(Wanted())
+    left_out = failure(1), failure(2)
+    assert supervisor.handle(Produced(0, 0, skipped=left_out)) == [
+        Skip(0, 0, left_out[0]),
+        Skip(0, 0, left_out[1]),
+        Deliver(0),
+    ]
+
+
+def test_items_that_a_worker_left_out_are_raised_unless_they_may_be_skipped() -> None:
+    supervisor = task_supervisor(1)
+    supervisor.handle(Wanted())
+    (action,) = supervisor.handle(Produced(0, 0, skipped=(failure(7),)))
+    assert isinstance(action, Raise)
+    assert str(action.error) == "bad 7"
+
+
+def test_a_death_is_raised_with_cause_and_ticket_and_remedy_unless_restarts_are_allowed() -> None:
+    supervisor = task_supervisor(2, on_death=Raising())
+    supervisor.handle(Wanted())
+    (action,) = supervisor.handle(Exited(1, "ended with exit code 0"))
+    assert isinstance(action, Raise)
+    assert str(action.error) == (
+        "worker 1 ended with exit code 0\n  where: ticket 1\n"
+        "  fix: on_death=Restarting() starts it anew and does its tickets again"
+    )
+
+
+def test_a_death_right_after_a_delivery_is_raised_when_the_next_ticket_is_asked_for() -> None:
+    supervisor = task_supervisor(1, on_death=Raising())
+    supervisor.handle(Wanted())
+    assert supervisor.handle(Produced(0, 0)) == [Deliver(0)]
+    assert supervisor.handle(Exited(0, "ended with exit code 0")) == []
+    assert supervisor.workers_are_lost
+    (action,) = supervisor.handle(Wanted())
+    assert isinstance(action.error, WorkerDiedError)
+
+
+def test_a_death_that_is_told_after_the_end_still_counts_for_the_next_run() -> None:
+    supervisor = task_supervisor(1)
+    supervisor.handle(Wanted())
+    assert supervisor.handle(PayloadsEnded(0)) == [End()]
+    assert not supervisor.workers_are_lost
+    assert supervisor.handle(Exited(0, "ended with exit code 0")) == []
+    assert supervisor.workers_are_lost
+
+
+def test_a_worker_that_dies_gets_its_tickets_again_and_no_others() -> None:
+    supervisor = task_supervisor(2, tickets_per_worker=2)
+    supervisor.handle(Wanted())
+    supervisor.handle(Produced(1, 1))
+    warn, *rest = supervisor.handle(Exited(1, "was killed by signal 9 (SIGKILL)"))
+    assert isinstance(warn, Warn)
+    assert "worker 1 was killed by signal 9" in warn.text
+    assert rest == [Restart(1, 0), Assign(1, 3)]
+
+
+def test_a_generator_that_raised_is_not_skipped_because_the_rest_would_be_lost_in_silence() -> None:
+    supervisor = Supervisor(1, Mode.STREAM, EngineOptions(on_error=Skipping(9)))
+    supervisor.handle(Wanted())
+    (action,) = supervisor.handle(Failed(0, 0, failure(ends_stream=True)))
+    assert isinstance(action, Raise)
+    assert any("a generator is over once it has raised" in note for note in action.error.__notes__)
+
+
+def test_a_stream_that_ends_right_after_a_skipped_error_is_warned_about() -> None:
+    supervisor = Supervisor(1, Mode.STREAM, EngineOptions(on_error=Skipping(9)))
+    supervisor.handle(Wanted())
+    supervisor.handle(Failed(0, 0, failure()))
+    warn, end = supervisor.handle(Finished(0, 1))
+    assert isinstance(warn, Warn)
+    assert isinstance(end, End)
+
+
+def test_a_stream_that_gives_fewer_items_the_second_time_is_an_error() -> None:
+    supervisor = Supervisor(1, Mode.STREAM, EngineOptions())
+    supervisor.handle(Wanted())
+    for ticket in range(3):
+        supervisor.handle(Produced(0, ticket))
+    assert Restart(0, 3) in supervisor.handle(Exited(0, "ended with exit code 7"))
+    supervisor.handle(Finished(0, 2))
+    (action,) = supervisor.handle(Wanted())
+    assert isinstance(action, Raise)
+    assert isinstance(action.error, TransformError)
+    assert "had given 3 items" in str(action.error)
+    assert "only 2 after it" in str(action.error)
+
+
+def test_the_death_of_a_stream_that_cannot_be_replayed_is_raised() -> None:
+    supervisor = Supervisor(2, Mode.STREAM, EngineOptions(tickets_per_worker=1), replayable=False)
+    supervisor.handle(Wanted())
+    (action,) = supervisor.handle(Exited(1, "ended with exit code 7"))
+    assert isinstance(action, Raise)
+    assert "cannot be replayed" in str(action.error)
+
+
+def test_a_worker_whose_unreplayable_stream_has_not_begun_or_is_over_is_started_anew() -> None:
+    supervisor = Supervisor(2, Mode.STREAM, EngineOptions(), replayable=False)
+    assert Restart(1, 0) in supervisor.handle(Exited(1, "ended with exit code 7"))
+    supervisor.handle(Wanted())
+    supervisor.handle(Finished(0, 0))
+    assert supervisor.handle(Exited(0, "ended with exit code 7"))[1:] == [Restart(0, 0)]
+
+
+def test_a_set_up_that_fails_is_raised_and_ends_the_workers() -> None:
+    supervisor = task_supervisor(1)
+    supervisor.handle(Wanted())
+    (action,) = supervisor.handle(SetupFailed(0, failure()))
+    assert isinstance(action, Raise)
+    assert supervisor.workers_are_lost
+    assert action.error.__notes__[0].startswith("headrace: while it was set up, worker 0")
+
+
+def test_an_answer_to_another_ticket_than_the_next_one_is_a_breach_of_contract() -> None:
+    supervisor = task_supervisor(1)
+    supervisor.handle(Wanted())
+    with pytest.raises(InternalError, match="answered ticket 1, expected: 0"):
+        supervisor.handle(Produced(0, 1))
+
+
+def test_an_end_of_stream_beyond_what_was_answered_is_a_breach_of_contract() -> None:
+    supervisor = Supervisor(1, Mode.STREAM, EngineOptions())
+    supervisor.handle(Wanted())
+    with pytest.raises(InternalError, match="after 4 items, but 0 were answered"):
+        supervisor.handle(Finished(0, 4))
+
+
+# --- silence ---
+
+
+def silent_at(supervisor: Supervisor, now: float) -> list:
+    supervisor.handle(Tick(now))
+    return supervisor.handle(Silent())
+
+
+def test_a_silent_worker_is_warned_about_once_and_then_raised_with_its_stack() -> None:
+    supervisor = task_supervisor(2, warn_seconds=60, stall_seconds=600)
+    supervisor.handle(Wanted())
+    assert supervisor.deadline() == 60
+    assert silent_at(supervisor, 59.9) == []
+    (warn,) = silent_at(supervisor, 60)
+    assert warn == Warn("waited 60 s for worker 0 (ticket 0)", 0)
+    assert supervisor.deadline() == 600
+    assert silent_at(supervisor, 599) == []
+    (action,) = silent_at(supervisor, 600)
+    assert isinstance(action.error, StalledError)
+    assert action.stack_of == 0
+
+
+def test_only_the_worker_that_is_waited_for_is_blamed() -> None:
+    supervisor = task_supervisor(2, warn_seconds=60, tickets_per_worker=1, look_ahead=2)
+    supervisor.handle(Wanted())
+    supervisor.handle(Produced(0, 0))
+    assert supervisor.deadline() is None
+    assert silent_at(supervisor, 1000) == []
+    supervisor.handle(Wanted())
+    assert [warn.stack_of for warn in silent_at(supervisor, 1000)] == [1]
+
+
+def test_a_sign_of_life_starts_the_clock_anew() -> None:
+    supervisor = task_supervisor(1, warn_seconds=60)
+    supervisor.handle(Wanted())
+    supervisor.handle(Tick(59))
+    supervisor.handle(Beat(0))
+    assert supervisor.deadline() == 119
+    assert silent_at(supervisor, 118) == []
+    assert len(silent_at(supervisor, 119)) == 1
+
+
+def test_without_limits_nobody_is_blamed() -> None:
+    supervisor = task_supervisor(1, warn_seconds=0, stall_seconds=0)
+    supervisor.handle(Wanted())
+    assert supervisor.deadline() is None
+    assert silent_at(supervisor, 1e9) == []
+
+
+def test_a_stalled_worker_is_started_anew_if_that_is_wanted_until_the_budget_is_used_up() -> None:
+    supervisor = task_supervisor(1, on_stall=Restarting(1), tickets_per_worker=2, warn_seconds=0, stall_seconds=10)
+    supervisor.handle(Wanted())
+    warn, *rest = silent_at(supervisor, 10)
+    assert warn.stack_of == 0
+    assert rest == [Restart(0, 0), Assign(0, 0), Assign(0, 1)]
+    assert supervisor.deadline() == 20
+    (action,) = silent_at(supervisor, 20)
+    assert "it was number 2 of this run and on_stall allows 1" in str(action.error)

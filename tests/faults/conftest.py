@@ -1,0 +1,91 @@
+"""What every test of faults needs: programs that run on their own, and a check that nothing is left behind."""
+
+from __future__ import annotations
+
+import gc
+import os
+import select
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from headrace.engine.proc_tree import descendants_of
+
+_DEADLINE_SECONDS = 20.0
+
+
+def _wait_until(condition: Callable[[], bool], what: str) -> None:
+    """Look again and again, a deadline long: only for what has no descriptor to wait on."""
+    deadline = time.monotonic() + _DEADLINE_SECONDS
+    pause = threading.Event()
+    while not condition():
+        assert time.monotonic() < deadline, what
+        pause.wait(0.002)
+
+
+@pytest.fixture
+def wait_until() -> Callable[[Callable[[], bool], str], None]:
+    return _wait_until
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left() -> Iterator[None]:
+    gc.collect()
+    before = set(descendants_of(os.getpid())), _descriptors(), set(threading.enumerate())
+    yield
+    gc.collect()
+    _wait_until(lambda: not set(descendants_of(os.getpid())) - before[0], "processes are left")
+    left = {fd: target for fd, target in _descriptors().items() if before[1].get(fd) != target}
+    assert not left, f"descriptors are left: {left}"
+    assert set(threading.enumerate()) <= before[2], "threads are left"
+
+
+def _descriptors() -> dict[str, str]:
+    found = {}
+    for entry in os.listdir("/proc/self/fd"):
+        try:
+            target = os.readlink(f"/proc/self/fd/{entry}")
+        except FileNotFoundError:
+            continue  # the one that listed them
+        found[entry] = target
+    return found
+
+
+@pytest.fixture
+def wait_for_end() -> Callable[[int], None]:
+    """Wait for the end of a process by its pidfd; for tests that opened it while the process lived."""
+
+    def wait(pidfd: int) -> None:
+        poll = select.poll()
+        poll.register(pidfd, select.POLLIN)
+        ended = poll.poll(1000 * _DEADLINE_SECONDS)
+        os.close(pidfd)
+        assert ended, "a process lives on"
+
+    return wait
+
+
+@pytest.fixture
+def run_program(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run a Python program in a process of its own, as a file, from stdin, or in an interactive interpreter."""
+
+    def run(text: str, how: str = "file") -> subprocess.CompletedProcess[str]:
+        path = tmp_path / "program.py"
+        path.write_text(text)
+        arguments = {"file": [str(path)], "stdin": ["-"], "interactive": ["-i", "-q"]}[how]
+        return subprocess.run(
+            [sys.executable, "-X", "faulthandler", *arguments],
+            input=None if how == "file" else text,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            cwd=tmp_path,
+            check=False,
+        )
+
+    return run

@@ -1,0 +1,255 @@
+"""Worker processes from the outside: what is large, kept, left, or interrupted comes out right, and nothing stays."""
+
+from __future__ import annotations
+
+import gc
+import os
+import random
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from headrace.engine import Engine, EngineOptions, Job, Mode, Restarting, WorkerInfo, note_place
+from headrace.engine.events import Beat, Event, Produced
+from headrace.engine.executors.process import ProcessExecutor
+from headrace.engine.in_place import empty
+from headrace.errors import CacheError, ConfigError
+
+_IDENTITY = Job(lambda info: lambda payload: payload)
+
+
+@pytest.mark.parametrize("num_rounds", [20, pytest.param(200, marks=pytest.mark.slow)])
+def test_rounds_of_making_reading_and_abandoning_leave_nothing(num_rounds: int) -> None:
+    dice = random.Random(num_rounds)
+    for round_number in range(num_rounds):
+        engine = Engine(_IDENTITY, num_workers=dice.choice([1, 2]), executor="process")
+        stream = engine.run(np.full(dice.choice([10, 10_000]), number) for number in range(1000))
+        for number in range(dice.choice([0, 0, 1, 5])):
+            assert next(stream).value[0] == number
+        if round_number % 3 == 0:
+            engine.close()
+        del engine, stream
+    gc.collect()
+
+
+def test_payloads_of_any_size_reach_the_worker() -> None:
+    payloads = [np.arange(length) for length in (0, 1, 10_000, 3_000_000, 10, 500_000)] * 3
+    with Engine(_IDENTITY, num_workers=2) as engine:
+        for payload, delivered in zip(payloads, engine.run(payloads), strict=True):
+            assert np.array_equal(payload, delivered.value)
+
+
+def test_more_payloads_than_a_socket_holds_do_not_block() -> None:
+    payloads = [bytes([number % 256]) * 40_000 for number in range(200)]
+    options = EngineOptions(tickets_per_worker=50)
+    job = Job(lambda info: len)
+    with Engine(job, num_workers=2, options=options) as engine:
+        assert [delivered.value for delivered in engine.run(payloads)] == [40_000] * 200
+
+
+@pytest.mark.parametrize("length", [1, 300, 3_000, 30_000])
+def test_a_consumer_that_keeps_everything_gets_everything(length: int) -> None:
+    job = Job(lambda info: lambda number: np.full(length, number, np.uint16))
+    with Engine(job, num_workers=2) as engine:
+        kept = [delivered.value for delivered in engine.run(range(500))]
+    assert all(np.all(array == number) and len(array) == length for number, array in enumerate(kept))
+
+
+def test_small_results_that_are_kept_are_copied_when_slots_run_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.engine.executors.process._NUM_SLOTS", 16)
+    job = Job(lambda info: lambda number: np.full(3_000, number, np.uint16))
+    with Engine(job, num_workers=2, executor=ProcessExecutor(max_bytes=1 << 20)) as engine:
+        kept = [delivered.value for delivered in engine.run(range(200))]
+    assert all(np.all(array == number) for number, array in enumerate(kept))
+
+
+def test_a_worker_without_free_memory_waits_until_another_thread_drops_a_view() -> None:
+    executor = ProcessExecutor(max_bytes=1 << 20, slot_bytes=1 << 16)
+    job = Job(lambda info: lambda number: np.full(300_000, number, np.uint8))
+    with Engine(job, num_workers=1, executor=executor) as engine:
+        stream = engine.run(range(9))
+        kept = [next(stream).value for _ in range(3)]  # a fourth does not fit
+
+        def drop_when_starved() -> None:
+            pause = threading.Event()
+            while not executor._lives[0].is_starved:
+                pause.wait(0.001)
+            assert [int(array[0]) for array in kept] == [0, 1, 2]
+            kept.clear()
+
+        dropper = threading.Thread(target=drop_when_starved)
+        dropper.start()
+        assert [int(delivered.value[0]) for delivered in stream] == list(range(3, 9))
+        dropper.join()
+        assert not kept
+
+
+def test_a_result_that_is_larger_than_the_limit_is_an_error_that_names_the_option() -> None:
+    job = Job(lambda info: lambda length: np.zeros(length, np.uint8))
+    with Engine(job, num_workers=1, executor=ProcessExecutor(slot_bytes=4096, max_bytes=1 << 20)) as engine:
+        with pytest.raises(CacheError, match="max_bytes"):
+            next(engine.run([2 << 20]))
+        assert len(next(engine.run([1000])).value) == 1000
+
+
+def test_results_made_in_place_are_not_copied_and_outside_of_workers_too() -> None:
+    def work(length: int) -> dict[str, Any]:
+        array = empty((length, 2), np.int32)
+        array[:] = length
+        return {"array": array, "twice": array}
+
+    with Engine(Job(lambda info: work), num_workers=1) as engine:
+        for length, delivered in zip((3, 3000, 0, 500_000), engine.run([3, 3000, 0, 500_000]), strict=True):
+            assert delivered.value["array"].shape == (length, 2)
+            assert np.all(delivered.value["array"] == length)
+            assert np.all(delivered.value["twice"] == length)
+    assert work(4)["array"].tolist() == [[4, 4]] * 4
+
+
+def test_a_worker_that_fails_to_be_set_up_raises_its_own_error() -> None:
+    def setup(info: WorkerInfo) -> Callable[[int], int]:
+        raise KeyError("no such table")
+
+    with Engine(Job(setup), num_workers=2) as engine, pytest.raises(KeyError, match="no such table"):
+        next(engine.run([1]))
+
+
+def test_a_job_that_cannot_be_carried_starts_nothing() -> None:
+    lock = threading.Lock()
+    engine = Engine(Job(lambda info: lambda number: lock), num_workers=2)
+    with pytest.raises(ConfigError, match=r"captured variable 'lock'"):
+        next(engine.run([1]))
+
+
+def test_a_function_that_forks_and_returns_twice_answers_once() -> None:
+    def work(number: int) -> int:
+        if number == 2:
+            pid = os.fork()
+            if pid:
+                os.waitpid(pid, 0)
+        return number
+
+    with Engine(Job(lambda info: work), num_workers=1) as engine:
+        assert [delivered.value for delivered in engine.run(range(6))] == list(range(6))
+
+
+def test_a_forked_child_of_the_trainer_sees_a_closed_executor_and_harms_nothing() -> None:
+    with Engine(_IDENTITY, num_workers=2) as engine:
+        stream = engine.run(range(1000))
+        assert next(stream).value == 0
+        pid = os.fork()
+        if pid == 0:
+            try:
+                engine.close()
+                del stream, engine
+                gc.collect()
+            finally:
+                os._exit(0)
+        os.waitpid(pid, 0)
+        assert [delivered.value for delivered in stream] == list(range(1, 1000))
+
+
+def test_an_interrupt_comes_through_at_once_and_the_engine_is_usable_after_it() -> None:
+    job = Job(lambda info: lambda number: threading.Event().wait() if number == 1 else number)
+    with Engine(job, num_workers=2) as engine:
+        stream = engine.run(range(4))
+        assert next(stream).value == 0
+        signal.signal(signal.SIGALRM, _interrupt)
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        with pytest.raises(KeyboardInterrupt):
+            next(stream)
+        assert next(engine.run([7])).value == 7
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_leaving_early_keeps_the_workers_for_the_next_run() -> None:
+    def setup(info: WorkerInfo) -> Callable[[int], tuple[int, int]]:
+        return lambda number: (os.getpid(), number)
+
+    with Engine(Job(setup), num_workers=2) as engine:
+        pids = set()
+        for start in range(20):
+            for delivered in engine.run(range(start, start + 50)):
+                pids.add(delivered.value[0])
+                if delivered.value[1] == start + 3:
+                    break
+        assert len(pids) == 2
+
+
+def test_streams_are_closed_in_the_worker_when_the_consumer_leaves() -> None:
+    def setup(info: WorkerInfo) -> Callable[[Any], Iterator[Any]]:
+        closed = []
+
+        def items(_: Any) -> Iterator[Any]:
+            try:
+                while True:
+                    yield len(closed)
+            finally:
+                closed.append(1)
+
+        return items
+
+    with Engine(Job(setup), num_workers=2) as engine:
+        for number in range(5):
+            assert next(engine.run_stream()).value == number
+
+
+def test_a_stopped_worker_is_replaced_and_the_stream_is_the_same() -> None:
+    executor = ProcessExecutor()
+    options = EngineOptions(on_stall=Restarting(100), warn_seconds=0, stall_seconds=0.2)
+    with Engine(_IDENTITY, num_workers=2, executor=executor, options=options) as engine:
+        stream = engine.run(range(100))
+        assert next(stream).value == 0
+        pid = executor._lives[1].pid
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+        assert [delivered.value for delivered in stream] == list(range(1, 100))
+
+
+def test_a_worker_that_notes_places_gives_signs_of_life(tmp_path: Path) -> None:
+    go_on = tmp_path / "go-on"
+    os.mkfifo(go_on)
+
+    def work(number: int) -> int:
+        note_place(tag="first")
+        go_on.read_text()
+        return number
+
+    executor = ProcessExecutor()
+    executor.start(Job(lambda info: work), 1)
+    executor.begin_run(1, Mode.TASK)
+    executor.submit(0, 1, 0, 5)
+    events: list[Event] = []
+    while Beat(0) not in events:
+        events += executor.wait(0.01)
+    assert not any(isinstance(event, Produced) for event in events)
+    go_on.write_text("now")
+    while not any(isinstance(event, Produced) for event in events):
+        events += executor.wait(None)
+    executor.close()
+
+
+def test_workers_may_have_children() -> None:
+    def work(number: int) -> str:
+        return subprocess.run(["echo", str(number)], capture_output=True, text=True, check=True).stdout
+
+    with Engine(Job(lambda info: work), num_workers=2) as engine:
+        assert [delivered.value for delivered in engine.run(range(5))] == [f"{number}\n" for number in range(5)]
+
+
+def test_wrong_options_are_refused_before_anything_starts() -> None:
+    with pytest.raises(ConfigError, match="'exec', 'spawn'"):
+        ProcessExecutor(start_method="clone")
+    with pytest.raises(ConfigError, match="slot_bytes=10 and max_bytes=5"):
+        ProcessExecutor(slot_bytes=10, max_bytes=5)
+    with pytest.raises(ConfigError, match="threads_per_worker is 0"):
+        ProcessExecutor(threads_per_worker=0)

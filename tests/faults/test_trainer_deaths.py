@@ -1,0 +1,135 @@
+"""The trainer is gone, in whatever way: within a moment nothing of it is left, its workers' children included."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from headrace.engine.proc_tree import children_of
+
+# Each prints the pids of a worker and its children, and then keeps the worker in the state of its name.
+_PROGRAM = """
+import ctypes, os, subprocess, sys, threading
+from headrace.engine import Engine, Job
+
+def busy_in_python():
+    while True:
+        pass
+
+def busy_in_c():
+    ctypes.PyDLL(None).pause()  # holds the interpreter's lock
+
+def idle():
+    pass
+
+def setup(info):
+    children = [subprocess.Popen(["sleep", "1000"], start_new_session=new).pid for new in (False, True)]
+    children.append(subprocess.Popen(["sh", "-c", "setsid sleep 1000 & echo $!; wait"], stdout=subprocess.PIPE))
+    grandchild = int(children[-1].stdout.readline())
+    children[-1] = children[-1].pid
+    os.write(1, (" ".join(map(str, [os.getpid(), os.getppid(), *children, grandchild])) + "\\n").encode())
+    def work(number):
+        os.write(1, b"working\\n")
+        {state}()
+        return number
+    return work
+
+engine = Engine(Job(setup), num_workers=2)
+run = engine.run(range(100))
+{consume}
+"""
+_NUM_WORKERS = 2
+
+
+Start = Callable[..., tuple[subprocess.Popen[str], list[int]]]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Start a trainer; return it with pidfds of all processes below it, when its workers are up and it says so."""
+    trainers: list[subprocess.Popen[str]] = []
+
+    def start_one(text: str, until: str = "working") -> tuple[subprocess.Popen[str], list[int]]:
+        trainer = subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE, text=True)
+        trainers.append(trainer)
+        assert trainer.stdout is not None
+        pids: set[int] = set()
+        words: list[str] = []
+        while len(pids) < 5 * _NUM_WORKERS + 1 or until not in words:
+            line = trainer.stdout.readline()
+            assert line, "the trainer has ended"
+            if line.strip().isalpha():
+                words.append(line.strip())
+            else:
+                pids.update(map(int, line.split()))
+        return trainer, [os.pidfd_open(pid) for pid in pids]
+
+    yield start_one
+    for trainer in trainers:
+        trainer.kill()
+        trainer.wait()
+        assert trainer.stdout is not None
+        trainer.stdout.close()
+
+
+@pytest.mark.parametrize("state", ["idle", "busy_in_python", "busy_in_c"])
+def test_nothing_outlives_a_trainer_that_is_killed(
+    state: str, start: Start, wait_for_end: Callable[[int], None]
+) -> None:
+    trainer, pidfds = start(_PROGRAM.format(state=state, consume="list(run); threading.Event().wait()"))
+    trainer.send_signal(signal.SIGKILL)
+    for pidfd in pidfds:
+        wait_for_end(pidfd)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_nothing_outlives_a_trainer_that_is_interrupted(
+    number: signal.Signals, start: Start, wait_for_end: Callable[[int], None]
+) -> None:
+    trainer, pidfds = start(_PROGRAM.format(state="busy_in_c", consume="list(run)"))
+    trainer.send_signal(number)
+    for pidfd in pidfds:
+        wait_for_end(pidfd)
+    assert trainer.wait() == -number
+
+
+def test_nothing_outlives_a_trainer_that_executes_another_program(
+    start: Start, wait_for_end: Callable[[int], None]
+) -> None:
+    consume = "next(run); next(run); os.execvp('sleep', ['sleep', '1000'])"
+    trainer, pidfds = start(_PROGRAM.format(state="idle", consume=consume))
+    for pidfd in pidfds:
+        wait_for_end(pidfd)
+    assert trainer.poll() is None
+
+
+def test_a_forked_child_that_lives_on_does_not_keep_the_workers(
+    start: Start, wait_for_end: Callable[[int], None]
+) -> None:
+    consume = "next(run); next(run)\nif os.fork():\n    print('forked', flush=True)\nthreading.Event().wait()"
+    trainer, pidfds = start(_PROGRAM.format(state="idle", consume=consume), until="forked")
+    (child,) = set(children_of(trainer.pid)) - set(_pids_of(pidfds))
+    trainer.send_signal(signal.SIGKILL)
+    for pidfd in pidfds:
+        wait_for_end(pidfd)
+    os.kill(child, signal.SIGKILL)
+
+
+def test_nothing_outlives_trainer_and_warden_killed_together(start: Start, wait_for_end: Callable[[int], None]) -> None:
+    trainer, pidfds = start(_PROGRAM.format(state="busy_in_python", consume="list(run)"))
+    warden = next(pid for pid in _pids_of(pidfds) if Path(f"/proc/{pid}/comm").read_text().strip() == "hr-zygote")
+    os.kill(warden, signal.SIGKILL)
+    trainer.send_signal(signal.SIGKILL)
+    for pidfd in pidfds:
+        wait_for_end(pidfd)
+
+
+def _pids_of(pidfds: list[int]) -> list[int]:
+    infos = [Path(f"/proc/self/fdinfo/{pidfd}").read_text() for pidfd in pidfds]
+    return [int(line.split()[1]) for info in infos for line in info.splitlines() if line.startswith("Pid:")]

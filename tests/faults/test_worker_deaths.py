@@ -1,0 +1,269 @@
+"""A worker dies, in every way and at every point: the stream goes on unchanged, or the error says why."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from headrace.engine import Engine, EngineOptions, Job, Raising, Restarting, WorkerInfo, note_place
+from headrace.engine.executors.process import ProcessExecutor
+from headrace.errors import WorkerDiedError
+
+
+def _by_sigkill() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _by_segfault() -> None:
+    ctypes.string_at(0)
+
+
+WAYS: dict[str, Callable[[], Any]] = {
+    "SIGKILL": _by_sigkill,
+    "os._exit(0)": lambda: os._exit(0),
+    "os._exit(7)": lambda: os._exit(7),
+    "sys.exit": lambda: sys.exit("on purpose"),
+    "segfault": _by_segfault,
+}
+CAUSES = {
+    "SIGKILL": "killed by signal 9 (SIGKILL)",
+    "os._exit(0)": "exit code 0",
+    "os._exit(7)": "exit code 7",
+    "sys.exit": "exit code 1",
+    "segfault": "killed by signal 11 (SIGSEGV)",
+}
+POINTS = ["in setup", "before the first ticket", "in a ticket", "after the result", "with large results"]
+
+
+class _Once:
+    """True for the first that asks, in whatever process: a file that can be made once."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __call__(self) -> bool:
+        try:
+            os.close(os.open(self._path, os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            return False
+        return True
+
+
+class _DyingResult:
+    """A result that kills the worker while it is written to the slot."""
+
+    def __init__(self, die: Callable[[], Any], value: int) -> None:
+        self._die = die
+        self.value = value
+
+    def __reduce__(self) -> Any:
+        self._die()
+        return int, (self.value,)
+
+
+def _job(point: str, die: Callable[[], Any], once: _Once) -> Job:
+    def setup(info: WorkerInfo) -> Callable[[int], Any]:
+        if point == "in setup" and once():
+            die()
+
+        def work(number: int) -> Any:
+            if point == "before the first ticket" and number < 2 and once():
+                die()
+            if point == "in a ticket" and number == 13 and once():
+                die()
+            if point == "after the result" and number == 13 and once():
+                return _DyingResult(die, number)
+            if point == "with large results":
+                if number == 13 and once():
+                    die()
+                return np.full(50_000, number)
+            return number
+
+        return work
+
+    return Job(setup)
+
+
+def _numbers(engine: Engine, num_tickets: int) -> Iterator[int]:
+    for delivered in engine.run(range(num_tickets)):
+        value = delivered.value
+        assert np.all(value == np.ravel(value)[0])
+        yield int(np.ravel(value)[0])
+
+
+@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("way", WAYS)
+def test_the_stream_is_the_same_when_a_worker_dies_once(way: str, point: str, tmp_path: Path) -> None:
+    once = _Once(tmp_path / "once")
+    with Engine(_job(point, WAYS[way], once), num_workers=2) as engine:
+        assert list(_numbers(engine, 40)) == list(range(40))
+        assert sum(worker.num_restarts for worker in engine.report.workers) == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV])
+def test_the_next_stream_is_whole_when_an_idle_worker_dies(number: signal.Signals) -> None:
+    with Engine(Job(lambda info: lambda number: number), num_workers=2) as engine:
+        assert list(_numbers(engine, 20)) == list(range(20))
+        os.kill(_worker_pids(engine)[0], number)
+        assert list(_numbers(engine, 20)) == list(range(20))
+        assert list(_numbers(engine, 20)) == list(range(20))
+
+
+def _worker_pids(engine: Engine) -> list[int]:
+    executor = engine._workers.executor
+    assert isinstance(executor, ProcessExecutor)
+    return [life.pid for life in executor._lives if life.pid is not None]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_beyond_the_budget_the_error_names_the_cause_and_the_last_sequence(way: str) -> None:
+    die = WAYS[way]
+
+    def setup(info: WorkerInfo) -> Callable[[int], int]:
+        def work(number: int) -> int:
+            note_place(tag=f"seq-{number}", epoch=3)
+            if number == 5:
+                die()
+            return number
+
+        return work
+
+    options = EngineOptions(on_death=Restarting(budget=1))
+    with Engine(Job(setup), num_workers=2, options=options) as engine:
+        stream = engine.run(range(20))
+        assert [next(stream).ticket for _ in range(5)] == [0, 1, 2, 3, 4]
+        with pytest.raises(WorkerDiedError) as caught:
+            next(stream)
+    text = str(caught.value)
+    assert CAUSES[way] in text
+    assert "seq-5" in text
+    assert "epoch 3" in text
+    assert "ticket 5" in text
+
+
+def test_a_segfault_leaves_the_python_stack_in_the_error() -> None:
+    def setup(info: WorkerInfo) -> Callable[[int], Any]:
+        def the_guilty_function(number: int) -> Any:
+            return ctypes.string_at(0)
+
+        return the_guilty_function
+
+    with (
+        Engine(Job(setup), num_workers=1, options=EngineOptions(on_death=Raising())) as engine,
+        pytest.raises(WorkerDiedError, match="the_guilty_function"),
+    ):
+        next(engine.run(range(3)))
+
+
+def test_streams_go_on_where_they_were_when_a_worker_dies(tmp_path: Path) -> None:
+    once = _Once(tmp_path / "once")
+
+    def setup(info: WorkerInfo) -> Callable[[int], Iterator[Any]]:
+        def items(length: int) -> Iterator[Any]:
+            for item in range(length + info.worker_idx):
+                if info.worker_idx == 1 and item == 7 and once():
+                    _by_sigkill()
+                yield (info.worker_idx, item)
+
+        return items
+
+    with Engine(Job(setup), num_workers=2) as engine:
+        stream = [delivered.value for delivered in engine.run_stream(12)]
+    assert stream == [(worker, item) for item in range(12) for worker in range(2)] + [(1, 12)]
+
+
+def test_views_of_a_dead_worker_stay_as_they_were(tmp_path: Path) -> None:
+    once = _Once(tmp_path / "once")
+    with Engine(_job("with large results", _by_sigkill, once), num_workers=2) as engine:
+        arrays = [delivered.value for delivered in engine.run(range(40))]
+        again = [delivered.value for delivered in engine.run(range(40))]
+    for stream in (arrays, again):
+        assert [int(array[0]) for array in stream] == list(range(40))
+        assert all(np.all(array == array[0]) for array in stream)
+
+
+def test_the_children_of_a_dead_worker_end_with_it(wait_for_end: Callable[[int], None]) -> None:
+    def setup(info: WorkerInfo) -> Callable[[int], list[int]]:
+        kinds = (False, True)
+        children = [subprocess.Popen(["sleep", "1000"], start_new_session=is_new).pid for is_new in kinds]
+        return lambda number: children
+
+    with Engine(Job(setup), num_workers=2) as engine:
+        first, other = (delivered.value for delivered in engine.run(range(2)))
+        pidfds = [os.pidfd_open(pid) for pid in first]
+        others = [os.pidfd_open(pid) for pid in other]
+        os.kill(_worker_pids(engine)[0], signal.SIGKILL)
+        new, same = (delivered.value for delivered in engine.run(range(2)))
+        assert same == other
+        assert not set(new) & set(first)
+        for pidfd in pidfds:
+            wait_for_end(pidfd)
+        others += [os.pidfd_open(pid) for pid in new]  # these live on, until the engine is closed
+    for pidfd in others:
+        wait_for_end(pidfd)
+
+
+def test_the_stack_of_a_worker_that_hangs_is_told(tmp_path: Path) -> None:
+    started = tmp_path / "started"
+    os.mkfifo(started)
+
+    def setup(info: WorkerInfo) -> Callable[[int], Any]:
+        def hanging_function(number: int) -> Any:
+            started.write_text("now")
+            return ctypes.PyDLL(None).pause()  # holds the interpreter's lock
+
+        return hanging_function
+
+    executor = ProcessExecutor()
+    with Engine(Job(setup), num_workers=1, executor=executor) as engine:
+        run = engine.run(range(1))
+        executor.wait(5.0)  # sends the ticket
+        assert started.read_text() == "now"
+        while executor._lives[0].pid is None:
+            executor.wait(0.1)
+        stack = executor.stack_of(0)
+        run.close()
+    assert stack is not None
+    assert "hanging_function" in stack
+
+
+def test_a_stopped_worker_is_told_as_such() -> None:
+    executor = ProcessExecutor()
+    with Engine(Job(lambda info: lambda number: os.getpid()), num_workers=1, executor=executor) as engine:
+        pid = next(iter(engine.run(range(1)))).value
+        os.kill(pid, signal.SIGSTOP)
+        stack = executor.stack_of(0)
+    assert stack is not None
+    assert "stopped" in stack
+
+
+def test_a_dead_warden_is_replaced_and_the_stream_goes_on() -> None:
+    executor = ProcessExecutor()
+    with Engine(Job(lambda info: lambda number: number), num_workers=2, executor=executor) as engine:
+        stream = engine.run(range(100))
+        assert next(stream).value == 0
+        assert executor._warden is not None
+        os.kill(executor._warden.pid, signal.SIGKILL)
+        assert [delivered.value for delivered in stream] == list(range(1, 100))
+
+
+def test_the_death_of_the_warden_is_named_beyond_the_budget() -> None:
+    executor = ProcessExecutor()
+    options = EngineOptions(on_death=Raising())
+    with Engine(Job(lambda info: lambda number: number), num_workers=2, executor=executor, options=options) as engine:
+        stream = engine.run(iter(int, 1))
+        next(stream)
+        assert executor._warden is not None
+        os.kill(executor._warden.pid, signal.SIGKILL)
+        with pytest.raises(WorkerDiedError, match=r"warden process \d+, which was killed by signal 9"):
+            deque(stream, maxlen=0)

@@ -1,0 +1,212 @@
+"""The engine's stream is the plain loop's, for each executor and any number of workers, and nothing is left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import tempfile
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.engine import Engine, EngineOptions, Job, Skipping, note_place, skip_item
+from headrace.engine.worker_info import WorkerInfo
+
+NUM_WORKERS = st.integers(0, 5)
+OPTIONS = st.builds(
+    dict, tickets_per_worker=st.integers(1, 9), look_ahead=st.none() | st.integers(1, 20)
+)  # what may be chosen without an effect on the stream
+
+
+def square_or_raise(bad: frozenset[int]):
+    """Make a setup whose function squares, and raises for the numbers in `bad`."""
+
+    def square(number: int) -> int:
+        note_place(tag=f"seq-{number}", epoch=3)
+        if number in bad:
+            raise LookupError(f"no {number}")
+        return number * number
+
+    return lambda info: square
+
+
+class Counting:
+    """An iterator that can go on after it raised."""
+
+    def __init__(self, worker_idx: int, length: int, bad: frozenset[int]) -> None:
+        self.worker_idx, self.length, self.bad, self.item = worker_idx, length, bad, -1
+
+    def __iter__(self) -> Counting:
+        return self
+
+    def __next__(self) -> tuple[int, int]:
+        self.item += 1
+        if self.item >= self.length:
+            raise StopIteration
+        if self.item in self.bad:
+            raise LookupError(f"no {self.item} in worker {self.worker_idx}")
+        return self.worker_idx, self.item
+
+
+def count_streams(bad: frozenset[int] = frozenset()):
+    """Make a setup whose function gives each worker as many items as the payload says."""
+
+    def setup(info: WorkerInfo):
+        return lambda lengths: Counting(info.worker_idx, lengths[info.worker_idx], bad)
+
+    return setup
+
+
+def read(run: Any, into: list[Any]) -> None:
+    for delivered in run:
+        into.append(delivered.value)
+
+
+@pytest.fixture(autouse=True)
+def _no_thread_is_left():
+    before = set(threading.enumerate())
+    yield
+    assert set(threading.enumerate()) == before
+
+
+@settings(deadline=None, max_examples=25)
+@given(num_workers=NUM_WORKERS, options=OPTIONS, rounds=st.lists(st.tuples(st.integers(0, 40), st.integers(0, 45))))
+def test_runs_that_are_read_whole_or_abandoned_give_what_a_plain_loop_gives(
+    engine_executors: str, num_workers: int, options: dict, rounds: list[tuple[int, int]]
+) -> None:
+    job = Job(square_or_raise(frozenset()))
+    with Engine(job, num_workers=num_workers, executor=engine_executors, options=EngineOptions(**options)) as engine:
+        for num_payloads, num_read in rounds:
+            values = []
+            for delivered in engine.run(range(num_payloads)):
+                assert delivered.ticket == len(values)
+                values.append(delivered.value)
+                if len(values) == num_read:
+                    break
+            expected = [number * number for number in range(num_payloads)]
+            assert values == (expected[:num_read] if num_read else expected)
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    num_workers=NUM_WORKERS,
+    options=OPTIONS,
+    num_payloads=st.integers(0, 40),
+    bad=st.frozensets(st.integers(0, 60), max_size=3),
+    payloads_end=st.none() | st.integers(0, 40),
+)
+def test_errors_of_workers_and_of_payloads_come_where_a_plain_loop_has_them(
+    engine_executors: str,
+    num_workers: int,
+    options: dict,
+    num_payloads: int,
+    bad: frozenset[int],
+    payloads_end: int | None,
+) -> None:
+    def payloads():
+        for number in range(num_payloads):
+            if number == payloads_end:
+                raise OSError("no more payloads")
+            yield number
+
+    def plain_loop(into: list[int]) -> None:
+        function = square_or_raise(bad)(None)
+        for number in payloads():
+            into.append(function(number))
+
+    def outcome(loop, *arguments) -> tuple[list[int], str]:
+        values: list[int] = []
+        try:
+            loop(*arguments, values)
+        except (LookupError, OSError) as error:
+            return values, repr(error)
+        return values, "the end"
+
+    job = Job(square_or_raise(bad))
+    with Engine(job, num_workers=num_workers, executor=engine_executors, options=EngineOptions(**options)) as engine:
+        for _ in range(2):  # the engine is as good as new after an error
+            assert outcome(read, engine.run(payloads())) == outcome(plain_loop)
+
+
+@settings(deadline=None, max_examples=25)
+@given(num_workers=NUM_WORKERS, options=OPTIONS, bad=st.frozensets(st.integers(0, 30), max_size=8))
+def test_skips_are_the_same_for_any_number_of_workers_in_the_stream_and_on_disk(
+    engine_executors: str, num_workers: int, options: dict, bad: frozenset[int]
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "quarantine.jsonl"
+        policy = EngineOptions(on_error=Skipping(budget=8, quarantine=path), **options)
+        with Engine(
+            Job(square_or_raise(bad)), num_workers=num_workers, executor=engine_executors, options=policy
+        ) as engine:
+            values: list[int] = []
+            read(engine.run(range(25)), values)
+        lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    skipped = sorted(number for number in bad if number < 25)
+    assert values == [number * number for number in range(25) if number not in bad]
+    assert engine.report.num_skipped == len(skipped)
+    assert [(line["ticket"], line["tag"], line["epoch"], line["error"]) for line in lines] == [
+        (number, f"seq-{number}", 3, f"LookupError: no {number}") for number in skipped
+    ]
+    for line in lines:
+        first, frame, *_ = line["traceback"].splitlines()
+        assert first == "Traceback (most recent call last):"
+        assert "in square" in frame
+        assert line["traceback"].endswith(f"LookupError: no {line['ticket']}\n")
+
+
+@settings(deadline=None, max_examples=25)
+@given(num_workers=NUM_WORKERS, options=OPTIONS, bad=st.frozensets(st.integers(0, 20), max_size=5))
+def test_single_items_are_left_out_of_tickets_of_many(
+    engine_executors: str, num_workers: int, options: dict, bad: frozenset[int]
+) -> None:
+    def setup(info):
+        function = square_or_raise(bad)(info)
+
+        def several(numbers: range) -> list[int]:
+            values = []
+            for number in numbers:
+                try:
+                    values.append(function(number))
+                except LookupError as error:
+                    skip_item(error)
+            return values
+
+        return several
+
+    policy = EngineOptions(on_error=Skipping(budget=99), **options)
+    with Engine(Job(setup), num_workers=num_workers, executor=engine_executors, options=policy) as engine:
+        values: list[list[int]] = []
+        read(engine.run([range(10), range(10, 20)]), values)
+    assert [value for several in values for value in several] == [n * n for n in range(20) if n not in bad]
+    assert engine.report.num_skipped == len([number for number in bad if number < 20])
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    lengths=st.lists(st.integers(0, 9), min_size=1, max_size=5),
+    options=OPTIONS,
+    bad=st.frozensets(st.integers(0, 9), max_size=3),
+    num_read=st.none() | st.integers(1, 20),
+)
+def test_streams_take_turns_as_plain_iterators_do(
+    engine_executors: str, lengths: list[int], options: dict, bad: frozenset[int], num_read: int | None
+) -> None:
+    expected = [
+        (worker_idx, item)
+        for item in range(9)
+        for worker_idx, length in enumerate(lengths)
+        if item < length and item not in bad
+    ]
+    policy = EngineOptions(on_error=Skipping(budget=99), warn_seconds=0, **options)
+    with Engine(Job(count_streams(bad)), num_workers=len(lengths), executor=engine_executors, options=policy) as engine:
+        with contextlib.closing(engine.run_stream(lengths)) as run:
+            values = [delivered.value for delivered, _ in zip(run, range(num_read or 99), strict=False)]
+        assert values == expected[: num_read or 99]
+        again: list[tuple[int, int]] = []
+        read(engine.run_stream(lengths), again)
+        assert again == expected
