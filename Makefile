@@ -57,7 +57,7 @@ docs: $(VENV)/.installed-dev
 	@echo "== docs"
 	@site=$$(mktemp -d) && trap 'rm -rf "$$site"' EXIT && $(BIN)/mkdocs build --quiet --strict --site-dir "$$site"
 
-bench: $(STAMP_ALL)
+bench: $(VENV_ALL)/.installed-bench
 	@set -e; for script in benchmarks/*.py; do echo "== $$script"; $(BIN_ALL)/python "$$script"; done
 
 SOAK_SECONDS ?= 1200
@@ -95,5 +95,10 @@ $(VENV)/.installed-dev: $(VENV)/.installed-test
 $(STAMP_ALL): pyproject.toml
 	$(call make_venv,$(VENV_ALL))
 	@echo "== installing Headrace, $(TORCH) and the peers into $(VENV_ALL) (minutes, for a large torch)"
-	@$(BIN_ALL)/python $(PIP_INSTALL) --editable '.[audio,test,bench]' '$(TORCH)'
+	@$(BIN_ALL)/python $(PIP_INSTALL) --editable '.[audio,test,peers]' '$(TORCH)'
+	@touch $@
+
+$(VENV_ALL)/.installed-bench: $(STAMP_ALL)
+	@echo "== installing the peers of the benchmarks into $(VENV_ALL)"
+	@$(BIN_ALL)/python $(PIP_INSTALL) --editable '.[bench]' '$(TORCH)'
 	@touch $@

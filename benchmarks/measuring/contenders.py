@@ -55,7 +55,7 @@ class Task:
 
     def __call__(self, info: Any) -> Callable[[int], Any]:
         """Return the worker's function."""
-        from headrace.engine.in_place import empty
+        from headrace.engine import empty
 
         del info
         return partial(self.make, self.kind, empty=empty) if self.in_place else partial(self.make, self.kind)

@@ -9,6 +9,7 @@ from .engine import Engine
 from .events import Result
 from .executors import Executor, make_executor
 from .failure import Failure
+from .in_place import empty
 from .job import Job, Mode
 from .options import EngineOptions, Raising, Restarting, Skipping
 from .report import EngineReport, WorkerReport
@@ -32,6 +33,7 @@ __all__ = [
     "Skipping",
     "WorkerInfo",
     "WorkerReport",
+    "empty",
     "get_worker_info",
     "make_executor",
     "note_place",
