@@ -19,6 +19,7 @@ from __future__ import annotations
 import io
 import pickle
 import sys
+import time
 import types
 import warnings
 from typing import Any
@@ -32,6 +33,7 @@ from .ship_paths import find_path
 # Above this a parcel is worth a warning. Each worker unpickles its own copy, so the cost is per worker.
 LARGE_BYTES = 10 * 1000 * 1000
 # The search for the largest part pickles every part once a level: not for parcels that take seconds each time.
+_SEARCH_SECONDS = 0.1  # to name the part is a courtesy: each step down pickles what is left once more
 _SEARCH_BYTES = 400 * 1000 * 1000
 
 
@@ -170,8 +172,11 @@ def _refusal(obj: object, what: str, error: Exception) -> ConfigError:
 def _large_text(obj: object, what: str, num_bytes: int) -> str:
     text = f"{what} takes {num_bytes / 1e6:.0f} MB, which every worker will hold once more"
     if num_bytes <= _SEARCH_BYTES:
+        deadline = time.monotonic() + _SEARCH_SECONDS
 
         def pick_largest(parts: list[Any]) -> Any:
+            if time.monotonic() > deadline:
+                return None
             sized = [(_num_bytes(part.value), part) for part in parts]
             best = max(sized, key=lambda entry: entry[0], default=None)
             return best[1] if best is not None and best[0] > num_bytes // 2 else None
