@@ -112,7 +112,7 @@ def test_nothing_outlives_a_trainer_that_executes_another_program(
 def test_a_forked_child_that_lives_on_does_not_keep_the_workers(
     start: Start, wait_for_end: Callable[[int], None]
 ) -> None:
-    consume = "next(run); next(run)\nif os.fork():\n    print('forked', flush=True)\nthreading.Event().wait()"
+    consume = "next(run); next(run)\nif os.fork():\n    os.write(1, b'forked\\n')\nthreading.Event().wait()"
     trainer, pidfds = start(_PROGRAM.format(state="idle", consume=consume), until="forked")
     (child,) = set(children_of(trainer.pid)) - set(_pids_of(pidfds))
     trainer.send_signal(signal.SIGKILL)

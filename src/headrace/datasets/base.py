@@ -4,6 +4,8 @@ It holds the options and the state of one epoch, and leaves the work to small pa
 when, `batching` cuts it into chunks, `batches` groups it, a source (in `CachedDataset`) reads it. Life cycle:
 construct, `initialize`, then for each epoch `init_seq_order(epoch=E)` and, in rising order, `load_seqs(i, i + 1)`,
 `get_data(i, key)`; or, in one line, `for seq in dataset.epoch(E)`. An object serves one thread.
+
+The file is long because the documented face is: about sixty methods, most of them a line that asks a part.
 """
 
 from __future__ import annotations
