@@ -76,6 +76,15 @@ class OptionalNotImplementedError(HeadraceError, NotImplementedError):
     """This dataset does not offer this optional method."""
 
 
+def takes_note(error: BaseException, note: str) -> bool:
+    """Add a note to any exception; tell whether it took it: user code may freeze exceptions or refuse notes."""
+    try:
+        error.add_note(note)
+    except Exception:  # noqa: BLE001 - user code: odd __notes__, an add_note of their own
+        return False
+    return True
+
+
 def did_you_mean(name: str, valid: Iterable[str]) -> str:
     """Name the closest valid names for an unknown one, then list all of them.
 

@@ -548,3 +548,15 @@ def test_lengths_of_a_file_count_as_lengths(tmp_path):
     dataset.init_seq_order(epoch=1)
     assert dataset.supports_seq_order_sorting()
     assert (dataset.get_tag(0), dataset.get_estimated_seq_length(0)) == ("seq-29", 71)
+
+
+def test_an_error_that_takes_no_note_comes_as_it_is():
+    class ProudError(Exception):
+        def add_note(self, note):
+            raise RuntimeError("no notes")
+
+    def fail(features):
+        raise ProudError("mine")
+
+    with pytest.raises(ProudError, match="mine"):
+        next(make(transform=fail).epoch(1))

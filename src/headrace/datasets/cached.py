@@ -17,7 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.batching import NumbersDict, apply_window
-from headrace.errors import ConfigError, HeadraceError, OptionalNotImplementedError, TransformError, did_you_mean
+from headrace.errors import (
+    ConfigError,
+    HeadraceError,
+    OptionalNotImplementedError,
+    TransformError,
+    did_you_mean,
+    takes_note,
+)
 from headrace.order import ArrayOrder, Order, OrderCorpus, occurrences
 from headrace.rng import derive_rng, wants_rng
 from headrace.sources import Source
@@ -260,25 +267,27 @@ class CachedDataset(Dataset):
             result = self._transform(features, rng=rng)
         else:
             result = self._transform(features)
-        where = f"sequence {self.get_tag(seq_idx)!r}, epoch {int(self.epoch)}, transform {_name_of(self._transform)}"
+        wrong = self._what_is_wrong(result)
+        if wrong is not None:
+            what, fix = wrong
+            transform = f"transform {_name_of(self._transform)}"
+            where = f"sequence {self.get_tag(seq_idx)!r}, epoch {int(self.epoch)}, {transform}"
+            raise TransformError(what, where=where, fix=fix)
+        return {key: result[key] for key in self.source.specs}
+
+    def _what_is_wrong(self, result: Any) -> tuple[str, str | None] | None:
+        """Say what is wrong with the result of a transform, and how to mend it; `None` if nothing is."""
         if not isinstance(result, Mapping):
-            raise TransformError(
-                f"a transform returns a mapping key -> array, got {type(result).__name__}", where=where
-            )
+            return f"a transform returns a mapping key -> array, got {type(result).__name__}", None
         if set(result) != set(self.source.specs):
-            raise TransformError(
-                f"a transform keeps the data keys: {sorted(self.source.specs)} became {sorted(result)}", where=where
-            )
+            return f"a transform keeps the data keys: {sorted(self.source.specs)} became {sorted(result)}", None
         for key, value in result.items():
             spec = self.source.specs[key]
             if not isinstance(value, np.ndarray) or value.dtype != spec.dtype or value.ndim != spec.ndim:
                 got = f"{value.dtype}, {value.ndim} axes" if isinstance(value, np.ndarray) else type(value).__name__
-                raise TransformError(
-                    f"a transform keeps dtype and axes: {key!r} has {spec.dtype}, {spec.ndim} axes, got {got}",
-                    where=where,
-                    fix=f"return numpy arrays, for example .astype({spec.dtype!r})",
-                )
-        return {key: result[key] for key in self.source.specs}
+                what = f"a transform keeps dtype and axes: {key!r} has {spec.dtype}, {spec.ndim} axes, got {got}"
+                return what, f"return numpy arrays, for example .astype({spec.dtype!r})"
+        return None
 
     def _read(self, seq_idx: int) -> dict[int, Features]:
         """Read one sequence as it is delivered, or the group whose frames are shuffled together, by place."""
@@ -301,7 +310,7 @@ class CachedDataset(Dataset):
             name = repr(self.get_tag(seq_idx))
         except (HeadraceError, LookupError, OSError):
             name = str(seq_idx)
-        error.add_note(f"dataset {self.name!r}, epoch {int(self.epoch) or None}, sequence {name}")
+        takes_note(error, f"dataset {self.name!r}, epoch {int(self.epoch) or None}, sequence {name}")
 
     def _whole(self, seq_idx: int) -> Features:
         """Return all arrays of a sequence, none of them handed out yet; reads it if need be."""

@@ -145,6 +145,11 @@ class MultiProcDataset(CachedDataset2):
             self._engine = Engine(job, num_workers=self.num_workers, executor=self._executor, options=options)
         return self._engine
 
+    def _close_engine(self) -> None:
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            engine.close()
+
     # --- order ---
 
     def init_seq_order(
@@ -282,9 +287,8 @@ class MultiProcDataset(CachedDataset2):
         self._order, self._occurrences = RangeOrder(range(0)), None
         if self._inner is not None:
             self._inner.finish_epoch(free_resources=free_resources)
-        if free_resources and self._engine is not None:
-            engine, self._engine = self._engine, None
-            engine.close()
+        if free_resources:
+            self._close_engine()
 
     # --- what the inner dataset knows ---
 
@@ -315,9 +319,7 @@ class MultiProcDataset(CachedDataset2):
         self._config.update(_num_shards=num_shards, _shard_index=shard_index)
         self._recipe = self.inner._recipe
         self._stop_run()
-        if self._engine is not None:
-            engine, self._engine = self._engine, None
-            engine.close()
+        self._close_engine()
 
     def get_all_tags(self) -> Sequence[str]:
         """Return the tags of the whole corpus, as the inner dataset does."""

@@ -13,7 +13,7 @@ from typing import Any
 
 import cloudpickle
 
-from headrace.errors import TransformError
+from headrace.errors import TransformError, takes_note
 
 from .worker_info import Place
 
@@ -93,7 +93,7 @@ class Failure:
         A `StopIteration` would end the consumer's loop in silence, so it becomes a `TransformError` too.
         """
         error, note = self.exception, self._note(ticket, worker_idx)
-        if error is not None and not isinstance(error, StopIteration) and _takes_note(error, note):
+        if error is not None and not isinstance(error, StopIteration) and takes_note(error, note):
             return error
         stand_in = TransformError(f"a worker's function raised {self.type_name}: {self.text}")
         stand_in.__cause__ = error
@@ -108,14 +108,6 @@ class Failure:
         if self.exception is None or self.exception.__traceback__ is None:
             note += f"\nThe worker's traceback:\n{self.traceback.rstrip()}"
         return note
-
-
-def _takes_note(error: BaseException, note: str) -> bool:
-    try:
-        error.add_note(note)
-    except Exception:  # noqa: BLE001 - user code: frozen exceptions, odd __notes__, an add_note of their own
-        return False
-    return True
 
 
 def _type_name(kind: type[BaseException]) -> str:
