@@ -15,7 +15,7 @@ from headrace.engine.messages import (
     Begin,
     Cancel,
     Done,
-    Free,
+    GiveUp,
     Submit,
     decode_for_trainer,
     decode_for_worker,
@@ -115,7 +115,7 @@ to_worker = st.one_of(
     st.builds(Begin, numbers, st.booleans(), st.binary(), numbers),
     st.builds(Submit, numbers, numbers, st.binary()),
     st.builds(Cancel, numbers),
-    st.builds(Free, st.lists(numbers)),
+    st.builds(GiveUp, numbers),
 )
 done = st.builds(
     Done, numbers, numbers, st.binary(), st.integers(-1, 99), numbers, numbers, st.floats(0, 9), st.floats(0, 9),
@@ -124,7 +124,7 @@ done = st.builds(
 
 
 @given(st.lists(to_worker))
-def test_messages_to_a_worker_survive_their_packet(messages: list[Begin | Submit | Cancel | Free]) -> None:
+def test_messages_to_a_worker_survive_their_packet(messages: list[Begin | Submit | Cancel | GiveUp]) -> None:
     assert decode_for_worker(encode_packet(messages)) == messages
 
 

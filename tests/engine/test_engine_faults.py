@@ -8,9 +8,9 @@ import signal
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from headrace.engine import Engine, EngineOptions, Job, Raising, Restarting
@@ -278,7 +278,7 @@ def test_the_report_says_where_the_time_went() -> None:
 
     def answer_in_3_seconds(_timeout: float) -> list:
         executor.clock.now += 3
-        return [replace(event, seconds=2.0, transport_seconds=0.5) for event in executor.answer_all()]
+        return [msgspec.structs.replace(event, seconds=2.0, transport_seconds=0.5) for event in executor.answer_all()]
 
     executor.script.append(answer_in_3_seconds)
     for _ in engine.run(range(4)):

@@ -90,6 +90,125 @@ def test_a_worker_without_free_memory_waits_until_another_thread_drops_a_view() 
         assert not kept
 
 
+def test_a_consumer_that_keeps_all_the_memory_and_waits_for_more_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.engine.worker_life._HOARD_SECONDS", 2.0)
+    options = EngineOptions(stall_seconds=1.5, on_stall=Restarting())  # a worker that waits for a slot is not stuck
+    job = Job(lambda info: lambda number: np.full(300_000, number, np.uint8))
+    executor = ProcessExecutor(max_bytes=1 << 20, slot_bytes=1 << 16)
+    with Engine(job, num_workers=1, executor=executor, options=options) as engine:
+        stream = engine.run(range(9))
+        kept = [next(stream).value for _ in range(3)]
+        with pytest.raises(CacheError, match=r"3 results that are still held .* max_bytes=1048576") as caught:
+            next(stream)
+        assert "copy what is kept" in str(caught.value)
+        assert [int(array[0]) for array in kept] == [0, 1, 2]
+        del kept, caught
+        assert sum(1 for _ in engine.run(range(9))) == 9
+        assert engine.report.num_restarts == 0
+
+
+def test_a_consumer_that_keeps_all_slots_and_waits_for_more_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.engine.worker_life._HOARD_SECONDS", 0.1)
+    monkeypatch.setattr("headrace.engine.executors.process._NUM_SLOTS", 4)
+    job = Job(lambda info: lambda number: np.full(300_000, number, np.uint8))
+    with Engine(job, num_workers=1, executor=ProcessExecutor(max_bytes=1 << 20, slot_bytes=1 << 16)) as engine:
+        stream = engine.run(range(9))
+        kept: list[Any] = []
+        with pytest.raises(CacheError, match="copy what is kept"):
+            kept.extend(delivered.value for delivered in stream)  # each as it comes
+        assert [int(array[0]) for array in kept] == list(range(len(kept)))
+        assert kept
+
+
+def test_a_worker_starved_by_results_of_its_own_look_ahead_waits_for_the_slow_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("headrace.engine.worker_life._HOARD_SECONDS", 0.05)
+
+    def setup(info: WorkerInfo) -> Callable[[int], Any]:
+        def work(number: int) -> Any:
+            if number == 0:  # meanwhile the other worker fills its memory and waits for longer than it may
+                threading.Event().wait(0.5)
+            return np.full(300_000, number, np.uint8)
+
+        return work
+
+    executor = ProcessExecutor(max_bytes=1 << 20, slot_bytes=1 << 16)
+    with Engine(Job(setup), num_workers=2, executor=executor) as engine:
+        assert [int(delivered.value[0]) for delivered in engine.run(range(12))] == list(range(12))
+
+
+class Unloadable:
+    """Comes apart when it is unpickled in the consumer."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return int, ("no number",)
+
+
+def test_a_result_that_cannot_be_unpickled_is_an_error_with_its_ticket_and_the_workers_stay() -> None:
+    job = Job(lambda info: lambda number: Unloadable() if number == 3 else os.getpid())
+    with Engine(job, num_workers=1) as engine:
+        stream = engine.run(range(9))
+        pids = {next(stream).value for _ in range(3)}
+        with pytest.raises(ValueError, match="no number") as caught:
+            next(stream)
+        assert "ticket 3, worker 0" in caught.value.__notes__[0]
+        assert {delivered.value for delivered in engine.run([0])} == pids
+
+
+def test_workers_start_and_are_started_anew_in_a_folder_that_is_gone(
+    tmp_path: Path, run_program: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    text = f"""
+import os, signal
+from headrace.engine import Engine, Job
+gone = {str(tmp_path / "gone")!r}
+os.mkdir(gone); os.chdir(gone); os.rmdir(gone)
+def die_once(number):
+    if number == 4 and not os.path.exists({str(tmp_path / "died")!r}):
+        open({str(tmp_path / "died")!r}, "w").close()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return number
+with Engine(Job(lambda info: die_once), num_workers=2) as engine:
+    print(sum(delivered.value for delivered in engine.run(range(10))))
+"""
+    done = run_program(text)
+    assert (done.returncode, done.stdout) == (0, "45\n"), done.stderr
+    assert (tmp_path / "died").exists()
+
+
+def test_a_trainer_that_blocks_the_signal_of_ended_children_sees_its_workers_end() -> None:
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
+    try:
+        with Engine(Job(lambda info: lambda number: signal.pthread_sigmask(signal.SIG_BLOCK, ())), num_workers=1) as it:
+            assert next(it.run([0])).value == set()
+            executor = it._workers.executor
+            assert isinstance(executor, ProcessExecutor)
+            (life,) = executor._lives
+            os.kill(life.pid or 0, signal.SIGKILL)
+            assert next(it.run([0])).value == set()
+            assert it.report.num_restarts == 1
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+
+
+def test_payloads_that_are_slow_to_come_do_not_hold_up_what_is_done() -> None:
+    pulled = []
+
+    def payloads() -> Iterator[int]:
+        pause = threading.Event()
+        for number in range(12):
+            pause.wait(0.05)
+            pulled.append(number)
+            yield number
+
+    with Engine(_IDENTITY, num_workers=2) as engine:
+        stream = engine.run(payloads())
+        assert next(stream).value == 0
+        assert len(pulled) < 12
+        assert [delivered.value for delivered in stream] == list(range(1, 12))
+
+
 def test_a_result_that_is_larger_than_the_limit_is_an_error_that_names_the_option() -> None:
     job = Job(lambda info: lambda length: np.zeros(length, np.uint8))
     with Engine(job, num_workers=1, executor=ProcessExecutor(slot_bytes=4096, max_bytes=1 << 20)) as engine:

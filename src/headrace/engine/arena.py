@@ -163,6 +163,13 @@ class ArenaWriter:
     def _wait(self) -> bool:
         return self._wait_for_release is not None and self._wait_for_release()
 
+    def no_slot_error(self) -> CacheError:
+        """Return what to say if waiting for a slot was given up."""
+        return CacheError(
+            f"all {len(self._slots)} slots of this worker hold results that are still held elsewhere",
+            fix="drop results sooner, or copy what is kept of them",
+        )
+
     def _hoarding_error(self, memory: SlotMemory, num_bytes: int) -> CacheError:
         held = self._committed_bytes - memory.committed_bytes
         num_held = sum(slot.is_in_use for slot in self._slots) - 1

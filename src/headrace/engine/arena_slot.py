@@ -158,6 +158,14 @@ class SlotWriter:
         position, _ = self.reserve(math.prod(shape) * dtype.itemsize)
         return np.ndarray(shape, dtype, self._memory.array, position)
 
+    def rewind(self) -> None:
+        """Begin anew: nobody needs what was written."""
+        self.used = 0
+
+    def copy_used(self) -> bytes:
+        """Return a copy of all that was reserved so far."""
+        return self._memory.array[: self.used].tobytes()
+
     def find(self, array: NDArray[np.generic]) -> int | None:
         """Return where in the slot an array lies, or None if it is not in it as one piece in C order.
 

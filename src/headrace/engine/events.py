@@ -10,6 +10,8 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from .failure import Failure
 from .worker_info import Place
 
@@ -58,9 +60,10 @@ class Beat:
     worker_idx: int
 
 
-@dataclass(frozen=True, slots=True)
-class Produced:
+class Produced(msgspec.Struct, frozen=True):
     """A ticket is done.
+
+    A struct and no dataclass, because there is one for each ticket, and a struct is made five times as quickly.
 
     Attributes:
         run_id: The run it belongs to: results of earlier runs are discarded by the engine.

@@ -69,6 +69,11 @@ class ArenaReader:
         """Slots of which views are alive."""
         return len(self._leased) - len(self._freed)
 
+    @property
+    def has_freed(self) -> bool:
+        """Whether slots became free since the last `drain`."""
+        return bool(self._freed)
+
     def lease(self, slot_idx: int, offset: int, num_bytes: int) -> NDArray[np.uint8]:
         """Return the content of a slot as a writable `uint8[num_bytes]`, without a copy.
 

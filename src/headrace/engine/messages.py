@@ -1,6 +1,7 @@
 """What a trainer, its warden and its workers say to each other: small, typed, and nothing else.
 
-Invariants: a packet is a list of messages and stands alone; it is never torn, because the sockets keep packets whole.
+Invariants: a packet is a list of messages and stands alone; it is never torn, because sockets and rings keep packets
+whole. A packet of no messages says nothing, and wakes whoever waits for one.
 Results are not in here but in the arena; a `Done` says where. User objects are opaque bytes: nothing is unpickled here.
 """
 
@@ -41,13 +42,16 @@ class Cancel(Message, frozen=True, tag=2):
     run_id: int
 
 
-class Free(Message, frozen=True, tag=3):
-    """These slots are no longer read by the trainer."""
+class GiveUp(Message, frozen=True, tag=3):
+    """No slot will become free: the consumer keeps what fills them, and waits for this worker.
 
-    slots: list[int]
+    Void if the worker has seen another number of credits since it said that it waits.
+    """
+
+    num_credits: int
 
 
-ToWorker = Begin | Submit | Cancel | Free
+ToWorker = Begin | Submit | Cancel | GiveUp
 
 # --- from a worker to the trainer ---
 
@@ -57,7 +61,7 @@ class IsReady(Message, frozen=True, tag=0):
 
 
 class Done(Message, frozen=True, tag=1):
-    """A ticket is done. `slot_idx` is -1 where the header says all; then the worker has its slot back already."""
+    """A ticket is done. `slot_idx` is -1 where the bytes of the value follow the header; no slot is used then."""
 
     run_id: int
     ticket: int
@@ -92,10 +96,18 @@ class StreamEnded(Message, frozen=True, tag=4):
 
 
 class Starved(Message, frozen=True, tag=5):
-    """The worker waits for a free slot: all of them are held by the trainer."""
+    """The worker waits for a free slot: all of them are held by the trainer. It has seen so many credits."""
+
+    num_credits: int
 
 
-ToTrainer = IsReady | Done | NotDone | NotSetUp | StreamEnded | Starved
+class Behind(Message, frozen=True, tag=6):
+    """The other message of this packet comes after so many records of the ring, and before the next one."""
+
+    num_records: int
+
+
+ToTrainer = IsReady | Done | NotDone | NotSetUp | StreamEnded | Starved | Behind
 
 # --- from the trainer to its warden ---
 
@@ -159,6 +171,9 @@ FromWarden = Spawned | HasExited | NotSpawned
 
 encode_packet = msgspec.msgpack.Encoder().encode
 """Encode a sequence of messages as one packet."""
+
+BELL = encode_packet(())
+"""A packet that only wakes."""
 
 _to_worker: msgspec.msgpack.Decoder[list[ToWorker]] = msgspec.msgpack.Decoder(list[ToWorker])
 _to_trainer: msgspec.msgpack.Decoder[list[ToTrainer]] = msgspec.msgpack.Decoder(list[ToTrainer])

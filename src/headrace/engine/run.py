@@ -11,10 +11,9 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, takes_note
 
 from .events import (
     Action,
@@ -43,13 +42,15 @@ from .workers import Workers
 _logger = logging.getLogger("headrace.engine")
 _WANTED = Wanted()
 _SILENT = Silent()
+_PREFETCH = Prefetch()
 # A signal that arrives just before a wait begins is not seen before that wait is over (Python runs handlers between
 # bytecodes, and a lock or an epoll that is entered after the signal does not return for it). So no wait is longer.
 _MAX_WAIT_SECONDS = 0.25
+# A payload that takes longer is slow: the next ones are pulled one by one, with a look at what has come in between.
+_SLOW_SECONDS = 0.001
 
 
-@dataclass(frozen=True, slots=True)
-class Delivered:
+class Delivered(NamedTuple):
     """A value, handed over.
 
     Attributes:
@@ -93,7 +94,7 @@ class Run(Iterator[Delivered]):
         self._run_id = run_id
         self._supervisor = supervisor
         self._payloads = payloads
-        self._is_task_mode = payloads is not None
+        self._is_task_mode = supervisor.assigns_one = payloads is not None  # nobody knows yet how slow payloads are
         self._pulled: dict[int, Any] = {}  # payloads of unanswered tickets: they may have to be submitted again
         self._results: dict[int, Produced] = {}
         self._report = report
@@ -108,7 +109,7 @@ class Run(Iterator[Delivered]):
     def prefetch(self) -> None:
         """Begin before the first value is asked for."""
         try:
-            self._act(self._supervisor.handle(Prefetch()))
+            self._refill()
         except BaseException:
             self._abort()
             raise
@@ -126,13 +127,21 @@ class Run(Iterator[Delivered]):
         if os.getpid() != self._owner[0]:
             what = "this iterator belongs to the process that forked this one"
             raise HeadraceError(what, fix="make an engine of your own here")
-        now = self._clock()
+        start = self._clock()
         if self._left_at is not None:
-            self._report.seconds_consumer += now - self._left_at
+            self._report.seconds_consumer += start - self._left_at
+        supervisor = self._supervisor
         try:
+            if supervisor.has_room and self._workers.is_current(self._run_id):
+                self._refill()
+                start = self._clock()
+            if self._workers.is_current(self._run_id):
+                ready = supervisor.take_ready()
+                if ready is not None:
+                    return self._take(ready.ticket, start)
             answer = self._wait_for_answer()
             if isinstance(answer, Deliver):
-                return self._take(answer.ticket)
+                return self._take(answer.ticket, self._clock())
         except BaseException:
             self._abort()
             raise
@@ -183,20 +192,40 @@ class Run(Iterator[Delivered]):
         return self._answer
 
     def _wait(self) -> None:
-        deadline = self._supervisor.deadline()
+        supervisor = self._supervisor
+        deadline = supervisor.deadline()
         timeout = _MAX_WAIT_SECONDS
-        if deadline is not None:
+        if supervisor.is_short:
+            self._refill()
+            timeout = 0.0
+        elif deadline is not None:
             timeout = min(timeout, max(deadline - self._seconds_waited, 0.0))
+        self._executor.awaited_worker_idx = supervisor.awaited_worker()
         start = self._clock()
         events = self._executor.wait(timeout)
         seconds = self._clock() - start
         self._seconds_waited += seconds
         self._report.seconds_waited += seconds
-        self._supervisor.handle(Tick(self._seconds_waited))
+        self._act(supervisor.handle(Tick(self._seconds_waited)))
         for event in events:
-            self._tell(event)
+            if type(event) is Produced and event.run_id == self._run_id:
+                self._note_answer(event)
+                actions = supervisor.handle(event)
+                if actions:
+                    self._act(actions)
+            else:
+                self._tell(event)
         if deadline is not None and self._seconds_waited >= deadline:
-            self._act(self._supervisor.handle(_SILENT))
+            self._act(supervisor.handle(_SILENT))
+
+    def _refill(self) -> None:
+        """Give the workers what they have room for."""
+        supervisor = self._supervisor
+        self._act(supervisor.handle(_PREFETCH))
+        if supervisor.is_short and not supervisor.assigns_one:  # the first payload came quickly
+            self._act(supervisor.handle(_PREFETCH))
+        if self._workers.is_current(self._run_id):
+            self._executor.flush()
 
     def _tell(self, event: Event) -> None:
         if isinstance(event, Produced | Failed | Finished):
@@ -249,8 +278,10 @@ class Run(Iterator[Delivered]):
         elif self._is_task_mode:
             if self._payloads is None:
                 return  # they ended at a ticket before this one
+            start = self._clock()
             try:
                 payload = self._executor.pack(next(self._payloads))
+                self._supervisor.assigns_one = self._clock() - start > _SLOW_SECONDS
             except StopIteration:
                 self._end_payloads(ticket, None)
                 return
@@ -269,11 +300,17 @@ class Run(Iterator[Delivered]):
         stack = None if worker_idx is None else self._executor.stack_of(worker_idx)
         return f"The stack of worker {worker_idx}:\n{stack.rstrip()}" if stack else None
 
-    def _take(self, ticket: int) -> Delivered:
+    def _take(self, ticket: int, start: float) -> Delivered:
         event = self._results.pop(ticket)
         assert event.result is not None
-        start = self._clock()
-        value = event.result.take()
+        try:
+            value = event.result.take()
+        except Exception as error:  # unpickling runs user code
+            takes_note(
+                error, f"headrace: in the consumer, over the result of ticket {ticket}, worker {event.worker_idx}"
+            )
+            self.close()  # the workers are as they should be, and stay
+            raise
         self._left_at = self._clock()
         self._report.seconds_taken += self._left_at - start
         self._report.num_delivered += 1

@@ -45,6 +45,9 @@ from .job import Mode
 from .options import EngineOptions, Raising, Restarting, Skipping
 from .worker_state import WorkerState, least_busy_worker, lowest_stream_ticket
 
+# A burst is this part of all tickets that may be under way: workers have enough left while it is on its way.
+_BURSTS = 4
+
 SupervisorEvent = Event | Wanted | Prefetch | Tick | Silent | PayloadsEnded
 
 
@@ -59,6 +62,9 @@ class Supervisor:
 
     Attributes:
         workers_are_lost: Whether the run, when it ends, leaves workers that cannot serve another one.
+        assigns_one: Whether an event is answered by one `Assign` at most: payloads are slow to come, and a consumer
+            that waits should not wait for those of later tickets.
+        is_short: Whether more could be assigned now, but for `assigns_one`.
     """
 
     def __init__(self, num_workers: int, mode: Mode, options: EngineOptions, *, replayable: bool = True) -> None:
@@ -67,6 +73,9 @@ class Supervisor:
         self._replayable = replayable
         self._workers = [WorkerState() for _ in range(num_workers)]
         self._look_ahead = options.look_ahead_of(num_workers)
+        # Tickets go to workers in bursts, because each message may wake one, which costs more than many tickets.
+        self._burst = max(1, min(self._look_ahead, num_workers * options.tickets_per_worker) // _BURSTS)
+        self.assigns_one = self.is_short = False
         self._outcomes: dict[int, Produced | Failed] = {}  # answered, not yet handed over
         self._num_unanswered = 0
         self._next_assigned = 0  # task mode: the next ticket to assign
@@ -98,9 +107,23 @@ class Supervisor:
             actions += self._plan_assignments()
         return actions
 
+    def take_ready(self) -> Produced | None:
+        """Hand over the next ticket if it is here and nothing else is to be said: the short way of `Wanted`."""
+        event = self._outcomes.get(self._next_delivered)
+        if type(event) is not Produced or event.skipped or self._over or self._fatal is not None:
+            return None
+        del self._outcomes[self._next_delivered]
+        self._next_delivered += 1
+        return event
+
+    @property
+    def has_room(self) -> bool:
+        """Whether a whole burst of tickets may be assigned; `Prefetch` does it."""
+        return self._num_unanswered + len(self._outcomes) + self._burst <= self._look_ahead
+
     def deadline(self) -> float | None:
         """Return the time, on the clock of waiting, at which `Silent` would have a consequence; `None`: at no time."""
-        awaited = self._awaited_worker()
+        awaited = self.awaited_worker()
         if awaited is None:
             return None
         worker = self._workers[awaited]
@@ -113,7 +136,13 @@ class Supervisor:
 
     def _plan_assignments(self) -> list[Action]:
         actions: list[Action] = []
+        self.is_short = False
+        if not self.has_room and all(worker.unanswered for worker in self._workers):
+            return actions
         while self._num_unanswered + len(self._outcomes) < self._look_ahead:
+            if self.assigns_one and actions:
+                self.is_short = True
+                break
             chosen = self._choose()
             if chosen is None:
                 break
@@ -284,7 +313,7 @@ class Supervisor:
         return []
 
     def _on_silent(self, _event: Silent) -> list[Action]:
-        worker_idx = self._awaited_worker()
+        worker_idx = self.awaited_worker()
         if worker_idx is None:
             return []
         worker = self._workers[worker_idx]
@@ -301,7 +330,7 @@ class Supervisor:
             return [Warn(f"waited {quiet_seconds:.0f} s for worker {worker_idx} (ticket {ticket})", worker_idx)]
         return []
 
-    def _awaited_worker(self) -> int | None:
+    def awaited_worker(self) -> int | None:
         """Return the worker that has the ticket for which the consumer waits, if there is one."""
         if not self._wanted or self._over:
             return None

@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from types import GeneratorType
 from typing import Any
 
+import msgspec
+
 from .failure import Failure
 from .job import Job, Mode
 from .worker_info import WorkerInfo, WorkerScope
 
 
-@dataclass(frozen=True, slots=True)
-class Made:
+class Made(msgspec.Struct, frozen=True):
     """A ticket is done: its value, the seconds of user code, and what `skip_item` was told meanwhile."""
 
     value: Any

@@ -1,8 +1,9 @@
-"""The trainer's side of one life of a worker process: its socket, its arena, its status page, its stack.
+"""The trainer's side of one life of a worker process: its socket, its rings, its arena, its status page, its stack.
 
 Invariants: nothing here blocks, but `read_stack` for a fraction of a second; a restarted worker gets a new life with a
 new arena, because children of the old one may still write to the old; a slot is told to be free once, after the last
-view of it is gone or when its result was discarded.
+view of it is gone or when its result was discarded. What the worker says comes by its ring, or by its socket where that
+is full; `messages` puts both together in their order, provided that `gather` came before `hear`.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ import contextlib
 import os
 import select
 import signal
-import time
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,16 +24,28 @@ from .codec import decode
 from .events import Result
 from .lease import ArenaReader
 from .memory import create_memfd
-from .messages import Begin, Done, Free, Submit, ToTrainer, ToWorker, decode_for_trainer, encode_packet
+from .messages import (
+    BELL,
+    Behind,
+    Done,
+    GiveUp,
+    Starved,
+    Submit,
+    ToTrainer,
+    ToWorker,
+    decode_for_trainer,
+    encode_packet,
+)
 from .proc_tree import kill_tree, state_of
+from .rings import TrainerRings, create_rings
 from .status_page import StatusPage, create_status_page
 from .worker_info import Place
 
-# Messages are held back to go together, because each wakes the worker, and that costs 50 us and more: as long as it has
-# as many tickets as are held back, and until this time has passed. `flush` sends at once.
-_MAX_HOLD_SECONDS = 0.0005
-# Free slots are told of together with other messages, and alone only when there are so many.
-_MIN_FREED = 16
+# Messages to a worker go together, because each packet may wake it, which costs 50 us and more; but not more bytes.
+_MAX_OUTBOX_BYTES = 32 << 10
+# A worker that waits for a slot is told to give up when the consumer has waited for it so long without freeing one: a
+# thread of the consumer may have been about to.
+_HOARD_SECONDS = 5.0
 # How long a worker may take to write its stack, and how long a silence ends it.
 _STACK_SECONDS = 0.5
 _STACK_SILENCE_SECONDS = 0.03
@@ -57,7 +70,7 @@ class WorkerLife:
         *,
         max_leases: int,
         copy_bytes: int,
-        start: Callable[[int, int, int, int], None],
+        start: Callable[[int, int, int, int, int], None],
     ) -> None:
         self.life = life
         self.worker_idx = worker_idx
@@ -65,23 +78,27 @@ class WorkerLife:
         self.copy_bytes = copy_bytes
         self.pid: int | None = None
         self.has_exited = False
-        self.is_starved = False
         self.is_open = True  # its socket
-        self.num_under_way = 0  # tickets sent and not answered, as far as is known
         self._pidfd: int | None = None
         self._outbox: list[ToWorker] = []
+        self._outbox_bytes = 0
         self._packet: bytes | None = None  # did not fit into the socket yet
+        self._records: list[bytes] = []  # came by the ring
+        self._num_records = 0  # of the ring, that were handed over
+        self._behind: deque[tuple[int, list[ToTrainer]]] = deque()  # came by the socket; after how many of the ring
         self._discarded: list[int] = []
-        self._held_since = 0.0
+        self._starved_since: float | None = None  # on the clock of waiting
+        self._starved_at = 0  # credits that the starved worker has seen
         self._stack_fd = -1
         fds: list[int] = []
         try:
-            fds += (create_memfd("headrace-arena"), create_status_page())
+            fds += (create_memfd("headrace-arena"), create_rings(), create_status_page())
             self._stack_fd, stack_of_worker = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
             fds.append(stack_of_worker)
             self.channel, theirs = Channel.pair()
             self.reader = ArenaReader(fds[0])
-            self._status = StatusPage(fds[1])
+            self._rings = TrainerRings(fds[1])
+            self._status = StatusPage(fds[2])
             with theirs:
                 start(theirs.fileno(), *fds)  # in the order of Links
         except BaseException:
@@ -95,49 +112,95 @@ class WorkerLife:
 
     def put(self, message: ToWorker) -> None:
         """Send a message, now or soon: at the latest with `flush`."""
-        now = time.monotonic()
-        if isinstance(message, Begin):
-            self.num_under_way = 0
-        if not self._outbox:
-            self._held_since = now
         self._outbox.append(message)
-        if len(self._outbox) > self.num_under_way or now - self._held_since > _MAX_HOLD_SECONDS:
-            self.flush()
+        if isinstance(message, Submit):
+            self._outbox_bytes += len(message.payload)
+            if self._outbox_bytes > _MAX_OUTBOX_BYTES:
+                self.flush()
 
     def flush(self) -> None:
         """Send all messages that gathered, as far as the socket takes them, and tell of slots that became free."""
         if not self.is_open:
             return
-        freed = self._discarded + self.reader.drain()
-        self._discarded = []
-        if freed and (self.is_starved or self._outbox or len(freed) >= _MIN_FREED):
-            self._outbox.insert(0, Free(freed))
-            self.is_starved = False
-        else:
-            self._discarded = freed
+        self.give_credits()
         if self._packet is not None and self._try_send(self._packet):
             self._packet = None
         if self._packet is None and self._outbox:
-            self.num_under_way += sum(isinstance(message, Submit) for message in self._outbox)
             packet = encode_packet(self._outbox)
-            self._outbox = []
+            self._outbox, self._outbox_bytes = [], 0
             if not self._try_send(packet):
                 self._packet = packet
+
+    def give_credits(self) -> None:
+        """Tell the worker of slots that became free. A microsecond if there are none."""
+        freed = self.reader.drain() if self.reader.has_freed else []
+        if self._discarded:
+            freed += self._discarded
+            self._discarded = []
+        if freed:
+            self._rings.give_credits(freed)
+            if self._starved_since is not None:
+                self._wake()
 
     @property
     def has_backlog(self) -> bool:
         """Whether the socket was too full for the last flush."""
         return self._packet is not None
 
-    def receive(self) -> Sequence[ToTrainer] | None:
-        """Return what the worker has sent; nothing if it has closed its end, None if there is nothing yet."""
-        received = self.channel.receive(block=False)
-        if received is None:
-            return None
-        packet, _ = received
-        messages = decode_for_trainer(packet) if packet else ()
-        self.num_under_way = max(0, self.num_under_way - len(messages))
-        return messages
+    @property
+    def is_starved(self) -> bool:
+        """Whether it waits for a slot, as far as is known."""
+        return self._starved_since is not None
+
+    def note_starved(self, starved: Starved, now: float) -> None:
+        """Take note that the worker waits for a slot; `now` is on the clock of waiting."""
+        self._starved_since, self._starved_at = now, starved.num_credits
+        if self._rings.num_credits != starved.num_credits:  # it did not see the last ones
+            self._wake()
+
+    def give_up_if_hoarded(self, now: float) -> None:
+        """Tell a worker that waits for a slot, and for which the consumer waits, that none will come."""
+        if self._starved_since is not None and now - self._starved_since > _HOARD_SECONDS:
+            self._starved_since = None
+            self._try_send(encode_packet((GiveUp(self._starved_at),)))
+
+    def gather(self) -> bool:
+        """Take in what lies in the ring; tell whether there is anything. Comes before `hear`."""
+        self._records += self._rings.read()
+        return bool(self._records)
+
+    def hear(self) -> bool:
+        """Take in what the socket has; tell whether it is still open."""
+        while self.is_open and (received := self.channel.receive(block=False)) is not None:
+            packet, _ = received
+            if not packet:
+                return False
+            if packet != BELL:
+                behind, *messages = decode_for_trainer(packet)
+                assert isinstance(behind, Behind)
+                self._behind.append((behind.num_records, messages))
+        return True
+
+    def messages(self) -> list[ToTrainer]:
+        """Return what was gathered and heard, in the order in which the worker said it."""
+        found: list[ToTrainer] = []
+        records, self._records = self._records, []
+        for record in records:
+            while self._behind and self._behind[0][0] <= self._num_records:
+                found += self._behind.popleft()[1]
+            found += decode_for_trainer(record)
+            self._num_records += 1
+        while self._behind and self._behind[0][0] <= self._num_records:
+            found += self._behind.popleft()[1]
+        return found
+
+    def say_asleep(self) -> None:
+        """Have the worker ring by its socket when it says something. Gather once more after this, before sleeping."""
+        self._rings.say_asleep()
+
+    def say_awake(self) -> None:
+        """Have the worker not ring any more."""
+        self._rings.say_awake()
 
     def result_of(self, done: Done) -> Result:
         """Return the value of a finished ticket, still encoded."""
@@ -165,9 +228,13 @@ class WorkerLife:
         """The last place that it noted."""
         return self._status.read_place()
 
-    def kill(self) -> None:
-        """End the process and its descendants, if it lives: where there is no warden that would."""
+    def kill_unless_ended(self, seconds: float) -> None:
+        """End the process and its descendants if it lives on for so long: where there is no warden that would."""
         if self._pidfd is None or self.pid is None:
+            return
+        poll = select.poll()
+        poll.register(self._pidfd, select.POLLIN)
+        if poll.poll(1000 * seconds):
             return
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._pidfd, 0)  # raises if the pid is no longer its own
@@ -224,6 +291,10 @@ class WorkerLife:
             os.close(self._pidfd)
             self._pidfd = None
 
+    def _wake(self) -> None:
+        self._starved_since = None
+        self._try_send(BELL)
+
     def _try_send(self, packet: bytes) -> bool:
         try:
             return self.channel.send(packet)
@@ -243,6 +314,7 @@ class _SlotResult(Result):
         life, done = self._life, self._done
         assert life is not None, "a result is taken once"
         self._life = None
+        life.give_credits()  # now, so that the worker writes to warm memory
         reader = life.reader
         buffer = reader.lease(done.slot_idx, done.offset, done.num_bytes)
         if reader.num_leased > life.max_leases and done.num_bytes < life.copy_bytes:

@@ -22,8 +22,6 @@ from typing import NamedTuple
 
 import msgspec
 
-from headrace.errors import InternalError
-
 from .arena import ArenaWriter
 from .arena_slot import SlotWriter
 from .channel import Channel, read_memfd
@@ -32,10 +30,12 @@ from .failure import Failure
 from .in_place import open_slot
 from .job import Job, Mode
 from .messages import (
+    BELL,
     Begin,
+    Behind,
     Cancel,
     Done,
-    Free,
+    GiveUp,
     IsReady,
     Message,
     NotDone,
@@ -47,6 +47,8 @@ from .messages import (
     decode_for_worker,
     encode_packet,
 )
+from .proc_tree import kill_descendants
+from .rings import WorkerRings
 from .ship import unship
 from .status_page import StatusPage
 from .worker import Ended, Made, Worker
@@ -68,6 +70,7 @@ class Links(NamedTuple):
 
     control: int
     arena: int
+    rings: int
     status: int
     stack: int
     brief: int
@@ -79,7 +82,7 @@ class Brief(msgspec.Struct, frozen=True):
     Attributes:
         num_workers: How many there are.
         argv: `sys.argv` of the trainer.
-        cwd: Where the trainer was when it started the workers.
+        cwd: Where the trainer was when it started the workers; empty if that folder is gone.
         slot_bytes: See `ArenaWriter`, as the next two.
         num_slots: How many slots.
         max_bytes: Limit of the arena.
@@ -117,7 +120,8 @@ def run_worker(worker_idx: int, links: Links, inherited_job: Job | None = None) 
     if inherited_job is None:
         sys.modules["__main__"] = types.ModuleType("__main__")
         sys.argv[:] = brief.argv
-        os.chdir(brief.cwd)
+        with contextlib.suppress(OSError):  # the folder is gone: stay in what is left of it, as the trainer does
+            os.chdir(brief.cwd)
     elif "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)
     loop = _Loop(links, brief)
@@ -143,6 +147,8 @@ def _leave() -> None:
     for file in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, AttributeError, ValueError):  # closed, or None
             file.flush()
+    # The warden ends what is left below; but it may be gone, and this may be quicker than the guard.
+    kill_descendants(os.getpid())
     os._exit(0)
 
 
@@ -154,6 +160,8 @@ class _Loop:
         self._channel = Channel.of_fd(links.control)
         self._status = StatusPage(links.status)
         os.close(links.status)
+        self._rings = WorkerRings(links.rings)
+        os.close(links.rings)
         self._arena = ArenaWriter(
             links.arena,
             slot_bytes=brief.slot_bytes,
@@ -161,7 +169,7 @@ class _Loop:
             max_bytes=brief.max_bytes,
             wait_for_release=self._wait_for_release,
         )
-        self._arena_fd = links.arena
+        os.close(links.arena)
         self._tickets: deque[Submit] = deque()
         self._run_id = -1
         self._next_begin: Begin | None = None
@@ -169,6 +177,7 @@ class _Loop:
         self._is_over = False  # the current run was cancelled, and its streams are still open
         self._slot: SlotWriter | None = None
         self._looked_at = 0.0
+        self._given_up_at = -1  # after so many credits the trainer said that no more will come
 
     def set_up(self, worker_idx: int, brief: Brief, job: Job | None) -> Worker | None:
         """Make the user's functions; return None, after telling, if that is not possible."""
@@ -205,12 +214,15 @@ class _Loop:
 
     def _perform(self, worker: Worker, ticket: Submit) -> None:
         if self._slot is None:
+            self._take_credits()
             self._slot = self._arena.acquire(block=True)
-            if self._slot is None:
-                raise InternalError("waiting for a slot ended without one")
             if self._is_over or self._next_begin is not None:  # the run ended meanwhile
                 return
         slot = self._slot
+        if slot is None:
+            failure = Failure.of(self._arena.no_slot_error(), ends_stream=True)
+            self._send(NotDone(ticket.run_id, ticket.ticket, failure.to_bytes()))
+            return
         if self._run_failure is not None:
             self._send(NotDone(ticket.run_id, ticket.ticket, self._run_failure.to_bytes()))
             return
@@ -228,8 +240,8 @@ class _Loop:
             self._send(NotDone(ticket.run_id, ticket.ticket, outcome.to_bytes()))
         elif isinstance(outcome, Ended):
             self._send(StreamEnded(ticket.run_id, outcome.num_items))
-        if self._slot is not None and self._slot.used:  # something was written to it that nobody will read
-            self._give_slot_back()
+        if self._slot is not None:  # still ours: nobody will read what was written to it
+            self._slot.rewind()
 
     def _pack(self, worker: Worker, ticket: Submit, made: Made, slot: SlotWriter) -> Message:
         start = time.perf_counter()
@@ -241,9 +253,9 @@ class _Loop:
         skipped = [failure.to_bytes() for failure in made.skipped]
         num_bytes, slot_idx, offset = slot.used, slot.slot_idx, slot.offset
         if num_bytes <= MAX_INLINE_BYTES:
-            header, slot_idx, offset = header + os.pread(self._arena_fd, num_bytes, offset), -1, len(header)
+            header, slot_idx, offset = header + slot.copy_used(), -1, len(header)
         else:
-            self._slot = None  # the trainer's, until it says `Free`
+            self._slot = None  # the trainer's, until it gives credit for it
         seconds = time.perf_counter() - start
         return Done(ticket.run_id, ticket.ticket, header, slot_idx, offset, num_bytes, made.seconds, seconds, skipped)
 
@@ -251,8 +263,15 @@ class _Loop:
         """Send one message at once: what was done before a worker's death is then known to be done."""
         if os.getpid() != self._pid:  # user code forked, and came back in the child: one worker is enough
             os._exit(0)
+        packet = encode_packet((message,))
+        if self._rings.write(packet):
+            if not self._rings.should_wake():
+                return
+            packet = BELL
+        else:
+            packet = encode_packet((Behind(self._rings.num_records), message))
         try:
-            self._channel.send(encode_packet((message,)))
+            self._channel.send(packet)
         except (BrokenPipeError, ConnectionResetError):
             raise _TrainerGone from None
 
@@ -270,9 +289,8 @@ class _Loop:
         for message in messages:
             if isinstance(message, Submit):
                 self._tickets.append(message)
-            elif isinstance(message, Free):
-                for slot_idx in message.slots:
-                    self._arena.release(slot_idx)
+            elif isinstance(message, GiveUp):
+                self._given_up_at = message.num_credits
             elif isinstance(message, Begin):
                 self._next_begin = message
                 self._tickets.clear()
@@ -295,19 +313,28 @@ class _Loop:
                 self._run_failure = Failure.of(error, ends_stream=True)
             worker.begin_run(mode, payload, begin.first_item)
 
+    def _take_credits(self) -> None:
+        """Take back the slots that the trainer no longer reads."""
+        for slot_idx in self._rings.take_credits():
+            self._arena.release(slot_idx)
+
     def _wait_for_release(self) -> bool:
-        """Wait until the trainer has freed a slot: called by the arena, perhaps from within user code."""
+        """Wait until the trainer has freed a slot: called by the arena, perhaps from within user code.
+
+        Returns:
+            False if there will be none, because the consumer keeps all of them and waits for this worker itself.
+        """
         num_free = self._arena.num_free
+        self._take_credits()
+        if self._arena.num_free > num_free:
+            return True
+        num_credits = self._rings.num_credits
         self._status.set_starved(True)
-        self._send(Starved())
+        self._send(Starved(num_credits))
         try:
-            while self._arena.num_free <= num_free:
+            while self._arena.num_free <= num_free and self._given_up_at != num_credits:
                 self._receive(block=True)
+                self._take_credits()
         finally:
             self._status.set_starved(False)
-        return True
-
-    def _give_slot_back(self) -> None:
-        assert self._slot is not None
-        slot_idx, self._slot = self._slot.slot_idx, None
-        self._arena.release(slot_idx)
+        return self._arena.num_free > num_free

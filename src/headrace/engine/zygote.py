@@ -60,6 +60,8 @@ def be_zygote(control: int, trainer_pidfd: int, inherited_job: Job | None = None
         trainer_pidfd: The trainer's pidfd, opened by itself.
         inherited_job: The job, if this process was forked off the trainer and so has it.
     """
+    # Of the trainer's signal mask nothing is wanted: a SIGCHLD that is blocked would never wake the poll.
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
     # SIGUSR1 asks a worker for its stack: one that does not listen yet must not die of it.
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)

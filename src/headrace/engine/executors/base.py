@@ -33,10 +33,12 @@ class Executor(ABC):
         name: What `get_worker_info().executor` says.
         max_look_ahead: An upper bound of `EngineOptions.look_ahead`; with 1, work begins when a ticket is wanted and
             not before. `None`: no bound.
+        awaited_worker_idx: Whom the consumer waits for, or `None`: set by the engine before `wait`.
     """
 
     name: ClassVar[str]
     max_look_ahead: ClassVar[int | None] = None
+    awaited_worker_idx: int | None = None
 
     @abstractmethod
     def start(self, job: Job, num_workers: int) -> None:
@@ -80,6 +82,9 @@ class Executor(ABC):
             ticket: Its number.
             payload: In task mode, what to work on, as `pack` returned it; in stream mode `None`: the next item.
         """
+
+    def flush(self) -> None:  # noqa: B027 - most executors keep nothing back
+        """Let the workers have what was submitted now; `submit` may keep it until `wait` or this."""
 
     @abstractmethod
     def cancel(self, run_id: int) -> None:

@@ -1,19 +1,17 @@
 """Workers are processes: results come through shared memory, and no worker outlives the trainer.
 
-Invariants: every method but `close` returns without waiting for a worker; what a dead worker had sent is reported
-before its exit; descriptors are closed on exec and in forked children; a process that was forked off the trainer sees a
-closed executor. Read `..zygote` for who starts and ends the processes, `..worker_main` for what they do, and
-`..worker_life` for the trainer's side of one of them.
+Invariants: every method but `close` returns without waiting for a worker, unless the warden was killed; what a dead
+worker had sent is reported before its exit; descriptors are closed on exec and in forked children; a process that was
+forked off the trainer sees a closed executor. Read `..zygote` for who starts and ends the processes, `..worker_main`
+for what they do, and `..worker_life` for the trainer's side of one of them.
 """
 
 from __future__ import annotations
 
-import atexit
 import os
 import select
 import sys
 import time
-import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,31 +20,18 @@ import msgspec
 from headrace.errors import ConfigError
 
 from ..channel import write_memfd
-from ..events import Beat, Event, Exited, Failed, Finished, Produced, Ready, SetupFailed
+from ..events import Beat, Event, Exited
 from ..exit_cause import count_oom_kills, explain_exit
-from ..failure import Failure
 from ..job import Job, Mode
-from ..messages import (
-    Begin,
-    Cancel,
-    Done,
-    HasExited,
-    IsReady,
-    NotDone,
-    NotSetUp,
-    NotSpawned,
-    Spawned,
-    Starved,
-    StreamEnded,
-    Submit,
-    ToTrainer,
-)
+from ..messages import Begin, Cancel, HasExited, NotSpawned, Spawned, Submit
 from ..ship import ship, ship_payload
 from ..start_method import StartMethod
 from ..warden import Warden
+from ..worker_events import events_of
 from ..worker_life import WorkerLife
 from ..worker_main import Brief, Links
 from .base import Executor
+from .exits import end_with_process
 
 # While a worker waits for a slot: how often to look whether the consumer's other threads have dropped a view.
 _STARVED_SECONDS = 0.005
@@ -54,6 +39,8 @@ _STARVED_SECONDS = 0.005
 _BEAT_SECONDS = 1.0
 # A worker that has hung up has so long to run its exit handlers.
 _EXIT_SECONDS = 1.0
+# A worker whose warden is gone has so long to end itself.
+_GUARD_SECONDS = 0.25
 # More slots than anybody needs; one that is not used costs nothing but a few hundred bytes.
 _NUM_SLOTS = 4096
 
@@ -101,6 +88,7 @@ class ProcessExecutor(Executor):
         self._begin: Begin | None = None
         self._events: list[Event] = []
         self._looked_at = 0.0
+        self._seconds_waited = 0.0  # in `wait`, in all: the clock of waiting
         self._oom_kills: int | None = None
 
     # --- lifetime ---
@@ -116,13 +104,13 @@ class ProcessExecutor(Executor):
         brief = Brief(
             num_workers=num_workers,
             argv=list(sys.argv),
-            cwd=os.getcwd(),
+            cwd=_working_folder(),
             slot_bytes=self._slot_bytes,
             num_slots=_NUM_SLOTS,
             max_bytes=self._max_bytes,
             job=parcel,
         )
-        _executors.add(self)
+        end_with_process(self)
         try:
             self._job, self._begin = job, None
             self._brief_fd = write_memfd("headrace-brief", msgspec.msgpack.encode(brief))
@@ -188,8 +176,8 @@ class ProcessExecutor(Executor):
             worker_idx,
             max_leases=_NUM_SLOTS // 2,
             copy_bytes=self._max_bytes // _NUM_SLOTS,
-            start=lambda control, arena, status, stack: warden.spawn(
-                number, worker_idx, Links(control, arena, status, stack, self._brief_fd)
+            start=lambda control, arena, rings, status, stack: warden.spawn(
+                number, worker_idx, Links(control, arena, rings, status, stack, self._brief_fd)
             ),
         )
         assert self._epoll is not None
@@ -235,22 +223,26 @@ class ProcessExecutor(Executor):
                 life.put(Cancel(run_id))
                 life.flush()
 
+    def flush(self) -> None:
+        """Send what gathered."""
+        for life in self._lives:
+            life.flush()
+
     def wait(self, timeout_seconds: float | None) -> Sequence[Event]:
         """Wait for messages of workers and of the warden."""
-        deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
+        start = time.monotonic()
+        deadline = None if timeout_seconds is None else start + timeout_seconds
         while True:
             is_starved = self._flush()
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            if self._events:
-                left = 0.0
-            elif is_starved:
+            if is_starved:
                 left = _STARVED_SECONDS if left is None else min(left, _STARVED_SECONDS)
-            assert self._epoll is not None
-            for fd, _ in self._epoll.poll(left):
-                self._handle(fd)
+            self._listen(0.0 if self._events else left)
             if self._events or (deadline is not None and time.monotonic() >= deadline):
                 break
-        self._look_for_life()
+        now = time.monotonic()
+        self._seconds_waited += now - start
+        self._look_for_life(now)
         events, self._events = self._events, []
         return events
 
@@ -266,53 +258,58 @@ class ProcessExecutor(Executor):
         for life in self._lives:
             had_backlog = life.has_backlog
             life.flush()
+            if life.worker_idx == self.awaited_worker_idx:
+                life.give_up_if_hoarded(self._seconds_waited)
             if life.is_open and life.has_backlog != had_backlog:
                 assert self._epoll is not None
                 self._epoll.modify(life.channel, select.EPOLLIN | (select.EPOLLOUT if life.has_backlog else 0))
             is_starved = is_starved or (life.is_starved and life.is_open)
         return is_starved
 
+    def _listen(self, timeout_seconds: float | None) -> None:
+        """Take in what workers and the warden have said, after waiting for it if need be."""
+        assert self._epoll is not None
+        lives = self._lives
+        # The rings come first and the sockets second: what a worker says by its socket is sent before the next record.
+        is_told = self._gather()
+        sleeps = not is_told and timeout_seconds != 0.0
+        if sleeps:
+            for life in lives:
+                life.say_asleep()
+            is_told = self._gather()
+        ready = self._epoll.poll(0.0 if is_told else timeout_seconds)
+        if sleeps:
+            for life in lives:
+                life.say_awake()
+        for fd, _ in ready:
+            self._handle(fd)
+        for life in lives:
+            self._drain(life)
+
+    def _gather(self) -> bool:
+        """Take in what lies in all rings; tell whether there is anything."""
+        is_told = False
+        for life in self._lives:
+            is_told = life.gather() or is_told
+        return is_told
+
     def _handle(self, fd: int) -> None:
         """Take in what came through one socket."""
         life = self._by_fd.get(fd)
         if life is not None:
-            if not self._drain(life):
+            is_open = life.hear()
+            if not is_open:
+                self._drain(life)
                 self._hang_up(life)
                 if self._warden is not None and not life.has_exited:
                     self._warden.kill(life.life, _EXIT_SECONDS)
         elif self._warden is not None and fd == self._warden.fileno():
             self._hear_warden(self._warden)
 
-    def _drain(self, life: WorkerLife) -> bool:
-        """Turn all messages of a worker into events; return whether its socket is still open."""
-        while life.is_open and (messages := life.receive()) is not None:
-            if not messages:
-                return False
-            for message in messages:
-                self._turn_into_event(life, message)
-        return True
-
-    def _turn_into_event(self, life: WorkerLife, message: ToTrainer) -> None:
-        idx = life.worker_idx
-        event: Event
-        match message:
-            case Done():
-                if self._begin is None or message.run_id != self._begin.run_id:
-                    life.discard(message)
-                    return
-                event = _produced(life, message)
-            case NotDone():
-                event = Failed(idx, message.ticket, Failure.from_bytes(message.failure), message.run_id)
-            case StreamEnded():
-                event = Finished(idx, message.num_items, message.run_id)
-            case IsReady():
-                event = Ready(idx)
-            case NotSetUp():
-                event = SetupFailed(idx, Failure.from_bytes(message.failure))
-            case Starved():
-                life.is_starved = True
-                return
-        self._events.append(event)
+    def _drain(self, life: WorkerLife) -> None:
+        """Turn all messages of a worker that are here into events."""
+        run_id = None if self._begin is None else self._begin.run_id
+        self._events += events_of(life, run_id, self._seconds_waited)
 
     def _hear_warden(self, warden: Warden) -> None:
         while (heard := warden.receive()) is not None:
@@ -335,7 +332,7 @@ class ProcessExecutor(Executor):
                             self._report_exit(lost, f"could not be started: {message.reason}")
 
     def _note_exit(self, life: WorkerLife, exit_code: int) -> None:
-        self._drain(life)
+        self._take_in_the_rest(life)
         cause = explain_exit(
             exit_code,
             oom_kills_before=self._oom_kills,
@@ -343,6 +340,12 @@ class ProcessExecutor(Executor):
             stack=life.take_stack(),
         )
         self._report_exit(life, cause)
+
+    def _take_in_the_rest(self, life: WorkerLife) -> None:
+        """Take in what a dead worker had said."""
+        life.gather()
+        life.hear()
+        self._drain(life)
 
     def _report_exit(self, life: WorkerLife, cause: str) -> None:
         if not life.has_exited:
@@ -355,12 +358,15 @@ class ProcessExecutor(Executor):
         assert self._epoll is not None
         self._epoll.unregister(warden)
         self._warden = None
+        # The guards see to it, in milliseconds, and are left alone: if this process is killed as well now, nobody would
+        # finish what it had begun. One that waits for the interpreter's lock has to be helped.
+        deadline = time.monotonic() + _GUARD_SECONDS
         for life in self._lives:
-            life.kill()  # its guard may be waiting for the interpreter's lock
+            life.kill_unless_ended(max(0.0, deadline - time.monotonic()))
         ending = warden.close()
         for life in self._lives:
             if not life.has_exited:
-                self._drain(life)
+                self._take_in_the_rest(life)
                 self._report_exit(life, f"lost its warden process {warden.pid}, which {ending}")
 
     def _hang_up(self, life: WorkerLife) -> None:
@@ -371,32 +377,19 @@ class ProcessExecutor(Executor):
             self._epoll.unregister(life.channel)
             life.close_channel()
 
-    def _look_for_life(self) -> None:
-        now = time.monotonic()
+    def _look_for_life(self, now: float) -> None:
         if not self._events or now - self._looked_at > _BEAT_SECONDS:
             self._looked_at = now
-            self._events += [Beat(life.worker_idx) for life in self._lives if life.has_got_on and not life.has_exited]
+            # One that waits for a slot is not stuck: it is told to give up before long.
+            self._events += [
+                Beat(life.worker_idx)
+                for life in self._lives
+                if (life.has_got_on or life.is_starved) and not life.has_exited
+            ]
 
 
-def _produced(life: WorkerLife, done: Done) -> Produced:
-    skipped = tuple(map(Failure.from_bytes, done.skipped))
-    result, seconds = life.result_of(done), (done.seconds, done.transport_seconds)
-    return Produced(life.worker_idx, done.ticket, done.run_id, result, *seconds, skipped)
-
-
-# Closed at the exit of the interpreter; disowned in a process that is forked off this one.
-_executors: weakref.WeakSet[ProcessExecutor] = weakref.WeakSet()
-
-
-def _close_all() -> None:
-    for executor in list(_executors):
-        executor.close()
-
-
-def _disown_all() -> None:
-    for executor in list(_executors):
-        executor.disown()
-
-
-atexit.register(_close_all)
-os.register_at_fork(after_in_child=_disown_all)
+def _working_folder() -> str:
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return ""

@@ -1,0 +1,40 @@
+"""What becomes of executors with this process: closed at its exit, disowned in a process that is forked off it."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import weakref
+from typing import Protocol
+
+
+class Ending(Protocol):
+    """What has to know when this process ends or forks."""
+
+    def close(self) -> None:
+        """End everything; this process exits."""
+
+    def disown(self) -> None:
+        """Forget everything; this is a forked child."""
+
+
+_endings: weakref.WeakSet[Ending] = weakref.WeakSet()
+
+
+def end_with_process(ending: Ending) -> None:
+    """Close it at the exit of the interpreter, if it lives then, and disown it in forked children."""
+    _endings.add(ending)
+
+
+def _close_all() -> None:
+    for ending in list(_endings):
+        ending.close()
+
+
+def _disown_all() -> None:
+    for ending in list(_endings):
+        ending.disown()
+
+
+atexit.register(_close_all)
+os.register_at_fork(after_in_child=_disown_all)
