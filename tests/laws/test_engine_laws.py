@@ -9,11 +9,13 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.engine import Engine, EngineOptions, Job, Skipping, note_place, skip_item
+from headrace.engine import Engine, EngineOptions, Job, Skipping, empty, note_place, skip_item
+from headrace.engine.executors.process import ProcessExecutor
 from headrace.engine.worker_info import WorkerInfo
 
 NUM_WORKERS = st.integers(0, 5)
@@ -89,6 +91,41 @@ def test_runs_that_are_read_whole_or_abandoned_give_what_a_plain_loop_gives(
                     break
             expected = [number * number for number in range(num_payloads)]
             assert values == (expected[:num_read] if num_read else expected)
+
+
+@settings(deadline=None, max_examples=12)
+@given(
+    lengths=st.lists(st.integers(0, 6000) | st.integers(0, 40_000), max_size=40),
+    num_workers=st.integers(1, 3),
+    options=OPTIONS,
+    slot_bytes=st.sampled_from([1, 2, 63, 64, 4095, 4096, 4097, 1 << 15]),
+    spare_bytes=st.sampled_from([0, 1, 4096, 1 << 20]),
+    in_place=st.booleans(),
+)
+def test_neither_the_size_of_slots_nor_the_limit_on_memory_changes_the_stream(
+    lengths: list[int], num_workers: int, options: dict, slot_bytes: int, spare_bytes: int, in_place: bool
+) -> None:
+    make = empty if in_place else np.empty
+
+    def work(payload: tuple[int, int]) -> Any:
+        number, length = payload
+        array = make(length, np.uint8)
+        array.fill(number)
+        return array
+
+    # The smallest limit that is legal for these results: the longest one with its description, in whole pages.
+    max_bytes = max(slot_bytes, max(lengths, default=0) + 4096) + spare_bytes
+    executor = ProcessExecutor(slot_bytes=slot_bytes, max_bytes=max_bytes)
+    with Engine(
+        Job(lambda info: work), num_workers=num_workers, executor=executor, options=EngineOptions(**options)
+    ) as engine:
+        for _ in range(2):
+            num_delivered = 0
+            for delivered in engine.run(enumerate(lengths)):
+                assert delivered.value.tobytes() == bytes([num_delivered]) * lengths[num_delivered]
+                num_delivered += 1
+                del delivered  # one that keeps its result while it waits for the next needs more memory
+            assert num_delivered == len(lengths)
 
 
 @settings(deadline=None, max_examples=25)
