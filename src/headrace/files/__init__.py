@@ -1,23 +1,38 @@
-"""Where bytes are: safe writing, stamps of files, small lists, paths that stay inside their root.
+"""Where bytes are: safe writing, stamps, lists and trees of files, how files are shared out, the cache, object stores.
 
-This room decides how a file comes into being (whole or not at all) and whether it is still the file it was. It never
-interprets sequences and executes nothing that it reads. Read `atomic.py` first.
+This room decides how a file comes into being (whole or not at all), whether it is still the file it was, and which
+files go to which sub-epoch and shard. It never interprets sequences and executes nothing that it reads. Read `atomic.py`
+first, `distribute.py` for who gets which files, and `cache.py` for copies on the local disk.
 """
 
 from .atomic import PendingFile, atomic_path, atomic_write
+from .distribute import FilePlan, distribute_in_order, distribute_largest_first
+from .listing import Files, read_file_list
 from .lists import read_seq_lens, read_tag_list
 from .places import resolve_inside, user_cache_dir
+from .sizes import FileTable
 from .stamps import TOO_MANY_OPEN, TOO_MANY_OPEN_FIX, FileStamp
+from .tree import FileTree, map_leaves, tree_key, tree_leaves
 
 __all__ = [
     "TOO_MANY_OPEN",
     "TOO_MANY_OPEN_FIX",
+    "FilePlan",
     "FileStamp",
+    "FileTable",
+    "FileTree",
+    "Files",
     "PendingFile",
     "atomic_path",
     "atomic_write",
+    "distribute_in_order",
+    "distribute_largest_first",
+    "map_leaves",
+    "read_file_list",
     "read_seq_lens",
     "read_tag_list",
     "resolve_inside",
+    "tree_key",
+    "tree_leaves",
     "user_cache_dir",
 ]

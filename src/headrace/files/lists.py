@@ -30,7 +30,7 @@ def read_tag_list(path: str | os.PathLike[str]) -> list[str]:
     Raises:
         SourceError: The file is missing, torn, not UTF-8, or a pickle.
     """
-    lines = _read_text(path, _TAGS_FROM_PICKLE).split("\n")
+    lines = read_text(path, _TAGS_FROM_PICKLE).split("\n")
     return [tag for tag in (line.removesuffix("\r") for line in lines) if tag]
 
 
@@ -40,7 +40,7 @@ def read_seq_lens(path: str | os.PathLike[str]) -> dict[str, int]:
     Raises:
         SourceError: The file is missing, torn or no such dict, or a length is not a whole number >= 0.
     """
-    lengths = _parse_dict(_read_text(path, _LENS_FROM_PICKLE), path)
+    lengths = _parse_dict(read_text(path, _LENS_FROM_PICKLE), path)
     for tag, length in lengths.items():
         if not isinstance(tag, str):
             raise SourceError(f"a tag is {_brief(tag)}, not a string", where=str(path))
@@ -83,38 +83,61 @@ def _parse_dict(text: str, path: str | os.PathLike[str]) -> dict[Any, Any]:
     return value
 
 
-def _read_text(path: str | os.PathLike[str], conversion: str) -> str:
-    """Return the text of a file, unpacked if its name ends in `.gz`; `conversion` is for the error text.
+def read_text(path: str | os.PathLike[str], conversion: str) -> str:
+    """Return the text of a file, as in `unpack_text`.
 
-    A byte order mark, which some editors put before UTF-8, is no part of the text.
+    Args:
+        path: The file; packed if its name ends in `.gz`.
+        conversion: Python code for the error text: how to convert a pickle, see above.
+
+    Raises:
+        SourceError: The file is missing, torn, not UTF-8, or a pickle.
     """
     path = Path(path)
-    if path.name.removesuffix(".gz").endswith((".pkl", ".pickle")):
-        raise _pickle_refused(path, conversion)
+    refuse_pickle(path, conversion)
     try:
         data = path.read_bytes()
-        if path.suffix == ".gz":
-            data = gzip.decompress(data)
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        fix = "write the file again, or take off .gz if it is not packed"
-        raise SourceError(f"the gzip data are torn or wrong: {error}", where=str(path), fix=fix) from error
     except FileNotFoundError as error:
         raise SourceError("the file does not exist", where=str(path), fix="check the path") from error
     except OSError as error:
         raise SourceError(f"cannot read the file: {error.strerror}", where=str(path)) from error
+    return unpack_text(data, str(path), is_packed=path.suffix == ".gz")
+
+
+def unpack_text(data: bytes, where: str, *, is_packed: bool) -> str:
+    """Return the text (UTF-8) that was read from a file.
+
+    A byte order mark, which some editors put before UTF-8, is no part of the text.
+
+    Raises:
+        SourceError: The data are torn, or not UTF-8.
+    """
+    if is_packed:
+        try:
+            data = gzip.decompress(data)
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            fix = "write the file again, or take off .gz if it is not packed"
+            raise SourceError(f"the gzip data are torn or wrong: {error}", where=where, fix=fix) from error
     data = data.removeprefix(codecs.BOM_UTF8)
     try:
         return data.decode()
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         what = f"line {line} is not UTF-8: byte 0x{data[error.start]:02x}, {error.reason}"
-        raise SourceError(what, where=f"{path}, line {line}", fix="save the file as UTF-8") from error
+        raise SourceError(what, where=f"{where}, line {line}", fix="save the file as UTF-8") from error
 
 
-def _pickle_refused(path: Path, conversion: str) -> SourceError:
+def refuse_pickle(path: Path, conversion: str) -> None:
+    """Refuse a file by its name, before anything of it is read.
+
+    Raises:
+        SourceError: It is called a pickle.
+    """
+    if not path.name.removesuffix(".gz").endswith((".pkl", ".pickle")):
+        return
     opener = "gzip.open" if path.suffix == ".gz" else "open"
     target = os.path.splitext(str(path).removesuffix(".gz"))[0]
     code = conversion.format(data=f"pickle.load({opener}({str(path)!r}, 'rb'))", target=target)
     what = "pickle files are refused: reading one can run any code that it contains"
     fix = f"if you trust the file, convert it once in Python: import gzip, json, pickle; {code}"
-    return SourceError(what, where=str(path), fix=fix)
+    raise SourceError(what, where=str(path), fix=fix)

@@ -1,0 +1,227 @@
+"""The folder of a cache: where the parts of a copy lie, and how a copy appears and vanishes.
+
+| path | what |
+|---|---|
+| `entries/<key>.json` | lock of a copy and, when it is whole, its record; its modification time is the last use |
+| `data/<key>/<name>` | the copy |
+| `parts/<key>-<boot>/` | a copy in the making; it counts as `size` bytes from the start: nobody else takes the room |
+| `plans/*.json` | which files a process will need, in order |
+| `room.lock` | held while room is made; its modification time is that of the last full cleanup |
+
+Invariants: `data/<key>` and `parts/<key>-*` change only under the exclusive lock of the entry; a record is written last
+and goes first. The name of a part tells the machine's boot: two nodes over one network disk that keeps their locks
+apart never write to the same file. The folder belongs to one user (mode 0700); it is not defended against others who
+may write to it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import shutil
+import socket
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+import xxhash
+
+from headrace.errors import CacheError
+
+from .cache_entry import EntryKey, EntryRecord
+from .cache_lock import FileLock, lock_exclusive_nowait
+
+_PART_NAME = "part"
+_ALLOCATED_BYTES = 512  # the unit of st_blocks, whatever the file system
+
+
+@dataclass(frozen=True, slots=True)
+class DiskSpace:
+    """Bytes on the disk of the cache: `free` for this user, and `total`."""
+
+    free: int
+    total: int
+
+
+class CacheFolder:
+    """The folder and its layout.
+
+    Args:
+        root: The folder; made if it is missing, with mode 0700.
+
+    Raises:
+        CacheError: It cannot be made or written to, belongs to another user, or its disk offers no locks.
+    """
+
+    def __init__(self, root: str) -> None:
+        self.root = os.path.realpath(root)
+        self.boot = boot_digest()
+        self.room_path = f"{self.root}/room.lock"
+        self.entries, self.data, self.parts, self.plans = (
+            f"{self.root}/{name}" for name in ("entries", "data", "parts", "plans")
+        )
+        self.make()
+        lock = lock_exclusive_nowait(self.room_path)  # are there locks at all? "Held by another" is an answer too
+        if lock is not None:
+            lock.close()
+
+    def make(self) -> None:
+        """Make what is missing: also in the middle of work, after a cleaner of the system removed the folder."""
+        try:
+            _make_private(self.root)
+            owner = os.stat(self.root).st_uid
+            if os.geteuid() not in (owner, 0):
+                what = f"the cache folder belongs to user {owner}, and this is user {os.geteuid()}"
+                raise CacheError(what, where=self.root, fix="choose a folder of your own: cache_directory=...")
+            for path in (self.entries, self.data, self.parts, self.plans):
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(path, 0o700)
+                if not stat.S_ISDIR(os.lstat(path).st_mode):
+                    raise CacheError("this is a link or a file, not a folder of the cache", where=path, fix="remove it")
+        except OSError as error:
+            what = f"the cache folder cannot be made: {error.strerror}"
+            fix = "choose a folder that you may write to: cache_directory=..."
+            raise CacheError(what, where=str(error.filename or self.root), fix=fix) from error
+
+    def contains(self, path: str) -> bool:
+        """Whether a path leads into this folder."""
+        return os.path.realpath(path).startswith(f"{self.root}/")
+
+    def entry_path(self, key: EntryKey) -> str:
+        """Return where lock and record are."""
+        return f"{self.entries}/{key.text}.json"
+
+    def data_path(self, key: EntryKey, name: str) -> str:
+        """Return where the copy is."""
+        return f"{self.data}/{key.text}/{name}"
+
+    def part_path(self, key: EntryKey) -> str:
+        """Return where the copy is made; the name is short, so that what is noted beside it can have a longer one."""
+        return f"{self._part_folder(key)}/{_PART_NAME}"
+
+    def is_intact(self, record: EntryRecord, path: str) -> bool:
+        """Whether a copy is as it was written, as far as size, time and the fate of the machine tell."""
+        try:
+            status = os.lstat(path)
+        except OSError:
+            return False
+        return (
+            stat.S_ISREG(status.st_mode)
+            and (status.st_size, status.st_mtime_ns) == (record.size, record.mtime_ns)
+            and (record.is_on_disk == 1 or record.boot == self.boot)
+        )
+
+    def has_part(self, key: EntryKey) -> bool:
+        """Whether room is taken for a copy, by this boot of the machine."""
+        return os.path.lexists(self._part_folder(key))
+
+    def reserve(self, key: EntryKey) -> None:
+        """Take room for a copy: its part exists from now on. The exclusive lock of the entry must be held."""
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(self._part_folder(key), 0o700)
+
+    def publish(self, key: EntryKey, name: str, mtime_ns: int) -> int:
+        """Make a finished part the copy; return its modification time. The exclusive lock must be held."""
+        part, folder = self._part_folder(key), f"{self.data}/{key.text}"
+        for other in os.listdir(part):
+            if other != _PART_NAME:  # what was noted beside it
+                _remove_tree(f"{part}/{other}")
+        path = self.part_path(key)
+        os.chmod(path, 0o400)  # nobody writes to a copy by mistake
+        os.utime(path, ns=(mtime_ns, mtime_ns))
+        os.rename(path, f"{part}/{name}")
+        os.rename(part, folder)
+        return os.lstat(self.data_path(key, name)).st_mtime_ns  # a coarse file system rounds it
+
+    def remove(self, key: EntryKey, lock: FileLock) -> None:
+        """Remove all of an entry, whose exclusive lock is given, and the lock with it.
+
+        Raises:
+            OSError: The disk refused. What is left has no record.
+        """
+        os.ftruncate(lock.descriptor, 0)
+        _remove_tree(f"{self.data}/{key.text}")
+        for name in self.part_names():
+            if name.startswith(f"{key.text}-"):
+                _remove_tree(f"{self.parts}/{name}")
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(lock.path)
+        lock.close()
+
+    def part_names(self) -> list[str]:
+        """Return the names of the parts: all but the last 17 characters of one are the text of its key."""
+        return os.listdir(self.parts)
+
+    def written_bytes(self, part_name: str) -> tuple[int, float]:
+        """Return how much of a part has room on the disk, and when it was written to last."""
+        allocated, latest = 0, 0.0
+        with contextlib.suppress(OSError), os.scandir(f"{self.parts}/{part_name}") as found:
+            for file in found:
+                status = file.stat(follow_symlinks=False)
+                allocated += status.st_blocks * _ALLOCATED_BYTES
+                latest = max(latest, status.st_mtime)
+        return allocated, latest
+
+    def part_name(self, key: EntryKey) -> str:
+        """Return the name of the part that this boot of the machine makes."""
+        return f"{key.text}-{self.boot}"
+
+    def progress(self) -> tuple[object, ...]:
+        """Return something that changes when anybody goes on with a copy."""
+        return tuple((name, *self.written_bytes(name)) for name in sorted(self.part_names()))
+
+    def used_bytes(self) -> int:
+        """Return what the quota counts: copies, and those in the making with their final size. Lists two folders."""
+        keys = map(EntryKey.parse, [*os.listdir(self.data), *self.part_names()])
+        return sum(key.size for key in keys if key is not None)
+
+    def pending_bytes(self, but_for: EntryKey | None) -> int:
+        """Return how much the copies in the making, but for one, will still take from the disk."""
+        keys = ((name, EntryKey.parse(name)) for name in self.part_names())
+        others = ((name, key) for name, key in keys if key is not None and key != but_for)
+        return sum(max(0, key.size - self.written_bytes(name)[0]) for name, key in others)
+
+    def clear(self, key: EntryKey) -> None:
+        """Remove what a copy that never got its record left. The exclusive lock must be held."""
+        _remove_tree(f"{self.data}/{key.text}")
+
+    def disk_space(self) -> DiskSpace:
+        """Ask the disk."""
+        status = os.statvfs(self.root)
+        return DiskSpace(status.f_bavail * status.f_frsize, status.f_blocks * status.f_frsize)
+
+    def _part_folder(self, key: EntryKey) -> str:
+        return f"{self.parts}/{self.part_name(key)}"
+
+
+@functools.lru_cache(maxsize=1)
+def boot_digest() -> str:
+    """Return 16 hex digits that stand for this boot of this machine."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_bytes()
+    except OSError:
+        boot = socket.gethostname().encode()
+    return xxhash.xxh3_64_hexdigest(boot)
+
+
+def _make_private(path: str) -> None:
+    """Make a folder and those above it that are missing, all for this user alone."""
+    missing = []
+    while not os.path.isdir(path):
+        missing.append(path)
+        path = os.path.dirname(path)
+    for folder in reversed(missing):
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(folder, 0o700)
+
+
+def _remove_tree(path: str) -> None:
+    """Remove a file, a link or a folder, if it is there."""
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        pass
+    except (IsADirectoryError, PermissionError):  # which of the two is left to the system
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(path)

@@ -1,0 +1,106 @@
+"""How a fetch goes about its work, and what is known of a source before it.
+
+Everything here is checked when it is built and never changes.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, fields
+
+from headrace.errors import ConfigError, SourceError
+
+MIB = 1 << 20
+
+CHECKSUMS = ("xxh3", "store")
+_MIN_RANGE_BYTES = 4096
+_MAX_STREAMS = 256
+
+
+class SourceChangedError(SourceError):
+    """A source is no longer the version that was asked for: ask `stat_source` again, and fetch that."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceStat:
+    """What a source was when somebody looked.
+
+    Attributes:
+        size: Bytes.
+        version: Differs when the content does: the modification time in nanoseconds of a local file, the ETag,
+            generation or date of an object (a date is as exact as the clock behind it: often a second). Empty if the
+            store tells nothing of the kind: then only the size is compared, and nothing is resumed.
+        digest: What the store says of the content, `"md5:..."` or `"sha256:..."`; None if it says nothing. It takes no
+            part in comparisons.
+    """
+
+    size: int
+    version: str
+    digest: str | None = field(default=None, compare=False)
+
+
+def difference_text(wanted: SourceStat, now: SourceStat) -> str:
+    """Say how a source differs from what it was."""
+    if now.size != wanted.size:
+        return f"the source has changed: {wanted.size} bytes were expected, it has {now.size} now"
+    return f"the source has changed: version {wanted.version} was expected, it is {now.version or 'unknown'} now"
+
+
+@dataclass(frozen=True, slots=True)
+class FetchOptions:
+    """How bytes are brought: how often, how long, how many at a time.
+
+    Attributes:
+        num_tries: How often a range is tried before the fetch gives up. Only what can pass is tried again: network
+            errors, HTTP 408, 425, 429 and 5xx, EIO, ESTALE, short bodies, silence. A range that came starts no count.
+        first_wait_seconds: The wait after the first failure of a range; it doubles with each further one, and a random
+            part of up to a half is taken off, so that many readers do not come back at once.
+        max_wait_seconds: The longest wait between two tries, also where a server asks for more (Retry-After).
+        timeout_seconds: The longest wait for one answer: a range, the facts about a file, a piece of a stream.
+        num_streams: Ranges of one object in flight at a time. Fewer after each failure, more again as ranges come.
+        range_bytes: Size of a range. At most `num_streams * range_bytes` are in memory, twice that for a moment in
+            libraries that join what they received.
+        checksum: None; `"xxh3"`: what was written is read again and compared with what came in; `"store"`: it is
+            compared with the MD5 or SHA-256 that the store gives (S3: the ETag of an object uploaded in one part and
+            not encrypted by KMS), which is refused where it gives none; local files are then compared as by `"xxh3"`.
+
+    Raises:
+        ConfigError: A value is out of its range.
+    """
+
+    num_tries: int = 5
+    first_wait_seconds: float = 0.5
+    max_wait_seconds: float = 30.0
+    timeout_seconds: float = 60.0
+    num_streams: int = 8
+    range_bytes: int = 8 * MIB
+    checksum: str | None = None
+
+    def __post_init__(self) -> None:
+        """Check each value."""
+        for option in fields(self):
+            if option.name != "checksum":
+                _check_number(option.name, getattr(self, option.name), whole=option.type == "int")
+        for name, least, most in (
+            ("num_tries", 1, math.inf),
+            ("first_wait_seconds", 0, math.inf),
+            ("max_wait_seconds", self.first_wait_seconds, math.inf),
+            ("num_streams", 1, _MAX_STREAMS),
+            ("range_bytes", _MIN_RANGE_BYTES, math.inf),
+        ):
+            value = getattr(self, name)
+            if not least <= value <= most:
+                bounds = f"at least {least}" + ("" if most == math.inf else f" and at most {most}")
+                raise ConfigError(f"{name} is {value}: it must be {bounds}", where="FetchOptions")
+        if self.timeout_seconds <= 0:
+            raise ConfigError(f"timeout_seconds is {self.timeout_seconds}: it must be positive", where="FetchOptions")
+        if self.checksum is not None and self.checksum not in CHECKSUMS:
+            valid = ", ".join(map(repr, CHECKSUMS))
+            raise ConfigError(f"checksum is {self.checksum!r}", where="FetchOptions", fix=f"valid: None, {valid}")
+
+
+def _check_number(name: str, value: object, *, whole: bool) -> None:
+    kinds = int if whole else (int, float)
+    if isinstance(value, bool) or not isinstance(value, kinds) or not math.isfinite(value):
+        kind = "a whole number" if whole else "a finite number"
+        raise ConfigError(f"{name} is {value!r}: it must be {kind}", where="FetchOptions")
