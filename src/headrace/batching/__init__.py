@@ -1,21 +1,64 @@
-"""Which pieces of sequences form a batch: numbers by data key, chunks, context frames and sliding windows.
+"""Which sequences, or pieces of them, form a batch, in which order batches come, and how a batch is laid out.
 
-This room decides how a sequence is cut and what surrounds each piece. It never reads a file, knows no dataset and
-draws no random number: what is random comes in as an argument. Read `chunking.py` first.
+This room decides all that as arithmetic on lengths: which pieces (`Batching` and its policies), when and on which rank
+(`BatchOrder`, `BatchTable`, `Steps`), and where in the arrays (`pad_batch`, `pack_batch`). It never reads a file, knows
+no dataset and no process; what is random is keyed by the window of the epoch. For the loader read `base.py` first, then
+`plan.py`; for the chunks and numbers of the epoch API, `chunking.py`.
 """
 
+from .base import Batching
+from .buckets import Buckets
 from .chunking import Chunking, ChunkingFunction, parse_chunking, plan_chunks, vary_chunking
+from .chunks import Chunks
+from .counts import PlanCounts
+from .fixed_count import FixedCount
+from .frame_budget import FrameBudget
+from .layout import LayoutOptions, PaddedBatch, cut_seq, pad_batch
+from .limits import LimitLengths
 from .numbers import NumbersDict
+from .pack import Pack
+from .pack_layout import PackedBatch, RowLayout, pack_batch
+from .pieces import Pieces
+from .plan import PLAN_VERSION, WINDOW_SEQS, BatchOrder, Groups, PlannedBatch, WindowKey, WindowPlan
+from .steps import Steps
+from .table import BatchTable, num_windows, window_bounds
 from .windows import apply_window, parse_context_window, slice_pad_zeros
 
 __all__ = [
+    "PLAN_VERSION",
+    "WINDOW_SEQS",
+    "BatchOrder",
+    "BatchTable",
+    "Batching",
+    "Buckets",
     "Chunking",
     "ChunkingFunction",
+    "Chunks",
+    "FixedCount",
+    "FrameBudget",
+    "Groups",
+    "LayoutOptions",
+    "LimitLengths",
     "NumbersDict",
+    "Pack",
+    "PackedBatch",
+    "PaddedBatch",
+    "Pieces",
+    "PlanCounts",
+    "PlannedBatch",
+    "RowLayout",
+    "Steps",
+    "WindowKey",
+    "WindowPlan",
     "apply_window",
+    "cut_seq",
+    "num_windows",
+    "pack_batch",
+    "pad_batch",
     "parse_chunking",
     "parse_context_window",
     "plan_chunks",
     "slice_pad_zeros",
     "vary_chunking",
+    "window_bounds",
 ]

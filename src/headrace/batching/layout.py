@@ -1,0 +1,273 @@
+"""How the sequences of a batch are laid out: padded to the longest, or stacked; each byte is written once.
+
+The arrays of a batch are asked for (`allocate`) with their final shape and then filled in place, so that a worker can
+have them in shared memory. What a key becomes depends on its layout and never on the other sequences of the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.errors import ConfigError, SourceError, did_you_mean
+from headrace.order.policy import check_count, set_field
+from headrace.specs import DataSpec
+
+from .windows import slice_pad_zeros
+
+Seq: TypeAlias = Mapping[str, Any]
+Allocate: TypeAlias = Callable[[str, tuple[int, ...], np.dtype[Any]], NDArray[Any]]
+_TEXT_KINDS = "USO"  # texts, and arrays of objects: not for a model as they are
+
+
+@dataclass(frozen=True)
+class LayoutOptions:
+    """How arrays are padded.
+
+    Args:
+        specs: By data key; a key whose spec has no time axis is stacked and not padded. Without a spec, the first axis
+            of an array is time.
+        pad_values: By data key; 0 for the others.
+        multiple_of: Round the number of frames of a padded array up to a multiple, for example 8.
+
+    Raises:
+        ConfigError: `multiple_of` is not a positive integer.
+    """
+
+    specs: Mapping[str, DataSpec] = field(default_factory=dict)
+    pad_values: Mapping[str, Any] = field(default_factory=dict)
+    multiple_of: int = 1
+
+    def __post_init__(self) -> None:
+        """Check the number."""
+        set_field(self, "multiple_of", check_count("layout", "multiple_of", self.multiple_of, minimum=1))
+
+    def has_time(self, key: str) -> bool:
+        """Tell whether the first axis of a key is time, as far as the specs say."""
+        return key not in self.specs or self.specs[key].has_time
+
+
+@dataclass(frozen=True, slots=True)
+class PaddedBatch:
+    """Arrays of a batch of B sequences.
+
+    Attributes:
+        arrays: By data key: `any[B, T, ...]` if padded, `any[B, ...]` if stacked, a list of B texts or objects.
+        lengths: Frames of each sequence, `int32[B]`, by data key; for padded keys only.
+    """
+
+    arrays: dict[str, NDArray[Any] | list[Any]]
+    lengths: dict[str, NDArray[np.int32]]
+
+
+def pad_batch(
+    seqs: Sequence[Seq],
+    options: LayoutOptions | None = None,
+    *,
+    allocate: Allocate | None = None,
+    tags: Sequence[str] | None = None,
+) -> PaddedBatch:
+    """Lay out the sequences of a batch, one row each.
+
+    Args:
+        seqs: Arrays, numbers or texts by data key; the same keys in each.
+        options: What to pad with, and how far.
+        allocate: Called as `allocate(key, shape, dtype)` for each array; its result is filled, whatever was in it.
+        tags: Names of the sequences, for errors.
+
+    Raises:
+        SourceError: Sequences do not go together: other keys, dtypes or inner axes. Key and sequences are named.
+        ConfigError: A pad value does not suit its key, or what was allocated has another shape or dtype.
+    """
+    options = LayoutOptions() if options is None else options
+    batch = PaddedBatch({}, {})
+    for key, column in gather_columns(seqs, options, tags).items():
+        batch.arrays[key] = lay_out(column, options, allocate)
+        if column.has_time:
+            batch.lengths[key] = column.lengths()
+    return batch
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """The values of one key in all sequences of a batch: texts, or arrays of one dtype with the same inner axes.
+
+    Attributes:
+        key: The data key.
+        values: Of each sequence; as they were given, if they are texts.
+        is_text: Whether they are texts or objects; there is no dtype and are no inner axes then.
+        has_time: Whether the first axis is time.
+    """
+
+    key: str
+    values: list[Any]
+    is_text: bool
+    has_time: bool
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The dtype of all values."""
+        dtype: np.dtype[Any] = self.values[0].dtype
+        return dtype
+
+    @property
+    def inner(self) -> tuple[int, ...]:
+        """The shape of a value without its time axis."""
+        shape: tuple[int, ...] = self.values[0].shape
+        return shape[self.has_time :]
+
+    def lengths(self) -> NDArray[np.int32]:
+        """Return the frames of each, `int32[B]`."""
+        return np.fromiter(map(len, self.values), np.int32, len(self.values))
+
+
+def lay_out(column: Column, options: LayoutOptions, allocate: Allocate | None) -> NDArray[Any] | list[Any]:
+    """Return the values of a key one row each: padded, stacked, or a list of texts."""
+    if column.is_text:
+        return [value.item() if isinstance(value, np.ndarray) and value.ndim == 0 else value for value in column.values]
+    num_seqs = len(column.values)
+    if not column.has_time:
+        out = allocate_array(allocate, column.key, (num_seqs, *column.inner), column.dtype)
+        for row, value in enumerate(column.values):
+            out[row] = value
+        return out
+    longest = max(map(len, column.values))
+    frames = -(-longest // options.multiple_of) * options.multiple_of
+    out = allocate_array(allocate, column.key, (num_seqs, frames, *column.inner), column.dtype)
+    pad_value = pad_value_of(options, column)
+    for row, value in enumerate(column.values):
+        out[row, : len(value)] = value
+        out[row, len(value) :] = pad_value
+    return out
+
+
+def gather_columns(seqs: Sequence[Seq], options: LayoutOptions, tags: Sequence[str] | None) -> dict[str, Column]:
+    """Return the columns of a batch by data key, in the order of the first sequence; none for no sequences.
+
+    Raises:
+        SourceError: Sequences do not go together.
+        ConfigError: A pad value is for a key that there is not.
+    """
+    if not seqs:
+        return {}
+    keys = list(seqs[0])
+    for place, seq in enumerate(seqs):
+        if seq.keys() != seqs[0].keys():
+            odd = sorted(seq.keys() ^ seqs[0].keys())
+            raise SourceError(
+                f"the sequences of a batch have different data keys: {odd[0]!r} is not in all of them",
+                where=name_seqs(tags, 0, place),
+            )
+    unknown = [key for key in options.pad_values if key not in seqs[0]]
+    if unknown:
+        raise ConfigError(f"pad_values has no such data key: {unknown[0]!r}", fix=did_you_mean(unknown[0], keys))
+    return {key: _gather_column(key, [seq[key] for seq in seqs], options, tags) for key in keys}
+
+
+def _gather_column(key: str, values: list[Any], options: LayoutOptions, tags: Sequence[str] | None) -> Column:
+    try:
+        arrays = [np.asarray(value) for value in values]
+    except ValueError as error:  # nested lists of unequal lengths
+        raise SourceError(f"the data key {key!r} holds something that is not an array: {error}") from None
+    if all(array.dtype.kind in _TEXT_KINDS for array in arrays):
+        return Column(key, values, is_text=True, has_time=False)
+    first = arrays[0]
+    column = Column(key, arrays, is_text=False, has_time=first.ndim > 0 and options.has_time(key))
+    for place, value in enumerate(arrays):
+        for what, ours, theirs in (
+            ("dtype", first.dtype, value.dtype),
+            ("number of axes", first.ndim, value.ndim),
+            ("shape", column.inner, value.shape[column.has_time :]),
+        ):
+            if ours != theirs:
+                raise SourceError(
+                    f"the data key {key!r} has another {what} in two sequences of a batch: {ours} and {theirs}",
+                    where=name_seqs(tags, 0, place),
+                    fix="only the first axis, time, may differ in length; convert it, or drop the key, in a transform",
+                )
+    return column
+
+
+def name_seqs(tags: Sequence[str] | None, *places: int) -> str:
+    """Name sequences of a batch in an error."""
+    return " and ".join(f"sequence {place} of the batch" if tags is None else repr(tags[place]) for place in places)
+
+
+def pad_value_of(options: LayoutOptions, column: Column) -> Any:
+    """Return the pad value of a key.
+
+    Raises:
+        ConfigError: The dtype of the key cannot hold it.
+    """
+    value = options.pad_values.get(column.key, 0)
+    with np.errstate(all="ignore"):
+        try:
+            held = np.asarray(value).astype(column.dtype)
+            if column.dtype.kind in "fc":  # may be rounded, but not to infinity
+                is_held = held.ndim == 0 and bool(np.isinf(held) == np.isinf(value))
+            else:
+                is_held = held.ndim == 0 and bool(held == value)
+        except (TypeError, ValueError, OverflowError):
+            is_held = False
+    if not is_held:
+        raise ConfigError(f"the pad value {value!r} does not fit into {column.dtype}", where=f"data key {column.key!r}")
+    return held[()]
+
+
+def allocate_array(allocate: Allocate | None, key: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return a new array, or what `allocate` gives if it is as asked for.
+
+    Raises:
+        ConfigError: It is not.
+    """
+    if allocate is None:
+        return np.empty(shape, dtype)
+    out = allocate(key, shape, dtype)
+    if out.shape != shape or out.dtype != dtype or not out.flags.writeable:
+        raise ConfigError(
+            f"the output for {key!r} must be a writable {dtype} of shape {shape}, got {out.dtype} of shape {out.shape}"
+        )
+    return out
+
+
+def cut_seq(seq: Seq, start: int, frames: int, data_key: str, whole_keys: Sequence[str] = ()) -> dict[str, Any]:
+    """Cut a chunk out of a sequence, as a plan has it.
+
+    Args:
+        seq: Values by data key.
+        start: First frame; less than 0 for context before the sequence.
+        frames: Length of the chunk; frames outside of the sequence are zeros.
+        data_key: The key that is the reference. All keys with as many frames are cut alike; texts, scalars and arrays
+            of at most one frame are given in full.
+        whole_keys: Keys that are given in full, whatever their length.
+
+    Returns:
+        Values by data key; views where no zeros are needed.
+
+    Raises:
+        ConfigError: There is no such reference, or a key has another number of frames than it, so that nobody knows
+            what belongs to the chunk.
+    """
+    if data_key not in seq:
+        raise ConfigError(f"no data key {data_key!r} to cut by", fix=did_you_mean(data_key, seq))
+    if np.ndim(seq[data_key]) == 0:
+        raise ConfigError(f"the data key {data_key!r} has no time axis to cut by", fix="name another in data_key")
+    num_frames = len(seq[data_key])
+    chunk: dict[str, Any] = {}
+    for key, value in seq.items():
+        array = np.asarray(value)
+        is_whole = key in whole_keys or array.ndim == 0 or array.dtype.kind in _TEXT_KINDS
+        if key != data_key and (is_whole or (len(array) <= 1 and len(array) != num_frames)):
+            chunk[key] = value
+        elif len(array) == num_frames:
+            chunk[key] = slice_pad_zeros(array, start, start + frames)
+        else:
+            raise ConfigError(
+                f"the data key {key!r} has {len(array)} frames and {data_key!r} has {num_frames}: it cannot be cut",
+                fix=f"name {key!r} in whole_keys=(...) of Chunks, or drop it in a transform, or do not cut",
+            )
+    return chunk

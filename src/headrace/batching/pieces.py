@@ -1,0 +1,140 @@
+"""What a batch is made of: whole sequences, or chunks of them, as arrays.
+
+A policy first cuts (leaves out, or splits) and then groups what is left. Invariant: the pieces of a window are in the
+order of its sequences, those of one sequence next to each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeAlias, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.errors import ConfigError, SourceError
+
+from .counts import PlanCounts
+
+TooLong: TypeAlias = Literal["alone", "drop", "chunk", "error"]
+_Cut: TypeAlias = Callable[[NDArray[np.int64], NDArray[np.int64]], tuple[NDArray[np.int64], NDArray[np.int64]]]
+
+MAX_FRAMES = 2**40  # of one sequence; so that the cost of a window fits into 64 bits
+_MAX_PIECES = 2**26  # in one window, about 2 GB while it is planned; more are surely a mistake in the options
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """The pieces of one window.
+
+    Attributes:
+        places: Place of the sequence in its window, `int32[M]`, ascending.
+        frames: Length of the piece, context included, `int64[M]`.
+        starts: First frame of the piece, `int64[M]`; less than 0 where context reaches out of the sequence. None if all
+            pieces are whole sequences.
+        counts: What was left out or cut so far.
+    """
+
+    places: NDArray[np.int32]
+    frames: NDArray[np.int64]
+    starts: NDArray[np.int64] | None = None
+    counts: PlanCounts = field(default_factory=PlanCounts)
+
+    @classmethod
+    def of_lengths(cls, lengths: NDArray[Any]) -> Pieces:
+        """Return the whole sequences of a window as pieces.
+
+        Args:
+            lengths: Frames of each sequence, `int[N]`.
+
+        Raises:
+            SourceError: Lengths are not whole numbers in 0..2**40.
+        """
+        frames = np.asarray(lengths)
+        if frames.ndim != 1 or frames.dtype.kind not in "iu":
+            raise SourceError(f"lengths must be int[N], got {frames.dtype} of shape {frames.shape}")
+        if len(frames) and not (frames.min() >= 0 and frames.max() <= MAX_FRAMES):
+            place = int(np.argmax((frames < 0) | (frames > MAX_FRAMES)))
+            raise SourceError(f"a length of {frames[place]} frames is not in 0..2**40", where=f"place {place}")
+        places = np.arange(len(frames), dtype=np.int32)
+        return cls(places, frames.astype(np.int64, copy=False), counts=PlanCounts(seqs=len(frames)))
+
+    def keep(self, mask: NDArray[np.bool_], **counts: int) -> Pieces:
+        """Return the pieces where `mask` is true, and add to the counts."""
+        counts["left_out_frames"] = int(self.frames[~mask].sum())
+        starts = None if self.starts is None else self.starts[mask]
+        return Pieces(self.places[mask], self.frames[mask], starts, self.counts + PlanCounts(**counts))
+
+    def split(self, num_chunks: NDArray[np.int64], cut: _Cut, *, rest: int = 0) -> Pieces:
+        """Cut each piece into chunks.
+
+        Args:
+            num_chunks: `int64[M]`, each at least 1.
+            cut: Gets the piece `int64[K]` and the number in its piece, 0, 1, ..., `int64[K]`, of each of the K chunks;
+                returns their first frame in the piece and their length, `int64[K]`.
+            rest: Frames that are in no chunk, to be counted.
+
+        Raises:
+            ConfigError: There would be so many chunks that it must be a mistake.
+        """
+        total = int(np.minimum(num_chunks, _MAX_PIECES + 1).sum())
+        if total > _MAX_PIECES:
+            raise ConfigError(
+                f"{len(self.frames)} sequences of up to {self.frames.max()} frames would be cut into more than "
+                f"{_MAX_PIECES} chunks in one window",
+                fix="make the chunks longer, or the windows smaller",
+            )
+        parents = np.repeat(np.arange(len(num_chunks)), num_chunks)
+        numbers = np.arange(total) - (np.cumsum(num_chunks) - num_chunks)[parents]
+        offsets, frames = cut(parents, numbers)
+        starts = offsets if self.starts is None else offsets + self.starts[parents]
+        is_cut = num_chunks > 1
+        counts = PlanCounts(chunked=int(is_cut.sum()), chunks=int(num_chunks[is_cut].sum()), left_out_frames=rest)
+        return Pieces(self.places[parents], frames, starts, self.counts + counts)
+
+
+def check_too_long(owner: str, too_long: str) -> None:
+    """Refuse an unknown policy for what is too long."""
+    if too_long not in get_args(TooLong):
+        raise ConfigError(f"{owner}: too_long must be one of {', '.join(get_args(TooLong))}, got {too_long!r}")
+
+
+def apply_too_long(pieces: Pieces, limit: int | NDArray[np.int64], too_long: TooLong, owner: str) -> Pieces:
+    """Treat the pieces of more than `limit` frames: leave them alone, leave them out, cut them, or refuse them.
+
+    The limit is one for all, or one for each, `int64[M]`.
+
+    Those that are cut give the fewest possible chunks, of equal length (give or take one frame): no short rest.
+
+    Raises:
+        ConfigError: There are some, and `too_long` is "error".
+    """
+    is_long = pieces.frames > limit
+    num_long = int(np.count_nonzero(is_long))
+    if num_long == 0:
+        return pieces
+    if too_long == "alone":
+        return replace(pieces, counts=pieces.counts + PlanCounts(alone=num_long))
+    if too_long == "drop":
+        return pieces.keep(~is_long, too_long=num_long)
+    if too_long == "chunk":
+        return _cut_evenly(pieces, limit)
+    first = int(np.argmax(is_long))
+    allowed = np.broadcast_to(limit, is_long.shape)[first]
+    raise ConfigError(
+        f"a sequence has {pieces.frames[first]} frames, and {owner} allows {allowed} ({num_long} such in this window)",
+        where=f"place {pieces.places[first]}",
+        fix='raise the budget, or choose too_long="alone", "drop" or "chunk"',
+    )
+
+
+def _cut_evenly(pieces: Pieces, limit: int | NDArray[np.int64]) -> Pieces:
+    num_chunks = np.maximum(-(-pieces.frames // limit), 1)
+    sizes, rests = np.divmod(pieces.frames, num_chunks)
+
+    def cut(parents: NDArray[np.int64], numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        size, rest = sizes[parents], rests[parents]
+        return numbers * size + np.minimum(numbers, rest), size + (numbers < rest)
+
+    return pieces.split(num_chunks, cut)
