@@ -1,0 +1,126 @@
+"""Joins that are remembered: mapped from the cache folder, shared by all processes of a machine.
+
+A join is named by the digests of both indices, so a file that is found is never too old. It is kept in the format of an
+index, whose one column are the places.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from pathlib import Path
+
+import msgspec
+import xxhash
+
+from headrace.errors import CacheError, SourceError
+from headrace.files import user_cache_dir
+
+from .corpus import CorpusIndex
+from .join import TagJoin, join_tags
+from .storage import FORMAT_VERSION
+from .tags import GeneratedTags
+
+_LOGGER = logging.getLogger("headrace.index")
+_KIND = "join 1"
+_PLACES = "places"
+_MIN_KEPT_SEQS = 500_000  # below, joining again takes some 0.2 s at most
+_MAX_KEPT = 32  # files: a corpus that changes from day to day must not fill the disk
+
+_folders_warned_of: set[str] = set()  # so that it is said once for each folder
+
+
+class _About(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a stored join says of itself, see `TagJoin`.
+
+    Attributes:
+        is_same: Whether each sequence has the same place in both corpora, so that there is no column.
+    """
+
+    is_same: bool
+    num_others: int
+    num_missing: int
+    num_ambiguous: int
+    num_unused: int
+
+
+def open_or_join(left: CorpusIndex, right: CorpusIndex) -> TagJoin:
+    """Return the join of two indices: of large ones that are files themselves, from the cache folder.
+
+    Several processes may make it at once: each makes its own, and the last one's stays. A cache folder that cannot be
+    used is no error: it is logged, once, and the join stays in memory.
+    """
+    if left.path is None or right.path is None or len(left) < _MIN_KEPT_SEQS:
+        return join_tags(left, right)
+    try:
+        path = _path_of(left, right)
+    except CacheError as error:
+        _warn_once("", error)
+        return join_tags(left, right)
+    try:
+        return _opened(path, left, right)
+    except SourceError as error:  # none yet, or one that is torn
+        _LOGGER.debug("joining: %s", error)
+    join = join_tags(left, right)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _save(join, path)
+        _remove_oldest(path.parent)
+        return _opened(path, left, right)
+    except (OSError, SourceError) as error:
+        _warn_once(str(path.parent), error)
+        return join
+
+
+def _path_of(left: CorpusIndex, right: CorpusIndex) -> Path:
+    name = xxhash.xxh3_128_hexdigest(f"{FORMAT_VERSION} {_KIND} {left.digest} {right.digest}".encode())
+    return user_cache_dir() / "joins" / f"{name}.hrindex"
+
+
+def _opened(path: Path, left: CorpusIndex, right: CorpusIndex) -> TagJoin:
+    stored = CorpusIndex.open(path, check_files=False)
+    try:
+        about = msgspec.convert(stored.meta, _About)
+    except msgspec.ValidationError as error:
+        raise stored.damaged(f"it is no join: {error}") from error
+    if stored.kind != _KIND or stored.num_seqs != len(left) or about.num_others != len(right):
+        raise stored.damaged(f"it joins {stored.num_seqs} to {about.num_others}, not {len(left)} to {len(right)}")
+    with contextlib.suppress(OSError):
+        os.utime(path)  # it was used: the oldest are removed first
+    return TagJoin(
+        None if about.is_same else stored.locator(_PLACES),
+        stored.num_seqs,
+        about.num_others,
+        about.num_missing,
+        about.num_ambiguous,
+        about.num_unused,
+        where=str(path),
+    )
+
+
+def _save(join: TagJoin, path: Path) -> None:
+    about = _About(join.places is None, join.num_others, join.num_missing, join.num_ambiguous, join.num_unused)
+    index = CorpusIndex.from_columns(
+        tags=GeneratedTags(join.num_seqs),
+        lengths={},
+        locators={} if join.places is None else {_PLACES: join.places},
+        meta=msgspec.to_builtins(about),
+    )
+    index.built_from((), _KIND).save(path)
+
+
+def _remove_oldest(folder: Path) -> None:
+    """Keep the joins that were used last; one that is removed while it is mapped stays readable there."""
+    ages = []
+    for path in folder.glob("*.hrindex"):
+        with contextlib.suppress(FileNotFoundError):  # another process removes them, too
+            ages.append((path.stat().st_mtime_ns, path))
+    for _, path in sorted(ages)[:-_MAX_KEPT]:
+        path.unlink(missing_ok=True)
+
+
+def _warn_once(folder: str, error: Exception) -> None:
+    if folder not in _folders_warned_of:
+        _folders_warned_of.add(folder)
+        _LOGGER.warning("a join stays in memory and will be made again, as it cannot be kept: %s", error)
