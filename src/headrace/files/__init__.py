@@ -1,11 +1,13 @@
 """Where bytes are: safe writing, stamps, lists and trees of files, how files are shared out, the cache, object stores.
 
 This room decides how a file comes into being (whole or not at all), whether it is still the file it was, and which
-files go to which sub-epoch and shard. It never interprets sequences and executes nothing that it reads. Read `atomic.py`
-first, `distribute.py` for who gets which files, and `cache.py` for copies on the local disk.
+files go to which sub-epoch and shard. It never interprets sequences and executes nothing that it reads. Read
+`atomic.py` first, `distribute.py` for who gets which files, and `cache.py` for copies on the local disk.
 """
 
 from .atomic import PendingFile, atomic_path, atomic_write
+from .cache import CachedFile, FileCache
+from .cache_options import FileCacheOptions
 from .distribute import FilePlan, distribute_in_order, distribute_largest_first
 from .listing import Files, read_file_list
 from .lists import read_seq_lens, read_tag_list
@@ -17,6 +19,9 @@ from .tree import FileTree, map_leaves, tree_key, tree_leaves
 __all__ = [
     "TOO_MANY_OPEN",
     "TOO_MANY_OPEN_FIX",
+    "CachedFile",
+    "FileCache",
+    "FileCacheOptions",
     "FilePlan",
     "FileStamp",
     "FileTable",

@@ -71,9 +71,10 @@ class FileCache:
     its own.
 
     A copy is valid as long as the source has the size and version (modification time, ETag, ...) that it was made
-    from; the source is asked at each `get_file`. A source that changed gets a new copy; who has the old one keeps it.
-    If the source cannot be asked (the network is away), a whole copy is handed out with a `RuntimeWarning`; a source
-    that is known to be gone is an error.
+    from; the source is asked at each `get_file`. (Of a store that tells no version only the size is compared.) A source
+    that changed gets a new copy; who has the old one keeps it. If the source cannot be asked (the network is away), a
+    whole copy is handed out with a `RuntimeWarning`; a source that is known to be gone is an error. After the machine
+    was booted again, only copies that its disk had confirmed are believed.
 
     Safe to call from several threads. Pickling it, or forking the process, gives a cache of the same options that
     holds nothing.
@@ -108,7 +109,7 @@ class FileCache:
         fetch: FetchOptions | Mapping[str, Any] | None = None,
     ) -> None:
         self.options = FileCacheOptions(
-            cache_directory=os.fspath(cache_directory),
+            cache_directory=cache_directory,
             cleanup_files_always_older_than_days=cleanup_files_always_older_than_days,
             cleanup_files_wanted_older_than_days=cleanup_files_wanted_older_than_days,
             cleanup_disk_usage_wanted_free_ratio=cleanup_disk_usage_wanted_free_ratio,
@@ -141,8 +142,8 @@ class FileCache:
 
     @property
     def counters(self) -> CacheCounters:
-        """What was done so far."""
-        parts = self._parts()
+        """What was done so far; still there after `close`."""
+        parts = self._own_parts
         with parts.mutex:
             return CacheCounters(
                 parts.num_hits,
@@ -236,7 +237,10 @@ class FileCache:
         self._parts().prefetch([plain_source(source) for source in sources])
 
     def wait_prefetched(self, timeout_seconds: float | None = None) -> bool:
-        """Wait until each file of the last `prefetch` was tried; return False if some were not in that time."""
+        """Wait until each file of the last `prefetch` is there or was tried in vain; return False if it takes longer.
+
+        Where there is no room, or somebody else who makes a copy hangs, that may be for ever without a limit.
+        """
         return self._parts().prefetcher.wait(timeout_seconds)
 
     def cleanup(self, *, need_at_least_free_space_size: int = 0) -> CleanupResult:

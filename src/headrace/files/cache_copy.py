@@ -187,18 +187,18 @@ class Copier:
         return record if self._folder.is_intact(record, self._folder.data_path(key, name_of(source))) else None
 
     def _lock_to_make(self, task: CopyTask) -> FileLock | None:
-        path = self._folder.entry_path(task.key)
-        for attempt in range(self._options.num_tries):
+        attempt = 1
+        while True:
             try:
-                return lock_exclusive_nowait(path)
+                return lock_exclusive_nowait(self._folder.entry_path(task.key))
             except FileNotFoundError:
                 self._folder.make()
             except OSError as error:  # the disk is so full that not even an empty file can be made
-                if error.errno not in NO_SPACE:
-                    raise
+                if error.errno not in NO_SPACE or attempt == self._options.num_tries:
+                    raise self._cannot_write(task, error) from error
                 self._room.make(Need(None, 0, task.distance, forced_bytes=1))
                 _pause(attempt, task.stop)
-        return lock_exclusive_nowait(path)
+                attempt += 1
 
     def _make(self, task: CopyTask, lock: FileLock) -> EntryRecord:
         """Make the copy under its exclusive lock. On failure the lock is given back, and what is of no use goes."""

@@ -27,8 +27,9 @@ from .urls import is_url, local_path
 
 _FORMAT = 1  # of the record; another one is a miss
 _MAX_NAME_BYTES = 255
-_KEY = re.compile(r"(?P<source>[0-9a-f]{32})-(?P<version>[0-9a-f]{16})-(?P<size>\d{1,19})")
+_KEY = re.compile(r"([0-9a-f]{32})-([0-9a-f]{16})-(\d{1,19})")
 
+_SIZE_START = 32 + 1 + 16 + 1  # where the size stands in the text of a key
 _PERCENT = "percent:"
 
 # Where a record says whether the bytes reached the disk: the first digit of the JSON, so that it changes by one byte.
@@ -62,7 +63,13 @@ class EntryKey:
     def parse(cls, text: str) -> EntryKey | None:
         """Return the key that starts a file name, or None if this is none of our names."""
         match = _KEY.match(text)
-        return None if match is None else cls(match["source"], match["version"], int(match["size"]), match[0])
+        return None if match is None else cls(match[1], match[2], int(match[3]), match[0])
+
+
+def size_in(name: str) -> int:
+    """Return the size in a name that starts with a key, 0 if it is none. Quicker than `EntryKey.parse`."""
+    digits = name[_SIZE_START:].partition("-")[0]
+    return int(digits) if digits.isdecimal() else 0
 
 
 class EntryRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -1,6 +1,6 @@
 """What goes first when room is needed: pure decisions over what a survey saw.
 
-The order: what is no whole copy; then what no process has planned to read, longest unused first; then what is planned,
+The order: what is no copy; then what no process has planned to read, longest unused first; then what is planned,
 needed last first (Belady's rule, over the plans of all processes). What anybody uses at the moment never goes: the
 caller finds that out by locking it. By age alone only unplanned copies go.
 """
@@ -27,7 +27,7 @@ class Candidate:
     Attributes:
         state: What it is.
         distance: How many files are needed before it, in the plan where that is least; infinite if in no plan.
-        is_stale: It is no whole copy, or a version of its source that was used after it is here too.
+        is_stale: It is no copy, or another version of its source that was used after it is here too.
     """
 
     state: EntryState
@@ -46,13 +46,13 @@ def order_candidates(states: Iterable[EntryState], distances: Mapping[str, float
     states = list(states)
     newest: dict[str, float] = {}
     for state in states:
-        if state.record is not None:
+        if state.has_copy:
             newest[state.key.source] = max(newest.get(state.key.source, 0.0), state.last_use)
     candidates = []
     for state in states:
         if state.is_foreign and now - state.last_use < _FOREIGN_SECONDS:
             continue
-        is_stale = state.record is None or state.last_use < newest[state.key.source]
+        is_stale = not state.has_copy or state.last_use < newest[state.key.source]
         candidates.append(Candidate(state, distances.get(state.key.source, math.inf), is_stale))
     return sorted(candidates, key=_rank)
 
@@ -63,7 +63,7 @@ def _rank(candidate: Candidate) -> tuple[bool, float, float]:
 
 def may_go_for(candidate: Candidate, distance: float) -> bool:
     """Whether a candidate may be removed for a file that is needed after `distance` others: never one needed sooner."""
-    return candidate.state.record is None or candidate.distance > distance
+    return not candidate.state.has_copy or candidate.distance > distance
 
 
 def is_due(candidate: Candidate, options: FileCacheOptions, now: float, *, wants_room: bool) -> bool:
@@ -76,7 +76,7 @@ def is_due(candidate: Candidate, options: FileCacheOptions, now: float, *, wants
         wants_room: Whether less is free on the disk than is wanted.
     """
     age_days = (now - candidate.state.last_use) / DAY_SECONDS
-    if candidate.state.record is None:
+    if not candidate.state.has_copy:
         return age_days > _LEFTOVER_DAYS
     if not math.isinf(candidate.distance):
         return False

@@ -29,7 +29,7 @@ import xxhash
 
 from headrace.errors import CacheError
 
-from .cache_entry import EntryKey, EntryRecord
+from .cache_entry import EntryKey, EntryRecord, size_in
 from .cache_lock import FileLock, lock_exclusive_nowait
 
 _PART_NAME = "part"
@@ -85,8 +85,8 @@ class CacheFolder:
             raise CacheError(what, where=str(error.filename or self.root), fix=fix) from error
 
     def contains(self, path: str) -> bool:
-        """Whether a path leads into this folder."""
-        return os.path.realpath(path).startswith(f"{self.root}/")
+        """Whether a path is one in this folder, as the cache hands them out. Links are not looked at: this is cheap."""
+        return path.startswith(f"{self.root}/")
 
     def entry_path(self, key: EntryKey) -> str:
         """Return where lock and record are."""
@@ -172,9 +172,13 @@ class CacheFolder:
         return tuple((name, *self.written_bytes(name)) for name in sorted(self.part_names()))
 
     def used_bytes(self) -> int:
-        """Return what the quota counts: copies, and those in the making with their final size. Lists two folders."""
-        keys = map(EntryKey.parse, [*os.listdir(self.data), *self.part_names()])
-        return sum(key.size for key in keys if key is not None)
+        """Return what the quota counts: copies, and those in the making with their final size. Lists two folders.
+
+        A part that becomes a copy meanwhile is counted, and once: the parts are listed first.
+        """
+        parts = self.part_names()
+        ours = {name.removesuffix(f"-{self.boot}") for name in parts}  # those of other boots keep their whole name
+        return sum(map(size_in, [*ours, *(name for name in os.listdir(self.data) if name not in ours)]))
 
     def pending_bytes(self, but_for: EntryKey | None) -> int:
         """Return how much the copies in the making, but for one, will still take from the disk."""

@@ -89,8 +89,9 @@ class FileLock:
         os.ftruncate(self._descriptor, len(data))
 
     def touch(self) -> None:
-        """Set the modification time of the locked file to now."""
-        os.utime(self._descriptor)
+        """Set the modification time of the locked file to now, if the disk lets us."""
+        with contextlib.suppress(OSError):
+            os.utime(self._descriptor)
 
     def close(self) -> None:
         """Give the lock back. A second call does nothing."""
@@ -130,18 +131,32 @@ def lock_exclusive_nowait(path: str, *, create: bool = True) -> FileLock | None:
 def describe_holders(path: str) -> list[str]:
     """Name the processes that have a lock on a file, as far as this system tells: `["process 123 (python)"]`.
 
-    Reads `/proc/locks`, where processes of other containers are missing: for error messages only.
+    Reads all locks of the system: for error messages only.
     """
-    try:
-        inode = str(os.stat(path).st_ino)
-        lines = Path("/proc/locks").read_text().splitlines()
-    except OSError:
-        return []
-    # See proc_locks(5): `1: FLOCK ADVISORY WRITE 123 08:01:456 0 EOF`. Only the inode is compared: some file systems
-    # show another device here than stat does.
-    fields = [line.split() for line in lines]
-    pids = {int(field[4]) for field in fields if len(field) == 8 and field[1] == "FLOCK" and _inode(field[5]) == inode}
-    return [describe_process(pid) for pid in sorted(pids)]
+    return LockTable().holders_of(path)
+
+
+class LockTable:
+    """All flocks of the system that this process can see, at one moment: those of other containers are missing."""
+
+    def __init__(self) -> None:
+        self._pids: dict[int, set[int]] = {}  # by inode. Not by device: some file systems show another one than stat
+        try:
+            lines = Path("/proc/locks").read_text().splitlines()
+        except OSError:
+            return
+        for line in lines:  # `1: FLOCK ADVISORY WRITE 123 08:01:456 0 EOF`, see proc_locks(5)
+            fields = line.split()
+            if len(fields) == 8 and fields[1] == "FLOCK":
+                self._pids.setdefault(int(fields[5].rpartition(":")[2]), set()).add(int(fields[4]))
+
+    def holders_of(self, path: str) -> list[str]:
+        """Name the processes that have a lock on a file."""
+        try:
+            pids = self._pids.get(os.stat(path).st_ino, set())
+        except OSError:
+            return []
+        return [describe_process(pid) for pid in sorted(pids)]
 
 
 def describe_process(pid: int) -> str:
@@ -153,10 +168,6 @@ def describe_process(pid: int) -> str:
     except OSError:
         return f"process {pid}"
     return f"process {pid} ({name})"
-
-
-def _inode(device_and_inode: str) -> str:
-    return device_and_inode.rpartition(":")[2]
 
 
 def _lock_nowait(path: str, operation: int, flags: int) -> FileLock | None:

@@ -56,7 +56,7 @@ class FileCacheOptions:
         ConfigError: A value is out of its range, or of the wrong type.
     """
 
-    cache_directory: str = DEFAULT_FOLDER
+    cache_directory: str | os.PathLike[str] = DEFAULT_FOLDER
     cleanup_files_always_older_than_days: float = 31.0
     cleanup_files_wanted_older_than_days: float = 1.0
     cleanup_disk_usage_wanted_free_ratio: float = 0.2
@@ -68,8 +68,8 @@ class FileCacheOptions:
 
     def __post_init__(self) -> None:
         """Check each value, and bring it into its plain form."""
-        folder = os.fspath(self.cache_directory) if isinstance(self.cache_directory, os.PathLike) else None
-        object.__setattr__(self, "cache_directory", folder or self.cache_directory)
+        if isinstance(self.cache_directory, os.PathLike):
+            object.__setattr__(self, "cache_directory", os.fspath(self.cache_directory))
         if not isinstance(self.cache_directory, str) or not self.cache_directory or "\0" in self.cache_directory:
             raise _wrong("cache_directory", self.cache_directory, "a path")
         for name, least, most in (
@@ -112,7 +112,7 @@ class FileCacheOptions:
         Raises:
             ConfigError: A variable is not set.
         """
-        return expand_folder(self.cache_directory)
+        return expand_folder(str(self.cache_directory))
 
     @classmethod
     def of(cls, values: Mapping[str, Any], where: str) -> FileCacheOptions:

@@ -55,11 +55,10 @@ class CacheParts:
         self.plan = FuturePlan(self.folder.plans)
         self.copier = Copier(self.folder, self.room, options, on_shortage=lambda: self.prefetcher.interrupt())
         self.prefetcher = Prefetcher(self.copier, self.plan, options.fetch_options)
-        # Protects the plan against two writers, and the next line.
+        # Protects the plan against two writers, and what follows: what is planned because `prefetch` was told, and not
+        # `set_plan`.
         self._order_mutex = threading.Lock()
-        self._only_prefetched: frozenset[str] = (
-            frozenset()
-        )  # what is in the plan because `prefetch` was told, not `set_plan`
+        self._only_prefetched: frozenset[str] = frozenset()
         self.stop = threading.Event()  # set when the cache is closed
         # Protects what follows; held for a few system calls. No finalizer takes it while its thread holds it: the one
         # of the cache runs when nobody can call it any more.
@@ -72,20 +71,23 @@ class CacheParts:
         if self.folder.contains(source):
             fix = "give get_file the source, once"
             raise ConfigError("this is a path in the cache itself", where=source, fix=fix)
-        self.plan.note_used(source)
         num_changes = 0
         while True:
             try:
-                return self._get(source)
+                path = self._get(source)
+                break
             except CopyStoppedError:
                 raise closed_error() from None
             except SourceChangedError:
                 num_changes += 1
                 if num_changes == _MAX_CHANGES:
                     raise
+        self.plan.note_used(source)  # not before it is held: in between it would be neither planned nor in use
+        return path
 
     def prefetch(self, sources: Sequence[str]) -> None:
         """See `FileCache.prefetch`."""
+        self.folder.make()
         with self._order_mutex:
             planned = [source for source in self.plan.remaining() if source not in self._only_prefetched]
             known = set(planned)
@@ -96,6 +98,7 @@ class CacheParts:
 
     def set_plan(self, sources: Sequence[str]) -> None:
         """See `FileCache.set_plan`."""
+        self.folder.make()
         with self._order_mutex:
             self.plan.replace(sources)
             self._only_prefetched = frozenset()
@@ -109,25 +112,23 @@ class CacheParts:
         path = self.folder.data_path(key, name_of(source))
         if self._hold_again(path):
             return path
-        copy = self.copier.find(key, source)
-        if copy is not None:
-            return self._hold(copy, was_there=True)
-        copy = self.copier.get(CopyTask(source, stat, key, self.stop))
-        if copy.is_new:
-            self.prefetcher.settle(key, source)
-        return self._hold(copy, was_there=False)
+        found = self.copier.find(key, source)
+        copy = found or self.copier.get(CopyTask(source, stat, key, self.stop))
+        if copy.record.is_on_disk == 0:
+            self.prefetcher.settle(key, source, copy.record.copied_at)
+        return self._hold(copy, was_there=found is not None)
 
     def _get_unasked(self, source: str, error: SourceError) -> str:
         """Hand out the newest copy of a source that cannot be asked; raise if it is gone, or there is no copy."""
         copies = copies_of(self.folder, derive_source_digest(source))
-        newest = max(copies, key=lambda state: state.copied_at, default=None)
-        if newest is None:
+        if not copies:
             raise error
-        path = self.folder.data_path(newest.key, name_of(source))
+        key, _ = max(copies, key=lambda found: found[1].copied_at)
+        path = self.folder.data_path(key, name_of(source))
         if _is_gone(error):
             takes_note(error, f"the cache has a copy, which is not handed out because its source is gone: {path}")
             raise error
-        copy = self.copier.find(newest.key, source)
+        copy = self.copier.find(key, source)
         if copy is None:
             raise error
         warnings.warn(

@@ -35,7 +35,9 @@ class FuturePlan:
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
-        self._mutex = threading.Lock()  # protects all below; never held while anything else is waited for
+        # Protects all below; never held while anything else is waited for. Reentrant: the finalizer of a cache may
+        # close this in the thread that holds it, which is the one that copies ahead.
+        self._mutex = threading.RLock()
         self._lock: FileLock | None = None
         self._sources: list[str] = []
         self._places: dict[str, deque[int]] = {}  # by digest: where in the plan it is still needed

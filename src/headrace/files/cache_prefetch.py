@@ -10,11 +10,15 @@ longer than their own limits.)
 from __future__ import annotations
 
 import contextlib
+import functools
+import heapq
 import math
 import threading
+import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 
 from headrace.errors import HeadraceError
 
@@ -24,8 +28,21 @@ from .cache_plan import FuturePlan
 from .fetch import FetchOptions, stat_source
 
 _CLOSE_SECONDS = 0.9  # how long `close` waits for the thread: it must return within a second
-_LOOK_SECONDS = 1.0  # other processes release room without telling us: look again after so long
+# After so long the system has written most of a new copy by itself (30 s, by default), and an fsync costs little.
+# Before, one for each of many small files would keep the disk from everybody else.
+_SETTLE_SECONDS = 60.0
+# Other processes release room without telling us: look again after so long, then after twice as long, and so on. Each
+# look reads the whole folder.
+_LOOK_SECONDS, _MAX_LOOK_SECONDS = 1.0, 16.0
 _MAX_FAILURES = 100  # kept for people
+
+
+class _Outcome(Enum):
+    """What came of one try."""
+
+    DONE = auto()
+    NO_ROOM = auto()  # or its room was needed for another
+    ELSEWHERE = auto()  # somebody else is making the copy
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,15 +77,23 @@ class Prefetcher:
         self._copier = copier
         self._plan = plan
         self._fetch_options = fetch_options
-        self._changed = threading.Condition()  # protects all below; never held while anything else is waited for
+        # Protects all below; never held while anything else is waited for. Reentrant, as the lock of a condition is:
+        # the finalizer of a cache may close this in the thread that holds it.
+        self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._is_running = False
         self._is_closed = False
         self._sources: deque[str] = deque()
-        self._unsettled: deque[tuple[EntryKey, str]] = deque()
+        self._unsettled: list[tuple[float, str, EntryKey, str]] = []  # a heap: when it is due, key, and the source
+        self._unsettled_keys: set[str] = set()  # the keys in it
         self._current: str | None = None
         self._stop = threading.Event()  # of the current copy
-        self._is_blocked = False  # the first source waits for room
+        self._is_blocked = False  # the first source waits for room, or all of them for who makes the copies
+        self._lacks_room = False
+        self._look_at = 0.0  # when it is tried again without news
+        self._pause_seconds = _LOOK_SECONDS
+        self._num_elsewhere = 0  # how many in a row were passed over because somebody else is making them
+        self._num_news = 0  # how often there may have been more room: so that none is missed during a search for it
         self._num_fetched = 0
         self._failures: dict[str, str] = {}
 
@@ -79,13 +104,22 @@ class Prefetcher:
             self._failures.clear()
             if self._current is not None and self._current not in self._sources:
                 self._stop.set()
+            self._is_blocked = False
+            self._num_news += 1
             self._run()
 
-    def settle(self, key: EntryKey, source: str) -> None:
-        """See to it that a new copy reaches the disk, and note that. Returns at once."""
+    def settle(self, key: EntryKey, source: str, copied_at: float) -> None:
+        """See to it that a copy reaches the disk some time after it was made, and note that. Returns at once.
+
+        No thread waits for that time: what is due is done when something else happens, and what is not when the process
+        ends, by the next one that uses the copy.
+        """
         with self._changed:
-            self._unsettled.append((key, source))
-            self._run()
+            if key.text not in self._unsettled_keys and not self._is_closed:
+                self._unsettled_keys.add(key.text)
+                wait_seconds = min(max(0.0, copied_at + _SETTLE_SECONDS - time.time()), _SETTLE_SECONDS)
+                heapq.heappush(self._unsettled, (time.monotonic() + wait_seconds, key.text, key, source))
+                self._run_if_due()
 
     def interrupt(self) -> None:
         """Stop the current copy, because its room is needed; it is tried again after something else has changed."""
@@ -94,13 +128,16 @@ class Prefetcher:
 
     def note_news(self) -> None:
         """Note that there may be room now."""
-        if self._is_blocked:  # asked without the lock: at worst it looks a second later
-            with self._changed:
+        with self._changed:
+            self._num_news += 1
+            self._pause_seconds = _LOOK_SECONDS
+            if self._is_blocked:
                 self._is_blocked = False
                 self._changed.notify_all()
+            self._run_if_due()
 
     def wait(self, timeout_seconds: float | None = None) -> bool:
-        """Wait until everything was tried; return False if it was not in that time."""
+        """Wait until everything is there, or was tried in vain; return False if it was not in that time."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._sources or self._is_closed, timeout_seconds)
 
@@ -108,7 +145,11 @@ class Prefetcher:
         """Return how far it is."""
         with self._changed:
             return PrefetchStatus(
-                len(self._sources), self._num_fetched, self._current, self._is_blocked, dict(self._failures)
+                len(self._sources),
+                self._num_fetched,
+                self._current,
+                self._is_blocked and self._lacks_room,
+                dict(self._failures),
             )
 
     def close(self) -> None:
@@ -117,6 +158,7 @@ class Prefetcher:
             self._is_closed = True
             self._sources.clear()
             self._unsettled.clear()
+            self._unsettled_keys.clear()
             self._stop.set()
             self._changed.notify_all()
             thread = self._thread
@@ -124,68 +166,96 @@ class Prefetcher:
             thread.join(_CLOSE_SECONDS)
 
     def _run(self) -> None:
-        self._is_blocked = False
         self._changed.notify_all()
         if not self._is_running and not self._is_closed:
             self._is_running = True
             self._thread = threading.Thread(target=self._work, name="headrace-file-cache", daemon=True)
             self._thread.start()
 
+    def _run_if_due(self) -> None:
+        if self._unsettled and self._unsettled[0][0] <= time.monotonic():
+            self._run()
+
     def _work(self) -> None:
-        while True:
-            unsettled = None
-            with self._changed:
-                if self._is_closed or not (self._sources or self._unsettled):
-                    self._is_running = False
-                    return
-                self._current = self._sources[0] if self._sources else None
-                if self._current is None or self._is_blocked:  # after a while most bytes are on the disk by themselves
-                    if not self._unsettled:
-                        self._changed.wait_for(lambda: not self._is_blocked or self._is_closed, _LOOK_SECONDS)
-                        self._is_blocked = False
-                        continue
-                    unsettled = self._unsettled.popleft()
-                source, stop = self._current, threading.Event()
-                self._stop = stop
-            if unsettled is not None:
-                self._settle(*unsettled)
-            elif source is not None:
-                self._fetch(source, stop)
+        while (task := self._next_task()) is not None:
+            task()
+
+    def _next_task(self) -> Callable[[], None] | None:
+        """Wait for the next thing to do; None: there is nothing left."""
+        with self._changed:
+            while not self._is_closed:
+                now = time.monotonic()
+                if self._sources and (not self._is_blocked or now >= self._look_at):
+                    self._is_blocked, self._stop = False, threading.Event()
+                    self._current = self._sources[0]
+                    return functools.partial(self._fetch, self._current, self._stop)
+                if self._unsettled and now >= self._unsettled[0][0]:
+                    _, text, key, source = heapq.heappop(self._unsettled)
+                    self._unsettled_keys.remove(text)
+                    return functools.partial(self._settle, key, source)
+                if not self._sources:
+                    break
+                self._changed.wait(self._look_at - now)
+            self._is_running, self._current = False, None
+            return None
+
+    def _block(self) -> None:
+        self._is_blocked = True
+        self._look_at = time.monotonic() + self._pause_seconds
+        self._pause_seconds = min(2 * self._pause_seconds, _MAX_LOOK_SECONDS)
 
     def _fetch(self, source: str, stop: threading.Event) -> None:
-        is_done = True
+        outcome, num_news = _Outcome.DONE, self._num_news
         try:
-            is_done = self._copy(source, stop)
+            outcome = self._copy(source, stop)
         except (HeadraceError, OSError) as error:
             self._note_failure(source, str(error))
         except Exception as error:  # noqa: BLE001 - the end of a thread: whoever needs the file meets it again
             self._note_failure(source, f"{type(error).__name__}: {error}")
         with self._changed:
-            if not is_done:
-                self._is_blocked = True
-            elif source in self._sources:  # else it is not wanted any more
+            self._lacks_room = outcome is _Outcome.NO_ROOM
+            if source not in self._sources:  # it is not wanted any more
+                pass
+            elif self._lacks_room:
+                if num_news == self._num_news:
+                    self._block()
+            else:
                 self._sources.remove(source)
+                if outcome is _Outcome.ELSEWHERE:
+                    self._sources.append(source)
+                    self._num_elsewhere += 1
+                    if self._num_elsewhere >= len(self._sources):
+                        self._block()
+            if outcome is _Outcome.DONE or self._is_blocked:
+                self._num_elsewhere = 0
+            if outcome is _Outcome.DONE:
+                self._pause_seconds = _LOOK_SECONDS
             self._changed.notify_all()
 
-    def _copy(self, source: str, stop: threading.Event) -> bool:
-        """Copy a source if it is not there; return False if it must be tried again later."""
+    def _copy(self, source: str, stop: threading.Event) -> _Outcome:
+        """Copy a source, if it is not there."""
         distance = self._plan.distance_of(source)
         if math.isinf(distance):  # it was needed meanwhile
-            return True
+            return _Outcome.DONE
         stat = stat_source(source, options=self._fetch_options)
         key = EntryKey.of(source, stat)
         task = CopyTask(source, stat, key, stop, distance)
         try:
             copy = self._copier.find(key, source) or self._copier.make_nowait(task)
-        except (NoRoomError, CopyStoppedError):
-            return False
-        if copy is not None:  # else somebody else is making it
-            copy.lock.close()
-            if copy.is_new:
-                with self._changed:
-                    self._num_fetched += 1
-                    self._unsettled.append((key, source))
-        return True
+        except NoRoomError as error:
+            if error.shortage.is_hopeless:
+                raise error.shortage.error(task.name) from None
+            return _Outcome.NO_ROOM
+        except CopyStoppedError:
+            return _Outcome.NO_ROOM
+        if copy is None:
+            return _Outcome.ELSEWHERE
+        copy.lock.close()
+        with self._changed:
+            self._num_fetched += copy.is_new
+        if copy.record.is_on_disk == 0:
+            self.settle(key, source, copy.record.copied_at)
+        return _Outcome.DONE
 
     def _note_failure(self, source: str, text: str) -> None:
         with self._changed:

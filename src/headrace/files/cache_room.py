@@ -18,7 +18,7 @@ from headrace.errors import CacheError
 from .cache_entry import EntryKey
 from .cache_eviction import is_due, may_go_for, order_candidates
 from .cache_folder import CacheFolder, DiskSpace
-from .cache_lock import FileLock, describe_holders, lock_exclusive_nowait
+from .cache_lock import FileLock, LockTable, describe_holders, lock_exclusive_nowait
 from .cache_options import FileCacheOptions, bytes_text
 from .cache_plan import read_distances
 from .cache_survey import EntryState, is_in_use, survey, users_of
@@ -97,6 +97,12 @@ class Shortage:
     sooner_bytes: int
     stuck_bytes: int
 
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether the file is larger than the quota."""
+        quota = self.numbers.quota
+        return quota is not None and self.need.key is not None and self.need.key.size > quota
+
     def error(self, where: str) -> CacheError:
         """Say it."""
         size = self.need.free_bytes if self.need.key is None else self.need.key.size
@@ -120,7 +126,7 @@ class Shortage:
 
     def _fix(self, size: int) -> str:
         quota, used = self.numbers.quota, self.numbers.used_bytes
-        if quota is not None and size > quota:
+        if self.is_hopeless:
             return f"raise max_bytes to at least {bytes_text(size)}"
         release = "release files that are not read any more (release_files)" if self.in_use else ""
         if quota is not None and used + size > quota:
@@ -192,7 +198,7 @@ class CacheRoom:
             return False
         finally:
             lock.close()
-        self.num_removed += state.record is not None
+        self.num_removed += state.has_copy
         self.removed_bytes += state.num_bytes
         return True
 
@@ -260,13 +266,14 @@ class CacheRoom:
         return found
 
     def _shortage(self, need: Need, missing: int, found: _Found, *, stuck_bytes: int = 0) -> Shortage:
-        users = [(state, (state.num_bytes, users_of(self._folder, state.key))) for state in found.held]
+        table = LockTable()
+        users = [(state, (state.num_bytes, users_of(self._folder, state.key, table))) for state in found.held]
         return Shortage(
             need=need,
             missing_bytes=missing,
             numbers=self.numbers(need.key),
-            in_use=tuple(user for state, user in users if state.record is not None),
-            in_making=tuple(user for state, user in users if state.record is None),
+            in_use=tuple(user for state, user in users if state.has_copy),
+            in_making=tuple(user for state, user in users if not state.has_copy),
             sooner_bytes=found.sooner_bytes,
             stuck_bytes=stuck_bytes,
         )
@@ -275,7 +282,8 @@ class CacheRoom:
     def _locked(self) -> Iterator[FileLock]:
         """Hold the lock of the folder; others hold it for as long as it takes to remove files."""
         patience = Patience(self._options.wait_seconds)
-        while (lock := self._try_lock()) is None:
+        self._folder.make()  # a cleaner of the system may remove folders that were empty for days
+        while (lock := lock_exclusive_nowait(self._folder.room_path)) is None:
             holders = ", ".join(describe_holders(self._folder.room_path)) or "another process"
             patience.pause(holders, functools.partial(self._give_up, holders))
         try:
@@ -286,10 +294,3 @@ class CacheRoom:
     def _give_up(self, holders: str, why: str) -> CacheError:
         what = f"waited for {holders} to make room in the cache: {why}"
         return CacheError(what, where=self._folder.room_path, fix="see what that process does")
-
-    def _try_lock(self) -> FileLock | None:
-        try:
-            return lock_exclusive_nowait(self._folder.room_path)
-        except FileNotFoundError:  # a cleaner of the system removed the folder
-            self._folder.make()
-            return lock_exclusive_nowait(self._folder.room_path)

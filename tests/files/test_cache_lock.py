@@ -1,0 +1,165 @@
+"""Locks that die with their holder."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from headrace.errors import CacheError
+from headrace.files import cache_lock
+from headrace.files.cache_lock import describe_holders, lock_exclusive_nowait, lock_shared_nowait
+
+_HOLDS = """
+import os, sys
+from headrace.files.cache_lock import lock_exclusive_nowait
+lock = lock_exclusive_nowait(sys.argv[1])
+{more}
+print("locked", flush=True)
+sys.stdin.readline()
+"""
+
+
+def _start(path: str, more: str = "") -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", _HOLDS.format(more=more), path]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "locked\n"
+    return process
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return str(tmp_path / "a.json")
+
+
+def test_many_share_a_lock_and_one_has_it_alone(path):
+    assert lock_shared_nowait(path) is None, "it is not created for a shared lock"
+    alone = lock_exclusive_nowait(path)
+    assert lock_exclusive_nowait(path) is None
+    assert lock_shared_nowait(path) is None
+    assert alone.share_nowait()
+    others = [lock_shared_nowait(path) for _ in range(3)]
+    assert None not in others
+    assert lock_exclusive_nowait(path) is None
+    for lock in [alone, *others]:
+        lock.close()
+        lock.close()
+    again = lock_exclusive_nowait(path, create=False)
+    assert again is not None
+    again.close()
+
+
+def test_a_lock_that_nobody_refers_to_any_more_is_free(path):
+    lock_exclusive_nowait(path)
+    lock = lock_exclusive_nowait(path)
+    assert lock is not None
+    lock.close()
+
+
+def test_the_lock_of_a_killed_process_is_free_at_once(path):
+    with _start(path) as process:
+        assert lock_exclusive_nowait(path) is None
+        assert describe_holders(path) == [f"process {process.pid} ({Path(sys.executable).name[:15]})"]
+        process.kill()
+        process.wait()
+        lock = lock_exclusive_nowait(path)
+        assert lock is not None
+        assert describe_holders(path) == [f"this process ({os.getpid()})"]
+        lock.close()
+    assert describe_holders(path) == []
+
+
+def test_a_child_that_outlives_its_killed_parent_does_not_keep_the_parents_lock(path):
+    more = "if os.fork():\n    os.waitpid(-1, 0)\n    os._exit(0)"  # the child goes on, and says so
+    with _start(path, more) as process:
+        process.kill()
+        process.wait()
+        lock = lock_exclusive_nowait(path)
+        assert lock is not None
+        lock.close()
+
+
+def test_what_a_forked_child_does_with_its_copy_leaves_the_parents_lock(path):
+    lock = lock_exclusive_nowait(path)
+    pid = os.fork()
+    if pid == 0:
+        is_ours = lock.descriptor == -1 and not lock.is_current
+        reused = os.open(path, os.O_RDONLY)  # gets the number of the descriptor that the child no longer has
+        lock.close()
+        os.fstat(reused)
+        os._exit(7 if is_ours else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+    assert lock_exclusive_nowait(path) is None
+    assert lock.is_current
+    lock.close()
+
+
+def test_a_lock_is_always_on_the_file_that_has_the_name(path):
+    """One thread locks and removes the file again and again, others lock it: never two of them at a time."""
+    inside, most, num_locked = 0, 0, 0
+    mutex = threading.Lock()
+
+    def work():
+        nonlocal inside, most, num_locked
+        for _ in range(300):
+            lock = lock_exclusive_nowait(path)
+            if lock is None:
+                continue
+            with mutex:
+                inside += 1
+                num_locked += 1
+                most = max(most, inside)
+            assert lock.is_current
+            with mutex:
+                inside -= 1
+            os.unlink(path)
+            assert not lock.is_current
+            lock.close()
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == 1
+    assert num_locked > 0
+
+
+def test_what_is_written_replaces_what_was_there(path):
+    lock = lock_exclusive_nowait(path)
+    for data in (b"a longer text", b"short", b""):
+        lock.write(data)
+        assert lock.read() == Path(path).read_bytes() == data
+    lock.close()
+
+
+def test_a_disk_without_locks_is_refused(path, monkeypatch):
+    def flock(descriptor, operation):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with pytest.raises(CacheError, match=r"offers no locks(.|\n)*a\.json(.|\n)*cache_directory"):
+        lock_exclusive_nowait(path)
+
+
+def test_a_link_is_not_followed(path, tmp_path):
+    (tmp_path / "target").write_text("precious")
+    os.symlink(tmp_path / "target", path)
+    with pytest.raises(CacheError, match="cannot open the lock"):
+        lock_exclusive_nowait(path)
+
+
+def test_too_many_open_files_are_told_with_a_way_out(path, monkeypatch):
+    def refuse(*args, **kwargs):
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(cache_lock.os, "open", refuse)
+    with pytest.raises(CacheError, match=r"each file in use takes one descriptor(.|\n)*ulimit -n"):
+        lock_shared_nowait(path)
