@@ -8,7 +8,9 @@ survive pickling, because they cross process boundaries.
 from __future__ import annotations
 
 import difflib
+import operator
 from collections.abc import Iterable
+from typing import Any
 
 
 class HeadraceError(Exception):
@@ -60,6 +62,10 @@ class CacheError(HeadraceError):
     """A cache on disk or in memory cannot do what was asked."""
 
 
+class ResumeError(HeadraceError):
+    """A saved state does not belong to this loader, or comes too late."""
+
+
 class WorkerDiedError(HeadraceError):
     """A worker ended before its work was done, and may not be started again."""
 
@@ -83,6 +89,30 @@ def takes_note(error: BaseException, note: str) -> bool:
     except Exception:  # noqa: BLE001 - user code: odd __notes__, an add_note of their own
         return False
     return True
+
+
+def check_count(name: str, value: Any, *, minimum: int = 0, maximum: int | None = None) -> int:
+    """Return an integer that a user gave, of Python's or NumPy's, as an int.
+
+    Args:
+        name: What the number is, for the message.
+        value: What was given. A bool is refused: it is most likely meant for another option.
+        minimum: The smallest that is legal.
+        maximum: The largest; `None`: there is no bound.
+
+    Raises:
+        ConfigError: It is no integer, or outside of the bounds.
+    """
+    try:
+        number = None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = None
+    if number is None:
+        raise ConfigError(f"{name} must be an integer, got {value!r}")
+    if number < minimum or (maximum is not None and number > maximum):
+        bounds = f"at least {minimum}" if maximum is None else f"in {minimum}..{maximum}"
+        raise ConfigError(f"{name} must be {bounds}, got {number}")
+    return number
 
 
 def did_you_mean(name: str, valid: Iterable[str]) -> str:

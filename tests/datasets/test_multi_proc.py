@@ -2,14 +2,24 @@
 
 import copy
 import json
+import os
 import pickle
+import signal
 
 import numpy as np
 import pytest
 
-from headrace.datasets import CachedDataset2, DatasetSeq, MapDatasetBase, MultiProcDataset, init_dataset
+from headrace.datasets import (
+    CachedDataset2,
+    DatasetSeq,
+    MapDatasetBase,
+    MultiProcDataset,
+    StaticDataset,
+    init_dataset,
+)
 from headrace.engine import EngineOptions, Raising, Skipping
-from headrace.errors import ConfigError, HeadraceError
+from headrace.errors import CacheError, ConfigError, HeadraceError, WorkerDiedError
+from headrace.sources import MemorySource
 
 EXECUTORS = ["inline", "thread", "process"]
 
@@ -356,8 +366,211 @@ def test_an_order_told_as_a_list_will_do_and_a_failure_is_named_alike(
     assert json.loads(quarantine.read_text())["tag"] == "(sequence 7, corpus index 5)"
 
 
-def test_a_run_of_large_sequences_is_short(open_dataset):
-    data = [{"data": np.zeros((1000, 100), np.float32)} for _ in range(20)]
-    dataset = open_dataset({"class": "StaticDataset", "data": data}, 0, 1000)
-    assert dataset._run_size() == 2
-    assert len(list(dataset.epoch(1))) == 20
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_whoever_reads_by_index_while_iterating_gets_the_right_sequence_or_an_error(open_dataset, executor):
+    dataset = open_dataset({**WORDS, "seq_ordering": "random"}, 2, 4, executor=executor)
+    inner = init_dataset({**WORDS, "seq_ordering": "random"})
+    tags = [seq.tag for seq in inner.epoch(1)]
+    for seq in dataset.epoch(1):
+        assert dataset.get_tag(seq.seq_idx) == seq.tag == tags[seq.seq_idx]
+        ahead = min(seq.seq_idx + 2, 22)
+        assert dataset.get_tag(ahead) == tags[ahead]
+        if seq.seq_idx > 5:
+            with pytest.raises(ConfigError, match="gone"):
+                dataset.get_data(0, "data")
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("method", ["seq_order", "dedicated"])
+def test_after_an_error_reading_can_go_on_behind_it(open_dataset, executor, method):
+    dataset = open_dataset({**WORDS, "transform": fail_at_7}, 1, 1, sharding_method=method, executor=executor)
+    dataset.init_seq_order(epoch=1)
+    dataset.load_seqs(0, 7)
+    with pytest.raises(ZeroDivisionError, match="seven"):
+        dataset.load_seqs(6, 8)
+    assert dataset.get_tag(6) == "seq-6"
+    if method == "seq_order":
+        dataset.load_seqs(8, 9)
+        assert dataset.get_tag(8) == "seq-8"
+    with pytest.raises(ZeroDivisionError, match="seven"):
+        list(dataset.iterate_epoch())
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_with_sequences_left_out_places_count_what_is_left_wherever_reading_begins(open_dataset, num_workers):
+    options = EngineOptions(on_error=Skipping())
+    dataset = open_dataset({**WORDS, "transform": fail_at_7}, num_workers, 4, engine_options=options)
+    dataset.init_seq_order(epoch=1)
+    dataset.load_seqs(10, 11)
+    assert dataset.get_tag(10) == "seq-11"
+
+
+class Renamed(StaticDataset):
+    """A data set of the user's own that changes what is read."""
+
+    def get_seq(self, seq_idx):
+        seq = super().get_seq(seq_idx)
+        seq.features["data"] = seq.features["data"] + 1
+        return seq
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("method", ["seq_order", "dedicated"])
+def test_a_sub_class_that_changes_how_sequences_are_read_is_obeyed(open_dataset, executor, method):
+    config = {"class": Renamed, "data": [{"data": np.full((2, 1), i, np.float32)} for i in range(9)]}
+    dataset = open_dataset(config, 1, 4, sharding_method=method, executor=executor)
+    assert [float(seq["data"][0, 0]) for seq in dataset.epoch(1)] == list(range(1, 10))
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("method", ["seq_order", "dedicated"])
+def test_sequences_that_are_read_together_are_those_of_the_inner_dataset(open_dataset, executor, method):
+    data = [
+        {"data": np.full((i % 4, 3), i, np.float32), "classes": np.arange(i % 4, dtype=np.int32), "who": np.array(i)}
+        for i in range(30)
+    ]
+    config = {"class": "StaticDataset", "data": data, "seq_ordering": "random_sample"}
+    dataset = open_dataset(config, 1, 8, sharding_method=method, executor=executor)
+    assert stream(dataset, 1) == stream(init_dataset(config), 1)
+
+
+def test_an_array_belongs_to_the_reader_and_nobody_sees_what_is_written_to_it(open_dataset):
+    data = [{"data": np.full((3, 1), i, np.float32)} for i in range(20)]
+    dataset = open_dataset({"class": "StaticDataset", "data": data}, 2, 8)
+    for _ in range(2):
+        for seq in dataset.epoch(1):
+            assert np.all(seq["data"] == seq.seq_idx)
+            seq["data"][...] = -1
+
+
+def test_sequences_can_be_kept_while_their_memory_would_be_used_again(open_dataset):
+    data = [{"data": np.full((500, 1), i, np.float32)} for i in range(2000)]
+    dataset = open_dataset({"class": "StaticDataset", "data": data}, 2, 64)
+    kept = {}
+    for epoch in (1, 2, 3):
+        kept.update({(epoch, seq.seq_idx): seq["data"] for seq in dataset.epoch(epoch) if seq.seq_idx % 97 == 0})
+    assert len(kept) == 3 * 21
+    assert all(np.all(array == seq_idx) for (_, seq_idx), array in kept.items())
+
+
+@pytest.mark.parametrize("method", ["seq_order", "dedicated"])
+def test_a_limit_on_memory_changes_nothing_but_the_size_of_blocks(open_dataset, method):
+    data = [{"data": np.full((i * 37 % 101, 10), i, np.float32)} for i in range(500)]
+    config = {"class": "StaticDataset", "data": data, "seq_ordering": "laplace:.50"}
+    expected = stream(init_dataset(config), 1)
+    dataset = open_dataset(config, 1, 1000, sharding_method=method, max_bytes=200_000)
+    blocks = set()
+    found = []
+    for seq in dataset.epoch(1):
+        blocks.add(id(dataset._block))
+        assert sum(array.nbytes for array in dataset._block.arrays["data"]) <= 200_000 / 8
+        found.append((seq.seq_idx, seq.tag, seq.corpus_idx, seq.complete_frac))
+    assert found == [row[:4] for row in expected]
+
+
+@pytest.mark.slow  # a worker waits some seconds before it gives up
+def test_a_reader_that_keeps_more_than_the_limit_is_told(open_dataset):
+    data = [{"data": np.full((100, 10), i, np.float32)} for i in range(500)]
+    dataset = open_dataset({"class": "StaticDataset", "data": data}, 1, 16, max_bytes=100_000)
+    with pytest.raises(CacheError, match="max_bytes"):
+        _ = [seq["data"] for seq in dataset.epoch(1)]
+
+
+def test_a_sequence_larger_than_the_limit_is_refused_with_what_to_do(open_dataset):
+    data = [{"data": np.zeros((n, 100), np.float32)} for n in (1, 1000)]
+    dataset = open_dataset({"class": "StaticDataset", "data": data}, 1, 16, max_bytes=100_000)
+    with pytest.raises(CacheError, match=r"400\d\d\d bytes.*\n.*raise max_bytes"):
+        list(dataset.epoch(1))
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"max_bytes": 0}, "max_bytes must be at least 1"),
+        ({"max_bytes": "1G"}, "max_bytes must be an integer"),
+        ({"max_bytes": 1 << 30, "executor": "thread"}, "executor='thread' has none"),
+    ],
+)
+def test_a_wrong_limit_on_memory_is_refused(options, text):
+    with pytest.raises(ConfigError, match=text):
+        MultiProcDataset(WORDS, 2, 2, **options)
+    MultiProcDataset(WORDS, 0, 2, max_bytes=1 << 30).close()
+
+
+def die_at_7(features):
+    if features["data"][0, 0] == 7:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return features
+
+
+class DyingSource(MemorySource):
+    """Ends its process where it reads several sequences together."""
+
+    def read_rows(self, corpus_indices, data_key, out):
+        if len(corpus_indices) > 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        super().read_rows(corpus_indices, data_key, out)
+
+
+class DyingDataset(StaticDataset):
+    def __init__(self, **options):
+        super().__init__(data=[{"data": np.zeros((2, 1))}], **options)
+        self._set_source(DyingSource([{"data": np.zeros((2, 1))}] * 9, tags=list("abcdefghi")))
+
+
+@pytest.mark.parametrize(
+    ("config", "tag"), [({**WORDS, "transform": die_at_7}, "'seq-7'"), ({"class": DyingDataset}, "'c .. d'")]
+)
+def test_the_death_of_a_worker_names_the_sequence_that_it_read(open_dataset, config, tag):
+    options = EngineOptions(on_death=Raising())
+    dataset = open_dataset(config, 1, 16, engine_options=options)
+    dataset.init_seq_order(epoch=3)
+    dataset.load_seqs(1, 2)
+    with pytest.raises(WorkerDiedError, match=f"tag {tag}, epoch 3"):
+        dataset.load_seqs(2, 9)
+
+
+def into_one_array(shape):
+    array = np.zeros(shape, np.float32)
+
+    def transform(features):
+        array[:] = features["data"]
+        return {"data": array}
+
+    return transform
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("num_frames", [3, 30_000])
+def test_a_transform_may_return_the_same_array_each_time(open_dataset, executor, num_frames):
+    data = [{"data": np.full(num_frames, i, np.float32)} for i in range(12)]
+    config = {"class": "StaticDataset", "data": data, "transform": into_one_array(num_frames)}
+    dataset = open_dataset(config, num_workers=1, buffer_size=8, executor=executor)
+    assert [seq["data"][-1] for seq in list(dataset.epoch(1))] == list(range(12))
+
+
+class FailsAtItsEnd(CachedDataset2):
+    """Knows how many sequences there are; the last one cannot be read."""
+
+    def supports_sharding(self):
+        return True
+
+    def init_seq_order(self, epoch=None, seq_list=None, seq_order=None):
+        super().init_seq_order(epoch, seq_list, seq_order)
+        self._num_seqs = 5
+        return True
+
+    def _collect_single_seq(self, seq_idx):
+        if seq_idx == 4:
+            raise ZeroDivisionError("the last")
+        return DatasetSeq(seq_idx, {"data": np.zeros(2, np.float32)}, seq_tag=f"s{seq_idx}")
+
+
+@pytest.mark.parametrize("buffer_size", [2, 4, 8, 16])
+def test_dedicated_tells_of_a_failure_that_is_alone_in_the_last_run(open_dataset, buffer_size):
+    options = {"num_workers": 0, "buffer_size": buffer_size, "sharding_method": "dedicated"}
+    with pytest.raises(ZeroDivisionError):
+        list(open_dataset({"class": FailsAtItsEnd}, **options).epoch(1))
+    dataset = open_dataset({"class": FailsAtItsEnd}, **options, engine_options=EngineOptions(on_error=Skipping()))
+    assert [seq.tag for seq in dataset.epoch(1)] == ["s0", "s1", "s2", "s3"]
+    assert dataset.engine_report.num_skipped == 1

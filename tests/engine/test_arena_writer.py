@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -371,3 +372,16 @@ def test_a_forgotten_arena_leaves_no_descriptor_and_no_mapping():
     assert len(os.listdir("/proc/self/fd")) == before
     os.close(fd)
     assert "headrace-forgotten" not in Path("/proc/self/maps").read_text()
+
+
+def test_a_slot_that_begins_anew_keeps_and_recognises_nothing_of_before(make_writer) -> None:
+    slot = make_writer().acquire()
+    old = slot.empty(100, np.int32)
+    alive = weakref.ref(old)
+    assert slot.find(old) == 0
+    slot.rewind()
+    assert slot.used == 0
+    assert slot.find(old) is None
+    del old
+    assert alive() is None
+    assert slot.find(slot.empty(10, np.int32)) == 0

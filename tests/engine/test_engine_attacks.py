@@ -3,13 +3,15 @@
 import dataclasses
 import os
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from headrace.engine import Engine, EngineOptions, Job, Restarting
-from headrace.errors import HeadraceError, TransformError
+from headrace.engine import Engine, EngineOptions, Job, Raising, Restarting, Skipping, note_place
+from headrace.engine.executors.process import ProcessExecutor
+from headrace.errors import CacheError, HeadraceError, TransformError, WorkerDiedError
 
 EXECUTORS = ["inline", "thread", "process"]
 
@@ -114,3 +116,52 @@ def test_a_run_that_a_forked_child_goes_on_with_says_whose_it_is():
             assert "belongs to the process that forked" in pipe.read()
         os.waitpid(child, 0)
         assert [delivered.value for delivered in run] == [2, 4, 6, 8]
+
+
+def megabytes(info):
+    return lambda number: np.full(1 << 20, number, np.uint8)
+
+
+def test_what_a_run_had_ready_is_freed_though_another_thread_drops_it():
+    options = EngineOptions(tickets_per_worker=16)
+    with Engine(Job(megabytes), num_workers=1, executor=ProcessExecutor(max_bytes=32 << 20), options=options) as engine:
+        for _ in range(10):
+            run = engine.run(range(1000))
+            while len(run._results) < 8:  # more of them than fit into the arena, if none were freed
+                assert next(run).value[0] < 200
+            dropped_elsewhere = [run]
+            del run
+            thread = threading.Thread(target=dropped_elsewhere.clear)
+            thread.start()
+            thread.join()
+        assert [value[0] for _, value, _ in engine.run(range(20))] == list(range(20))
+
+
+def die_at_1_having_noted_0(info):
+    def work(number):
+        if number == 0:
+            note_place("the first", 1)
+        elif number == 1:
+            os._exit(7)
+        return number
+
+    return work
+
+
+def test_a_death_before_a_place_is_noted_does_not_name_that_of_the_ticket_before():
+    options = EngineOptions(on_death=Raising())
+    engine = Engine(Job(die_at_1_having_noted_0), num_workers=1, options=options)
+    with engine, pytest.raises(WorkerDiedError) as caught:
+        list(engine.run(range(2)))
+    assert caught.value.where == "ticket 1"
+
+
+def test_what_fails_because_the_consumer_keeps_all_memory_is_not_skipped(monkeypatch):
+    monkeypatch.setattr("headrace.engine.worker_life._HOARD_SECONDS", 0.2)
+    options, executor = EngineOptions(on_error=Skipping(budget=100)), ProcessExecutor(max_bytes=8 << 20)
+    kept = []
+    with Engine(Job(megabytes), num_workers=1, executor=executor, options=options) as engine:
+        with pytest.raises(CacheError, match="held elsewhere") as caught:
+            kept.extend(value for _, value, _ in engine.run(range(30)))
+        assert engine.report.num_skipped == 0
+    assert "what is kept decides" in "".join(caught.value.__notes__)

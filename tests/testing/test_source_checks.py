@@ -312,6 +312,22 @@ class AnyDataKey(GoodSource):
         return super().stored(corpus_idx, data_key if data_key in self.specs else "data")
 
 
+class OtherRows(GoodSource):
+    def read_rows(self, corpus_indices, data_key, out):
+        super().read_rows(corpus_indices[::-1], data_key, out)
+
+
+class FastRowsOfUnknownLength(GoodSource):
+    has_fast_rows = True
+
+    def make_index(self):
+        lengths = {"data": LENGTHS, "speaker": [1] * 5}
+        return CorpusIndex.from_columns(tags=[f"tag {n}" for n in LENGTHS], lengths=lengths)
+
+    def seq_lengths(self, corpus_idx):
+        return {"data": LENGTHS[corpus_idx], "classes": LENGTHS[corpus_idx], "speaker": 1}
+
+
 @pytest.mark.parametrize(
     ("kind", "text"),
     [
@@ -339,6 +355,8 @@ class AnyDataKey(GoodSource):
         (OwnMemoryInSlices, "must be the caller's own"),
         (ReadOnlyArrays, "read-only"),
         (ReusedBuffer, "a later read wrote to an array given out before"),
+        (OtherRows, "read_rows and read give different arrays"),
+        (FastRowsOfUnknownLength, "has_fast_rows, but with free axes or without lengths"),
         (PickledWithoutSeqs, "pickled, it has 0 sequences"),
         (PickledAsOther, "the pickled copy reads another array"),
         (GoneAfterClose, "after close"),

@@ -130,8 +130,10 @@ class Dataset:
         self.unique_seq_tags = check_flag("unique_seq_tags", unique_seq_tags)
         self.labels: dict[str, Sequence[str]] = {}
         self.weights: dict[int, float] = {}
-        self.rnd_seq_drop = random.Random(0)  # noqa: S311 (documented generator, not for secrets)
+        self._drop_seed = 0
+        self._rnd_seq_drop: random.Random | None = None
         self.order_version = 0
+        self.draws_by_tag = False  # see `key_draws_by_tag`
         self._epoch: int | None = None
         self._estimated_num_seqs = estimated_num_seqs
         self._recipe = OrderRecipe(
@@ -259,7 +261,8 @@ class Dataset:
             )
         self._epoch = check_epoch(epoch)
         self.order_version += 1
-        self.rnd_seq_drop = random.Random(self.get_random_seed_for_epoch(self._epoch))  # noqa: S311 (documented)
+        self._drop_seed = self.get_random_seed_for_epoch(self._epoch)
+        self._rnd_seq_drop = None
         return True
 
     def init_part(
@@ -283,6 +286,13 @@ class Dataset:
         del first
         self.init_seq_order(epoch=epoch, seq_order=indices.tolist())
         return 0
+
+    def key_draws_by_tag(self) -> None:
+        """Key the generators of transforms by the tags of sequences, not by their places in the corpus.
+
+        For a dataset that is a part of a larger corpus, and a different one each time: places mean nothing there.
+        """
+        self.draws_by_tag = True
 
     def get_occurrences(self) -> NDArray[np.int64] | None:
         """Return what `init_part` needs as `occurrences` for the current order, `int64[n]`; `None` if nothing does."""
@@ -500,6 +510,13 @@ class Dataset:
     def get_times(self, seq_idx: int) -> NDArray[Any]:
         """Return the times of the frames, where a corpus stores them."""
         self._not_offered("get_times")
+
+    @property
+    def rnd_seq_drop(self) -> random.Random:
+        """The documented generator of the current epoch: for `sample` and for chunks of random size."""
+        if self._rnd_seq_drop is None:
+            self._rnd_seq_drop = random.Random(self._drop_seed)  # noqa: S311 (not for secrets)
+        return self._rnd_seq_drop
 
     def sample(self, seq_idx: int) -> bool:
         """Draw whether to use a sequence, with probability `weights[seq_idx]`; always, if it has no weight."""

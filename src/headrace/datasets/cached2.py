@@ -85,7 +85,14 @@ class CachedDataset2(Dataset):
     @property
     def added_data(self) -> list[DatasetSeq]:
         """The loaded sequences, in order."""
-        return list(self._added.values())
+        return [self._seq_at(seq_idx) for seq_idx in range(self._load_start, self._next_seq_idx)]
+
+    def _is_loaded(self, seq_idx: int) -> bool:
+        return self._load_start <= seq_idx < self._next_seq_idx
+
+    def _seq_at(self, seq_idx: int) -> DatasetSeq:
+        """Return a loaded sequence."""
+        return self._added[seq_idx]
 
     def load_seqs(self, start: int, end: int) -> None:
         """Collect sequences up to `end` (exclusive; may exceed the epoch); drop those before `start`.
@@ -109,18 +116,25 @@ class CachedDataset2(Dataset):
         self._collect_until(end)
 
     def _collect_until(self, end: int) -> None:
+        """Load sequences up to `end`, as far as there are some."""
         if self._epoch is None and self._num_seqs is None:
             return
         self._next_seq_idx = max(self._next_seq_idx, self._load_start)
         while self._next_seq_idx < end and not self._reached_end:
             if self._num_seqs is not None and self._next_seq_idx >= self._num_seqs:
                 return
-            seq = self._collect_single_seq(self._next_seq_idx)
-            if seq is None:
+            if not self._collect_next(end):
                 self._end_here(self._next_seq_idx)
-                return
-            self._added[self._next_seq_idx] = self._with_window(seq)
-            self._next_seq_idx += 1
+
+    def _collect_next(self, end: int) -> bool:
+        """Load the next sequence, or several that come before `end`; tell whether there was one."""
+        del end
+        seq = self._collect_single_seq(self._next_seq_idx)
+        if seq is None:
+            return False
+        self._added[self._next_seq_idx] = self._with_window(seq)
+        self._next_seq_idx += 1
+        return True
 
     def _end_here(self, num_seqs: int) -> None:
         if self._num_seqs is not None and self._num_seqs != num_seqs:
@@ -149,16 +163,26 @@ class CachedDataset2(Dataset):
 
     def _get_seq(self, seq_idx: int) -> DatasetSeq:
         """Return one sequence, collected now if it is ahead."""
-        if seq_idx not in self._added:
-            if seq_idx < self._load_start:
-                raise ConfigError(
-                    f"sequence {seq_idx} is gone: load_seqs({self._load_start}, ...) was called since",
-                    where=f"dataset {self.name!r}, epoch {int(self.epoch) or None}",
-                )
-            self._collect_until(seq_idx + 1)
-        if seq_idx not in self._added:
+        self._require(seq_idx)
+        return self._seq_at(seq_idx)
+
+    def _require(self, seq_idx: int) -> None:
+        """See to it that a sequence is loaded.
+
+        Raises:
+            ConfigError: It was dropped.
+            IndexError: There is none.
+        """
+        if self._is_loaded(seq_idx):
+            return
+        if seq_idx < self._load_start:
+            raise ConfigError(
+                f"sequence {seq_idx} is gone: load_seqs({self._load_start}, ...) was called since",
+                where=f"dataset {self.name!r}, epoch {int(self.epoch) or None}",
+            )
+        self._collect_until(seq_idx + 1)
+        if not self._is_loaded(seq_idx):
             raise IndexError(f"no sequence {seq_idx} (dataset {self.name!r}, epoch {int(self.epoch) or None})")
-        return self._added[seq_idx]
 
     def get_seq(self, seq_idx: int) -> DatasetSeq:
         """Return one sequence with all of its data keys."""
@@ -193,13 +217,9 @@ class CachedDataset2(Dataset):
 
     def is_less_than_num_seqs(self, seq_idx: int) -> bool:
         """Whether the epoch has a sequence at this place; loads it to find out if the number is unknown."""
-        if self._epoch is None and self._num_seqs is None:
-            return False
-        if seq_idx < self._load_start:
-            return True
-        if self._num_seqs is None:
+        if self._num_seqs is None and seq_idx >= self._next_seq_idx:
             self._collect_until(seq_idx + 1)
-        return seq_idx in self._added or (self._num_seqs is not None and seq_idx < self._num_seqs)
+        return seq_idx < (self._next_seq_idx if self._num_seqs is None else self._num_seqs)
 
     def get_num_timesteps(self) -> NumbersDict:
         """Return data key -> number of frames of the current epoch, if the sub-class knows it."""
@@ -213,23 +233,23 @@ class CachedDataset2(Dataset):
 
     def get_complete_frac(self, sorted_seq_idx: int, *, allow_only_lr_suitable: bool = False) -> float | None:
         """Return how much of the epoch is done: what the sequence itself says, else as in `Dataset`."""
-        seq = self._added.get(sorted_seq_idx)
-        if seq is not None and seq.complete_frac is not None:
-            return seq.complete_frac
+        frac = self._seq_at(sorted_seq_idx).complete_frac if self._is_loaded(sorted_seq_idx) else None
+        if frac is not None:
+            return frac
         return super().get_complete_frac(sorted_seq_idx, allow_only_lr_suitable=allow_only_lr_suitable)
 
     # --- layout, learnt from the first sequence where the sub-class did not set it ---
 
     def _first_seq(self) -> DatasetSeq:
-        if not self._added:
-            self._collect_until(self._next_seq_idx + 1)
-        if not self._added:
+        if not self._is_loaded(self._load_start):
+            self._collect_until(self._load_start + 1)
+        if not self._is_loaded(self._load_start):
             raise ConfigError(
                 "the layout is not known before the first sequence",
                 where=f"dataset {self.name!r}, epoch {int(self.epoch) or None}",
                 fix="set num_outputs in the constructor, or start an epoch that has sequences",
             )
-        return next(iter(self._added.values()))
+        return self._seq_at(self._load_start)
 
     def get_data_keys(self) -> list[str]:
         """Return the data keys, "data" first; those of the first sequence if `num_outputs` is not set."""
@@ -252,7 +272,7 @@ class CachedDataset2(Dataset):
 
     def get_data_dtype(self, key: str) -> str:
         """Return the dtype name: of the loaded data if there are some, else by the declared layout."""
-        if self._added or not self._is_declared(key):
+        if self._is_loaded(self._load_start) or not self._is_declared(key):
             return self._first_seq().get_data(key).dtype.name
         return super().get_data_dtype(key)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -11,21 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import ConfigError, SourceError
-
-
-def check_count(name: str, value: Any, *, minimum: int = 0) -> int:
-    """Return a whole number, of Python's or NumPy's, as an int.
-
-    Raises:
-        ConfigError: It is something else (a bool, too), or less than the minimum.
-    """
-    try:
-        number = None if isinstance(value, bool | np.bool_) else operator.index(value)
-    except TypeError:
-        number = None
-    if number is None or number < minimum:
-        raise ConfigError(f"{name} must be a whole number >= {minimum}: {value!r}")
-    return number
+from headrace.errors import check_count as check_count
 
 
 def check_epoch(epoch: Any, *, minimum: int = 0) -> int | None:

@@ -1,42 +1,40 @@
 """`MultiProcDataset`: a dataset loaded by worker processes, the same stream as the dataset itself.
 
 The order comes from one place, the inner dataset in this process, and reaches the workers as slices of an array.
-Sequences come back in shared memory, many in one message; what a reader gets are views, which hold their piece of that
-memory until they are gone.
+Sequences come back in shared memory, many in one block; what a reader gets are views, which hold their block until they
+are gone.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.engine import Engine, EngineOptions, EngineReport, Job, Run, Skipping, WorkerInfo
+from headrace.engine import Engine, EngineOptions, EngineReport, Executor, Job, Run, Skipping, WorkerInfo
+from headrace.engine.executors.process import ProcessExecutor
 from headrace.errors import ConfigError
 from headrace.order import Order, RangeOrder
-from headrace.sources import MapSource
 
 from .base import Dataset
-from .cached import CachedDataset
-from .cached2 import CachedDataset2
+from .blockwise import BlockwiseDataset
 from .checks import check_count
 from .configs import init_dataset
-from .multi_proc_work import DedicatedWork, OrderedWork, ReadSeqs, RunOfSeqs
+from .multi_proc_work import DedicatedWork, OrderedWork, RunOfSeqs
+from .run_cutting import RunLimits
 from .seq import DatasetSeq
+from .seq_block import Parts, SeqBlock
 
 SHARDING_METHODS = ("seq_order", "dedicated")
-_MAX_RUN = 256  # sequences in a ticket: more gain nothing, as the cost of a message is shared by enough of them
-_MAX_RUN_BYTES = 1 << 20  # one kept sequence holds the memory of its whole run
-_NUM_SAMPLED = 10_000  # lengths looked at
+_MAX_TICKETS = 1024  # before a worker: as many large sequences fill all memory that it may take
 _OUTER_OPTIONS = ("name", "estimated_num_seqs")  # everything else is for the inner dataset
 
 
-class MultiProcDataset(CachedDataset2):
+class MultiProcDataset(BlockwiseDataset):
     """A dataset whose sequences are loaded by worker processes.
 
     Method "seq_order": order, tags and data are those of the inner dataset, for every number of workers. Method
@@ -47,6 +45,9 @@ class MultiProcDataset(CachedDataset2):
     Workers start when first needed, stay over epochs, and are started again if they die; pickling and copying start
     none.
 
+    Arrays are views of shared memory, of which each sequence holds that of the block it came in: about 1 MiB (less with
+    a small `buffer_size` or `max_bytes`). Copy the few that are kept of many.
+
     Args:
         dataset: Config of the inner dataset. Options given here as well are defaults for it.
         num_workers: Number of worker processes; 0 loads in this process, for debugging.
@@ -55,6 +56,9 @@ class MultiProcDataset(CachedDataset2):
         executor: "process", "thread" or "inline".
         engine_options: What to do about errors, deaths and stalls, see `EngineOptions`; how far a worker may be ahead
             is said by `buffer_size`.
+        max_bytes: Limit of the shared memory of each worker process, for what it is ahead and what the reader still
+            holds: it waits where `buffer_size` would allow more, and its blocks have at most an eighth of it, as far as
+            the sizes of sequences are known. `None`: what the engine allows, 2 GiB.
         worker_init: Called in each worker before it builds the dataset, with its `WorkerInfo`.
         **kwargs: Options of the inner dataset.
 
@@ -71,6 +75,7 @@ class MultiProcDataset(CachedDataset2):
         *,
         executor: str = "process",
         engine_options: EngineOptions | None = None,
+        max_bytes: int | None = None,
         worker_init: Callable[[WorkerInfo], None] | None = None,
         **kwargs: Any,
     ) -> None:
@@ -87,17 +92,21 @@ class MultiProcDataset(CachedDataset2):
         self.sharding_method = sharding_method
         defaults = {name: value for name, value in kwargs.items() if name not in _OUTER_OPTIONS}
         self._config: dict[str, Any] = {**defaults, **dataset}
+        self.max_bytes = None if max_bytes is None else check_count("max_bytes", max_bytes, minimum=1)
         self._executor = "inline" if self.num_workers == 0 else executor
+        if max_bytes is not None and self._executor not in ("process", "inline"):
+            raise ConfigError(
+                f"max_bytes={max_bytes} limits the memory of worker processes, and executor={executor!r} has none",
+                fix='leave max_bytes out, or use executor="process"',
+            )
         self._engine_options = engine_options
         self._worker_init = worker_init
         self._inner: Dataset | None = None
         self._engine: Engine | None = None
         self._run: Run | None = None
-        self._size_of_runs: int | None = None
+        self._limits: RunLimits | None = None
         self._order: Order = RangeOrder(range(0))
         self._occurrences: NDArray[np.int64] | None = None
-        self._chunk = ReadSeqs()
-        self._chunk_place = 0
         self._complete_frac = 0.0
 
     # --- the inner dataset ---
@@ -123,26 +132,28 @@ class MultiProcDataset(CachedDataset2):
         _ = self.inner
         super().initialize()
 
-    def _run_size(self) -> int:
-        """Return how many sequences go into one ticket."""
-        if self._size_of_runs is None:
-            group = self.inner.shuffle_frames_of_nseqs or 1
-            size = min(max(self.buffer_size // 4, 1), _MAX_RUN, max(_MAX_RUN_BYTES // _mean_seq_bytes(self.inner), 1))
-            # Frames are shuffled among the sequences of a whole group.
-            self._size_of_runs = -(-size // group) * group
-        return self._size_of_runs
+    @property
+    def _run_limits(self) -> RunLimits:
+        if self._limits is None:
+            self._limits = RunLimits.of(self.inner, self.buffer_size, self.max_bytes)
+        return self._limits
 
     def _open_engine(self) -> Engine:
         if self._engine is None:
-            config = {**self._config}
+            config, limits = {**self._config}, self._run_limits
             if self.sharding_method == "seq_order":
                 setup: Any = OrderedWork(config)
             else:
-                setup = DedicatedWork(config, self.inner.num_shards, self.inner.shard_index, self._run_size())
-            ahead = max(self.buffer_size // self._run_size(), 1)
+                setup = DedicatedWork(
+                    config, self.inner.num_shards, self.inner.shard_index, self.buffer_size, self.max_bytes
+                )
+            ahead = min(max(self.buffer_size // limits.num_seqs, 1), _MAX_TICKETS)
             options = dataclasses.replace(self._engine_options or EngineOptions(), tickets_per_worker=ahead)
+            executor: str | Executor = self._executor
+            if executor == "process" and self.max_bytes is not None:
+                executor = ProcessExecutor(max_bytes=self.max_bytes, slot_bytes=min(limits.max_bytes, self.max_bytes))
             job = Job(setup, self._worker_init)
-            self._engine = Engine(job, num_workers=self.num_workers, executor=self._executor, options=options)
+            self._engine = Engine(job, num_workers=self.num_workers, executor=executor, options=options)
         return self._engine
 
     def _close_engine(self) -> None:
@@ -193,11 +204,10 @@ class MultiProcDataset(CachedDataset2):
 
     def _runs_from(self, first: int, epoch: int) -> Iterator[RunOfSeqs]:
         """Yield the runs of the current order from a place on."""
-        size = self._run_size()
-        order, occurrences = self._order, self._occurrences
-        for start in range(first, len(order), size):
-            stop = min(start + size, len(order))
-            yield epoch, start, order.block(start, stop), None if occurrences is None else occurrences[start:stop]
+        occurrences = self._occurrences
+        for start, indices in self._run_limits.cut(self._order, first, max(self.num_workers, 1)):
+            part = None if occurrences is None else _as_bytes(occurrences[start : start + len(indices)])
+            yield epoch, start, _as_bytes(indices), part
 
     def _start_run(self, place: int) -> None:
         """Let the workers begin at a place; what they had under way is cancelled."""
@@ -205,17 +215,19 @@ class MultiProcDataset(CachedDataset2):
         engine = self._open_engine()
         epoch = int(self.epoch)
         if self.sharding_method == "seq_order":
-            self._chunk_place = place - place % self._run_size()
-            self._run = engine.run(self._runs_from(self._chunk_place, epoch))
+            self._upcoming = place - place % self._run_limits.group
+            self._run = engine.run(self._runs_from(self._upcoming, epoch))
             return
-        self._run = engine.run_stream(epoch)
-        counts = [delivered.value for delivered in itertools.islice(self._run, max(self.num_workers, 1))]
+        self._upcoming = 0
+        run = engine.run_stream(epoch)
+        counts = [delivered.value for delivered in itertools.islice(run, max(self.num_workers, 1))]
+        self._run = run
         if None not in counts and not self._skips():
             self._num_seqs = sum(counts)
 
     def _stop_run(self) -> None:
         run, self._run = self._run, None
-        self._chunk, self._chunk_place, self._complete_frac = ReadSeqs(), 0, 0.0
+        self._complete_frac = 0.0
         if run is not None:
             run.close()  # what is under way is cancelled, the workers stay
 
@@ -225,60 +237,38 @@ class MultiProcDataset(CachedDataset2):
 
     # --- reading ---
 
-    def _collect_single_seq(self, seq_idx: int) -> DatasetSeq | None:
-        end = self._chunk_place + len(self._chunk.tags)
-        if seq_idx < end:
-            return self._seq_of(self._chunk, seq_idx - self._chunk_place, seq_idx)
+    def _next_block(self, seq_idx: int) -> SeqBlock | None:
         if self._run is None or self._is_far(seq_idx):
-            self._start_run(seq_idx)
+            self._start_run(0 if self._skips() else seq_idx)  # nobody knows how many before it are left out
         assert self._run is not None
-        while seq_idx >= self._chunk_place + len(self._chunk.tags):
-            delivered = next(self._run, None)
-            if delivered is None:
-                return None
-            self._chunk_place += len(self._chunk.tags)
-            self._chunk = delivered.value
-        return self._seq_of(self._chunk, seq_idx - self._chunk_place, seq_idx)
+        delivered = next(self._run, None)
+        return None if delivered is None else self._block_of(delivered.value)
 
-    def _iterate(self, version: int) -> Iterator[DatasetSeq]:
-        """Hand out whole chunks: what is documented for each sequence is done once for many."""
-        if self._epoch is None:
-            return
-        if self._run is None or self._chunk_place or self._chunk.tags:
-            self._start_run(0)
-        run = self._run
-        assert run is not None
-        first = 0
-        while True:
-            self._check_version(version, first)
-            delivered = next(run, None)
-            if delivered is None:
-                self._num_seqs = first
-                return
-            chunk: ReadSeqs = delivered.value
-            for offset in range(len(chunk.tags)):
-                self._check_version(version, first + offset)
-                yield self._seq_of(chunk, offset, first + offset)
-            first += len(chunk.tags)
+    def _block_of(self, parts: Parts) -> SeqBlock:
+        tags, indices, fracs, columns = parts
+        if fracs is not None:  # of several workers: it must not fall where they take turns
+            fracs = [frac if frac is None else self._risen(frac) for frac in fracs]
+        return SeqBlock(tags, indices, fracs, columns)
 
-    def _seq_of(self, chunk: ReadSeqs, offset: int, seq_idx: int) -> DatasetSeq:
-        corpus_idx, frac = chunk.corpus_indices[offset], chunk.complete_fracs[offset]
-        if self._num_seqs:
-            frac = (seq_idx + 1) / self._num_seqs
-        elif frac is not None:  # of several workers: it must not fall where they take turns
-            frac = self._complete_frac = max(frac, self._complete_frac)
-        return DatasetSeq.made_of(
-            seq_idx, chunk.features[offset], chunk.tags[offset], frac, None if corpus_idx < 0 else corpus_idx
-        )
+    def _risen(self, frac: float) -> float:
+        self._complete_frac = max(frac, self._complete_frac)
+        return self._complete_frac
+
+    def _lose_count(self) -> None:
+        self._stop_run()  # whoever goes on all the same begins another one
+
+    def _restart(self) -> None:
+        self._stop_run()
+        self._reset()
 
     def _is_far(self, seq_idx: int) -> bool:
         """Whether a place lies so far ahead that the sequences in between should not be loaded."""
-        ahead = seq_idx - self._chunk_place - len(self._chunk.tags)
+        ahead = seq_idx - self._upcoming
         return self.sharding_method == "seq_order" and not self._skips() and ahead >= self._look_ahead()
 
     def _look_ahead(self) -> int:
         """Return how many sequences all workers together may be ahead."""
-        return max(self.num_workers, 1) * max(self.buffer_size, self._run_size())
+        return max(self.num_workers, 1) * max(self.buffer_size, self._run_limits.num_seqs)
 
     def finish_epoch(self, *, free_resources: bool = False) -> None:
         """End the epoch; with `free_resources` also the workers, which come back with the next one."""
@@ -370,13 +360,5 @@ class MultiProcDataset(CachedDataset2):
         return self.inner.get_data_shape(key)
 
 
-def _mean_seq_bytes(dataset: Dataset) -> int:
-    """Return about how many bytes a sequence has, from some lengths of the index; 1 where they are not known."""
-    if not isinstance(dataset, CachedDataset) or isinstance(dataset.source, MapSource):
-        return 1  # a user's object would have to be asked for each of its lengths
-    total = 0.0
-    for key, spec in dataset.source.specs.items():
-        lengths = dataset.source.index.lengths(key)[:: max(len(dataset.source) // _NUM_SAMPLED, 1)]
-        frame_bytes = np.dtype(spec.dtype).itemsize * math.prod(size or 1 for size in spec.shape)
-        total += float(lengths.mean()) * frame_bytes if len(lengths) else 0
-    return max(int(total), 1)
+def _as_bytes(numbers: NDArray[np.int64]) -> bytes:
+    return np.asarray(numbers, np.int64).tobytes()

@@ -9,12 +9,12 @@ from .engine import Engine
 from .events import Result
 from .executors import Executor, make_executor
 from .failure import Failure
-from .in_place import empty
+from .in_place import empty, is_in_place
 from .job import Job, Mode
 from .options import EngineOptions, Raising, Restarting, Skipping
 from .report import EngineReport, WorkerReport
 from .run import Delivered, Run
-from .worker_info import Place, WorkerInfo, get_worker_info, note_place, skip_item
+from .worker_info import Place, WorkerInfo, get_worker_info, note_place, note_places, skip_item
 
 __all__ = [
     "Delivered",
@@ -35,7 +35,9 @@ __all__ = [
     "WorkerReport",
     "empty",
     "get_worker_info",
+    "is_in_place",
     "make_executor",
     "note_place",
+    "note_places",
     "skip_item",
 ]

@@ -8,8 +8,9 @@ a `SlotWriter` of an earlier turn cannot reserve.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
+from operator import index
+from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -102,7 +103,7 @@ class SlotWriter:
         used: Bytes of the slot up to the end of the last piece.
     """
 
-    __slots__ = ("_make_room", "_memory", "_turn", "offset", "slot_idx", "used")
+    __slots__ = ("_handed_out", "_make_room", "_memory", "_turn", "offset", "slot_idx", "used")
 
     def __init__(self, memory: SlotMemory, make_room: Callable[[SlotMemory, int], None]) -> None:
         self.slot_idx = memory.slot_idx
@@ -111,6 +112,8 @@ class SlotWriter:
         self._memory = memory
         self._make_room = make_room
         self._turn = memory.turn
+        # By their ids, with their positions. They are kept alive, so that no other array gets the id of one of them.
+        self._handed_out: dict[int, tuple[NDArray[Any], int]] = {}
 
     def reserve(self, num_bytes: int, alignment: int = ALIGNMENT) -> tuple[int, NDArray[np.uint8]]:
         """Take the next piece of the slot; the slot grows if it must.
@@ -126,6 +129,10 @@ class SlotWriter:
             CacheError: The arena may not become so large, or the machine has no memory left. The slot is as it was.
             InternalError: The slot has been released.
         """
+        position = self._take(num_bytes, alignment)
+        return position, self._memory.array[position : self.used]
+
+    def _take(self, num_bytes: int, alignment: int) -> int:
         position = -(-self.used // alignment) * alignment
         end = position + num_bytes
         memory = self._memory
@@ -134,7 +141,7 @@ class SlotWriter:
         if end > memory.committed_bytes:
             self._make_room(memory, end)
         self.used = end
-        return position, memory.array[position:end]
+        return position
 
     def empty(self, shape: int | tuple[int, ...], dtype: DTypeLike) -> NDArray[np.generic]:
         """Return an array inside the slot, to be filled in place: `dtype[shape]` in C order, with arbitrary content.
@@ -152,15 +159,23 @@ class SlotWriter:
                 f"an array of dtype {dtype} cannot be made in shared memory: it holds Python objects",
                 fix="use a dtype of fixed size, or return an ordinary array, which is then pickled",
             )
-        shape = (shape,) if isinstance(shape, int) else tuple(shape)
-        if min(shape, default=0) < 0:
-            raise ConfigError(f"an array cannot have the shape {shape}: a length is negative")
-        position, _ = self.reserve(math.prod(shape) * dtype.itemsize)
-        return np.ndarray(shape, dtype, self._memory.array, position)
+        if type(shape) is not tuple:
+            shape = (index(shape),) if hasattr(shape, "__index__") else tuple(shape)
+        num_bytes = dtype.itemsize
+        for length in shape:
+            if length < 0:
+                raise ConfigError(f"an array cannot have the shape {shape}: a length is negative")
+            num_bytes *= index(length)
+        position = self._take(num_bytes, ALIGNMENT)
+        array: NDArray[Any] = np.ndarray(shape, dtype, self._memory.array, position)
+        if num_bytes:
+            self._handed_out[id(array)] = array, position
+        return array
 
     def rewind(self) -> None:
         """Begin anew: nobody needs what was written."""
         self.used = 0
+        self._handed_out.clear()
 
     def copy_used(self) -> bytes:
         """Return a copy of all that was reserved so far."""
@@ -176,6 +191,9 @@ class SlotWriter:
         Returns:
             Position of the first byte, if the array has any bytes, is C-contiguous, and lies wholly in the used part.
         """
+        handed_out = self._handed_out.get(id(array))
+        if handed_out is not None:
+            return handed_out[1] if array.flags.c_contiguous else None  # its strides can be set
         base = array.base
         while isinstance(base, np.ndarray):
             base = base.base

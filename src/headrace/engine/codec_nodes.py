@@ -6,8 +6,8 @@ times faster than pickle, and keeps each type, the sign of a zero, NaNs and lone
 by the same interpreter on the same machine, and only travels between a trainer and its own workers.
 
 A place is where bytes begin: `offset >= 0`, from the start of what the codec reserved, or `~position < 0` of what was
-produced in the slot already. A token names a dtype (`codec_dtypes`). An items node is restored to a list, or, if all
-elements are atoms, to what it holds, a list or a tuple.
+produced in the slot already. A token names a dtype (`codec_dtypes`). An items node is restored to a list, or, if it is
+raw, to what it holds, a list or a tuple. Raw is a container of atoms and of other raw containers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 Node = Any
 
 # tag                what follows it in the tuple
-RAW = 0  #           the value: a list, tuple, dict, set or frozenset of atoms
+RAW = 0  #           the value: a list, tuple, dict, set or frozenset
 LIST = 1  #          list of nodes
 TUPLE = 2  #         items node
 DICT = 3  #          items node of the keys, list of nodes of the values
@@ -40,5 +40,9 @@ DICTS = 17  #        tuple of the keys, list of items nodes, one for each key
 TUPLES = 18  #       list of items nodes, one for each place in the tuple
 NAMEDS = 19  #       index of the class, TUPLES node
 OBJECTS = 20  #      index of the class, items node of the dicts of their state
+PLACED = (
+    21  #       token, tuple of starts, tuple of lengths, shape of the other axes: arrays produced in the slot; a start
+)
+#                    is a position in the slot divided by the size of an element
 
 ATOMS = frozenset({type(None), bool, int, float, complex, str, bytes})

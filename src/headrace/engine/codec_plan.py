@@ -94,7 +94,8 @@ class Plan:
             self._depth -= 1
             if column is not None:
                 return column
-        return LIST, self._each(values)
+        nodes = self._each(values)
+        return (RAW, values) if _are_raw(nodes) else (LIST, nodes)
 
     def reserve(self, num_bytes: int) -> int:
         """Return the offset of a new part."""
@@ -104,17 +105,20 @@ class Plan:
 
     def place(self, array: NDArray[Any]) -> int:
         """Return the place of an array: where it is in the slot (in C order), else where it will be copied to."""
-        if array.base is not None:
-            position = self._slot.find(array)
-            if position is not None:
-                return ~position
+        position = self.find(array)
+        if position is not None:
+            return ~position
         offset = self.reserve(array.nbytes)
         self.copies.append((offset, array))
         return offset
 
+    def find(self, array: NDArray[Any]) -> int | None:
+        """Return the position of an array that was produced in the slot, else `None`."""
+        return None if array.base is None else self._slot.find(array)
+
     def is_in_slot(self, array: NDArray[Any]) -> bool:
         """Tell whether an array was produced in the slot."""
-        return array.base is not None and self._slot.find(array) is not None
+        return self.find(array) is not None
 
     def pickle_later(self, value: Any) -> int:
         """Return the index of a value among those that are pickled."""
@@ -149,6 +153,8 @@ class Plan:
             kinds = set(map(type, values))
             if kinds <= ATOMS and not _has_blob(kinds, values):
                 return RAW, mapping
+            nodes = self._each(values)
+            return (RAW, mapping) if _are_raw(nodes) else (DICT, (RAW, keys), nodes)
         return DICT, self.items(keys), self._each(values)
 
     def _set(self, values: set[Any] | frozenset[Any]) -> Node:
@@ -187,6 +193,11 @@ class Plan:
 
     def _pickle(self, value: Any) -> Node:
         return PICKLED, self.pickle_later(value)
+
+
+def _are_raw(nodes: list[Node]) -> bool:
+    """Tell whether nodes stand for themselves, or hold what they stand for."""
+    return all(type(node) is not tuple or node[0] == RAW for node in nodes)
 
 
 def _has_blob(kinds: set[type], values: Sequence[Any]) -> bool:

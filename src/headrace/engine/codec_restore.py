@@ -6,6 +6,7 @@ stands on (a lease) lives as long as the last of them.
 
 from __future__ import annotations
 
+import math
 import pickle
 from collections.abc import Callable
 from functools import partial
@@ -100,6 +101,19 @@ class Restorer:
     def _stacked(self, place: int, token: Token, shape: tuple[int, ...]) -> list[Any]:
         return list(self._view(place, token, shape))
 
+    def _placed(
+        self, token: Token, starts: tuple[int, ...], lengths: tuple[int, ...], tail: tuple[int, ...]
+    ) -> list[Any]:
+        dtype = dtype_of(token)
+        elements: NDArray[Any] = np.ndarray(len(self._buffer) // dtype.itemsize, dtype, self._buffer)
+        if not tail:
+            return [elements[start : start + length] for start, length in zip(starts, lengths, strict=True)]
+        size = math.prod(tail)
+        return [
+            elements[start : start + length * size].reshape(length, *tail)
+            for start, length in zip(starts, lengths, strict=True)
+        ]
+
     def _points(self, place: int, token: Token, num: int) -> list[Any]:
         return [row.reshape(()) for row in self._view(place, token, (num, 1))]
 
@@ -150,4 +164,5 @@ _RESTORERS: tuple[Callable[..., Any], ...] = (  # in the order of the tags
     Restorer._tuples,
     Restorer._nameds,
     Restorer._objects,
+    Restorer._placed,
 )

@@ -5,7 +5,7 @@ Invariant: at most one slot is open in a process, and only the thread that perfo
 
 from __future__ import annotations
 
-import threading
+from threading import get_ident
 from typing import Any
 
 import numpy as np
@@ -21,18 +21,26 @@ def empty(shape: int | tuple[int, ...], dtype: DTypeLike = np.float32) -> NDArra
     """Return an array for the result of the current ticket, to be filled in place: `dtype[shape]`, arbitrary content.
 
     In the main thread of a worker process it lies in shared memory, and a result that contains it is delivered without
-    a copy; it must not be written any more once the result is returned. Anywhere else it is `numpy.empty`.
+    a copy; it must not be written any more once the result is returned. Anywhere else it is `numpy.empty`, which takes
+    1 us less: an array of less than about 10 KiB is copied in that time.
 
     Raises:
         CacheError: The result does not fit into the worker's shared memory.
     """
-    if _slot is None or threading.get_ident() != _thread or np.dtype(dtype).hasobject:
+    slot = _slot
+    if slot is None or get_ident() != _thread:
         return np.empty(shape, dtype)
-    return _slot.empty(shape, dtype)
+    dtype = np.dtype(dtype)
+    return np.empty(shape, dtype) if dtype.hasobject else slot.empty(shape, dtype)
+
+
+def is_in_place(array: NDArray[Any]) -> bool:
+    """Tell whether an array lies where the result of the current ticket goes, so that nothing has to be copied."""
+    return _slot is not None and get_ident() == _thread and _slot.find(array) is not None
 
 
 def open_slot(slot: SlotWriter | None) -> None:
     """Tell `empty` where the result of the current ticket goes; None: nowhere. For the loop of a worker only."""
     global _slot, _thread
     _slot = slot
-    _thread = threading.get_ident()
+    _thread = get_ident()

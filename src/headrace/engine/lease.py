@@ -51,7 +51,7 @@ class Lease:
 class ArenaReader:
     """Gives views of slots, and tells which slots nobody looks at any more.
 
-    Views may be dropped in any thread; everything else is for one thread.
+    Views may be dropped and `free` be called in any thread; everything else is for one thread.
 
     Args:
         fd: The memfd. Duplicated: the caller's descriptor stays the caller's to close.
@@ -94,6 +94,10 @@ class ArenaReader:
         lease = Lease(mapping, slot_idx, num_bytes, self._freed)  # first: if Ctrl-C comes now, the slot is freed
         self._leased.add(slot_idx)
         return np.asarray(lease)
+
+    def free(self, slot_idx: int) -> None:
+        """Have `drain` tell of a slot that was never leased. May be called anywhere, as a finalizer."""
+        self._freed.append(slot_idx)
 
     def drain(self) -> list[int]:
         """Return the slots that became free since the last call: each of them may be written again.

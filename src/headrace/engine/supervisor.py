@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from headrace.errors import InternalError, StalledError, TransformError, WorkerDiedError
+from headrace.errors import CacheError, InternalError, StalledError, TransformError, WorkerDiedError
 
 from .events import (
     Action,
@@ -228,7 +228,9 @@ class Supervisor:
             self._num_skipped += 1
             return Skip(ticket, worker_idx, failure)
         error = failure.raisable(ticket, worker_idx)
-        if isinstance(policy, Skipping) and failure.ends_stream:
+        if isinstance(policy, Skipping) and failure.ends_stream and isinstance(error, CacheError):
+            error.add_note("headrace: not skipped, because what is kept decides which sequences it falls on")
+        elif isinstance(policy, Skipping) and failure.ends_stream:
             error.add_note("headrace: not skipped, because a generator is over once it has raised")
         elif isinstance(policy, Skipping):
             error.add_note(f"headrace: not skipped, because the budget of {policy.budget} skips is used up")

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, MutableSequence, Sequence
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,23 +44,109 @@ class Place:
         return ", ".join(parts)
 
 
-@dataclass(slots=True)
+def place_of_run(tags: Sequence[str], epoch: int | None, number: int) -> Place:
+    """Return one place of a run; for the number -1, one that names the first and the last."""
+    return Place(tags[number] if number >= 0 or len(tags) == 1 else f"{tags[0]} .. {tags[-1]}", epoch)
+
+
 class WorkerScope:
     """The mutable side of a worker's identity: made by `worker.Worker`, of no use to others.
 
-    Attributes:
+    Args:
         info: What `get_worker_info` answers.
-        place: What `note_place` was told last.
-        num_places: How often it was told anything: grows as long as the worker gets on.
-        skipped: What `skip_item` was told in this ticket, each with its place.
         on_place: Called with each place: how a worker process publishes it to the trainer.
+
+    Attributes:
+        skipped: What `skip_item` was told in this ticket, each with its place.
+        on_places: Called with the tags and the epoch of a run: publishes them, and returns the cursor by which the
+            worker moves on in it (see `PlacesOfRun`), or `None` if each place has to be published by itself.
     """
 
-    info: WorkerInfo
-    place: Place | None = None
-    num_places: int = 0
-    skipped: list[tuple[Exception, Place | None]] = field(default_factory=list)
-    on_place: Callable[[Place], None] | None = None
+    __slots__ = ("_num_places", "_place", "info", "on_place", "on_places", "skipped")
+
+    def __init__(self, info: WorkerInfo, on_place: Callable[[Place], None] | None = None) -> None:
+        self.info = info
+        self.on_place = on_place
+        self.on_places: Callable[[Sequence[str], int | None], MutableSequence[int] | None] | None = None
+        self.skipped: list[tuple[Exception, Place | None]] = []
+        self._place: Place | PlacesOfRun | None = None
+        self._num_places = 0
+
+    @property
+    def place(self) -> Place | None:
+        """What `note_place` was told last, or where in its run the worker is."""
+        place = self._place
+        return place.current if isinstance(place, PlacesOfRun) else place
+
+    @place.setter
+    def place(self, place: Place | PlacesOfRun | None) -> None:
+        self._num_places = self.num_places  # with those of a run that ends now
+        self._place = place
+
+    def note(self, place: Place) -> None:
+        """Note one place."""
+        self.place = place
+        if self.on_place is not None:
+            self.on_place(place)
+
+    def is_at(self, places: PlacesOfRun) -> bool:
+        """Whether nobody has noted another place since this run was begun."""
+        return self._place is places
+
+    @property
+    def num_places(self) -> int:
+        """How many places there were, or more: grows as long as the worker gets on."""
+        place = self._place
+        return self._num_places + (1 + place.number if isinstance(place, PlacesOfRun) else place is not None)
+
+
+class PlacesOfRun:
+    """The places of a run of sequences, and which of them is worked on: what `note_places` notes.
+
+    Where it is published, the number of the current one, the cursor, is a word of shared memory.
+
+    Args:
+        tags: Their tags, at least one.
+        epoch: The epoch.
+        scope: Of the worker.
+    """
+
+    __slots__ = ("_cursor", "_epoch", "_scope", "_tags")
+
+    def __init__(self, tags: Sequence[str], epoch: int | None, scope: WorkerScope) -> None:
+        self._tags = tags
+        self._epoch = epoch
+        self._scope = scope
+        self._begin()
+
+    def _begin(self) -> None:
+        scope = self._scope
+        scope.place = None  # the places of an earlier run are counted before its cursor is used again
+        self._cursor: MutableSequence[int] | None = [0]
+        if scope.on_place is not None:
+            self._cursor = None if scope.on_places is None else scope.on_places(self._tags, self._epoch)
+        if self._cursor is not None:
+            scope.place = self
+
+    @property
+    def number(self) -> int:
+        """Which is the current one; -1: all of them."""
+        return 0 if self._cursor is None else self._cursor[0]
+
+    @property
+    def current(self) -> Place:
+        """The current place."""
+        return place_of_run(self._tags, self._epoch, self.number)
+
+    def go_to(self, number: int) -> None:
+        """Make a place the current one."""
+        if self._cursor is None:  # the run cannot be published as a whole
+            place = place_of_run(self._tags, self._epoch, number)
+            self._scope.note(place)
+            return
+        if not self._scope.is_at(self):
+            self._begin()
+        self._cursor[0] = number
 
 
 _scope: contextvars.ContextVar[WorkerScope | None] = contextvars.ContextVar("headrace_worker", default=None)
@@ -101,12 +187,27 @@ def note_place(tag: str | None = None, epoch: int | None = None) -> None:
     Outside of workers it does nothing. About 0.5 us.
     """
     scope = current_scope()
-    if scope is None:
-        return
-    scope.place = Place(tag, epoch)
-    scope.num_places += 1
-    if scope.on_place is not None:
-        scope.on_place(scope.place)
+    if scope is not None:
+        scope.note(Place(tag, epoch))
+
+
+def note_places(tags: Sequence[str], epoch: int | None = None) -> Callable[[int], None]:
+    """Tell which sequences are worked on next; `note_place` for many of them.
+
+    Args:
+        tags: Their tags. They must stay as they are.
+        epoch: The epoch.
+
+    Returns:
+        What to call with the number of each, 0 .. len(tags) - 1, when it is begun (about 0.1 us), or with -1 if all of
+        them are worked on together: the place then names the first and the last. It may be called until the next run.
+    """
+    scope = current_scope()
+    return PlacesOfRun(tags, epoch, scope).go_to if scope is not None and tags else _go_nowhere
+
+
+def _go_nowhere(number: int) -> None:
+    del number
 
 
 def skip_item(exception: Exception) -> None:

@@ -79,6 +79,7 @@ class WorkerLife:
         self.pid: int | None = None
         self.has_exited = False
         self.is_open = True  # its socket
+        self.waits_for_room = False  # whether the executor listens for room in the socket
         self._pidfd: int | None = None
         self._outbox: list[ToWorker] = []
         self._outbox_bytes = 0
@@ -160,9 +161,10 @@ class WorkerLife:
 
     def give_up_if_hoarded(self, now: float) -> None:
         """Tell a worker that waits for a slot, and for which the consumer waits, that none will come."""
-        if self._starved_since is not None and now - self._starved_since > _HOARD_SECONDS:
+        if self._starved_since is None or now - self._starved_since <= _HOARD_SECONDS:
+            return
+        if self._try_send(encode_packet((GiveUp(self._starved_at),))):
             self._starved_since = None
-            self._try_send(encode_packet((GiveUp(self._starved_at),)))
 
     def gather(self) -> bool:
         """Take in what lies in the ring; tell whether there is anything. Comes before `hear`."""
@@ -326,6 +328,12 @@ class _SlotResult(Result):
         life, self._life = self._life, None
         if life is not None:
             life.discard(self._done)
+
+    def __del__(self) -> None:
+        # Neither taken nor discarded: its run was dropped by another thread, which may not do more than this.
+        life = getattr(self, "_life", None)
+        if life is not None:
+            life.reader.free(self._done.slot_idx)
 
 
 @dataclass(slots=True, eq=False)

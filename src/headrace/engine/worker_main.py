@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import dataclasses
 import faulthandler
 import os
 import signal
@@ -21,6 +22,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
+
+from headrace.errors import CacheError
 
 from .arena import ArenaWriter
 from .arena_slot import SlotWriter
@@ -52,7 +55,7 @@ from .rings import WorkerRings
 from .ship import unship
 from .status_page import StatusPage
 from .worker import Ended, Made, Worker
-from .worker_info import set_process_scope
+from .worker_info import Place, set_process_scope
 
 # Results up to so many bytes travel inside their message: cheaper than a lease, and nobody can hoard a slot with them.
 MAX_INLINE_BYTES = 4 << 10
@@ -178,6 +181,7 @@ class _Loop:
         self._slot: SlotWriter | None = None
         self._looked_at = 0.0
         self._given_up_at = -1  # after so many credits the trainer said that no more will come
+        self._gave_up = False  # in this ticket
 
     def set_up(self, worker_idx: int, brief: Brief, job: Job | None) -> Worker | None:
         """Make the user's functions; return None, after telling, if that is not possible."""
@@ -189,7 +193,7 @@ class _Loop:
         assert isinstance(job, Job)
         worker = Worker(job, job.info_of(worker_idx, brief.num_workers, "process"))
         _kept.append(worker)
-        worker.scope.on_place = self._status.write_place
+        worker.scope.on_place, worker.scope.on_places = self._status.write_place, self._status.write_places
         set_process_scope(worker.scope)
         failure = worker.set_up()
         self._send(IsReady() if failure is None else NotSetUp(failure.to_bytes()))
@@ -231,13 +235,16 @@ class _Loop:
         except Exception as error:  # noqa: BLE001 - unpickling runs user code: it goes on as a Failure
             self._send(NotDone(ticket.run_id, ticket.ticket, Failure.of(error).to_bytes()))
             return
+        if worker.scope.place is not None:  # of the ticket before: nobody knows yet where this one is
+            self._status.write_place(Place())
+        self._gave_up = False
         open_slot(slot)
         outcome = worker.perform(payload)
         open_slot(None)
         if isinstance(outcome, Made):
             self._send(self._pack(worker, ticket, outcome, slot))
         elif isinstance(outcome, Failure):
-            self._send(NotDone(ticket.run_id, ticket.ticket, outcome.to_bytes()))
+            self._send(self._not_done(ticket, outcome))
         elif isinstance(outcome, Ended):
             self._send(StreamEnded(ticket.run_id, outcome.num_items))
         if self._slot is not None:  # still ours: nobody will read what was written to it
@@ -248,9 +255,8 @@ class _Loop:
         try:
             header = encode(made.value, slot)
         except Exception as error:  # noqa: BLE001 - pickling runs user code: it goes on as a Failure
-            failure = Failure.of(error, place=worker.scope.place)
-            return NotDone(ticket.run_id, ticket.ticket, failure.to_bytes())
-        skipped = [failure.to_bytes() for failure in made.skipped]
+            return self._not_done(ticket, Failure.of(error, place=worker.scope.place))
+        skipped = [self._judged(failure).to_bytes() for failure in made.skipped]
         num_bytes, slot_idx, offset = slot.used, slot.slot_idx, slot.offset
         if num_bytes <= MAX_INLINE_BYTES:
             header, slot_idx, offset = header + slot.copy_used(), -1, len(header)
@@ -258,6 +264,18 @@ class _Loop:
             self._slot = None  # the trainer's, until it gives credit for it
         seconds = time.perf_counter() - start
         return Done(ticket.run_id, ticket.ticket, header, slot_idx, offset, num_bytes, made.seconds, seconds, skipped)
+
+    def _not_done(self, ticket: Submit, failure: Failure) -> Message:
+        return NotDone(ticket.run_id, ticket.ticket, self._judged(failure).to_bytes())
+
+    def _judged(self, failure: Failure) -> Failure:
+        """Return a failure as it is told: a want of memory that the consumer causes is no fault of what was read.
+
+        So no policy skips it: which sequences it falls on depends on what the consumer keeps.
+        """
+        if self._gave_up and isinstance(failure.exception, CacheError):
+            return dataclasses.replace(failure, ends_stream=True)
+        return failure
 
     def _send(self, message: Message) -> None:
         """Send one message at once: what was done before a worker's death is then known to be done."""
@@ -337,4 +355,7 @@ class _Loop:
                 self._take_credits()
         finally:
             self._status.set_starved(False)
-        return self._arena.num_free > num_free
+        if self._arena.num_free > num_free:
+            return True
+        self._gave_up = True
+        return False

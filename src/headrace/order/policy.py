@@ -5,13 +5,13 @@ Invariant: `plan` is a pure function of its arguments, and two equal policies gi
 
 from __future__ import annotations
 
-import operator
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar, SupportsIndex
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace import errors
 from headrace.errors import ConfigError, SourceError
 
 from .base import Order
@@ -75,20 +75,9 @@ def set_field(instance: object, name: str, value: object) -> None:
     object.__setattr__(instance, name, value)
 
 
-def check_count(owner: str, option: str, value: SupportsIndex, *, minimum: int, maximum: int | None = None) -> int:
-    """Return `value` as an int.
-
-    Raises:
-        ConfigError: It is not an integer, or outside minimum..maximum.
-    """
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise ConfigError(f"{owner}: {option} must be an integer, got {value!r}") from None
-    if number < minimum or (maximum is not None and number > maximum):
-        limits = f"at least {minimum}" if maximum is None else f"in {minimum}..{maximum}"
-        raise ConfigError(f"{owner}: {option} must be {limits}, got {number}")
-    return number
+def check_count(owner: str, option: str, value: Any, *, minimum: int, maximum: int | None = None) -> int:
+    """Return `value` as an int; see `headrace.errors.check_count`, which names what is wrong in one text."""
+    return errors.check_count(f"{owner}: {option}", value, minimum=minimum, maximum=maximum)
 
 
 def check_lengths(policy: Policy, num_seqs: int, lengths: NDArray[Any] | None) -> NDArray[Any]:

@@ -11,5 +11,16 @@ from .hdf_write import HDFWriter
 from .log_mel import LogMel
 from .mapped import SORT_LENGTHS, MapSource
 from .memory import MemorySource
+from .rows import fill_rows
 
-__all__ = ["SORT_LENGTHS", "AudioSource", "HDFSource", "HDFWriter", "LogMel", "MapSource", "MemorySource", "Source"]
+__all__ = [
+    "SORT_LENGTHS",
+    "AudioSource",
+    "HDFSource",
+    "HDFWriter",
+    "LogMel",
+    "MapSource",
+    "MemorySource",
+    "Source",
+    "fill_rows",
+]

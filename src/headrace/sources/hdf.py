@@ -158,6 +158,33 @@ class HDFSource(Source):
             for data_key, column in self._columns.items()
         }
 
+    @property
+    def has_fast_rows(self) -> bool:
+        """Yes, unless a shape has free axes."""
+        return all(None not in spec.shape for spec in self.specs.values())
+
+    def read_rows(self, corpus_indices: NDArray[np.int64], data_key: str, out: NDArray[Any]) -> None:
+        """Read one data key of several sequences into one array; neighbours in a file are read at once."""
+        column = self._columns.get(data_key)
+        if column is None:
+            raise self._unknown_key(data_key)
+        if corpus_indices.size and int(corpus_indices.min()) < 0:
+            raise IndexError(f"sequence {int(corpus_indices.min())}: there are sequences 0..{len(self._file_of) - 1}")
+        first = file_idx = row = end = 0  # of neighbours: the first one, their file, their rows there
+        start = stop = 0  # their rows in `out`
+        for corpus_idx in corpus_indices.tolist():
+            num_rows = column.lengths[corpus_idx]
+            if num_rows < 0:
+                raise self._index.damaged(f"the length of {data_key!r} of sequence {corpus_idx} is {num_rows}")
+            if column.rows[corpus_idx] != end or self._file_of[corpus_idx] != file_idx:
+                self._fill(out[start:stop], column, first, row)
+                first, file_idx, row, start = corpus_idx, self._file_of[corpus_idx], column.rows[corpus_idx], stop
+                end = row
+            end, stop = end + num_rows, stop + num_rows
+        self._fill(out[start:stop], column, first, row)
+        if stop != len(out):
+            raise IndexError(f"{stop} frames of {data_key!r} do not fit into {len(out)} rows")
+
     def read_times(self, corpus_idx: int) -> NDArray[Any]:
         """Return the stored `times` of one sequence, `dtype[T, ...]`, as many rows as "data" has frames.
 
@@ -170,6 +197,27 @@ class HDFSource(Source):
         return self._read(times, corpus_idx, times.rows[corpus_idx], times.lengths[corpus_idx])
 
     def _read(self, column: _Column, corpus_idx: int, row: int, num_rows: int) -> NDArray[Any]:
+        file_idx, position = self._locate(column, corpus_idx, row, num_rows)
+        if position < 0 and num_rows:
+            return self._handles.read_hdf5(file_idx, column.name, row, row + num_rows, column.dtype)
+        array: NDArray[Any] = np.empty((num_rows, *column.frame_shape), column.dtype)  # type: ignore[arg-type]
+        if array.size:
+            self._handles.read_plain(file_idx, position, array)
+        return array
+
+    def _fill(self, out: NDArray[Any], column: _Column, corpus_idx: int, row: int) -> None:
+        """Read as many rows as the array has, from the first row of a sequence on."""
+        if not out.size:
+            return
+        num_rows = len(out)
+        file_idx, position = self._locate(column, corpus_idx, row, num_rows)
+        if position < 0:
+            out[...] = self._handles.read_hdf5(file_idx, column.name, row, row + num_rows, column.dtype)
+        else:
+            self._handles.read_plain(file_idx, position, out)
+
+    def _locate(self, column: _Column, corpus_idx: int, row: int, num_rows: int) -> tuple[int, int]:
+        """Return the file of a sequence and the position of a row in it; -1 if it has to be read through HDF5."""
         if corpus_idx < 0:
             raise IndexError(f"sequence {corpus_idx}: there are sequences 0..{len(self._file_of) - 1}")
         file_idx = self._file_of[corpus_idx]
@@ -180,12 +228,7 @@ class HDFSource(Source):
         if not 0 <= row <= row + num_rows <= num_frames:
             what = f"frames {row}..{row + num_rows} of the {num_frames} in {self.files[file_idx]}"
             raise self._index.damaged(f"it says that sequence {corpus_idx} is in {what}")
-        if byte_offset < 0 and num_rows:
-            return self._handles.read_hdf5(file_idx, column.name, row, row + num_rows, column.dtype)
-        array: NDArray[Any] = np.empty((num_rows, *column.frame_shape), column.dtype)  # type: ignore[arg-type]
-        if array.size:
-            self._handles.read_plain(file_idx, byte_offset + row * column.row_bytes, array)
-        return array
+        return file_idx, -1 if byte_offset < 0 else byte_offset + row * column.row_bytes
 
     def _unknown_key(self, data_key: str) -> SourceError:
         return SourceError(

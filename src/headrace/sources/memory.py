@@ -16,6 +16,7 @@ from headrace.specs import DataSpec
 from .arguments import check_corpus_idx, check_data_key, num_frames_of, slice_frames
 from .base import Source
 from .data_types import checked_seq, learn_specs, parse_data_types
+from .rows import fill_rows
 
 
 class MemorySource(Source):
@@ -101,6 +102,18 @@ class MemorySource(Source):
         """Return a copy of some frames of one array."""
         array = self._array(corpus_idx, data_key)
         return slice_frames(array, self.specs[data_key], start, end).copy()
+
+    @property
+    def has_fast_rows(self) -> bool:
+        """Yes, unless a shape has free axes."""
+        return all(None not in spec.shape for spec in self.specs.values())
+
+    def read_rows(self, corpus_indices: NDArray[np.int64], data_key: str, out: NDArray[Any]) -> None:
+        """Copy one data key of several sequences into one array."""
+        key, seqs = check_data_key(data_key, self.specs), self._seqs
+        if corpus_indices.size:
+            check_corpus_idx(int(corpus_indices.min()), len(seqs))
+            fill_rows(out, [seqs[corpus_idx][key] for corpus_idx in corpus_indices.tolist()])
 
     def _array(self, corpus_idx: int, data_key: str) -> NDArray[Any]:
         seq = self._seqs[check_corpus_idx(corpus_idx, len(self._seqs))]

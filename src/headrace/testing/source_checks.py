@@ -26,9 +26,10 @@ def check_source(source: Source, *, max_seqs: int = _MAX_SEQS) -> None:
     """Check that a source keeps its contract.
 
     Call it from a test, with a source of some sequences of different lengths. It looks at the index (length, tags,
-    lengths), the arrays (data keys, dtype, shape, class indices within the dim where there is one), the three ways of
-    reading (`read`, `read_slice`, `read_seq`), reading in any order and again, whether arrays belong to the caller, a
-    pickled copy, `close`, and questions for sequences and data keys that are not there. The source is open afterwards.
+    lengths), the arrays (data keys, dtype, shape, class indices within the dim where there is one), the ways of reading
+    (`read`, `read_slice`, `read_seq`, `read_rows`), reading in any order and again, whether arrays belong to the
+    caller, a pickled copy, `close`, and questions for sequences and data keys that are not there. The source is open
+    afterwards.
 
     Args:
         source: The source to check.
@@ -46,6 +47,7 @@ def check_source(source: Source, *, max_seqs: int = _MAX_SEQS) -> None:
         _check_slices(source, corpus_idx)
     _check_order_of_reads(source, seqs)
     _check_ownership(source, seqs)
+    _check_rows(source, seqs)
     _check_pickle(source, seqs)
     _check_close(source, seqs)
     _check_bad_questions(source, num_seqs)
@@ -146,6 +148,21 @@ def _check_slices(source: Source, corpus_idx: int) -> None:
         for start, end in [*itertools.pairwise(cuts), (0, num_frames), (num_frames, num_frames)]:
             piece = source.read_slice(corpus_idx, data_key, start, end)
             _require(_same(piece, array[start:end]), f"{where}: read_slice({start}, {end}) is not that part of read")
+
+
+def _check_rows(source: Source, seqs: list[int]) -> None:
+    indices = np.array([*seqs, *seqs[:2], *reversed(seqs)], dtype=np.int64)
+    for data_key, spec in source.specs.items():
+        where = f"{type(source).__name__}, data key {data_key!r}"
+        if None in spec.shape or not source.index.has_lengths(data_key):
+            _require(not source.has_fast_rows, f"{where}: has_fast_rows, but with free axes or without lengths")
+            continue
+        arrays = [source.read(corpus_idx, data_key) for corpus_idx in indices.tolist()]
+        num_rows = sum(len(array) for array in arrays) if spec.has_time else len(arrays)
+        rows: NDArray[Any] = np.empty((num_rows, *spec.shape), spec.dtype)  # type: ignore[arg-type]
+        source.read_rows(indices, data_key, rows)
+        same = rows.tobytes() == b"".join(array.tobytes() for array in arrays)
+        _require(same, f"{where}: read_rows and read give different arrays")
 
 
 def _check_order_of_reads(source: Source, seqs: list[int]) -> None:

@@ -256,12 +256,12 @@ class ProcessExecutor(Executor):
         """Send what gathered; return whether a worker waits for a slot."""
         is_starved = False
         for life in self._lives:
-            had_backlog = life.has_backlog
             life.flush()
             if life.worker_idx == self.awaited_worker_idx:
                 life.give_up_if_hoarded(self._seconds_waited)
-            if life.is_open and life.has_backlog != had_backlog:
+            if life.is_open and life.has_backlog != life.waits_for_room:
                 assert self._epoll is not None
+                life.waits_for_room = life.has_backlog
                 self._epoll.modify(life.channel, select.EPOLLIN | (select.EPOLLOUT if life.has_backlog else 0))
             is_starved = is_starved or (life.is_starved and life.is_open)
         return is_starved

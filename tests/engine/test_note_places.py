@@ -1,0 +1,134 @@
+"""Places of a run of sequences: told once for many, known to the letter after any death."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.engine import Place, WorkerInfo, note_place, note_places
+from headrace.engine.status_page import StatusPage, create_status_page
+from headrace.engine.worker_info import WorkerScope, worker_scope
+
+INFO = WorkerInfo(0, 1, "process", 0)
+TAGS = st.text(max_size=20)
+EPOCHS = st.none() | st.integers(-(2**62), 2**62)
+
+
+def _two_sides() -> tuple[StatusPage, StatusPage]:
+    fd = create_status_page()
+    sides = StatusPage(fd), StatusPage(fd)
+    os.close(fd)
+    return sides
+
+
+def _published(page: StatusPage) -> WorkerScope:
+    scope = WorkerScope(INFO, on_place=page.write_place)
+    scope.on_places = page.write_places
+    return scope
+
+
+def _one_by_one(page: StatusPage) -> WorkerScope:
+    return WorkerScope(INFO, on_place=page.write_place)
+
+
+def _as_read(place: Place | None) -> Place | None:
+    return place and Place(None if place.tag is None else place.tag.encode(errors="replace").decode(), place.epoch)
+
+
+@pytest.mark.parametrize("make_scope", [_published, _one_by_one])
+@given(
+    runs=st.lists(st.tuples(st.lists(TAGS, min_size=1, max_size=6), EPOCHS, st.lists(st.integers(0, 5))), max_size=5)
+)
+def test_the_trainer_reads_where_in_a_run_a_worker_is(
+    make_scope: Callable[[StatusPage], WorkerScope], runs: list[tuple[list[str], int | None, list[int]]]
+) -> None:
+    worker, trainer = _two_sides()
+    scope = make_scope(worker)
+    with worker_scope(scope):
+        for tags, epoch, numbers in runs:
+            seen, counted = trainer.counter, scope.num_places
+            go_to = note_places(tags, epoch)
+            for number in sorted({number % len(tags) for number in numbers}):
+                go_to(number)
+                assert scope.place == Place(tags[number], epoch)
+                assert trainer.read_place() == _as_read(scope.place)
+                assert trainer.counter != seen or number == 0
+                assert scope.num_places > counted
+                seen = trainer.counter
+
+
+@pytest.mark.parametrize("make_scope", [_published, _one_by_one])
+def test_sequences_that_are_read_together_are_named_by_the_first_and_the_last(
+    make_scope: Callable[[StatusPage], WorkerScope],
+) -> None:
+    worker, trainer = _two_sides()
+    with worker_scope(make_scope(worker)):
+        note_places(["a", "b", "c"], 2)(-1)
+        assert trainer.read_place() == Place("a .. c", 2)
+        note_places(["d"], 2)(-1)
+        assert trainer.read_place() == Place("d", 2)
+
+
+@pytest.mark.parametrize("tags", [["x" * 40_000, "y" * 40_000], ["a\0b", "c"]], ids=["too long", "with a separator"])
+def test_a_run_that_does_not_fit_is_told_place_by_place(tags: list[str]) -> None:
+    worker, trainer = _two_sides()
+    assert worker.write_places(tags, 1) is None
+    with worker_scope(_published(worker)):
+        go_to = note_places(tags, 1)
+        for number, tag in enumerate(tags):
+            go_to(number)
+            assert trainer.read_place() == Place(tag, 1)
+
+
+@pytest.mark.parametrize("make_scope", [_published, _one_by_one, lambda page: WorkerScope(INFO)])
+def test_a_place_that_is_noted_in_between_is_the_last_one_until_the_worker_moves_on(
+    make_scope: Callable[[StatusPage], WorkerScope],
+) -> None:
+    worker, trainer = _two_sides()
+    scope = make_scope(worker)
+    counts = []
+    with worker_scope(scope):
+        go_to = note_places(["a", "b", "c", "d"], 1)
+        for number in range(4):
+            go_to(number)
+            assert scope.place == Place("abcd"[number], 1)
+            note_place(tag="its file", epoch=number)
+            assert scope.place == Place("its file", number)
+            if scope.on_place is not None:
+                assert trainer.read_place() == scope.place
+            counts.append(scope.num_places)
+        go_to(1)
+        assert scope.place == Place("b", 1)
+        if scope.on_place is not None:
+            assert trainer.read_place() == scope.place
+    assert counts == sorted(set(counts))
+
+
+def test_in_a_thread_a_run_is_counted_and_an_earlier_one_forgotten() -> None:
+    scope = WorkerScope(INFO)
+    counts = []
+    with worker_scope(scope):
+        for _ in range(2):
+            go_to = note_places(["a", "b", "c"])
+            for number in range(3):
+                go_to(number)
+                counts.append(scope.num_places)
+        note_place("d")
+        counts.append(scope.num_places)
+        assert scope.place == Place("d")
+        scope.place = None
+        assert scope.place is None
+        assert scope.num_places == counts[-1]
+    assert counts == sorted(set(counts))
+
+
+def test_outside_of_workers_and_for_no_sequences_it_does_nothing() -> None:
+    note_places(["a"])(0)
+    scope = WorkerScope(INFO)
+    with worker_scope(scope):
+        note_places([])(0)
+    assert scope.place is None
