@@ -57,6 +57,23 @@ def test_a_dataset_may_stand_beside_epochs(tmp_path: Path, key: str) -> None:
     assert job.epochs == range(2, 5)
 
 
+def test_data_keys_that_look_like_options_with_files_are_not_joined_to_the_folder(tmp_path: Path) -> None:
+    options = {
+        "class": "MetaDataset",
+        "datasets": {"a": {"class": "HDFDataset", "files": ["a.hdf"]}},
+        "data_map": {"files": ["a", "data"], "index": ["a", "classes"]},
+        "seq_list_file": "tags.txt",
+        "seq_lens_file": {"a": "lens.json"},
+    }
+    job = load_job(write(tmp_path / "c.json", json.dumps(options)))
+    assert job.dataset == {
+        **options,
+        "datasets": {"a": {"class": "HDFDataset", "files": [f"{tmp_path}/a.hdf"]}},
+        "seq_list_file": f"{tmp_path}/tags.txt",
+        "seq_lens_file": {"a": f"{tmp_path}/lens.json"},
+    }
+
+
 def test_file_names_are_found_at_any_depth_and_other_texts_stay(tmp_path: Path) -> None:
     options = {
         "class": "Outer",

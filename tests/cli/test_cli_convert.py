@@ -1,9 +1,8 @@
-"""`headrace convert` and `headrace demo`."""
+"""`headrace convert`."""
 
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -119,46 +118,3 @@ def test_audio_outside_of_the_folder_is_refused(invoke: Invoke, small: Path, tmp
     result = invoke("convert", small / "manifest.jsonl", tmp_path / "out.hdf")
     assert result.exit_code == 1
     assert not (tmp_path / "out.hdf").exists()
-
-
-def test_the_demo_checks_the_whole_corpus_and_may_run_twice(invoke: Invoke, tmp_path: Path) -> None:
-    out = tmp_path / "demo"
-    digests = []
-    for _ in range(2):
-        result = invoke("demo", "--corpus", CORPUS, "--output", out)
-        assert result.exit_code == 0, result.output
-        assert result.stdout.count("the whole corpus, each exactly once") == 2
-        assert len(result.stdout.splitlines()) <= 28
-        lines = [line for line in result.stdout.splitlines() if "stream digest" in line]
-        digests += [next(word for word in line.replace(",", "").split() if len(word) == 32) for line in lines]
-    assert len(digests) == 6
-    assert len(set(digests)) == 1
-    assert [path.name for path in out.iterdir()] == ["spoken_numbers.hdf"]
-
-
-def test_the_demo_with_one_epoch_claims_nothing_about_a_whole_pass(invoke: Invoke, small: Path, tmp_path: Path) -> None:
-    result = invoke("demo", "--corpus", small, "--output", tmp_path / "demo", "--epochs", 1)
-    assert result.exit_code == 0, result.output
-    assert "exactly once" not in result.stdout
-
-
-def test_the_demo_works_where_there_are_no_worker_processes_and_says_so(
-    invoke: Invoke, small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_args: object) -> int:
-        raise OSError(1, "Operation not permitted")
-
-    monkeypatch.setattr(os, "pidfd_open", refuse)
-    result = invoke("demo", "--corpus", small, "--output", tmp_path / "demo")
-    assert result.exit_code == 0, result.output
-    assert "  2 workers: not on this machine, worker processes need pidfds" in result.stdout
-    assert result.stdout.count("stream digest") == 2
-
-
-def test_the_demo_without_its_corpus_says_where_it_looked(invoke: Invoke, tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.chdir(tmp_path)
-    result = invoke("demo")
-    assert result.exit_code == 2
-    assert str(tmp_path / "data" / "spoken_numbers" / "manifest.jsonl") in result.stderr
-    assert "--corpus" in result.stderr
-    assert not (tmp_path / "demo_out").exists()

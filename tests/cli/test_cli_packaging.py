@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-OPTIONAL = ("torch", "soundfile", "soxr", "pyarrow", "datasets", "lhotse", "ray", "s3fs", "plotly", "returnn")
+OPTIONAL = ("torch", "soundfile", "soxr", "pyarrow", "datasets", "lhotse", "ray", "s3fs", "matplotlib", "returnn")
 COMMAND_LINE = ("typer", "rich")
 
 

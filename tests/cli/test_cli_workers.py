@@ -12,8 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from headrace import HDFWriter
 from headrace.cli.workers import OnError, WorkerOptions
 from headrace.datasets import MultiProcDataset, init_dataset
 from headrace.engine import EngineOptions, Raising, Restarting, Skipping
@@ -276,3 +278,22 @@ def test_the_dataset_that_the_options_describe_can_be_built(config: Path, hdf: P
         assert isinstance(dataset, MultiProcDataset)
         assert (dataset.num_workers, dataset.buffer_size) == (3, 5)
         assert type(dataset.inner).__name__ == "HDFDataset"
+
+
+def test_workers_of_files_that_are_shared_out_are_those_of_the_dataset_itself(invoke: Invoke, tmp_path: Path) -> None:
+    for number in range(4):
+        with HDFWriter(tmp_path / f"{number}.hdf") as writer:
+            writer.append(f"seq-{number}", {"data": np.full((3, 2), number, np.float32)})
+    config = tmp_path / "program.py"
+    config.write_text(
+        f"files = [f'{tmp_path}/{{i}}.hdf' for i in range(4)]\n"
+        "inner = lambda files: {'class': 'HDFDataset', 'files': files}\n"
+        "dataset = {'class': 'DistributeFilesDataset', 'files': files, 'partition_epoch': 2, "
+        "'get_sub_epoch_dataset': inner}\n"
+    )
+    results = [
+        run_json(invoke, config, "--epochs", "1..2", *options)
+        for options in ([], ["--num-workers", 2], ["--num-workers", 0])
+    ]
+    assert len({result["digest"] for result in results}) == 1
+    assert [result["workers"]["num_workers"] for result in results] == [1, 2, 0]

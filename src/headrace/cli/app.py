@@ -20,11 +20,13 @@ from typer.core import TyperGroup
 from headrace.errors import ConfigError, HeadraceError
 from headrace.version import __version__
 
+from .cache import cache
 from .console import ReaderGoneError, open_messages, open_output
 from .convert import convert
 from .demo import demo
 from .index import index
 from .inspect import inspect
+from .plan import plan
 from .run import run
 
 EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED, EXIT_BROKEN_PIPE = 1, 2, 130, 141
@@ -130,8 +132,9 @@ def _global_options(
     """Options of every command; read by the error boundary."""
 
 
-for _command in (run, inspect, index, convert, demo):
+for _command in (run, inspect, plan, index, convert, demo):
     app.command()(_command)
+app.add_typer(cache)
 
 
 def main() -> None:

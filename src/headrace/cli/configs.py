@@ -21,9 +21,23 @@ from typing import Any
 
 from headrace.datasets import Dataset
 from headrace.errors import ConfigError, did_you_mean
+from headrace.files.fetch import is_url
 
 JOB_KEYS = ("dataset", "train", "epochs")
-PATH_OPTIONS = frozenset({"files", "manifest", "root", "index", "seq_list_filter_file", "seq_order_seq_lens_file"})
+PATH_OPTIONS = frozenset(
+    {
+        "files",
+        "manifest",
+        "root",
+        "index",
+        "seq_list_filter_file",
+        "seq_order_seq_lens_file",
+        "seq_list_file",
+        "seq_lens_file",
+    }
+)
+# Options whose values hold no file names, though their keys, names of the user's own, may look like options.
+_WITHOUT_PATHS = frozenset({"data_map", "data_dims", "data_dtypes", "map_outputs"})
 
 _NOT_PATHS = frozenset({"auto"})  # words with a meaning of their own among the values of PATH_OPTIONS
 _EPOCHS = re.compile(r"(\d+)(?:\.\.(\d+))?")
@@ -202,11 +216,13 @@ def _resolve_paths(value: Any, folder: Path) -> Any:
 
 
 def _resolve_option(option: str, value: Any, folder: Path) -> Any:
+    if option in _WITHOUT_PATHS:
+        return value
     if option not in PATH_OPTIONS:
         return _resolve_paths(value, folder)
 
     def join(text: str) -> str:
-        return text if text in _NOT_PATHS else os.path.join(folder, os.path.expanduser(text))
+        return text if text in _NOT_PATHS or is_url(text) else os.path.join(folder, os.path.expanduser(text))
 
     return _map_texts(value, join)
 

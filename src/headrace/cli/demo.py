@@ -1,9 +1,15 @@
-"""`headrace demo`: the main job on real recordings, from audio to epochs, with what a newcomer wants to see."""
+"""`headrace demo`: the main job on real recordings, from audio to epochs, with what a newcomer wants to see.
+
+All that it writes is in one folder, the index of the corpus and what the file cache keeps included.
+"""
 
 from __future__ import annotations
 
+import os
 import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,6 +25,7 @@ from headrace.version import __version__
 
 from .console import bold, open_messages, open_output, shorten
 from .convert import describe_layout, write_corpus
+from .demo_files import show_files
 from .drawing import draw_sparkline, format_bytes, format_count, format_seconds
 from .report import describe_rate
 from .tally import EpochTally, derive_stream_digest, sum_tallies
@@ -27,6 +34,7 @@ from .workers import DEFAULT_BUFFER_SIZE
 PARTITION_EPOCH = 2
 SEQ_ORDERING = "laplace:.20"
 NUM_WORKERS = 2
+_INDEX_VARIABLE = "HEADRACE_CACHE"
 _WORKERS = f"{NUM_WORKERS} workers"
 
 
@@ -41,10 +49,10 @@ class _Epoch:
 
 def demo(
     corpus: Annotated[Path, typer.Option(help="Folder with manifest.jsonl.")] = Path("data/spoken_numbers"),
-    output: Annotated[Path, typer.Option(help="Folder for the HDF5 file.")] = Path("demo_out"),
+    output: Annotated[Path, typer.Option(help="Folder for all that is written.")] = Path("demo_out"),
     epochs: Annotated[int, typer.Option(min=1, help="How many epochs; two are one pass over the corpus.")] = 4,
 ) -> None:
-    """Convert recorded words to HDF5, run epochs over them, and check what came."""
+    """Convert recorded words to HDF5, run epochs over them, also in many files, and check what came."""
     manifest = corpus / "manifest.jsonl"
     if not manifest.is_file():
         raise ConfigError(
@@ -52,12 +60,30 @@ def demo(
             where=str(manifest.absolute()),
             fix="run it in the root of a clone of Headrace, or pass --corpus FOLDER with a manifest.jsonl in it",
         )
-    screen = open_output()
+    output.mkdir(parents=True, exist_ok=True)
+    with _index_folder(output / "index"):
+        _show(open_output(), corpus, output, range(1, epochs + 1))
+
+
+@contextmanager
+def _index_folder(folder: Path) -> Iterator[None]:
+    """Keep indices in a folder, here and in workers."""
+    before = os.environ.get(_INDEX_VARIABLE)
+    os.environ[_INDEX_VARIABLE] = str(folder.absolute())
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_INDEX_VARIABLE]
+        else:
+            os.environ[_INDEX_VARIABLE] = before
+
+
+def _show(screen: Console, corpus: Path, output: Path, numbers: range) -> None:
     screen.print(bold(f"Headrace {__version__}: from recordings to epochs"))
     hdf = _convert(screen, corpus, output)
     recipe = {"seq_ordering": SEQ_ORDERING, "partition_epoch": PARTITION_EPOCH}
     config = {"class": "HDFDataset", "files": [str(hdf)], **recipe}
-    numbers = range(1, epochs + 1)
     with init_dataset(config) as dataset:
         screen.print()
         screen.print(bold("2. Epochs:"), ", ".join(f"{option}={value}" for option, value in recipe.items()))
@@ -68,7 +94,8 @@ def demo(
         again = [_read(dataset, number) for number in numbers]
         screen.print()
         screen.print(bold("3. Checks:"), "two epochs are one pass, and the stream is the same, whoever loads it")
-        _check_exactly_once(screen, first, sorted(dataset.get_all_tags()))
+        tags = sorted(dataset.get_all_tags())
+        _check_exactly_once(screen, first, tags)
     screen.print(f"  stream digest, first run   {_digest(first)}")
     _check_same_stream(screen, "second run", first, again)
     by_workers = _read_in_workers(screen, config, numbers)
@@ -77,13 +104,14 @@ def demo(
     screen.print(f"  second run  {describe_rate(sum_tallies([epoch.tally for epoch in again]))}")
     if by_workers:
         _print_worker_rate(screen, [epoch.tally for epoch in by_workers])
+    config_of_files = show_files(screen, hdf, tags, "process" if by_workers else "thread")
     screen.print()
     screen.print(f"Next: headrace inspect {hdf}")
+    screen.print(f"      headrace plan {config_of_files} --ranks 1,2,4")
 
 
 def _convert(screen: Console, corpus: Path, output: Path) -> Path:
     source = AudioSource(corpus / "manifest.jsonl", features="log_mel", targets={"classes": "word"})
-    output.mkdir(parents=True, exist_ok=True)
     hdf = output / f"{corpus.resolve().name}.hdf"
     screen.print()
     screen.print(bold("1. Audio to HDF5:"), f"{corpus} -> {hdf}")

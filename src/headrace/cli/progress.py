@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Self
 
 from rich.console import Console
@@ -34,9 +36,10 @@ class BarReporter(Reporter):
         console: Where to draw.
         label: What is being done.
         total: Number of sequences, if known.
+        unit: What is counted, if not sequences.
     """
 
-    def __init__(self, console: Console, label: str, total: int | None) -> None:
+    def __init__(self, console: Console, label: str, total: int | None, unit: str = "seq") -> None:
         self._bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=16),
@@ -44,7 +47,7 @@ class BarReporter(Reporter):
             console=console,
             transient=True,
         )
-        self._label, self._total = label, total
+        self._label, self._total, self._unit = label, total, unit
         self._task: TaskID | None = None
         self._start = self._next = 0.0
 
@@ -63,7 +66,7 @@ class BarReporter(Reporter):
         if now < self._next or self._task is None:
             return
         self._next = now + _BAR_SECONDS
-        state = describe_state(num_seqs, num_bytes, self._total, now - self._start)
+        state = describe_state(num_seqs, num_bytes, self._total, now - self._start, self._unit)
         self._bar.update(self._task, completed=num_seqs, state=state)
 
 
@@ -74,10 +77,11 @@ class LineReporter(Reporter):
         console: Where to write.
         label: What is being done.
         total: Number of sequences, if known.
+        unit: What is counted, if not sequences.
     """
 
-    def __init__(self, console: Console, label: str, total: int | None) -> None:
-        self._console, self._label, self._total = console, label, total
+    def __init__(self, console: Console, label: str, total: int | None, unit: str = "seq") -> None:
+        self._console, self._label, self._total, self._unit = console, label, total, unit
         self._start = self._next = 0.0
 
     def __enter__(self) -> Self:
@@ -91,17 +95,32 @@ class LineReporter(Reporter):
         if now < self._next:
             return
         self._next = now + _LINE_SECONDS
-        self._console.print(f"{self._label}: {describe_state(num_seqs, num_bytes, self._total, now - self._start)}")
+        state = describe_state(num_seqs, num_bytes, self._total, now - self._start, self._unit)
+        self._console.print(f"{self._label}: {state}")
 
 
-def open_reporter(console: Console, label: str, total: int | None, *, quiet: bool) -> Reporter:
+def open_reporter(console: Console, label: str, total: int | None, *, quiet: bool, unit: str = "seq") -> Reporter:
     """Return the reporter that suits the stream."""
     if quiet:
         return Reporter()
-    return (BarReporter if console.is_terminal else LineReporter)(console, label, total)
+    return (BarReporter if console.is_terminal else LineReporter)(console, label, total, unit)
 
 
-def describe_state(num_seqs: int, num_bytes: int, total: int | None, seconds: float) -> str:
+@contextmanager
+def telling(console: Console, label: str, *, unit: str, quiet: bool) -> Iterator[Callable[[int, int], None]]:
+    """Yield a function of (how many are done, of how many), for work that knows its total when it begins."""
+    reporters: list[Reporter] = []
+    with ExitStack() as stack:
+
+        def tell(num_done: int, total: int) -> None:
+            if not reporters:
+                reporters.append(stack.enter_context(open_reporter(console, label, total, quiet=quiet, unit=unit)))
+            reporters[0].update(num_done, 0)
+
+        yield tell
+
+
+def describe_state(num_seqs: int, num_bytes: int, total: int | None, seconds: float, unit: str = "seq") -> str:
     """Return how much is done, how fast, and how long the rest will take.
 
     >>> describe_state(500, 2_000_000, 1500, 2.0)
@@ -109,7 +128,7 @@ def describe_state(num_seqs: int, num_bytes: int, total: int | None, seconds: fl
     """
     seconds = max(seconds, 1e-9)
     parts = [format_count(num_seqs) if total is None else f"{format_count(num_seqs)}/{format_count(total)}"]
-    parts.append(f"{format_count(num_seqs / seconds)} seq/s")
+    parts.append(f"{format_count(num_seqs / seconds)} {unit}/s")
     if num_bytes:
         parts.append(f"{format_bytes(num_bytes / seconds)}/s")
     if total is not None and num_seqs:

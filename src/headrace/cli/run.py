@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from headrace.datasets import Dataset, MultiProcDataset, init_dataset
+from headrace.datasets import Dataset, init_dataset
 from headrace.errors import ConfigError
 
 from .configs import Job, load_job, parse_epochs
@@ -19,7 +19,7 @@ from .drawing import format_count
 from .progress import open_reporter
 from .report import describe_dataset, print_epoch, print_layout, print_total
 from .tally import EpochTally, derive_stream_digest, sum_tallies
-from .workers import OnError, WorkerOptions, print_report, report_to_json
+from .workers import WITH_WORKERS, OnError, WorkerOptions, print_report, report_to_json
 
 
 def run(
@@ -63,10 +63,10 @@ def run(
             tallies.append(read_epoch(dataset, epoch, messages, limit=limit, quiet=quiet))
             if not as_json and not quiet:
                 print_epoch(output, tallies[-1])
-        report = dataset.engine_report if isinstance(dataset, MultiProcDataset) else None  # gone once it is closed
+        report = dataset.engine_report if isinstance(dataset, WITH_WORKERS) else None  # gone once it is closed
     if not as_json:
         print_total(output, tallies)
-        if isinstance(dataset, MultiProcDataset) and report is not None:
+        if isinstance(dataset, WITH_WORKERS) and report is not None:
             print_report(output, dataset, report, quarantine)
         return
     result = {
@@ -76,7 +76,7 @@ def run(
         "total": sum_tallies(tallies).rates_to_json(),
         "digest": derive_stream_digest(tallies),
     }
-    if isinstance(dataset, MultiProcDataset) and report is not None:
+    if isinstance(dataset, WITH_WORKERS) and report is not None:
         result["workers"] = report_to_json(dataset, report)
     print_json(result)
 

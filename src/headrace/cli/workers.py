@@ -11,13 +11,15 @@ from typing import Any
 
 from rich.console import Console
 
-from headrace.datasets import Dataset, MultiProcDataset, resolve_class
+from headrace.datasets import Dataset, DistributeFilesDataset, MultiProcDataset, resolve_class
 from headrace.engine import EngineOptions, EngineReport, Skipping
 from headrace.errors import ConfigError
 
 from .drawing import format_count, format_seconds
 
 DEFAULT_BUFFER_SIZE = 100  # sequences: enough to share the cost of a message, and small beside a batch of long ones
+WITH_WORKERS = (MultiProcDataset, DistributeFilesDataset)  # they have workers of their own
+WithWorkers = MultiProcDataset | DistributeFilesDataset
 _DEFAULT_MAX_ERRORS = Skipping().budget
 
 
@@ -60,7 +62,7 @@ class WorkerOptions:
         return self != WorkerOptions()
 
     def apply_to(self, dataset: Mapping[str, Any] | Dataset) -> Mapping[str, Any] | Dataset:
-        """Return the config of a `MultiProcDataset` around a dataset, or its own with other options if it is one.
+        """Return the config of a `MultiProcDataset` around a dataset, or its own if it has workers itself.
 
         Raises:
             ConfigError: The dataset is built already, or the options do not suit it.
@@ -72,7 +74,7 @@ class WorkerOptions:
                 f"a {type(dataset).__name__} that is built already cannot be given to workers, who build their own",
                 fix="let the program define `dataset` as a dict of options, or a function that returns one",
             )
-        options = dict(dataset) if _is_multi_proc(dataset) else self._wrap(dataset)
+        options = dict(dataset) if _has_workers(dataset) else self._wrap(dataset)
         for name in ("num_workers", "buffer_size"):
             value = getattr(self, name)
             if value is not None:
@@ -99,16 +101,16 @@ class WorkerOptions:
         return dataclasses.replace(given or EngineOptions(), on_error=Skipping(budget, self.quarantine))
 
 
-def _is_multi_proc(config: Mapping[str, Any]) -> bool:
-    return "class" in config and issubclass(resolve_class(config["class"]), MultiProcDataset)
+def _has_workers(config: Mapping[str, Any]) -> bool:
+    return "class" in config and issubclass(resolve_class(config["class"]), WITH_WORKERS)
 
 
-def report_to_json(dataset: MultiProcDataset, report: EngineReport) -> dict[str, Any]:
+def report_to_json(dataset: WithWorkers, report: EngineReport) -> dict[str, Any]:
     """Return what the workers did and where the time went, in seconds, as plain JSON data."""
     return {
         "num_workers": dataset.num_workers,
         "buffer_size": dataset.buffer_size,
-        "sharding_method": dataset.sharding_method,
+        "sharding_method": dataset.sharding_method if isinstance(dataset, MultiProcDataset) else None,
         "seconds_waiting": round(report.seconds_waited, 6),
         "seconds_loading": round(report.seconds_loaded, 6),
         "seconds_transport": round(report.seconds_transport, 6),
@@ -118,7 +120,7 @@ def report_to_json(dataset: MultiProcDataset, report: EngineReport) -> dict[str,
     }
 
 
-def print_report(output: Console, dataset: MultiProcDataset, report: EngineReport, quarantine: Path | None) -> None:
+def print_report(output: Console, dataset: WithWorkers, report: EngineReport, quarantine: Path | None) -> None:
     """Print where the time went, here and in the workers, and what was skipped or started anew."""
     taken, consumer = format_seconds(report.seconds_taken), format_seconds(report.seconds_consumer)
     loading = format_seconds(report.seconds_loaded)

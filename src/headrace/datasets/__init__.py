@@ -12,14 +12,18 @@ from .batches import Batch, BatchReport, BatchSeqCopyPart, BatchSetGenerator
 from .cached import CachedDataset
 from .cached2 import CachedDataset2
 from .configs import CLASSES, init_dataset, resolve_callable, resolve_class
+from .distribute_files import DistributeFilesDataset
 from .generating import DummyDataset, GeneratingDataset, Task12AXDataset, answers_12ax
 from .hdf import HDFDataset
 from .mapped import FromListDataset, MapDataset, MapDatasetBase, MapDatasetWrapper, StaticDataset
+from .meta import MetaDataset
 from .multi_proc import MultiProcDataset
 from .seq import DatasetSeq
 from .stream import SingleStreamPipeDataset
 
 CLASSES["MultiProcDataset"] = MultiProcDataset  # here, since it makes datasets from configs itself
+CLASSES["MetaDataset"] = MetaDataset
+CLASSES["DistributeFilesDataset"] = DistributeFilesDataset
 
 __all__ = [
     "CLASSES",
@@ -32,6 +36,7 @@ __all__ = [
     "CachedDataset2",
     "Dataset",
     "DatasetSeq",
+    "DistributeFilesDataset",
     "DummyDataset",
     "FromListDataset",
     "GeneratingDataset",
@@ -39,6 +44,7 @@ __all__ = [
     "MapDataset",
     "MapDatasetBase",
     "MapDatasetWrapper",
+    "MetaDataset",
     "MultiProcDataset",
     "SingleStreamPipeDataset",
     "StaticDataset",

@@ -34,7 +34,7 @@ CLASSES: dict[str, type[Dataset]] = {
 }
 _CALLABLE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-_CALLABLE_OPTIONS = ("chunking", "map_dataset", "seq_ordering", "transform")
+_CALLABLE_OPTIONS = ("chunking", "get_sub_epoch_dataset", "map_dataset", "seq_ordering", "transform")
 
 DatasetConfig = Dataset | Mapping[str, Any] | str | Callable[[], Any]
 

@@ -1,0 +1,258 @@
+"""What the workers of a `DistributeFilesDataset` do: read ranges of places of a sub-epoch.
+
+A ticket names its sub-epoch by a reference, see `shared_once.py`, so any worker may do it, and do it again: what it
+needs it opens itself. Invariant: the stream is the order of the sub-dataset, however it is cut into tickets.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from headrace.engine import Failure, WorkerInfo, note_place
+from headrace.errors import ConfigError
+from headrace.files.cached_file import replace_cached_files
+from headrace.files.urls import is_url
+
+from .base import Dataset
+from .configs import init_dataset
+from .hdf import HDFDataset
+from .shared_once import Reference, Shared
+from .sub_epoch import OpenSubEpoch, ReadPart, SubEpochPlan, SubEpochSpec, can_jump, num_seqs_of
+from .sub_epoch_checks import SubDataset, read_in_place
+from .sub_epoch_files import CacheOptions, SubEpochFiles
+from .sub_epoch_own import own_datasets
+from .sub_epoch_shelf import Shelf
+
+SharedPlan = Shared | Reference
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRange:
+    """Read sequences `start <= place < stop` of the sub-epoch that comes first in a plan. Answer: `ReadPart`."""
+
+    plan: SharedPlan
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class AskDataset:
+    """Call a method of the dataset of the sub-epoch that comes first in a plan. `Answer`: what it returns."""
+
+    plan: SharedPlan
+    method: str
+
+
+@dataclass(frozen=True, slots=True)
+class CountSeqs:
+    """Count the sequences of a sub-dataset of one entry of the file list. `Answer`: `Counted`.
+
+    Attributes:
+        spec: The sub-dataset.
+        names: The files of the entry.
+    """
+
+    spec: SubEpochSpec
+    names: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came of a question.
+
+    Attributes:
+        value: The answer.
+        failure: An encoded `Failure` in its place, as in `ReadPart`.
+    """
+
+    value: Any = None
+    failure: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """Numbers of one entry of the file list.
+
+    Attributes:
+        num_seqs: Sequences that a sub-dataset of it alone delivers.
+        num_stored: Sequences in its files; -1 if unknown.
+        num_stored_frames: Frames of the first data key in its files; -1 if unknown.
+    """
+
+    num_seqs: int
+    num_stored: int
+    num_stored_frames: int
+
+
+Ticket = ReadRange | AskDataset | CountSeqs
+
+
+class RangeTickets(Iterator[ReadRange]):
+    """The ranges of one pass over a sub-epoch, from a place on, for as long as its end is not known or not reached.
+
+    The first one is a single sequence, and each is twice as long as the one before: the reader need not wait long for
+    the first, however slow they are.
+
+    Attributes:
+        max_size: Sequences in a range, at most.
+        end: Behind the last place, once it is known.
+    """
+
+    def __init__(self, plan: SharedPlan, place: int, max_size: int) -> None:
+        self._plan = plan
+        self._place = place
+        self._size = 1
+        self.max_size = max_size
+        self.end: int | None = None
+
+    def __next__(self) -> ReadRange:
+        """Return the next range."""
+        start, size = self._place, min(self._size, self.max_size)
+        if self.end is not None and start >= self.end:
+            raise StopIteration
+        self._size = 2 * size
+        self._place = start + size if self.end is None else min(start + size, self.end)
+        return ReadRange(self._plan, start, self._place)
+
+
+class SubEpochWork:
+    """The setup of the workers; in this process (threads, inline) it also closes what they opened.
+
+    Args:
+        cache: Where cached files come from.
+    """
+
+    def __init__(self, cache: CacheOptions) -> None:
+        self._cache = cache
+        self._readers: dict[int, SubEpochReader] = {}
+
+    def __call__(self, info: WorkerInfo) -> Callable[[Ticket], Any]:
+        """Get a worker ready; opens nothing yet. What an earlier life of it has open here is closed."""
+        earlier = self._readers.pop(info.worker_idx, None)
+        if earlier is not None:
+            earlier.close()
+        reader = self._readers[info.worker_idx] = SubEpochReader(self._cache, info)
+        return reader
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return SubEpochWork, (self._cache,)
+
+    def close(self) -> None:
+        """Close what workers in this process opened; they must not be at work. Processes close theirs by ending."""
+        readers, self._readers = self._readers, {}
+        for reader in readers.values():
+            reader.close()
+
+
+class SubEpochReader:
+    """One worker: does tickets, one after the other.
+
+    Args:
+        cache: Where cached files come from.
+        info: Who it is.
+    """
+
+    def __init__(self, cache: CacheOptions, info: WorkerInfo) -> None:
+        self._cache = cache
+        self._num_workers = info.num_workers
+        self._shelf = Shelf(SubEpochFiles(cache), beats=info.executor != "inline")
+        self._plan_number: int | None = None
+        self._plan: SubEpochPlan | None = None
+        self._failure: bytes | None = None  # of this plan: it is not tried again for each ticket
+
+    def __call__(self, ticket: Ticket) -> ReadPart | Answer:
+        """Do one ticket."""
+        if isinstance(ticket, ReadRange):
+            return self._read(ticket)
+        try:
+            if isinstance(ticket, CountSeqs):
+                return Answer(self._count(ticket))
+            return Answer(getattr(self._open(ticket.plan).dataset, ticket.method)())
+        except Exception as error:  # noqa: BLE001 - raised in the trainer, whatever the policy on errors is
+            return Answer(failure=Failure.of(error).to_bytes())
+
+    def close(self) -> None:
+        """Close all datasets, release all files."""
+        self._shelf.close()
+
+    def _open(self, reference: SharedPlan) -> OpenSubEpoch:
+        if self._plan_number != reference.number:
+            self._plan_number, self._plan, self._failure = reference.number, None, None
+        if self._plan is None:
+            plan: SubEpochPlan = reference.load()
+            self._shelf.arrange(plan.specs, plan.layout)
+            self._plan = plan
+        opened = self._shelf.take(self._plan.specs[0], lambda: reference.is_current)
+        if self._num_workers > 1 and not can_jump(opened.dataset):
+            raise cannot_share(opened.dataset, self._num_workers, opened.spec.where)
+        return opened
+
+    def _read(self, ticket: ReadRange) -> ReadPart:
+        if self._failure is not None and self._plan_number == ticket.plan.number:
+            return ReadPart(failure=self._failure)
+        try:
+            opened = self._open(ticket.plan)
+        except Exception as error:  # noqa: BLE001 - raised in the trainer, whatever the policy on errors is
+            self._failure = Failure.of(error).to_bytes()
+            return ReadPart(failure=self._failure)
+        seqs, is_last = opened.read(ticket.start, ticket.stop)
+        assert self._plan is not None
+        layout = self._shelf.layout() if self._plan.layout is None else None
+        return ReadPart(seqs, opened.num_seqs, is_last, layout)
+
+    def _count(self, ticket: CountSeqs) -> Counted:
+        spec = ticket.spec
+        note_place(f"(counting {spec.files})")
+        with SubEpochFiles(self._cache) as files:
+            config, _ = files.fetch(read_in_place(spec.dataset), lambda: note_place(f"(fetching {spec.files})"))
+            dataset = init_dataset(own_datasets(config))
+            try:
+                dataset.init_seq_order(epoch=spec.full_epoch)
+                num_seqs = num_seqs_of(dataset)
+                if num_seqs is None:
+                    raise ConfigError(
+                        f"{type(dataset).__name__} does not know its number of sequences, so they cannot be counted",
+                        where=spec.files,
+                    )
+                return Counted(num_seqs, *(_num_stored(dataset) if _reads(spec.dataset, ticket.names) else (-1, -1)))
+            finally:
+                dataset.finish_epoch(free_resources=True)
+
+
+def cannot_share(dataset: Dataset, num_workers: int, where: str) -> ConfigError:
+    """Return the error about a sub-dataset that several workers cannot share."""
+    return ConfigError(
+        f"{num_workers} workers cannot share a {type(dataset).__name__}, which gives its sequences one after the "
+        "other: each of them would have to read all",
+        where=where,
+        fix="set num_workers=1; or, if it can give any sequence at once, set the class attribute supports_jumps = True",
+    )
+
+
+def _reads(config: SubDataset, names: list[str]) -> bool:
+    """Whether a sub-dataset reads just these files: only then do they have what it counts."""
+    given: Any = config.files if isinstance(config, HDFDataset) else None
+    if isinstance(config, Mapping):
+        given = replace_cached_files(config.get("files"), lambda file: file.filename)
+    if isinstance(given, str | os.PathLike):
+        given = [given]
+    return isinstance(given, list | tuple) and sorted(map(_full_name, given)) == sorted(map(_full_name, names))
+
+
+def _full_name(name: Any) -> str:
+    text: str = os.fspath(name)
+    return text if is_url(text) else os.path.abspath(text)
+
+
+def _num_stored(dataset: Dataset) -> tuple[int, int]:
+    """Return how many sequences, and frames of the first data key, the files hold, whatever options make of them."""
+    if not isinstance(dataset, HDFDataset):
+        return -1, -1
+    index = dataset.source.index
+    key = next(iter(dataset.source.specs), None)
+    return len(index), 0 if key is None else int(index.lengths(key).sum(dtype=np.int64))

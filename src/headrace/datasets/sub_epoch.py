@@ -1,0 +1,162 @@
+"""One sub-epoch as a worker sees it: what it is made of, and reading it once it is open."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.engine import note_place
+from headrace.order import Order
+
+from .base import Dataset
+from .cached import CachedDataset
+from .generating import GeneratingDataset
+from .meta import MetaDataset
+from .multi_proc import MultiProcDataset
+from .multi_proc_work import ReadSeqs
+from .sub_epoch_checks import SubDataset
+from .sub_epoch_layout import SubEpochLayout
+
+
+@dataclass(frozen=True, slots=True)
+class SubEpochSpec:
+    """What a worker needs to open a sub-epoch.
+
+    Attributes:
+        key: Equal for equal sub-epochs of one dataset, and only for these.
+        epoch: Its number, as the user counts.
+        full_epoch: The epoch number of the sub-dataset.
+        files: Its files, as text for messages.
+        dataset: What `get_sub_epoch_dataset` returned, checked and completed.
+    """
+
+    key: tuple[int, int]
+    epoch: int
+    full_epoch: int
+    files: str
+    dataset: SubDataset
+
+    @property
+    def where(self) -> str:
+        """The place of an error."""
+        return f"sub-epoch {self.epoch} (full epoch {self.full_epoch}), files {self.files}"
+
+
+@dataclass(frozen=True, slots=True)
+class SubEpochPlan:
+    """What is to be read now and what comes next.
+
+    Attributes:
+        specs: The sub-epoch to read, then the coming ones, in order.
+        layout: What the sequences must be like, if it is known.
+    """
+
+    specs: tuple[SubEpochSpec, ...]
+    layout: SubEpochLayout | None
+
+
+@dataclass(slots=True)
+class ReadPart:
+    """A part of a sub-epoch, as it comes back from a worker.
+
+    Attributes:
+        seqs: The sequences, in order.
+        num_seqs: How many the sub-epoch has, if its dataset knows.
+        is_last: Whether the sub-epoch ends with this part, or before it.
+        layout: What the sequences are like, if the plan did not say it.
+        failure: An encoded `Failure`: the sub-epoch cannot be opened, and there are no sequences. It is no error of the
+            ticket, because a policy that skips those that fail must not skip what nobody has counted.
+    """
+
+    seqs: ReadSeqs = field(default_factory=ReadSeqs)
+    num_seqs: int | None = None
+    is_last: bool = False
+    layout: SubEpochLayout | None = None
+    failure: bytes | None = None
+
+
+def can_jump(dataset: Dataset) -> bool:
+    """Whether a dataset gives the sequence at any place without reading those before it.
+
+    A class of the user's own says so by an attribute `supports_jumps = True`. All others are read from their start on,
+    each place once: that is what the epoch API promises to a sub-class.
+    """
+    if isinstance(dataset, MultiProcDataset):
+        return dataset.sharding_method == "seq_order"
+    if isinstance(dataset, MetaDataset):
+        return all(can_jump(part.dataset) for part in dataset._parts.values())
+    return isinstance(dataset, CachedDataset | GeneratingDataset) or getattr(dataset, "supports_jumps", False)
+
+
+class OpenSubEpoch:
+    """A sub-epoch whose dataset is open and whose order is started. Not thread-safe.
+
+    Args:
+        spec: What it is.
+        dataset: Its dataset; from now on it is used here only.
+        held: The cached files that it reads, to be released when it is closed.
+    """
+
+    def __init__(self, spec: SubEpochSpec, dataset: Dataset, held: Sequence[str]) -> None:
+        self.spec = spec
+        self.dataset = dataset
+        self.held = held
+        self._can_jump = can_jump(dataset)
+        self._place = 0  # the next one that a dataset without jumps gives
+        # A sequence has the same draws in whatever sub-epoch and on whatever rank its file comes to be read.
+        dataset.key_draws_by_tag()
+        dataset.init_seq_order(epoch=spec.full_epoch)
+        self.num_seqs = num_seqs_of(dataset)
+
+    def read(self, start: int, stop: int) -> tuple[ReadSeqs, bool]:
+        """Read sequences start..stop (exclusive; may exceed the sub-epoch); tell whether it ends there, or before.
+
+        A sequence that fails is passed to the engine's policy, and left out.
+        """
+        seqs = ReadSeqs()
+        if self.num_seqs is not None:
+            stop = min(stop, self.num_seqs)
+        if isinstance(self.dataset, CachedDataset):
+            if start < stop:
+                indices = _block(self.dataset.get_current_seq_order(), start, stop)
+                seqs.read_range(self.dataset, start, indices, epoch=self.spec.epoch)
+            return seqs, stop == self.num_seqs
+        if start < stop:
+            self._go_to(start)
+        has_more = True
+        while has_more and self._place < stop:
+            name = f"(sequence {self._place} of sub-epoch {self.spec.epoch})"
+            has_more = seqs.read(self.dataset, self._place, epoch=self.spec.epoch, name=name)
+            self._place += has_more
+        return seqs, not has_more or stop == self.num_seqs
+
+    def _go_to(self, place: int) -> None:
+        """Make a place the next one, by reading those before it if there is no other way."""
+        if place < self._place:
+            self.dataset.init_seq_order(epoch=self.spec.full_epoch)
+            self._place = 0
+        if self._can_jump:
+            self._place = place
+        while self._place < place and self.dataset.is_less_than_num_seqs(self._place):
+            note_place(f"(passing over sequence {self._place} of sub-epoch {self.spec.epoch})", self.spec.epoch)
+            with contextlib.suppress(Exception):  # nobody wants this sequence; whoever did was told of its error
+                self.dataset.load_seqs(self._place, self._place + 1)
+            self._place += 1
+
+
+def num_seqs_of(dataset: Dataset) -> int | None:
+    """Return the number of sequences of the current epoch of a dataset; `None` if it is not known, or infinite."""
+    try:
+        num_seqs = dataset.num_seqs
+    except NotImplementedError:
+        return None
+    return None if math.isinf(num_seqs) else int(num_seqs)
+
+
+def _block(order: Order | Sequence[int], start: int, stop: int) -> NDArray[np.int64]:
+    return order.block(start, stop) if isinstance(order, Order) else np.asarray(order[start:stop], dtype=np.int64)
