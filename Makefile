@@ -51,7 +51,7 @@ imports: $(VENV)/.installed-dev
 
 examples: $(VENV)/.installed-dev
 	@echo "== examples in README.md, docs/ and docstrings"
-	@PYTHONPATH=docs $(BIN)/python -m pytest -q -p run_examples --doctest-modules README.md docs/*.md src
+	@PYTHONPATH=docs $(BIN)/python -m pytest -q -p run_examples --doctest-modules --ignore=src/headrace/adapters README.md docs/*.md src
 
 docs: $(VENV)/.installed-dev
 	@echo "== docs"
@@ -95,7 +95,7 @@ $(VENV)/.installed-dev: $(VENV)/.installed-test
 $(STAMP_ALL): pyproject.toml
 	$(call make_venv,$(VENV_ALL))
 	@echo "== installing Headrace, $(TORCH) and the peers into $(VENV_ALL) (minutes, for a large torch)"
-	@$(BIN_ALL)/python $(PIP_INSTALL) --editable '.[audio,test,peers,stores]' '$(TORCH)'
+	@$(BIN_ALL)/python $(PIP_INSTALL) --editable '.[audio,test,peers,stores,report]' '$(TORCH)'
 	@touch $@
 
 $(VENV_ALL)/.installed-bench: $(STAMP_ALL)

@@ -12,12 +12,17 @@ from typing import TYPE_CHECKING, Any
 from .version import __version__
 
 if TYPE_CHECKING:
+    from .batching import Buckets as Buckets
+    from .batching import FixedCount as FixedCount
+    from .batching import FrameBudget as FrameBudget
     from .batching import NumbersDict as NumbersDict
+    from .batching import Pack as Pack
     from .datasets import AudioDataset as AudioDataset
     from .datasets import CachedDataset as CachedDataset
     from .datasets import CachedDataset2 as CachedDataset2
     from .datasets import Dataset as Dataset
     from .datasets import DatasetSeq as DatasetSeq
+    from .datasets import DistributeFilesDataset as DistributeFilesDataset
     from .datasets import DummyDataset as DummyDataset
     from .datasets import FromListDataset as FromListDataset
     from .datasets import GeneratingDataset as GeneratingDataset
@@ -25,6 +30,7 @@ if TYPE_CHECKING:
     from .datasets import MapDataset as MapDataset
     from .datasets import MapDatasetBase as MapDatasetBase
     from .datasets import MapDatasetWrapper as MapDatasetWrapper
+    from .datasets import MetaDataset as MetaDataset
     from .datasets import MultiProcDataset as MultiProcDataset
     from .datasets import StaticDataset as StaticDataset
     from .datasets import Task12AXDataset as Task12AXDataset
@@ -36,11 +42,18 @@ if TYPE_CHECKING:
     from .errors import HeadraceError as HeadraceError
     from .errors import InternalError as InternalError
     from .errors import OptionalNotImplementedError as OptionalNotImplementedError
+    from .errors import ResumeError as ResumeError
     from .errors import SourceError as SourceError
     from .errors import StalledError as StalledError
     from .errors import TransformError as TransformError
     from .errors import WorkerDiedError as WorkerDiedError
+    from .files.cache import CachedFile as CachedFile
+    from .files.cache import FileCache as FileCache
     from .index import CorpusIndex as CorpusIndex
+    from .loading import Batch as Batch
+    from .loading import DataLoader as DataLoader
+    from .ranks import Ranks as Ranks
+    from .ranks import find_ranks as find_ranks
     from .rng import derive_rng as derive_rng
     from .rng import derive_seed as derive_seed
     from .sources import AudioSource as AudioSource
@@ -53,13 +66,14 @@ if TYPE_CHECKING:
     from .specs import DataSpec as DataSpec
 
 _ROOM_OF = {
-    "batching": ("NumbersDict",),
+    "batching": ("Buckets", "FixedCount", "FrameBudget", "NumbersDict", "Pack"),
     "datasets": (
         "AudioDataset",
         "CachedDataset",
         "CachedDataset2",
         "Dataset",
         "DatasetSeq",
+        "DistributeFilesDataset",
         "DummyDataset",
         "FromListDataset",
         "GeneratingDataset",
@@ -67,6 +81,7 @@ _ROOM_OF = {
         "MapDataset",
         "MapDatasetBase",
         "MapDatasetWrapper",
+        "MetaDataset",
         "MultiProcDataset",
         "StaticDataset",
         "Task12AXDataset",
@@ -79,12 +94,16 @@ _ROOM_OF = {
         "HeadraceError",
         "InternalError",
         "OptionalNotImplementedError",
+        "ResumeError",
         "SourceError",
         "StalledError",
         "TransformError",
         "WorkerDiedError",
     ),
+    "files.cache": ("CachedFile", "FileCache"),
     "index": ("CorpusIndex",),
+    "loading": ("Batch", "DataLoader"),
+    "ranks": ("Ranks", "find_ranks"),
     "rng": ("derive_rng", "derive_seed"),
     "sources": ("AudioSource", "HDFSource", "HDFWriter", "LogMel", "MapSource", "MemorySource", "Source"),
     "specs": ("DataSpec",),
@@ -98,7 +117,7 @@ def __getattr__(name: str) -> Any:
     """Import a public name from its room, or a room itself, when it is first used."""
     if name in _LAZY:
         value = getattr(importlib.import_module(f"headrace.{_LAZY[name]}"), name)
-    elif name in _ROOM_OF or name in ("files", "order", "testing"):
+    elif name in _ROOM_OF or name in ("adapters", "files", "order", "testing"):
         value = importlib.import_module(f"headrace.{name}")
     else:
         raise AttributeError(f"module 'headrace' has no attribute {name!r}")

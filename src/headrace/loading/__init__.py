@@ -1,0 +1,13 @@
+"""`DataLoader`: from a dataset to the batches of one training process.
+
+This room joins the plan of the batches to the workers that make them, and says where the consumer is. It never decides
+which sequences form a batch (`batching`) nor who makes it (`engine`), and knows no framework. Read `loader.py` first,
+then `plan.py`, `work.py` and `state.py`.
+"""
+
+from .batch import Batch, Packing
+from .iteration import BatchIterator, LoaderEpoch, Place
+from .loader import DataLoader
+from .state import LoaderState
+
+__all__ = ["Batch", "BatchIterator", "DataLoader", "LoaderEpoch", "LoaderState", "Packing", "Place"]

@@ -1,0 +1,128 @@
+"""`Batch`: what a loader delivers, arrays by data key with everything that is known about them.
+
+Invariant: all that a batch says (arrays, tags, places, position) is a pure function of (data, recipe, seed, epoch,
+position); only `step` and `is_repeat` depend on the ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.errors import SourceError, did_you_mean
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """Where the n sequences of a packed batch of R rows of T tokens are.
+
+    Attributes:
+        segment_ids: Which sequence of its row a token is of, from 1; 0 is padding, `int32[R, T]`.
+        positions: Which token of its sequence it is, from 0; 0 in the padding, `int32[R, T]`.
+        rows: Row of each sequence, `int32[n]`.
+        starts: First token of each sequence in its row, `int32[n]`.
+    """
+
+    segment_ids: NDArray[np.int32]
+    positions: NDArray[np.int32]
+    rows: NDArray[np.int32]
+    starts: NDArray[np.int32]
+
+
+@dataclass(repr=False, eq=False, slots=True, weakref_slot=True)
+class Batch(Mapping[str, Any]):
+    """Arrays of B sequences, by data key: `batch["data"]`.
+
+    The arrays are views of shared memory where workers are processes; they stay as they are for as long as anything
+    refers to them. Pickling copies them.
+
+    Attributes:
+        arrays: Data key -> `any[B, T, ...]`, padded; `any[B, ...]` for keys without time; a list of B texts; packed
+            keys are `any[R, T, ...]`, see `packing`.
+        lengths: Frames of each sequence, `int32[B]`, by data key; for keys with time only.
+        tags: Names of the sequences.
+        seq_idx: Their places in the order of the epoch, `int64[B]`.
+        corpus_idx: Their places in the corpus, `int64[B]`; -1 where the dataset has no such thing.
+        epoch: The number of the epoch.
+        position: Number of the batch in the epoch, from 0, counted over all ranks.
+        step: Number of the step in the epoch, from 0, the same on all ranks.
+        is_repeat: Whether it only fills up the last step of the epoch (`remainder="pad"`): another rank gets, or got,
+            the same batch, so give it no weight.
+        chunk_starts: First frame of each, `int64[B]`, where the batching cuts sequences; else None.
+        packing: Where each sequence is, if several share a row; else None.
+        data_key: The key whose frames are counted; None if no key has time.
+    """
+
+    arrays: dict[str, Any]
+    lengths: dict[str, NDArray[np.int32]]
+    tags: list[str]
+    seq_idx: NDArray[np.int64]
+    corpus_idx: NDArray[np.int64]
+    epoch: int
+    position: int
+    step: int
+    is_repeat: bool = False
+    chunk_starts: NDArray[np.int64] | None = None
+    packing: Packing | None = None
+    data_key: str | None = None
+
+    __eq__ = object.__eq__  # a mapping would compare arrays, which have no one truth
+    __hash__ = object.__hash__
+
+    def __getitem__(self, key: str) -> Any:
+        try:
+            return self.arrays[key]
+        except KeyError:
+            raise _NoKeyError(f"no data key {key!r}", fix=did_you_mean(str(key), self.arrays)) from None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.arrays)
+
+    def __len__(self) -> int:
+        """Return the number of data keys, as of any mapping; see `num_seqs` for that of the sequences."""
+        return len(self.arrays)
+
+    @property
+    def num_seqs(self) -> int:
+        """Number of sequences (or chunks of them)."""
+        return len(self.tags)
+
+    @property
+    def segment_ids(self) -> NDArray[np.int32] | None:
+        """Which sequence of its row each token is of, see `Packing`; None if rows are not shared."""
+        return None if self.packing is None else self.packing.segment_ids
+
+    @property
+    def positions(self) -> NDArray[np.int32] | None:
+        """Place of each token in its sequence, see `Packing`; None if rows are not shared."""
+        return None if self.packing is None else self.packing.positions
+
+    @property
+    def num_frames(self) -> int:
+        """Frames of all sequences, without padding, of `data_key`; 0 if no key has time."""
+        return 0 if self.data_key is None else int(self.lengths[self.data_key].sum())
+
+    @property
+    def padding_share(self) -> float:
+        """Padding as a share of the frames of the array of `data_key`, 0 to 1."""
+        if self.data_key is None:
+            return 0.0
+        rows, frames = self.arrays[self.data_key].shape[:2]
+        return 1 - self.num_frames / (rows * frames) if rows * frames else 0.0
+
+    def __repr__(self) -> str:
+        layout = ", ".join(
+            f"{key}: {value.dtype}{list(value.shape)}" if hasattr(value, "dtype") else f"{key}: {len(value)} values"
+            for key, value in self.arrays.items()
+        )
+        return f"<Batch {self.position} of epoch {self.epoch}, {self.num_seqs} sequences, {layout}>"
+
+
+class _NoKeyError(SourceError, KeyError):
+    """A data key that there is not; a `KeyError`, so that `batch.get(key)` and `key in batch` work."""
+
+    __str__ = SourceError.__str__

@@ -1,0 +1,203 @@
+"""What users of other loaders type, in our words: torch's arguments, lists, and map-style datasets.
+
+An argument that means something here is translated, one that changes nothing is accepted, and one that would be
+without effect, or contradicts another, is refused with what to write instead.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from headrace.batching import FixedCount
+from headrace.datasets import CachedDataset, Dataset, MapDataset, StaticDataset, init_dataset
+from headrace.engine import EngineOptions, WorkerInfo
+from headrace.engine.executors.process import ProcessExecutor
+from headrace.errors import ConfigError, did_you_mean
+from headrace.sources import Source
+
+from .known import knows_order
+from .options import LoaderOptions
+from .stream import DatasetStream, IterableStream
+from .subject import DatasetSubject, ItemsSubject, SampledSubject, Subject
+
+_NAMES = (
+    "batch_size",
+    "shuffle",
+    "sampler",
+    "batch_sampler",
+    "collate_fn",
+    "drop_last",
+    "worker_init_fn",
+    "prefetch_factor",
+    "persistent_workers",
+    "pin_memory",
+    "pin_memory_device",
+    "generator",
+    "timeout",
+    "multiprocessing_context",
+    "in_order",
+)
+
+
+@dataclass(frozen=True)
+class ForeignOrder:
+    """What says the order from outside of the dataset.
+
+    Attributes:
+        shuffle: Whether to shuffle a dataset that has no order of its own.
+        sampler: Corpus indices, anew for each epoch; or None.
+    """
+
+    shuffle: bool = False
+    sampler: Any = None
+
+
+def take_foreign(own: dict[str, Any], foreign: dict[str, Any]) -> ForeignOrder:
+    """Translate torch's arguments into ours.
+
+    Args:
+        own: Our arguments, which get what is translated.
+        foreign: All others.
+
+    Raises:
+        ConfigError: One is unknown, or contradicts another.
+    """
+    for name in foreign:
+        if name not in _NAMES:
+            names = (*(field.name for field in dataclasses.fields(LoaderOptions)), *_NAMES)
+            raise ConfigError(f"DataLoader has no option {name!r}", fix=did_you_mean(name, names))
+    _refuse(foreign)
+    _take(own, "collate", foreign, "collate_fn", lambda function: function)
+    _take(own, "worker_init", foreign, "worker_init_fn", _WorkerInit)
+    size, drop_last = foreign.get("batch_size"), bool(foreign.get("drop_last"))
+    if size is None and drop_last:
+        raise ConfigError("drop_last is about batch_size, which is not given", fix='write FixedCount(n, last="drop")')
+    _take(own, "batching", foreign, "batch_size", lambda size: FixedCount(size, last="drop" if drop_last else "keep"))
+    if own.get("batching") is None:
+        raise ConfigError(
+            "nothing says what a batch is",
+            fix="give batching=FrameBudget(max_frames=80_000), Buckets(...), FixedCount(32), or batch_size=32",
+        )
+    if foreign.get("generator") is not None:
+        own["seed"] = int(foreign["generator"].initial_seed()) % 2**63
+    _take_engine_options(own, foreign)
+    sampler = foreign.get("sampler")
+    if sampler is not None and foreign.get("shuffle"):
+        raise ConfigError("shuffle=True and sampler both say the order", fix="leave one of them out")
+    return ForeignOrder(bool(foreign.get("shuffle")), sampler)
+
+
+def _refuse(foreign: Mapping[str, Any]) -> None:
+    if foreign.get("batch_sampler") is not None:
+        raise ConfigError(
+            "batch_sampler is not offered: batches are planned by batching=, so that they can be resumed",
+            fix="give batching=Buckets(FrameBudget(...)) or the like, or sampler= with batch_size=",
+        )
+    if foreign.get("pin_memory") or foreign.get("pin_memory_device"):
+        raise ConfigError(
+            "pin_memory copies each batch once more, and is not offered",
+            fix="use headrace.adapters.torch.to_device(loader, device), which pins the workers' memory itself",
+        )
+    if foreign.get("in_order") is False:
+        raise ConfigError("batches always come in order", fix="leave in_order out")
+
+
+def _take(
+    own: dict[str, Any], name: str, foreign: Mapping[str, Any], torch_name: str, make: Callable[..., Any]
+) -> None:
+    value = foreign.get(torch_name)
+    if value is None:
+        return
+    if own.get(name) is not None:
+        raise ConfigError(f"{name} and {torch_name} both say the same thing", fix=f"leave {torch_name} out")
+    own[name] = make(value)
+
+
+def _take_engine_options(own: dict[str, Any], foreign: Mapping[str, Any]) -> None:
+    ahead, timeout = foreign.get("prefetch_factor"), foreign.get("timeout")
+    if ahead is not None or timeout:
+        if own.get("engine_options") is not None:
+            raise ConfigError("engine_options says what prefetch_factor and timeout say", fix="leave these two out")
+        options = EngineOptions()
+        if ahead is not None:
+            options = dataclasses.replace(options, tickets_per_worker=ahead)
+        own["engine_options"] = dataclasses.replace(options, stall_seconds=timeout) if timeout else options
+    context = foreign.get("multiprocessing_context")
+    if context is not None:
+        if own.get("executor", "process") != "process" or own.get("max_bytes") is not None:
+            raise ConfigError("multiprocessing_context goes with no executor and no max_bytes", fix="leave it out")
+        method = context if isinstance(context, str) else context.get_start_method()
+        own["executor"] = ProcessExecutor(start_method=method)
+
+
+@dataclass(frozen=True)
+class _WorkerInit:
+    """Calls `worker_init_fn(worker_id)` as torch does."""
+
+    function: Callable[[int], None]
+
+    def __call__(self, info: WorkerInfo) -> None:
+        self.function(info.worker_idx)
+
+
+def open_subject(dataset: Any, order: ForeignOrder, options: LoaderOptions) -> Subject:
+    """Turn what a user calls a dataset into a subject.
+
+    Raises:
+        ConfigError: It is nothing that can be loaded, or the order is said twice.
+    """
+    shuffled = f"permute:seed={options.seed}"
+    if isinstance(dataset, Dataset | Mapping | str | Source) or _is_function(dataset):
+        subject = _open_dataset(dataset, shuffled if order.shuffle else None)
+    elif isinstance(dataset, type) or not (hasattr(dataset, "__getitem__") or hasattr(dataset, "__iter__")):
+        raise ConfigError(
+            f"a loader reads a headrace dataset, a config of one, an object with __len__ and __getitem__, or an "
+            f"iterable, and {dataset if isinstance(dataset, type) else type(dataset)} is none",
+        )
+    elif not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
+        if isinstance(dataset, Iterator):
+            raise ConfigError(
+                f"a {type(dataset).__name__} gives its items once, and each epoch needs them",
+                fix="give an object whose __iter__ begins anew",
+            )
+        subject = IterableStream(dataset)
+    else:
+        subject = _open_items(dataset, shuffled if order.shuffle else "default", options)
+    if subject.is_stream and (order.shuffle or order.sampler is not None):
+        raise ConfigError("a stream has its own order", where=subject.name, fix="leave shuffle and sampler out")
+    if order.sampler is not None:
+        subject = SampledSubject(subject, order.sampler)
+    return subject
+
+
+def _open_dataset(dataset: Any, shuffled: str | None) -> Subject:
+    own = init_dataset(CachedDataset(source=dataset) if isinstance(dataset, Source) else dataset)
+    if not knows_order(own):
+        stream = DatasetStream(own)
+        stream.is_own = own is not dataset
+        return stream
+    subject = DatasetSubject(own if isinstance(dataset, Source) else dataset, own)
+    if shuffled is not None:
+        subject.shuffle(shuffled)
+    return subject
+
+
+def _is_function(dataset: Any) -> bool:
+    return callable(dataset) and not isinstance(dataset, type) and not hasattr(dataset, "__getitem__")
+
+
+def _open_items(items: Any, seq_ordering: str, options: LoaderOptions) -> Subject:
+    """Items that are mappings of numbers become a dataset; others stay what they are, also for the user's collate."""
+    first = items[0] if options.collate is None and len(items) else None
+    if isinstance(first, Mapping) and all(np.asarray(value).dtype.kind in "biufc" for value in first.values()):
+        if isinstance(items, list | tuple):
+            arrays = [{key: np.asarray(value) for key, value in item.items()} for item in items]
+            return _open_dataset(StaticDataset(arrays, seq_ordering=seq_ordering, name="list"), None)
+        name = type(items).__name__
+        return _open_dataset(MapDataset(items, seq_ordering=seq_ordering, name=name), None)
+    return ItemsSubject(items, seq_ordering)

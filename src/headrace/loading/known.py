@@ -1,0 +1,122 @@
+"""What a loader can know of a dataset without reading it, whatever class the dataset is: layout, lengths, digests."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from headrace.datasets.base import Dataset
+from headrace.datasets.cached import CachedDataset
+from headrace.datasets.corpus_facts import facts_of
+from headrace.datasets.generating import GeneratingDataset
+from headrace.datasets.mapped import MapDataset
+from headrace.datasets.meta import MetaDataset
+from headrace.datasets.multi_proc import MultiProcDataset
+from headrace.order import OrderRecipe
+from headrace.sources import SORT_LENGTHS, MapSource
+from headrace.specs import DataSpec
+
+from .state import digest_array
+
+LengthsOf = Callable[[NDArray[np.int64]], NDArray[Any]]
+
+
+def knows_order(dataset: Dataset) -> bool:
+    """Tell whether a dataset says which sequences an epoch has, in which order, before it is read."""
+    if isinstance(dataset, MultiProcDataset):
+        return dataset.sharding_method == "seq_order" and knows_order(dataset.inner)
+    try:
+        dataset.get_current_seq_order()
+    except NotImplementedError:
+        return False
+    total = dataset._corpus_num_seqs if isinstance(dataset, GeneratingDataset) else 0
+    return not math.isinf(total)
+
+
+def specs_of(dataset: Dataset) -> dict[str, DataSpec]:
+    """Return what is known of the layout of the data keys; nothing of those that show it when they are read."""
+    if isinstance(dataset, CachedDataset):
+        return dict(dataset.source.specs)
+    if isinstance(dataset, MultiProcDataset):
+        return specs_of(dataset.inner)
+    if isinstance(dataset, MetaDataset):
+        specs = {}
+        for key in dataset.get_data_keys():
+            part = dataset._part(key)
+            own = specs_of(part.dataset)
+            if part.keys[key] in own:
+                specs[key] = own[part.keys[key]]
+        return specs
+    return {}
+
+
+def lengths_column(dataset: Dataset, key: str, *, may_cost: bool) -> LengthsOf | None:
+    """Return the lengths of a data key by corpus index, None if they are not known without reading.
+
+    Args:
+        dataset: Started with an epoch.
+        key: The data key.
+        may_cost: Whether to generate sequences, or to ask a user's object, in order to learn them.
+    """
+    if key not in dataset.get_data_keys():
+        dataset.get_data_dtype(key)  # raises, with the keys that there are
+    if isinstance(dataset, CachedDataset):
+        if isinstance(dataset.source, MapSource) and not may_cost:
+            return None
+        index = dataset.source.index
+        if not index.has_lengths(key) and isinstance(dataset.source, MapSource) and index.has_lengths(SORT_LENGTHS):
+            key = SORT_LENGTHS
+        return index.lengths(key).__getitem__ if index.has_lengths(key) else None
+    if isinstance(dataset, MetaDataset):
+        part, corpus = dataset._part(key), dataset.corpus
+        inner = lengths_column(part.dataset, part.keys[key], may_cost=may_cost)
+        return None if inner is None else lambda indices: inner(corpus.places(part.name, indices))
+    if isinstance(dataset, GeneratingDataset) and key == dataset.get_data_keys()[0] and may_cost:
+        facts = facts_of(dataset)
+        return None if facts is None else facts.sort_lengths().__getitem__  # now: they differ from epoch to epoch
+    return None
+
+
+def digest_of(dataset: Dataset) -> str:
+    """Return a digest of the tags and lengths of a corpus; of its name, where it tells neither."""
+    if isinstance(dataset, MetaDataset):
+        parts = {part.name: part for part in dataset._parts.values()}
+        texts = [f"{name} {sorted(part.keys.items())} {digest_of(part.dataset)}" for name, part in parts.items()]
+        return xxhash.xxh3_128_hexdigest(" | ".join([dataset.corpus.index.digest, *sorted(texts)]).encode())
+    facts = facts_of(dataset)
+    if facts is not None:
+        return facts.index.digest
+    digest = xxhash.xxh3_128(type(dataset).__name__.encode())
+    try:
+        for tag in dataset.get_all_tags():
+            digest.update(tag.encode("utf-8", "surrogatepass") + b"\0")
+    except NotImplementedError:
+        pass
+    return digest.hexdigest()
+
+
+def order_text(dataset: Dataset, epoch: int) -> str:
+    """Return a text of all that decides the order of an epoch: equal texts, equal orders of equal corpora."""
+    if isinstance(dataset, MetaDataset) and dataset._control is not None:
+        return f"{dataset._control.name}: {order_text(dataset._control.dataset, epoch)}"
+    parts = [recipe_text(dataset._recipe, epoch), f"unique {dataset.unique_seq_tags}"]
+    if dataset._wanted_tags is not None:
+        parts.append(f"kept {digest_array(dataset._keep_mask())}")
+    if dataset.seq_order_seq_lens_file is not None:
+        parts.append(f"sorted by {digest_array(np.ascontiguousarray(dataset._lengths_of_file()))}")
+    if isinstance(dataset, MapDataset) and dataset._has_own_order():
+        parts.append(f"own order {digest_array(np.asarray(dataset._order_of_epoch(epoch)))}")
+    return "; ".join(parts)
+
+
+def recipe_text(recipe: OrderRecipe, epoch: int) -> str:
+    """Return the options of an order as a text."""
+    return (
+        f"{recipe.policy_for_epoch(epoch)}; sub-epochs {recipe.num_sub_epochs}, repeats {recipe.num_repeats}, "
+        f"shards {recipe.num_shards}; seeds {recipe.fixed_random_seed} {recipe.random_seed_offset or 0}"
+    )

@@ -1,0 +1,140 @@
+"""The options of a loader, checked when it is built and before anything is started."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+from headrace.batching import WINDOW_SEQS, Batching, BatchOrder, Chunks, FixedCount, FrameBudget, LimitLengths, Pack
+from headrace.engine import EngineOptions, Executor, WorkerInfo, make_executor
+from headrace.engine.executors.process import ProcessExecutor
+from headrace.errors import ConfigError
+from headrace.order.policy import check_count
+from headrace.ranks import Ranks, find_ranks
+
+Remainder = Literal["drop", "pad", "keep"]
+_INT64_MAX = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class LoaderOptions:
+    """See `DataLoader` for what they mean.
+
+    Raises:
+        ConfigError: An option is wrong.
+    """
+
+    batching: Batching
+    num_workers: int = 0
+    seed: int = 0
+    rank: int | None = None
+    world_size: int | None = None
+    remainder: Remainder = "drop"
+    transform: Callable[..., Any] | None = None
+    collate: Callable[[list[Any]], Any] | None = None
+    executor: str | Executor = "process"
+    recipe_version: str | None = None
+    steps_per_epoch: int | None = None
+    engine_options: EngineOptions | None = None
+    max_bytes: int | None = None
+    worker_init: Callable[[WorkerInfo], None] | None = None
+    batch_order: BatchOrder | None = None
+    window_seqs: int = WINDOW_SEQS
+    pad_values: Mapping[str, Any] = field(default_factory=dict)
+    pad_multiple: int = 1
+    seed_globals: bool = False
+
+    def __post_init__(self) -> None:
+        """Check each of them."""
+        if not isinstance(self.batching, Batching):
+            raise ConfigError(f"batching must be a policy such as FrameBudget(80_000), got {self.batching!r}")
+        for name, minimum in (("num_workers", 0), ("window_seqs", 1), ("pad_multiple", 1)):
+            object.__setattr__(self, name, check_count("DataLoader", name, getattr(self, name), minimum=minimum))
+        for name in ("max_bytes", "steps_per_epoch"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, check_count("DataLoader", name, getattr(self, name), minimum=1))
+        seed = check_count("DataLoader", "seed", self.seed, minimum=-_INT64_MAX, maximum=_INT64_MAX)
+        object.__setattr__(self, "seed", seed)
+        if self.remainder not in get_args(Remainder):
+            raise ConfigError(f'DataLoader: remainder must be "drop", "pad" or "keep", got {self.remainder!r}')
+        if self.recipe_version is not None and not isinstance(self.recipe_version, str):
+            raise ConfigError(f'DataLoader: recipe_version is a text such as "v2", got {self.recipe_version!r}')
+        if self.batch_order is not None and not isinstance(self.batch_order, BatchOrder):
+            raise ConfigError(f"DataLoader: batch_order is a BatchOrder(...), got {self.batch_order!r}")
+        if self.engine_options is not None and not isinstance(self.engine_options, EngineOptions):
+            raise ConfigError(f"DataLoader: engine_options is an EngineOptions(...), got {self.engine_options!r}")
+        if not isinstance(self.seed_globals, bool):
+            raise ConfigError(f"DataLoader: seed_globals is True or False, got {self.seed_globals!r}")
+        if self.seed_globals and self.num_workers and getattr(self.executor, "name", self.executor) == "thread":
+            raise ConfigError(
+                "seed_globals=True, and the threads of a process share its generators",
+                fix='use executor="process", or draw from the rng that a transform gets',
+            )
+        for name in ("transform", "collate", "worker_init"):
+            if getattr(self, name) is not None and not callable(getattr(self, name)):
+                raise ConfigError(f"DataLoader: {name} must be a function, got {getattr(self, name)!r}")
+        if self.collate is not None and (self.pad_values or self.pad_multiple != 1):
+            raise ConfigError("pad_values and pad_multiple mean nothing to a collate of your own", fix="pad there")
+
+    def find_ranks(self, num_shards: int, sharded_by: str) -> Ranks:
+        """Return who shares the batches: exactly one level shards.
+
+        Args:
+            num_shards: Into how many shards the dataset divides itself.
+            sharded_by: The options that say so.
+
+        Raises:
+            ConfigError: Two levels would shard, or ranks would have different numbers of steps unasked.
+        """
+        if num_shards <= 1:
+            return find_ranks(self.rank, self.world_size)
+        if (self.world_size or 1) > 1:
+            raise ConfigError(
+                f"two levels would divide the data: the dataset ({sharded_by}) and the loader "
+                f"(world_size={self.world_size})",
+                fix="leave out the dataset's sharding: the loader gives all ranks equally many steps",
+            )
+        if self.remainder != "keep" and self.steps_per_epoch is None:
+            raise ConfigError(
+                f"the dataset divides itself ({sharded_by}), so ranks may have different numbers of batches, and "
+                f'remainder="{self.remainder}" promises equal steps',
+                fix='leave out the dataset\'s sharding, or give remainder="keep" or steps_per_epoch=',
+            )
+        return Ranks(0, 1, f"the dataset shards itself: {sharded_by}")
+
+    def make_executor(self) -> Executor:
+        """Return the executor, with the limit on memory shared out to the workers."""
+        if self.max_bytes is None:
+            return make_executor(self.executor) if isinstance(self.executor, str) else self.executor
+        if self.executor != "process":
+            raise ConfigError(
+                f"max_bytes bounds the shared memory of worker processes, and executor={self.executor!r}",
+                fix="leave max_bytes out, or give an executor that was made with a limit of its own",
+            )
+        per_worker = self.max_bytes // max(self.num_workers, 1)
+        return ProcessExecutor(max_bytes=per_worker, slot_bytes=min(1 << 20, per_worker))
+
+    @property
+    def order_of_batches(self) -> BatchOrder:
+        """In which order batches come.
+
+        What takes consecutive sequences keeps the order that the dataset was asked for; what picks sequences by their
+        lengths has left it anyway, so its batches are shuffled, and sorted by cost in groups.
+        """
+        if self.batch_order is not None:
+            return self.batch_order
+        return BatchOrder("keep", 1) if _takes_consecutive(self.batching) else BatchOrder()
+
+
+def _takes_consecutive(batching: Batching) -> bool:
+    if isinstance(batching, Chunks | LimitLengths):
+        return _takes_consecutive(batching.batching)
+    return isinstance(batching, FixedCount | FrameBudget)
+
+
+def pack_of(batching: Batching) -> Pack | None:
+    """Return the policy that lets sequences share rows, if one does."""
+    if isinstance(batching, Chunks | LimitLengths):
+        return pack_of(batching.batching)
+    return batching if isinstance(batching, Pack) else None

@@ -1,0 +1,101 @@
+"""The state of a loader: where it is, and digests of what the position is a position of.
+
+A position is a number of batches of one epoch, over all ranks. It means the same again only if the data, their order,
+the batching, the seed and the user's code are the same; so each has a digest, and a state is refused if one differs.
+Invariants: the state is plain JSON data of less than 1 KB, the same on every rank, and says nothing of workers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from headrace.errors import ResumeError
+
+FORMAT = 1
+_FIXES = {
+    "data": "resume with the data that it was saved with: the same tags and lengths, in the same order",
+    "order": "give the dataset the same seq_ordering, partition_epoch, seeds and filters (or the same sampler)",
+    "batching": "give the same batching, batch_order and window_seqs, or start anew",
+    "seed": "give the loader the same seed",
+    "user": "give the same recipe_version, or start anew: it says that your own code has changed",
+}
+
+
+class LoaderState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where a loader is.
+
+    Attributes:
+        format: Version of this schema.
+        epoch: The epoch that the position belongs to.
+        position: Batches of it that all ranks together are done with.
+        window: The window in which the next batch is, and the number in the epoch of the window's first batch: so that
+            a resume plans one window only.
+        digests: Part of the recipe -> digest.
+    """
+
+    format: int
+    epoch: int
+    position: int
+    window: tuple[int, int]
+    digests: dict[str, str]
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that cannot be."""
+        window, first = self.window
+        if self.epoch < 0 or window < 0 or not 0 <= first <= self.position:
+            raise ValueError(f"epoch {self.epoch}, position {self.position}, window {list(self.window)}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON data."""
+        return {**msgspec.to_builtins(self), "window": list(self.window)}
+
+    @classmethod
+    def of_dict(cls, state: Mapping[str, Any]) -> LoaderState:
+        """Check what somebody saved.
+
+        Raises:
+            ResumeError: It is not a state of a loader, or one of another version.
+        """
+        if isinstance(state, Mapping) and isinstance(state.get("format"), int) and state["format"] != FORMAT:
+            raise ResumeError(
+                f"the state has the format {state['format']}, and this version of Headrace writes and reads {FORMAT}",
+                fix="resume with the version of Headrace that saved it",
+            )
+        try:
+            return msgspec.convert(dict(state), cls)
+        except (TypeError, ValueError) as error:
+            raise ResumeError(
+                f"this is no state of a loader: {error}", fix="give what state_dict() returned, as it was"
+            ) from error
+
+    def check_digests(self, digests: Mapping[str, str]) -> None:
+        """Compare with the recipe of a loader.
+
+        Raises:
+            ResumeError: A part differs; it is named.
+        """
+        for part, digest in digests.items():
+            saved = self.digests.get(part)
+            if saved != digest:
+                what = "user code (recipe_version)" if part == "user" else part
+                raise ResumeError(
+                    f"the state was saved with another {what}: its digest was {saved} and is {digest} here",
+                    where=f"epoch {self.epoch}, batch {self.position}",
+                    fix=_FIXES[part],
+                )
+
+
+def digest_text(text: str) -> str:
+    """Return a short digest of a text, 16 hex digits."""
+    return xxhash.xxh3_64_hexdigest(text.encode("utf-8", "surrogatepass"))
+
+
+def digest_array(array: NDArray[Any]) -> str:
+    """Return a short digest of numbers, 16 hex digits."""
+    return xxhash.xxh3_64_hexdigest(np.ascontiguousarray(array).data)

@@ -1,0 +1,312 @@
+"""What a loader asks of its dataset in the trainer: which sequences an epoch has, in which order, how long they are.
+
+Nothing here reads a sequence: `reading.py` is the other side, which does.
+Invariant: everything that a subject says of an epoch is a pure function of the epoch.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.datasets.base import Dataset
+from headrace.datasets.corpus_facts import facts_of
+from headrace.datasets.generating import GeneratingDataset
+from headrace.datasets.multi_proc import MultiProcDataset
+from headrace.errors import ConfigError
+from headrace.order import ArrayOrder, Order, OrderCorpus, OrderPlanner, OrderRecipe, occurrences
+
+from .known import LengthsOf, digest_of, lengths_column, order_text, specs_of
+from .reading import DatasetReading, ItemsReading, Reading
+from .state import digest_array, digest_text
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a loader wants to know of an epoch, besides the order.
+
+    Attributes:
+        data_key: The data key whose lengths count; None for the first one.
+        lengths: Whether lengths may cost something; else they are given only where they are at hand.
+        occurrences: Whether the loader itself draws random numbers by them.
+    """
+
+    data_key: str | None = None
+    lengths: bool = True
+    occurrences: bool = False
+
+
+@dataclass(frozen=True)
+class EpochOrder:
+    """One epoch of a dataset, as a plan needs it.
+
+    Attributes:
+        epoch: Its number.
+        order: Corpus indices.
+        lengths_of: Returns the frames of sequences, `int[n]`, by corpus index; None if they are not known.
+        occurrences: How often each sequence of the order came before in it, `int64[N]`; None if none repeats.
+    """
+
+    epoch: int
+    order: Order
+    lengths_of: LengthsOf | None = None
+    occurrences: NDArray[np.int64] | None = None
+
+
+class Subject(ABC):
+    """What is loaded, as the trainer sees it.
+
+    Attributes:
+        name: For messages.
+        reading: What workers read it by.
+        data_key: The first data key, None if sequences are not by data key.
+        num_shards: Into how many shards it divides itself already.
+        sharded_by: The options that say so.
+        is_stream: Whether the order is not known beforehand.
+    """
+
+    is_stream = False
+    name: str
+    reading: Reading
+    data_key: str | None = None
+    num_shards: int = 1
+    sharded_by: str = ""
+
+    @abstractmethod
+    def start(self, epoch: int, wanted: Wanted) -> EpochOrder:
+        """Return the order of an epoch."""
+
+    @abstractmethod
+    def knows_lengths(self, data_key: str | None) -> bool:
+        """Tell whether `start` can give the lengths of a data key, None: of the first one.
+
+        Raises:
+            ConfigError: There is no such data key.
+        """
+
+    @abstractmethod
+    def data_digest(self) -> str:
+        """Return a digest of tags and lengths, O(N) at most once."""
+
+    @abstractmethod
+    def order_text(self, epoch: int) -> str:
+        """Return a text of all that decides the order of an epoch."""
+
+    def close(self) -> None:  # noqa: B027 (most hold nothing)
+        """Release what is held."""
+
+
+class DatasetSubject(Subject):
+    """A dataset whose order is known.
+
+    Args:
+        config: What workers make theirs of: a config, or the dataset itself, which is copied.
+        dataset: Initialized. It is asked for its order only, and may be somebody else's as well.
+    """
+
+    def __init__(self, config: Any, dataset: Dataset) -> None:
+        self.is_own = config is not dataset
+        own = dataset
+        self._shuffled: str | None = None
+        while isinstance(own, MultiProcDataset) and own.sharding_method == "seq_order":
+            config, own = own._config, own.inner  # the stream is that of the inner dataset; we have workers
+        self.dataset = own
+        self.name = f"{type(own).__name__} {own.name!r}" if "dataset_id" not in own.name else type(own).__name__
+        _check_options(own, self.name)
+        self.reading = DatasetReading(config, specs_of(own))
+        self.data_key = next(iter(own.get_data_keys()), None)
+        self.num_shards = own.num_shards
+        self.sharded_by = f"_num_shards={own.num_shards} of {self.name}"
+
+    def start(self, epoch: int, wanted: Wanted) -> EpochOrder:
+        """Return the order of an epoch."""
+        dataset = self.dataset
+        with self._ordering():
+            dataset.init_seq_order(epoch=epoch)
+        order = dataset.get_current_seq_order()
+        if not isinstance(order, Order):
+            order = dataset._explicit_order(order, 2**62)
+        counted = dataset.get_occurrences()  # of the dataset's own transform
+        if counted is None and wanted.occurrences and order.may_repeat:
+            facts = facts_of(dataset)
+            counted = occurrences(order) if facts is None else facts.occurrences()
+        key = wanted.data_key or self.data_key or ""
+        lengths_of = _no_lengths if self.data_key is None else lengths_column(dataset, key, may_cost=wanted.lengths)
+        return EpochOrder(epoch, order, lengths_of, counted)
+
+    def knows_lengths(self, data_key: str | None) -> bool:
+        """Ask the index, or what generates the sequences."""
+        key, dataset = data_key or self.data_key, self.dataset
+        if key is None or self.data_key is None:
+            return True  # an empty corpus without data keys
+        if isinstance(dataset, GeneratingDataset) and key == self.data_key:
+            return facts_of(dataset) is not None
+        return lengths_column(dataset, key, may_cost=True) is not None
+
+    def data_digest(self) -> str:
+        """Return the digest of the index, or of the indices of all sub-datasets."""
+        return digest_of(self.dataset)
+
+    def order_text(self, epoch: int) -> str:
+        """Return the recipe of the order."""
+        with self._ordering():
+            return order_text(self.dataset, epoch)
+
+    def shuffle(self, seq_ordering: str) -> None:
+        """Shuffle a dataset that has no order of its own.
+
+        Raises:
+            ConfigError: It has one.
+        """
+        if self.dataset.seq_ordering != "default":
+            raise ConfigError(
+                f"shuffle=True, and the dataset has an order of its own: {self.dataset.seq_ordering!r}",
+                where=self.name,
+                fix="leave shuffle out",
+            )
+        self._shuffled = seq_ordering
+
+    @contextmanager
+    def _ordering(self) -> Iterator[None]:
+        """Let the dataset have the order that is wanted here, for a moment: it may be somebody else's as well."""
+        if self._shuffled is None:
+            yield
+            return
+        before, self.dataset.seq_ordering = self.dataset.seq_ordering, self._shuffled
+        try:
+            yield
+        finally:
+            self.dataset.seq_ordering = before
+
+    def close(self) -> None:
+        """Release files and caches, of a dataset that was made here."""
+        if self.is_own:
+            self.dataset.close()
+
+
+class ItemsSubject(Subject):
+    """An object with `__len__` and `__getitem__` whose items are left as they are.
+
+    Args:
+        items: The object.
+        seq_ordering: The order.
+    """
+
+    def __init__(self, items: Any, seq_ordering: str = "default") -> None:
+        self.name = type(items).__name__
+        self._items = items
+        self._planner = OrderPlanner(OrderRecipe(seq_ordering=seq_ordering))
+        self.reading = ItemsReading(items)
+
+    def start(self, epoch: int, wanted: Wanted) -> EpochOrder:
+        """Return the order of an epoch; lengths are those of `get_seq_len(i)`, if the object has it."""
+        order = self._planner.order_for_epoch(epoch, OrderCorpus(len(self._items), lengths=self._all_lengths))
+        counted = occurrences(order) if wanted.occurrences and order.may_repeat else None
+        get_seq_len = getattr(self._items, "get_seq_len", None)
+        lengths_of = None if get_seq_len is None or not wanted.lengths else _ask_each(get_seq_len)
+        return EpochOrder(epoch, order, lengths_of, counted)
+
+    def _all_lengths(self) -> NDArray[Any]:
+        return _ask_each(self._items.get_seq_len)(np.arange(len(self._items)))
+
+    def knows_lengths(self, data_key: str | None) -> bool:
+        """Ask the object: by its method `get_seq_len(i)`."""
+        return data_key is None and hasattr(self._items, "get_seq_len")
+
+    def data_digest(self) -> str:
+        """Return a digest of the number of items: nothing else is known of them."""
+        return digest_text(f"{len(self._items)} items")
+
+    def order_text(self, epoch: int) -> str:
+        """Return the recipe of the order."""
+        return str(self._planner.recipe.policy_for_epoch(epoch))
+
+
+class SampledSubject(Subject):
+    """Another subject in the order of a sampler, which is asked once for each epoch.
+
+    Args:
+        subject: Whose corpus indices the sampler gives.
+        sampler: Iterable of corpus indices; its `set_epoch` is called first, if it has one. To be resumed it must give
+            the same indices for the same epoch.
+
+    Raises:
+        ConfigError: The sampler shares the sequences out among ranks, and the dataset does so, too.
+    """
+
+    def __init__(self, subject: Subject, sampler: Any) -> None:
+        self.name = f"{subject.name} in the order of {type(sampler).__name__}"
+        self.reading, self.data_key = subject.reading, subject.data_key
+        self.num_shards, self.sharded_by = subject.num_shards, subject.sharded_by
+        num_replicas = getattr(sampler, "num_replicas", 1)
+        if isinstance(num_replicas, int) and num_replicas > 1:
+            if self.num_shards > 1:
+                raise ConfigError(
+                    f"two levels would divide the data: the dataset ({self.sharded_by}) and the sampler",
+                    where=self.name,
+                    fix="leave one of them out",
+                )
+            self.num_shards, self.sharded_by = num_replicas, f"num_replicas={num_replicas} of {type(sampler).__name__}"
+        self._subject, self._sampler = subject, sampler
+        self._drawn: tuple[int, NDArray[np.int64]] | None = None
+
+    def _order(self, epoch: int) -> NDArray[np.int64]:
+        if self._drawn is None or self._drawn[0] != epoch:
+            set_epoch = getattr(self._sampler, "set_epoch", None)
+            if set_epoch is not None:
+                set_epoch(epoch)
+            self._drawn = epoch, np.fromiter(self._sampler, np.int64)
+        return self._drawn[1]
+
+    def start(self, epoch: int, wanted: Wanted) -> EpochOrder:
+        """Return the order that the sampler gives."""
+        inner = self._subject.start(epoch, wanted)
+        order = ArrayOrder(self._order(epoch))
+        return EpochOrder(epoch, order, inner.lengths_of, occurrences(order))
+
+    def knows_lengths(self, data_key: str | None) -> bool:
+        """Ask the other subject."""
+        return self._subject.knows_lengths(data_key)
+
+    def data_digest(self) -> str:
+        """Return that of the other subject."""
+        return self._subject.data_digest()
+
+    def order_text(self, epoch: int) -> str:
+        """Return a digest of the indices."""
+        return f"sampled {digest_array(self._order(epoch))}"
+
+    def close(self) -> None:
+        """Close the other subject."""
+        self._subject.close()
+
+
+def _no_lengths(indices: NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.zeros(len(indices), np.int64)
+
+
+def _ask_each(get_seq_len: Callable[[int], int]) -> LengthsOf:
+    return lambda indices: np.array([get_seq_len(i) for i in indices.tolist()], np.int64)
+
+
+def _check_options(dataset: Dataset, name: str) -> None:
+    """Refuse what belongs to the batches of the epoch API, and would be left out in silence."""
+    if dataset.shuffle_frames_of_nseqs:
+        raise ConfigError(
+            f"shuffle_frames_of_nseqs={dataset.shuffle_frames_of_nseqs} mixes neighbours of the order, which are in "
+            "different batches here",
+            where=name,
+            fix="leave it out",
+        )
+    if dataset.chunking is not None:
+        raise ConfigError(
+            "the option chunking is for generate_batches, and a loader has no use for it",
+            where=name,
+            fix="leave it out, and give the loader batching=Chunks(...)",
+        )

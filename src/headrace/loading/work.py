@@ -1,0 +1,323 @@
+"""What the workers of a loader do: read the sequences of a batch, transform them, and lay them out in shared memory.
+
+A task names everything that its batch depends on, so any worker can do it, and do it again. Invariant: nothing here
+depends on which worker it is, or on what it did before.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.batching import LayoutOptions, RowLayout, cut_seq, pack_batch, pad_batch
+from headrace.engine import WorkerInfo, empty, note_place, skip_item
+from headrace.errors import SourceError, TransformError, takes_note
+from headrace.rng import derive_rng, wants_rng
+
+from .global_rng import seeded_globals
+from .reading import Failed, Reader, Reading, Wish
+
+Transform = Callable[..., Any]
+Collate = Callable[[list[Any]], Any]
+
+
+class Task(msgspec.Struct, frozen=True):
+    """One batch to be made.
+
+    Attributes:
+        epoch: The epoch.
+        number: Of the batch in the epoch.
+        indices: Corpus index of each member, `int64[n]`.
+        occurrences: How often each came before, `int64[n]`; None if never.
+        rows: Row of each, `int32[n]`, where several share one.
+        chunk_starts: First frame of each, `int64[n]`; None if all are whole.
+        chunk_frames: Frames of each, `int64[n]`.
+        seq_frames: Frames of the sequence that each is cut from, as planned, `int64[n]`.
+        seqs: Tag and data of each, where the trainer reads a stream itself; the indices are then places.
+    """
+
+    epoch: int
+    number: int
+    indices: NDArray[np.int64]
+    occurrences: NDArray[np.int64] | None = None
+    rows: NDArray[np.int32] | None = None
+    chunk_starts: NDArray[np.int64] | None = None
+    chunk_frames: NDArray[np.int64] | None = None
+    seq_frames: NDArray[np.int64] | None = None
+    seqs: list[tuple[str, Any]] | None = None
+
+
+@dataclass(slots=True)
+class MadeBatch:
+    """What a worker sends back.
+
+    Attributes:
+        tags: Of the members that were read.
+        kept: Which members of the task these are, `int64[k]`; None: all.
+        arrays: Data key -> array.
+        lengths: Data key -> `int32[k]`.
+        packing: `segment_ids`, `positions`, `rows`, `starts`, if rows are shared.
+    """
+
+    tags: list[str]
+    kept: NDArray[np.int64] | None
+    arrays: dict[str, Any]
+    lengths: dict[str, NDArray[np.int32]]
+    packing: tuple[NDArray[np.int32], ...] | None = None
+
+
+@dataclass(frozen=True)
+class WorkOptions:
+    """What is done to the sequences of a batch.
+
+    Attributes:
+        seed: Of the loader.
+        transform: The user's, or None.
+        collate: The user's, or None.
+        pad_values: By data key.
+        pad_multiple: Frames of padded arrays are rounded up to a multiple.
+        data_key: The key that is cut by.
+        whole_keys: Keys that are not cut.
+        row_tokens: Tokens of a row, where rows are shared.
+        packed_keys: The keys that share rows.
+        seeds_globals: Whether to seed the global generators for each batch.
+    """
+
+    seed: int = 0
+    transform: Transform | None = None
+    collate: Collate | None = None
+    pad_values: Mapping[str, Any] = field(default_factory=dict)
+    pad_multiple: int = 1
+    data_key: str | None = None
+    whole_keys: tuple[str, ...] = ()
+    row_tokens: int = 0
+    packed_keys: tuple[str, ...] | None = None
+    seeds_globals: bool = False
+
+
+@dataclass(frozen=True)
+class BatchWork:
+    """Opens the reading in a worker; returns the function task -> batch.
+
+    Attributes:
+        reading: How sequences are read.
+        options: What is done to them.
+    """
+
+    reading: Reading
+    options: WorkOptions
+
+    def __call__(self, info: WorkerInfo) -> Callable[[Task], Any]:
+        """Get ready in a worker."""
+        return _BatchMaker(self.reading.open(info), self.reading, self.options).make
+
+
+@dataclass(slots=True)
+class _Members:
+    """The members of a batch that could be read, and the errors of the others."""
+
+    numbers: list[int] = field(default_factory=list)
+    tags: list[str] = field(default_factory=list)
+    seqs: list[Any] = field(default_factory=list)
+    failures: list[tuple[str, Exception]] = field(default_factory=list)
+
+
+class _BatchMaker:
+    def __init__(self, reader: Reader, reading: Reading, options: WorkOptions) -> None:
+        self._reader = reader
+        self._options = options
+        self._is_by_key = reading.is_by_key
+        self._wants_rng = options.transform is not None and wants_rng(options.transform)
+        self._layout = LayoutOptions(reading.specs, options.pad_values, options.pad_multiple)
+
+    def make(self, task: Task) -> Any:
+        """Make the batch of a task."""
+        if not self._options.seeds_globals:
+            return self._make(task)
+        with seeded_globals(self._options.seed, task.epoch, task.number):
+            return self._make(task)
+
+    def _make(self, task: Task) -> Any:
+        members = self._read(task)
+        if members.failures and not members.numbers:
+            tag, error = members.failures[0]
+            note_place(tag, task.epoch)
+            raise error
+        for tag, error in members.failures:
+            note_place(tag, task.epoch)
+            skip_item(error)
+        note_place(f"(laying out batch {task.number})", task.epoch)
+        if self._options.collate is not None:
+            return self._collate(task, members, self._options.collate)
+        if not isinstance(members.seqs[0], Mapping):
+            return self._collate(task, members, stack_items)
+        kept = None if len(members.numbers) == len(task.indices) else np.array(members.numbers, np.int64)
+        return self._lay_out(task, members, kept)
+
+    def _read(self, task: Task) -> _Members:
+        members = _Members()
+        if task.chunk_starts is None:
+            wish = Wish(task.epoch, task.indices, task.occurrences, task.seqs)
+            for number, (tag, seq) in enumerate(self._reader.read(wish)):
+                self._add(members, task, number, tag, seq)
+            return members
+        wish, part_of = _each_once(task)
+        parts = list(self._reader.read(wish))
+        for number, part in enumerate(part_of.tolist()):  # in the order of the plan, not in that of reading
+            self._add(members, task, number, *parts[part])
+        return members
+
+    def _add(self, members: _Members, task: Task, number: int, tag: str, seq: Any) -> None:
+        if not isinstance(seq, Failed):
+            try:
+                if task.chunk_starts is not None:
+                    note_place(tag, task.epoch)  # else it was read just now, and is noted
+                    seq = self._cut(task, number, tag, seq)
+                if self._options.transform is not None:
+                    seq = self._transform(task, number, tag, seq)
+            except Exception as error:  # noqa: BLE001 - the engine's policy decides what becomes of one of many
+                seq = Failed(error)
+        if isinstance(seq, Failed):
+            members.failures.append((tag, seq.error))
+            return
+        members.numbers.append(number)
+        members.tags.append(tag)
+        members.seqs.append(seq)
+
+    def _cut(self, task: Task, number: int, tag: str, seq: Any) -> dict[str, Any]:
+        assert task.chunk_starts is not None
+        assert task.chunk_frames is not None
+        assert task.seq_frames is not None
+        key, planned = self._options.data_key, int(task.seq_frames[number])
+        if key is None or not isinstance(seq, Mapping):
+            raise SourceError("only sequences by data key can be cut into chunks", where=f"sequence {tag!r}")
+        if key in seq and len(seq[key]) != planned:
+            raise SourceError(
+                f"{key!r} has {len(seq[key])} frames, but {planned} in the index, by which the chunks were planned",
+                where=f"sequence {tag!r}",
+                fix="do what changes lengths in the transform of the loader, which sees the chunks",
+            )
+        start, frames = int(task.chunk_starts[number]), int(task.chunk_frames[number])
+        chunk = cut_seq(seq, start, frames, key, self._options.whole_keys)
+        if self._options.transform is None:
+            return chunk
+        # a transform may write into what it gets, and chunks may overlap
+        return {name: np.array(value) if isinstance(value, np.ndarray) else value for name, value in chunk.items()}
+
+    def _transform(self, task: Task, number: int, tag: str, seq: Any) -> Any:
+        transform = self._options.transform
+        assert transform is not None
+        if self._wants_rng:
+            purpose = "loader transform"
+            if task.chunk_starts is not None:
+                purpose += f" from {task.chunk_starts[number]}"
+            rng = derive_rng(
+                self._options.seed,
+                purpose,
+                epoch=task.epoch,
+                corpus_idx=int(task.indices[number]),
+                occurrence=0 if task.occurrences is None else int(task.occurrences[number]),
+            )
+            result = transform(seq, rng=rng)
+        else:
+            result = transform(seq)
+        if self._is_by_key and not isinstance(result, Mapping):
+            raise TransformError(
+                f"a transform returns a mapping data key -> array, got {type(result).__name__}",
+                where=f"sequence {tag!r}, epoch {task.epoch}",
+                fix="return the features, changed or not",
+            )
+        return result
+
+    def _collate(self, task: Task, members: _Members, collate: Collate) -> Any:
+        try:
+            result = collate(members.seqs)
+        except Exception as error:
+            takes_note(error, f"headrace: in collate, over batch {task.number} of epoch {task.epoch}: {members.tags}")
+            raise
+        key = _find_ragged(result)
+        if key is not None:
+            raise TransformError(
+                f"collate returned an array of Python objects{key}: sequences of different lengths, most likely",
+                where=f"batch {task.number} of epoch {task.epoch}",
+                fix="pad them to one length, or return a list of arrays",
+            )
+        return result
+
+    def _lay_out(self, task: Task, members: _Members, kept: NDArray[np.int64] | None) -> MadeBatch:
+        if task.rows is None:
+            padded = pad_batch(members.seqs, self._layout, allocate=_allocate, tags=members.tags)
+            return MadeBatch(members.tags, kept, padded.arrays, padded.lengths)
+        rows = task.rows if kept is None else _without_gaps(task.rows[kept])
+        layout = RowLayout(rows, self._options.row_tokens, packed_keys=self._options.packed_keys)
+        packed = pack_batch(members.seqs, layout, self._layout, allocate=_allocate, tags=members.tags)
+        packing = (packed.segment_ids, packed.positions, packed.rows, packed.starts)
+        return MadeBatch(members.tags, kept, packed.arrays, packed.lengths, packing)
+
+
+def _allocate(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+    del name
+    return empty(shape, dtype)
+
+
+def _each_once(task: Task) -> tuple[Wish, NDArray[np.intp]]:
+    """Return the sequences that the chunks of a task are cut from, each once, and which of them each chunk is of."""
+    occurrences = np.zeros(len(task.indices), np.int64) if task.occurrences is None else task.occurrences
+    pairs = np.stack([task.indices, occurrences], axis=1)
+    unique, firsts, inverse = np.unique(pairs, axis=0, return_index=True, return_inverse=True)
+    seqs = None if task.seqs is None else [task.seqs[first] for first in firsts.tolist()]
+    counted = None if task.occurrences is None else unique[:, 1]
+    return Wish(task.epoch, np.ascontiguousarray(unique[:, 0]), counted, seqs), inverse.reshape(-1)
+
+
+def _without_gaps(rows: NDArray[np.int32]) -> NDArray[np.int32]:
+    return np.unique(rows, return_inverse=True)[1].reshape(-1).astype(np.int32)
+
+
+def _find_ragged(value: Any, place: str = "") -> str | None:
+    """Return where an array of objects is in the result of a collate, None if nowhere; looks two levels deep."""
+    if isinstance(value, np.ndarray):
+        return place if value.dtype.hasobject else None
+    if place.count("[") > 1:
+        return None
+    items: Sequence[tuple[Any, Any]] = ()
+    if isinstance(value, Mapping):
+        items = list(value.items())
+    elif isinstance(value, tuple | list):
+        items = list(enumerate(value))
+    found = (_find_ragged(item, f"{place} [{key!r}]") for key, item in items)
+    return next((where for where in found if where is not None), None)
+
+
+def stack_items(items: list[Any]) -> Any:
+    """Stack items of one structure: tuples of arrays become a tuple of arrays with one more axis.
+
+    Numbers become arrays, texts and all else a list; torch tensors are stacked as tensors.
+
+    Raises:
+        TransformError: Arrays have different shapes.
+    """
+    first = items[0]
+    if isinstance(first, Mapping):
+        return {key: stack_items([item[key] for item in items]) for key in first}
+    if isinstance(first, tuple) and hasattr(first, "_fields"):
+        return type(first)(*(stack_items(list(column)) for column in zip(*items, strict=True)))
+    if isinstance(first, tuple | list):
+        return type(first)(stack_items(list(column)) for column in zip(*items, strict=True))
+    torch = sys.modules.get("torch")
+    is_tensor = torch is not None and isinstance(first, torch.Tensor)
+    if not is_tensor and not isinstance(first, np.ndarray | np.number | np.bool_ | int | float | complex):
+        return items
+    shapes = sorted({tuple(np.shape(item)) for item in items})
+    if len(shapes) > 1:
+        raise TransformError(
+            f"the items of a batch have different shapes: {shapes[0]} and {shapes[-1]}",
+            fix='let items be dicts, such as {"data": array}: these are padded; or give collate=',
+        )
+    return torch.stack(items) if is_tensor and torch is not None else np.asarray(items)

@@ -1,0 +1,104 @@
+"""Options that are wrong, unknown, or contradict each other are refused when the loader is built."""
+
+import re
+
+import numpy as np
+import pytest
+
+from headrace import ConfigError, MapDataset, StaticDataset
+from headrace.batching import BatchOrder, Buckets, FixedCount, FrameBudget
+from headrace.engine import EngineOptions
+from headrace.loading import DataLoader
+
+WRONG = [
+    ({"batching": None}, "nothing says what a batch is"),
+    ({"batching": 32}, "must be a policy"),
+    ({"num_workers": -1}, "num_workers"),
+    ({"num_workers": 1.5}, "num_workers"),
+    ({"seed": "x"}, "seed"),
+    ({"seed": 2**70}, "seed"),
+    ({"remainder": "repeat"}, "remainder"),
+    ({"rank": 1}, "world_size=None must be given together"),
+    ({"rank": 2, "world_size": 2}, "rank 2 of 2"),
+    ({"executor": "cluster"}, "no executor 'cluster'"),
+    ({"transform": 3}, "transform"),
+    ({"collate": "stack"}, "collate"),
+    ({"recipe_version": 3}, "recipe_version"),
+    ({"window_seqs": 0}, "window_seqs"),
+    ({"pad_multiple": 0}, "pad_multiple"),
+    ({"batch_order": "shuffle"}, "batch_order"),
+    ({"engine_options": {}}, "engine_options"),
+    ({"steps_per_epoch": 3}, "for streams"),
+    ({"max_bytes": 100, "executor": "thread"}, "max_bytes"),
+    ({"collate": list, "pad_multiple": 8}, "pad_multiple mean nothing"),
+    ({"batching": FrameBudget(10, data_key="dta")}, "'dta'"),
+    ({"num_wrokers": 2}, "did you mean 'num_workers'"),
+    ({"batch_size": 4}, "batching and batch_size"),
+    ({"batch_sampler": [[1]]}, "batch_sampler is not offered"),
+    ({"pin_memory": True}, "to_device"),
+    ({"in_order": False}, "in order"),
+    ({"collate_fn": list, "collate": list}, "collate and collate_fn"),
+    ({"drop_last": True}, "drop_last"),
+    ({"shuffle": True, "sampler": [1]}, "shuffle=True and sampler"),
+    ({"engine_options": EngineOptions(), "timeout": 3}, "engine_options says"),
+    ({"multiprocessing_context": "spawn", "executor": "thread"}, "multiprocessing_context"),
+]
+
+
+@pytest.mark.parametrize(("options", "text"), WRONG)
+def test_a_wrong_option_is_refused_before_anything_starts(seqs, options, text):
+    with pytest.raises(ConfigError, match=re.escape(text)):
+        DataLoader(StaticDataset(seqs), **{"batching": FixedCount(4), **options})
+
+
+@pytest.mark.parametrize("dataset", [3, object(), StaticDataset, iter([1])])
+def test_what_cannot_be_loaded_is_refused(dataset):
+    with pytest.raises(ConfigError):
+        DataLoader(dataset, batch_size=2)
+
+
+def test_options_of_the_epoch_api_that_would_do_nothing_are_refused(seqs):
+    with pytest.raises(ConfigError, match="batching=Chunks"):
+        DataLoader(StaticDataset(seqs, chunking=10), batching=FixedCount(2))
+    with pytest.raises(ConfigError, match="shuffle_frames_of_nseqs=2"):
+        DataLoader(StaticDataset(seqs, shuffle_frames_of_nseqs=2), batching=FixedCount(2))
+
+
+class NoLengths:
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, i):
+        return {"data": np.zeros(3, np.float32)}
+
+
+def test_a_budget_without_lengths_is_refused():
+    for batching in (FrameBudget(10), Buckets(FixedCount(2))):
+        with pytest.raises(ConfigError, match="needs the lengths"):
+            DataLoader(MapDataset(NoLengths()), batching=batching)
+    with DataLoader(NoLengths(), batch_size=3) as loader:
+        assert [batch["data"].shape for batch in loader] == [(3, 3), (1, 3)]
+
+
+def test_runs_of_the_order_keep_it_and_buckets_are_shuffled(seqs):
+    def places(**options):
+        with DataLoader(StaticDataset(seqs), **options) as loader:
+            return [int(batch.seq_idx[0]) for batch in loader]
+
+    assert places(batching=FrameBudget(30)) == sorted(places(batching=FrameBudget(30)))
+    assert places(batching=FixedCount(2), batch_order=BatchOrder()) != sorted(places(batching=FixedCount(2)))
+    assert places(batching=Buckets(FixedCount(2))) != sorted(places(batching=Buckets(FixedCount(2))))
+
+
+def test_an_empty_dataset_has_no_batches():
+    for dataset in (StaticDataset([]), []):
+        with DataLoader(dataset, batching=FixedCount(3)) as loader:
+            assert list(loader) == []
+            assert len(loader) == 0
+
+
+def test_the_memory_of_workers_is_bounded_by_max_bytes(seqs):
+    options = {"max_bytes": 8 << 20, "num_workers": 2}
+    with DataLoader(StaticDataset(seqs), batching=FixedCount(4), **options) as loader:
+        assert loader._engine._workers.executor._max_bytes == 4 << 20
+        assert len(list(loader)) == 10

@@ -1,0 +1,295 @@
+"""Streams: datasets without a known order, iterables, and sub-epochs of files."""
+
+import math
+import os
+
+import numpy as np
+import pytest
+
+from headrace import ConfigError, DistributeFilesDataset, HDFDataset, HeadraceError, MultiProcDataset, ResumeError
+from headrace.batching import Buckets, Chunks, FixedCount, FrameBudget, Pack
+from headrace.datasets import CachedDataset2, DatasetSeq, DummyDataset
+from headrace.loading import DataLoader
+from headrace.sources import HDFWriter
+
+
+class Endless(CachedDataset2):
+    """Sequences one after the other, whose number nobody knows; counts what it was asked for."""
+
+    def __init__(self, num=60, **kwargs):
+        super().__init__(**kwargs)
+        self.num_inputs, self.num_outputs = 2, {"data": (2, 2)}
+        self.num, self.num_read = num, 0
+
+    def get_target_list(self):
+        return []
+
+    def _collect_single_seq(self, seq_idx):
+        if seq_idx >= self.num:
+            return None
+        self.num_read += 1
+        length = seq_idx * 7 % 11 + 1
+        return DatasetSeq(seq_idx, np.full((length, 2), seq_idx + 100 * int(self.epoch), np.float32))
+
+
+class Jumping(Endless):
+    supports_jumps = True
+
+    def _load_seqs(self, start, end):
+        super()._load_seqs(start, end)
+
+
+def print_of(batch):
+    return batch.epoch, batch.position, batch.tags, batch.seq_idx.tolist(), batch["data"].tobytes()
+
+
+@pytest.mark.parametrize(
+    "batching",
+    [FixedCount(4), FrameBudget(30), Buckets(FrameBudget(40), num_buckets=3), Pack(20, 2), Chunks(FixedCount(3), 4)],
+)
+def test_a_stream_is_delivered_once_and_can_be_resumed_anywhere(batching):
+    options = {
+        "batching": batching,
+        "window_seqs": 16,
+        "transform": lambda seq, rng: {"data": seq["data"] + rng.random()},
+    }
+    with DataLoader(Endless(), **options) as loader:
+        batches = [print_of(batch) for batch in loader]
+        later = [print_of(batch) for batch in loader]
+    if not isinstance(batching, Chunks):
+        assert sorted(i for batch in batches for i in batch[3]) == list(range(60))
+    for num_steps in range(0, len(batches) + 1, 3):
+        with DataLoader(Endless(), **options) as loader:
+            for _ in zip(range(num_steps), loader, strict=False):
+                pass
+            state = loader.state_dict()
+        with DataLoader(Endless(), **options) as loader:
+            loader.load_state_dict(state)
+            rest = [[print_of(batch) for batch in epoch] for epoch in loader.epochs(1, 2)]
+        assert rest[-2:] == [batches[num_steps:], later]
+
+
+def test_ranks_share_a_stream_that_each_of_them_reads():
+    with DataLoader(Endless(), batching=FrameBudget(30), window_seqs=16) as loader:
+        batches = [print_of(batch) for batch in loader]
+    num_steps = len(batches) // 3
+    for rank in range(3):
+        with DataLoader(Endless(), batching=FrameBudget(30), window_seqs=16, rank=rank, world_size=3) as loader:
+            assert [print_of(batch) for batch in loader] == batches[rank::3][:num_steps]
+
+
+def test_the_length_of_a_stream_is_what_steps_per_epoch_says():
+    with DataLoader(Endless(), batching=FixedCount(4)) as loader:
+        with pytest.raises(TypeError, match="give steps_per_epoch="):
+            len(loader)
+        assert loader
+        assert len(list(loader)) == 15
+    with DataLoader(Endless(), batching=FixedCount(4), steps_per_epoch=6) as loader:
+        assert len(loader) == 6
+        assert [[batch.position for batch in epoch] for epoch in loader.epochs(1, 2)] == [list(range(6))] * 2
+    with (
+        DataLoader(Endless(), batching=FixedCount(4), steps_per_epoch=16) as loader,
+        pytest.raises(HeadraceError, match="ended after 15 of steps_per_epoch=16"),
+    ):
+        list(loader)
+
+
+def test_a_resume_of_steps_per_epoch_gives_the_steps_that_are_left():
+    with DataLoader(Endless(), batching=FixedCount(4), steps_per_epoch=6) as loader:
+        for _ in zip(range(4), loader, strict=False):
+            pass
+        state = loader.state_dict()
+    with DataLoader(Endless(), batching=FixedCount(4), steps_per_epoch=6) as loader:
+        loader.load_state_dict(state)
+        assert [batch.position for batch in loader] == [4, 5]
+
+
+def test_no_more_than_a_few_windows_are_read_ahead():
+    dataset = Endless()
+    with DataLoader(dataset, batching=FixedCount(4), window_seqs=8) as loader:
+        iterator = iter(loader)
+        next(iterator)
+        assert dataset.num_read <= 16
+        iterator.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"num_workers": 2}, "workers to the dataset"),
+        ({"remainder": "pad"}, "cannot go back"),
+        ({"shuffle": True}, "its own order"),
+        ({"remainder": "keep", "steps_per_epoch": 3, "rank": 0, "world_size": 2}, "promises equal"),
+    ],
+)
+def test_what_a_stream_cannot_do_is_refused(options, text):
+    with pytest.raises(ConfigError, match=text):
+        DataLoader(Endless(), batching=FixedCount(4), **options)
+
+
+def test_a_dataset_without_end_is_a_stream():
+    dataset = DummyDataset(input_dim=2, output_dim=3, num_seqs=math.inf)
+    with DataLoader(dataset, batching=FixedCount(4), steps_per_epoch=5) as loader:
+        assert len(list(loader)) == 5
+
+
+class Items:
+    """An iterable without a length."""
+
+    def __init__(self, items):
+        self.items = items
+
+    def __iter__(self):
+        return iter(self.items)
+
+
+def test_any_iterable_is_a_stream():
+    with DataLoader(Items([{"data": [1.0] * n} for n in (3, 1, 2)]), batching=FrameBudget(6)) as loader:
+        assert [batch.lengths["data"].tolist() for batch in loader] == [[3, 1], [2]]
+    with DataLoader(Items([(i, str(i)) for i in range(5)]), batch_size=2) as loader:
+        assert [words for _, words in loader] == [["0", "1"], ["2", "3"], ["4"]]
+    with DataLoader(Items(range(5)), batch_size=2, collate_fn=sum) as loader:
+        assert list(loader) == [1, 5, 4]
+        for total in loader:
+            assert total == 1
+            break
+        state = loader.state_dict()
+    with DataLoader(Items(range(5)), batch_size=2, collate_fn=sum) as loader:
+        loader.load_state_dict(state)
+        assert list(loader) == [5, 4]
+
+
+def test_an_iterator_is_refused_because_it_gives_its_items_once():
+    with pytest.raises(ConfigError, match="once"):
+        DataLoader(iter([1, 2]), batch_size=2)
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "cache"))
+    paths = []
+    for number in range(6):
+        paths.append(str(tmp_path / f"{number}.hdf"))
+        with HDFWriter(paths[-1]) as writer:
+            for i in range(10):
+                length = (number + 3 * i) % 7 + 1
+                writer.append(f"{number}/{i}", {"data": np.full((length, 2), 10 * number + i, np.float32)})
+    return paths
+
+
+def open_files(files, **options):
+    return DistributeFilesDataset(
+        files=files,
+        get_sub_epoch_dataset=lambda part: {"class": "HDFDataset", "files": part, "seq_ordering": "random"},
+        partition_epoch=2,
+        **{"use_worker_proc": False, **options},
+    )
+
+
+@pytest.mark.parametrize("own_worker", [False, True])
+def test_files_are_loaded_and_resumed_inside_a_sub_epoch(files, own_worker):
+    options = {"batching": Buckets(FrameBudget(20), num_buckets=3), "window_seqs": 8}
+    with open_files(files) as dataset, DataLoader(dataset, **options) as loader:
+        epochs = [[print_of(batch) for batch in epoch] for epoch in loader.epochs(1, 2)]
+    tags = [tag for epoch in epochs for batch in epoch for tag in batch[2]]
+    assert len(tags) == len(set(tags)) == 60
+    for num_steps in (0, 1, 5, len(epochs[1])):
+        with open_files(files) as dataset, DataLoader(dataset, **options) as loader:
+            loader.set_epoch(2)
+            for _ in zip(range(num_steps), loader, strict=False):
+                pass
+            state = loader.state_dict()
+        with open_files(files, use_worker_proc=own_worker) as dataset, DataLoader(dataset, **options) as loader:
+            loader.load_state_dict(state)
+            assert [print_of(batch) for batch in next(loader.epochs())] == epochs[1][num_steps:]
+
+
+def test_files_shared_by_ranks_are_not_divided_again(files):
+    shared = {"distrib_shard_files": True, "rank": 1, "world_size": 2}
+    with open_files(files, **shared) as dataset:
+        with pytest.raises(ConfigError, match=r"two levels.*distrib_shard_files"):
+            DataLoader(dataset, batching=FixedCount(4), rank=1, world_size=2)
+        with pytest.raises(ConfigError, match="steps_per_epoch="):
+            DataLoader(dataset, batching=FixedCount(4))
+        with DataLoader(dataset, batching=FixedCount(4), steps_per_epoch=3) as loader:
+            assert [batch.position for batch in loader] == [0, 1, 2]
+
+
+def test_a_state_of_other_files_is_refused(files):
+    with open_files(files) as dataset, DataLoader(dataset, batching=FixedCount(4)) as loader:
+        state = loader.state_dict()
+    with (
+        open_files(files[:5]) as dataset,
+        DataLoader(dataset, batching=FixedCount(4)) as loader,
+        pytest.raises(ResumeError, match="another data"),
+    ):
+        loader.load_state_dict(state)
+
+
+def test_files_that_were_moved_are_the_same_data(files, tmp_path):
+    with open_files(files) as dataset, DataLoader(dataset, batching=FixedCount(4)) as loader:
+        state = loader.state_dict()
+    moved = []
+    (tmp_path / "elsewhere").mkdir()
+    for path in files:
+        moved.append(str(tmp_path / "elsewhere" / path.rpartition("/")[2]))
+        os.rename(path, moved[-1])
+    with open_files(moved) as dataset, DataLoader(dataset, batching=FixedCount(4)) as loader:
+        loader.load_state_dict(state)
+        assert next(iter(loader)).position == 0
+
+
+def test_ranks_that_share_files_cannot_be_others_after_a_resume(files):
+    def open_rank(world_size):
+        shared = {"distrib_shard_files": True, "rank": 0, "world_size": world_size}
+        return open_files(files, **shared)
+
+    options = {"batching": FixedCount(4), "steps_per_epoch": 2}
+    with open_rank(3) as dataset, DataLoader(dataset, **options) as loader:
+        state = loader.state_dict()
+    with open_rank(3) as dataset, DataLoader(dataset, **options) as loader:
+        loader.load_state_dict(state)
+    with (
+        open_rank(2) as dataset,
+        DataLoader(dataset, **options) as loader,
+        pytest.raises(ResumeError, match="another order"),
+    ):
+        loader.load_state_dict(state)
+
+
+def test_dedicated_workers_are_a_stream_whose_order_depends_on_their_number(files):
+    config = {"class": "HDFDataset", "files": files, "seq_ordering": "random"}
+
+    def open_workers(num_workers):
+        return MultiProcDataset(config, num_workers, 8, "dedicated", executor="thread")
+
+    with open_workers(2) as dataset, DataLoader(dataset, batching=FixedCount(4), window_seqs=8) as loader:
+        tags = [batch.tags for batch in loader]
+        loader.set_epoch(1)
+        for _ in zip(range(3), loader, strict=False):
+            pass
+        state = loader.state_dict()
+    assert len({tag for batch in tags for tag in batch}) == 60
+    with open_workers(2) as dataset, DataLoader(dataset, batching=FixedCount(4), window_seqs=8) as loader:
+        loader.load_state_dict(state)
+        assert [batch.tags for batch in loader] == tags[3:]
+    with (
+        open_workers(3) as dataset,
+        DataLoader(dataset, batching=FixedCount(4), window_seqs=8) as loader,
+        pytest.raises(ResumeError, match="another order"),
+    ):
+        loader.load_state_dict(state)
+
+
+def test_another_reader_of_the_same_dataset_is_noticed(files):
+    with open_files(files) as dataset, DataLoader(dataset, batching=FixedCount(1), window_seqs=4) as loader:
+        iterator = iter(loader)
+        next(iterator)
+        dataset.init_seq_order(epoch=2)
+        with pytest.raises(HeadraceError, match="a dataset of its own"):
+            list(iterator)
+
+
+def test_a_known_order_is_never_read_as_a_stream(files):
+    with HDFDataset(files=files) as dataset, DataLoader(dataset, batching=FixedCount(7)) as loader:
+        assert len(loader) == 9
