@@ -4,9 +4,11 @@ import signal
 
 
 def pytest_configure() -> None:
-    """Let SIGINT interrupt, for this process and those it starts.
+    """Let SIGINT and SIGHUP interrupt, for this process and those it starts.
 
-    A shell that runs a job in the background lets it ignore SIGINT, and what tests a Ctrl-C would then wait for ever.
+    A shell that runs a job in the background lets it ignore SIGINT, `nohup` lets it ignore SIGHUP, and what tests a
+    Ctrl-C or the end of a terminal would then wait for ever.
     """
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, handler)
