@@ -45,8 +45,8 @@ KINDS = {
     kind.name: kind
     for kind in (
         Kind("1KiB", KIB, 1024, 32, 4),
-        Kind("64KiB", 64 * KIB, 16, 16, 8),
-        Kind("1MiB", MIB, 1, 4, 4),
+        Kind("64KiB", 64 * KIB, 16, 32, 8),
+        Kind("1MiB", MIB, 1, 16, 16),
         Kind("16MiB", 16 * MIB, 1, 2, 2),
         Kind("dict", 100 * (40 * 4 + 4 + 4 + 1 + 8), 32, 16, 8, is_dict=True),
     )
