@@ -40,9 +40,12 @@ class S3Server:
         self._connections: set[socket.socket] = set()
 
     def __enter__(self) -> Self:
+        import s3fs
         from moto.server import DomainDispatcherApplication, create_backend_app
         from werkzeug.serving import WSGIRequestHandler, make_server
 
+        # File systems that fsspec keeps have the address of the store before this one.
+        s3fs.S3FileSystem.clear_instance_cache()
         connections = self._connections
 
         class Quiet(WSGIRequestHandler):
