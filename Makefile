@@ -17,7 +17,7 @@ PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 .DEFAULT_GOAL := help
 
 help:
-	@echo "make demo      convert the spoken numbers to HDF5 and run epochs over them"
+	@echo "make demo      convert the spoken numbers to HDF5, run epochs over them, train, kill, resume"
 	@echo "make test      run the tests without optional packages (no torch)"
 	@echo "make test-all  run every test, with torch (TORCH=torch==2.13.0 pins it) and the peers"
 	@echo "make check     lint, types, import rules, the examples in the docs, the docs themselves"

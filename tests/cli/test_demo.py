@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
+
+from headrace.cli.app import app
 
 Invoke = Callable[..., Any]
 CORPUS = Path(__file__).parents[2] / "data" / "spoken_numbers"
 
-pytestmark = pytest.mark.usefixtures("_audio")
+pytest.importorskip("soundfile")
 
 
-@pytest.fixture
-def _audio() -> None:
-    pytest.importorskip("soundfile")
-
-
-@pytest.fixture
-def small(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The first five recordings, in a folder of their own."""
-    folder = tmp_path / "small"
+    folder = tmp_path_factory.mktemp("corpus") / "small"
     lines = (CORPUS / "manifest.jsonl").read_text().splitlines()[:5]
     for line in lines:
         audio = json.loads(line)["audio"]
@@ -33,6 +32,30 @@ def small(tmp_path: Path) -> Path:
         shutil.copy(CORPUS / audio, folder / audio)
     (folder / "manifest.jsonl").write_text("\n".join(lines) + "\n")
     return folder
+
+
+@pytest.fixture(scope="module")
+def shown(small: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
+    """The folder of a demo, and its digests; nothing was written elsewhere."""
+    folder, before = tmp_path_factory.mktemp("shown"), dict(os.environ)
+    with elsewhere(folder):
+        digests = check_demo(small, folder / "demo", num_seqs=5, num_files=5)
+    assert dict(os.environ) == before
+    return folder / "demo", digests
+
+
+@contextlib.contextmanager
+def elsewhere(folder: Path) -> Iterator[None]:
+    """Fail if anything but one folder `demo` is made in a folder, where the home and temporary files are too."""
+    (folder / "temporary").mkdir(exist_ok=True)
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("HOME", str(folder / "home"))
+        environment.setenv("TMPDIR", str(folder / "temporary"))
+        environment.delenv("HEADRACE_CACHE", raising=False)
+        environment.setenv("COLUMNS", "100")
+        yield
+    assert sorted(path.name for path in folder.iterdir()) == ["demo", "temporary"]
+    assert list((folder / "temporary").iterdir()) == []
 
 
 def digests_of(text: str) -> list[str]:
@@ -45,9 +68,9 @@ def digests_of(text: str) -> list[str]:
     ]
 
 
-def check_demo(invoke: Invoke, corpus: Path, out: Path, num_seqs: int, num_files: int) -> list[str]:
-    """Run the demo; return the digests of its two streams."""
-    result = invoke("demo", "--corpus", corpus, "--output", out)
+def check_demo(corpus: Path, out: Path, num_seqs: int, num_files: int) -> list[str]:
+    """Run the demo; return the digests of its two streams, by itself and from files."""
+    result = CliRunner().invoke(app, ["demo", "--corpus", str(corpus), "--output", str(out)])
     assert result.exit_code == 0, result.output
     assert result.stdout.count(f"{num_seqs} sequences, the whole corpus, each exactly once") == 3
     assert f"4. {num_files} files: a pass is 5 sub-epochs" in result.stdout
@@ -56,28 +79,28 @@ def check_demo(invoke: Invoke, corpus: Path, out: Path, num_seqs: int, num_files
     assert len(list((out / "files").iterdir())) == num_files
     first, second, by_workers, by_files = digests_of(result.stdout)
     assert first == second == by_workers
-    assert len(result.stdout.splitlines()) <= 48
+    training = result.stdout.partition("5. Training: ")[2].partition("\nNext: ")[0]
+    num_kept_out = num_seqs // 5 if num_seqs > 5 else 0  # there are five recordings of each word, or one
+    assert f"\n  {num_seqs - num_kept_out} recordings, in new noise in each epoch, and {num_kept_out} that" in training
+    assert training.index("SIGKILL") < training.index(" losses after the resume, ")
+    assert training.endswith("bit for bit\n")
+    assert max(map(len, training.splitlines())) <= 80
+    assert len(result.stdout.splitlines()) <= 81
     return [first, by_files]
 
 
-def test_the_demo_may_run_twice_and_writes_into_its_folder_only(
-    invoke: Invoke, small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
-    (tmp_path / "temporary").mkdir()
-    out, before = tmp_path / "demo", dict(os.environ)
-    digests = [check_demo(invoke, small, out, num_seqs=5, num_files=5) for _ in range(2)]
-    assert digests[0] == digests[1]
-    assert sorted(path.name for path in out.iterdir()) == ["file_cache", "files", "index", "small.hdf", "sub_epochs.py"]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["demo", "small", "temporary"]
-    assert list((tmp_path / "temporary").iterdir()) == []
-    assert dict(os.environ) == before
+def test_the_demo_may_run_twice_and_writes_into_its_folder_only(small: Path, shown: tuple[Path, list[str]]) -> None:
+    out, digests = shown
+    with elsewhere(out.parent):
+        assert check_demo(small, out, num_seqs=5, num_files=5) == digests
+    names = ["file_cache", "files", "index", "small.hdf", "sub_epochs.py", "training"]
+    assert sorted(path.name for path in out.iterdir()) == names
+    names = ["kept_out.txt", "killed.npz", "train.txt", "uninterrupted.npz"]
+    assert sorted(path.name for path in (out / "training").iterdir()) == names
 
 
-def test_the_config_that_the_demo_writes_is_one_for_run_and_plan(invoke: Invoke, small: Path, tmp_path: Path) -> None:
-    out = tmp_path / "demo"
-    _, digest = check_demo(invoke, small, out, num_seqs=5, num_files=5)
+def test_the_config_that_the_demo_writes_is_one_for_run_and_plan(invoke: Invoke, shown: tuple[Path, list[str]]) -> None:
+    out, (_, digest) = shown
     run = invoke("run", out / "sub_epochs.py", "--quiet")
     assert run.exit_code == 0, run.output
     assert digest in run.stdout
@@ -85,15 +108,14 @@ def test_the_config_that_the_demo_writes_is_one_for_run_and_plan(invoke: Invoke,
 
 
 @pytest.mark.slow
-def test_the_demo_of_all_recordings_has_twenty_files_and_is_short_enough_to_read(
-    invoke: Invoke, tmp_path: Path
-) -> None:
-    check_demo(invoke, CORPUS, tmp_path / "demo", num_seqs=265, num_files=20)
+def test_the_demo_of_all_recordings_has_twenty_files_and_is_short_enough_to_read(tmp_path: Path) -> None:
+    check_demo(CORPUS, tmp_path / "demo", num_seqs=265, num_files=20)
 
 
 def test_the_demo_with_one_epoch_claims_nothing_about_a_whole_pass(invoke: Invoke, small: Path, tmp_path: Path) -> None:
     result = invoke("demo", "--corpus", small, "--output", tmp_path / "demo", "--epochs", 1)
     assert result.exit_code == 0, result.output
+    assert "bit for bit" in result.stdout
     checks = result.stdout.partition("3. Checks")[2].partition("4. ")[0]
     assert checks
     assert "exactly once" not in checks
@@ -111,6 +133,7 @@ def test_the_demo_works_where_there_are_no_worker_processes_and_says_so(
     assert "  2 workers: not on this machine, worker processes need pidfds" in result.stdout
     assert len(digests_of(result.stdout)) == 3
     assert "5 of 5 files were in the cache already" in result.stdout
+    assert "bit for bit" in result.stdout
 
 
 def test_the_demo_without_its_corpus_says_where_it_looked(invoke: Invoke, tmp_path: Path, monkeypatch: Any) -> None:
@@ -120,3 +143,24 @@ def test_the_demo_without_its_corpus_says_where_it_looked(invoke: Invoke, tmp_pa
     assert str(tmp_path / "data" / "spoken_numbers" / "manifest.jsonl") in result.stderr
     assert "--corpus" in result.stderr
     assert not (tmp_path / "demo_out").exists()
+
+
+def test_a_folder_that_cannot_be_made_is_named_with_the_option(invoke: Invoke, small: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    result = invoke("demo", "--corpus", small, "--output", tmp_path / "file" / "demo")
+    assert result.exit_code == 1
+    assert f"cannot make the folder: Not a directory\n  where: {tmp_path}/file/demo" in result.stderr
+    assert "--output" in result.stderr
+
+
+def test_a_manifest_without_languages_says_which_field_is_missing(invoke: Invoke, small: Path, tmp_path: Path) -> None:
+    corpus = tmp_path / "corpus"
+    shutil.copytree(small, corpus)
+    lines = [json.loads(line) for line in (small / "manifest.jsonl").read_text().splitlines()]
+    for line in lines:
+        del line["language"]
+    (corpus / "manifest.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    result = invoke("demo", "--corpus", corpus, "--output", tmp_path / "demo")
+    assert result.exit_code in (1, 2)
+    assert "there is no field 'language'" in result.stderr
+    assert str(corpus / "manifest.jsonl") in result.stderr

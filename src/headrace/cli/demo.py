@@ -1,4 +1,4 @@
-"""`headrace demo`: the main job on real recordings, from audio to epochs, with what a newcomer wants to see.
+"""`headrace demo`: the main job on real recordings, from audio to a training, with what a newcomer wants to see.
 
 All that it writes is in one folder, the index of the corpus and what the file cache keeps included.
 """
@@ -19,13 +19,14 @@ import typer
 from rich.console import Console
 
 from headrace.datasets import Dataset, MultiProcDataset, init_dataset
-from headrace.errors import ConfigError, HeadraceError, InternalError
+from headrace.errors import ConfigError, HeadraceError, InternalError, SourceError
 from headrace.sources import AudioSource
 from headrace.version import __version__
 
 from .console import bold, open_messages, open_output, shorten
 from .convert import describe_layout, write_corpus
 from .demo_files import show_files
+from .demo_train import show_training
 from .drawing import draw_sparkline, format_bytes, format_count, format_seconds
 from .report import describe_rate
 from .tally import EpochTally, derive_stream_digest, sum_tallies
@@ -52,7 +53,7 @@ def demo(
     output: Annotated[Path, typer.Option(help="Folder for all that is written.")] = Path("demo_out"),
     epochs: Annotated[int, typer.Option(min=1, help="How many epochs; two are one pass over the corpus.")] = 4,
 ) -> None:
-    """Convert recorded words to HDF5, run epochs over them, also in many files, and check what came."""
+    """Convert recorded words to HDF5, run epochs over them, train on them, kill and resume that, and check it all."""
     manifest = corpus / "manifest.jsonl"
     if not manifest.is_file():
         raise ConfigError(
@@ -60,7 +61,11 @@ def demo(
             where=str(manifest.absolute()),
             fix="run it in the root of a clone of Headrace, or pass --corpus FOLDER with a manifest.jsonl in it",
         )
-    output.mkdir(parents=True, exist_ok=True)
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        fix = "choose another one with --output FOLDER"
+        raise SourceError(f"cannot make the folder: {error.strerror}", where=str(output.absolute()), fix=fix) from error
     with _index_folder(output / "index"):
         _show(open_output(), corpus, output, range(1, epochs + 1))
 
@@ -80,7 +85,7 @@ def _index_folder(folder: Path) -> Iterator[None]:
 
 
 def _show(screen: Console, corpus: Path, output: Path, numbers: range) -> None:
-    screen.print(bold(f"Headrace {__version__}: from recordings to epochs"))
+    screen.print(bold(f"Headrace {__version__}: from recordings to a training"))
     hdf = _convert(screen, corpus, output)
     recipe = {"seq_ordering": SEQ_ORDERING, "partition_epoch": PARTITION_EPOCH}
     config = {"class": "HDFDataset", "files": [str(hdf)], **recipe}
@@ -104,14 +109,18 @@ def _show(screen: Console, corpus: Path, output: Path, numbers: range) -> None:
     screen.print(f"  second run  {describe_rate(sum_tallies([epoch.tally for epoch in again]))}")
     if by_workers:
         _print_worker_rate(screen, [epoch.tally for epoch in by_workers])
-    config_of_files = show_files(screen, hdf, tags, "process" if by_workers else "thread")
+    executor = "process" if by_workers else "thread"
+    config_of_files = show_files(screen, hdf, tags, executor)
+    show_training(screen, hdf, executor)
     screen.print()
     screen.print(f"Next: headrace inspect {hdf}")
     screen.print(f"      headrace plan {config_of_files} --ranks 1,2,4")
 
 
 def _convert(screen: Console, corpus: Path, output: Path) -> Path:
-    source = AudioSource(corpus / "manifest.jsonl", features="log_mel", targets={"classes": "word"})
+    source = AudioSource(
+        corpus / "manifest.jsonl", features="log_mel", targets={"classes": "word", "language": "language"}
+    )
     hdf = output / f"{corpus.resolve().name}.hdf"
     screen.print()
     screen.print(bold("1. Audio to HDF5:"), f"{corpus} -> {hdf}")
