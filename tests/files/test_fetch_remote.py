@@ -306,7 +306,6 @@ print("good")
 """
 
 
-@pytest.mark.skip(reason="an open defect: where torch is installed, a fork between two fetches by URL hangs for 60 s")
 def test_a_child_that_was_forked_after_a_fetch_can_fetch(part):
     pytest.importorskip("aiohttp")
     with FileServer({"a": DATA}) as server:
@@ -349,7 +348,9 @@ def test_a_fetch_goes_on_after_sigkill_with_what_had_come(part, num_before):
         assert os.listdir(part.parent) == ["part"]
         # What had been written when the process died is not asked for again.
         assert counts[0] <= num_before * RANGE
-        assert server.num_requests() == -(-(len(DATA) - counts[0]) // RANGE)
+        # (A set: a request of the process that died may be read by the server only now.)
+        ranges = {request.range for request in server.requests if request.method == "GET"}
+        assert len(ranges) == -(-(len(DATA) - counts[0]) // RANGE)
 
 
 def _kill_until_done(server: FileServer, part: Path, rng: random.Random) -> int:

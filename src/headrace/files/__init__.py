@@ -5,16 +5,21 @@ files go to which sub-epoch and shard. It never interprets sequences and execute
 `atomic.py` first, `distribute.py` for who gets which files, and `cache.py` for copies on the local disk.
 """
 
-from .atomic import PendingFile, atomic_path, atomic_write
-from .cache import CachedFile, FileCache
-from .cache_options import FileCacheOptions
-from .distribute import FilePlan, distribute_in_order, distribute_largest_first
-from .listing import Files, read_file_list
-from .lists import read_seq_lens, read_tag_list
-from .places import resolve_inside, user_cache_dir
-from .sizes import FileTable
-from .stamps import TOO_MANY_OPEN, TOO_MANY_OPEN_FIX, FileStamp
-from .tree import FileTree, map_leaves, tree_key, tree_leaves
+from typing import TYPE_CHECKING
+
+from headrace.exports import export_lazily
+
+if TYPE_CHECKING:
+    from .atomic import PendingFile, atomic_path, atomic_write
+    from .cache import CachedFile, FileCache
+    from .cache_options import FileCacheOptions
+    from .distribute import FilePlan, distribute_in_order, distribute_largest_first
+    from .listing import Files, read_file_list
+    from .lists import read_seq_lens, read_tag_list
+    from .places import resolve_inside, user_cache_dir
+    from .sizes import FileTable
+    from .stamps import TOO_MANY_OPEN, TOO_MANY_OPEN_FIX, FileStamp
+    from .tree import FileTree, map_leaves, tree_key, tree_leaves
 
 __all__ = [
     "TOO_MANY_OPEN",
@@ -41,3 +46,19 @@ __all__ = [
     "tree_leaves",
     "user_cache_dir",
 ]
+
+__getattr__, __dir__ = export_lazily(
+    __name__,
+    {
+        "atomic": ("PendingFile", "atomic_path", "atomic_write"),
+        "cache": ("CachedFile", "FileCache"),
+        "cache_options": ("FileCacheOptions",),
+        "distribute": ("FilePlan", "distribute_in_order", "distribute_largest_first"),
+        "listing": ("Files", "read_file_list"),
+        "lists": ("read_seq_lens", "read_tag_list"),
+        "places": ("resolve_inside", "user_cache_dir"),
+        "sizes": ("FileTable",),
+        "stamps": ("TOO_MANY_OPEN", "TOO_MANY_OPEN_FIX", "FileStamp"),
+        "tree": ("FileTree", "map_leaves", "tree_key", "tree_leaves"),
+    },
+)

@@ -23,6 +23,7 @@ from .fetch_part import PartFile
 from .fetch_plan import ByteRange
 from .fetch_reader import BlockingCalls, Piece, Reader, Stream
 from .fetch_retry import PassingError
+from .remote_fork import keep_over_fork
 from .remote_http import HttpReader
 from .urls import shown_url
 
@@ -78,6 +79,7 @@ def file_system_of(url: str) -> tuple[Any, str]:
     """
     with _config_errors(url):
         file_system, path = importlib.import_module("fsspec.core").url_to_fs(url, use_listings_cache=False)
+        keep_over_fork(file_system)
         return file_system, path
 
 
