@@ -203,6 +203,7 @@ def test_payloads_that_are_slow_to_come_do_not_hold_up_what_is_done() -> None:
             yield number
 
     with Engine(_IDENTITY, num_workers=2) as engine:
+        assert next(engine.run([-1])).value == -1  # the workers have started
         stream = engine.run(payloads())
         assert next(stream).value == 0
         assert len(pulled) < 12

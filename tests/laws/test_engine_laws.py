@@ -247,3 +247,34 @@ def test_streams_take_turns_as_plain_iterators_do(
         again: list[tuple[int, int]] = []
         read(engine.run_stream(lengths), again)
         assert again == expected
+
+
+@settings(deadline=None, max_examples=25)
+@given(num_workers=NUM_WORKERS, options=OPTIONS, rounds=st.lists(st.tuples(st.integers(0, 40), st.integers(0, 45))))
+def test_in_turns_a_worker_goes_on_with_what_it_did_before(
+    engine_executors: str, num_workers: int, options: dict, rounds: list[tuple[int, int]]
+) -> None:
+    def setup(info: WorkerInfo):
+        numbers: list[int] = []
+        current = [-1]
+
+        def gather(payload: tuple[int, int]) -> tuple[int, list[int]]:
+            run, number = payload
+            if run != current[0]:
+                current[0] = run
+                numbers.clear()
+            numbers.append(number)
+            return info.worker_idx, list(numbers)
+
+        return gather
+
+    with Engine(
+        Job(setup), num_workers=num_workers, executor=engine_executors, options=EngineOptions(**options)
+    ) as engine:
+        width = max(num_workers, 1)
+        for run, (num_payloads, num_read) in enumerate(rounds):
+            payloads = ((run, number) for number in range(num_payloads))
+            expected = [(t % width, list(range(t % width, t + 1, width))) for t in range(num_payloads)]
+            with contextlib.closing(engine.run(payloads, in_turns=True)) as results:
+                values = [result.value for result, _ in zip(results, range(num_read or 99), strict=False)]
+            assert values == expected[: num_read or 99]

@@ -1,23 +1,25 @@
 """Batches as torch tensors, a loader where torch expects one, and copies to a GPU that run ahead.
 
 Tensors of the CPU lie over the same memory as the arrays of the batch, which stays as it is while any of them lives.
-Invariants: what `state_dict` says is where the consumer is, however far copies run ahead; memory that a copy reads from
-is held until the event behind the copy has happened, and memory that a copy wrote to is known to the stream that reads
-it.
+Invariants: memory that a copy reads from is held until the event behind the copy has happened (`ahead.py`), and memory
+that a copy wrote to is known to the stream that reads it.
 """
 
 from __future__ import annotations
 
-import dataclasses
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 import numpy as np
 
+from headrace.engine.lease import MemoryWatcher
 from headrace.errors import ConfigError, HeadraceError
-from headrace.loading import Batch, DataLoader, Packing, Place
-from headrace.order.policy import check_count
+from headrace.loading import DataLoader
+
+from .ahead import Event, RunAhead, Sent
+from .leaves import map_leaves
+from .pinning import PinnedMemory
 
 try:
     import torch
@@ -32,7 +34,7 @@ def as_tensors(value: Any) -> Any:
     The arrays, the lengths and the packing of a `Batch` become tensors; so do arrays in dicts, lists and tuples, for
     those who have a `collate` of their own. Arrays of a dtype that torch does not know stay as they are.
     """
-    return _map_leaves(value, _as_tensor)
+    return map_leaves(value, _as_tensor)
 
 
 def _as_tensor(leaf: Any) -> Any:
@@ -46,27 +48,6 @@ def _as_tensor(leaf: Any) -> Any:
         return torch.from_numpy(leaf)
     except TypeError:  # such as float128
         return leaf
-
-
-def _map_leaves(value: Any, function: Callable[[Any], Any]) -> Any:
-    """Return a value of the same structure whose arrays and tensors went through a function."""
-    if isinstance(value, Batch):
-        packing = value.packing
-        if packing is not None:
-            packing = Packing(*(function(getattr(packing, field.name)) for field in dataclasses.fields(packing)))
-        return dataclasses.replace(
-            value,
-            arrays={key: function(array) for key, array in value.arrays.items()},
-            lengths={key: function(array) for key, array in value.lengths.items()},
-            packing=packing,
-        )
-    if isinstance(value, Mapping):
-        return {key: _map_leaves(item, function) for key, item in value.items()}
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(_map_leaves(item, function) for item in value))
-    if isinstance(value, tuple | list):
-        return type(value)(_map_leaves(item, function) for item in value)
-    return function(value)
 
 
 class TorchLoader(IterableDataset):  # type: ignore[misc, type-arg, unused-ignore]
@@ -124,18 +105,14 @@ class TorchLoader(IterableDataset):  # type: ignore[misc, type-arg, unused-ignor
         self.loader.close()
 
 
-class Event(Protocol):
-    """A point in a stream, as `torch.cuda.Event`."""
-
-    def query(self) -> bool:
-        """Tell whether all work before it is done."""
-
-    def synchronize(self) -> None:
-        """Wait until all work before it is done."""
-
-
 class Copier(Protocol):
-    """What a device does for a `DeviceLoader`."""
+    """What a device does for a `DeviceLoader`.
+
+    Attributes:
+        memory: Who prepares the shared memory that tensors are copied from; None: nobody.
+    """
+
+    memory: MemoryWatcher | None
 
     def copy(self, tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
         """Begin to copy a tensor; return the new one, and what must live until the copy is done."""
@@ -148,24 +125,28 @@ class Copier(Protocol):
 
 
 class CudaCopier:
-    """Copies on a stream of its own, from page-locked memory.
+    """Copies on a stream of its own, from page-locked memory: only from there can a copy run beside the computation.
 
-    A batch is copied into page-locked memory first, which torch keeps and reuses: only from there can a copy run beside
-    the computation.
+    What lies in the shared memory of a worker is copied from there, since that memory was page-locked when it was first
+    seen. All else, and everything where the system refuses that, is copied into page-locked memory of torch's first.
 
     Args:
         device: A CUDA device.
+        in_place: Whether the workers' memory is page-locked at all.
     """
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, in_place: bool = True) -> None:
         self._device = device
         self._stream = torch.cuda.Stream(device)
+        self._pinned = PinnedMemory(_CudaHost(device, self._stream))
+        self.memory: MemoryWatcher | None = self._pinned if in_place else None
 
     def copy(self, tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
         """Begin a copy."""
-        pinned = tensor.pin_memory()
+        is_pinned = tensor.is_contiguous() and self._pinned.covers(tensor.data_ptr(), tensor.nbytes)
+        source = tensor if is_pinned else tensor.pin_memory()
         with torch.cuda.stream(self._stream):
-            return pinned.to(self._device, non_blocking=True), pinned
+            return source.to(self._device, non_blocking=True), source
 
     def record(self) -> Event:
         """Record an event."""
@@ -179,15 +160,63 @@ class CudaCopier:
             tensor.record_stream(stream)
 
 
-@dataclasses.dataclass(slots=True)
-class _Sent:
-    """A batch whose copies were begun, with where the consumer is once it has it."""
+class _CudaHost:
+    """The side of CUDA for `PinnedMemory`; its stream has all copies that read from there."""
 
-    value: Any
-    tensors: list[torch.Tensor]
-    sources: list[Any]
-    event: Event
-    place: Place
+    _PORTABLE = 1  # cudaHostRegisterPortable: locked for all devices
+
+    def __init__(self, device: torch.device, stream: Any) -> None:
+        self._device = device
+        self._stream = stream
+
+    def register(self, address: int, num_bytes: int) -> None:
+        """Lock pages."""
+        with torch.cuda.device(self._device):
+            self._check(torch.cuda.cudart().cudaHostRegister(address, num_bytes, self._PORTABLE))
+
+    def unregister(self, address: int) -> None:
+        """Unlock them."""
+        with torch.cuda.device(self._device):
+            self._check(torch.cuda.cudart().cudaHostUnregister(address))
+
+    def wait(self) -> None:
+        """Wait for the copies."""
+        self._stream.synchronize()
+
+    def _check(self, code: Any) -> None:
+        if int(code) == 0:
+            return
+        # CUDA remembers the error and would report it to whoever launches the next kernel, so we launch it.
+        with contextlib.suppress(RuntimeError):
+            torch.zeros(1, device=self._device)
+        raise RuntimeError(f"CUDA runtime error {int(code)}")
+
+
+class _CopySender:
+    """Sends batches of tensors, leaf by leaf."""
+
+    def __init__(self, copier: Copier) -> None:
+        self._copier = copier
+
+    def send(self, batch: Any) -> Sent:
+        """Begin to copy all tensors of a batch."""
+        tensors: list[torch.Tensor] = []
+        sources: list[Any] = []
+
+        def copy(leaf: Any) -> Any:
+            if not isinstance(leaf, torch.Tensor):
+                return leaf
+            copied, source = self._copier.copy(leaf)
+            tensors.append(copied)
+            sources.append(source)
+            return copied
+
+        value = map_leaves(batch, copy)
+        return Sent(value, tensors, sources, self._copier.record())
+
+    def hand_over(self, sent: Sent) -> None:
+        """Hand over its tensors."""
+        self._copier.hand_over(sent.event, sent.parts)
 
 
 class DeviceLoader(TorchLoader):
@@ -202,83 +231,34 @@ class DeviceLoader(TorchLoader):
     def __init__(self, loader: DataLoader, copier: Copier | None, depth: int = 2) -> None:
         super().__init__(loader)
         self._copier = copier
-        self._depth = check_count("to_device", "depth", depth, minimum=1)
-        self._place: Place | None = None  # of the consumer, while copies run ahead of it
+        self._ahead = RunAhead(loader, depth, "to_device")
 
     def __iter__(self) -> Iterator[Any]:
         """Return the batches of the next epoch."""
-        batches = super().__iter__()
         if self._copier is None:
-            return batches
-        self._place = self.loader.place
-        return self._run(batches, self._copier)
-
-    def _run(self, batches: Iterator[Any], copier: Copier) -> Iterator[Any]:
-        ahead: deque[_Sent] = deque()
-        busy: deque[tuple[Event, list[Any]]] = deque()  # memory that copies may still be read from
-        error: Exception | None = None
-        try:
-            while True:
-                try:
-                    while error is None and len(ahead) < self._depth:
-                        ahead.append(_send(next(batches), copier, self.loader))
-                except Exception as caught:  # noqa: BLE001 - raised below, when its place in the stream has come
-                    error = caught
-                while busy and busy[0][0].query():
-                    busy.popleft()
-                if not ahead:
-                    break
-                sent = ahead.popleft()
-                busy.append((sent.event, sent.sources))
-                copier.hand_over(sent.event, sent.tensors)
-                self._place, values = sent.place, [sent.value]
-                del sent
-                yield values.pop()  # the consumer alone decides how long it lives
-        finally:
-            for event in (*(entry[0] for entry in busy), *(sent.event for sent in ahead)):
-                event.synchronize()
-        if isinstance(error, StopIteration):
-            self._place = None
-        elif error is not None:
-            raise error
+            return super().__iter__()
+        self.loader.watch_memory(self._copier.memory)
+        return self._ahead.run(super().__iter__, _CopySender(self._copier))
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the consumer is, whatever was copied ahead."""
-        return self.loader.state_dict() if self._place is None else self.loader.state_at(self._place)
+        return self._ahead.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state, see `DataLoader.load_state_dict`."""
-        super().load_state_dict(state)
-        self._place = None
+        self._ahead.load_state_dict(state)
 
     def set_epoch(self, epoch: int) -> None:
         """Say which epoch the next iteration is."""
-        super().set_epoch(epoch)
-        if not self.loader.is_iterating:
-            self._place = None
-
-
-def _send(batch: Any, copier: Copier, loader: DataLoader) -> _Sent:
-    tensors: list[torch.Tensor] = []
-    sources: list[Any] = []
-
-    def copy(leaf: Any) -> Any:
-        if not isinstance(leaf, torch.Tensor):
-            return leaf
-        copied, source = copier.copy(leaf)
-        tensors.append(copied)
-        sources.append(source)
-        return copied
-
-    value = _map_leaves(batch, copy)
-    return _Sent(value, tensors, sources, copier.record(), loader.place)
+        self._ahead.set_epoch(epoch)
 
 
 def to_device(loader: DataLoader, device: torch.device | str, depth: int = 2) -> DeviceLoader:
     """Return the loader with its batches on a device.
 
-    On a GPU they are copied on a stream of their own, `depth` batches ahead of the consumer. On the CPU they are
-    tensors over the workers' memory, and nothing is copied.
+    On a GPU they are copied on a stream of their own, `depth` batches ahead of the consumer, straight from the workers'
+    memory, which is page-locked for that until the loader is closed. On the CPU they are tensors over the workers'
+    memory, and nothing is copied.
 
     Args:
         loader: What to read.

@@ -5,16 +5,21 @@ It never knows what a dataset, a sequence or a batch is. Read `events.py` first,
 everything, and `engine.py`, which does it.
 """
 
-from .engine import Engine
-from .events import Result
-from .executors import Executor, make_executor
-from .failure import Failure
-from .in_place import empty, is_in_place
-from .job import Job, Mode
-from .options import EngineOptions, Raising, Restarting, Skipping
-from .report import EngineReport, WorkerReport
-from .run import Delivered, Run
-from .worker_info import Place, WorkerInfo, get_worker_info, note_place, note_places, skip_item
+from typing import TYPE_CHECKING
+
+from headrace.exports import export_lazily
+
+if TYPE_CHECKING:
+    from .engine import Engine
+    from .events import Result
+    from .executors import Executor, make_executor
+    from .failure import Failure
+    from .in_place import empty, is_in_place
+    from .job import Job, Mode
+    from .options import EngineOptions, Raising, Restarting, Skipping
+    from .report import EngineReport, WorkerReport
+    from .run import Delivered, Run
+    from .worker_info import Place, WorkerInfo, get_worker_info, note_place, note_places, skip_item
 
 __all__ = [
     "Delivered",
@@ -41,3 +46,19 @@ __all__ = [
     "note_places",
     "skip_item",
 ]
+
+__getattr__, __dir__ = export_lazily(
+    __name__,
+    {
+        "engine": ("Engine",),
+        "events": ("Result",),
+        "executors": ("Executor", "make_executor"),
+        "failure": ("Failure",),
+        "in_place": ("empty", "is_in_place"),
+        "job": ("Job", "Mode"),
+        "options": ("EngineOptions", "Raising", "Restarting", "Skipping"),
+        "report": ("EngineReport", "WorkerReport"),
+        "run": ("Delivered", "Run"),
+        "worker_info": ("Place", "WorkerInfo", "get_worker_info", "note_place", "note_places", "skip_item"),
+    },
+)

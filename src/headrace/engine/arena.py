@@ -18,7 +18,8 @@ from .arena_slot import SlotMemory, SlotWriter
 from .memory import round_to_pages
 from .memory_guard import MemoryGuard, shortage_error
 
-# Half of what Linux can address in a file. Each slot has `max_bytes` of the sparse file to itself.
+# Half of what Linux can address in a file: the other half is for slots that gave their memory back and moved. Each slot
+# has `max_bytes` of the sparse file to itself.
 _MAX_FILE_BYTES = 1 << 62
 
 
@@ -70,6 +71,7 @@ class ArenaWriter:
         self._slots = [SlotMemory(self._fd, slot_idx, self.max_bytes) for slot_idx in range(num_slots)]
         self._free = self._slots[::-1]  # a stack: the slot that came back last is the warmest
         self._committed_bytes = 0  # sum over all slots
+        self._next_offset = num_slots * self.max_bytes  # the first stretch that no slot had
         self._wait_for_release = wait_for_release
         self._guard = guard or MemoryGuard()
 
@@ -153,9 +155,11 @@ class ArenaWriter:
         """Return at least so much memory of free slots to the system if they have it; tell how much it was."""
         total = 0
         for memory in sorted(self._free, key=lambda memory: memory.committed_bytes, reverse=True):
-            if total >= num_bytes:
+            is_file_full = self._next_offset >= 2 * _MAX_FILE_BYTES - self.max_bytes
+            if total >= num_bytes or not memory.committed_bytes or is_file_full:
                 break
-            given = memory.give_back()
+            given = memory.give_back(self._next_offset)
+            self._next_offset += self.max_bytes
             self._committed_bytes -= given
             total += given
         return total

@@ -2,7 +2,9 @@
 
 Each slot has a stretch of the memfd to itself, as long as the arena may ever become. The file is sparse, so this costs
 nothing, and a slot grows in place: nothing is moved, no position changes, and arrays that were handed out before stay
-part of the slot. Invariants: pages up to `committed_bytes` may have been touched and no others; all of them are mapped;
+part of the slot. A slot that gave its memory back goes on in a new stretch, because a device that reads page-locked
+memory by itself (see `MemoryWatcher`) would go on reading the pages that were there. Invariants: pages up to
+`committed_bytes` may have been touched and no others; all of them are mapped; a byte of the file has one page for ever;
 a `SlotWriter` of an earlier turn cannot reserve.
 """
 
@@ -76,12 +78,13 @@ class SlotMemory:
             self.array = mapping.as_array()
         self.committed_bytes = max(self.committed_bytes, num_bytes)
 
-    def give_back(self) -> int:
-        """Return all memory of an unused slot to the system, and tell how many bytes it was."""
+    def give_back(self, new_offset: int) -> int:
+        """Return all memory of an unused slot to the system, tell how much it was, and go on at another offset."""
         num_bytes = self.committed_bytes
-        if num_bytes:
-            self._mappings[-1].give_back(num_bytes)
-            self.committed_bytes = 0
+        self._mappings[-1].give_back(num_bytes)
+        self._mappings.clear()
+        self.array = np.empty(0, np.uint8)
+        self.committed_bytes, self.offset = 0, new_offset
         return num_bytes
 
     def find(self, address: int) -> int | None:
@@ -99,7 +102,7 @@ class SlotWriter:
 
     Attributes:
         slot_idx: Number of the slot.
-        offset: Place of the slot in the memfd, in bytes. Never changes.
+        offset: Place of the slot in the memfd, in bytes. Stays while the slot is in use.
         used: Bytes of the slot up to the end of the last piece.
     """
 

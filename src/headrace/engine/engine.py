@@ -14,6 +14,7 @@ from headrace.errors import ConfigError
 
 from .executors import Executor, make_executor
 from .job import Job, Mode
+from .lease import MemoryWatcher
 from .options import EngineOptions, Skipping
 from .quarantine import Quarantine
 from .report import EngineReport, WorkerReport
@@ -64,7 +65,7 @@ class Engine:
         """Start the workers now, so that the first run need not wait for them."""
         self._workers.start()
 
-    def run(self, payloads: Iterable[Any]) -> Run:
+    def run(self, payloads: Iterable[Any], *, in_turns: bool = False) -> Run:
         """Map payloads to results, in the order of the payloads: task mode.
 
         Payloads are pulled in the caller's thread as workers need them; the first ones at once. What the iterator of
@@ -72,9 +73,11 @@ class Engine:
 
         Args:
             payloads: What to work on; may be endless.
+            in_turns: Whether payload t goes to worker t mod W, whoever has less to do: for work that a worker goes on
+                with from one payload to the next. A worker that is started anew gets its unanswered payloads again,
+                and none from before.
         """
-        iterator = iter(payloads)
-        return self._begin(Mode.TASK, None, iterator, replayable=True)
+        return self._begin(Mode.TASK, None, iter(payloads), in_turns=in_turns)
 
     def run_stream(self, payload: Any = None, *, replayable: bool = True) -> Run:
         """Take turns with one iterator in each worker: stream mode.
@@ -88,13 +91,25 @@ class Engine:
         """
         return self._begin(Mode.STREAM, payload, None, replayable=replayable)
 
-    def _begin(self, mode: Mode, payload: Any, payloads: Iterator[Any] | None, *, replayable: bool) -> Run:
+    def interrupt(self) -> None:
+        """Have the run under way raise a `HeadraceError` within 0.25 s: the one method that any thread may call."""
+        self._workers.give_up_current()
+
+    def _begin(
+        self,
+        mode: Mode,
+        payload: Any,
+        payloads: Iterator[Any] | None,
+        *,
+        replayable: bool = True,
+        in_turns: bool = False,
+    ) -> Run:
         self._drop_run()
         run_id = self._workers.begin_run(mode, payload)
         run = Run(
             self._workers,
             run_id,
-            Supervisor(self._workers.num_workers, mode, self._options, replayable=replayable),
+            Supervisor(self._workers.num_workers, mode, self._options, replayable=replayable, in_turns=in_turns),
             payloads,
             report=self.report,
             quarantine=self._quarantine,
@@ -104,6 +119,10 @@ class Engine:
         if self._workers.executor.max_look_ahead != 1:
             run.prefetch()
         return run
+
+    def watch_memory(self, watcher: MemoryWatcher | None) -> None:
+        """Tell a watcher of the shared memory that results come in from now on, in place of another one or of None."""
+        self._workers.executor.watch_memory(watcher)
 
     def close(self) -> None:
         """End the workers within 2 s; harmless when closed. An iterator of this engine raises from now on."""

@@ -7,14 +7,15 @@ it: an address as a number (`array.ctypes.data`) and a copied `__array_interface
 
 Invariants: the finalizer of a lease appends to a deque and does nothing else, because it can run anywhere, in any
 thread, in the middle of any lock. A slot that is leased cannot be leased again before `drain` has told of its end. A
-process that was forked off the trainer frees nothing: the views that count are its parent's.
+process that was forked off the trainer frees nothing: the views that count are its parent's. A watcher hears of the
+memory of a lease before anybody has a view of it, and that it is over before it is unmapped.
 """
 
 from __future__ import annotations
 
 import os
 from collections import deque
-from typing import Self
+from typing import Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,6 +49,19 @@ class Lease:
         self._freed.append(self._slot_idx)
 
 
+class MemoryWatcher(Protocol):
+    """Who prepares the memory that results come in, as for copies by a device. Called in the consumer's thread.
+
+    The pages behind a mapping stay the same as long as it lives, and who keeps a mapping keeps it mapped.
+    """
+
+    def on_lease(self, mapping: Mapping, num_bytes: int) -> None:
+        """Take note that the first `num_bytes` hold a result; no view of it exists yet, nor of an earlier one."""
+
+    def on_retire(self, mapping: Mapping) -> None:
+        """Take note that nothing new comes in this memory. Views may still be alive, and hold it."""
+
+
 class ArenaReader:
     """Gives views of slots, and tells which slots nobody looks at any more.
 
@@ -63,6 +77,10 @@ class ArenaReader:
         self._mappings: dict[int, Mapping] = {}  # the latest of each slot; older ones live as long as their leases
         self._freed: deque[int] = deque()  # filled by finalizers
         self._leased: set[int] = set()  # leased, or freed and not drained yet
+        self._watcher: MemoryWatcher | None = None
+        self._max_bytes = 0  # of the slots together, if there is a watcher
+        self._seen: dict[int, int] = {}  # what the watcher knows of: slot -> bytes that it had in its mapping at most
+        self._seen_bytes = 0  # the sum
 
     @property
     def num_leased(self) -> int:
@@ -90,9 +108,12 @@ class ArenaReader:
             raise InternalError("a slot was filled again while it was leased", where=f"slot {slot_idx}")
         mapping = self._mappings.get(slot_idx)
         if num_bytes and (mapping is None or mapping.offset != offset or mapping.num_bytes < num_bytes):
+            self._retire(slot_idx)
             mapping = self._mappings[slot_idx] = self._map(slot_idx, offset, num_bytes)
         lease = Lease(mapping, slot_idx, num_bytes, self._freed)  # first: if Ctrl-C comes now, the slot is freed
         self._leased.add(slot_idx)
+        if mapping is not None and num_bytes:
+            self._tell(slot_idx, mapping, num_bytes)
         return np.asarray(lease)
 
     def free(self, slot_idx: int) -> None:
@@ -112,11 +133,26 @@ class ArenaReader:
         self._leased.difference_update(slot_idxs)
         return slot_idxs
 
+    def watch(self, watcher: MemoryWatcher | None, max_bytes: int = 1 << 62) -> None:
+        """Tell a watcher of all memory that results come in from now on, in place of another one or of None.
+
+        The one before hears that all the memory it knew of is retired; not in a process that was forked off.
+
+        Args:
+            watcher: Who is told.
+            max_bytes: Limit on the memory of all slots together: the watcher knows of no more at the same time.
+        """
+        if watcher is not self._watcher:
+            for slot_idx in list(self._seen):
+                self._retire(slot_idx)
+        self._watcher, self._max_bytes = watcher, max_bytes
+
     def close(self) -> None:
         """Let go of the memfd. Views that are alive stay valid, and `drain` goes on telling of them."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+        self.watch(None)
         self._mappings.clear()
 
     def __enter__(self) -> Self:
@@ -128,6 +164,29 @@ class ArenaReader:
     def __del__(self) -> None:
         if getattr(self, "_fd", -1) >= 0:
             self.close()
+
+    def _tell(self, slot_idx: int, mapping: Mapping, num_bytes: int) -> None:
+        """Tell the watcher of a lease."""
+        if self._watcher is None:
+            return
+        more = num_bytes - self._seen.get(slot_idx, 0)
+        if more > 0:
+            self._seen[slot_idx] = num_bytes
+            self._seen_bytes += more
+            # More than there may be: free slots have given memory back, of which the watcher cannot know. All of them
+            # are mapped anew when they are used again.
+            if self._seen_bytes > self._max_bytes:
+                for free_idx in [idx for idx in self._seen if idx not in self._leased]:
+                    self._retire(free_idx)
+        self._watcher.on_lease(mapping, num_bytes)
+
+    def _retire(self, slot_idx: int) -> None:
+        """Give up the mapping of a slot, if there is one."""
+        mapping = self._mappings.pop(slot_idx, None)
+        num_bytes = self._seen.pop(slot_idx, 0)
+        self._seen_bytes -= num_bytes
+        if self._watcher is not None and mapping is not None and num_bytes and os.getpid() == self._pid:
+            self._watcher.on_retire(mapping)
 
     def _map(self, slot_idx: int, offset: int, num_bytes: int) -> Mapping:
         if self._fd < 0:

@@ -22,7 +22,9 @@ import sys
 import time
 import types
 import warnings
-from typing import Any
+from collections.abc import Iterable
+from functools import partial
+from typing import Any, NamedTuple
 
 import cloudpickle
 
@@ -30,11 +32,33 @@ from headrace.errors import ConfigError
 
 from .ship_paths import find_path
 
-# Above this a parcel is worth a warning. Each worker unpickles its own copy, so the cost is per worker.
+# Above this a parcel is worth a warning: all but its large arrays is unpickled by each worker.
 LARGE_BYTES = 10 * 1000 * 1000
 # The search for the largest part pickles every part once a level: not for parcels that take seconds each time.
 _SEARCH_SECONDS = 0.1  # to name the part is a courtesy: each step down pickles what is left once more
 _SEARCH_BYTES = 400 * 1000 * 1000
+_SHARED_BYTES = 64 << 10  # smaller arrays are in the pickle: a mapped one costs a page of its own
+_OWN = "headrace."
+
+
+class Parcel(NamedTuple):
+    """An object on its way to several workers.
+
+    Attributes:
+        data: Its pickle.
+        buffers: Its large arrays, which are not in the pickle.
+        modules: The names of our own modules that it refers to. Nobody else's: what importing those does, threads that
+            it starts for example, is for the worker alone.
+    """
+
+    data: bytes
+    buffers: list[pickle.PickleBuffer]
+    modules: set[str]
+
+    @property
+    def num_bytes(self) -> int:
+        """All that the workers are sent."""
+        return len(self.data) + sum(buffer.raw().nbytes for buffer in self.buffers)
 
 
 def ship(obj: object, *, what: str = "job", warn: bool = True) -> bytes:
@@ -48,13 +72,22 @@ def ship(obj: object, *, what: str = "job", warn: bool = True) -> bytes:
     Raises:
         ConfigError: Something in it cannot be carried; the text names it by its path.
     """
+    return _pack(obj, what, warn=warn, splits=False).data
+
+
+def ship_job(job: object) -> Parcel:
+    """Pickle a job for several workers; its large arrays are for them to share. As `ship` otherwise."""
+    return _pack(job, "job", warn=True, splits=True)
+
+
+def _pack(obj: object, what: str, *, warn: bool, splits: bool) -> Parcel:
     try:
-        data = _dump(obj)
+        parcel = _dump(obj, splits=splits)
     except Exception as error:  # pickling runs user code, which may raise anything
         raise _refusal(obj, what, error) from error
-    if warn and len(data) > LARGE_BYTES:
-        warnings.warn(_large_text(obj, what, len(data)), UserWarning, stacklevel=2)
-    return data
+    if warn and parcel.num_bytes > LARGE_BYTES:
+        warnings.warn(_large_text(obj, what, parcel.num_bytes), UserWarning, stacklevel=3)
+    return parcel
 
 
 def ship_payload(payload: object) -> bytes:
@@ -69,13 +102,17 @@ def ship_payload(payload: object) -> bytes:
     return ship(payload, what="payload", warn=False) if b"__main__" in data else data
 
 
-def unship(data: bytes | memoryview) -> Any:
+def unship(data: bytes | memoryview, buffers: Iterable[memoryview] = ()) -> Any:
     """Return the object of a parcel, after planting its `__main__` names. Worker only.
+
+    Args:
+        data: Its pickle.
+        buffers: What belongs to it; arrays become views of them.
 
     Raises:
         ConfigError: A module that the parcel refers to cannot be imported here.
     """
-    unpickler = pickle.Unpickler(io.BytesIO(data))  # noqa: S301 - from our own trainer, over an inherited descriptor
+    unpickler = pickle.Unpickler(io.BytesIO(data), buffers=buffers)  # noqa: S301 - from our own trainer
     try:
         obj = unpickler.load()
     except ModuleNotFoundError as error:
@@ -99,10 +136,12 @@ def unship(data: bytes | memoryview) -> Any:
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle has no type hints
     """cloudpickle, which also notes what travels by value and refuses open files."""
 
-    def __init__(self, file: io.BytesIO) -> None:
-        super().__init__(file, protocol=pickle.HIGHEST_PROTOCOL)
+    def __init__(self, file: io.BytesIO, buffers: list[pickle.PickleBuffer] | None) -> None:
+        keep = None if buffers is None else partial(_is_small, buffers)
+        super().__init__(file, protocol=pickle.HIGHEST_PROTOCOL, buffer_callback=keep)
         self.planted: dict[str, object] = {}
         self.by_value: list[types.ModuleType] = []
+        self.own_modules: set[str] = set()
 
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, io.IOBase) and not isinstance(obj, io.BytesIO | io.StringIO):
@@ -117,6 +156,9 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle has no 
             if obj.__qualname__.isidentifier() and obj.__name__ != "<lambda>":
                 self.planted[obj.__qualname__] = obj
             return
+        if isinstance(origin, str) and origin.startswith(_OWN):
+            self.own_modules.add(origin)
+            return
         module = sys.modules.get(origin) if isinstance(origin, str) else None
         # `builtins` and extension modules have a spec; a module without one was made by hand and cannot be imported.
         if isinstance(module, types.ModuleType) and getattr(module, "__spec__", None) is None:
@@ -130,21 +172,30 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle has no 
             cloudpickle.unregister_pickle_by_value(module)
 
 
-def _dump(obj: object) -> bytes:
+def _is_small(buffers: list[pickle.PickleBuffer], buffer: pickle.PickleBuffer) -> bool:
+    """Tell whether an array goes into the pickle; add it to the buffers if not."""
+    if buffer.raw().nbytes < _SHARED_BYTES:
+        return True
+    buffers.append(buffer)
+    return False
+
+
+def _dump(obj: object, *, splits: bool = False) -> Parcel:
     file = io.BytesIO()
-    pickler = _Pickler(file)
+    buffers: list[pickle.PickleBuffer] = []
+    pickler = _Pickler(file, buffers if splits else None)
     try:
         pickler.dump(obj)
         if pickler.planted:
             pickler.dump(dict(pickler.planted))
     finally:
         pickler.restore_registry()
-    return file.getvalue()
+    return Parcel(file.getvalue(), buffers, pickler.own_modules)
 
 
 def _num_bytes(obj: object) -> int:
     try:
-        return len(_dump(obj))
+        return _dump(obj, splits=True).num_bytes
     except Exception:  # noqa: BLE001 - a part that cannot be pickled alone is not the large one
         return 0
 
@@ -170,7 +221,7 @@ def _refusal(obj: object, what: str, error: Exception) -> ConfigError:
 
 
 def _large_text(obj: object, what: str, num_bytes: int) -> str:
-    text = f"{what} takes {num_bytes / 1e6:.0f} MB, which every worker will hold once more"
+    text = f"{what} takes {num_bytes / 1e6:.0f} MB, which the workers will hold once more"
     if num_bytes <= _SEARCH_BYTES:
         deadline = time.monotonic() + _SEARCH_SECONDS
 

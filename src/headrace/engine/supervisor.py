@@ -43,7 +43,7 @@ from .events import (
 from .failure import Failure
 from .job import Mode
 from .options import EngineOptions, Raising, Restarting, Skipping
-from .worker_state import WorkerState, least_busy_worker, lowest_stream_ticket
+from .worker_state import WorkerState, least_busy_worker, lowest_stream_ticket, turn_of
 
 # A burst is this part of all tickets that may be under way: workers have enough left while it is on its way.
 _BURSTS = 4
@@ -59,6 +59,7 @@ class Supervisor:
         mode: Tasks or streams.
         options: Budgets and limits.
         replayable: Stream mode: whether an iterator that is made anew gives the same items again.
+        in_turns: Task mode: ticket t is worker t mod W's, and not whoever's has the fewest.
 
     Attributes:
         workers_are_lost: Whether the run, when it ends, leaves workers that cannot serve another one.
@@ -67,10 +68,12 @@ class Supervisor:
         is_short: Whether more could be assigned now, but for `assigns_one`.
     """
 
-    def __init__(self, num_workers: int, mode: Mode, options: EngineOptions, *, replayable: bool = True) -> None:
+    def __init__(
+        self, num_workers: int, mode: Mode, options: EngineOptions, *, replayable: bool = True, in_turns: bool = False
+    ) -> None:
         self._mode = mode
         self._options = options
-        self._replayable = replayable
+        self._replayable, self._in_turns = replayable, in_turns
         self._workers = [WorkerState() for _ in range(num_workers)]
         self._look_ahead = options.look_ahead_of(num_workers)
         # Tickets go to workers in bursts, because each message may wake one, which costs more than many tickets.
@@ -168,7 +171,7 @@ class Supervisor:
         ticket = self._next_assigned
         if self._num_tickets is not None and ticket >= self._num_tickets:
             return None
-        chosen = least_busy_worker(self._workers, limit, ticket)
+        chosen = (turn_of if self._in_turns else least_busy_worker)(self._workers, limit, ticket)
         if chosen is None:
             return None
         self._next_assigned += 1

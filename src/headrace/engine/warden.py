@@ -48,15 +48,17 @@ class Warden:
         method: Where workers come from.
         job: Given to a zygote that is forked off the trainer.
         num_threads: How many threads numerical libraries may use in a worker.
+        modules: Modules of ours that workers will import.
 
     Raises:
         ConfigError: This system cannot do it.
     """
 
-    def __init__(self, method: StartMethod, job: Job, num_threads: int) -> None:
+    def __init__(self, method: StartMethod, job: Job, num_threads: int, modules: Sequence[str] = ()) -> None:
         self._is_fresh = method is StartMethod.SPAWN or (num_threads != 1 and method is not StartMethod.FORK)
         self._executable = command_of_worker() if self._is_fresh else []
         self._environment = dict(environment_of_threads(num_threads)) if self._is_fresh else {}
+        self._modules = [] if self._is_fresh else sorted(modules)
         trainer_pidfd = _open_own_pidfd()
         self._channel, theirs = Channel.pair()
         try:
@@ -78,7 +80,7 @@ class Warden:
 
     def spawn(self, life: int, worker_idx: int, links: Links) -> None:
         """Have a worker started. The caller closes its descriptors."""
-        self._send(Spawn(life, worker_idx, self._executable, self._environment), links)
+        self._send(Spawn(life, worker_idx, self._executable, self._environment, self._modules), links)
 
     def kill(self, life: int, grace_seconds: float = 0.0) -> None:
         """Have a worker and all of its descendants ended, after a grace."""

@@ -280,6 +280,7 @@ class WorkerLife:
         """Close all descriptors. Results that were reported stay valid: each keeps the arena for itself."""
         self.close_channel()
         self.disown()
+        self.reader.watch(None)
 
     def disown(self) -> None:
         """Close all descriptors without a word, in a process that was forked off the trainer too."""

@@ -21,13 +21,12 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import msgspec
-
 from headrace.errors import CacheError
 
 from .arena import ArenaWriter
 from .arena_slot import SlotWriter
-from .channel import Channel, read_memfd
+from .brief import Brief, read_brief
+from .channel import Channel
 from .codec import encode
 from .failure import Failure
 from .in_place import open_slot
@@ -79,28 +78,6 @@ class Links(NamedTuple):
     brief: int
 
 
-class Brief(msgspec.Struct, frozen=True):
-    """What all workers of an executor are told, through a memfd.
-
-    Attributes:
-        num_workers: How many there are.
-        argv: `sys.argv` of the trainer.
-        cwd: Where the trainer was when it started the workers; empty if that folder is gone.
-        slot_bytes: See `ArenaWriter`, as the next two.
-        num_slots: How many slots.
-        max_bytes: Limit of the arena.
-        job: A parcel with the `Job`; empty if the worker is forked from a process that has it.
-    """
-
-    num_workers: int
-    argv: list[str]
-    cwd: str
-    slot_bytes: int
-    num_slots: int
-    max_bytes: int
-    job: bytes
-
-
 class _TrainerGone(SystemExit):
     """The trainer has closed the socket: an end in silence, from wherever the worker is."""
 
@@ -118,7 +95,7 @@ def run_worker(worker_idx: int, links: Links, inherited_job: Job | None = None) 
     """
     faulthandler.enable(links.stack)
     faulthandler.register(signal.SIGUSR1, links.stack, all_threads=True)
-    brief = msgspec.msgpack.decode(read_memfd(links.brief), type=Brief)
+    brief, buffers = read_brief(links.brief)
     os.close(links.brief)
     if inherited_job is None:
         sys.modules["__main__"] = types.ModuleType("__main__")
@@ -129,7 +106,8 @@ def run_worker(worker_idx: int, links: Links, inherited_job: Job | None = None) 
         sys.modules["torch"].set_num_threads(1)
     loop = _Loop(links, brief)
     try:
-        worker = loop.set_up(worker_idx, brief, inherited_job)
+        worker = loop.set_up(worker_idx, brief, buffers, inherited_job)
+        del brief, buffers  # the job may be large
         if worker is not None:
             loop.run(worker)
     except _TrainerGone:
@@ -183,10 +161,10 @@ class _Loop:
         self._given_up_at = -1  # after so many credits the trainer said that no more will come
         self._gave_up = False  # in this ticket
 
-    def set_up(self, worker_idx: int, brief: Brief, job: Job | None) -> Worker | None:
+    def set_up(self, worker_idx: int, brief: Brief, buffers: Sequence[memoryview], job: Job | None) -> Worker | None:
         """Make the user's functions; return None, after telling, if that is not possible."""
         try:
-            job = unship(brief.job) if job is None else job
+            job = unship(brief.job, buffers) if job is None else job
         except Exception as error:  # noqa: BLE001 - importing runs user code: it goes on as a Failure
             self._send(NotSetUp(Failure.of(error).to_bytes()))
             return None

@@ -48,6 +48,12 @@ def least_busy_worker(workers: Sequence[WorkerState], limit: int, ticket: int) -
     return chosen
 
 
+def turn_of(workers: Sequence[WorkerState], limit: int, ticket: int) -> int | None:
+    """Choose worker t mod W for a task, as soon as it has fewer tickets than the limit."""
+    worker_idx = ticket % len(workers)
+    return worker_idx if len(workers[worker_idx].unanswered) < limit else None
+
+
 def lowest_stream_ticket(workers: Sequence[WorkerState], limit: int) -> int | None:
     """Choose the lowest ticket whose worker has neither ended nor as many tickets as the limit.
 

@@ -89,6 +89,13 @@ class Workers:
             self.stop()
             raise
 
+    def give_up_current(self) -> None:
+        """Have no run be the current one; does not use the executor, so it may be called from anywhere.
+
+        The executor goes on with that run until the next one begins or the workers are ended.
+        """
+        self._current = None
+
     def stop(self) -> None:
         """End the workers; the next run starts them anew."""
         self._current = None

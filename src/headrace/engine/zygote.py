@@ -1,8 +1,10 @@
 """The zygote: starts workers quickly, and as their warden sees to it that none is left when the trainer is gone.
 
 It is executed anew (never forked off the trainer, unless the trainer asks for that), imports what every worker needs,
-and forks. It has one thread, so forking is safe; that needs `OMP_NUM_THREADS=1` and its like in its environment,
-because `import numpy` would start threads. It does not import torch.
+and forks. What is imported here is imported once, and its memory is shared by all workers: so the modules of ours that
+a job refers to are imported, too, and nobody else's. It has one thread, so forking is safe; that needs
+`OMP_NUM_THREADS=1` and its like in its environment, because `import numpy` would start threads. It does not import
+torch.
 
 Invariants:
 
@@ -20,10 +22,12 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib
 import os
 import select
 import signal
 import socket
+import sys
 import time
 from collections.abc import Sequence
 
@@ -176,6 +180,7 @@ class _Zygote:
         return None
 
     def _spawn(self, spawn: Spawn, links: Links) -> tuple[Spawn, Links, tuple[int, int]] | None:
+        _import(spawn.modules)
         try:
             pid = os.fork()
         except OSError as error:
@@ -262,6 +267,17 @@ class _Zygote:
     def _reply(self, message: Message, fds: Sequence[int] = ()) -> None:
         with contextlib.suppress(OSError):  # a trainer that is gone is noticed by the poll
             self._channel.send(encode_packet([message]), fds)
+
+
+def _import(modules: Sequence[str]) -> None:
+    """Import what the workers will need. One that cannot be imported is theirs to complain about."""
+    wanted = [name for name in modules if name not in sys.modules]
+    for name in wanted:
+        with contextlib.suppress(Exception):
+            importlib.import_module(name)
+    if wanted:
+        gc.collect()
+        gc.freeze()
 
 
 def _wait_any(options: int) -> tuple[int, int] | None:

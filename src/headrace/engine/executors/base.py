@@ -21,6 +21,7 @@ from typing import Any, ClassVar
 
 from ..events import Event
 from ..job import Job, Mode
+from ..lease import MemoryWatcher
 
 
 class Executor(ABC):
@@ -115,6 +116,9 @@ class Executor(ABC):
     @abstractmethod
     def stack_of(self, worker_idx: int) -> str | None:
         """Return the Python stack of a worker as text, if it can be had within a second."""
+
+    def watch_memory(self, watcher: MemoryWatcher | None) -> None:  # noqa: B027 - most executors share no memory
+        """Tell a watcher of the memory that results of other processes come in, also after `close` and `start`."""
 
     @abstractmethod
     def close(self) -> None:

@@ -19,17 +19,18 @@ import msgspec
 
 from headrace.errors import ConfigError
 
-from ..channel import write_memfd
+from ..brief import Brief, write_brief
 from ..events import Beat, Event, Exited
 from ..exit_cause import count_oom_kills, explain_exit
 from ..job import Job, Mode
+from ..lease import MemoryWatcher
 from ..messages import Begin, Cancel, HasExited, NotSpawned, Spawned, Submit
-from ..ship import ship, ship_payload
+from ..ship import Parcel, ship_job, ship_payload
 from ..start_method import StartMethod
 from ..warden import Warden
 from ..worker_events import events_of
 from ..worker_life import WorkerLife
-from ..worker_main import Brief, Links
+from ..worker_main import Links
 from .base import Executor
 from .exits import end_with_process
 
@@ -78,12 +79,14 @@ class ProcessExecutor(Executor):
         if threads_per_worker < 1:
             raise ConfigError(f"threads_per_worker is {threads_per_worker}", fix="give 1 or more")
         self._slot_bytes, self._max_bytes, self._num_threads = slot_bytes, max_bytes, threads_per_worker
+        self._watcher: MemoryWatcher | None = None
         self._job: Job | None = None
         self._warden: Warden | None = None
         self._lives: list[WorkerLife] = []
         self._epoll: select.epoll | None = None
         self._by_fd: dict[int, WorkerLife] = {}
         self._brief_fd = -1
+        self._modules: set[str] = set()
         self._num_lives = 0
         self._begin: Begin | None = None
         self._events: list[Event] = []
@@ -100,7 +103,8 @@ class ProcessExecutor(Executor):
                 f"worker processes need Linux, and this is {sys.platform!r}",
                 fix="use executor='thread' or executor='inline'",
             )
-        parcel = b"" if self._method is StartMethod.FORK else ship(job)
+        parcel = Parcel(b"", [], set()) if self._method is StartMethod.FORK else ship_job(job)
+        self._modules = parcel.modules
         brief = Brief(
             num_workers=num_workers,
             argv=list(sys.argv),
@@ -108,12 +112,13 @@ class ProcessExecutor(Executor):
             slot_bytes=self._slot_bytes,
             num_slots=_NUM_SLOTS,
             max_bytes=self._max_bytes,
-            job=parcel,
+            job=parcel.data,
+            buffer_bytes=[buffer.raw().nbytes for buffer in parcel.buffers],
         )
         end_with_process(self)
         try:
             self._job, self._begin = job, None
-            self._brief_fd = write_memfd("headrace-brief", msgspec.msgpack.encode(brief))
+            self._brief_fd = write_brief(brief, parcel.buffers)
             self._oom_kills = count_oom_kills()
             self._epoll = select.epoll()
             self._start_warden()
@@ -163,7 +168,7 @@ class ProcessExecutor(Executor):
         assert self._job is not None
         assert self._epoll is not None
         if self._warden is None:
-            self._warden = Warden(self._method, self._job, self._num_threads)
+            self._warden = Warden(self._method, self._job, self._num_threads, sorted(self._modules))
             self._epoll.register(self._warden, select.EPOLLIN)
         return self._warden
 
@@ -180,6 +185,7 @@ class ProcessExecutor(Executor):
                 number, worker_idx, Links(control, arena, rings, status, stack, self._brief_fd)
             ),
         )
+        life.reader.watch(self._watcher, self._max_bytes)
         assert self._epoll is not None
         self._by_fd[life.channel.fileno()] = life
         self._epoll.register(life.channel, select.EPOLLIN)
@@ -245,6 +251,12 @@ class ProcessExecutor(Executor):
         self._look_for_life(now)
         events, self._events = self._events, []
         return events
+
+    def watch_memory(self, watcher: MemoryWatcher | None) -> None:
+        """Tell a watcher of the arenas."""
+        self._watcher = watcher
+        for life in self._lives:
+            life.reader.watch(watcher, self._max_bytes)
 
     def stack_of(self, worker_idx: int) -> str | None:
         """Ask a worker for its stack."""

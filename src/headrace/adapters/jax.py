@@ -1,0 +1,172 @@
+"""Batches as JAX arrays, by device or sharding, put there ahead of the consumer.
+
+JAX arrays of the CPU lie over the memory that a worker wrote, where its alignment allows; JAX then keeps the NumPy
+array for as long as it needs the bytes, and while a device still copies, so nothing is written over before. Invariant:
+what `state_dict` says is where the consumer is, however far ahead batches were put.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any, Self
+
+import numpy as np
+
+from headrace.errors import ConfigError
+from headrace.loading import Batch, DataLoader
+
+from .ahead import RunAhead, Sent
+from .leaves import map_leaves
+
+try:
+    import jax
+    from jax.sharding import NamedSharding, PartitionSpec, Sharding
+except ImportError as error:
+    raise ConfigError("headrace.adapters.jax needs JAX", fix="pip install 'headrace[jax]'") from error
+
+
+class JaxLoader:
+    """A loader whose batches hold JAX arrays. Not thread-safe.
+
+    Args:
+        loader: What to read.
+        placement: See `to_jax`.
+        depth: See `to_jax`.
+    """
+
+    def __init__(self, loader: DataLoader, placement: jax.Device | Sharding | None = None, depth: int = 2) -> None:
+        if not isinstance(loader, DataLoader):
+            raise ConfigError(f"to_jax reads a headrace.DataLoader, got {type(loader).__name__}")
+        if not isinstance(placement, jax.Device | Sharding | None):
+            raise ConfigError(
+                f"batches cannot be put on {placement!r}",
+                fix="give one of jax.devices(), a jax.sharding.Sharding, or None",
+            )
+        self.loader = loader
+        self._sender = _Putter(placement)
+        self._ahead = RunAhead(loader, depth, "to_jax")
+
+    def __iter__(self) -> Iterator[Any]:
+        """Return the batches of the next epoch.
+
+        Raises:
+            ConfigError: The devices cannot share a batch evenly.
+        """
+        return self._ahead.run(lambda: iter(self.loader), self._sender)
+
+    def __len__(self) -> int:
+        """Return the number of steps of an epoch on this rank."""
+        return len(self.loader)
+
+    def __bool__(self) -> bool:
+        """Return True: whether there is a loader is not a question about its length."""
+        return True
+
+    def set_epoch(self, epoch: int) -> None:
+        """Say which epoch the next iteration is."""
+        self._ahead.set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the consumer is, whatever was put ahead."""
+        return self._ahead.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state, see `DataLoader.load_state_dict`."""
+        self._ahead.load_state_dict(state)
+
+    def close(self) -> None:
+        """End the workers."""
+        self.loader.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+
+class _HasHappened:
+    """JAX itself keeps what it still reads, and orders what is done with its arrays: nobody has to wait."""
+
+    def query(self) -> bool:
+        return True
+
+    def synchronize(self) -> None:
+        pass
+
+
+class _Putter:
+    """Puts batches where they belong."""
+
+    def __init__(self, placement: jax.Device | Sharding | None) -> None:
+        self._placement = placement
+        self._is_divided = isinstance(placement, Sharding) and len(placement.device_set) > 1
+        self._by_axes: dict[int, Any] = {}
+
+    def send(self, batch: Any) -> Sent:
+        if isinstance(batch, Batch) and batch.packing is not None and self._is_divided:
+            value = self._put_packed(batch)
+        else:
+            value = map_leaves(batch, self._put)
+        return Sent(value, [], [batch], _HasHappened())
+
+    def hand_over(self, sent: Sent) -> None:
+        pass
+
+    def _put_packed(self, batch: Batch) -> Batch:
+        """Divide the rows; how many sequences there are is not the same in each batch, so theirs stay NumPy arrays."""
+        packing = batch.packing
+        assert packing is not None
+        parts = {"segment_ids": self._put(packing.segment_ids), "positions": self._put(packing.positions)}
+        arrays = {key: self._put(array) if key in batch.lengths else array for key, array in batch.arrays.items()}
+        return dataclasses.replace(batch, arrays=arrays, packing=dataclasses.replace(packing, **parts))
+
+    def _put(self, leaf: Any) -> Any:
+        if not isinstance(leaf, np.ndarray) or leaf.dtype.kind not in "biufc":
+            return leaf
+        if not leaf.dtype.isnative:
+            leaf = leaf.astype(leaf.dtype.newbyteorder("="))
+        placement = self._placement_of(leaf.ndim)
+        try:
+            if isinstance(placement, Sharding) and not placement.is_fully_addressable:
+                return jax.make_array_from_process_local_data(placement, leaf)  # type: ignore[no-untyped-call, unused-ignore]
+            return jax.device_put(leaf, placement)
+        except ValueError as error:
+            raise ConfigError(
+                f"an array {leaf.dtype}{list(leaf.shape)} cannot be laid out as {placement}: {error}",
+                fix="give batches that the devices divide evenly, such as FixedCount(n) with drop_last=True, or Pack",
+            ) from error
+
+    def _placement_of(self, num_axes: int) -> Any:
+        """Return where an array goes: a sharding that names more axes than it has means those that it has."""
+        placement = self._placement
+        if not isinstance(placement, NamedSharding) or len(placement.spec) <= num_axes:
+            return placement
+        if num_axes not in self._by_axes:
+            spec = PartitionSpec(*placement.spec[:num_axes])  # type: ignore[no-untyped-call, unused-ignore]
+            self._by_axes[num_axes] = NamedSharding(placement.mesh, spec)
+        return self._by_axes[num_axes]
+
+
+def to_jax(loader: DataLoader, placement: jax.Device | Sharding | None = None, depth: int = 2) -> JaxLoader:
+    """Return the loader with its batches as JAX arrays, put in place `depth` batches ahead of the consumer.
+
+    The arrays, the lengths and the packing of a `Batch` become JAX arrays, and so do arrays in what a `collate` made.
+    JAX makes 32-bit numbers of 64-bit ones unless `jax_enable_x64` is set. Where a sharding divides packed batches,
+    their arrays by sequence (`lengths`, `packing.rows`, `packing.starts`) stay NumPy arrays.
+
+    With a sharding over several processes, the batch of each rank is its share of a global array; so all ranks need
+    batches of the same shape: `FixedCount` with frames of a fixed number, or `Pack`.
+
+    Args:
+        loader: What to read. A loader in a process of several needs `rank=jax.process_index()` and
+            `world_size=jax.process_count()`, unless the launcher says so.
+        placement: A device, a sharding such as `NamedSharding(mesh, PartitionSpec("batch"))` (axes that an array does
+            not have are left out), or None: JAX's default device.
+        depth: How many batches are put before they are asked for; each takes memory on the devices.
+
+    Raises:
+        ConfigError: There is no such place.
+    """
+    return JaxLoader(loader, placement, depth)
