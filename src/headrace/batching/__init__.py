@@ -6,23 +6,29 @@ no dataset and no process; what is random is keyed by the window of the epoch. F
 `plan.py`; for the chunks and numbers of the epoch API, `chunking.py`.
 """
 
-from .base import Batching
-from .buckets import Buckets
-from .chunking import Chunking, ChunkingFunction, parse_chunking, plan_chunks, vary_chunking
-from .chunks import Chunks
-from .counts import PlanCounts
-from .fixed_count import FixedCount
-from .frame_budget import FrameBudget
-from .layout import LayoutOptions, PaddedBatch, cut_seq, pad_batch
-from .limits import LimitLengths
-from .numbers import NumbersDict
-from .pack import Pack
-from .pack_layout import PackedBatch, RowLayout, pack_batch
-from .pieces import Pieces
-from .plan import PLAN_VERSION, WINDOW_SEQS, BatchOrder, Groups, PlannedBatch, WindowKey, WindowPlan
-from .steps import Steps
-from .table import BatchTable, num_windows, window_bounds
-from .windows import apply_window, parse_context_window, slice_pad_zeros
+from typing import TYPE_CHECKING
+
+from headrace.exports import export_lazily
+
+if TYPE_CHECKING:
+    from .base import Batching
+    from .buckets import Buckets
+    from .chunking import Chunking, ChunkingFunction, parse_chunking, plan_chunks, vary_chunking
+    from .chunks import Chunks
+    from .columns import Column, TextColumn
+    from .counts import PlanCounts
+    from .fixed_count import FixedCount
+    from .frame_budget import FrameBudget
+    from .layout import LayoutOptions, PaddedBatch, cut_seq, gather_columns, pad_batch, pad_columns
+    from .limits import LimitLengths
+    from .numbers import NumbersDict
+    from .pack import Pack
+    from .pack_layout import PackedBatch, RowLayout, pack_batch, pack_columns
+    from .pieces import Pieces
+    from .plan import PLAN_VERSION, WINDOW_SEQS, BatchOrder, Groups, PlannedBatch, WindowKey, WindowPlan
+    from .steps import Steps
+    from .table import BatchTable, num_windows, window_bounds
+    from .windows import apply_window, parse_context_window, slice_pad_zeros
 
 __all__ = [
     "PLAN_VERSION",
@@ -34,6 +40,7 @@ __all__ = [
     "Chunking",
     "ChunkingFunction",
     "Chunks",
+    "Column",
     "FixedCount",
     "FrameBudget",
     "Groups",
@@ -48,13 +55,17 @@ __all__ = [
     "PlannedBatch",
     "RowLayout",
     "Steps",
+    "TextColumn",
     "WindowKey",
     "WindowPlan",
     "apply_window",
     "cut_seq",
+    "gather_columns",
     "num_windows",
     "pack_batch",
+    "pack_columns",
     "pad_batch",
+    "pad_columns",
     "parse_chunking",
     "parse_context_window",
     "plan_chunks",
@@ -62,3 +73,27 @@ __all__ = [
     "vary_chunking",
     "window_bounds",
 ]
+
+__getattr__, __dir__ = export_lazily(
+    __name__,
+    {
+        "base": ("Batching",),
+        "buckets": ("Buckets",),
+        "chunking": ("Chunking", "ChunkingFunction", "parse_chunking", "plan_chunks", "vary_chunking"),
+        "chunks": ("Chunks",),
+        "columns": ("Column", "TextColumn"),
+        "counts": ("PlanCounts",),
+        "fixed_count": ("FixedCount",),
+        "frame_budget": ("FrameBudget",),
+        "layout": ("LayoutOptions", "PaddedBatch", "cut_seq", "gather_columns", "pad_batch", "pad_columns"),
+        "limits": ("LimitLengths",),
+        "numbers": ("NumbersDict",),
+        "pack": ("Pack",),
+        "pack_layout": ("PackedBatch", "RowLayout", "pack_batch", "pack_columns"),
+        "pieces": ("Pieces",),
+        "plan": ("PLAN_VERSION", "WINDOW_SEQS", "BatchOrder", "Groups", "PlannedBatch", "WindowKey", "WindowPlan"),
+        "steps": ("Steps",),
+        "table": ("BatchTable", "num_windows", "window_bounds"),
+        "windows": ("apply_window", "parse_context_window", "slice_pad_zeros"),
+    },
+)

@@ -1,4 +1,4 @@
-"""How the sequences of a batch are laid out: padded to the longest, or stacked; each byte is written once.
+"""How the sequences of a batch are laid out: padded to the longest, or stacked; large rows are written once.
 
 The arrays of a batch are asked for (`allocate`) with their final shape and then filled in place, so that a worker can
 have them in shared memory. What a key becomes depends on its layout and never on the other sequences of the batch.
@@ -17,11 +17,13 @@ from headrace.errors import ConfigError, SourceError, did_you_mean
 from headrace.order.policy import check_count, set_field
 from headrace.specs import DataSpec
 
+from .columns import ArrayColumn, Column, TextColumn
 from .windows import slice_pad_zeros
 
 Seq: TypeAlias = Mapping[str, Any]
 Allocate: TypeAlias = Callable[[str, tuple[int, ...], np.dtype[Any]], NDArray[Any]]
 _TEXT_KINDS = "USO"  # texts, and arrays of objects: not for a model as they are
+_SMALL_ROW_BYTES = 4096  # on average: up to this, to fill all with padding first takes less than to find its places
 
 
 @dataclass(frozen=True)
@@ -84,68 +86,44 @@ def pad_batch(
         ConfigError: A pad value does not suit its key, or what was allocated has another shape or dtype.
     """
     options = LayoutOptions() if options is None else options
+    return pad_columns(gather_columns(seqs, options, tags), options, allocate)
+
+
+def pad_columns(
+    columns: Mapping[str, Column | TextColumn], options: LayoutOptions, allocate: Allocate | None = None
+) -> PaddedBatch:
+    """Lay out the columns of a batch, see `pad_batch`."""
     batch = PaddedBatch({}, {})
-    for key, column in gather_columns(seqs, options, tags).items():
+    for key, column in columns.items():
         batch.arrays[key] = lay_out(column, options, allocate)
-        if column.has_time:
-            batch.lengths[key] = column.lengths()
+        if isinstance(column, Column) and column.lengths is not None:
+            batch.lengths[key] = column.lengths
     return batch
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
-    """The values of one key in all sequences of a batch: texts, or arrays of one dtype with the same inner axes.
-
-    Attributes:
-        key: The data key.
-        values: Of each sequence; as they were given, if they are texts.
-        is_text: Whether they are texts or objects; there is no dtype and are no inner axes then.
-        has_time: Whether the first axis is time.
-    """
-
-    key: str
-    values: list[Any]
-    is_text: bool
-    has_time: bool
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """The dtype of all values."""
-        dtype: np.dtype[Any] = self.values[0].dtype
-        return dtype
-
-    @property
-    def inner(self) -> tuple[int, ...]:
-        """The shape of a value without its time axis."""
-        shape: tuple[int, ...] = self.values[0].shape
-        return shape[self.has_time :]
-
-    def lengths(self) -> NDArray[np.int32]:
-        """Return the frames of each, `int32[B]`."""
-        return np.fromiter(map(len, self.values), np.int32, len(self.values))
-
-
-def lay_out(column: Column, options: LayoutOptions, allocate: Allocate | None) -> NDArray[Any] | list[Any]:
+def lay_out(column: Column | TextColumn, options: LayoutOptions, allocate: Allocate | None) -> NDArray[Any] | list[Any]:
     """Return the values of a key one row each: padded, stacked, or a list of texts."""
-    if column.is_text:
-        return [value.item() if isinstance(value, np.ndarray) and value.ndim == 0 else value for value in column.values]
-    num_seqs = len(column.values)
-    if not column.has_time:
-        out = allocate_array(allocate, column.key, (num_seqs, *column.inner), column.dtype)
-        for row, value in enumerate(column.values):
-            out[row] = value
+    if isinstance(column, TextColumn):
+        return column.texts()
+    if column.lengths is None:
+        out = allocate_array(allocate, column.key, (column.num_seqs, *column.inner), column.dtype)
+        column.stack(out)
         return out
-    longest = max(map(len, column.values))
-    frames = -(-longest // options.multiple_of) * options.multiple_of
-    out = allocate_array(allocate, column.key, (num_seqs, frames, *column.inner), column.dtype)
-    pad_value = pad_value_of(options, column)
-    for row, value in enumerate(column.values):
-        out[row, : len(value)] = value
-        out[row, len(value) :] = pad_value
+    frames = -(-int(column.lengths.max()) // options.multiple_of) * options.multiple_of
+    out = allocate_array(allocate, column.key, (column.num_seqs, frames, *column.inner), column.dtype)
+    pad_value, lengths = pad_value_of(options, column), column.lengths.tolist()
+    if out.nbytes <= column.num_seqs * _SMALL_ROW_BYTES:
+        out[...] = pad_value
+    else:
+        for row, length in zip(out, lengths, strict=True):
+            row[length:] = pad_value
+    column.write([row[:length] for row, length in zip(out, lengths, strict=True)])
     return out
 
 
-def gather_columns(seqs: Sequence[Seq], options: LayoutOptions, tags: Sequence[str] | None) -> dict[str, Column]:
+def gather_columns(
+    seqs: Sequence[Seq], options: LayoutOptions, tags: Sequence[str] | None
+) -> dict[str, Column | TextColumn]:
     """Return the columns of a batch by data key, in the order of the first sequence; none for no sequences.
 
     Raises:
@@ -168,28 +146,28 @@ def gather_columns(seqs: Sequence[Seq], options: LayoutOptions, tags: Sequence[s
     return {key: _gather_column(key, [seq[key] for seq in seqs], options, tags) for key in keys}
 
 
-def _gather_column(key: str, values: list[Any], options: LayoutOptions, tags: Sequence[str] | None) -> Column:
+def _gather_column(
+    key: str, values: list[Any], options: LayoutOptions, tags: Sequence[str] | None
+) -> Column | TextColumn:
     try:
-        arrays = [np.asarray(value) for value in values]
+        arrays = [value if type(value) is np.ndarray else np.asarray(value) for value in values]
     except ValueError as error:  # nested lists of unequal lengths
         raise SourceError(f"the data key {key!r} holds something that is not an array: {error}") from None
-    if all(array.dtype.kind in _TEXT_KINDS for array in arrays):
-        return Column(key, values, is_text=True, has_time=False)
     first = arrays[0]
-    column = Column(key, arrays, is_text=False, has_time=first.ndim > 0 and options.has_time(key))
-    for place, value in enumerate(arrays):
-        for what, ours, theirs in (
-            ("dtype", first.dtype, value.dtype),
-            ("number of axes", first.ndim, value.ndim),
-            ("shape", column.inner, value.shape[column.has_time :]),
-        ):
-            if ours != theirs:
-                raise SourceError(
-                    f"the data key {key!r} has another {what} in two sequences of a batch: {ours} and {theirs}",
-                    where=name_seqs(tags, 0, place),
-                    fix="only the first axis, time, may differ in length; convert it, or drop the key, in a transform",
-                )
-    return column
+    if first.dtype.kind in _TEXT_KINDS and all(array.dtype.kind in _TEXT_KINDS for array in arrays):
+        return TextColumn(key, values)
+    has_time = first.ndim > 0 and options.has_time(key)
+    layouts = [(array.dtype, array.ndim, array.shape[has_time:]) for array in arrays]
+    for place, layout in enumerate(layouts):
+        if layout != layouts[0]:
+            whats = zip(("dtype", "number of axes", "shape"), layouts[0], layout, strict=True)
+            what, ours, theirs = next(difference for difference in whats if difference[1] != difference[2])
+            raise SourceError(
+                f"the data key {key!r} has another {what} in two sequences of a batch: {ours} and {theirs}",
+                where=name_seqs(tags, 0, place),
+                fix="only the first axis, time, may differ in length; convert it, or drop the key, in a transform",
+            )
+    return ArrayColumn(key, arrays, has_time=has_time)
 
 
 def name_seqs(tags: Sequence[str] | None, *places: int) -> str:
@@ -204,6 +182,8 @@ def pad_value_of(options: LayoutOptions, column: Column) -> Any:
         ConfigError: The dtype of the key cannot hold it.
     """
     value = options.pad_values.get(column.key, 0)
+    if type(value) is int and value == 0 and column.dtype.kind in "biufc":
+        return column.dtype.type(0)
     with np.errstate(all="ignore"):
         try:
             held = np.asarray(value).astype(column.dtype)

@@ -5,7 +5,7 @@ Read `layout.py` first. A segment is a sequence in its row; ids count from 1 in 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from headrace.errors import ConfigError, SourceError, did_you_mean
 
+from .columns import Column, TextColumn
 from .layout import (
     Allocate,
-    Column,
     LayoutOptions,
     Seq,
     allocate_array,
@@ -88,43 +88,55 @@ def pack_batch(
         ConfigError: The layout does not suit the sequences, or what was allocated has another shape or dtype.
     """
     options = LayoutOptions() if options is None else options
-    columns = gather_columns(seqs, options, tags)
+    return pack_columns(gather_columns(seqs, options, tags), layout, options, allocate=allocate, tags=tags)
+
+
+def pack_columns(
+    columns: Mapping[str, Column | TextColumn],
+    layout: RowLayout,
+    options: LayoutOptions,
+    *,
+    allocate: Allocate | None = None,
+    tags: Sequence[str] | None = None,
+) -> PackedBatch:
+    """Lay out the columns of a batch in shared rows, see `pack_batch`."""
     packed = _packed_columns(columns, layout)
     lengths = _common_lengths(packed, tags)
     plan = _Rows.of(layout, lengths)
     packed_keys = {column.key for column in packed}
     arrays: dict[str, NDArray[Any] | list[Any]] = {}
+    all_lengths = {}
     for key, column in columns.items():
-        if key in packed_keys:
+        if isinstance(column, Column) and column.lengths is not None:
+            all_lengths[key] = column.lengths
+        if isinstance(column, Column) and key in packed_keys:
             out = allocate_array(allocate, key, (*plan.shape, *column.inner), column.dtype)
-            arrays[key] = plan.fill(out, column.values, pad_value_of(options, column))
+            column.write(plan.open_rows(out, lengths, pad_value_of(options, column)))
+            arrays[key] = out
         else:
             arrays[key] = lay_out(column, options, allocate)
-    all_lengths = {key: column.lengths() for key, column in columns.items() if column.has_time}
-    segments = [np.broadcast_to(np.int32(number), length) for number, length in zip(plan.numbers, lengths, strict=True)]
-    positions = [np.arange(length, dtype=np.int32) for length in lengths]
     int32 = np.dtype(np.int32)
-    return PackedBatch(
-        arrays,
-        all_lengths,
-        plan.fill(allocate_array(allocate, "segment_ids", plan.shape, int32), segments, 0),
-        plan.fill(allocate_array(allocate, "positions", plan.shape, int32), positions, 0),
-        plan.rows,
-        plan.starts,
-    )
+    segment_ids = allocate_array(allocate, "segment_ids", plan.shape, int32)
+    positions = allocate_array(allocate, "positions", plan.shape, int32)
+    plan.fill_tokens(segment_ids, np.repeat(plan.numbers, lengths))
+    before = np.cumsum(lengths) - lengths
+    plan.fill_tokens(positions, np.arange(lengths.sum()) - np.repeat(before, lengths))
+    return PackedBatch(arrays, all_lengths, segment_ids, positions, plan.rows, plan.starts)
 
 
-def _packed_columns(columns: dict[str, Column], layout: RowLayout) -> list[Column]:
+def _packed_columns(columns: Mapping[str, Column | TextColumn], layout: RowLayout) -> list[Column]:
+    timed = {
+        key: column for key, column in columns.items() if isinstance(column, Column) and column.lengths is not None
+    }
     if layout.packed_keys is None:
-        packed = [column for column in columns.values() if column.has_time]
+        packed = list(timed.values())
     else:
-        unknown = [key for key in layout.packed_keys if key not in columns or not columns[key].has_time]
+        unknown = [key for key in layout.packed_keys if key not in timed]
         if unknown:
-            timed = [key for key, column in columns.items() if column.has_time]
             raise ConfigError(
                 f"packed_keys has {unknown[0]!r}, which has no time axis here", fix=did_you_mean(unknown[0], timed)
             )
-        packed = [columns[key] for key in layout.packed_keys]
+        packed = [timed[key] for key in layout.packed_keys]
     if not packed:
         raise ConfigError(f"there is no data key with a time axis to pack, only {', '.join(columns) or 'no keys'}")
     return packed
@@ -132,14 +144,16 @@ def _packed_columns(columns: dict[str, Column], layout: RowLayout) -> list[Colum
 
 def _common_lengths(packed: list[Column], tags: Sequence[str] | None) -> NDArray[np.int64]:
     """Return the frames of each sequence, which are the same for all packed keys, `int64[n]`."""
-    lengths = packed[0].lengths()
+    lengths = packed[0].lengths
+    assert lengths is not None
     for column in packed[1:]:
-        differs = np.flatnonzero(column.lengths() != lengths)
+        assert column.lengths is not None
+        differs = np.flatnonzero(column.lengths != lengths)
         if len(differs):
             place = int(differs[0])
             raise SourceError(
                 f"the data keys {packed[0].key!r} and {column.key!r} cannot share rows: a sequence has "
-                f"{lengths[place]} and {len(column.values[place])} frames of them",
+                f"{lengths[place]} and {column.lengths[place]} frames of them",
                 where=name_seqs(tags, place),
                 fix="name the keys that share rows in packed_keys=(...) of Pack",
             )
@@ -183,10 +197,17 @@ class _Rows:
             rows.astype(np.int32), starts.astype(np.int32), numbers.astype(np.int32), row_ends, (num_rows, num_tokens)
         )
 
-    def fill(self, out: NDArray[Any], values: Sequence[NDArray[Any]], pad_value: Any) -> NDArray[Any]:
-        """Write the sequences and the padding, each element once; return `out`."""
-        for row, start, value in zip(self.rows.tolist(), self.starts.tolist(), values, strict=True):
-            out[row, start : start + len(value)] = value
+    def open_rows(self, out: NDArray[Any], lengths: NDArray[np.int64], pad_value: Any) -> list[NDArray[Any]]:
+        """Write the padding, and return the place of each sequence."""
         for row, end in enumerate(self.row_ends.tolist()):
             out[row, end:] = pad_value
-        return out
+        places = zip(self.rows.tolist(), self.starts.tolist(), lengths.tolist(), strict=True)
+        return [out[row, start : start + length] for row, start, length in places]
+
+    def fill_tokens(self, out: NDArray[np.int32], tokens: NDArray[Any]) -> None:
+        """Write one number for each token, `int[N]`, and 0 in the padding."""
+        start = 0
+        for row, end in enumerate(self.row_ends.tolist()):
+            out[row, :end] = tokens[start : start + end]
+            out[row, end:] = 0
+            start += end

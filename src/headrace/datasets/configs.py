@@ -12,25 +12,26 @@ import importlib.util
 import inspect
 import re
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from headrace.errors import ConfigError, did_you_mean
 from headrace.order import parse_seq_ordering
 
-from .audio import AudioDataset
 from .base import Dataset
-from .generating import DummyDataset, Task12AXDataset
-from .hdf import HDFDataset, list_hdf_files
-from .mapped import MapDataset, StaticDataset
 
-CLASSES: dict[str, type[Dataset]] = {
-    "AudioDataset": AudioDataset,
-    "DummyDataset": DummyDataset,
-    "HDFDataset": HDFDataset,
-    "MapDataset": MapDataset,
-    "MapDatasetWrapper": MapDataset,
-    "StaticDataset": StaticDataset,
-    "Task12AXDataset": Task12AXDataset,
+# Module of this room by class; it is imported when the class is asked for: a worker needs one of them.
+_MODULE_OF = {
+    "AudioDataset": "audio",
+    "DistributeFilesDataset": "distribute_files",
+    "DummyDataset": "generating",
+    "HDFDataset": "hdf",
+    "MapDataset": "mapped",
+    "MapDatasetWrapper": "mapped",
+    "MetaDataset": "meta",
+    "MultiProcDataset": "multi_proc",
+    "StaticDataset": "mapped",
+    "Task12AXDataset": "generating",
 }
 _CALLABLE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
@@ -74,7 +75,7 @@ def init_dataset(
     if "class" not in options:
         raise ConfigError(
             f"a dataset config needs the key 'class'; it has {sorted(map(str, options))}",
-            fix=f"one of {', '.join(CLASSES)}",
+            fix=f"one of {', '.join(_MODULE_OF)}",
         )
     cls = resolve_class(options.pop("class"))
     _check_options(cls, options)
@@ -96,15 +97,17 @@ def resolve_class(name: str | type[Dataset]) -> type[Dataset]:
         return name
     if not isinstance(name, str):
         raise ConfigError(f"'class' must be a name or a sub-class of Dataset, got {name!r}")
-    if name in CLASSES:
-        return CLASSES[name]
+    if name in _MODULE_OF:
+        cls: type[Dataset] = getattr(importlib.import_module(f"{__package__}.{_MODULE_OF[name]}"), name)
+        return cls
     if _CALLABLE.fullmatch(name):
         found = resolve_callable(name)
         if isinstance(found, type) and issubclass(found, Dataset):
             return found
         raise ConfigError(f"{name!r} is not a sub-class of headrace.datasets.Dataset")
     raise ConfigError(
-        f"unknown dataset class {name!r}", fix=f"{did_you_mean(name, CLASSES)}; or 'package.module:Class' for your own"
+        f"unknown dataset class {name!r}",
+        fix=f"{did_you_mean(name, _MODULE_OF)}; or 'package.module:Class' for your own",
     )
 
 
@@ -187,11 +190,11 @@ def _parse_text(text: str) -> Mapping[str, Any]:
     if text.startswith("{"):
         return _literal(text, text)
     head, colon, rest = text.partition(":")
-    if colon and head in CLASSES:
+    if colon and head in _MODULE_OF:
         return {"class": head, **_parse_assignments(rest, text)}
     if colon and re.fullmatch(r"\w*[Dd]ata[Ss]et\w*", head):
         resolve_class(head)  # a misspelt class is not a file name
-    files = list_hdf_files(text)
+    files = [str(Path(name.strip())) for name in text.split(",") if name.strip()]
     if not files:
         raise ConfigError("empty text instead of a dataset config")
     return {"class": "HDFDataset", "files": files}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
@@ -100,8 +99,3 @@ class HDFDataset(CachedDataset):
         """Return the times of the frames, where the file stores them."""
         assert isinstance(self.source, HDFSource)
         return self.source.read_times(self._corpus_idx(seq_idx))
-
-
-def list_hdf_files(text: str) -> list[str]:
-    """Return the file names of a comma list, as `init_dataset` takes it."""
-    return [str(Path(name.strip())) for name in text.split(",") if name.strip()]

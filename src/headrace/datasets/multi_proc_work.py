@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeGuard
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ from headrace.errors import CacheError
 from .base import Dataset
 from .cached import CachedDataset
 from .configs import init_dataset
+from .fast_reading import fast_source, reads_plainly
 from .run_cutting import RunLimits
 from .seq_block import Parts, make_columns, read_columns
 
@@ -106,22 +107,15 @@ def _own(features: Features) -> Features:
     return {key: array if is_in_place(array) else array.copy(order="K") for key, array in features.items()}
 
 
-def _is_plain(dataset: Dataset) -> TypeGuard[CachedDataset]:
-    """Whether sequences can be taken from the source's dataset directly: no sub-class has changed how they are read."""
-    ways = ("load_seqs", "get_seq", "get_data", "get_tag", "take_features")
-    return isinstance(dataset, CachedDataset) and all(
-        getattr(type(dataset), way) is getattr(CachedDataset, way) for way in ways
-    )
-
-
 def _read_at_once(dataset: CachedDataset, indices: NDArray[np.int64], epoch: int) -> Parts | None:
     """Read sequences together, if dataset and source allow it and nothing goes wrong."""
-    if not (dataset._reads_by_key() and dataset.source.has_fast_rows):
+    source = fast_source(dataset)
+    if source is None:
         return None
     try:
-        tags = dataset.source.tags_of(indices)
+        tags = source.tags_of(indices)
         note_places(tags, epoch)(-1)
-        return tags, indices.tolist(), None, read_columns(dataset.source, indices)
+        return tags, indices.tolist(), None, read_columns(source, indices)
     except CacheError:  # no room for them: they would not take less one by one
         raise
     except Exception:  # noqa: BLE001 - they are read one by one next, to find out which of them fails
@@ -142,7 +136,7 @@ class OrderedWork:
         """Build the dataset in a worker."""
         del info  # any worker does any ticket
         dataset = init_dataset(self.config)
-        plain = dataset if _is_plain(dataset) else None
+        plain = dataset if reads_plainly(dataset) else None
 
         def read_run(run: RunOfSeqs) -> Parts:
             epoch, first, index_bytes, occurrence_bytes = run
@@ -199,7 +193,7 @@ class DedicatedWork:
                 yield dataset.num_seqs
             except NotImplementedError:
                 yield None
-            if _is_plain(dataset):
+            if reads_plainly(dataset):
                 yield from _runs_of_order(dataset, epoch, limits)
             else:
                 yield from _runs_to_the_end(dataset, epoch, limits)

@@ -60,7 +60,7 @@ class Source(ABC):
 
     @property
     def has_fast_rows(self) -> bool:
-        """Whether `read_rows` can be called for each data key, and is faster than reading one by one."""
+        """Whether `read_rows` and `read_into` can be called, and are faster than reading one by one."""
         return False
 
     def read_rows(self, corpus_indices: NDArray[np.int64], data_key: str, out: NDArray[Any]) -> None:
@@ -81,6 +81,22 @@ class Source(ABC):
             start = stop
         if start != len(out):
             raise SourceError(f"{data_key!r} has {start} frames in all, but the index says {len(out)}")
+
+    def read_into(self, corpus_indices: NDArray[np.int64], data_key: str, outs: Sequence[NDArray[Any]]) -> None:
+        """Read one data key of several sequences, each into an array of its own, such as a row of a padded batch.
+
+        If it fails, the content of the arrays is arbitrary, and the error need not name the sequence.
+
+        Args:
+            corpus_indices: `int64[n]`.
+            data_key: One with time, whose frames have a shape without free axes.
+            outs: n arrays `dtype[T, ...]` in C order; T is the length in the index.
+        """
+        for corpus_idx, out in zip(corpus_indices.tolist(), outs, strict=True):
+            array = self.read(corpus_idx, data_key)
+            if (array.shape, array.dtype) != (out.shape, out.dtype):
+                raise SourceError(f"{data_key!r} of sequence {corpus_idx} is {array.dtype} of the shape {array.shape}")
+            out[...] = array
 
     def __len__(self) -> int:
         """Return the number of sequences in the corpus."""

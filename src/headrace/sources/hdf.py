@@ -36,6 +36,7 @@ class _Column:
         row_bytes: Size of one row.
         places: For each file, the position of the first row, or -1 where the rows have to be read through HDF5; and
             how many rows it has.
+        place_table: The same, `int64[2, F]`.
         rows: `int64[N]`, the first row of each sequence in its file.
         lengths: `int32[N]` or `int64[N]`.
 
@@ -47,6 +48,7 @@ class _Column:
     frame_shape: tuple[int | None, ...]
     row_bytes: int
     places: list[tuple[int, int]]
+    place_table: NDArray[np.int64]
     rows: memoryview[int]
     lengths: memoryview[int]
 
@@ -105,7 +107,8 @@ class HDFSource(Source):
         lengths = _view(self._index.lengths(length_key))
         num_frames = self._index.meta["num_frames"][length_key]  # `times` has as many rows as `inputs`
         places = list(zip(byte_offsets, num_frames, strict=True))
-        return _Column(name, dtype, spec.shape, row_bytes, places, rows, lengths)
+        place_table = np.array([byte_offsets, num_frames], np.int64)
+        return _Column(name, dtype, spec.shape, row_bytes, places, place_table, rows, lengths)
 
     @property
     def index(self) -> CorpusIndex:
@@ -165,11 +168,7 @@ class HDFSource(Source):
 
     def read_rows(self, corpus_indices: NDArray[np.int64], data_key: str, out: NDArray[Any]) -> None:
         """Read one data key of several sequences into one array; neighbours in a file are read at once."""
-        column = self._columns.get(data_key)
-        if column is None:
-            raise self._unknown_key(data_key)
-        if corpus_indices.size and int(corpus_indices.min()) < 0:
-            raise IndexError(f"sequence {int(corpus_indices.min())}: there are sequences 0..{len(self._file_of) - 1}")
+        column = self._column_of(data_key, corpus_indices)
         first = file_idx = row = end = 0  # of neighbours: the first one, their file, their rows there
         start = stop = 0  # their rows in `out`
         for corpus_idx in corpus_indices.tolist():
@@ -185,6 +184,21 @@ class HDFSource(Source):
         if stop != len(out):
             raise IndexError(f"{stop} frames of {data_key!r} do not fit into {len(out)} rows")
 
+    def read_into(self, corpus_indices: NDArray[np.int64], data_key: str, outs: Sequence[NDArray[Any]]) -> None:
+        """Read one data key of several sequences, each into an array of its own; no byte is copied twice."""
+        column = self._column_of(data_key, corpus_indices)
+        places = self._locate_plain(column, corpus_indices, outs)
+        if places is None:  # or else an error says what is wrong
+            for corpus_idx, out in zip(corpus_indices.tolist(), outs, strict=True):
+                if column.lengths[corpus_idx] != len(out):
+                    frames = column.lengths[corpus_idx]
+                    raise IndexError(f"{frames} frames of {data_key!r} do not fit into {len(out)} rows")
+                self._fill(out, column, corpus_idx, column.rows[corpus_idx])
+            return
+        for file_idx, position, out in zip(*places, outs, strict=True):
+            if out.size:
+                self._handles.read_plain(file_idx, position, out)
+
     def read_times(self, corpus_idx: int) -> NDArray[Any]:
         """Return the stored `times` of one sequence, `dtype[T, ...]`, as many rows as "data" has frames.
 
@@ -195,6 +209,15 @@ class HDFSource(Source):
         if times is None:
             raise OptionalNotImplementedError("this corpus has no times", where=", ".join(self.files[:3]))
         return self._read(times, corpus_idx, times.rows[corpus_idx], times.lengths[corpus_idx])
+
+    def _column_of(self, data_key: str, corpus_indices: NDArray[np.int64]) -> _Column:
+        """Return the column of a key; no index may be negative."""
+        column = self._columns.get(data_key)
+        if column is None:
+            raise self._unknown_key(data_key)
+        if corpus_indices.size and int(corpus_indices.min()) < 0:
+            raise IndexError(f"sequence {int(corpus_indices.min())}: there are sequences 0..{len(self._file_of) - 1}")
+        return column
 
     def _read(self, column: _Column, corpus_idx: int, row: int, num_rows: int) -> NDArray[Any]:
         file_idx, position = self._locate(column, corpus_idx, row, num_rows)
@@ -229,6 +252,21 @@ class HDFSource(Source):
             what = f"frames {row}..{row + num_rows} of the {num_frames} in {self.files[file_idx]}"
             raise self._index.damaged(f"it says that sequence {corpus_idx} is in {what}")
         return file_idx, -1 if byte_offset < 0 else byte_offset + row * column.row_bytes
+
+    def _locate_plain(
+        self, column: _Column, corpus_indices: NDArray[np.int64], outs: Sequence[NDArray[Any]]
+    ) -> tuple[list[int], list[int]] | None:
+        """Return file and position of several sequences, if all of them can be read plainly and nothing is wrong."""
+        files = np.asarray(self._file_of)[corpus_indices]
+        if files.size and not 0 <= int(files.min()) <= int(files.max()) < self._num_files:
+            return None
+        byte_offsets, num_frames = column.place_table[:, files]
+        rows = np.asarray(column.rows)[corpus_indices]
+        num_rows = np.fromiter(map(len, outs), np.int64, len(outs))
+        is_right = (rows >= 0) & (rows <= num_frames - num_rows) & (byte_offsets >= 0)
+        if not is_right.all() or (np.asarray(column.lengths)[corpus_indices] != num_rows).any():
+            return None
+        return files.tolist(), (byte_offsets + rows * column.row_bytes).tolist()
 
     def _unknown_key(self, data_key: str) -> SourceError:
         return SourceError(

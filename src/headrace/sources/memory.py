@@ -115,6 +115,14 @@ class MemorySource(Source):
             check_corpus_idx(int(corpus_indices.min()), len(seqs))
             fill_rows(out, [seqs[corpus_idx][key] for corpus_idx in corpus_indices.tolist()])
 
+    def read_into(self, corpus_indices: NDArray[np.int64], data_key: str, outs: Sequence[NDArray[Any]]) -> None:
+        """Copy one data key of several sequences, each into an array of its own."""
+        key, seqs = check_data_key(data_key, self.specs), self._seqs
+        if corpus_indices.size:
+            check_corpus_idx(int(corpus_indices.min()), len(seqs))
+        for corpus_idx, out in zip(corpus_indices.tolist(), outs, strict=True):
+            out[...] = seqs[corpus_idx][key]
+
     def _array(self, corpus_idx: int, data_key: str) -> NDArray[Any]:
         seq = self._seqs[check_corpus_idx(corpus_idx, len(self._seqs))]
         return seq[check_data_key(data_key, self.specs)]

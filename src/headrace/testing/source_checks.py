@@ -27,9 +27,9 @@ def check_source(source: Source, *, max_seqs: int = _MAX_SEQS) -> None:
 
     Call it from a test, with a source of some sequences of different lengths. It looks at the index (length, tags,
     lengths), the arrays (data keys, dtype, shape, class indices within the dim where there is one), the ways of reading
-    (`read`, `read_slice`, `read_seq`, `read_rows`), reading in any order and again, whether arrays belong to the
-    caller, a pickled copy, `close`, and questions for sequences and data keys that are not there. The source is open
-    afterwards.
+    (`read`, `read_slice`, `read_seq`, `read_rows`, `read_into`), reading in any order and again, whether arrays belong
+    to the caller, a pickled copy, `close`, and questions for sequences and data keys that are not there. The source is
+    open afterwards.
 
     Args:
         source: The source to check.
@@ -163,6 +163,11 @@ def _check_rows(source: Source, seqs: list[int]) -> None:
         source.read_rows(indices, data_key, rows)
         same = rows.tobytes() == b"".join(array.tobytes() for array in arrays)
         _require(same, f"{where}: read_rows and read give different arrays")
+        if spec.has_time:
+            outs = [np.empty_like(array) for array in arrays]
+            source.read_into(indices, data_key, outs)
+            same = all(map(_same, outs, arrays))
+            _require(same, f"{where}: read_into and read give different arrays")
 
 
 def _check_order_of_reads(source: Source, seqs: list[int]) -> None:
