@@ -1,6 +1,7 @@
 """Laws of the loader: the batches are those of the plan, whoever makes them, on any ranks, after any resume."""
 
 import json
+import tempfile
 
 import numpy as np
 import pytest
@@ -9,10 +10,12 @@ from hypothesis import strategies as st
 
 from headrace.batching import BatchOrder, Buckets, Chunks, FixedCount, FrameBudget, LimitLengths, Pack, Steps
 from headrace.datasets import StaticDataset
-from headrace.loading import DataLoader
+from headrace.loading import DataLoader, kept_tables
 
 ORDERINGS = st.sampled_from(["default", "random", "laplace:3", "sorted_reverse", "random_sample", "permute"])
-LENGTHS = st.lists(st.integers(0, 30), max_size=50)
+# one is short, because limits that no sequence fits into are refused
+LENGTHS = st.lists(st.integers(0, 30), max_size=50).map(lambda lengths: lengths and [*lengths, 2])
+MANY_LENGTHS = st.lists(st.integers(1, 30), min_size=100, max_size=200).map(lambda lengths: [*lengths, 2])
 BATCHINGS = st.sampled_from(
     [
         FixedCount(3),
@@ -188,8 +191,51 @@ def test_any_chain_of_resumes_with_other_ranks_and_workers_gives_the_same_batche
             break
 
 
+@given(
+    LENGTHS,
+    ORDERINGS,
+    RECIPES,
+    st.lists(st.tuples(st.integers(1, 3), st.integers(1, 3), st.integers(1, 4)), min_size=1, max_size=2),
+)
+@settings(max_examples=3, deadline=None)
+def test_a_chain_of_resumes_in_processes_gives_the_same_batches(lengths, ordering, recipe, parts):
+    data = dataset(lengths, ordering)
+    batches = whole(data, recipe, 1)
+    position, state = 0, None
+    for world_size, num_steps, workers in parts:
+        steps = min(num_steps, (len(batches) - position) // world_size)
+        if steps == 0:
+            break
+        for rank in range(world_size):
+            found, after = take(data, recipe, state, rank, world_size, steps, workers=workers, executor="process")
+            assert found == batches[position + rank :: world_size][:steps]
+        state = after
+        position = state["position"]
+
+
+@given(LENGTHS, ORDERINGS, RECIPES, st.integers(0, 8), RANKS)
+@settings(max_examples=30, deadline=None)
+def test_a_table_that_was_kept_changes_no_batch_and_no_length(lengths, ordering, recipe, num_steps, world_size):
+    data = dataset(lengths, ordering)
+    batches = whole(data, recipe, 1)
+    found, state = take(data, recipe, None, 0, 1, num_steps) if num_steps else ([], None)
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
+        patch.setenv("HEADRACE_CACHE", folder)
+        patch.setattr(kept_tables, "_MIN_KEPT_SEQS", 0)
+        for _ in range(2):
+            patch.setattr(kept_tables, "_in_memory", {})  # as in another process
+            for rank in range(world_size):
+                with open_loader(data, recipe, rank, world_size, remainder="keep") as loader:
+                    assert loader.num_steps(1) == len(batches[rank::world_size])
+                    if state is not None and state["epoch"] == 1:
+                        loader.load_state_dict(state)
+                        assert [print_of(batch) for batch in loader] == batches[len(found) + rank :: world_size]
+                    else:
+                        assert [print_of(batch) for batch in loader] == batches[rank::world_size]
+
+
 @pytest.mark.parametrize(("before", "after"), [(8, 6), (1, 3), (5, 1)])
-@given(lengths=st.lists(st.integers(1, 30), min_size=100, max_size=200), recipe=RECIPES, num_steps=st.integers(1, 2))
+@given(lengths=MANY_LENGTHS, recipe=RECIPES, num_steps=st.integers(1, 2))
 @settings(max_examples=8, deadline=None)
 def test_another_number_of_ranks_goes_on_where_the_old_one_stopped(before, after, lengths, recipe, num_steps):
     data = dataset(lengths, "random")

@@ -34,7 +34,9 @@ WRONG = [
     ({"batching": FrameBudget(10, data_key="dta")}, "'dta'"),
     ({"num_wrokers": 2}, "did you mean 'num_workers'"),
     ({"batch_size": 4}, "batching and batch_size"),
-    ({"batch_sampler": [[1]]}, "batch_sampler is not offered"),
+    ({"batch_sampler": [[1]]}, "so does batching"),
+    ({"batching": None, "batch_sampler": [[1]], "batch_size": 3}, "so does batch_size"),
+    ({"batching": None, "batch_sampler": [[1]], "shuffle": True}, "so does shuffle"),
     ({"pin_memory": True}, "to_device"),
     ({"in_order": False}, "in order"),
     ({"collate_fn": list, "collate": list}, "collate and collate_fn"),
@@ -100,5 +102,5 @@ def test_an_empty_dataset_has_no_batches():
 def test_the_memory_of_workers_is_bounded_by_max_bytes(seqs):
     options = {"max_bytes": 8 << 20, "num_workers": 2}
     with DataLoader(StaticDataset(seqs), batching=FixedCount(4), **options) as loader:
-        assert loader._engine._workers.executor._max_bytes == 4 << 20
+        assert loader._runs.engine._workers.executor._max_bytes == 4 << 20
         assert len(list(loader)) == 10

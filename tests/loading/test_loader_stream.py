@@ -116,8 +116,6 @@ def test_no_more_than_a_few_windows_are_read_ahead():
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"num_workers": 2}, "workers to the dataset"),
-        ({"remainder": "pad"}, "cannot go back"),
         ({"shuffle": True}, "its own order"),
         ({"remainder": "keep", "steps_per_epoch": 3, "rank": 0, "world_size": 2}, "promises equal"),
     ],
@@ -157,6 +155,15 @@ def test_any_iterable_is_a_stream():
     with DataLoader(Items(range(5)), batch_size=2, collate_fn=sum) as loader:
         loader.load_state_dict(state)
         assert list(loader) == [5, 4]
+
+
+def test_a_data_key_that_items_do_not_have_is_named():
+    items = Items([{"data": [1.0], "target": [2.0]}])
+    with (
+        DataLoader(items, batching=FrameBudget(6, data_key="targets")) as loader,
+        pytest.raises(ConfigError, match="did you mean 'target'"),
+    ):
+        list(loader)
 
 
 def test_an_iterator_is_refused_because_it_gives_its_items_once():
@@ -252,7 +259,20 @@ def test_ranks_that_share_files_cannot_be_others_after_a_resume(files):
     with (
         open_rank(2) as dataset,
         DataLoader(dataset, **options) as loader,
-        pytest.raises(ResumeError, match="another order"),
+        pytest.raises(ResumeError, match=r"number of ranks.*among 3.*among 2 here"),
+    ):
+        loader.load_state_dict(state)
+
+
+def test_a_state_of_shared_files_is_refused_where_they_are_not_shared(files):
+    shared = {"distrib_shard_files": True, "rank": 0, "world_size": 2}
+    options = {"batching": FixedCount(4), "steps_per_epoch": 2}
+    with open_files(files, **shared) as dataset, DataLoader(dataset, **options) as loader:
+        state = loader.state_dict()
+    with (
+        open_files(files) as dataset,
+        DataLoader(dataset, **options) as loader,
+        pytest.raises(ResumeError, match=r"number of ranks.*among 2.*among 1 here"),
     ):
         loader.load_state_dict(state)
 

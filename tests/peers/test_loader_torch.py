@@ -176,6 +176,8 @@ class FakeEvent:
 class FakeCopier:
     """A device whose stream does its work late: reads the source when it is made to, as a GPU does."""
 
+    memory = None
+
     def __init__(self):
         self.work, self.num_done = [], 0
         self.sources, self.handed_over = [], 0

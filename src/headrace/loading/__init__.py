@@ -5,9 +5,32 @@ which sequences form a batch (`batching`) nor who makes it (`engine`), and knows
 then `plan.py`, `work.py` and `state.py`.
 """
 
-from .batch import Batch, Packing
-from .iteration import BatchIterator, LoaderEpoch, Place
-from .loader import DataLoader
-from .state import LoaderState
+from typing import TYPE_CHECKING
 
-__all__ = ["Batch", "BatchIterator", "DataLoader", "LoaderEpoch", "LoaderState", "Packing", "Place"]
+from headrace.exports import export_lazily
+
+if TYPE_CHECKING:
+    from .batch import Batch, Packing
+    from .iteration import BatchIterator, LoaderEpoch, Place
+    from .loader import DataLoader
+    from .state import LoaderState
+
+__all__ = [
+    "Batch",
+    "BatchIterator",
+    "DataLoader",
+    "LoaderEpoch",
+    "LoaderState",
+    "Packing",
+    "Place",
+]
+
+__getattr__, __dir__ = export_lazily(
+    __name__,
+    {
+        "batch": ("Batch", "Packing"),
+        "iteration": ("BatchIterator", "LoaderEpoch", "Place"),
+        "loader": ("DataLoader",),
+        "state": ("LoaderState",),
+    },
+)

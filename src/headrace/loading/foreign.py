@@ -7,6 +7,7 @@ without effect, or contradicts another, is refused with what to write instead.
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -22,8 +23,9 @@ from headrace.sources import Source
 
 from .known import knows_order
 from .options import LoaderOptions
+from .sampled import Drawn, SampledBatches, SampledSubject, draw_batches, draw_indices
 from .stream import DatasetStream, IterableStream
-from .subject import DatasetSubject, ItemsSubject, SampledSubject, Subject
+from .subject import DatasetSubject, ItemsSubject, Subject
 
 _NAMES = (
     "batch_size",
@@ -50,11 +52,13 @@ class ForeignOrder:
 
     Attributes:
         shuffle: Whether to shuffle a dataset that has no order of its own.
-        sampler: Corpus indices, anew for each epoch; or None.
+        sampler: Gives corpus indices, or batches of them, anew for each epoch; or None.
+        draw: Asks the sampler.
     """
 
     shuffle: bool = False
     sampler: Any = None
+    draw: Callable[[Any], Drawn] = draw_indices
 
 
 def take_foreign(own: dict[str, Any], foreign: dict[str, Any]) -> ForeignOrder:
@@ -74,6 +78,9 @@ def take_foreign(own: dict[str, Any], foreign: dict[str, Any]) -> ForeignOrder:
     _refuse(foreign)
     _take(own, "collate", foreign, "collate_fn", lambda function: function)
     _take(own, "worker_init", foreign, "worker_init_fn", _WorkerInit)
+    batch_sampler = foreign.get("batch_sampler")
+    if batch_sampler is not None:
+        _take_batch_sampler(own, foreign)
     size, drop_last = foreign.get("batch_size"), bool(foreign.get("drop_last"))
     if size is None and drop_last:
         raise ConfigError("drop_last is about batch_size, which is not given", fix='write FixedCount(n, last="drop")')
@@ -86,6 +93,8 @@ def take_foreign(own: dict[str, Any], foreign: dict[str, Any]) -> ForeignOrder:
     if foreign.get("generator") is not None:
         own["seed"] = int(foreign["generator"].initial_seed()) % 2**63
     _take_engine_options(own, foreign)
+    if batch_sampler is not None:
+        return ForeignOrder(sampler=batch_sampler, draw=draw_batches)
     sampler = foreign.get("sampler")
     if sampler is not None and foreign.get("shuffle"):
         raise ConfigError("shuffle=True and sampler both say the order", fix="leave one of them out")
@@ -93,11 +102,6 @@ def take_foreign(own: dict[str, Any], foreign: dict[str, Any]) -> ForeignOrder:
 
 
 def _refuse(foreign: Mapping[str, Any]) -> None:
-    if foreign.get("batch_sampler") is not None:
-        raise ConfigError(
-            "batch_sampler is not offered: batches are planned by batching=, so that they can be resumed",
-            fix="give batching=Buckets(FrameBudget(...)) or the like, or sampler= with batch_size=",
-        )
     if foreign.get("pin_memory") or foreign.get("pin_memory_device"):
         raise ConfigError(
             "pin_memory copies each batch once more, and is not offered",
@@ -105,6 +109,18 @@ def _refuse(foreign: Mapping[str, Any]) -> None:
         )
     if foreign.get("in_order") is False:
         raise ConfigError("batches always come in order", fix="leave in_order out")
+
+
+def _take_batch_sampler(own: dict[str, Any], foreign: Mapping[str, Any]) -> None:
+    """Let a sampler say the batches; nothing else may say them, or their order."""
+    others = [name for name in ("batching", "batch_order") if own.get(name) is not None]
+    others += [name for name in ("batch_size", "shuffle", "sampler", "drop_last") if foreign.get(name)]
+    if others:
+        raise ConfigError(
+            f"batch_sampler says which sequences form a batch and in which order, and so does {others[0]}",
+            fix=f"leave {others[0]} out, or give batching=Buckets(FrameBudget(...)) in place of the batch_sampler",
+        )
+    own["batching"] = SampledBatches()
 
 
 def _take(
@@ -159,7 +175,7 @@ def open_subject(dataset: Any, order: ForeignOrder, options: LoaderOptions) -> S
             f"a loader reads a headrace dataset, a config of one, an object with __len__ and __getitem__, or an "
             f"iterable, and {dataset if isinstance(dataset, type) else type(dataset)} is none",
         )
-    elif not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
+    elif not _is_map_style(dataset):
         if isinstance(dataset, Iterator):
             raise ConfigError(
                 f"a {type(dataset).__name__} gives its items once, and each epoch needs them",
@@ -171,7 +187,7 @@ def open_subject(dataset: Any, order: ForeignOrder, options: LoaderOptions) -> S
     if subject.is_stream and (order.shuffle or order.sampler is not None):
         raise ConfigError("a stream has its own order", where=subject.name, fix="leave shuffle and sampler out")
     if order.sampler is not None:
-        subject = SampledSubject(subject, order.sampler)
+        subject = SampledSubject(subject, order.sampler, order.draw)
     return subject
 
 
@@ -191,6 +207,14 @@ def _is_function(dataset: Any) -> bool:
     return callable(dataset) and not isinstance(dataset, type) and not hasattr(dataset, "__getitem__")
 
 
+def _is_map_style(dataset: Any) -> bool:
+    """Tell whether items can be asked for by their numbers. An iterable dataset of torch inherits what says so."""
+    of_torch = getattr(sys.modules.get("torch.utils.data"), "IterableDataset", None)
+    if of_torch is not None and isinstance(dataset, of_torch):
+        return False
+    return hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
+
+
 def _open_items(items: Any, seq_ordering: str, options: LoaderOptions) -> Subject:
     """Items that are mappings of numbers become a dataset; others stay what they are, also for the user's collate."""
     first = items[0] if options.collate is None and len(items) else None
@@ -200,4 +224,4 @@ def _open_items(items: Any, seq_ordering: str, options: LoaderOptions) -> Subjec
             return _open_dataset(StaticDataset(arrays, seq_ordering=seq_ordering, name="list"), None)
         name = type(items).__name__
         return _open_dataset(MapDataset(items, seq_ordering=seq_ordering, name=name), None)
-    return ItemsSubject(items, seq_ordering)
+    return ItemsSubject(items, seq_ordering, plans_by_lengths=options.batching.needs_lengths)

@@ -9,18 +9,19 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.engine import Engine, Run
-from headrace.errors import HeadraceError, TransformError
+from headrace.engine import Delivered, Run
+from headrace.errors import HeadraceError, InternalError, TransformError
 from headrace.ranks import Ranks
 
 from .batch import Batch, Packing
-from .plan import EpochPlan, Step, plan_steps
-from .stream import StreamPlan
+from .plan import Plan, Step
+from .stream_plan import Progress
+from .stream_work import StreamBroken, StreamEnd
 from .work import MadeBatch, Task
 
 
@@ -39,54 +40,131 @@ class Place:
     window: tuple[int, int] = (0, 0)
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """A batch that workers were asked for; of the places only what the batch will tell."""
+@dataclass(slots=True)
+class Arrived:
+    """A batch that has come, as a run of the engine gives it.
+
+    Attributes:
+        step: Which it is.
+        places: Of its members in the order of the epoch, `int64[n]`.
+        indices: In the corpus, `int64[n]`.
+        chunk_starts: First frame of each, `int64[n]`; None if all are whole.
+        value: A `MadeBatch`, or what the user's collate returned.
+    """
 
     step: Step
-    task: Task
     places: NDArray[np.int64]
+    indices: NDArray[np.int64]
+    chunk_starts: NDArray[np.int64] | None
+    value: Any
+
+
+class Arrivals(Protocol):
+    """What is known in the trainer of the batches of one run."""
+
+    epoch: int
+
+    def take(self, delivered: Delivered) -> Arrived | None:
+        """Return what came; None stands for the end of the epoch.
+
+        Raises:
+            BaseException: What was delivered stands for an error.
+        """
+
+    def num_skipped(self, delivered: Delivered | None) -> int:
+        """Return how many batches were left out just before this one (None: before the end), and give them up."""
+
+
+class PlannedArrivals:
+    """Batches that the trainer has planned: each ticket is a task.
+
+    Args:
+        epoch: Number of the epoch.
+    """
+
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
+        self._asked: deque[Arrived] = deque()  # without their values
+        self._next_ticket = 0
+
+    def tasks(self, plan: Plan, steps: Iterator[Step]) -> Iterator[Task]:
+        """Return the tasks of the steps, each of which is remembered when it is asked for."""
+        return _tasks(plan, steps, self._asked)
+
+    def take(self, delivered: Delivered) -> Arrived:
+        """Return the batch of a ticket."""
+        arrived = self._asked.popleft()
+        self._next_ticket = delivered.ticket + 1
+        arrived.value = delivered.value
+        return arrived
+
+    def num_skipped(self, delivered: Delivered | None) -> int:
+        """Return how many tickets were left out."""
+        num = len(self._asked) if delivered is None else delivered.ticket - self._next_ticket
+        for _ in range(num):
+            self._asked.popleft()
+        self._next_ticket += num
+        return num
+
+
+class StreamArrivals:
+    """Batches of a stream, which workers read.
+
+    Args:
+        epoch: Number of the epoch.
+        on_progress: Called with what is known of the stream.
+    """
+
+    def __init__(self, epoch: int, on_progress: Callable[[Progress], None]) -> None:
+        self.epoch = epoch
+        self._on_progress = on_progress
+        self._next_ticket = 0
+
+    def take(self, delivered: Delivered) -> Arrived | None:
+        """Return the step that a worker made."""
+        self._next_ticket = delivered.ticket + 1
+        made = delivered.value
+        if isinstance(made, StreamBroken):
+            raise made.raisable(delivered.ticket, delivered.worker_idx)
+        self._on_progress(made.progress)
+        if isinstance(made, StreamEnd):
+            return None
+        return Arrived(made.step, made.places, np.full(len(made.places), -1), made.chunk_starts, made.value)
+
+    def num_skipped(self, delivered: Delivered | None) -> int:
+        """Return how many tickets were left out."""
+        if delivered is None:
+            raise InternalError("a stream has ended without a sign of its end", where=f"epoch {self.epoch}")
+        return delivered.ticket - self._next_ticket
 
 
 class BatchIterator(Iterator[Any]):
     """The batches of the rest of an epoch. Not thread-safe.
 
     Args:
-        engine: Whose current run this becomes.
-        plan: Of the epoch.
-        place: Where to begin.
+        run: Of the engine, just begun.
+        arrivals: What its tickets are.
         ranks: Which batches are ours.
-        remainder: See `DataLoader`.
         on_place: Called with each new place of the consumer.
         data_key: Of the batches.
-        max_steps: Steps of a whole epoch that every rank has to have; None: as many as there are.
     """
 
     def __init__(
         self,
-        engine: Engine,
-        plan: EpochPlan | StreamPlan,
-        place: Place,
+        run: Run,
+        arrivals: Arrivals,
         *,
         ranks: Ranks,
-        remainder: str,
         on_place: Callable[[Place], None],
         data_key: str | None,
-        max_steps: int | None = None,
     ) -> None:
-        self.plan = plan
         self.is_over = False
         self._superseded: str | None = None
+        self._run, self._arrivals = run, arrivals
         self._ranks = ranks
         self._on_place = on_place
         self._data_key = data_key
-        self._asked: deque[_Asked] = deque()
-        self._next_ticket = 0
         self._layout: dict[str, tuple[Any, int]] | None = None
-        self._steps = plan_steps(plan, ranks.rank, ranks.world_size, place.position, remainder)
-        if max_steps is not None:
-            self._steps = _exactly(self._steps, max_steps, place.position // ranks.world_size, plan)
-        self._run: Run = engine.run(_tasks(plan, self._steps, self._asked))
 
     def __next__(self) -> Any:
         """Return the next batch.
@@ -97,29 +175,30 @@ class BatchIterator(Iterator[Any]):
                 several ranks.
             BaseException: What user code raised.
         """
+        epoch = self._arrivals.epoch
         if self._superseded is not None:
-            raise HeadraceError(f"this iterator is over, because {self._superseded}", where=f"epoch {self.plan.epoch}")
+            raise HeadraceError(f"this iterator is over, because {self._superseded}", where=f"epoch {epoch}")
         if self.is_over:
             raise StopIteration
         try:
-            delivered = next(self._run)
-        except StopIteration:
-            self._check_gap(self._next_ticket + len(self._asked))
-            self.is_over = True
-            self._on_place(Place(self.plan.epoch + 1))
-            raise
+            delivered = next(self._run, None)
         except BaseException:
             self.is_over = True
             raise
         try:
-            self._check_gap(delivered.ticket)
-            asked = self._asked.popleft()
-            self._next_ticket += 1
-            value = self._batch(asked, delivered.value) if isinstance(delivered.value, MadeBatch) else delivered.value
+            self._check_gap(self._arrivals.num_skipped(delivered))
+            arrived = None if delivered is None else self._arrivals.take(delivered)
+            if arrived is not None:
+                made = arrived.value
+                value = self._batch(arrived, made) if isinstance(made, MadeBatch) else made
         except BaseException:
             self.close()
             raise
-        self._on_place(Place(self.plan.epoch, asked.step.position, asked.step.window))
+        if arrived is None:
+            self.close()
+            self._on_place(Place(epoch + 1))
+            raise StopIteration
+        self._on_place(Place(epoch, arrived.step.position, arrived.step.window))
         return value
 
     def close(self) -> None:
@@ -133,24 +212,19 @@ class BatchIterator(Iterator[Any]):
             self._superseded = reason
             self.close()
 
-    def _check_gap(self, ticket: int) -> None:
-        """Pass over batches that were left out because of errors."""
-        while self._next_ticket < ticket:
-            asked = self._asked.popleft()
-            self._next_ticket += 1
-            if self._ranks.world_size > 1:
-                self.close()
-                raise HeadraceError(
-                    f"batch {asked.step.number} was left out because of an error, so rank {self._ranks.rank} would "
-                    "have one step less than the others",
-                    where=f"epoch {self.plan.epoch}, rank {self._ranks.rank} of {self._ranks.world_size}",
-                    fix="mend what fails (the quarantine file names it); single sequences are skipped without harm",
-                )
+    def _check_gap(self, num_skipped: int) -> None:
+        """Refuse that batches were left out because of errors, where ranks have equal steps."""
+        if num_skipped and self._ranks.world_size > 1:
+            raise HeadraceError(
+                f"a batch was left out because of an error, so rank {self._ranks.rank} would have one step less than "
+                "the others",
+                where=f"epoch {self._arrivals.epoch}, rank {self._ranks.rank} of {self._ranks.world_size}",
+                fix="mend what fails (the quarantine file names it); single sequences are skipped without harm",
+            )
 
-    def _batch(self, asked: _Asked, made: MadeBatch) -> Batch:
-        self._check_layout(asked.step.number, made)
-        task, places, indices = asked.task, asked.places, asked.task.indices
-        starts = task.chunk_starts
+    def _batch(self, arrived: Arrived, made: MadeBatch) -> Batch:
+        step, places, indices, starts = arrived.step, arrived.places, arrived.indices, arrived.chunk_starts
+        self._check_layout(step.number, made)
         if made.kept is not None:
             places, indices = places[made.kept], indices[made.kept]
             starts = None if starts is None else starts[made.kept]
@@ -160,11 +234,11 @@ class BatchIterator(Iterator[Any]):
             made.lengths,
             made.tags,
             places,
-            indices if task.seqs is None else np.full(len(indices), -1),
-            task.epoch,
-            asked.step.number,
-            asked.step.step,
-            asked.step.is_repeat,
+            indices,
+            self._arrivals.epoch,
+            step.number,
+            step.step,
+            step.is_repeat,
             starts,
             None if made.packing is None else Packing(*made.packing),
             data_key,
@@ -184,7 +258,7 @@ class BatchIterator(Iterator[Any]):
         before, now = (_layout_text(one.get(key)) for one in (self._layout, layout))
         raise TransformError(
             f"the data key {key!r} changes in mid-epoch: {before} before, and {now} now",
-            where=f"batch {number} of epoch {self.plan.epoch}",
+            where=f"batch {number} of epoch {self._arrivals.epoch}",
             fix="let the transform return the same keys, dtypes and axes for all sequences",
         )
 
@@ -213,27 +287,12 @@ class LoaderEpoch:
         return f"<LoaderEpoch {self.epoch}>"
 
 
-def _exactly(steps: Iterator[Step], max_steps: int, first: int, plan: EpochPlan | StreamPlan) -> Iterator[Step]:
-    """Yield the steps of an epoch of a given length.
-
-    Raises:
-        HeadraceError: There are fewer.
-    """
-    for num_done in range(first, max_steps):
-        step = next(steps, None)
-        if step is None:
-            raise HeadraceError(
-                f"epoch {plan.epoch} ended after {num_done} of steps_per_epoch={max_steps} steps on this rank",
-                fix="lower steps_per_epoch, or give ranks equal shares of the data",
-            )
-        yield step
-
-
-def _tasks(plan: EpochPlan | StreamPlan, steps: Iterator[Step], asked: deque[_Asked]) -> Iterator[Task]:
+def _tasks(plan: Plan, steps: Iterator[Step], asked: deque[Arrived]) -> Iterator[Task]:
     """Yield the tasks of the steps, and remember them. A function, so that a dropped iterator is no garbage cycle."""
     for step in steps:
         task, places = plan.task(step.number)
-        asked.append(_Asked(step, task, places))
+        indices = task.indices if task.seqs is None else np.full(len(places), -1)
+        asked.append(Arrived(step, places, indices, task.chunk_starts, None))
         yield task
 
 

@@ -82,11 +82,21 @@ def lengths_column(dataset: Dataset, key: str, *, may_cost: bool) -> LengthsOf |
     return None
 
 
+def lengths_are_indexed(dataset: Dataset, key: str) -> bool:
+    """Tell whether the lengths of a data key are part of what `digest_of` is a digest of."""
+    if isinstance(dataset, MetaDataset):
+        part = dataset._part(key)
+        return lengths_are_indexed(part.dataset, part.keys[key])
+    return isinstance(dataset, CachedDataset)
+
+
 def digest_of(dataset: Dataset) -> str:
     """Return a digest of the tags and lengths of a corpus; of its name, where it tells neither."""
     if isinstance(dataset, MetaDataset):
         parts = {part.name: part for part in dataset._parts.values()}
         texts = [f"{name} {sorted(part.keys.items())} {digest_of(part.dataset)}" for name, part in parts.items()]
+        if dataset._lists is not None:  # they say which sequences belong together
+            texts += [f"list of {name} {tags.digest}" for name, tags in dataset._lists.items()]
         return xxhash.xxh3_128_hexdigest(" | ".join([dataset.corpus.index.digest, *sorted(texts)]).encode())
     facts = facts_of(dataset)
     if facts is not None:
@@ -101,17 +111,35 @@ def digest_of(dataset: Dataset) -> str:
 
 
 def order_text(dataset: Dataset, epoch: int) -> str:
-    """Return a text of all that decides the order of an epoch: equal texts, equal orders of equal corpora."""
+    """Return a text of all that decides the order of an epoch, and what datasets themselves draw in it.
+
+    Equal texts, equal orders of equal corpora.
+    """
+    draws = f"; draws {drawn}" if (drawn := draw_text(dataset)) and isinstance(dataset, MetaDataset) else ""
     if isinstance(dataset, MetaDataset) and dataset._control is not None:
-        return f"{dataset._control.name}: {order_text(dataset._control.dataset, epoch)}"
-    parts = [recipe_text(dataset._recipe, epoch), f"unique {dataset.unique_seq_tags}"]
+        return f"{dataset._control.name}: {order_text(dataset._control.dataset, epoch)}{draws}"
+    parts = [recipe_text(dataset._recipe, epoch) + draws, f"unique {dataset.unique_seq_tags}"]
     if dataset._wanted_tags is not None:
         parts.append(f"kept {digest_array(dataset._keep_mask())}")
     if dataset.seq_order_seq_lens_file is not None:
         parts.append(f"sorted by {digest_array(np.ascontiguousarray(dataset._lengths_of_file()))}")
+    if isinstance(dataset, MetaDataset) and dataset.seq_lens_file is not None:
+        parts.append(f"sorted by {digest_array(np.ascontiguousarray(dataset._sort_lengths()))}")
     if isinstance(dataset, MapDataset) and dataset._has_own_order():
         parts.append(f"own order {digest_array(np.asarray(dataset._order_of_epoch(epoch)))}")
     return "; ".join(parts)
+
+
+def draw_text(dataset: Dataset) -> str:
+    """Return the seeds of all that a dataset, or a part of it, draws for the content of sequences; or nothing."""
+    if isinstance(dataset, MetaDataset):
+        drawn = {name: draw_text(part.dataset) for name, part in sorted(dataset._parts.items())}
+        return ", ".join(f"{name}: {text}" for name, text in drawn.items() if text)
+    if isinstance(dataset, MultiProcDataset):
+        return draw_text(dataset.inner)
+    if isinstance(dataset, CachedDataset) and not dataset._transform_wants_rng:
+        return ""
+    return f"{dataset.fixed_random_seed} {dataset.random_seed_offset or 0}"
 
 
 def recipe_text(recipe: OrderRecipe, epoch: int) -> str:

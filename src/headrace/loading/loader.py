@@ -1,7 +1,7 @@
 """`DataLoader`: planned batches, made by workers in shared memory, the same stream for any number of workers and ranks.
 
 It joins three parts and decides nothing itself: the plan says which sequences are batch n (`plan.py`), the engine has
-workers make it (`work.py`), the state says where the consumer is (`state.py`).
+workers make it (`epochs.py`, `work.py`), the state says where the consumer is (`state.py`).
 """
 
 from __future__ import annotations
@@ -12,20 +12,22 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
 from typing import Any, Self
 
-from headrace.batching import PLAN_VERSION, WINDOW_SEQS, Batching, BatchOrder, PlanCounts, Steps
-from headrace.engine import Engine, EngineOptions, EngineReport, Executor, Job, WorkerInfo
+from headrace.batching import WINDOW_SEQS, Batching, BatchOrder, FixedCount, PlanCounts
+from headrace.engine import EngineOptions, EngineReport, Executor, WorkerInfo
+from headrace.engine.lease import MemoryWatcher
 from headrace.errors import ConfigError, HeadraceError, ResumeError
 from headrace.order.policy import check_count
-from headrace.rng import wants_rng
+from headrace.version import __version__
 
+from .epochs import Epochs, PlannedEpochs, Recipe, StreamEpochs
 from .foreign import open_subject, take_foreign
 from .iteration import BatchIterator, LoaderEpoch, Place
-from .options import LoaderOptions, Remainder, pack_of
-from .plan import EpochPlan, PlanRecipe
+from .options import LoaderOptions, Remainder
+from .plan import EpochPlan
+from .rank_check import CheckRanks, card_of, compare_cards
+from .sampled import SampledBatches
 from .state import FORMAT, LoaderState, digest_text
-from .stream import STREAM_WINDOW_SEQS, NoLengthError, StreamPlan, StreamSubject, check_stream
-from .subject import Wanted
-from .work import BatchWork, WorkOptions
+from .stream import StreamSubject, check_stream
 
 _logger = logging.getLogger("headrace.loading")
 
@@ -43,7 +45,8 @@ class DataLoader:
             `seq_ordering`, `partition_epoch` and filters say what an epoch is. Items that are dicts become padded
             batches by data key, other items are stacked in their own structure.
         batching: Which sequences form a batch: `FrameBudget`, `Buckets`, `FixedCount`, `Pack`, `Chunks`, ...
-        num_workers: Worker processes; 0 makes the batches in this thread, when they are asked for.
+        num_workers: Worker processes; 0 makes the batches in this thread, when they are asked for. Each of them reads
+            all of a stream, unless the stream has workers of its own.
         seed: Of the order of batches, and of the generators that `transform` gets. The order of the dataset is not
             changed by it.
         rank: Which training process this is; found by itself under torchrun, SLURM and the like, see `find_ranks`.
@@ -58,6 +61,10 @@ class DataLoader:
         recipe_version: A text that you change when your own code changes what the batches hold: a state that was saved
             with another one is refused.
         steps_per_epoch: For streams only, whose length is not known: the epoch ends after so many steps on every rank.
+            Where there are fewer, `remainder="pad"` repeats batches, and else it is an error.
+        check_ranks: Gathers a text of each rank: `check_ranks(text)` returns those of all ranks, in their order. It is
+            called once before the first batch (and once after each `load_state_dict`), to compare what the ranks are
+            about to load. `headrace.adapters.torch_ranks.gather_texts` does it by torch.distributed.
         engine_options: What to do about errors, deaths and stalls.
         max_bytes: Limit on the shared memory of all workers together.
         worker_init: Called in each worker before anything else, with its `WorkerInfo`.
@@ -91,6 +98,7 @@ class DataLoader:
         executor: str | Executor = "process",
         recipe_version: str | None = None,
         steps_per_epoch: int | None = None,
+        check_ranks: CheckRanks | None = None,
         engine_options: EngineOptions | None = None,
         max_bytes: int | None = None,
         worker_init: Callable[[WorkerInfo], None] | None = None,
@@ -119,49 +127,31 @@ class DataLoader:
                 where=subject.name,
                 fix="give them (MapDataset: lengths=, or a method get_seq_len), or use FixedCount(n)",
             )
-        self.ranks = options.find_ranks(subject.num_shards, subject.sharded_by)
-        window_seqs = options.window_seqs
-        if subject.is_stream:
-            check_stream(options.num_workers, options.remainder, options.steps_per_epoch, self.ranks, subject.name)
-            window_seqs = STREAM_WINDOW_SEQS if window_seqs == WINDOW_SEQS else window_seqs
-        self._recipe = PlanRecipe(batching, options.order_of_batches, batching.window_seqs(window_seqs), options.seed)
-        self._wanted = Wanted(
-            batching.data_key,
-            lengths=batching.needs_lengths,
-            occurrences=options.transform is not None and wants_rng(options.transform),
-        )
-        self._data_key = batching.data_key or subject.data_key
-        self._engine = Engine(
-            Job(BatchWork(subject.reading, self._work_options()), options.worker_init, options.seed),
-            num_workers=options.num_workers,
-            executor=options.make_executor(),
-            options=options.engine_options,
-        )
+        is_even = subject.has_even_shards and isinstance(batching, FixedCount | SampledBatches)
+        self.ranks = options.find_ranks(subject.num_shards, subject.sharded_by, is_even)
+        self._recipe = Recipe.of(options, subject, self.ranks)
+        self._runs: Epochs
+        if isinstance(subject, StreamSubject):
+            check_stream(subject, options.remainder, options.steps_per_epoch, self.ranks)
+            self._runs = StreamEpochs(subject, self._recipe)
+        else:
+            self._runs = PlannedEpochs(subject, self._recipe)
         self._epoch = 1  # the next one to be iterated over
         self._resumed: Place | None = None
         self._place = Place(1)  # where the consumer is
-        self._plan: EpochPlan | StreamPlan | None = None
         self._current: weakref.ref[BatchIterator] | None = None
         self._digests_of: tuple[int, dict[str, str]] | None = None
+        self._is_agreed = options.check_ranks is None
         self._is_closed = False
 
-    def _work_options(self) -> WorkOptions:
-        options, batching = self._options, self._options.batching
-        pack = pack_of(batching)
-        return WorkOptions(
-            seed=options.seed,
-            transform=options.transform,
-            collate=options.collate,
-            pad_values=options.pad_values,
-            pad_multiple=options.pad_multiple,
-            data_key=self._data_key,
-            whole_keys=batching.whole_keys,
-            row_tokens=0 if pack is None else pack.row_tokens,
-            packed_keys=None if pack is None else pack.packed_keys,
-            seeds_globals=options.seed_globals,
-        )
-
     # --- iteration ---
+
+    def start(self) -> None:
+        """Start the workers now, so that the first iteration need not; they get ready while others do the same.
+
+        For several loaders in one process: start each of them, and iterate then.
+        """
+        self._runs.engine.start()
 
     def __iter__(self) -> BatchIterator:
         """Begin the next epoch, or the rest of the one that was loaded; the workers begin at once."""
@@ -212,34 +202,33 @@ class DataLoader:
         place = Place(epoch)
         if self._resumed is not None and self._resumed.epoch == epoch:
             place = self._resumed
-        plan = self._plan_of(epoch, place)
-        if place.position > place.window[1] and not plan.has(place.position - 1):
-            raise ResumeError(
-                f"the state is at batch {place.position}, and epoch {epoch} has {plan.end} batches",
-                fix="give the state as it was saved",
-            )
+        self._agree(place)
+        run, arrivals = self._runs.begin(place)
         iterator = BatchIterator(
-            self._engine,
-            plan,
-            place,
-            ranks=self.ranks,
-            remainder=self._options.remainder,
-            on_place=self._set_place,
-            data_key=self._data_key,
-            max_steps=self._options.steps_per_epoch,
+            run, arrivals, ranks=self.ranks, on_place=self._set_place, data_key=self._recipe.data_key
         )
         self._place, self._epoch, self._resumed = place, epoch + 1, None
         self._current = weakref.ref(iterator)
         return iterator
 
-    def _plan_of(self, epoch: int, place: Place | None = None) -> EpochPlan | StreamPlan:
-        start = (0, 0) if place is None else place.window
-        if isinstance(self._subject, StreamSubject):  # a stream is read once, by the iteration that begins with it
-            if self._plan is None or place is not None:
-                self._plan = StreamPlan(self._subject, self._recipe, epoch, start, self._data_key)
-        elif self._plan is None or self._plan.epoch != epoch:
-            self._plan = EpochPlan(self._subject.start(epoch, self._wanted), self._recipe, start)
-        return self._plan
+    def _agree(self, place: Place) -> None:
+        """Compare with the other ranks, once; see `rank_check.py`."""
+        check_ranks, options = self._options.check_ranks, self._options
+        if self._is_agreed or check_ranks is None:
+            return
+        digests = dict(self._digests(place.epoch))
+        if self._subject.num_shards > 1:
+            del digests["order"]  # each rank has its own
+        parts = {
+            "version": __version__,
+            "epoch": place.epoch,
+            "position": place.position,
+            "remainder": options.remainder,
+            "steps_per_epoch": options.steps_per_epoch,
+            **digests,
+        }
+        compare_cards(check_ranks(card_of(parts, self.ranks)), self.ranks)
+        self._is_agreed = True
 
     def _live(self) -> BatchIterator | None:
         iterator = None if self._current is None else self._current()
@@ -251,19 +240,19 @@ class DataLoader:
     def __len__(self) -> int:
         """Return the number of steps of a whole epoch on this rank: of the current epoch, or else of the next.
 
-        It plans the whole epoch, 0.1 to 1 us a sequence, once for each epoch; the batches come without it.
+        It plans the whole epoch, 0.1 to 1 us a sequence, once for each epoch (of a large corpus, once on each machine,
+        see `kept_tables.py`); the batches come without it.
         """
         return self.num_steps(self._place.epoch)
 
     def num_steps(self, epoch: int, position: int = 0) -> int:
         """Return the number of steps of an epoch on this rank, from a position on."""
-        size = self.ranks.world_size
-        if self._options.steps_per_epoch is not None:
-            return self._options.steps_per_epoch - position // size
-        if self._subject.is_stream:
-            raise NoLengthError("the number of steps of a stream is not known", fix="give steps_per_epoch=")
-        num_batches = self._plan_of(epoch).num_batches()
-        return len(Steps(num_batches, self.ranks.rank, size, position, self._options.remainder))
+        return self._runs.num_steps(epoch, position)
+
+    def _plan_of(self, epoch: int) -> EpochPlan:
+        """Return the plan of an epoch whose order is known, for measurements and tests."""
+        assert isinstance(self._runs, PlannedEpochs)
+        return self._runs.plan_of(epoch)
 
     def __bool__(self) -> bool:
         """Return True: whether there is a loader is not a question about its length."""
@@ -274,10 +263,7 @@ class DataLoader:
 
         It plans the whole epoch, see `__len__`.
         """
-        plan = self._plan_of(epoch)
-        if isinstance(plan, StreamPlan):
-            raise NoLengthError("what a stream holds is not known before it was read", fix="see explain()")
-        return plan.count_all()
+        return self._runs.count(epoch)
 
     # --- state ---
 
@@ -323,8 +309,7 @@ class DataLoader:
         loaded.check_digests(self._digests(loaded.epoch))
         self._resumed = self._place = Place(loaded.epoch, loaded.position, loaded.window)
         self._epoch = loaded.epoch
-        if self._plan is not None and self._plan.epoch == loaded.epoch:
-            self._plan = None  # it may not know the window where the state begins
+        self._is_agreed = False
 
     def _digests(self, epoch: int) -> dict[str, str]:
         if self._digests_of is None or self._digests_of[0] != epoch:
@@ -332,26 +317,31 @@ class DataLoader:
         return self._digests_of[1]
 
     def _make_digests(self, epoch: int) -> dict[str, str]:
-        recipe = self._recipe
-        batching = f"{recipe.batching} {recipe.batch_order} {recipe.window_seqs} {self._data_key} plan {PLAN_VERSION}"
-        return {
+        digests = {
             "data": self._subject.data_digest()[:32],
             "order": digest_text(self._subject.order_text(epoch)),
-            "batching": digest_text(batching),
-            "seed": digest_text(str(recipe.seed)),
+            "batching": digest_text(self._recipe.batching_text),
+            "seed": digest_text(str(self._options.seed)),
             "user": digest_text(self._options.recipe_version or ""),
         }
+        if self._subject.num_shards > 1:  # a position is one in the share of a rank, so their number may not change
+            digests = {"shards": str(self._subject.num_shards), **digests}
+        return digests
 
     # --- what happens, and the end ---
 
     @property
     def report(self) -> EngineReport:
         """Where the time went, and what was skipped or restarted."""
-        return self._engine.report
+        return self._runs.engine.report
+
+    def watch_memory(self, watcher: MemoryWatcher | None) -> None:
+        """Tell a watcher of the shared memory that batches come in from now on, in place of another one or of None."""
+        self._runs.engine.watch_memory(watcher)
 
     def explain(self) -> str:
         """Return a text about what is loaded, how, and what was left out so far."""
-        recipe, ranks, options = self._recipe, self.ranks, self._options
+        recipe, ranks, options = self._recipe.plan, self.ranks, self._options
         lines = [
             f"dataset:  {self._subject.name}, order {self._subject.order_text(self._place.epoch)}",
             f"batching: {recipe.batching}, {recipe.batch_order}, windows of {recipe.window_seqs:,} sequences",
@@ -359,9 +349,9 @@ class DataLoader:
             f"workers:  {options.num_workers}, executor {self._engine_name()}",
             f"place:    epoch {self._place.epoch}, batch {self._place.position}",
         ]
-        plan = self._plan
-        if plan is not None and plan.num_planned:
-            lines.append(f"epoch {plan.epoch}: {plan.num_planned} of {plan.num_windows} windows planned: {plan.counts}")
+        progress = self._runs.progress_text()
+        if progress is not None:
+            lines.append(progress)
         report = self.report
         total = report.seconds_waited + report.seconds_taken + report.seconds_consumer
         if report.num_delivered and total:
@@ -383,7 +373,7 @@ class DataLoader:
         live = self._live()
         if live is not None:
             live.supersede("its loader was closed")
-        self._engine.close()
+        self._runs.engine.close()
         self._subject.close()
 
     def __enter__(self) -> Self:
@@ -394,4 +384,4 @@ class DataLoader:
 
     def __repr__(self) -> str:
         place = f"epoch {self._place.epoch}, batch {self._place.position}"
-        return f"<DataLoader of {self._subject.name}, {self._recipe.batching}, {place}>"
+        return f"<DataLoader of {self._subject.name}, {self._options.batching}, {place}>"

@@ -13,6 +13,8 @@ from headrace.errors import ConfigError
 from headrace.order.policy import check_count
 from headrace.ranks import Ranks, find_ranks
 
+from .rank_check import CheckRanks
+
 Remainder = Literal["drop", "pad", "keep"]
 _INT64_MAX = 2**63 - 1
 
@@ -36,6 +38,7 @@ class LoaderOptions:
     executor: str | Executor = "process"
     recipe_version: str | None = None
     steps_per_epoch: int | None = None
+    check_ranks: CheckRanks | None = None
     engine_options: EngineOptions | None = None
     max_bytes: int | None = None
     worker_init: Callable[[WorkerInfo], None] | None = None
@@ -71,18 +74,19 @@ class LoaderOptions:
                 "seed_globals=True, and the threads of a process share its generators",
                 fix='use executor="process", or draw from the rng that a transform gets',
             )
-        for name in ("transform", "collate", "worker_init"):
+        for name in ("transform", "collate", "worker_init", "check_ranks"):
             if getattr(self, name) is not None and not callable(getattr(self, name)):
                 raise ConfigError(f"DataLoader: {name} must be a function, got {getattr(self, name)!r}")
         if self.collate is not None and (self.pad_values or self.pad_multiple != 1):
             raise ConfigError("pad_values and pad_multiple mean nothing to a collate of your own", fix="pad there")
 
-    def find_ranks(self, num_shards: int, sharded_by: str) -> Ranks:
+    def find_ranks(self, num_shards: int, sharded_by: str, is_even: bool = False) -> Ranks:
         """Return who shares the batches: exactly one level shards.
 
         Args:
             num_shards: Into how many shards the dataset divides itself.
             sharded_by: The options that say so.
+            is_even: Whether all shards have as many batches.
 
         Raises:
             ConfigError: Two levels would shard, or ranks would have different numbers of steps unasked.
@@ -95,7 +99,7 @@ class LoaderOptions:
                 f"(world_size={self.world_size})",
                 fix="leave out the dataset's sharding: the loader gives all ranks equally many steps",
             )
-        if self.remainder != "keep" and self.steps_per_epoch is None:
+        if self.remainder != "keep" and self.steps_per_epoch is None and not is_even:
             raise ConfigError(
                 f"the dataset divides itself ({sharded_by}), so ranks may have different numbers of batches, and "
                 f'remainder="{self.remainder}" promises equal steps',

@@ -8,16 +8,27 @@ and from wherever the plan was begun; nothing here knows of workers.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.batching import Batching, BatchOrder, PlanCounts, WindowKey, WindowPlan, num_windows, window_bounds
-from headrace.errors import ConfigError, ResumeError
+from headrace.batching import (
+    Batching,
+    BatchOrder,
+    BatchTable,
+    Pieces,
+    PlanCounts,
+    WindowKey,
+    WindowPlan,
+    num_windows,
+    window_bounds,
+)
+from headrace.errors import CacheError, ConfigError, ResumeError
 
+from .kept_tables import PlanTable, find_table, forget_table, is_worth_keeping, keep_table
 from .subject import EpochOrder
 from .work import Task
 
@@ -101,13 +112,20 @@ class EpochPlan:
         order: The sequences.
         recipe: How they form batches.
         start: A window, and the number of its first batch, which somebody knows from before.
+        name: Returns the name under which the table of all windows may be kept, see `kept_tables.py`; None: nowhere.
 
     Raises:
         ConfigError: The policy needs lengths, and there are none.
         ResumeError: There is no such window.
     """
 
-    def __init__(self, order: EpochOrder, recipe: PlanRecipe, start: tuple[int, int] = (0, 0)) -> None:
+    def __init__(
+        self,
+        order: EpochOrder,
+        recipe: PlanRecipe,
+        start: tuple[int, int] = (0, 0),
+        name: Callable[[], str] | None = None,
+    ) -> None:
         if order.lengths_of is None and recipe.batching.needs_lengths:
             raise ConfigError(
                 f"{recipe.batching} needs the lengths of the sequences, and this dataset does not know them",
@@ -116,6 +134,8 @@ class EpochPlan:
             )
         self.epoch = order.epoch
         self.num_seqs = len(order.order)
+        if order.batch_starts is not None:  # they know nothing of windows
+            recipe = replace(recipe, window_seqs=max(self.num_seqs, 1))
         self.num_windows = num_windows(self.num_seqs, recipe.window_seqs)
         self._order, self._recipe = order, recipe
         if start[0] > self.num_windows or (start[0] == 0 and start[1]):
@@ -129,6 +149,11 @@ class EpochPlan:
         self._tail = _Chain(*start) if start[0] else self._head
         self._windows: dict[int, _Window] = {}
         self._counts: dict[int, PlanCounts] = {}
+        self._sizes: dict[int, int] = {}  # batches of the windows that were planned
+        self._table: BatchTable | None = None  # of all windows
+        self._all_counts: PlanCounts | None = None
+        self._get_name = name if is_worth_keeping(self.num_seqs, self.num_windows) else None
+        self._is_checked = False
 
     @property
     def counts(self) -> PlanCounts:
@@ -136,11 +161,13 @@ class EpochPlan:
         return sum(self._counts.values(), PlanCounts())
 
     def count_all(self) -> PlanCounts:
-        """Return what happens to all sequences of the epoch; plans every window that was not planned yet."""
-        for number in range(self.num_windows):
+        """Return what happens to all sequences of the epoch; plans every window, unless that was done before."""
+        if self._all_counts is None:
+            self._find_table()
+        for number in range(self.num_windows if self._all_counts is None else 0):
             if number not in self._counts:
                 self._plan(number)
-        return self.counts
+        return self.counts if self._all_counts is None else self._all_counts
 
     @property
     def num_planned(self) -> int:
@@ -150,31 +177,51 @@ class EpochPlan:
     @property
     def end(self) -> int:
         """The number of batches of the epoch, once `has` has said of any number that it is not there."""
-        return self._tail.end
+        return self._tail.end if self._table is None else self._table.num_batches
 
     def num_batches(self) -> int:
-        """Return the number of batches of the epoch. The first call plans every window that was not planned yet."""
-        while self._extend(self._head):
-            pass
-        if self._tail is not self._head:
-            self._check_tail()
-        return self._head.end
+        """Return the number of batches of the epoch. The first call plans every window, unless that was done before.
 
-    def _check_tail(self) -> None:
-        found = self._head.locate(self._tail.first) if self._tail.first < self._head.end else None
-        is_end = self._tail.window == self.num_windows and self._tail.first == self._head.end
-        # windows without batches may lie in between, so only the number is compared
-        if not is_end and (found is None or found[1] != self._tail.first):
+        Raises:
+            ResumeError: The window where this plan began does not begin with the batch that somebody knew.
+        """
+        if self._table is None and self.num_seqs and self._recipe.batching.count_batches(1) is None:
+            self._find_table()
+        if self._table is None:
+            sizes = [self._size_of(number) for number in range(self.num_windows)]
+            self._take_table(BatchTable(np.array(sizes, np.int64)))
+        assert self._table is not None
+        return self._table.num_batches
+
+    def _find_table(self) -> None:
+        """Take the table from where it is kept, if it is there."""
+        if self._get_name is None:
+            return
+        found = find_table(self._get_name(), self.num_windows)
+        if found is not None:
+            self._take_table(found.batches)
+            self._all_counts = found.counts
+
+    def _take_table(self, table: BatchTable) -> None:
+        window, first = self._tail.window, self._tail.first
+        if table.first_batch(window) != first:
             raise ResumeError(
-                f"the state says that window {self._tail.window} begins with batch {self._tail.first}, which is not so",
+                f"the state says that window {window} begins with batch {first}, which is not so",
                 where=f"epoch {self.epoch}",
                 fix="give the state as it was saved",
             )
-        while self._extend(self._tail):
-            pass
+        self._table = table
+
+    def knows(self, start: tuple[int, int]) -> bool:
+        """Tell whether a window is known to begin with this batch, so that nothing before it needs to be planned."""
+        if self._table is not None:
+            return start[0] <= self.num_windows and self._table.first_batch(start[0]) == start[1]
+        return start in ((0, 0), (self._tail.window, self._tail.first))
 
     def has(self, number: int) -> bool:
         """Tell whether there is such a batch; plans windows up to it."""
+        if self._table is not None:
+            return number < self._table.num_batches
         chain = self._chain_of(number)
         while chain.end <= number:
             if not self._extend(chain):
@@ -183,8 +230,12 @@ class EpochPlan:
 
     def locate(self, number: int) -> tuple[int, int]:
         """Return the window of a batch and the number of its first batch; for one behind the end, the end."""
+        is_there = self.has(number)
+        if self._table is not None:
+            window = self._table.locate(number)[0] if is_there else self.num_windows
+            return window, self._table.first_batch(window)
         chain = self._chain_of(number)
-        return chain.locate(number) if self.has(number) else (chain.next_window, chain.end)
+        return chain.locate(number) if is_there else (chain.next_window, chain.end)
 
     def task(self, number: int) -> tuple[Task, NDArray[np.int64]]:
         """Return a batch that there is, as a task for a worker, and the places of its members in the order."""
@@ -213,32 +264,95 @@ class EpochPlan:
         number = chain.next_window
         if number >= self.num_windows:
             return False
-        start, stop = window_bounds(number, self.num_seqs, self._recipe.window_seqs)
-        known = self._recipe.batching.count_batches(stop - start)
-        chain.append(len(self._plan(number).plan) if known is None else known)
+        chain.append(self._size_of(number))
         return True
+
+    def _size_of(self, number: int) -> int:
+        """Return the number of batches of a window; plans it, if nothing less will do."""
+        if number not in self._sizes:
+            start, stop = window_bounds(number, self.num_seqs, self._recipe.window_seqs)
+            known = self._recipe.batching.count_batches(stop - start)
+            if known is not None:
+                return known
+            self._plan(number)
+        return self._sizes[number]
 
     def _plan(self, number: int) -> _Window:
         window = self._windows.pop(number, None)
         if window is None:
             window = self._make_window(number)
-            self._counts[number] = window.plan.counts
+            if number not in self._counts:
+                self._take_note(number, window.plan)
         self._windows[number] = window  # the last of the dict is the one that was used last
         while len(self._windows) > _KEPT_WINDOWS:
             del self._windows[next(iter(self._windows))]
         return window
+
+    def _take_note(self, number: int, plan: WindowPlan) -> None:
+        """Remember what a window is like; once that is known of all of them, keep it for others."""
+        self._sizes[number], self._counts[number] = len(plan), plan.counts
+        if not self._is_checked:
+            self._check_budget(plan.counts)
+        if self._table is not None and self._table.batches_of(number) != len(plan):
+            if self._get_name is not None:
+                forget_table(self._get_name())
+            raise CacheError(
+                f"window {number} has {len(plan)} batches, and {self._table.batches_of(number)} when it was planned "
+                "before",
+                where=f"epoch {self.epoch}, {self._recipe.batching}",
+                fix="begin the epoch again: what was remembered is given up",
+            )
+        if self._get_name is not None and len(self._counts) == self.num_windows and self._all_counts is None:
+            name, self._all_counts = self._get_name(), self.counts
+            if find_table(name, self.num_windows) is None:
+                sizes = BatchTable(np.array([self._sizes[window] for window in range(self.num_windows)], np.int64))
+                keep_table(name, PlanTable(sizes, self._all_counts))
+
+    def _check_budget(self, counts: PlanCounts) -> None:
+        """Refuse a budget that no sequence fits into. All sequences are looked at only if a window is suspicious.
+
+        Raises:
+            ConfigError: So it is.
+        """
+        self._is_checked = True
+        if self._order.shortest is None or not is_all_over(counts):
+            return
+        shortest, batching = self._order.shortest(), self._recipe.batching
+        if is_all_over(batching.cut(Pieces.of_lengths(np.array([shortest], np.int64))).counts):
+            raise ConfigError(
+                f"{batching} is smaller than any sequence: the shortest has {shortest:,} frames",
+                where=f"epoch {self.epoch}",
+                fix="raise the budget (in frames of the data key), cut sequences by Chunks(...) or "
+                'too_long="chunk", or give FixedCount(1)',
+            )
 
     def _make_window(self, number: int) -> _Window:
         recipe, order = self._recipe, self._order
         start, stop = window_bounds(number, self.num_seqs, recipe.window_seqs)
         indices = order.order.block(start, stop)
         lengths = np.ones(stop - start, np.int64) if order.lengths_of is None else order.lengths_of(indices)
+        if order.batch_starts is not None:
+            return _Window(number, start, indices, lengths, _given_plan(order.batch_starts, lengths))
         key = WindowKey(recipe.seed, order.epoch, number)
         return _Window(number, start, indices, lengths, recipe.batching.plan_window(lengths, key, recipe.batch_order))
 
 
+def _given_plan(starts: NDArray[np.int64], lengths: NDArray[Any]) -> WindowPlan:
+    """Return the plan whose batches are runs of consecutive sequences, none of them empty."""
+    longest = np.maximum.reduceat(lengths, starts[:-1]).astype(np.int64) if len(starts) > 1 else np.zeros(0, np.int64)
+    costs = longest * np.diff(starts)
+    num_seqs, frames = len(lengths), int(lengths.sum(dtype=np.int64))
+    counts = PlanCounts(seqs=num_seqs, pieces=num_seqs, frames=frames, padded_frames=int(costs.sum()))
+    return WindowPlan(np.arange(num_seqs, dtype=np.int32), starts.astype(np.int32), costs, counts)
+
+
+def is_all_over(counts: PlanCounts) -> bool:
+    """Tell whether all sequences of a window (or as many chunks) are over the budget."""
+    return 0 < counts.seqs <= counts.alone + counts.too_long
+
+
 class Plan(Protocol):
-    """What `plan_steps` asks of a plan."""
+    """What a run of batches asks of a plan, of a known order or of a stream."""
 
     @property
     def end(self) -> int:
@@ -248,6 +362,9 @@ class Plan(Protocol):
         """See `EpochPlan`."""
 
     def locate(self, number: int) -> tuple[int, int]:
+        """See `EpochPlan`."""
+
+    def task(self, number: int) -> tuple[Task, NDArray[np.int64]]:
         """See `EpochPlan`."""
 
 

@@ -7,18 +7,24 @@ being read: its error takes its place.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.batching import Column
 from headrace.datasets.base import Dataset
 from headrace.datasets.cached import CachedDataset
 from headrace.datasets.configs import init_dataset
-from headrace.engine import WorkerInfo, note_place
+from headrace.datasets.fast_reading import fast_source
+from headrace.engine import WorkerInfo, note_place, note_places
+from headrace.sources import Source
 from headrace.specs import DataSpec
+
+# Read between two signs of life: few enough that no storage takes a minute for them.
+_SEQS_AT_ONCE = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +57,17 @@ class Reader(ABC):
     @abstractmethod
     def read(self, wish: Wish) -> Iterator[tuple[str, Any]]:
         """Yield for each sequence of the wish, in order, its tag and what was read; or a `Failed`."""
+
+    def columns(self, wish: Wish) -> tuple[list[str], dict[str, Column]] | None:
+        """Return the tags and the columns of a wish, which are read when they are written into a batch.
+
+        What comes out is the same as from `read`, but an error need not name the sequence.
+
+        Returns:
+            None if the sequences have to be read one by one.
+        """
+        del wish
+        return None
 
 
 class Reading(ABC):
@@ -91,26 +108,79 @@ class DatasetReading(Reading):
 class _DatasetReader(Reader):
     def __init__(self, dataset: Dataset) -> None:
         self._dataset = dataset
+        source = fast_source(dataset)
+        has_texts = source is not None and any(_is_text(spec) for spec in source.specs.values())
+        self._source = None if has_texts else source
+
+    def columns(self, wish: Wish) -> tuple[list[str], dict[str, Column]] | None:
+        source = self._source
+        if source is None:
+            return None
+        tags = source.tags_of(wish.indices)
+        return tags, {key: _SourceColumn(source, key, wish, tags) for key in source.specs}
 
     def read(self, wish: Wish) -> Iterator[tuple[str, Any]]:
-        dataset = self._dataset
+        dataset, source, indices = self._dataset, self._source, wish.indices.tolist()
         first = dataset.init_part(wish.epoch, 0, wish.indices, wish.occurrences)
-        is_cached = isinstance(dataset, CachedDataset)
-        tags = dataset.source.tags_of(wish.indices) if isinstance(dataset, CachedDataset) else None
-        for number, corpus_idx in enumerate(wish.indices.tolist()):
-            tag = f"(corpus index {corpus_idx})" if tags is None else tags[number]
-            note_place(tag, wish.epoch)
+        cached = dataset if isinstance(dataset, CachedDataset) else None
+        if cached is not None:
+            tags = cached.source.tags_of(wish.indices)
+        else:
+            tags = [f"(corpus index {corpus_idx})" for corpus_idx in indices]
+        go_to = note_places(tags, wish.epoch)
+        for number, tag in enumerate(tags):
+            go_to(number)
+            place = first + number
             try:
-                if is_cached:
-                    features = dataset.take_features(first + number)  # type: ignore[attr-defined]
+                if source is not None:
+                    features = self._read_plain(source, place, indices[number])
+                elif cached is not None:
+                    features = cached.take_features(place)
                 else:
-                    dataset.load_seqs(first + number, first + number + 1)
-                    seq = dataset.get_seq(first + number)
+                    dataset.load_seqs(place, place + 1)
+                    seq = dataset.get_seq(place)
                     tag, features = seq.seq_tag, dict(seq.features)
             except Exception as error:  # noqa: BLE001 - the engine's policy decides what becomes of one of many
                 yield tag, Failed(error)
             else:
                 yield tag, features
+
+    def _read_plain(self, source: Source, place: int, corpus_idx: int) -> dict[str, Any]:
+        """Read a sequence that nothing is done to; if that fails the dataset does it again, and says where it is."""
+        try:
+            return source.read_seq(corpus_idx)
+        except Exception:  # noqa: BLE001 - raised once more
+            return self._dataset.take_features(place)  # type: ignore[attr-defined,no-any-return]
+
+
+class _SourceColumn(Column):
+    """What a source has for one data key of the sequences of a wish. Lengths are those of the index."""
+
+    def __init__(self, source: Source, key: str, wish: Wish, tags: list[str]) -> None:
+        spec, indices = source.specs[key], wish.indices
+        self.key, self.num_seqs, self.dtype = key, len(indices), np.dtype(spec.dtype)
+        self.inner = tuple(size or 0 for size in spec.shape)  # it has no free axes
+        self.lengths = source.index.lengths(key)[indices].astype(np.int32) if spec.has_time else None
+        self._source, self._wish, self._tags = source, wish, tags
+
+    def write(self, outs: Sequence[NDArray[Any]]) -> None:
+        for part in self._parts():
+            self._source.read_into(self._wish.indices[part], self.key, outs[part])
+
+    def stack(self, out: NDArray[Any]) -> None:
+        for part in self._parts():
+            self._source.read_rows(self._wish.indices[part], self.key, out[part])
+
+    def _parts(self) -> Iterator[slice]:
+        """Yield a part of the sequences after the other, each with a sign of life."""
+        for start in range(0, self.num_seqs, _SEQS_AT_ONCE):
+            part = slice(start, start + _SEQS_AT_ONCE)
+            note_places(self._tags[part], self._wish.epoch)(-1)
+            yield part
+
+
+def _is_text(spec: DataSpec) -> bool:
+    return np.dtype(spec.dtype).kind not in "biufc"
 
 
 def copy_datasets(value: Any) -> Any:

@@ -19,6 +19,8 @@ from headrace.errors import ResumeError
 
 FORMAT = 1
 _FIXES = {
+    "shards": "resume with as many ranks as before, because the dataset shares itself out; or begin a new epoch, by "
+    "set_epoch(n). A loader that shares the batches of an unsharded dataset goes on with any number",
     "data": "resume with the data that it was saved with: the same tags and lengths, in the same order",
     "order": "give the dataset the same seq_ordering, partition_epoch, seeds and filters (or the same sampler)",
     "batching": "give the same batching, batch_order and window_seqs, or start anew",
@@ -80,12 +82,15 @@ class LoaderState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Raises:
             ResumeError: A part differs; it is named.
         """
-        for part, digest in digests.items():
-            saved = self.digests.get(part)
+        for part in dict.fromkeys(["shards", *digests] if "shards" in self.digests else digests):
+            digest, saved = digests.get(part), self.digests.get(part)
             if saved != digest:
-                what = "user code (recipe_version)" if part == "user" else part
+                what = {"user": "user code (recipe_version)", "shards": "number of ranks"}.get(part, part)
+                values = f"its digest was {saved} and is {digest} here"
+                if part == "shards":
+                    values = f"the dataset shared itself out among {saved or 1}, and does so among {digest or 1} here"
                 raise ResumeError(
-                    f"the state was saved with another {what}: its digest was {saved} and is {digest} here",
+                    f"the state was saved with another {what}: {values}",
                     where=f"epoch {self.epoch}, batch {self.position}",
                     fix=_FIXES[part],
                 )

@@ -1,45 +1,54 @@
 """Streams: datasets that do not say beforehand which sequences an epoch has, or how long they are.
 
-The trainer reads the stream itself (a dataset such as `DistributeFilesDataset` has workers of its own), a window of
-some hundred sequences at a time, and plans the batches of the window as those of any other. So the number of batches is
-known at the end only, a rank of several that share one stream reads all of it, and a resume begins with the window of
-the position: at once, where the dataset can jump there, else by passing over what comes before.
+A stream is read in its order, a window of some hundred sequences at a time, and the batches of the window are planned
+as those of any other (`stream_plan.py`). So the number of batches is known at the end only, a rank of several that
+share one stream reads all of it, and a resume begins with the window of the position: at once, where the dataset can
+jump there, else by passing over what comes before. Who reads, the trainer or each worker for itself, is decided in
+`epochs.py`.
+Invariant: what the batches hold is a pure function of (stream, recipe, epoch), whoever reads it.
 """
 
 from __future__ import annotations
 
+import copy
 import os
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
-from headrace.batching import PlanCounts, WindowKey, WindowPlan
-from headrace.datasets import Dataset, DistributeFilesDataset, MultiProcDataset
+from headrace.datasets import Dataset, DistributeFilesDataset, MultiProcDataset, init_dataset
 from headrace.datasets.sub_epoch import can_jump
-from headrace.engine import WorkerInfo, get_worker_info
+from headrace.engine import WorkerInfo
 from headrace.errors import ConfigError, HeadraceError
 from headrace.files import FileTree, map_leaves, tree_key, tree_leaves
 from headrace.ranks import Ranks
 
 from .known import recipe_text, specs_of
-from .plan import PlanRecipe
-from .reading import Reader, Reading, Wish
+from .reading import Reader, Reading, Wish, copy_datasets
 from .state import digest_text
 from .subject import EpochOrder, Subject, Wanted
-from .work import Task
 
-STREAM_WINDOW_SEQS = 512  # they are in the trainer's memory, so not as many as are planned from an index
+STREAM_WINDOW_SEQS = 512  # they are in the reader's memory, so not as many as are planned from an index
 
 
 class StreamSubject(Subject):
-    """A stream, as the trainer reads it."""
+    """A stream, as the trainer sees it, and as whoever reads it.
+
+    Attributes:
+        is_own: Whether it was made for the loader, which closes it.
+        has_workers: Whether it is read by workers of its own.
+    """
 
     is_stream = True
     is_own = False
+    has_workers = False
+
+    @abstractmethod
+    def for_worker(self, info: WorkerInfo) -> Self:
+        """Return what a worker reads: this very stream inline, else one that nobody else reads."""
 
     @abstractmethod
     def read_from(self, epoch: int, place: int) -> Iterator[tuple[str, Any]]:
@@ -73,6 +82,18 @@ class DatasetStream(StreamSubject):
             self.sharded_by = "_num_shards"
         self.num_shards = dataset.num_shards
         self.sharded_by = f"{self.sharded_by} of {self.name}, {self.num_shards} shards"
+        self.has_workers = isinstance(dataset, MultiProcDataset) or (
+            isinstance(dataset, DistributeFilesDataset) and not dataset._stream_options.is_inline
+        )
+
+    def for_worker(self, info: WorkerInfo) -> Self:
+        """Return this stream inline, and what was carried to another process; threads get one each."""
+        stream = copy.copy(self)
+        if info.executor == "thread":
+            stream.dataset = copy_datasets(self.dataset)
+        if info.executor != "inline":
+            stream.dataset = init_dataset(stream.dataset)
+        return stream
 
     def read_from(self, epoch: int, place: int) -> Iterator[tuple[str, Any]]:
         """Read one sequence after the other."""
@@ -129,13 +150,22 @@ class IterableStream(StreamSubject):
     """Any iterable: each epoch is one pass over it, after its `set_epoch`, if it has one.
 
     Args:
-        iterable: It must give the same items for the same epoch to be resumed.
+        iterable: It must give the same items for the same epoch, to be resumed and to be read by workers; these must
+            not share it out among themselves.
     """
 
     def __init__(self, iterable: Any) -> None:
         self.name = type(iterable).__name__
         self._iterable = iterable
         self.reading = StreamReading({}, is_by_key=False)
+
+    def for_worker(self, info: WorkerInfo) -> Self:
+        """Return this stream, with a copy of the iterable for each thread: it may hold where it is."""
+        if info.executor != "thread":
+            return self
+        stream = copy.copy(self)
+        stream._iterable = copy.copy(self._iterable)
+        return stream
 
     def read_from(self, epoch: int, place: int) -> Iterator[tuple[str, Any]]:
         """Iterate, and pass over what comes before the place."""
@@ -158,7 +188,7 @@ class IterableStream(StreamSubject):
 
 @dataclass(frozen=True)
 class StreamReading(Reading):
-    """Takes the sequences that the task carries; in the trainer only.
+    """Takes the sequences that the task carries: who makes the batch has read them.
 
     Args:
         specs: What is known of the layout.
@@ -170,7 +200,7 @@ class StreamReading(Reading):
 
     def open(self, info: WorkerInfo) -> Reader:
         """Get ready: there is nothing to be done."""
-        assert info.executor == "inline", get_worker_info()
+        del info
         return _TakenSeqs()
 
 
@@ -180,140 +210,15 @@ class _TakenSeqs(Reader):
         yield from wish.seqs
 
 
-@dataclass(frozen=True, slots=True)
-class _Window:
-    number: int
-    first_place: int
-    first_batch: int
-    seqs: list[tuple[str, Any]]
-    lengths: NDArray[np.int64]
-    plan: WindowPlan
-
-
-class StreamPlan:
-    """The batches of a stream, window by window, forwards only: what `EpochPlan` is for known orders.
-
-    Args:
-        subject: The stream.
-        recipe: How its sequences form batches.
-        epoch: The epoch.
-        start: The window to begin with, and the number of its first batch.
-        data_key: Whose lengths count; None if sequences are no arrays by data key.
-    """
-
-    def __init__(
-        self, subject: StreamSubject, recipe: PlanRecipe, epoch: int, start: tuple[int, int], data_key: str | None
-    ) -> None:
-        self.epoch = epoch
-        self.counts = PlanCounts()
-        self.num_planned = 0
-        self._recipe = recipe
-        self._data_key = data_key
-        self._next_window, self.end = start
-        self._is_over = False
-        self._seqs = subject.read_from(epoch, start[0] * recipe.window_seqs)
-        self._windows: list[_Window] = []  # those that the next batches come from
-
-    @property
-    def num_windows(self) -> str:
-        """How many windows there are, for messages."""
-        return str(self._next_window) if self._is_over else "?"
-
-    def has(self, number: int) -> bool:
-        """Tell whether there is such a batch; reads on as far as it."""
-        while number >= self.end and not self._is_over:
-            self._read_window()
-        return number < self.end
-
-    def locate(self, number: int) -> tuple[int, int]:
-        """Return the window of a batch and the number of its first batch; for one behind the end, the end."""
-        if not self.has(number):
-            return self._next_window, self.end
-        window = self._window_of(number)
-        return window.number, window.first_batch
-
-    def task(self, number: int) -> tuple[Task, NDArray[np.int64]]:
-        """Return a batch that there is, with its sequences, and their places; earlier windows are given up."""
-        window = self._window_of(number)
-        self._windows = self._windows[self._windows.index(window) :]
-        batch = window.plan[number - window.first_batch]
-        places = window.first_place + batch.members.astype(np.int64)
-        is_cut = batch.chunk_starts is not None
-        task = Task(
-            self.epoch,
-            number,
-            places,
-            rows=batch.rows,
-            chunk_starts=batch.chunk_starts,
-            chunk_frames=batch.chunk_frames,
-            seq_frames=window.lengths[batch.members] if is_cut else None,
-            seqs=[window.seqs[member] for member in batch.members.tolist()],
-        )
-        return task, places
-
-    def num_batches(self) -> int:
-        """Not known before the end."""
-        raise NoLengthError("the number of batches of a stream is not known", fix="give steps_per_epoch=")
-
-    def _window_of(self, number: int) -> _Window:
-        return next(window for window in reversed(self._windows) if window.first_batch <= number)
-
-    def _read_window(self) -> None:
-        recipe, number = self._recipe, self._next_window
-        seqs: list[tuple[str, Any]] = []
-        for seq in self._seqs:
-            seqs.append(seq)
-            if len(seqs) == recipe.window_seqs:
-                break
-        self._is_over = len(seqs) < recipe.window_seqs
-        if not seqs:
-            return
-        lengths = np.array([self._length_of(*seq) for seq in seqs], np.int64)
-        plan = recipe.batching.plan_window(lengths, WindowKey(recipe.seed, self.epoch, number), recipe.batch_order)
-        self._windows.append(_Window(number, number * recipe.window_seqs, self.end, seqs, lengths, plan))
-        self.counts += plan.counts
-        self.num_planned += 1
-        self.end += len(plan)
-        self._next_window += 1
-
-    def _length_of(self, tag: str, seq: Any) -> int:
-        key = self._data_key
-        if key is None and isinstance(seq, Mapping):
-            key = next(iter(seq), None)
-        if key is None or not isinstance(seq, Mapping):
-            if self._recipe.batching.needs_lengths:
-                raise ConfigError(
-                    f"{self._recipe.batching} needs lengths, and the items are not by data key",
-                    where=f"{tag}, epoch {self.epoch}",
-                    fix="let items be dicts, such as {'data': array}, or use FixedCount(n)",
-                )
-            return 1
-        value = np.asarray(seq[key])
-        return len(value) if value.ndim else 1
-
-
-class NoLengthError(ConfigError, TypeError):
-    """The length is not known; a `TypeError`, so that `list(loader)` works."""
-
-
-def check_stream(num_workers: int, remainder: str, steps_per_epoch: int | None, ranks: Ranks, name: str) -> None:
+def check_stream(subject: StreamSubject, remainder: str, steps_per_epoch: int | None, ranks: Ranks) -> None:
     """Refuse options that streams cannot keep.
 
     Raises:
-        ConfigError: Workers, repeats at the end, or equal steps of ranks that are not promised by anything.
+        ConfigError: Equal steps of ranks are promised, and not promised.
     """
-    if num_workers:
-        raise ConfigError(
-            f"num_workers={num_workers}, but a stream is read by one process, in its order",
-            where=name,
-            fix="leave num_workers out, and give workers to the dataset: DistributeFilesDataset and MultiProcDataset "
-            "have their own",
-        )
-    if remainder == "pad":
-        raise ConfigError(
-            'remainder="pad" repeats the first batches, and a stream cannot go back',
-            where=name,
-            fix='use remainder="drop"',
-        )
     if remainder == "keep" and steps_per_epoch is not None and ranks.world_size > 1:
-        raise ConfigError('remainder="keep" allows unequal steps, steps_per_epoch promises equal ones', where=name)
+        raise ConfigError(
+            'remainder="keep" allows unequal steps, steps_per_epoch promises equal ones',
+            where=subject.name,
+            fix='use "drop", or "pad", which repeats the first batches where there are too few',
+        )

@@ -16,13 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.datasets.base import Dataset
+from headrace.datasets.cached import CachedDataset
 from headrace.datasets.corpus_facts import facts_of
 from headrace.datasets.generating import GeneratingDataset
+from headrace.datasets.meta import MetaDataset
 from headrace.datasets.multi_proc import MultiProcDataset
 from headrace.errors import ConfigError
-from headrace.order import ArrayOrder, Order, OrderCorpus, OrderPlanner, OrderRecipe, occurrences
+from headrace.order import Order, OrderCorpus, OrderPlanner, OrderRecipe, occurrences
 
-from .known import LengthsOf, digest_of, lengths_column, order_text, specs_of
+from .known import LengthsOf, digest_of, lengths_are_indexed, lengths_column, order_text, specs_of
 from .reading import DatasetReading, ItemsReading, Reading
 from .state import digest_array, digest_text
 
@@ -51,12 +53,16 @@ class EpochOrder:
         order: Corpus indices.
         lengths_of: Returns the frames of sequences, `int[n]`, by corpus index; None if they are not known.
         occurrences: How often each sequence of the order came before in it, `int64[N]`; None if none repeats.
+        shortest: Returns the least frames of any sequence of the corpus, which is not empty, O(N); None: not known.
+        batch_starts: Where each batch starts, and the end, `int64[B + 1]`, if somebody else says the batches.
     """
 
     epoch: int
     order: Order
     lengths_of: LengthsOf | None = None
     occurrences: NDArray[np.int64] | None = None
+    shortest: Callable[[], int] | None = None
+    batch_starts: NDArray[np.int64] | None = None
 
 
 class Subject(ABC):
@@ -68,6 +74,7 @@ class Subject(ABC):
         data_key: The first data key, None if sequences are not by data key.
         num_shards: Into how many shards it divides itself already.
         sharded_by: The options that say so.
+        has_even_shards: Whether all shards have as many sequences.
         is_stream: Whether the order is not known beforehand.
     """
 
@@ -77,6 +84,7 @@ class Subject(ABC):
     data_key: str | None = None
     num_shards: int = 1
     sharded_by: str = ""
+    has_even_shards: bool = False
 
     @abstractmethod
     def start(self, epoch: int, wanted: Wanted) -> EpochOrder:
@@ -97,6 +105,10 @@ class Subject(ABC):
     @abstractmethod
     def order_text(self, epoch: int) -> str:
         """Return a text of all that decides the order of an epoch."""
+
+    def pins_lengths(self, data_key: str | None) -> bool:  # noqa: ARG002
+        """Tell whether subjects of one `data_digest` have the same lengths of a data key, None: of the first one."""
+        return False
 
     def close(self) -> None:  # noqa: B027 (most hold nothing)
         """Release what is held."""
@@ -138,7 +150,18 @@ class DatasetSubject(Subject):
             counted = occurrences(order) if facts is None else facts.occurrences()
         key = wanted.data_key or self.data_key or ""
         lengths_of = _no_lengths if self.data_key is None else lengths_column(dataset, key, may_cost=wanted.lengths)
-        return EpochOrder(epoch, order, lengths_of, counted)
+        return EpochOrder(epoch, order, lengths_of, counted, self._shortest_by(lengths_of))
+
+    def _shortest_by(self, lengths_of: LengthsOf | None) -> Callable[[], int] | None:
+        if lengths_of is None:
+            return None
+
+        def find() -> int:
+            facts = facts_of(self.dataset)
+            index = self.dataset.corpus.index if facts is None else facts.index  # type: ignore[attr-defined]
+            return int(np.min(lengths_of(np.arange(len(index)))))
+
+        return find if isinstance(self.dataset, MetaDataset | CachedDataset | GeneratingDataset) else None
 
     def knows_lengths(self, data_key: str | None) -> bool:
         """Ask the index, or what generates the sequences."""
@@ -157,6 +180,11 @@ class DatasetSubject(Subject):
         """Return the recipe of the order."""
         with self._ordering():
             return order_text(self.dataset, epoch)
+
+    def pins_lengths(self, data_key: str | None) -> bool:
+        """Ask whether they come from an index."""
+        key = data_key or self.data_key
+        return key is not None and lengths_are_indexed(self.dataset, key)
 
     def shuffle(self, seq_ordering: str) -> None:
         """Shuffle a dataset that has no order of its own.
@@ -196,13 +224,16 @@ class ItemsSubject(Subject):
     Args:
         items: The object.
         seq_ordering: The order.
+        plans_by_lengths: Whether the batches depend on the lengths that it tells; to ask for all may cost a lot.
     """
 
-    def __init__(self, items: Any, seq_ordering: str = "default") -> None:
+    def __init__(self, items: Any, seq_ordering: str = "default", *, plans_by_lengths: bool = False) -> None:
         self.name = type(items).__name__
         self._items = items
         self._planner = OrderPlanner(OrderRecipe(seq_ordering=seq_ordering))
         self.reading = ItemsReading(items)
+        self._plans_by_lengths = plans_by_lengths
+        self._digest: str | None = None
 
     def start(self, epoch: int, wanted: Wanted) -> EpochOrder:
         """Return the order of an epoch; lengths are those of `get_seq_len(i)`, if the object has it."""
@@ -210,7 +241,8 @@ class ItemsSubject(Subject):
         counted = occurrences(order) if wanted.occurrences and order.may_repeat else None
         get_seq_len = getattr(self._items, "get_seq_len", None)
         lengths_of = None if get_seq_len is None or not wanted.lengths else _ask_each(get_seq_len)
-        return EpochOrder(epoch, order, lengths_of, counted)
+        shortest = None if lengths_of is None or not len(self._items) else lambda: int(self._all_lengths().min())
+        return EpochOrder(epoch, order, lengths_of, counted, shortest)
 
     def _all_lengths(self) -> NDArray[Any]:
         return _ask_each(self._items.get_seq_len)(np.arange(len(self._items)))
@@ -220,71 +252,16 @@ class ItemsSubject(Subject):
         return data_key is None and hasattr(self._items, "get_seq_len")
 
     def data_digest(self) -> str:
-        """Return a digest of the number of items: nothing else is known of them."""
-        return digest_text(f"{len(self._items)} items")
+        """Return a digest of the number of items, and of their lengths if they matter: nothing else is known."""
+        if not self._plans_by_lengths:
+            return digest_text(f"{len(self._items)} items")
+        if self._digest is None:
+            self._digest = digest_text(f"{len(self._items)} items {digest_array(self._all_lengths())}")
+        return self._digest
 
     def order_text(self, epoch: int) -> str:
         """Return the recipe of the order."""
         return str(self._planner.recipe.policy_for_epoch(epoch))
-
-
-class SampledSubject(Subject):
-    """Another subject in the order of a sampler, which is asked once for each epoch.
-
-    Args:
-        subject: Whose corpus indices the sampler gives.
-        sampler: Iterable of corpus indices; its `set_epoch` is called first, if it has one. To be resumed it must give
-            the same indices for the same epoch.
-
-    Raises:
-        ConfigError: The sampler shares the sequences out among ranks, and the dataset does so, too.
-    """
-
-    def __init__(self, subject: Subject, sampler: Any) -> None:
-        self.name = f"{subject.name} in the order of {type(sampler).__name__}"
-        self.reading, self.data_key = subject.reading, subject.data_key
-        self.num_shards, self.sharded_by = subject.num_shards, subject.sharded_by
-        num_replicas = getattr(sampler, "num_replicas", 1)
-        if isinstance(num_replicas, int) and num_replicas > 1:
-            if self.num_shards > 1:
-                raise ConfigError(
-                    f"two levels would divide the data: the dataset ({self.sharded_by}) and the sampler",
-                    where=self.name,
-                    fix="leave one of them out",
-                )
-            self.num_shards, self.sharded_by = num_replicas, f"num_replicas={num_replicas} of {type(sampler).__name__}"
-        self._subject, self._sampler = subject, sampler
-        self._drawn: tuple[int, NDArray[np.int64]] | None = None
-
-    def _order(self, epoch: int) -> NDArray[np.int64]:
-        if self._drawn is None or self._drawn[0] != epoch:
-            set_epoch = getattr(self._sampler, "set_epoch", None)
-            if set_epoch is not None:
-                set_epoch(epoch)
-            self._drawn = epoch, np.fromiter(self._sampler, np.int64)
-        return self._drawn[1]
-
-    def start(self, epoch: int, wanted: Wanted) -> EpochOrder:
-        """Return the order that the sampler gives."""
-        inner = self._subject.start(epoch, wanted)
-        order = ArrayOrder(self._order(epoch))
-        return EpochOrder(epoch, order, inner.lengths_of, occurrences(order))
-
-    def knows_lengths(self, data_key: str | None) -> bool:
-        """Ask the other subject."""
-        return self._subject.knows_lengths(data_key)
-
-    def data_digest(self) -> str:
-        """Return that of the other subject."""
-        return self._subject.data_digest()
-
-    def order_text(self, epoch: int) -> str:
-        """Return a digest of the indices."""
-        return f"sampled {digest_array(self._order(epoch))}"
-
-    def close(self) -> None:
-        """Close the other subject."""
-        self._subject.close()
 
 
 def _no_lengths(indices: NDArray[np.int64]) -> NDArray[np.int64]:

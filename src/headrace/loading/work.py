@@ -15,9 +15,18 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.batching import LayoutOptions, RowLayout, cut_seq, pack_batch, pad_batch
+from headrace.batching import (
+    Column,
+    LayoutOptions,
+    RowLayout,
+    TextColumn,
+    cut_seq,
+    gather_columns,
+    pack_columns,
+    pad_columns,
+)
 from headrace.engine import WorkerInfo, empty, note_place, skip_item
-from headrace.errors import SourceError, TransformError, takes_note
+from headrace.errors import CacheError, SourceError, TransformError, takes_note
 from headrace.rng import derive_rng, wants_rng
 
 from .global_rng import seeded_globals
@@ -133,6 +142,7 @@ class _BatchMaker:
         self._reader = reader
         self._options = options
         self._is_by_key = reading.is_by_key
+        self._is_plain = options.transform is None and options.collate is None
         self._wants_rng = options.transform is not None and wants_rng(options.transform)
         self._layout = LayoutOptions(reading.specs, options.pad_values, options.pad_multiple)
 
@@ -144,6 +154,9 @@ class _BatchMaker:
             return self._make(task)
 
     def _make(self, task: Task) -> Any:
+        made = self._make_at_once(task)
+        if made is not None:
+            return made
         members = self._read(task)
         if members.failures and not members.numbers:
             tag, error = members.failures[0]
@@ -158,7 +171,23 @@ class _BatchMaker:
         if not isinstance(members.seqs[0], Mapping):
             return self._collate(task, members, stack_items)
         kept = None if len(members.numbers) == len(task.indices) else np.array(members.numbers, np.int64)
-        return self._lay_out(task, members, kept)
+        columns = gather_columns(members.seqs, self._layout, members.tags)
+        return self._lay_out(task, members.tags, columns, kept)
+
+    def _make_at_once(self, task: Task) -> MadeBatch | None:
+        """Read the sequences straight into the batch, if nothing is to be done to them and nothing goes wrong."""
+        if not self._is_plain or task.chunk_starts is not None:
+            return None
+        try:
+            found = self._reader.columns(Wish(task.epoch, task.indices, task.occurrences, task.seqs))
+            if found is None or not found[1].keys() >= self._layout.pad_values.keys():
+                return None
+            tags, columns = found
+            return self._lay_out(task, tags, columns, None)
+        except CacheError:  # no room for them: they would not take less one by one
+            raise
+        except Exception:  # noqa: BLE001 - they are read one by one next, to find out which of them fails
+            return None
 
     def _read(self, task: Task) -> _Members:
         members = _Members()
@@ -195,6 +224,8 @@ class _BatchMaker:
         assert task.chunk_frames is not None
         assert task.seq_frames is not None
         key, planned = self._options.data_key, int(task.seq_frames[number])
+        if key is None and isinstance(seq, Mapping):
+            key = next(iter(seq), None)  # of an iterable nobody knows the keys beforehand; the plan counts by the same
         if key is None or not isinstance(seq, Mapping):
             raise SourceError("only sequences by data key can be cut into chunks", where=f"sequence {tag!r}")
         if key in seq and len(seq[key]) != planned:
@@ -250,15 +281,17 @@ class _BatchMaker:
             )
         return result
 
-    def _lay_out(self, task: Task, members: _Members, kept: NDArray[np.int64] | None) -> MadeBatch:
+    def _lay_out(
+        self, task: Task, tags: list[str], columns: Mapping[str, Column | TextColumn], kept: NDArray[np.int64] | None
+    ) -> MadeBatch:
         if task.rows is None:
-            padded = pad_batch(members.seqs, self._layout, allocate=_allocate, tags=members.tags)
-            return MadeBatch(members.tags, kept, padded.arrays, padded.lengths)
+            padded = pad_columns(columns, self._layout, _allocate)
+            return MadeBatch(tags, kept, padded.arrays, padded.lengths)
         rows = task.rows if kept is None else _without_gaps(task.rows[kept])
         layout = RowLayout(rows, self._options.row_tokens, packed_keys=self._options.packed_keys)
-        packed = pack_batch(members.seqs, layout, self._layout, allocate=_allocate, tags=members.tags)
+        packed = pack_columns(columns, layout, self._layout, allocate=_allocate, tags=tags)
         packing = (packed.segment_ids, packed.positions, packed.rows, packed.starts)
-        return MadeBatch(members.tags, kept, packed.arrays, packed.lengths, packing)
+        return MadeBatch(tags, kept, packed.arrays, packed.lengths, packing)
 
 
 def _allocate(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:

@@ -1,0 +1,287 @@
+"""Begins epochs on the engine: of datasets whose order is known, which the trainer plans, and of streams.
+
+Invariant: a run is a pure function of (data, recipe, place); what is remembered here from one to the next saves time
+only.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
+from typing import Protocol, Self
+
+from headrace.batching import PLAN_VERSION, WINDOW_SEQS, Batching, PlanCounts, Steps
+from headrace.engine import Engine, Job, Run
+from headrace.errors import ResumeError
+from headrace.ranks import Ranks
+from headrace.rng import wants_rng
+
+from .iteration import Arrivals, Place, PlannedArrivals, StreamArrivals
+from .kept_tables import table_name
+from .options import LoaderOptions, pack_of
+from .plan import EpochPlan, PlanRecipe, plan_steps
+from .state import digest_text
+from .stream import STREAM_WINDOW_SEQS, StreamSubject
+from .stream_plan import NoLengthError, Progress, StreamPlan
+from .stream_work import StreamRun, StreamWork, steps_of
+from .subject import Subject, Wanted
+from .work import BatchWork, Task, WorkOptions
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """All that decides what a loader delivers, put together.
+
+    Attributes:
+        options: The user's.
+        plan: How sequences form batches.
+        ranks: Who shares the batches.
+        data_key: Whose frames count; None where sequences are not by data key.
+        work: What is done to a batch.
+    """
+
+    options: LoaderOptions
+    plan: PlanRecipe
+    ranks: Ranks
+    data_key: str | None
+    work: BatchWork
+
+    @classmethod
+    def of(cls, options: LoaderOptions, subject: Subject, ranks: Ranks) -> Self:
+        """Put together what the user said with what the dataset is."""
+        batching, window_seqs = options.batching, options.window_seqs
+        if subject.is_stream and window_seqs == WINDOW_SEQS:
+            window_seqs = STREAM_WINDOW_SEQS
+        data_key, pack = batching.data_key or subject.data_key, pack_of(batching)
+        work = WorkOptions(
+            seed=options.seed,
+            transform=options.transform,
+            collate=options.collate,
+            pad_values=options.pad_values,
+            pad_multiple=options.pad_multiple,
+            data_key=data_key,
+            whole_keys=batching.whole_keys,
+            row_tokens=0 if pack is None else pack.row_tokens,
+            packed_keys=None if pack is None else pack.packed_keys,
+            seeds_globals=options.seed_globals,
+        )
+        plan = PlanRecipe(batching, options.order_of_batches, batching.window_seqs(window_seqs), options.seed)
+        return cls(options, plan, ranks, data_key, BatchWork(subject.reading, work))
+
+    @property
+    def batching_text(self) -> str:
+        """All that decides the batches, but for order and seed."""
+        plan = self.plan
+        return f"{plan.batching} {plan.batch_order} {plan.window_seqs} {self.data_key} plan {PLAN_VERSION}"
+
+    def start_engine(self, job: Job) -> Engine:
+        """Return an engine for a job; workers are started by the first run."""
+        options = self.options
+        return Engine(
+            job, num_workers=options.num_workers, executor=options.make_executor(), options=options.engine_options
+        )
+
+
+class Epochs(ABC):
+    """The epochs of a loader.
+
+    Attributes:
+        engine: Whose runs they are.
+    """
+
+    engine: Engine
+
+    @abstractmethod
+    def begin(self, place: Place) -> tuple[Run, Arrivals]:
+        """Begin at a place of an epoch.
+
+        Raises:
+            ResumeError: There is no such place.
+        """
+
+    @abstractmethod
+    def num_steps(self, epoch: int, position: int) -> int:
+        """Return the number of steps of an epoch on this rank, from a position on."""
+
+    @abstractmethod
+    def count(self, epoch: int) -> PlanCounts:
+        """Return what becomes of the sequences of an epoch, on all ranks."""
+
+    @abstractmethod
+    def progress_text(self) -> str | None:
+        """Return a line about what was planned so far, if anything was."""
+
+
+class PlannedEpochs(Epochs):
+    """Epochs whose order is known: planned here, window by window, and made by workers from tasks."""
+
+    def __init__(self, subject: Subject, recipe: Recipe) -> None:
+        options = recipe.options
+        self._subject, self._recipe = subject, recipe
+        self.engine = recipe.start_engine(Job(recipe.work, options.worker_init, options.seed))
+        self.plan: EpochPlan | None = None
+        batching = recipe.plan.batching
+        self._wanted = Wanted(
+            batching.data_key,
+            lengths=batching.needs_lengths,
+            occurrences=options.transform is not None and wants_rng(options.transform),
+        )
+        self._keeps_tables = (
+            batching.needs_lengths and is_of_headrace(batching) and subject.pins_lengths(batching.data_key)
+        )
+
+    def begin(self, place: Place) -> tuple[Run, Arrivals]:
+        """Plan the window of the place, and begin."""
+        if self.plan is not None and self.plan.epoch == place.epoch and not self.plan.knows(place.window):
+            self.plan = None
+        plan = self.plan_of(place.epoch, place.window)
+        if place.position > place.window[1] and not plan.has(place.position - 1):
+            raise ResumeError(
+                f"the state is at batch {place.position}, and epoch {place.epoch} has {plan.end} batches",
+                fix="give the state as it was saved",
+            )
+        ranks, arrivals = self._recipe.ranks, PlannedArrivals(place.epoch)
+        steps = plan_steps(plan, ranks.rank, ranks.world_size, place.position, self._recipe.options.remainder)
+        return self.engine.run(arrivals.tasks(plan, steps)), arrivals
+
+    def plan_of(self, epoch: int, start: tuple[int, int] = (0, 0)) -> EpochPlan:
+        """Return the plan of an epoch, the one at hand if it is that."""
+        if self.plan is None or self.plan.epoch != epoch:
+            name = self._name_of(epoch) if self._keeps_tables else None
+            self.plan = EpochPlan(self._subject.start(epoch, self._wanted), self._recipe.plan, start, name)
+        return self.plan
+
+    def _name_of(self, epoch: int) -> Callable[[], str]:
+        subject, recipe = self._subject, self._recipe
+        decides = f"{epoch} {recipe.plan.seed} {recipe.batching_text}"
+        return lambda: table_name(f"{subject.data_digest()} {digest_text(subject.order_text(epoch))} {decides}")
+
+    def num_steps(self, epoch: int, position: int) -> int:
+        """Count batches, by planning all windows, once for each epoch."""
+        ranks, num_batches = self._recipe.ranks, self.plan_of(epoch).num_batches()
+        return len(Steps(num_batches, ranks.rank, ranks.world_size, position, self._recipe.options.remainder))
+
+    def count(self, epoch: int) -> PlanCounts:
+        """Count sequences, by planning all windows, once for each epoch."""
+        return self.plan_of(epoch).count_all()
+
+    def progress_text(self) -> str | None:
+        """Return a line about the windows."""
+        plan = self.plan
+        if plan is None or not plan.num_planned:
+            return None
+        return f"epoch {plan.epoch}: {plan.num_planned} of {plan.num_windows} windows planned: {plan.counts}"
+
+
+class StreamStarter(Protocol):
+    """Has a stream read, planned and made into batches.
+
+    Attributes:
+        engine: Whose workers make the batches.
+    """
+
+    engine: Engine
+
+    def begin(self, run: StreamRun, on_progress: Callable[[Progress], None]) -> tuple[Run, Arrivals]:
+        """Begin; what is wrong with the place is said by the first batch."""
+
+
+class ReadByWorkers:
+    """Each worker reads and plans the stream for itself, see `stream_work.py`."""
+
+    def __init__(self, subject: StreamSubject, recipe: Recipe) -> None:
+        options = recipe.options
+        work = StreamWork(subject, recipe.plan, recipe.data_key, recipe.work)
+        self.engine = recipe.start_engine(Job(work, options.worker_init, options.seed))
+
+    def begin(self, run: StreamRun, on_progress: Callable[[Progress], None]) -> tuple[Run, Arrivals]:
+        """Begin a pass over the stream in each worker."""
+        return self.engine.run_stream(run), StreamArrivals(run.epoch, on_progress)
+
+
+class ReadByTrainer:
+    """The trainer reads and plans the stream, which has workers of its own; sequences are carried to the loader's."""
+
+    def __init__(self, subject: StreamSubject, recipe: Recipe) -> None:
+        options = recipe.options
+        self._subject, self._recipe = subject, recipe
+        self.engine = recipe.start_engine(Job(recipe.work, options.worker_init, options.seed))
+
+    def begin(self, run: StreamRun, on_progress: Callable[[Progress], None]) -> tuple[Run, Arrivals]:
+        """Begin a pass over the stream here."""
+        recipe, arrivals = self._recipe, PlannedArrivals(run.epoch)
+        plan = StreamPlan(self._subject, recipe.plan, run.epoch, run.window, recipe.data_key)
+        tasks = arrivals.tasks(plan, steps_of(run, plan))
+        return self.engine.run(_with_progress(tasks, plan, on_progress)), arrivals
+
+
+def _with_progress(tasks: Iterator[Task], plan: StreamPlan, on_progress: Callable[[Progress], None]) -> Iterator[Task]:
+    for task in tasks:
+        on_progress(plan.progress)
+        yield task
+    on_progress(plan.progress)
+
+
+class StreamEpochs(Epochs):
+    """Epochs of a stream, whose order is known when it was read."""
+
+    def __init__(self, subject: StreamSubject, recipe: Recipe) -> None:
+        self._recipe = recipe
+        is_carried = subject.has_workers and recipe.options.num_workers > 0
+        self._starter: StreamStarter = ReadByTrainer(subject, recipe) if is_carried else ReadByWorkers(subject, recipe)
+        self.engine = self._starter.engine
+        self._epoch = 0
+        self._progress = Progress()
+
+    def begin(self, place: Place) -> tuple[Run, Arrivals]:
+        """Begin; what is wrong with the place is said by the first batch."""
+        options, ranks = self._recipe.options, self._recipe.ranks
+        run = StreamRun(
+            place.epoch,
+            place.position,
+            place.window,
+            ranks.rank,
+            ranks.world_size,
+            options.remainder,
+            options.steps_per_epoch,
+        )
+        self._epoch, self._progress = place.epoch, Progress()
+        return self._starter.begin(run, self._take_progress)
+
+    def _take_progress(self, progress: Progress) -> None:
+        if progress.num_planned >= self._progress.num_planned:  # one worker may be behind another
+            self._progress = progress
+
+    def num_steps(self, epoch: int, position: int) -> int:
+        """Return what the user said.
+
+        Raises:
+            NoLengthError: Nobody said it.
+        """
+        del epoch
+        options = self._recipe.options
+        if options.steps_per_epoch is None:
+            raise NoLengthError("the number of steps of a stream is not known", fix="give steps_per_epoch=")
+        return max(options.steps_per_epoch - position // self._recipe.ranks.world_size, 0)
+
+    def count(self, epoch: int) -> PlanCounts:
+        """Not known."""
+        raise NoLengthError(
+            f"what epoch {epoch} of a stream holds is not known before it was read", fix="see explain()"
+        )
+
+    def progress_text(self) -> str | None:
+        """Return a line about the windows."""
+        known = self._progress
+        if not known.num_planned:
+            return None
+        return f"epoch {self._epoch}: {known.num_planned} of {known.num_windows} windows planned: {known.counts}"
+
+
+def is_of_headrace(batching: Batching) -> bool:
+    """Tell whether a policy, and all that it is made of, is one of ours: a user's own may change under its name."""
+    if not type(batching).__module__.startswith("headrace."):
+        return False
+    parts = (getattr(batching, field.name) for field in fields(batching))  # type: ignore[arg-type]
+    return all(is_of_headrace(part) for part in parts if isinstance(part, Batching))

@@ -1,0 +1,122 @@
+"""Two and three real ranks of torch.distributed with gloo: equal steps, a rank that is killed, a job that goes on."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from headrace import DataLoader, StaticDataset
+from headrace.batching import Buckets, FrameBudget
+
+pytest.importorskip("torch.distributed")
+
+JOB = """
+import datetime, json, os, signal, sys
+import numpy as np
+import torch
+import torch.distributed as distributed
+from headrace import DataLoader, StaticDataset
+from headrace.adapters.torch_ranks import gather_texts
+from headrace.batching import Buckets, FrameBudget
+
+rank, world_size, port, folder, seed, kill_at = int(sys.argv[1]), *sys.argv[2:]
+world_size, seed, kill_at = int(world_size), int(seed), int(kill_at)
+limit = datetime.timedelta(seconds=60)
+distributed.init_process_group(
+    "gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=world_size, timeout=limit
+)
+seqs = [{"data": np.full((7 * i % 20 + 1, 2), i, np.float32)} for i in range(300)]
+loader = DataLoader(
+    StaticDataset(seqs, seq_ordering="random"), batching=Buckets(FrameBudget(40), num_buckets=4),
+    num_workers=2, seed=seed if rank else 0, check_ranks=gather_texts, window_seqs=50,
+)
+path = os.path.join(folder, "state.json")
+with loader:
+    if os.path.exists(path):
+        loader.load_state_dict(json.load(open(path)))
+    log = open(os.path.join(folder, f"log-{world_size}-{rank}"), "w")
+    for batch in loader:
+        if batch.step == kill_at and rank == world_size - 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        total = torch.tensor([float(batch.step)])
+        distributed.all_reduce(total)  # a step of a training: all ranks take part
+        assert total.item() == world_size * batch.step
+        print(json.dumps([batch.position, batch.tags]), file=log, flush=True)
+        if rank == 0:
+            with open(path + ".new", "w") as file:
+                json.dump(loader.state_dict(), file)
+            os.replace(path + ".new", path)
+distributed.destroy_process_group()
+print("done")
+"""
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def run_job(folder, world_size, seed=0, kill_at=-1):
+    """Return exit status, output and errors of each rank."""
+    own = ("RANK", "WORLD_SIZE", "SLURM_", "OMPI_", "PMI_")
+    environ = {name: text for name, text in os.environ.items() if not name.startswith(own)}
+    arguments = [str(world_size), str(free_port()), str(folder), str(seed), str(kill_at)]
+    programs = [
+        subprocess.Popen(
+            [sys.executable, "-c", JOB, str(rank), *arguments],
+            env=environ,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(world_size)
+    ]
+    try:
+        found = [program.communicate(timeout=150) for program in programs]
+        return [(program.returncode, *texts) for program, texts in zip(programs, found, strict=True)]
+    finally:
+        for program in programs:
+            program.kill()
+            program.communicate()
+
+
+def read_logs(folder, world_size):
+    logs = [(folder / f"log-{world_size}-{rank}").read_text().splitlines() for rank in range(world_size)]
+    return [[tuple(json.loads(line)) for line in log] for log in logs]
+
+
+def batches_of_one_process():
+    seqs = [{"data": np.full((7 * i % 20 + 1, 2), i, np.float32)} for i in range(300)]
+    options = {"batching": Buckets(FrameBudget(40), num_buckets=4), "window_seqs": 50}
+    with DataLoader(StaticDataset(seqs, seq_ordering="random"), **options) as loader:
+        return [(batch.position, batch.tags) for batch in loader]
+
+
+@pytest.mark.slow
+def test_three_ranks_of_which_one_is_killed_go_on_as_two(tmp_path):
+    batches = batches_of_one_process()
+    statuses = run_job(tmp_path, 3, kill_at=5)
+    assert statuses[2][0] == -signal.SIGKILL
+    assert all(status != 0 for status, *_ in statuses[:2])  # gloo told them
+    position = json.loads((tmp_path / "state.json").read_text())["position"]
+    assert position == 15
+    before = [found[:5] for found in read_logs(tmp_path, 3)]
+    statuses = run_job(tmp_path, 2)
+    assert [status for status, *_ in statuses] == [0, 0], statuses
+    after = read_logs(tmp_path, 2)
+    assert len(after[0]) == len(after[1]) == (len(batches) - position) // 2
+    found = sorted(batch for log in before + after for batch in log)
+    assert found == batches[: len(found)]
+    assert len(batches) - len(found) < 2
+
+
+def test_ranks_that_disagree_all_stop_before_the_first_step(tmp_path):
+    statuses = run_job(tmp_path, 2, seed=5)
+    assert all(status not in (0, -signal.SIGKILL) for status, *_ in statuses)
+    assert all("the ranks do not agree on seed" in errors for *_, errors in statuses)
