@@ -138,12 +138,16 @@ class Kill(Message, frozen=True, tag=1):
 
 
 class Finish(Message, frozen=True, tag=2):
-    """End everything, workers that do not end by themselves after a grace."""
+    """End all workers of this channel, those that do not end by themselves after a grace, and then the channel."""
 
     grace_seconds: float
 
 
-ToWarden = Spawn | Kill | Finish
+class Connect(Message, frozen=True, tag=3):
+    """Serve one more channel. The packet carries its descriptor."""
+
+
+ToWarden = Spawn | Kill | Finish | Connect
 
 # --- from the warden to its trainer ---
 

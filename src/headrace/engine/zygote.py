@@ -9,9 +9,11 @@ torch.
 Invariants:
 
 * it has a session of its own, so no signal of a terminal reaches it, and it inherits all orphans below it;
-* it ends when the trainer's pidfd or the end of its socket says so, and not before its last descendant has ended: a
-  pidfd alone misses a trainer that executes another program, an end of file alone one whose forked child keeps the
+* it ends when the trainer's pidfd or the end of its root socket says so, and not before its last descendant has ended:
+  a pidfd alone misses a trainer that executes another program, an end of file alone one whose forked child keeps the
   descriptor;
+* it serves several executors of one trainer, each by a channel of its own: what one of them asks for, or its end,
+  touches the workers of no other;
 * a dead worker's process group, and those of its descendants that moved to another session, end with it.
 
 `PR_SET_PDEATHSIG` is not used: it fires when the *thread* that started a process ends, and it would end a worker before
@@ -37,6 +39,7 @@ from .channel import Channel, close_all
 from .guard import start_guard
 from .job import Job
 from .messages import (
+    Connect,
     Finish,
     HasExited,
     Kill,
@@ -60,7 +63,7 @@ def be_zygote(control: int, trainer_pidfd: int, inherited_job: Job | None = None
     """Serve until the trainer is gone or wants no more. Returns in the workers too, at the end of each.
 
     Args:
-        control: Descriptor of our end of the socket.
+        control: Descriptor of our end of the root socket.
         trainer_pidfd: The trainer's pidfd, opened by itself.
         inherited_job: The job, if this process was forked off the trainer and so has it.
     """
@@ -116,13 +119,15 @@ def life_of(zygote_pid: int, life: int) -> str:
 class _Zygote:
     """The state of the zygote: its workers, and when the ones that must end are ended."""
 
-    def __init__(self, channel: Channel, trainer_pidfd: int) -> None:
-        self._channel = channel
+    def __init__(self, root: Channel, trainer_pidfd: int) -> None:
+        self._root = root
+        self._channels: dict[int, Channel] = {}  # by descriptor
         self._trainer_pidfd = trainer_pidfd
         self._own_pidfd = os.pidfd_open(os.getpid())
         self._life_of_pid: dict[int, int] = {}
+        self._channel_of_pid: dict[int, Channel] = {}
         self._deadlines: dict[int, float] = {}  # by pid
-        self._is_finishing = False
+        self._finishing: list[Channel] = []
         # A signal of an ended child wakes the poll: the handler does nothing, the byte in the socket does.
         self._wake, self._waker = socket.socketpair()
         self._wake.setblocking(False)
@@ -130,7 +135,7 @@ class _Zygote:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._waker.fileno(), warn_on_full_buffer=False)
         self._poll = select.poll()
-        for fd in (channel.fileno(), trainer_pidfd, self._wake.fileno()):
+        for fd in (root.fileno(), trainer_pidfd, self._wake.fileno()):
             self._poll.register(fd, select.POLLIN)
 
     def serve(self) -> tuple[Spawn, Links, tuple[int, int]] | None:
@@ -140,64 +145,97 @@ class _Zygote:
             if self._trainer_pidfd in ready:
                 break
             self._reap()
-            if self._channel.fileno() in ready:
-                received = self._receive()
+            for channel in [self._channels[fd] for fd in ready if fd in self._channels]:
+                received = self._receive(channel)
+                if received is None:
+                    self._give_up(channel)
+                elif (start := self._obey(channel, *received)) is not None:
+                    return start
+            if self._root.fileno() in ready:
+                received = self._receive(self._root)
                 if received is None:
                     break
-                start = self._obey(*received)
-                if start is not None:
-                    return start
+                self._connect(*received)
             self._kill_overdue()
-            if self._is_finishing and not self._life_of_pid:
-                break
+            self._end_finished()
         self._kill_all()
         return None
 
-    def _receive(self) -> tuple[Sequence[Message], list[int]] | None:
+    def _receive(self, channel: Channel) -> tuple[Sequence[Message], list[int]] | None:
         """Return what the trainer sent; None at the end of the socket."""
         try:
-            received = self._channel.receive(block=False)
+            received = channel.receive(block=False)
         except ConfigError as error:  # descriptors were lost, with the one packet that carried any
-            self._reply(NotSpawned(-1, error.what))
+            self._reply(channel, NotSpawned(-1, error.what))
             return (), []
         if received is None:
             return (), []
         packet, fds = received
         return (decode_for_warden(packet), fds) if packet else None
 
-    def _obey(self, messages: Sequence[Message], fds: list[int]) -> tuple[Spawn, Links, tuple[int, int]] | None:
+    def _connect(self, messages: Sequence[Message], fds: list[int]) -> None:
+        """Serve more channels. One whose descriptor was lost has ended, as its other end sees."""
+        for fd, message in zip(fds, messages, strict=False):
+            assert isinstance(message, Connect)
+            self._channels[fd] = Channel.of_fd(fd)
+            self._poll.register(fd, select.POLLIN)
+
+    def _give_up(self, channel: Channel) -> None:
+        """End what a channel that has ended has left, at once."""
+        for pid in self._pids_of(channel):
+            kill_tree(pid)
+        self._end(channel)
+
+    def _end(self, channel: Channel) -> None:
+        self._poll.unregister(channel.fileno())
+        del self._channels[channel.fileno()]
+        channel.close()
+
+    def _end_finished(self) -> None:
+        """End the channels that wait for the ends of their workers, and whose workers have ended."""
+        for channel in self._finishing:
+            if channel.fileno() >= 0 and not self._pids_of(channel):
+                self._end(channel)
+        self._finishing = [channel for channel in self._finishing if channel.fileno() >= 0]
+
+    def _pids_of(self, channel: Channel) -> list[int]:
+        return [pid for pid, owner in self._channel_of_pid.items() if owner is channel]
+
+    def _obey(
+        self, channel: Channel, messages: Sequence[Message], fds: list[int]
+    ) -> tuple[Spawn, Links, tuple[int, int]] | None:
         for message in messages:
             if isinstance(message, Spawn):  # alone in its packet, because of the descriptors
-                return self._spawn(message, Links(*fds))
+                return self._spawn(channel, message, Links(*fds))
             if isinstance(message, Kill):
-                for pid, life in self._life_of_pid.items():
-                    if life == message.life:
+                for pid in self._pids_of(channel):
+                    if self._life_of_pid[pid] == message.life:
                         self._set_deadline(pid, message.grace_seconds)
             elif isinstance(message, Finish):
-                self._is_finishing = True
-                for pid in self._life_of_pid:
+                self._finishing.append(channel)
+                for pid in self._pids_of(channel):
                     self._set_deadline(pid, message.grace_seconds)
         return None
 
-    def _spawn(self, spawn: Spawn, links: Links) -> tuple[Spawn, Links, tuple[int, int]] | None:
+    def _spawn(self, channel: Channel, spawn: Spawn, links: Links) -> tuple[Spawn, Links, tuple[int, int]] | None:
         _import(spawn.modules)
         try:
             pid = os.fork()
         except OSError as error:
             close_all(links)
-            self._reply(NotSpawned(spawn.life, f"fork failed: {error.strerror}"))
+            self._reply(channel, NotSpawned(spawn.life, f"fork failed: {error.strerror}"))
             return None
         if pid == 0:
             self._become_child()
             return spawn, links, (self._trainer_pidfd, self._own_pidfd)
         close_all(links)
-        self._life_of_pid[pid] = spawn.life
+        self._life_of_pid[pid], self._channel_of_pid[pid] = spawn.life, channel
         try:
             pidfd = os.pidfd_open(pid)
         except OSError:  # the limit on open files: the worker is of no use without a pidfd, so it ends
             kill_quietly(pid)
             return None
-        self._reply(Spawned(spawn.life, pid), [pidfd])
+        self._reply(channel, Spawned(spawn.life, pid), [pidfd])
         os.close(pidfd)
         return None
 
@@ -209,7 +247,8 @@ class _Zygote:
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
         self._wake.close()
         self._waker.close()
-        self._channel.close()
+        for channel in (self._root, *self._channels.values()):
+            channel.close()
 
     def _reap(self) -> None:
         """Collect all that have ended, and tell of the workers among them."""
@@ -222,7 +261,7 @@ class _Zygote:
             if life is not None:
                 kill_group(pid)
                 self._kill_orphans_of(pid, life)
-                self._reply(HasExited(life, os.waitstatus_to_exitcode(status)))
+                self._reply(self._channel_of_pid.pop(pid), HasExited(life, os.waitstatus_to_exitcode(status)))
 
     def _kill_orphans_of(self, pid: int, life: int) -> None:
         """End what a dead worker has left to us, in whatever session. Orphans of living workers stay."""
@@ -264,9 +303,9 @@ class _Zygote:
                 kill_quietly(pid)
             poll.poll(20)
 
-    def _reply(self, message: Message, fds: Sequence[int] = ()) -> None:
-        with contextlib.suppress(OSError):  # a trainer that is gone is noticed by the poll
-            self._channel.send(encode_packet([message]), fds)
+    def _reply(self, channel: Channel, message: Message, fds: Sequence[int] = ()) -> None:
+        with contextlib.suppress(OSError):  # an executor that is gone, closed or not, is noticed by the poll
+            channel.send(encode_packet([message]), fds)
 
 
 def _import(modules: Sequence[str]) -> None:

@@ -8,6 +8,7 @@ for what they do, and `..worker_life` for the trainer's side of one of them.
 
 from __future__ import annotations
 
+import itertools
 import os
 import select
 import sys
@@ -44,6 +45,8 @@ _EXIT_SECONDS = 1.0
 _GUARD_SECONDS = 0.25
 # More slots than anybody needs; one that is not used costs nothing but a few hundred bytes.
 _NUM_SLOTS = 4096
+# Numbers of the lives of workers: executors share a zygote, so no two of this process may have the same.
+_lives = itertools.count(1)
 
 
 class ProcessExecutor(Executor):
@@ -87,7 +90,6 @@ class ProcessExecutor(Executor):
         self._by_fd: dict[int, WorkerLife] = {}
         self._brief_fd = -1
         self._modules: set[str] = set()
-        self._num_lives = 0
         self._begin: Begin | None = None
         self._events: list[Event] = []
         self._looked_at = 0.0
@@ -174,8 +176,7 @@ class ProcessExecutor(Executor):
 
     def _start_life(self, worker_idx: int) -> WorkerLife:
         warden = self._start_warden()
-        self._num_lives += 1
-        number = self._num_lives
+        number = next(_lives)
         life = WorkerLife(
             number,
             worker_idx,

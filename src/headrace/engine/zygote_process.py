@@ -1,0 +1,263 @@
+"""The zygotes of this process: one for all executors whose workers start alike.
+
+Invariants: a zygote is not forked off the trainer unless that was asked for, and is then not shared; it is a child of
+the trainer that only this module waits for; it ends when its last user leaves. Executors of several threads may share
+one. A process that was forked off the trainer has no zygotes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+from headrace.errors import ConfigError
+
+from .channel import Channel
+from .exit_cause import describe_exit
+from .job import Job
+from .messages import Connect, ToWarden, encode_packet
+from .proc_tree import kill_tree
+from .start_method import command_of_zygote, environment_of_zygote
+from .zygote import be_zygote
+
+# After the grace of its workers the zygote only has to kill and collect.
+MAX_END_SECONDS = 0.7
+# How long a full socket to the zygote is waited for; it holds hundreds of requests.
+_MAX_SEND_SECONDS = 2.0
+
+
+class ZygoteProcess:
+    """A running zygote.
+
+    Args:
+        job: Given to a zygote that is forked off this process; None: a clean start.
+
+    Raises:
+        ConfigError: This system cannot do it.
+    """
+
+    def __init__(self, job: Job | None) -> None:
+        trainer_pidfd = _open_own_pidfd()
+        self._root, theirs = Channel.pair()
+        try:
+            if job is not None:
+                self.pid = _fork_zygote(theirs.fileno(), trainer_pidfd, job, [self._root.fileno()])
+            else:
+                self.pid = _exec_zygote(theirs.fileno(), trainer_pidfd)
+            self._pidfd = os.pidfd_open(self.pid)
+        except BaseException:
+            self._root.close()
+            raise
+        finally:
+            theirs.close()
+            os.close(trainer_pidfd)
+        self._num_users = 0
+        self._ending: str | None = None
+
+    def join(self) -> Channel | None:
+        """Return one more channel to it; None if it is gone. Whoever joined has to `leave`, once."""
+        ours, theirs = Channel.pair()
+        try:
+            if wait_readable(self._pidfd, 0) or not send_to_zygote(self._root, self, Connect(), [theirs.fileno()]):
+                ours.close()
+                return None
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        self._num_users += 1
+        return ours
+
+    def leave(self) -> str:
+        """Let it end, if nobody else needs it; return how it ended."""
+        with _lock:
+            self._num_users -= 1
+            is_gone = self._ending is None and wait_readable(self._pidfd, 0)
+            if self._num_users == 0 or is_gone:
+                _forget(self)
+                self._end()
+            return self._ending or "goes on"
+
+    def kill(self) -> None:
+        """End a zygote that hangs, and before it all that it would have ended: nobody inherits its orphans."""
+        if self._ending is None:
+            kill_tree(self.pid)  # not collected yet, so the pid is still its own
+
+    def disown(self) -> None:
+        """In a process that was forked off the trainer: close our copies, and nothing else."""
+        if self._ending is None:
+            self._ending = "belongs to another process"
+            self._root.close()
+            os.close(self._pidfd)
+
+    def _end(self) -> None:
+        if self._ending is None:
+            self._root.close()  # ends it
+            if not wait_readable(self._pidfd, MAX_END_SECONDS / 2):
+                self.kill()
+            os.close(self._pidfd)
+            status = _collect(self.pid)
+            self._ending = "ended" if status is None else describe_exit(os.waitstatus_to_exitcode(status))
+
+
+_lock = threading.RLock()  # an executor may be collected, and so leave, in the middle of whatever its thread does
+_shared: dict[Any, ZygoteProcess] = {}
+
+
+def join_zygote(job: Job | None) -> tuple[ZygoteProcess, Channel]:
+    """Return a zygote and a channel to it: one that runs already, if its workers would start in the same way.
+
+    Args:
+        job: Given to a zygote that is forked off this process, which is nobody else's; None: a clean start.
+
+    Raises:
+        ConfigError: This system cannot do it.
+    """
+    with _lock:
+        if job is not None:
+            return _start(job)
+        key = _key_of_start()
+        zygote = _shared.get(key)
+        channel = None if zygote is None else zygote.join()
+        if zygote is None or channel is None:
+            zygote, channel = _start(None)
+            _shared[key] = zygote
+        return zygote, channel
+
+
+def _start(job: Job | None) -> tuple[ZygoteProcess, Channel]:
+    zygote = ZygoteProcess(job)
+    channel = zygote.join()
+    if channel is None:
+        zygote._num_users = 0
+        zygote._end()
+        raise ConfigError(
+            f"the process that starts workers {zygote._ending} before it began",
+            fix=f"look above for what it printed; {sys.executable} must be able to import headrace",
+        )
+    return zygote, channel
+
+
+def _key_of_start() -> Any:
+    """Return what a process inherits from the one that executes it, as far as workers can see it."""
+    environment = frozenset(environment_of_zygote().items())
+    return tuple(command_of_zygote(-1, -1)), environment, frozenset(os.sched_getaffinity(0))
+
+
+def _forget(zygote: ZygoteProcess) -> None:
+    for key in [key for key, one in _shared.items() if one is zygote]:
+        del _shared[key]
+
+
+def _disown_all() -> None:
+    global _lock
+    _lock = threading.RLock()
+    for zygote in _shared.values():
+        zygote.disown()
+    _shared.clear()
+
+
+os.register_at_fork(after_in_child=_disown_all)
+
+
+def send_to_zygote(channel: Channel, zygote: ZygoteProcess, message: ToWarden, fds: Sequence[int] = ()) -> bool:
+    """Send a request; False if the zygote is gone. One that does not read is ended: its workers end with it."""
+    packet = encode_packet([message])
+    deadline = time.monotonic() + _MAX_SEND_SECONDS
+    try:
+        while not channel.send(packet, fds):
+            if not _wait(channel.fileno(), select.POLLOUT, deadline - time.monotonic()):
+                zygote.kill()
+                return False
+    except OSError:
+        return False
+    return True
+
+
+def _open_own_pidfd() -> int:
+    try:
+        return os.pidfd_open(os.getpid())
+    except (AttributeError, OSError) as error:
+        raise ConfigError(
+            f"worker processes need pidfds of Linux 5.3 or later, and this system has none ({error})",
+            where=f"platform {sys.platform!r}",
+            fix="use executor='thread' or executor='inline'",
+        ) from error
+
+
+def _exec_zygote(control: int, trainer_pidfd: int) -> int:
+    process = subprocess.Popen(  # noqa: S603 - our own interpreter and our own code
+        command_of_zygote(control, trainer_pidfd),
+        pass_fds=(control, trainer_pidfd),
+        env=environment_of_zygote(),
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    process.returncode = 0  # so that Popen leaves it alone: it is collected by `ZygoteProcess`
+    return process.pid
+
+
+def _fork_zygote(control: int, trainer_pidfd: int, job: Job, fds_of_trainer: Sequence[int]) -> int:
+    if threading.active_count() > 1:
+        names = [thread.name for thread in threading.enumerate() if thread is not threading.current_thread()]
+        warnings.warn(
+            f"start_method='fork' forks a process in which {len(names)} more threads run ({', '.join(names[:5])}): a "
+            "lock that one of them holds now stays locked in the workers for ever. start_method=None has no such risk.",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    sys.stdout.flush()
+    sys.stderr.flush()
+    pid = os.fork()
+    if pid:
+        return pid
+    exit_code = 1
+    try:
+        os.setsid()
+        for fd in fds_of_trainer:
+            os.close(fd)
+        be_zygote(os.dup(control), trainer_pidfd, job)
+        exit_code = 0
+    except SystemExit as error:
+        exit_code = error.code if isinstance(error.code, int) else int(error.code is not None)
+    except BaseException:  # noqa: BLE001 - nothing of the trainer's stack may run in this process
+        sys.excepthook(*sys.exc_info())
+    finally:
+        with contextlib.suppress(Exception):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(exit_code)
+
+
+def _collect(pid: int) -> int | None:
+    """Wait for a child that is about to end; None if somebody else has done so."""
+    deadline = time.monotonic() + MAX_END_SECONDS
+    while time.monotonic() < deadline:
+        try:
+            found, status = os.waitpid(pid, os.WNOHANG)
+        except ChildProcessError:
+            return None
+        if found:
+            return status
+        time.sleep(0.001)
+    return None
+
+
+def wait_readable(fd: int, seconds: float) -> bool:
+    """Wait until a descriptor can be read; return whether it can."""
+    return _wait(fd, select.POLLIN, seconds)
+
+
+def _wait(fd: int, events: int, seconds: float) -> bool:
+    poll = select.poll()
+    poll.register(fd, events)
+    return bool(poll.poll(1000 * max(0.0, seconds)))
