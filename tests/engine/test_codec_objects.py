@@ -244,3 +244,28 @@ def test_an_error_of_the_users_own_pickling_passes_through():
 
     with pytest.raises(KeyError, match="mine"):
         codec.encode([Broken()], PlainSlot())
+
+
+class Chunk(list):
+    __slots__ = ()
+
+
+class Named(list):
+    def __init__(self, items=(), name="n"):
+        super().__init__(items)
+        self.name = name
+
+
+def test_a_kind_of_list_travels_as_a_list_does():
+    value = [Chunk([{"x": np.arange(5), "n": n} for n in range(3)]), Chunk([1, 2]), Chunk(), Chunk([Chunk([None])])]
+    restored = round_trip(value)
+    assert [type(part) for part in restored] == [Chunk] * 4
+    assert type(restored[3][0]) is Chunk
+    assert restored[0][2]["x"].tolist() == [0, 1, 2, 3, 4]
+    assert restored[1:] == value[1:]
+
+
+def test_a_kind_of_list_with_something_of_its_own_is_pickled():
+    restored = round_trip([Named([1, 2], "a")])
+    assert (type(restored[0]), restored[0], restored[0].name) == (Named, [1, 2], "a")
+    assert record_form(Named) is None

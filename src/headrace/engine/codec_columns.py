@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from .codec_dtypes import SCALAR_CHARS, dtype_token, tensor_as_array, tensor_type
 from .codec_nodes import DICTS, NAMEDS, NUMBERS, OBJECTS, PLACED, POINTS, RAGGED, STACKED, TENSORS, TUPLES, Node
 from .codec_plan import Plan
-from .codec_records import NAMED_TUPLE, record_form, state_of
+from .codec_records import LIST_CLASS, NAMED_TUPLE, record_form, state_of
 
 MAX_BYTES_IN_COLUMN = 64 * 1024
 """Of the first array. Columns are as fast for larger ones; but some large arrays may have been made in the slot, and
@@ -46,7 +46,7 @@ def make_column(plan: Plan, kind: type, values: Sequence[Any]) -> Node | None:
     if form == NAMED_TUPLE:
         tuples = _tuples(plan, values)
         return None if tuples is None else (NAMEDS, plan.pickle_later(kind), tuples)
-    if form is not None:
+    if form not in (None, LIST_CLASS):
         return OBJECTS, plan.pickle_later(kind), plan.items([state_of(value) for value in values])
     return None
 

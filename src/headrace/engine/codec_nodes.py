@@ -44,5 +44,6 @@ PLACED = (
     21  #       token, tuple of starts, tuple of lengths, shape of the other axes: arrays produced in the slot; a start
 )
 #                    is a position in the slot divided by the size of an element
+LISTED = 22  #       index of the class in the pickled list, items node: a kind of list that adds methods only
 
 ATOMS = frozenset({type(None), bool, int, float, complex, str, bytes})

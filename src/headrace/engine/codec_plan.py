@@ -19,6 +19,7 @@ from .codec_nodes import (
     BLOB,
     DICT,
     LIST,
+    LISTED,
     NAMED,
     OBJECT,
     PICKLED,
@@ -29,7 +30,7 @@ from .codec_nodes import (
     TUPLE,
     Node,
 )
-from .codec_records import NAMED_TUPLE, record_form, state_of
+from .codec_records import LIST_CLASS, NAMED_TUPLE, record_form, state_of
 from .slot_protocol import ALIGNMENT, Slot
 
 MAX_DEPTH = 64
@@ -189,6 +190,8 @@ class Plan:
         cls_idx = self.pickle_later(type(value))
         if form == NAMED_TUPLE:
             return NAMED, cls_idx, self.items(tuple(value))
+        if form == LIST_CLASS:
+            return LISTED, cls_idx, self.items(list(value))
         return OBJECT, cls_idx, self._dict(state_of(value))
 
     def _pickle(self, value: Any) -> Node:

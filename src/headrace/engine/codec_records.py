@@ -1,4 +1,4 @@
-"""Which classes are records: namedtuples and dataclasses whose parts can be sent one by one.
+"""Which classes are records: namedtuples, dataclasses and kinds of lists whose parts can be sent one by one.
 
 A class of which pickling was changed in any way is none: it is pickled as it asks for.
 """
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
-NAMED_TUPLE, WITH_DICT, WITH_SLOTS = "namedtuple", "dict", "slots"
+NAMED_TUPLE, WITH_DICT, WITH_SLOTS, LIST_CLASS = "namedtuple", "dict", "slots", "list"
 
 # Python gives these two to frozen dataclasses with slots
 _GETSTATES: tuple[Any, ...] = (object.__getstate__, getattr(dataclasses, "_dataclass_getstate", None))
@@ -30,6 +30,9 @@ def _form(cls: Any) -> str | None:
         return None
     if cls.__bases__ == (tuple,) and hasattr(cls, "_fields") and cls.__dictoffset__ == 0:
         return NAMED_TUPLE
+    if cls.__bases__ == (list,) and cls.__dictoffset__ == 0:
+        is_plain = (cls.__new__, cls.__init__, cls.__iter__) == (list.__new__, list.__init__, list.__iter__)
+        return LIST_CLASS if is_plain else None
     if not hasattr(cls, "__dataclass_fields__") or cls.__new__ is not object.__new__:
         return None
     if hasattr(cls, "__getnewargs__") or hasattr(cls, "__getnewargs_ex__"):

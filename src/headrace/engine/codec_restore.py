@@ -72,6 +72,11 @@ class Restorer:
     def _named(self, cls_idx: int, items: Node) -> Any:
         return tuple.__new__(self._pickled[cls_idx], self.node(items))
 
+    def _listed(self, cls_idx: int, items: Node) -> Any:
+        made = list.__new__(self._pickled[cls_idx])
+        list.extend(made, self.node(items))
+        return made
+
     def _object(self, cls_idx: int, state: Node) -> Any:
         return record_of(self._pickled[cls_idx], self.node(state))
 
@@ -165,4 +170,5 @@ _RESTORERS: tuple[Callable[..., Any], ...] = (  # in the order of the tags
     Restorer._nameds,
     Restorer._objects,
     Restorer._placed,
+    Restorer._listed,
 )

@@ -1,0 +1,20 @@
+"""Pipes: graphs of small operations that items flow through, and what can be known of a graph without running it.
+
+This room decides what a pipe is, what each operation does, and which part of a graph may run where. It never starts a
+process: who runs the parts is decided in `dataloader2`. Read `base.py` first, then `graph_walk.py` and
+`graph_split.py`; operations are one family a file, re-exported under their documented names by `iter.py` and `map.py`.
+"""
+
+from . import iter as iter
+from . import map as map
+from .base import IterPipe as IterPipe
+from .base import MapPipe as MapPipe
+from .explain_parts import explain as explain
+from .explain_parts import to_graph as to_graph
+from .explain_parts import to_mermaid as to_mermaid
+from .registry import functional_pipe as functional_pipe
+from .torch_native import to_native as to_native
+from .torch_pipes import register_when_torch_comes
+from .torch_pipes import register_with_torch as register_with_torch
+
+register_when_torch_comes()

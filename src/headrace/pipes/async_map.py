@@ -1,0 +1,102 @@
+"""A coroutine function of each item, many at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from itertools import islice
+from typing import Any
+
+from headrace.errors import ConfigError
+
+from .arguments import check_positive, check_takes
+from .base import IterPipe, State, read
+from .batch import DataChunk
+from .columns import column_reader, column_writer
+from .registry import functional_pipe
+
+
+@functional_pipe("async_map_batches")
+class BatchAsyncMapper(IterPipe[Any]):
+    """Await a coroutine of each item, the items of a batch at once. The order is that of the source.
+
+    One event loop serves the whole iteration, so that sessions which belong to a loop can be kept. Not to be used in
+    a thread in which another loop is running.
+
+    Args:
+        source_datapipe: The source.
+        async_fn: Returns an awaitable.
+        batch_size: How many items are awaited together.
+        input_col: Which columns the function gets, see `Mapper`.
+        output_col: Where the result goes, see `Mapper`.
+        max_concurrency: How many run at once.
+        flatten: Give results one by one, else in batches.
+
+    Raises:
+        ConfigError: A number is less than 1, or the columns are wrong.
+    """
+
+    def __init__(
+        self,
+        source_datapipe: IterPipe[Any],
+        async_fn: Callable[..., Awaitable[Any]],
+        batch_size: int,
+        input_col: Any = None,
+        output_col: Any = None,
+        max_concurrency: int = 32,
+        flatten: bool = True,
+    ) -> None:
+        check_takes(async_fn, len(input_col) if isinstance(input_col, (list, tuple)) else 1)
+        column_writer(input_col, output_col)
+        self.source_datapipe = source_datapipe
+        self.async_fn = async_fn
+        self.batch_size = check_positive("batch_size", batch_size)
+        self.input_col = input_col
+        self.output_col = output_col
+        self.max_concurrency = check_positive("max_concurrency", max_concurrency)
+        self._flattens = flatten
+        self.reset()
+
+    def reset(self) -> None:
+        self._pending: list[Any] = []
+        self._num_given = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        for self._num_given, item in enumerate(self._pending, 1):
+            yield item
+        source = read(self.source_datapipe)
+        with asyncio.Runner() as runner:
+            while batch := list(islice(source, self.batch_size)):
+                results = runner.run(self._map(batch))
+                if not self._flattens:
+                    self._pending = []
+                    yield DataChunk(results)
+                    continue
+                self._pending = results
+                for self._num_given, item in enumerate(results, 1):
+                    yield item
+        self._pending = []
+
+    async def _map(self, batch: list[Any]) -> list[Any]:
+        call = column_reader(self.async_fn, self.input_col)
+        place = column_writer(self.input_col, self.output_col)
+        free = asyncio.Semaphore(self.max_concurrency)
+
+        async def work(item: Any) -> Any:
+            async with free:
+                awaitable = call(item)
+                if not isinstance(awaitable, Awaitable):
+                    raise ConfigError(
+                        f"async_fn must return an awaitable, got {type(awaitable).__name__}",
+                        fix="write it with `async def`, or use map",
+                    )
+                result = await awaitable
+            return result if place is None else place(item, result)
+
+        return list(await asyncio.gather(*map(work, batch)))  # after an error the runner cancels the others
+
+    def state(self) -> State:
+        return {"pending": self._pending[self._num_given :]}
+
+    def restore(self, state: State) -> None:
+        self._pending, self._num_given = list(state["pending"]), 0

@@ -1,0 +1,150 @@
+"""Each item for one of several readers."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from headrace.errors import ConfigError
+
+from .arguments import check_takes
+from .base import IterPipe, State
+from .registry import register_function
+from .split import Splitter, children_of
+
+
+class Demultiplexer(Splitter):
+    """Gives each item to the reader that a function names, see `demux`."""
+
+    def __init__(
+        self,
+        datapipe: IterPipe[Any],
+        num_instances: int,
+        classifier_fn: Callable[[Any], int | None],
+        drop_none: bool,
+        buffer_size: int,
+    ) -> None:
+        super().__init__(datapipe, num_instances, buffer_size)
+        check_takes(classifier_fn, 1)
+        self.classifier_fn = classifier_fn
+        self.drop_none = drop_none
+
+    def _clear(self) -> None:
+        super()._clear()
+        self._num_waiting = 0
+
+    def _deal(self, item: Any, reader: int) -> None:
+        chosen = self.classifier_fn(item)
+        if chosen is None and self.drop_none:
+            return
+        if chosen is None or not 0 <= chosen < self.num_instances:
+            raise ConfigError(
+                f"Output of the classification fn should be between 0 and {self.num_instances - 1}. "
+                f"{chosen} is returned.",
+                fix="or drop what belongs to nobody: return None, with drop_none=True",
+            )
+        self._give(item, chosen, reader)
+
+    def _give(self, item: Any, chosen: int, reader: int) -> None:
+        if chosen not in self._open:
+            return
+        buffer = self._buffers[chosen]
+        if self._num_waiting >= self.buffer_size:  # or fewer are waiting: what was taken is not counted
+            self._num_waiting = sum(map(len, self._buffers))
+        if chosen != reader and self._num_waiting >= self.buffer_size and self._is_crowded(self._num_waiting):
+            raise BufferError(
+                f"{type(self).__name__} buffer overflow, buffer size {self.buffer_size} is insufficient: "
+                f"that many items wait for others before there is one for child {reader}"
+            )
+        self._num_waiting += 1
+        buffer.append(item)
+
+
+class RoundRobinDemultiplexer(Demultiplexer):
+    """Deals items out in turn, see `round_robin_demux`."""
+
+    def __init__(self, datapipe: IterPipe[Any], num_instances: int, buffer_size: int) -> None:
+        super().__init__(datapipe, num_instances, _no_class, False, buffer_size)
+
+    def _clear(self) -> None:
+        super()._clear()
+        self._turn = 0
+
+    def _deal(self, item: Any, reader: int) -> None:
+        chosen, self._turn = self._turn, (self._turn + 1) % self.num_instances
+        self._give(item, chosen, reader)
+
+    def child_length(self, reader: int) -> int:
+        whole, rest = divmod(len(self.datapipe), self.num_instances)
+        return whole + (reader < rest)
+
+    def state(self) -> State:
+        return super().state() | {"turn": self._turn}
+
+    def restore(self, state: State) -> None:
+        super().restore(state)
+        self._turn = state["turn"]
+
+
+def _no_class(item: Any) -> int:
+    raise NotImplementedError(item)
+
+
+def demux(
+    datapipe: IterPipe[Any],
+    num_instances: int,
+    classifier_fn: Callable[[Any], int | None],
+    drop_none: bool = False,
+    buffer_size: int = 1000,
+) -> list[IterPipe[Any]]:
+    """Give each item to one of several readers.
+
+    Args:
+        datapipe: The source.
+        num_instances: How many readers.
+        classifier_fn: Returns which reader gets an item, from 0.
+        drop_none: Drop items for which it returns `None`.
+        buffer_size: How many items may wait for other readers; -1: as many as come.
+
+    Returns:
+        The readers.
+
+    Raises:
+        ConfigError: A number is wrong, also one that the function returned (while iterating).
+        BufferError: Too many items wait for others (while iterating).
+    """
+    if num_instances < 1:
+        raise ConfigError(f"Expected `num_instances` larger than 0, but {num_instances} is found")
+    return children_of(Demultiplexer(datapipe, num_instances, classifier_fn, drop_none, buffer_size))
+
+
+def round_robin_demux(datapipe: IterPipe[Any], num_instances: int, buffer_size: int = 1000) -> list[IterPipe[Any]]:
+    """Deal items out to several readers, in turn.
+
+    Args:
+        datapipe: The source.
+        num_instances: How many readers. 1: it is the source itself, in a list.
+        buffer_size: How many items may wait for other readers; -1: as many as come.
+
+    Returns:
+        The readers.
+
+    Raises:
+        ConfigError: A number is wrong.
+        BufferError: Too many items wait for others (while iterating).
+    """
+    if num_instances < 1:
+        raise ConfigError(f"Expected `num_instances` larger than 0, but {num_instances} is found")
+    if num_instances == 1:
+        warnings.warn(
+            "The operation of `round_robin_demux` with `num_instances=1` is an no-op and returns the provided "
+            "`datapipe` in a list directly",
+            stacklevel=2,
+        )
+        return [datapipe]
+    return children_of(RoundRobinDemultiplexer(datapipe, num_instances, buffer_size))
+
+
+register_function(IterPipe, "demux", demux)
+register_function(IterPipe, "round_robin_demux", round_robin_demux)

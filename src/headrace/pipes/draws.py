@@ -1,0 +1,74 @@
+"""The random numbers of a pipe.
+
+Invariants: the numbers of an epoch follow from the seed and from how many epochs began since the seed was set, so that
+epochs differ and a seed that is set again repeats them. Without a seed each epoch draws one from the operating system;
+no global generator is read or written. `state` says which number comes next, wherever it is taken.
+"""
+
+from __future__ import annotations
+
+import secrets
+from array import array
+from random import Random
+from typing import Any
+
+from headrace.rng import derive_seed
+
+_MERSENNE_VERSION = 3  # of `random.getstate`: 624 words and the position
+
+
+class Draws:
+    """A generator per epoch.
+
+    Args:
+        purpose: What the numbers are for; another purpose gives other numbers.
+        seed: What all numbers follow from; `None`: each epoch is another.
+
+    Attributes:
+        generator: The one of the current epoch.
+    """
+
+    def __init__(self, purpose: str, seed: int | None = None) -> None:
+        self.generator = Random()  # noqa: S311 - no secret
+        self._purpose = purpose
+        self._seed = seed
+        self._number = 0
+        self._epoch = 0
+
+    def set_seed(self, seed: int) -> None:
+        """Begin anew with a seed: the next epoch is its first."""
+        self._seed = int(seed)
+        self._number = self._epoch = 0
+
+    def set_number(self, number: int) -> None:
+        """Begin anew with the epoch of a number that somebody else counts; without a seed, that of seed 0."""
+        self._seed = self._seed or 0
+        self._number, self._epoch = number, 0
+
+    def begin_epoch(self) -> None:
+        """Go to the first number of the next epoch."""
+        seed = secrets.randbits(63) if self._seed is None else fold_seed(self._seed)
+        self.generator = Random(derive_seed(seed, self._purpose, epoch=self._number, occurrence=self._epoch))  # noqa: S311
+        self._epoch += 1
+
+    def state(self) -> dict[str, Any]:
+        """Return where the numbers are."""
+        _, words, _ = self.generator.getstate()
+        return {
+            "seed": self._seed,
+            "number": self._number,
+            "epoch": self._epoch,
+            "generator": array("I", words).tobytes(),
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go where `state` was."""
+        words = array("I")
+        words.frombytes(state["generator"])
+        self._seed, self._number, self._epoch = state["seed"], state["number"], state["epoch"]
+        self.generator.setstate((_MERSENNE_VERSION, tuple(words), None))
+
+
+def fold_seed(seed: int) -> int:
+    """Return any integer as a signed one of 64 bits, which `derive_seed` takes."""
+    return (seed + 2**63) % 2**64 - 2**63

@@ -1,0 +1,114 @@
+"""Items that belong together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from headrace.errors import ConfigError, check_count
+
+from .arguments import check_takes
+from .base import IterPipe, State, read
+from .batch import DataChunk
+from .registry import functional_pipe
+from .streams import close_streams
+
+
+@functional_pipe("groupby")
+class Grouper(IterPipe[Any]):
+    """Collect items with the same key.
+
+    A group is given when it has `group_size` items, or at the end. When the buffer is full, the largest group goes.
+
+    Args:
+        datapipe: The source.
+        group_key_fn: Returns the key of an item.
+        keep_key: Give (key, group).
+        buffer_size: How many items are held.
+        group_size: How large a group is at most.
+        guaranteed_group_size: How large a group must be that goes because the buffer is full; `None`: `group_size`.
+        drop_remaining: If the largest is smaller than that, drop it, instead of an error.
+
+    Raises:
+        ConfigError: The sizes contradict each other.
+        RuntimeError: The buffer is full of groups that are too small (while iterating).
+    """
+
+    _not_shipped = ("_buffer",)
+
+    def __init__(
+        self,
+        datapipe: IterPipe[Any],
+        group_key_fn: Callable[[Any], Any],
+        *,
+        keep_key: bool = False,
+        buffer_size: int = 10000,
+        group_size: int | None = None,
+        guaranteed_group_size: int | None = None,
+        drop_remaining: bool = False,
+    ) -> None:
+        check_takes(group_key_fn, 1)
+        check_count("buffer_size", buffer_size, minimum=1)
+        if group_size is not None and not 0 < group_size <= buffer_size:
+            raise ConfigError(f"group_size must be > 0 and <= buffer_size ({buffer_size}), got {group_size}")
+        if guaranteed_group_size is not None and (group_size is None or not 0 < guaranteed_group_size <= group_size):
+            raise ConfigError(
+                "guaranteed_group_size must be > 0 and <= group_size and group_size must be set, "
+                f"got {guaranteed_group_size} and {group_size}"
+            )
+        self.datapipe = datapipe
+        self.group_key_fn = group_key_fn
+        self.keep_key = keep_key
+        self.buffer_size = buffer_size
+        self.group_size = group_size
+        self.guaranteed_group_size = guaranteed_group_size
+        self.drop_remaining = drop_remaining
+        self.reset()
+
+    def reset(self) -> None:
+        self._buffer: dict[Any, list[Any]] = {}
+        self._num_held = 0
+        self._has_ended = False
+
+    def __iter__(self) -> Iterator[Any]:
+        buffer, key_of = self._buffer, self.group_key_fn
+        for item in () if self._has_ended else read(self.datapipe):
+            key = key_of(item)
+            group = buffer.setdefault(key, [])
+            group.append(item)
+            self._num_held += 1
+            if len(group) == self.group_size:
+                yield self._take(key)
+            elif self._num_held >= self.buffer_size:
+                largest = max(buffer, key=lambda each: len(buffer[each]))
+                if self._is_large_enough(largest):
+                    yield self._take(largest)
+                else:
+                    close_streams(list(self._take(largest)))
+        self._has_ended = True
+        while buffer:
+            yield self._take(next(iter(buffer)))
+
+    def _is_large_enough(self, key: Any) -> bool:
+        needed = self.guaranteed_group_size or self.group_size or 1
+        if len(self._buffer[key]) >= needed:
+            return True
+        if self.drop_remaining:
+            return False
+        raise RuntimeError(
+            f"Failed to group items: {self._num_held} items fill the buffer, and the largest group, {key!r}, has "
+            f"{len(self._buffer[key])} of {needed}. Give a larger buffer_size, or drop_remaining=True."
+        )
+
+    def _take(self, key: Any) -> Any:
+        group = DataChunk(self._buffer.pop(key))
+        self._num_held -= len(group)
+        return (key, group) if self.keep_key else group
+
+    def state(self) -> State:
+        return {"groups": [[key, list(group)] for key, group in self._buffer.items()], "has_ended": self._has_ended}
+
+    def restore(self, state: State) -> None:
+        self._buffer = {key: list(group) for key, group in state["groups"]}
+        self._num_held = sum(map(len, self._buffer.values()))
+        self._has_ended = state["has_ended"]

@@ -1,0 +1,94 @@
+"""The files below folders."""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Any
+
+from .base import IterPipe, State, is_iter_pipe, read
+from .iterable_wrapper import IterableWrapper
+from .registry import functional_pipe
+
+
+@functional_pipe("list_files")
+class FileLister(IterPipe[str]):
+    """Give the paths of the files in folders, sorted: those of a folder before those of the folders in it.
+
+    Args:
+        root: A folder, several, or a pipe of them. A file stands for itself. They are searched when their turn comes.
+        masks: Patterns as of a shell; a file is given if its name fits one. Empty: all.
+        recursive: Also search the folders in it. Links to folders are not followed.
+        abspath: Give absolute paths.
+        non_deterministic: Any order will do. It is sorted all the same.
+        length: What `len` is; -1: unknown.
+
+    Raises:
+        FileNotFoundError: There is no such folder (while iterating).
+    """
+
+    def __init__(
+        self,
+        root: str | Sequence[str] | IterPipe[Any] = ".",
+        masks: str | list[str] = "",
+        *,
+        recursive: bool = False,
+        abspath: bool = False,
+        non_deterministic: bool = False,
+        length: int = -1,
+    ) -> None:
+        self.datapipe: Any = root if is_iter_pipe(root) else IterableWrapper([root] if isinstance(root, str) else root)
+        self.masks = masks
+        self.recursive = recursive
+        self.abspath = abspath
+        self.non_deterministic = non_deterministic
+        self.length = length
+        self.reset()
+
+    def reset(self) -> None:
+        self._folder: str | None = None
+        self._num_given = 0
+
+    def __iter__(self) -> Iterator[str]:
+        if self._folder is not None:
+            paths = islice(self._search(self._folder), self._num_given, None)
+            for self._num_given, path in enumerate(paths, self._num_given + 1):
+                yield path
+        for folder in read(self.datapipe):
+            self._folder = os.fspath(folder)
+            for self._num_given, path in enumerate(self._search(self._folder), 1):
+                yield path
+        self._folder = None
+
+    def _search(self, folder: str) -> Iterator[str]:
+        folder = os.path.abspath(folder) if self.abspath else folder
+        masks = [self.masks] if isinstance(self.masks, str) else self.masks
+        if os.path.isfile(folder):
+            yield from (path for path in [folder] if _fits(os.path.basename(path), masks))
+            return
+        for parent, folders, names in os.walk(folder, onerror=_raise):
+            folders[:] = sorted(folders) if self.recursive else []
+            for name in sorted(names):
+                if _fits(name, masks):
+                    yield os.path.join(parent, name)
+
+    def state(self) -> State:
+        return {"folder": self._folder, "num_given": self._num_given}
+
+    def restore(self, state: State) -> None:
+        self._folder, self._num_given = state["folder"], state["num_given"]
+
+    def __len__(self) -> int:
+        if self.length == -1:
+            raise TypeError(f"{type(self).__name__} instance doesn't have valid length")
+        return self.length
+
+
+def _fits(name: str, masks: Sequence[str]) -> bool:
+    return not any(masks) or any(fnmatch.fnmatch(name, mask) for mask in masks)
+
+
+def _raise(error: OSError) -> None:
+    raise error

@@ -1,0 +1,215 @@
+"""One source, several readers: what `fork`, `demux` and `unzip` have in common.
+
+The readers (`ChildPipe`) read one `Splitter`, which reads the source and keeps, in a buffer for each reader, what one
+has caused to be read and another has not yet taken. Together they go through *rounds*: a round is one epoch of the
+source. A reader that begins a second time begins a new round for all.
+
+Invariants: items are read from the source by one reader at a time, so that readers may be in several threads (the lock
+of the round protects the source, and is never held while an item is given out). A reader that has left, or that nobody
+can read any more because it was thrown away, has no buffer. The source is closed when all readers have left.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+import weakref
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+from .arguments import check_buffer_size, check_positive
+from .base import IterPipe, State, read
+
+
+class _Round:
+    """What belongs to one epoch of the source."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.source: Iterator[Any] | None = None
+
+
+class Splitter(IterPipe[Any]):
+    """Reads a source for several readers.
+
+    Args:
+        datapipe: The source.
+        num_instances: How many readers.
+        buffer_size: How many items may wait for the others; -1: as many as come.
+    """
+
+    _not_shipped = ("_children", "_round")
+    _round: _Round | None = None
+    _has_ended: bool
+
+    def __init__(self, datapipe: IterPipe[Any], num_instances: int, buffer_size: int) -> None:
+        self.datapipe = datapipe
+        self.num_instances = check_positive("num_instances", num_instances)
+        self.buffer_size = check_buffer_size(buffer_size)
+        if buffer_size < 0:
+            warnings.warn(
+                f"Unlimited buffer size is set for `{type(self).__name__}`: "
+                "a reader that falls behind may use up all memory",
+                stacklevel=4,
+            )
+        self._children: dict[int, weakref.ref[ChildPipe]] = {}
+        self._clear()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._children = {}
+        self._clear()  # what waits for readers stays with the original
+
+    @abstractmethod
+    def _deal(self, item: Any, reader: int) -> None:
+        """Put an item into buffers. `reader` is the one who asks for it."""
+
+    def child_length(self, reader: int) -> int:
+        """Return how many items a reader gets."""
+        raise TypeError(f"{type(self).__name__} instance {reader} doesn't have valid length")
+
+    def adopt(self, child: ChildPipe) -> None:
+        """Note a reader, also one that came by copy or pickle."""
+        self._children[child.instance_id] = weakref.ref(child)
+        self._find_open()
+
+    def begin(self, reader: int) -> None:
+        """Let a reader begin: in the round that is under way if it was not in it yet."""
+        if self._round is None or self._has_begun[reader]:
+            if any(child.is_under_way for place in self._children if place != reader and (child := self._child(place))):
+                warnings.warn(
+                    "Some child DataPipes are not exhausted when __iter__ is called. We are resetting the buffer and "
+                    "each child DataPipe will read from the start again.",
+                    stacklevel=5,
+                )
+            if self._restored is not None:
+                self._restored.forget(self)
+            self._clear()
+            self._round = _Round()
+        self._has_begun[reader] = True
+
+    def leave(self, reader: int, left: _Round) -> None:
+        """Note that a reader wants no more. Called by the garbage collector too: takes no lock."""
+        if left is self._round:
+            self._has_left[reader] = True
+            self._find_open()
+            if not self._open:
+                left.source = None
+
+    def pull(self, reader: int, current: _Round) -> bool:
+        """Read until there is an item for a reader; False at the end of the source."""
+        buffer = self._buffers[reader]
+        with current.lock:
+            if self._has_ended or buffer:  # by another thread meanwhile
+                return bool(buffer)
+            if current.source is None:
+                current.source = read(self.datapipe)
+            for item in current.source:
+                self._deal(item, reader)
+                if buffer:
+                    return True
+            self._has_ended = True
+            current.source = None
+        return False
+
+    def _clear(self) -> None:
+        self._buffers: list[deque[Any]] = [deque() for _ in range(self.num_instances)]
+        self._has_begun = [False] * self.num_instances
+        self._has_left = [False] * self.num_instances
+        self._has_ended = False
+        self._find_open()
+
+    def _find_open(self) -> None:
+        """Find the readers who get items; drop what waits for the others."""
+        self._open = [place for place in range(self.num_instances) if self._is_waited_for(place)]
+        for place, buffer in enumerate(self._buffers):
+            if place not in self._open:
+                buffer.clear()
+
+    def _is_crowded(self, waiting: int) -> bool:
+        """Tell whether so many items are too many, and nobody is gone whose items could be dropped."""
+        if not 0 <= self.buffer_size <= waiting:
+            return False
+        num_open = len(self._open)
+        self._find_open()
+        return len(self._open) == num_open
+
+    def _child(self, reader: int) -> ChildPipe | None:
+        reference = self._children.get(reader)
+        return None if reference is None else reference()
+
+    def _is_waited_for(self, reader: int) -> bool:
+        return not self._has_left[reader] and self._child(reader) is not None
+
+    @property
+    def is_under_way(self) -> bool:
+        if self._round is None:
+            return False
+        return any(begun and not left for begun, left in zip(self._has_begun, self._has_left, strict=True))
+
+    def state(self) -> State:
+        return {
+            "buffers": [list(buffer) for buffer in self._buffers],
+            "has_begun": list(self._has_begun),
+            "has_left": list(self._has_left),
+            "has_ended": self._has_ended,
+        }
+
+    def restore(self, state: State) -> None:
+        self._buffers = [deque(items) for items in state["buffers"]]
+        self._has_begun, self._has_left = list(state["has_begun"]), list(state["has_left"])
+        self._has_ended = state["has_ended"]
+        self._find_open()
+        self._round = _Round()
+
+
+class ChildPipe(IterPipe[Any]):
+    """One reader of a `Splitter`.
+
+    Args:
+        main_datapipe: The splitter.
+        instance_id: Which of its readers.
+    """
+
+    def __init__(self, main_datapipe: Splitter, instance_id: int) -> None:
+        self.main_datapipe = main_datapipe
+        self.instance_id = instance_id
+        main_datapipe.adopt(self)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.main_datapipe.adopt(self)
+
+    def reset(self) -> None:
+        self.main_datapipe.begin(self.instance_id)
+
+    def __iter__(self) -> Iterator[Any]:
+        main, reader, current = self.main_datapipe, self.instance_id, self.main_datapipe._round
+        assert current is not None
+        buffer = main._buffers[reader]
+        try:
+            while True:
+                if main._round is not current:
+                    raise RuntimeError(
+                        "This iterator has been invalidated, because a new iterator has been created from one of the "
+                        f"ChildDataPipes of {main!r}: it begins at the start for all of them."
+                    )
+                if buffer:
+                    yield buffer.popleft()
+                elif not main.pull(reader, current):
+                    return
+        finally:
+            main.leave(reader, current)
+
+    def state(self) -> State:
+        return {}
+
+    def __len__(self) -> int:
+        return self.main_datapipe.child_length(self.instance_id)
+
+
+def children_of(main: Splitter, readers: range | list[int] | None = None) -> list[Any]:
+    """Return the readers of a splitter."""
+    return [ChildPipe(main, reader) for reader in (range(main.num_instances) if readers is None else readers)]
