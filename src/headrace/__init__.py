@@ -12,11 +12,17 @@ from typing import TYPE_CHECKING, Any
 from .version import __version__
 
 if TYPE_CHECKING:
+    from .adapters.lhotse import LhotseDataLoader as LhotseDataLoader
     from .batching import Buckets as Buckets
     from .batching import FixedCount as FixedCount
     from .batching import FrameBudget as FrameBudget
     from .batching import NumbersDict as NumbersDict
     from .batching import Pack as Pack
+    from .dataloader2 import DataLoader2 as DataLoader2
+    from .dataloader2 import DistributedReadingService as DistributedReadingService
+    from .dataloader2 import InProcessReadingService as InProcessReadingService
+    from .dataloader2 import MultiProcessingReadingService as MultiProcessingReadingService
+    from .dataloader2 import SequentialReadingService as SequentialReadingService
     from .datasets import AudioDataset as AudioDataset
     from .datasets import CachedDataset as CachedDataset
     from .datasets import CachedDataset2 as CachedDataset2
@@ -66,7 +72,15 @@ if TYPE_CHECKING:
     from .specs import DataSpec as DataSpec
 
 _ROOM_OF = {
+    "adapters.lhotse": ("LhotseDataLoader",),
     "batching": ("Buckets", "FixedCount", "FrameBudget", "NumbersDict", "Pack"),
+    "dataloader2": (
+        "DataLoader2",
+        "DistributedReadingService",
+        "InProcessReadingService",
+        "MultiProcessingReadingService",
+        "SequentialReadingService",
+    ),
     "datasets": (
         "AudioDataset",
         "CachedDataset",
@@ -117,7 +131,7 @@ def __getattr__(name: str) -> Any:
     """Import a public name from its room, or a room itself, when it is first used."""
     if name in _LAZY:
         value = getattr(importlib.import_module(f"headrace.{_LAZY[name]}"), name)
-    elif name in _ROOM_OF or name in ("adapters", "files", "order", "testing"):
+    elif name in _ROOM_OF or name in ("adapters", "files", "order", "pipes", "testing"):
         value = importlib.import_module(f"headrace.{name}")
     else:
         raise AttributeError(f"module 'headrace' has no attribute {name!r}")

@@ -14,9 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.engine import Engine, EngineOptions, Job, Skipping, empty, note_place, skip_item
+from headrace.engine import Engine, EngineOptions, Job, Raising, Skipping, empty, note_place, skip_item
 from headrace.engine.executors.process import ProcessExecutor
 from headrace.engine.worker_info import WorkerInfo
+from headrace.errors import HeadraceError
 
 NUM_WORKERS = st.integers(0, 5)
 OPTIONS = st.builds(
@@ -278,3 +279,32 @@ def test_in_turns_a_worker_goes_on_with_what_it_did_before(
             with contextlib.closing(engine.run(payloads, in_turns=True)) as results:
                 values = [result.value for result, _ in zip(results, range(num_read or 99), strict=False)]
             assert values == expected[: num_read or 99]
+
+
+def test_another_thread_can_interrupt_a_run_that_waits_and_the_next_run_is_whole() -> None:
+    def setup(info: WorkerInfo):
+        def work(number: int) -> int:
+            if number < 0:
+                threading.Event().wait()
+            return number
+
+        return work
+
+    errors: list[BaseException] = []
+
+    def read_all(run: Any) -> None:
+        try:
+            list(run)
+        except HeadraceError as error:
+            errors.append(error)
+
+    with Engine(Job(setup), num_workers=2, executor="process", options=EngineOptions(on_stall=Raising())) as engine:
+        run = engine.run([1, 2, -1])
+        thread = threading.Thread(target=read_all, args=(run,))
+        thread.start()
+        engine.interrupt()
+        thread.join()
+        assert len(errors) == 1
+        del run
+        engine._workers.stop()  # the worker that waits for ever
+        assert [delivered.value for delivered in engine.run(range(5))] == list(range(5))

@@ -1,0 +1,48 @@
+"""`DataLoader2` and its reading services: a graph of pipes, run here, in workers, or on many ranks.
+
+This room decides which part of a graph runs where, when it is seeded, and where an iteration goes on. What a pipe does
+is none of its business. Names and parameters are those that torchdata 0.7 documented. Read `loader.py` first, then
+`mprs.py`, `consumer.py` (the main process) and `replica.py` (a worker), and `dispatch_server.py`.
+"""
+
+from typing import TYPE_CHECKING
+
+from headrace.exports import export_lazily
+
+if TYPE_CHECKING:
+    from .distributed import DistributedReadingService
+    from .error import PauseIteration
+    from .in_process import InProcessReadingService
+    from .iterator import DataLoader2Iterator
+    from .loader import DataLoader2
+    from .mprs import MultiProcessingReadingService, PrototypeMultiProcessingReadingService
+    from .sequential import SequentialReadingService
+    from .services import CheckpointableReadingServiceInterface, ReadingServiceInterface, WorkerInfo
+
+__all__ = [
+    "CheckpointableReadingServiceInterface",
+    "DataLoader2",
+    "DataLoader2Iterator",
+    "DistributedReadingService",
+    "InProcessReadingService",
+    "MultiProcessingReadingService",
+    "PauseIteration",
+    "PrototypeMultiProcessingReadingService",
+    "ReadingServiceInterface",
+    "SequentialReadingService",
+    "WorkerInfo",
+]
+
+__getattr__, __dir__ = export_lazily(
+    __name__,
+    {
+        "distributed": ("DistributedReadingService",),
+        "error": ("PauseIteration",),
+        "in_process": ("InProcessReadingService",),
+        "iterator": ("DataLoader2Iterator",),
+        "loader": ("DataLoader2",),
+        "mprs": ("MultiProcessingReadingService", "PrototypeMultiProcessingReadingService"),
+        "sequential": ("SequentialReadingService",),
+        "services": ("CheckpointableReadingServiceInterface", "ReadingServiceInterface", "WorkerInfo"),
+    },
+)

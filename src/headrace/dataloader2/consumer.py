@@ -1,0 +1,245 @@
+"""The pipe that stands for the workers in the main process: their items in turn, ended workers passed over.
+
+Workers are asked for groups of items, round by round. All groups of a round ask for the same number, so where each
+begins is known in advance, and the order of the items is the same whatever the sizes. Invariants: before each item that
+is given out, `_counts` and `_turn` say where the iteration is after it (between two items of a round of like groups,
+with `_num_even`); a worker's start file holds its newest snapshot, which is never beyond what it has still to do.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from itertools import chain, islice
+from typing import Any
+
+from headrace.engine import Engine
+from headrace.errors import HeadraceError, ResumeError
+from headrace.pipes import IterPipe
+
+from .dispatch import Dispatch
+from .dispatch_client import DispatchLostError
+from .epoch_start import Snapshot, StartFile
+from .group_size import GroupSize
+from .replica import Group, Wish
+
+
+class WorkerConsumer(IterPipe[Any]):
+    """Gives the workers' items.
+
+    Args:
+        engine: With `Replica`s in its workers.
+        num_workers: At least 1.
+        dispatch: The dispatching process, if there is one.
+        alone: Whether each item is asked for alone.
+        name: What the workers run, for people.
+    """
+
+    def __init__(self, engine: Engine, num_workers: int, dispatch: Dispatch | None, *, alone: bool, name: str) -> None:
+        self._engine = engine
+        self._num_workers = num_workers
+        self._dispatch = dispatch
+        self._alone = alone
+        self._name = name
+        self._epoch = 0
+        self._starts: list[bytes] = []
+        self._dispatch_start = b""
+        self._files = [StartFile() for _ in range(num_workers)]
+        self._length: int | None = None
+        self.reset()
+
+    def __repr__(self) -> str:
+        return f"WorkerConsumer({self._num_workers} x {self._name})"
+
+    def note_length(self, length: int | None) -> None:
+        """Say how many items there are in an epoch, where that is known."""
+        self._length = length
+
+    def __len__(self) -> int:
+        return super().__len__() if self._length is None else self._length
+
+    def begin_epoch(self, starts: list[bytes], dispatch_start: bytes) -> None:
+        """Say how the next iteration begins.
+
+        Args:
+            starts: For each worker, a parcel with its `EpochStart`.
+            dispatch_start: That of the dispatching process; empty if there is none.
+        """
+        self._starts, self._dispatch_start = starts, dispatch_start
+
+    # --- where it is ---
+
+    def reset(self) -> None:
+        """Go to the start of an epoch."""
+        self._counts = [0] * self._num_workers  # items given out, but for those of `_even`
+        self._ended = [False] * self._num_workers
+        self._turn = 0
+        self._even: list[int] = []  # the workers that take turns now, from the one whose turn it was first
+        self._num_even = 0  # items given out since then
+        self._snapshots: list[list[Snapshot]] = [[] for _ in range(self._num_workers)]
+
+    def state(self) -> dict[str, Any]:
+        """Return where each worker is, and the newest snapshot of it that is not beyond."""
+        counts = self._counts_now()
+        workers: list[dict[str, Any]] = []
+        for worker_id, count in enumerate(counts):
+            self._prune(worker_id, count)
+            snapshot = next(iter(self._snapshots[worker_id]), None)
+            if snapshot is not None and snapshot.item > count:
+                snapshot = None
+            workers.append(
+                {
+                    "item": count,
+                    "has_ended": self._ended[worker_id],
+                    "snapshot_item": None if snapshot is None else snapshot.item,
+                    "snapshot": None if snapshot is None else snapshot.data,
+                }
+            )
+        turn = self._even[self._num_even % len(self._even)] if self._even else self._turn
+        return {"workers": workers, "turn": turn}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on where `state` was.
+
+        Raises:
+            ResumeError: It was with another number of workers.
+        """
+        workers = state["workers"]
+        if len(workers) != self._num_workers:
+            raise ResumeError(f"the state is of {len(workers)} workers, and there are {self._num_workers}")
+        self.reset()
+        self._turn = state["turn"]
+        for worker_id, worker in enumerate(workers):
+            self._counts[worker_id], self._ended[worker_id] = worker["item"], worker["has_ended"]
+            if worker["snapshot"] is not None:
+                self._snapshots[worker_id] = [Snapshot(worker["snapshot_item"], worker["snapshot"])]
+
+    def _counts_now(self) -> list[int]:
+        counts = list(self._counts)
+        rounds, rest = divmod(self._num_even, max(len(self._even), 1))
+        for place, worker_id in enumerate(self._even):
+            counts[worker_id] += rounds + (place < rest)
+        return counts
+
+    def _prune(self, worker_id: int, count: int) -> None:
+        """Forget snapshots that a newer one, not beyond `count`, has made useless."""
+        snapshots = self._snapshots[worker_id]
+        while len(snapshots) > 1 and snapshots[1].item <= count:
+            del snapshots[0]
+
+    # --- the iteration ---
+
+    def __iter__(self) -> Iterator[Any]:
+        """Return the items, from where the iteration is."""
+        self._epoch += 1
+        for worker_id, file in enumerate(self._files):
+            file.write(self._starts[worker_id], next(iter(self._snapshots[worker_id]), None))
+        if self._dispatch is not None:
+            self._dispatch.begin(self._epoch, self._dispatch_start)
+        run = self._engine.run(self._wishes(GroupSize(is_fixed=self._alone)), in_turns=True)
+        self._waiting: list[deque[Group]] = [deque() for _ in range(self._num_workers)]
+        try:
+            while not all(self._ended):
+                yield from self._round(run)
+        finally:
+            self._waiting = []
+            run.close()
+
+    def _wishes(self, size: GroupSize) -> Iterator[Wish]:
+        """Yield what the workers are asked for, in turn."""
+        self._size = size
+        firsts = list(self._counts)
+        paths = [file.path for file in self._files]
+        epoch = self._epoch
+        while True:
+            count = size.choose()
+            for worker_id, path in enumerate(paths):
+                yield Wish(epoch, firsts[worker_id], 0 if self._ended[worker_id] else count, path)
+                firsts[worker_id] += count
+
+    def _round(self, run: Any) -> Iterator[Any]:
+        """Yield the items of one group of each worker."""
+        first = self._turn
+        workers = [(first + place) % self._num_workers for place in range(self._num_workers)]
+        groups: dict[int, Group] = {}
+        for worker_id in workers:  # the first item of each as soon as it is here
+            if not self._ended[worker_id]:
+                group = groups[worker_id] = self._fetch(run, worker_id)
+                if group.items:
+                    self._count(worker_id)
+                    yield group.items[0]
+                else:
+                    self._end(worker_id, group)
+        workers = [worker_id for worker_id in workers if not self._ended[worker_id]]
+        if any(groups[worker_id].is_last for worker_id in workers):
+            yield from self._uneven_round(workers, groups)
+        elif workers:
+            lists = [groups[worker_id].items for worker_id in workers]
+            groups.clear()
+            yield from self._even_round(workers, lists)
+        self._turn = first
+
+    def _even_round(self, workers: list[int], lists: list[list[Any]]) -> Iterator[Any]:
+        """Yield what is left of a round in which all groups have the same number of items."""
+        items = islice(chain.from_iterable(zip(*lists, strict=True)), len(workers), None)
+        self._even, self._num_even = workers, 0
+        lists.clear()
+        for item in items:
+            self._num_even += 1
+            yield item
+        self._counts = self._counts_now()
+        self._even, self._num_even = [], 0
+
+    def _uneven_round(self, workers: list[int], groups: dict[int, Group]) -> Iterator[Any]:
+        """Yield what is left of a round in which some workers come to their end."""
+        for column in range(1, max(len(groups[worker_id].items) for worker_id in workers) + 1):
+            for worker_id in workers:
+                group = groups[worker_id]
+                if column < len(group.items):
+                    self._count(worker_id)
+                    yield group.items[column]
+                elif group.is_last and not self._ended[worker_id]:
+                    self._end(worker_id, group)
+
+    def _count(self, worker_id: int) -> None:
+        """Note that an item of a worker is given out now."""
+        self._counts[worker_id] += 1
+        self._turn = (worker_id + 1) % self._num_workers
+
+    def _end(self, worker_id: int, group: Group) -> None:
+        """Act on the end of what a worker gives.
+
+        Raises:
+            Exception: What its pipes raised.
+        """
+        if group.error is not None:
+            error = group.error.raisable()
+            if self._dispatch is not None and isinstance(error, DispatchLostError):
+                raise self._dispatch.why_gone() from None
+            raise error
+        self._ended[worker_id] = True
+
+    def _fetch(self, run: Any, worker_id: int) -> Group:
+        """Return the next group of a worker; those of others that come meanwhile wait."""
+        waiting = self._waiting[worker_id]
+        while not waiting:
+            delivered = next(run, None)
+            if delivered is None:
+                raise HeadraceError("the workers were ended during an iteration", fix="begin a new one")
+            group = Group.of_tuple(delivered.value)
+            self._note(delivered.worker_idx, group)
+            if not self._ended[delivered.worker_idx]:
+                self._waiting[delivered.worker_idx].append(group)
+        return waiting.popleft()
+
+    def _note(self, worker_id: int, group: Group) -> None:
+        self._size.note(len(group.items), group.seconds, group.item_bytes)
+        if group.snapshot is not None:
+            self._prune(worker_id, self._counts_now()[worker_id])
+            self._snapshots[worker_id].append(group.snapshot)
+            self._files[worker_id].write(self._starts[worker_id], group.snapshot)
+
+    def close(self) -> None:
+        """Give back what it holds."""
+        for file in self._files:
+            file.close()

@@ -1,0 +1,272 @@
+"""The dispatching process: runs the part of a graph that nobody may replicate, and deals its items out in turn.
+
+Item k of an epoch is worker k mod W's. Items are made only while some worker waits for one; those that come up for
+others meanwhile wait here, and they are bounded by how far one worker may be ahead of the others in the order in which
+the main process reads them. One thread, no polling: it sleeps while nobody wants anything.
+
+Invariants: a worker has at most one request under way, and each is answered once; an epoch begins when the main process
+says so, and requests of epochs that are over are answered with nothing; the process serves until the main process hangs
+up or says nothing more than that it has ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from headrace.engine import WorkerInfo as EngineWorkerInfo
+from headrace.engine.channel import Channel, close_all
+from headrace.engine.ship import unship
+from headrace.errors import HeadraceError
+from headrace.pipes.base import IterPipe, read, stop
+from headrace.pipes.graph import list_pipes
+from headrace.pipes.seeds import SeedGenerator, set_datapipes_seed
+
+from .dispatch_wire import Begin, Hello, Want, check_peer, encode_items, hear, listen
+from .epoch_start import EpochStart
+from .globals_seeding import seed_globals
+from .group_size import GroupSize, estimate_bytes
+from .worker_error import CarriedError
+
+WHERE = "dispatching process"
+# Seconds after which a group goes off with what is in it.
+_FLUSH_SECONDS = 0.005
+
+
+@dataclass(frozen=True)
+class DispatchSetup:
+    """What the dispatching process is made of.
+
+    Attributes:
+        graph: The end of the part that it runs.
+        num_workers: How many workers there are.
+        address: Where it listens.
+    """
+
+    graph: Any
+    num_workers: int
+    address: str
+
+    def __call__(self, info: EngineWorkerInfo) -> Callable[[str], Any]:
+        """Set the process up."""
+        del info
+        return DispatchServer(self.graph, self.num_workers, self.address)
+
+
+@dataclass(slots=True, eq=False)
+class _Client:
+    """One worker, as the server sees it.
+
+    Attributes:
+        items: What waits for it.
+        want: Its request that is not answered.
+        size: How many items it gets at once.
+    """
+
+    channel: Channel | None = None
+    items: deque[Any] = field(default_factory=deque)
+    want: Want | None = None
+    size: GroupSize = field(default_factory=GroupSize)
+
+
+class DispatchServer:
+    """Does two tickets: `"listen"` makes the socket, `"serve"` ends with the main process's interest.
+
+    Args:
+        graph: What to run.
+        num_workers: How many shares there are.
+        address: Where to listen.
+    """
+
+    def __init__(self, graph: Any, num_workers: int, address: str) -> None:
+        self._address = address
+        self._graph = graph
+        self._clients = [_Client() for _ in range(num_workers)]
+        self._by_fd: dict[int, tuple[Channel, int | None]] = {}
+        self._main: Channel | None = None
+        self._poll = select.poll()
+        self._listener: socket.socket | None = None
+        self._is_over = False
+        self._epoch = -1
+        self._iterator: Iterator[Any] | None = None
+        self._error: CarriedError | None = None
+        self._num_dealt = 0
+
+    def __call__(self, wish: str) -> Any:
+        """Do what the main process wants."""
+        if wish == "listen":
+            self._listener = listen(self._address)
+            self._poll.register(self._listener, select.POLLIN)
+            return None
+        try:
+            self._serve()
+        finally:
+            self._close()
+        return None
+
+    def _serve(self) -> None:
+        while not self._is_over:
+            busy = self._iterator is not None and any(self._is_hungry(client) for client in self._clients)
+            for fd, _ in self._poll.poll(0 if busy else None):
+                self._handle(fd)
+            if self._iterator is not None:
+                self._produce()
+            for client in self._clients:
+                self._answer(client)
+
+    # --- what comes ---
+
+    def _handle(self, fd: int) -> None:
+        if self._listener is not None and fd == self._listener.fileno():
+            sock, _ = self._listener.accept()
+            try:
+                check_peer(sock)
+            except HeadraceError:
+                sock.close()
+                return
+            channel = Channel(sock)
+            self._by_fd[fd := channel.fileno()] = (channel, None)
+            self._poll.register(fd, select.POLLIN)
+            return
+        if fd not in self._by_fd:
+            return
+        channel, worker_id = self._by_fd[fd]
+        received = channel.receive()
+        packet, fds = (b"", []) if received is None else received
+        close_all(fds)
+        if not packet:
+            self._drop(fd)
+            return
+        message = hear(packet)
+        if isinstance(message, Hello):
+            self._by_fd[fd] = (channel, message.worker_id)
+            if message.worker_id < 0:
+                self._main = channel
+            else:
+                self._clients[message.worker_id].channel = channel
+        elif isinstance(message, Begin) and channel is self._main:
+            self._begin(message)
+        elif isinstance(message, Want) and worker_id is not None and worker_id >= 0:
+            self._clients[worker_id].want = message
+
+    def _drop(self, fd: int) -> None:
+        channel, worker_id = self._by_fd.pop(fd)
+        self._poll.unregister(fd)
+        if channel is self._main:
+            self._is_over = True
+        elif worker_id is not None and self._clients[worker_id].channel is channel:
+            self._clients[worker_id].channel = self._clients[worker_id].want = None
+        channel.close()
+
+    def _begin(self, begin: Begin) -> None:
+        self._leave()
+        self._epoch, self._error, self._num_dealt = begin.epoch, None, 0
+        for client in self._clients:
+            client.items.clear()
+            client.size = GroupSize()
+        try:
+            start: EpochStart = unship(begin.start)
+            self._reseed(start)
+            self._iterator = read(self._graph)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - user code: it goes on as data
+            self._error = CarriedError.of(error, WHERE)
+
+    def _reseed(self, start: EpochStart) -> None:
+        """Seed everything from shared seeds: what runs here runs once for all workers."""
+        seeds: SeedGenerator = start.seeds
+        seed_globals(seeds, shared=True)
+        set_datapipes_seed(list_pipes(self._graph), seeds, True)
+        if start.reset_fn is not None:
+            self._graph = start.reset_fn(self._graph)
+
+    def _leave(self) -> None:
+        self._iterator = None
+        if isinstance(self._graph, IterPipe):
+            stop(self._graph)
+
+    # --- what goes ---
+
+    def _is_hungry(self, client: _Client) -> bool:
+        want = client.want
+        return want is not None and want.epoch == self._epoch and len(client.items) < self._limit_of(client, want)
+
+    @staticmethod
+    def _limit_of(client: _Client, want: Want) -> int:
+        return 1 if want.alone else client.size.choose()
+
+    def _produce(self) -> None:
+        """Make items until nobody is hungry, or for a while."""
+        iterator, clients, num_workers = self._iterator, self._clients, len(self._clients)
+        hungry = sum(self._is_hungry(client) for client in clients)
+        start = time.perf_counter()
+        num_before = self._num_dealt
+        item: Any = None
+        try:
+            while hungry:
+                item = next(iterator)  # type: ignore[arg-type]
+                client = clients[self._num_dealt % num_workers]
+                self._num_dealt += 1
+                was_hungry = self._is_hungry(client)
+                client.items.append(item)
+                if was_hungry and not self._is_hungry(client):
+                    hungry -= 1
+                    self._answer(client)  # at once: the next item may be long in coming
+                if time.perf_counter() - start > _FLUSH_SECONDS:
+                    break
+        except StopIteration:
+            self._iterator = None
+        except (Exception, SystemExit) as error:  # user code: it goes on as data
+            if isinstance(error, SystemExit) and type(error) is not SystemExit:
+                raise  # the engine's own: the main process is gone
+            self._iterator, self._error = None, CarriedError.of(error, WHERE)
+        num_items = self._num_dealt - num_before
+        for client in clients:
+            client.size.note(num_items, time.perf_counter() - start, estimate_bytes(item))
+
+    def _answer(self, client: _Client) -> None:
+        """Answer a request, if there is something to say."""
+        want, channel = client.want, client.channel
+        if want is None or channel is None or want.epoch > self._epoch:
+            return
+        if want.epoch < self._epoch:
+            self._send(client, channel, *encode_items(want.epoch, [], has_ended=True, error=None))
+            return
+        is_over = self._iterator is None
+        if not client.items and not is_over:
+            return
+        limit = min(len(client.items), self._limit_of(client, want))
+        items = [client.items.popleft() for _ in range(limit)]
+        is_last = is_over and not client.items
+        error = self._error if is_last else None
+        fields = None if error is None else (error.type_name, error.text, error.pickled)
+        try:
+            answer = encode_items(want.epoch, items, has_ended=is_last, error=fields)
+        except Exception as failure:  # noqa: BLE001 - pickling runs user code: it goes on as data
+            told = CarriedError.of(failure, WHERE)
+            fields = (told.type_name, told.text, told.pickled)
+            answer = encode_items(want.epoch, [], has_ended=True, error=fields)
+        self._send(client, channel, *answer)
+
+    def _send(self, client: _Client, channel: Channel, packet: bytes, fd: int | None) -> None:
+        client.want = None
+        try:
+            with contextlib.suppress(OSError):  # a worker that is gone is the main process's to tell of
+                channel.send(packet, () if fd is None else (fd,))
+        finally:
+            if fd is not None:
+                close_all((fd,))
+
+    def _close(self) -> None:
+        self._leave()
+        for channel, _ in self._by_fd.values():
+            channel.shut_down()
+            channel.close()
+        self._by_fd.clear()
+        if self._listener is not None:
+            self._listener.close()

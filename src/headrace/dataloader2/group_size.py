@@ -1,0 +1,66 @@
+"""How many items travel together: as many as are made within some milliseconds and fit into two megabytes. Pure.
+
+A message costs more than many small items, and an item that is slow or large should not wait for others. Sizes begin at
+1 and double while what is known of the items allows it; they never change the order of the items.
+"""
+
+from __future__ import annotations
+
+# Seconds that a worker should need for a group: longer ones delay the loop's first item and what follows a slow one.
+GROUP_SECONDS = 0.010
+# Bytes of a group: beyond this, a message costs little compared with its content, and memory is used up ahead.
+GROUP_BYTES = 2 << 20
+MAX_ITEMS = 1024
+# Of a new measure in the average: high, because sizes must follow items that become slow.
+_WEIGHT = 0.5
+
+
+class GroupSize:
+    """What is known of the items of an epoch, and how many should come next.
+
+    Args:
+        is_fixed: Whether each item travels alone.
+    """
+
+    def __init__(self, *, is_fixed: bool = False) -> None:
+        self._is_fixed = is_fixed
+        self._seconds = self._bytes = 0.0  # of one item
+        self._largest = 0  # group that was measured
+
+    def note(self, num_items: int, seconds: float, num_bytes: float) -> None:
+        """Take note of a group that was made.
+
+        Args:
+            num_items: How many items there are in it.
+            seconds: What it took in all.
+            num_bytes: Of one item.
+        """
+        if num_items == 0:
+            return
+        weight = 1.0 if self._largest == 0 else _WEIGHT
+        self._seconds += weight * (seconds / num_items - self._seconds)
+        self._bytes += weight * (num_bytes - self._bytes)
+        self._largest = max(self._largest, num_items)
+
+    def choose(self) -> int:
+        """Return how many items the next groups should have."""
+        if self._is_fixed or self._largest == 0:
+            return 1
+        by_time = GROUP_SECONDS / max(self._seconds, 1e-9)
+        by_bytes = GROUP_BYTES / max(self._bytes, 1.0)
+        return max(1, round(min(by_time, by_bytes, 2 * self._largest, MAX_ITEMS)))
+
+
+def estimate_bytes(item: object, depth: int = 4) -> int:
+    """Return about how many bytes an item takes: arrays, tensors, bytes and texts, also in containers."""
+    num_bytes = getattr(item, "nbytes", None)
+    if isinstance(num_bytes, int):
+        return num_bytes
+    if isinstance(item, (bytes, bytearray, str)):
+        return len(item)
+    if depth == 0 or not isinstance(item, (dict, list, tuple, set, frozenset)):
+        return 8
+    elements = list(item.values()) if isinstance(item, dict) else list(item)
+    if len(elements) > 16:  # long ones are much alike: a few stand for all
+        return len(elements) * sum(estimate_bytes(element, depth - 1) for element in elements[:16]) // 16
+    return 8 + sum(estimate_bytes(element, depth - 1) for element in elements)

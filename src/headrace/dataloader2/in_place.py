@@ -1,0 +1,109 @@
+"""A graph that runs where it is asked for: seeded as a lone worker's, with the user's generators left alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from headrace.pipes import IterPipe
+from headrace.pipes.base import read
+from headrace.pipes.seeds import SeedGenerator, set_graph_random_seed
+
+from .globals_seeding import globals_kept, seed_globals_for
+from .replica import checked_pipe
+from .services import ResetFn, WorkerInfo
+
+_ALONE = WorkerInfo(1, 0)
+
+
+class InPlace:
+    """What services without workers do.
+
+    Args:
+        init_fn: Called once with the graph and `WorkerInfo(1, 0)`.
+        reset_fn: Called at the start of each epoch with the graph, `WorkerInfo(1, 0)` and the generator of seeds.
+        keyed: Whether global generators are seeded for each item, and put back after it.
+    """
+
+    def __init__(
+        self,
+        init_fn: Callable[[Any, WorkerInfo], Any] | None,
+        reset_fn: Callable[[Any, WorkerInfo, SeedGenerator], Any] | None,
+        *,
+        keyed: bool = False,
+    ) -> None:
+        self._init_fn, self._reset_fn, self._keyed = init_fn, reset_fn, keyed
+        self._end: Keyed | None = None
+        self._graph: Any = None
+
+    def initialize(self, datapipe: Any) -> Any:
+        """Take a graph over; return what is to be iterated over."""
+        graph = datapipe
+        if self._init_fn is not None:
+            graph = checked_pipe(self._init_fn(graph, _ALONE), "worker_init_fn")
+        self._graph = graph
+        if self._keyed:
+            self._end = graph = Keyed(graph)
+        return graph
+
+    def initialize_iteration(self, seed_generator: SeedGenerator, iter_reset_fn: ResetFn | None) -> ResetFn | None:
+        """Seed the random pipes for an epoch; return what is to be done to the pipe that `initialize` returned."""
+        seeds = seed_generator.spawn(0)
+        if self._end is not None:
+            self._end.key = seeds.generate_shared_seed()
+            seeds = seed_generator.spawn(0)
+        set_graph_random_seed(self._graph, seeds)
+        reset_fn = self._reset_fn
+        if reset_fn is None:
+            return iter_reset_fn
+
+        def reset(datapipe: Any) -> Any:
+            if iter_reset_fn is not None:
+                datapipe = iter_reset_fn(datapipe)
+            return checked_pipe(reset_fn(datapipe, _ALONE, seeds), "worker_reset_fn")
+
+        return reset
+
+
+class Keyed(IterPipe[Any]):
+    """Seeds the global generators for each item, as workers with `keyed_randomness` do; else they stay as they are.
+
+    Args:
+        datapipe: What to read.
+
+    Attributes:
+        key: Of the epoch.
+    """
+
+    def __init__(self, datapipe: Any) -> None:
+        self.datapipe = datapipe
+        self.key = 0
+        self._position = 0
+
+    def __len__(self) -> int:
+        return len(self.datapipe)
+
+    def reset(self) -> None:
+        """Go to the start of an epoch."""
+        self._position = 0
+
+    def state(self) -> dict[str, Any]:
+        """Return the number of items given, and the key."""
+        return {"position": self._position, "key": self.key}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on there."""
+        self._position, self.key = state["position"], state["key"]
+
+    def __iter__(self) -> Iterator[Any]:
+        """Return the items."""
+        iterator = read(self.datapipe)
+        while True:
+            with globals_kept():
+                seed_globals_for(self.key, self._position)
+                try:
+                    item = next(iterator)
+                except StopIteration:
+                    return
+            self._position += 1
+            yield item

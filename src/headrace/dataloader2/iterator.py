@@ -1,0 +1,99 @@
+"""The iterator over one epoch of a `DataLoader2`, or over parts of it."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from headrace.errors import check_count
+
+from .error import PauseIteration
+
+if TYPE_CHECKING:
+    from .loader import DataLoader2
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+class DataLoader2Iterator(Iterator[T_co]):
+    """What `iter(loader)` returns. Attributes that it lacks are those of the pipe that is iterated over.
+
+    Args:
+        dataloader: Of which it is the one valid iterator, until the next.
+        iterator_id: Its number.
+    """
+
+    def __init__(self, dataloader: DataLoader2[T_co], iterator_id: int) -> None:
+        self.dataloader = dataloader
+        self.iterator_id = iterator_id
+        self.limit_counter: int | None = None
+        self.limit_threshold: int | None = None
+        self._is_paused = False
+
+    def __next__(self) -> T_co:
+        """Return the next item.
+
+        Raises:
+            StopIteration: At the end of the epoch; as `PauseIteration` at the limit.
+            RuntimeError: Another iterator was made, or the loader was shut down.
+        """
+        loader = self.dataloader
+        if self.iterator_id != loader.valid_iterator_id:
+            loader._finalize_iteration()
+            raise RuntimeError(
+                "This iterator has been invalidated because another iterator has been created "
+                f"from the same DataLoader2: {loader}"
+            )
+        if self.limit_threshold is not None:
+            self._check_limit()
+        item: T_co = loader._next_item()
+        if self.limit_counter is not None:
+            self.limit_counter += 1
+        return item
+
+    def _check_limit(self) -> None:
+        assert self.limit_threshold is not None
+        if self._is_paused:
+            raise PauseIteration("DataLoader2 is paused: `resume()` goes on")
+        if (self.limit_counter or 0) >= self.limit_threshold:
+            self._pause()
+            raise PauseIteration("DataLoader2 is paused: `resume()` goes on")
+
+    def limit(self, num_batches: int | None) -> None:
+        """Pause after so many more items: the loop ends, and `resume` goes on behind them.
+
+        The limit stays for what follows each `resume`.
+
+        Args:
+            num_batches: How many, counted from now; None: no limit any more.
+
+        Raises:
+            ConfigError: The number is negative.
+        """
+        self.limit_threshold = None if num_batches is None else check_count("num_batches", num_batches)
+        self.limit_counter = None if num_batches is None else 0
+        if num_batches is None and self._is_paused:
+            self.resume()
+        self.dataloader._call_service("_limit", num_batches)
+
+    def resume(self) -> None:
+        """Go on after the limit was reached; warns if it was not."""
+        if not self._is_paused:
+            warnings.warn("`resume` was called, and the DataLoader2 is not paused", stacklevel=2)
+            return
+        self._is_paused = False
+        if self.limit_counter is not None:
+            self.limit_counter = 0
+        self.dataloader._call_service("_resume")
+
+    def _pause(self) -> None:
+        self._is_paused = True
+        if not self.dataloader._call_service("_pause") and self.dataloader.reading_service is not None:
+            name = type(self.dataloader.reading_service).__name__
+            warnings.warn(f"{name} doesn't support `pause`", stacklevel=4)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "dataloader":
+            raise AttributeError(name)
+        return self.dataloader._attribute(name)

@@ -1,0 +1,390 @@
+"""`DataLoader2`: a graph of pipes, read epoch by epoch through a reading service.
+
+Invariants: the user's graph and reading service are copied, and never changed; one iterator is valid at a time; an
+epoch's randomness follows from (seed, number of epochs since the seed was given); and after any error the loader is
+shut down, so that nothing is left running.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import warnings
+from collections.abc import Iterable, Iterator
+from typing import Any, Generic, Literal, Self, TypeVar
+
+from headrace.errors import ConfigError, ResumeError
+from headrace.pipes import IterPipe
+from headrace.pipes.base import read, stop
+from headrace.pipes.blame import name_raiser
+from headrace.pipes.graph import is_map_pipe, is_pipe
+from headrace.pipes.seeds import SeedGenerator, draw_seed
+from headrace.pipes.state import graph_state, restore_graph
+
+from .adapter import Adapter, list_adapters
+from .copying import copy_graph
+from .error import PauseIteration
+from .in_place import InPlace
+from .iterator import DataLoader2Iterator
+from .reading import forget_position, is_named
+from .services import CheckpointableReadingServiceInterface, ReadingServiceInterface
+from .state import LoaderState
+
+T_co = TypeVar("T_co", covariant=True)
+
+_logger = logging.getLogger("headrace.dataloader2")
+_UINT64 = 2**64
+_EPOCH_SEEDINGS = ("derived", "same")
+
+
+class DataLoader2(Generic[T_co]):
+    """Reads a graph of pipes. Not thread-safe.
+
+    Args:
+        datapipe: The end of the graph, of our pipes or torch's; a map-style one gives its items in the order of its
+            keys. It is copied, without its data. `None` only if `load_state_dict` brings one.
+        datapipe_adapter_fn: One or several adapters, applied to the copy.
+        reading_service: Who runs the graph: `MultiProcessingReadingService`, ...; copied too. `None`: it is run here.
+        epoch_seeding: `"derived"`: epochs differ, each follows from the seed and its number. `"same"`: all epochs of a
+            seed are the same, as in torchdata 0.7.
+
+    Raises:
+        ConfigError: An argument is not what it must be.
+    """
+
+    def __init__(
+        self,
+        datapipe: Any,
+        datapipe_adapter_fn: Iterable[Adapter] | Adapter | None = None,
+        reading_service: ReadingServiceInterface | None = None,
+        *,
+        epoch_seeding: Literal["derived", "same"] = "derived",
+    ) -> None:
+        self._terminated = True  # until it is made
+        self._iterator: Iterator[Any] | None = None
+        self.reading_service: ReadingServiceInterface | None = None
+        if epoch_seeding not in _EPOCH_SEEDINGS:
+            raise ConfigError(f"epoch_seeding={epoch_seeding!r}", fix='use "derived" or "same"')
+        if reading_service is not None and not isinstance(reading_service, ReadingServiceInterface):
+            raise ConfigError(f"{reading_service!r} is no reading service")
+        self._epoch_seeding = epoch_seeding
+        self.datapipe_adapter_fns = list_adapters(datapipe_adapter_fn)
+        self.datapipe = None if datapipe is None else self._adapted(datapipe)
+        self.reading_service = None if reading_service is None else copy_graph(reading_service)
+        self._service_state: bytes | None = None
+        self._in_place = InPlace(None, None)
+        self._end: Any = None  # what is iterated over; None before the first iteration
+        self.valid_iterator_id: int | None = None
+        self._numbers = itertools.count()
+        self._is_begun = False  # an iterator was made, and nothing was read from it
+        self._seed: int | None = None
+        self._next_seed: int | None = None
+        self._epoch = self._position = 0
+        self._is_in_epoch = False
+        self._resuming: LoaderState | None = None
+        self._terminated = False
+
+    def _adapted(self, datapipe: Any) -> Any:
+        if not is_pipe(datapipe):
+            raise ConfigError(f"datapipe must be a pipe, and is {type(datapipe).__name__}", fix="use IterableWrapper")
+        datapipe = copy_graph(datapipe)
+        if is_map_pipe(datapipe):
+            datapipe = datapipe.to_iter_datapipe()
+        for adapt in self.datapipe_adapter_fns:
+            datapipe = adapt(datapipe)
+        return datapipe
+
+    @property
+    def reading_service_state(self) -> bytes | None:
+        """The state of the reading service that was loaded, if it has one of its own."""
+        return self._service_state
+
+    # --- epochs ---
+
+    def __iter__(self) -> DataLoader2Iterator[T_co]:
+        """Begin an epoch and return its iterator; the one before is invalid from now on.
+
+        Raises:
+            RuntimeError: The loader was shut down, or has no pipe.
+        """
+        if self._terminated:
+            raise RuntimeError("Cannot iterate over the DataLoader as it has already been shut down")
+        if self.datapipe is None:
+            raise RuntimeError("Please provide datapipe or use load_state_dict to load datapipe from state")
+        if not self._is_begun:
+            try:
+                self._begin_epoch()
+            except BaseException:
+                self.shutdown()
+                raise
+            self._is_begun = True
+        self.valid_iterator_id = next(self._numbers)
+        return DataLoader2Iterator(self, self.valid_iterator_id)
+
+    def _begin_epoch(self) -> None:
+        self._leave_epoch()
+        resuming, self._resuming = self._resuming, None
+        if self._next_seed is not None and (resuming is None or not resuming.is_in_epoch):
+            self._seed, self._next_seed, self._epoch = self._next_seed, None, 0
+        elif self._seed is None:
+            self._seed = draw_seed()
+        self._position = 0
+        if self._end is None:
+            self._end = self._initialize()
+        epoch = 0 if self._epoch_seeding == "same" else self._epoch
+        seeds = SeedGenerator(self._seed).for_epoch(epoch)
+        if self.reading_service is None:
+            reset_fn = self._in_place.initialize_iteration(seeds, None)
+        else:
+            reset_fn = self.reading_service.initialize_iteration(seeds)
+        if reset_fn is not None:
+            self._end = reset_fn(self._end)
+        self._is_in_epoch = True
+        if resuming is not None and resuming.position > 0:
+            self._go_to(resuming)
+        else:
+            self._iterator = read(self._end)
+
+    def _initialize(self) -> Any:
+        service, state = self.reading_service, self._service_state
+        if service is None:
+            return self._in_place.initialize(self.datapipe)
+        if state is None:
+            return service.initialize(self.datapipe)
+        if not isinstance(service, CheckpointableReadingServiceInterface):
+            raise TypeError(f"Cannot restore from non-checkpointable reading service: {type(service).__name__}")
+        return service.restore(self.datapipe, state)
+
+    def _go_to(self, state: LoaderState) -> None:
+        """Go on in the middle of an epoch."""
+        if state.graph is not None:
+            try:
+                restore_graph(self._end, state.graph)
+            except ResumeError as error:
+                _logger.warning("the position of the pipes cannot be used: %s", error)
+                forget_position(self._end)
+            else:
+                self._position = state.position
+                self._iterator = read(self._end)
+                return
+        _logger.warning(
+            "to go on at item %d of epoch %d, what comes before it is read again", state.position, state.epoch
+        )
+        self._iterator = read(self._end)
+        while self._position < state.position:
+            try:
+                next(self._iterator)
+            except StopIteration:
+                raise ResumeError(
+                    f"the state is of item {state.position} of an epoch, which now ends after {self._position} items"
+                ) from None
+            self._position += 1
+
+    def _next_item(self) -> Any:
+        self._is_begun = False
+        iterator = self._iterator
+        if iterator is None:
+            if self._terminated:
+                raise RuntimeError("Cannot iterate over the DataLoader as it has already been shut down")
+            raise StopIteration
+        try:
+            item = next(iterator)
+        except PauseIteration:
+            raise
+        except StopIteration:
+            self._end_epoch()
+            raise
+        except BaseException as error:
+            if not is_named(error):
+                name_raiser(error)
+            self.shutdown()
+            raise
+        self._position += 1
+        return item
+
+    def _end_epoch(self) -> None:
+        self._leave_epoch()
+        self._finalize_iteration()
+
+    def _leave_epoch(self) -> None:
+        """Count the epoch that is under way, if one is, as done."""
+        self._give_up_iteration()
+        if self._is_in_epoch:
+            self._is_in_epoch = False
+            self._epoch += 1
+            self._position = 0
+        if isinstance(self._end, IterPipe):
+            stop(self._end)
+
+    def _give_up_iteration(self) -> None:
+        if self._iterator is not None:
+            self._call_service("_interrupt")  # before the iterator ends, because threads that wait end with it
+            self._iterator = None
+
+    def _finalize_iteration(self) -> None:
+        if self.reading_service is not None and not self._terminated:
+            self.reading_service.finalize_iteration()
+
+    def seed(self, seed: int) -> None:
+        """Give the seed from which all epochs follow, from the next one on, which is number 0 of this seed.
+
+        Raises:
+            ValueError: It does not fit into 64 bits.
+        """
+        if not 0 <= seed < _UINT64:
+            raise ValueError(f"Expected non-negative seed smaller than 2**64, got {seed}")
+        self._next_seed = int(seed)
+
+    def __len__(self) -> int:
+        """Return the number of items of an epoch, where the pipes know it.
+
+        Raises:
+            TypeError: They do not.
+        """
+        if self.datapipe is None:
+            raise TypeError("a DataLoader2 without a pipe has no length")
+        try:
+            with warnings.catch_warnings():  # that a length is inferred: whoever makes a list did not ask
+                warnings.simplefilter("ignore")
+                length = self._known_length()
+        except Exception as error:  # user code: `list(loader)` asks too, and understands a TypeError only
+            raise TypeError(f"the length of this DataLoader2 is not known: {error}") from error
+        if length is None:
+            raise TypeError("the length of this DataLoader2 is not known before its first iteration, or never")
+        return length
+
+    def _known_length(self) -> int | None:
+        if self._end is not None:
+            return len(self._end)
+        if self.reading_service is None:
+            datapipe: Any = self.datapipe
+            return len(datapipe)
+        length_of = getattr(self.reading_service, "_length", None)
+        length: int | None = None if length_of is None else length_of(self.datapipe)
+        return length
+
+    def __bool__(self) -> bool:
+        return True  # whatever is known of its length
+
+    # --- state ---
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the loader is: data that `json` can write.
+
+        Exact in the middle of an epoch. Cheap if all pipes can tell where they are; if not, the state says so
+        (`"graph": None`) and the epoch is read again from its start when it is used.
+        """
+        if self._resuming is not None:
+            return self._resuming.to_dict()
+        service = None
+        if isinstance(self.reading_service, CheckpointableReadingServiceInterface) and self._end is not None:
+            service = self.reading_service.checkpoint()
+        graph = None
+        if self._is_in_epoch and self._position > 0 and isinstance(self._end, IterPipe):
+            graph = graph_state(self._end)
+        return LoaderState(
+            seed=self._seed,
+            next_seed=self._next_seed,
+            epoch=self._epoch,
+            position=self._position,
+            is_in_epoch=self._is_in_epoch,
+            graph=graph,
+            service=service,
+            epoch_seeding=self._epoch_seeding,
+        ).to_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Have the next iteration give the rest of the epoch that `state_dict` was taken in.
+
+        Raises:
+            RuntimeError: There is an iterator already.
+            ResumeError: It is no state of this class, or epochs are seeded in another way.
+        """
+        if self.valid_iterator_id is not None:
+            raise RuntimeError("Unable to load state after an iterator was made: load it into a new DataLoader2")
+        state = LoaderState.of_dict(state_dict)
+        if state.epoch_seeding != self._epoch_seeding:
+            raise ResumeError(
+                f"the state is of epoch_seeding={state.epoch_seeding!r}, and this loader has {self._epoch_seeding!r}"
+            )
+        self._seed, self._next_seed, self._epoch = state.seed, state.next_seed, state.epoch
+        self._service_state = state.service
+        self._resuming = state
+
+    @classmethod
+    def from_state(
+        cls,
+        state: dict[str, Any],
+        datapipe: Any,
+        reading_service: ReadingServiceInterface | None = None,
+        *,
+        datapipe_adapter_fn: Iterable[Adapter] | Adapter | None = None,
+    ) -> Self:
+        """Return a loader that goes on where a state was taken.
+
+        Args:
+            state: What `state_dict` returned.
+            datapipe: The same graph, built again: a state holds no pipe.
+            reading_service: The same service, made again.
+            datapipe_adapter_fn: The same adapters.
+
+        Raises:
+            ResumeError: It is no state of this class.
+            ConfigError: An argument is not what it must be.
+        """
+        if isinstance(datapipe, ReadingServiceInterface):
+            raise ConfigError(
+                "from_state(state, reading_service) was torchdata's, whose states held the pipe",
+                fix="use from_state(state, datapipe, reading_service)",
+            )
+        seeding = LoaderState.of_dict(state).epoch_seeding
+        loader = cls(datapipe, datapipe_adapter_fn, reading_service, epoch_seeding=seeding)  # type: ignore[arg-type]
+        loader.load_state_dict(state)
+        return loader
+
+    def _restore_checkpoint_beginning_of_epoch(self) -> None:
+        """Have the next iteration begin the epoch of the loaded state, or the current one, at its start."""
+        if self._resuming is not None:
+            self._resuming = None
+        elif self._is_in_epoch:
+            self._is_in_epoch = self._is_begun = False
+            self._position = 0
+
+    # --- the end ---
+
+    def shutdown(self) -> None:
+        """End whatever runs; there are no more iterations after it. Harmless when that was done."""
+        if self._terminated:
+            return
+        self._terminated = True
+        self._give_up_iteration()
+        if self.reading_service is not None:
+            try:
+                self.reading_service.finalize_iteration()
+            finally:
+                self.reading_service.finalize()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.shutdown()
+
+    def __del__(self) -> None:
+        if not getattr(self, "_terminated", True):
+            self.shutdown()
+
+    # --- for the iterator ---
+
+    def _call_service(self, method: str, *arguments: Any) -> bool:
+        """Call a method that a service may have; tell whether it has."""
+        function = getattr(self.reading_service, method, None)
+        if function is None:
+            return False
+        function(*arguments)
+        return True
+
+    def _attribute(self, name: str) -> Any:
+        if self._end is None:
+            raise AttributeError(f"'DataLoader2Iterator' object has no attribute {name!r}")
+        return getattr(self._end, name)

@@ -1,0 +1,284 @@
+"""A worker: its copy of the graph, and the groups of items it makes of it.
+
+A ticket asks for the next so many items of an epoch and says at which item it begins, so that a worker that was started
+anew knows where to go on: at the last snapshot, or at the start of the epoch, and then over what was delivered before.
+What pipes raise, `SystemExit` too, is told with the items before it; the loop raises it when it gets there.
+"""
+
+from __future__ import annotations
+
+import pickle
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+import cloudpickle
+import msgspec
+
+from headrace.engine import WorkerInfo as EngineWorkerInfo
+from headrace.engine import note_place
+from headrace.errors import TransformError
+from headrace.pipes.base import IterPipe, read, stop
+from headrace.pipes.graph import is_pipe
+from headrace.pipes.seeds import set_graph_random_seed
+from headrace.pipes.sharding import SHARDING_PRIORITIES, apply_sharding
+from headrace.pipes.state import graph_state, restore_graph
+
+from .dispatch_client import DispatchClient
+from .epoch_start import EpochStart, Snapshot, read_start
+from .globals_seeding import globals_state, seed_globals, seed_globals_for, set_globals_state
+from .group_size import estimate_bytes
+from .services import WorkerInfo
+from .worker_error import CarriedError
+
+# A snapshot is taken after so many seconds of work, and not before it would cost more than 1 in so many.
+_SNAPSHOT_SECONDS = 0.05
+_SNAPSHOT_SHARE = 50
+
+
+class Wish(msgspec.Struct, frozen=True, array_like=True):
+    """The payload of a ticket: which items are wanted.
+
+    Attributes:
+        epoch: A number that is new for each iteration.
+        first: Where the first item stands in what this worker gives in the epoch.
+        count: How many; 0: the worker is known to have ended.
+        path: Of the file with the start of the epoch.
+    """
+
+    epoch: int
+    first: int
+    count: int
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The result of a ticket.
+
+    Attributes:
+        items: What was wanted; fewer at the end of the epoch, and before an error.
+        has_ended: Whether nothing comes after them.
+        error: What comes after them.
+        seconds: What making them took.
+        item_bytes: About how many bytes each has.
+        snapshot: Where the graph is after them.
+    """
+
+    items: list[Any]
+    has_ended: bool = False
+    error: CarriedError | None = None
+    seconds: float = 0.0
+    item_bytes: int = 0
+    snapshot: Snapshot | None = None
+
+    @property
+    def is_last(self) -> bool:
+        """Whether no items come after these."""
+        return self.has_ended or self.error is not None
+
+    def as_tuple(self) -> tuple[Any, ...]:
+        """Return the fields, in a form that costs little to carry."""
+        error = None if self.error is None else (self.error.type_name, self.error.text, self.error.pickled)
+        snapshot = None if self.snapshot is None else (self.snapshot.item, self.snapshot.data)
+        return self.items, self.has_ended, error, self.seconds, self.item_bytes, snapshot
+
+    @classmethod
+    def of_tuple(cls, fields: tuple[Any, ...]) -> Group:
+        """Return the group of what `as_tuple` gave."""
+        items, has_ended, error, seconds, item_bytes, snapshot = fields
+        return cls(
+            items,
+            has_ended,
+            None if error is None else CarriedError(*error),
+            seconds,
+            item_bytes,
+            None if snapshot is None else Snapshot(*snapshot),
+        )
+
+
+@dataclass(frozen=True)
+class ReplicaSetup:
+    """What the workers of a service are made of; carried to each of them.
+
+    Attributes:
+        graph: The end of the part that each worker runs.
+        client: The pipe in it that stands for the dispatching process, if there is one.
+        init_fn: The user's `worker_init_fn`.
+        reset_fn: The user's `worker_reset_fn`.
+    """
+
+    graph: Any
+    client: DispatchClient | None = None
+    init_fn: Callable[[Any, WorkerInfo], Any] | None = None
+    reset_fn: Callable[[Any, WorkerInfo, Any], Any] | None = field(default=None)
+
+    def __call__(self, info: EngineWorkerInfo) -> Callable[[Wish], tuple[Any, ...]]:
+        """Set a worker up; what goes wrong is told with its first group."""
+        if (torch := sys.modules.get("torch")) is not None:
+            torch.set_num_threads(1)
+        worker_info = WorkerInfo(info.num_workers, info.worker_idx)
+        try:
+            return Replica(self, worker_info)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - user code: it goes on as data
+            failed = Group([], error=CarriedError.of(error, f"worker process {info.worker_idx}")).as_tuple()
+        return lambda _: failed
+
+
+class Replica:
+    """One worker's copy of the graph.
+
+    Args:
+        setup: What it is made of.
+        info: Who it is.
+    """
+
+    def __init__(self, setup: ReplicaSetup, info: WorkerInfo) -> None:
+        self._info = info
+        self._client = setup.client
+        self._reset_fn = setup.reset_fn
+        inert = [] if setup.client is None else [setup.client]
+        graph = apply_sharding(
+            setup.graph, info.num_workers, info.worker_id, SHARDING_PRIORITIES.MULTIPROCESSING, inert_after=inert
+        )
+        if setup.client is not None:
+            setup.client.worker_id = info.worker_id
+        if setup.init_fn is not None:
+            graph = checked_pipe(setup.init_fn(graph, info), "worker_init_fn")
+        self._graph = graph
+        self._epoch = -1
+        self._key: int | None = None
+        self._iterator: Iterator[Any] | None = None
+        self._position = 0  # how many items of the epoch were made
+        self._error: CarriedError | None = None
+        self._can_tell = True
+        self._unsaved_seconds = self._snapshot_seconds = 0.0
+
+    def __call__(self, wish: Wish) -> tuple[Any, ...]:
+        """Make a group."""
+        return self._make(wish).as_tuple() if wish.count else Group([], has_ended=True).as_tuple()
+
+    def _make(self, wish: Wish) -> Group:
+        items: list[Any] = []
+        start = time.perf_counter()
+        try:
+            if wish.epoch != self._epoch:
+                self._begin(wish)
+                self._pass_over(wish.first)
+            self._produce(items, wish.count)
+        except (Exception, SystemExit) as error:  # user code: it goes on as data
+            if isinstance(error, SystemExit) and type(error) is not SystemExit:
+                raise  # the engine's own: the main process is gone
+            self._error = CarriedError.of(error, f"worker process {self._info.worker_id}")
+            self._iterator = None
+        self._position += len(items)
+        seconds = time.perf_counter() - start
+        has_ended = len(items) < wish.count and self._error is None
+        snapshot = None if has_ended or self._error is not None else self._snapshot(seconds)
+        return Group(
+            items,
+            has_ended,
+            self._error if len(items) < wish.count else None,
+            seconds,
+            estimate_bytes(items[-1]) if items else 0,
+            snapshot,
+        )
+
+    def _begin(self, wish: Wish) -> None:
+        """Begin an epoch, or go on in the middle of it."""
+        self._leave()
+        self._epoch, self._position, self._error, self._can_tell = wish.epoch, 0, None, True
+        self._unsaved_seconds = 0.0
+        epoch_start, snapshot = read_start(wish.path)
+        self._key = epoch_start.key
+        self._reseed(epoch_start)
+        if self._client is not None:
+            self._client.epoch = wish.epoch
+        if snapshot is not None:
+            states, of_globals = pickle.loads(snapshot.data)  # noqa: S301 - from a worker of this loader
+            restore_graph(self._graph, states)
+            set_globals_state(of_globals)
+            self._position = snapshot.item
+        self._iterator = read(self._graph)
+
+    def _reseed(self, epoch_start: EpochStart) -> None:
+        seeds = epoch_start.seeds
+        seed_globals(seeds)
+        set_graph_random_seed(self._graph, seeds)
+        if epoch_start.reset_fn is not None:
+            self._graph = checked_pipe(epoch_start.reset_fn(self._graph), "iter_reset_fn")
+        if self._reset_fn is not None:
+            self._graph = checked_pipe(self._reset_fn(self._graph, self._info, seeds), "worker_reset_fn")
+
+    def _leave(self) -> None:
+        """Close the iteration of the epoch before."""
+        self._iterator = None
+        if isinstance(self._graph, IterPipe):
+            stop(self._graph)
+
+    def _pass_over(self, first: int) -> None:
+        """Make again what was delivered before, and drop it."""
+        dropped: list[Any] = []
+        while self._position < first:
+            self._produce(dropped, 1)
+            note_place()  # a sign of life
+            if not dropped:
+                raise TransformError(
+                    f"the pipes of worker {self._info.worker_id} had given {first} items before, and only "
+                    f"{self._position} when they were read again",
+                    fix="a pipe that shall be resumed gives the same items for the same seeds",
+                )
+            self._position += 1
+            dropped.clear()
+
+    def _produce(self, items: list[Any], count: int) -> None:
+        """Append the next items; fewer at the end."""
+        iterator = self._iterator
+        if iterator is None:
+            return
+        if self._key is None:
+            items.extend(islice(iterator, count))  # keeps what came before an exception
+        else:
+            self._produce_keyed(iterator, items, count)
+        if len(items) < count:
+            self._iterator = None
+
+    def _produce_keyed(self, iterator: Iterator[Any], items: list[Any], count: int) -> None:
+        assert self._key is not None
+        for _ in range(count):
+            number = (self._position + len(items)) * self._info.num_workers + self._info.worker_id
+            seed_globals_for(self._key, number)
+            try:
+                items.append(next(iterator))
+            except StopIteration:
+                return
+
+    def _snapshot(self, seconds: float) -> Snapshot | None:
+        """Take a snapshot if it is time for one and the graph can tell where it is."""
+        self._unsaved_seconds += seconds
+        due = max(_SNAPSHOT_SECONDS, _SNAPSHOT_SHARE * self._snapshot_seconds)
+        if not self._can_tell or self._unsaved_seconds < due or self._client is not None:
+            return None
+        start = time.perf_counter()
+        try:
+            states = graph_state(self._graph)
+            data = None if states is None else bytes(cloudpickle.dumps((states, globals_state())))
+        except Exception:  # noqa: BLE001 - user code: an item in a buffer that cannot be pickled
+            data = None
+        self._unsaved_seconds, self._snapshot_seconds = 0.0, time.perf_counter() - start
+        self._can_tell = data is not None
+        return None if data is None else Snapshot(self._position, data)
+
+
+def checked_pipe(pipe: Any, option: str) -> Any:
+    """Return what a user's function returned, which has to be a pipe.
+
+    Raises:
+        TransformError: It is none.
+    """
+    if not is_pipe(pipe):
+        raise TransformError(f"{option} must return a pipe, and returned {pipe!r}", fix="end it with `return datapipe`")
+    return pipe

@@ -1,0 +1,44 @@
+"""What every test of loaders needs: a check that nothing is left running, and pipes with uneven shares."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from headrace.engine.proc_tree import descendants_of
+
+_DEADLINE_SECONDS = 20.0
+
+
+def _wait_until(condition: Callable[[], bool], what: str) -> None:
+    """Look again and again, a deadline long: only for what has no descriptor to wait on."""
+    deadline = time.monotonic() + _DEADLINE_SECONDS
+    pause = threading.Event()
+    while not condition():
+        assert time.monotonic() < deadline, what
+        pause.wait(0.002)
+
+
+@pytest.fixture
+def wait_until() -> Callable[[Callable[[], bool], str], None]:
+    return _wait_until
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left() -> Iterator[None]:
+    gc.collect()
+    processes, threads, num_fds = set(descendants_of(os.getpid())), set(threading.enumerate()), _num_fds()
+    yield
+    gc.collect()
+    _wait_until(lambda: not set(descendants_of(os.getpid())) - processes, "processes are left")
+    _wait_until(lambda: set(threading.enumerate()) <= threads, "threads are left")
+    assert _num_fds() <= num_fds, "descriptors are left"
+
+
+def _num_fds() -> int:
+    return len(os.listdir("/proc/self/fd"))

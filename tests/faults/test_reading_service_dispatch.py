@@ -1,0 +1,191 @@
+"""A dispatching process, or a worker that reads from it, raises, is killed or hangs: told at once, nothing is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.dataloader2 import DataLoader2, MultiProcessingReadingService
+from headrace.errors import ConfigError, TransformError, WorkerDiedError
+from headrace.pipes.iter import IterableWrapper
+from headrace.pipes.sharding import SHARDING_PRIORITIES
+
+
+def _loader(source: Any, behind: Callable[[Any], Any] = abs, **options: Any) -> DataLoader2[Any]:
+    pipe = source.sharding_round_robin_dispatch(SHARDING_PRIORITIES.MULTIPROCESSING).map(behind)
+    return DataLoader2(pipe, reading_service=MultiProcessingReadingService(2, **options))
+
+
+def _at(position: int, action: Callable[[], Any]) -> Callable[[int], int]:
+    def function(number: int) -> int:
+        if number == position:
+            action()
+        return number
+
+    return function
+
+
+def _read(loader: Any, into: list[int]) -> None:
+    for item in loader:
+        into.append(item)
+
+
+def _fail() -> None:
+    raise LookupError("not there")
+
+
+@pytest.mark.parametrize("position", [0, 1, 300])
+def test_an_exception_of_the_dispatching_process_comes_behind_the_items_before_it(position: int) -> None:
+    found: list[int] = []
+    with (
+        _loader(IterableWrapper(range(1000)).map(_at(position, _fail))) as loader,
+        pytest.raises(LookupError, match="dispatching process") as info,
+    ):
+        _read(loader, found)
+    assert found == list(range(position))
+    assert str(info.value).startswith(f"Caught LookupError in worker process {position % 2}.")
+    assert "LookupError: not there" in str(info.value)
+
+
+def test_an_exception_of_a_worker_behind_it_names_the_worker() -> None:
+    with (
+        _loader(IterableWrapper(range(100)), _at(31, _fail)) as loader,
+        pytest.raises(LookupError, match="in worker process 1"),
+    ):
+        list(loader)
+
+
+@pytest.mark.parametrize("position", [0, 57, 999])
+def test_a_killed_dispatching_process_is_named_with_its_signal(position: int) -> None:
+    kill = lambda: os.kill(os.getpid(), signal.SIGKILL)  # noqa: E731
+    with (
+        _loader(IterableWrapper(range(1000)).map(_at(position, kill))) as loader,
+        pytest.raises(WorkerDiedError, match=r"the dispatching process was killed by signal 9 \(SIGKILL\)"),
+    ):
+        list(loader)
+
+
+def test_a_dispatching_process_that_exits_is_an_error() -> None:
+    with (
+        _loader(IterableWrapper(range(1000)).map(_at(3, lambda: os._exit(0)))) as loader,
+        pytest.raises(WorkerDiedError, match="the dispatching process ended with exit code 0"),
+    ):
+        list(loader)
+
+
+def test_a_killed_worker_is_named_because_its_share_cannot_be_dealt_out_again(tmp_path: Path) -> None:
+    def die() -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    with (
+        _loader(IterableWrapper(range(1000)), _at(31, die)) as loader,
+        pytest.raises(WorkerDiedError, match=r"worker 1 was killed by signal 9 \(SIGKILL\)"),
+    ):
+        list(loader)
+
+
+def test_an_item_that_cannot_be_dealt_out_is_named_by_its_place() -> None:
+    with (
+        _loader(IterableWrapper(range(10)).map(lambda number: {"a": threading.Lock()})) as loader,
+        pytest.raises(TransformError, match="lock"),
+    ):
+        list(loader)
+
+
+def test_a_part_that_cannot_be_carried_is_told_and_nothing_is_left_behind(tmp_path: Path) -> None:
+    with (tmp_path / "log").open("w") as log:
+        loader = _loader(IterableWrapper(range(9)).map(lambda number: log.write(str(number))))
+        with pytest.raises(ConfigError, match="cannot be carried"):
+            iter(loader)
+
+
+def test_reset_functions_that_raise_are_told() -> None:
+    def reset(datapipe: Any, *_: Any) -> Any:
+        raise LookupError("no reset")
+
+    with (
+        _loader(IterableWrapper(range(9)), worker_reset_fn=reset) as loader,
+        pytest.raises(LookupError, match="no reset"),
+    ):
+        list(loader)
+
+
+@pytest.mark.parametrize("num_read", [0, 1, 50])
+def test_shutdown_in_the_middle_of_an_epoch_leaves_nothing(num_read: int) -> None:
+    loader = _loader(IterableWrapper(range(100_000)))
+    iterator = iter(loader)
+    assert [next(iterator) for _ in range(num_read)] == list(range(num_read))
+    loader.shutdown()
+    loader.shutdown()
+
+
+@pytest.mark.parametrize("where", ["before the dispatch point", "behind it"])
+def test_an_interrupt_of_the_loop_ends_a_process_that_hangs(where: str, tmp_path: Path, wait_until: Any) -> None:
+    stuck = tmp_path / "stuck"
+
+    def stick() -> None:
+        stuck.touch()
+        threading.Event().wait()
+
+    before, behind = (_at(9, stick), abs) if where == "before the dispatch point" else (abs, _at(9, stick))
+    loader = _loader(IterableWrapper(range(100)).map(before), behind)
+
+    def interrupt() -> None:
+        wait_until(stuck.exists, "nobody comes to item 9")
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        list(loader)
+    thread.join()
+    with pytest.raises(RuntimeError, match="shut down"):
+        iter(loader)
+
+
+def test_nothing_outlives_a_main_process_that_is_killed(tmp_path: Path, wait_for_end: Any) -> None:
+    program = tmp_path / "program.py"
+    program.write_text("""
+import os
+from headrace.dataloader2 import DataLoader2, MultiProcessingReadingService
+from headrace.engine.proc_tree import descendants_of
+from headrace.pipes.iter import IterableWrapper
+from headrace.pipes.sharding import SHARDING_PRIORITIES
+pipe = IterableWrapper(range(10_000_000)).sharding_round_robin_dispatch(SHARDING_PRIORITIES.MULTIPROCESSING).map(abs)
+loader = DataLoader2(pipe, reading_service=MultiProcessingReadingService(2))
+iterator = iter(loader)
+assert [next(iterator), next(iterator)] == [0, 1]  # of both workers
+print(*descendants_of(os.getpid()), flush=True)
+for item in iterator:
+    pass
+""")
+    process = subprocess.Popen([sys.executable, str(program)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    with process.stdout as output:
+        pidfds = [os.pidfd_open(int(pid)) for pid in output.readline().split()]
+        process.kill()
+        process.wait()
+    assert len(pidfds) >= 4  # a zygote or two, the dispatching process, two workers
+    for pidfd in pidfds:
+        wait_for_end(pidfd)
+
+
+def test_a_program_that_leaves_in_the_middle_of_an_epoch_ends(run_program: Any) -> None:
+    result = run_program("""
+from headrace.dataloader2 import DataLoader2, MultiProcessingReadingService
+from headrace.pipes.iter import IterableWrapper
+from headrace.pipes.sharding import SHARDING_PRIORITIES
+pipe = IterableWrapper(range(10_000)).sharding_round_robin_dispatch(SHARDING_PRIORITIES.MULTIPROCESSING).map(abs)
+loader = DataLoader2(pipe, reading_service=MultiProcessingReadingService(2))
+iterator = iter(loader)
+print(next(iterator))
+""")
+    assert (result.returncode, result.stdout, result.stderr) == (0, "0\n", "")

@@ -1,0 +1,68 @@
+"""`DistributedReadingService` on two real ranks of gloo, alone and with workers; needs torch."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+_PROGRAM = """
+import json, sys, torch
+from headrace.dataloader2 import (
+    DataLoader2, DistributedReadingService, MultiProcessingReadingService, SequentialReadingService,
+)
+from torch.utils.data.datapipes.iter import IterableWrapper
+rank, folder, num_workers = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+service = DistributedReadingService()
+if num_workers:
+    service = SequentialReadingService(service, MultiProcessingReadingService(num_workers))
+epochs = []
+with DataLoader2(IterableWrapper(range(23)).shuffle().sharding_filter(), None, service) as loader:
+    loader.seed(rank)  # that of rank 0 counts
+    for _ in range(2):
+        epochs.append(list(loader))
+torch.distributed.destroy_process_group()
+print(json.dumps(epochs))
+"""
+
+
+def _run_ranks(folder: Path, num_workers: int) -> list[Any]:
+    program = folder / "program.py"
+    program.write_text(_PROGRAM)
+    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo"}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-W", "ignore", str(program), str(rank), str(folder), str(num_workers)],
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+        for rank in range(2)
+    ]
+    try:
+        outputs = [rank.communicate(timeout=100)[0] for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.wait()
+    assert [rank.returncode for rank in ranks] == [0, 0]
+    return [json.loads(output) for output in outputs]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_ranks_share_the_shuffle_and_end_together(num_workers: int, tmp_path: Path) -> None:
+    first, second = _run_ranks(tmp_path, num_workers)
+    for epoch in range(2):
+        both = first[epoch] + second[epoch]
+        assert len(set(both)) == len(both)
+        assert set(both) <= set(range(23))
+        assert len(first[epoch]) == len(second[epoch]) == 11  # the shorter rank ends both
+    assert first[0] != first[1]
