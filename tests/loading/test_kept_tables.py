@@ -264,3 +264,14 @@ def test_a_table_that_does_not_fit_the_plan_is_given_up_and_said(monkeypatch, ca
     assert not list(cache.iterdir())
     with open_loader() as loader:
         assert len(loader) == len(list(loader)) == length
+
+
+def test_what_has_the_name_of_a_table_and_is_no_file_is_not_waited_for(monkeypatch, cache):
+    with open_loader() as loader:
+        length = len(loader)
+    (path,) = cache.iterdir()
+    path.unlink()
+    os.mkfifo(path)
+    forget_memory(monkeypatch)
+    with open_loader() as loader:
+        assert len(loader) == length

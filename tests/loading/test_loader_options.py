@@ -1,5 +1,7 @@
 """Options that are wrong, unknown, or contradict each other are refused when the loader is built."""
 
+import copy
+import pickle
 import re
 
 import numpy as np
@@ -37,7 +39,6 @@ WRONG = [
     ({"batch_sampler": [[1]]}, "so does batching"),
     ({"batching": None, "batch_sampler": [[1]], "batch_size": 3}, "so does batch_size"),
     ({"batching": None, "batch_sampler": [[1]], "shuffle": True}, "so does shuffle"),
-    ({"pin_memory": True}, "to_device"),
     ({"in_order": False}, "in order"),
     ({"collate_fn": list, "collate": list}, "collate and collate_fn"),
     ({"drop_last": True}, "drop_last"),
@@ -51,6 +52,24 @@ WRONG = [
 def test_a_wrong_option_is_refused_before_anything_starts(seqs, options, text):
     with pytest.raises(ConfigError, match=re.escape(text)):
         DataLoader(StaticDataset(seqs), **{"batching": FixedCount(4), **options})
+
+
+@pytest.mark.parametrize(("options", "num_told"), [({"pin_memory": True}, 1), ({"pin_memory": False}, 0)])
+def test_pin_memory_is_accepted_and_what_it_means_here_is_said(seqs, caplog, options, num_told):
+    with DataLoader(StaticDataset(seqs), batch_size=10, **options) as loader:
+        assert len(list(loader)) == 4
+    assert [record.name for record in caplog.records if "to_device" in record.message] == [
+        "headrace.loading"
+    ] * num_told
+
+
+@pytest.mark.parametrize("carry", [pickle.dumps, copy.copy, copy.deepcopy])
+def test_a_loader_that_is_carried_elsewhere_says_what_to_do_instead(seqs, carry):
+    with (
+        DataLoader(StaticDataset(seqs), batch_size=10) as loader,
+        pytest.raises(ConfigError, match=r"build it there; carry its state_dict\(\)"),
+    ):
+        carry(loader)
 
 
 @pytest.mark.parametrize("dataset", [3, object(), StaticDataset, iter([1])])

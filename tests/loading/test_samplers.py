@@ -144,3 +144,32 @@ def test_repeated_indices_get_noise_of_their_own(seqs):
     with DataLoader(StaticDataset(seqs), batch_sampler=[[3, 3], [3]], transform=noise) as loader:
         found = [value for batch in loader for value in batch["data"][:, 0, 0].tolist()]
     assert len(set(found)) == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"batch_size": 2, "sampler": iter([1, 2])}, "gives its indices once"),
+        ({"batch_sampler": iter([[1, 2]])}, "gives its indices once"),
+    ],
+)
+def test_a_sampler_that_would_be_empty_in_the_second_epoch_is_refused(seqs, options, text):
+    with pytest.raises(ConfigError, match=text):
+        DataLoader(StaticDataset(seqs), **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"batch_size": 2, "sampler": [1.5, 2]}, "a sampler gives indices"),
+        ({"batch_size": 2, "sampler": ["a"]}, "a sampler gives indices"),
+        ({"batch_size": 2, "sampler": [[1, 2]]}, "batch_sampler="),
+        ({"batch_sampler": [[1.5]]}, "lists of indices"),
+        ({"batch_size": 2, "sampler": [3, 40]}, "index 40, and there are 40 sequences"),
+        ({"batch_size": 2, "sampler": [-1, 2]}, "index -1, and there are 40 sequences"),
+        ({"batch_sampler": [[1], [2, 99]]}, "index 99, and there are 40 sequences"),
+    ],
+)
+def test_what_is_no_index_of_a_sequence_is_refused(seqs, options, text):
+    with DataLoader(StaticDataset(seqs), **options) as loader, pytest.raises(ConfigError, match=text):
+        list(iter(loader))

@@ -10,10 +10,11 @@ import sys
 import numpy as np
 import pytest
 
-from headrace import DataLoader, StaticDataset
+from headrace import ConfigError, DataLoader, StaticDataset
 from headrace.batching import Buckets, FrameBudget
 
 pytest.importorskip("torch.distributed")
+from headrace.adapters.torch_ranks import all_agree
 
 JOB = """
 import datetime, json, os, signal, sys
@@ -55,6 +56,45 @@ distributed.destroy_process_group()
 print("done")
 """
 
+SHARES = """
+import datetime, json, os, sys
+import numpy as np
+import torch
+import torch.distributed as distributed
+from headrace import DataLoader
+from headrace.adapters.torch_ranks import all_agree, gather_texts
+from headrace.batching import FixedCount
+
+rank, world_size, port, folder, remainder, stop_at = int(sys.argv[1]), *sys.argv[2:]
+world_size, stop_at = int(world_size), int(stop_at)
+limit = datetime.timedelta(seconds=60)
+distributed.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=world_size, timeout=limit)
+
+class Share:
+    def __iter__(self):
+        for i in range([61, 40, 83][rank]):
+            yield {"data": np.full(3, 1000 * rank + i)}
+
+loader = DataLoader(
+    Share(), batching=FixedCount(4), window_seqs=8, num_workers=rank % 2, rank=0, world_size=1,
+    remainder=remainder, agree=all_agree, agree_every=4,
+)
+path = os.path.join(folder, f"state-{rank}.json")
+with loader, open(os.path.join(folder, f"log-{world_size}-{rank}"), "a") as log:
+    if os.path.exists(path):
+        loader.load_state_dict(json.load(open(path)))
+    for batch in loader:
+        total = torch.tensor([float(batch.step)])
+        distributed.all_reduce(total)  # a step of a training: all ranks take part
+        assert total.item() == world_size * batch.step
+        print(json.dumps([batch.step, batch["data"][:, 0].tolist(), batch.is_repeat]), file=log)
+        if batch.step == stop_at:
+            break
+    json.dump(loader.state_dict(), open(path, "w"))
+distributed.barrier()
+distributed.destroy_process_group()
+"""
+
 
 def free_port():
     with socket.socket() as probe:
@@ -62,14 +102,14 @@ def free_port():
         return probe.getsockname()[1]
 
 
-def run_job(folder, world_size, seed=0, kill_at=-1):
+def run_job(folder, world_size, seed=0, kill_at=-1, job=JOB):
     """Return exit status, output and errors of each rank."""
     own = ("RANK", "WORLD_SIZE", "SLURM_", "OMPI_", "PMI_")
     environ = {name: text for name, text in os.environ.items() if not name.startswith(own)}
     arguments = [str(world_size), str(free_port()), str(folder), str(seed), str(kill_at)]
     programs = [
         subprocess.Popen(
-            [sys.executable, "-c", JOB, str(rank), *arguments],
+            [sys.executable, "-c", job, str(rank), *arguments],
             env=environ,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -120,3 +160,22 @@ def test_ranks_that_disagree_all_stop_before_the_first_step(tmp_path):
     statuses = run_job(tmp_path, 2, seed=5)
     assert all(status not in (0, -signal.SIGKILL) for status, *_ in statuses)
     assert all("the ranks do not agree on seed" in errors for *_, errors in statuses)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("remainder", "num_steps"), [("drop", 10), ("pad", 21)])
+def test_ranks_that_read_unequal_shares_agree_on_their_steps_also_after_a_resume(tmp_path, remainder, num_steps):
+    for stop_at in (5, -1):
+        statuses = run_job(tmp_path, 3, seed=remainder, kill_at=stop_at, job=SHARES)
+        assert [status for status, *_ in statuses] == [0, 0, 0], statuses
+    for rank, log in enumerate(read_logs(tmp_path, 3)):
+        num_own = -(-[61, 40, 83][rank] // 4)
+        assert [step for step, *_ in log] == list(range(num_steps))
+        assert [is_repeat for *_, is_repeat in log] == [step >= num_own for step in range(num_steps)]
+        found = [number - 1000 * rank for _, numbers, is_repeat in log if not is_repeat for number in numbers]
+        assert found == list(range(len(found)))
+
+
+def test_ranks_cannot_agree_before_they_know_each_other():
+    with pytest.raises(ConfigError, match="not initialised"):
+        all_agree(True)

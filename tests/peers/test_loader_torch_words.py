@@ -132,7 +132,6 @@ def test_the_hooks_of_torch_are_called_as_there(tmp_path):
         ({"batch_size": 4, "shuffle": True, "sampler": [1]}, "shuffle=True and sampler"),
         ({}, "what a batch is"),
         ({"batch_size": 0}, "num_seqs"),
-        ({"batch_size": 4, "pin_memory": True}, "to_device"),
         ({"batch_size": 4, "num_worker": 1}, "did you mean 'num_workers'"),
     ],
 )

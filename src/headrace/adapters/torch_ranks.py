@@ -1,6 +1,8 @@
-"""Gathers a text of each rank by torch.distributed: for `DataLoader(..., check_ranks=gather_texts)`.
+"""What the ranks of a loader tell each other, by torch.distributed: `gather_texts` and `all_agree`.
 
-One collective a call, of tensors of bytes, so that nothing that another host sends is executed. All ranks must call it.
+For `DataLoader(..., check_ranks=gather_texts)` and `DataLoader(..., agree=all_agree, agree_every=100)`. One collective
+a call, of tensors of bytes, so that nothing that another host sends is executed. All ranks must call it, in the thread
+of the other collectives of the group, or with a group of its own.
 """
 
 from __future__ import annotations
@@ -28,17 +30,40 @@ def gather_texts(text: str, group: Any = None) -> list[str]:
     Raises:
         ConfigError: torch.distributed is not initialised, or the text is too long.
     """
-    if not distributed.is_available() or not distributed.is_initialized():
-        raise ConfigError("torch.distributed is not initialised", fix="call init_process_group(...) first")
+    _check_initialized()
     content = text.encode()
     if len(content) > _MAX_BYTES - 2:
         raise ConfigError(f"a text of {len(content)} bytes is too long to be gathered: {_MAX_BYTES - 2} at most")
-    device = "cuda" if distributed.get_backend(group) == "nccl" else "cpu"
     padded = len(content).to_bytes(2, "little") + content + bytes(_MAX_BYTES - 2 - len(content))
-    own = torch.tensor(list(padded), dtype=torch.uint8, device=device)
+    own = torch.tensor(list(padded), dtype=torch.uint8, device=_device_of(group))
     found = [torch.empty_like(own) for _ in range(distributed.get_world_size(group))]
     distributed.all_gather(found, own, group=group)
     return [_text_of(bytes(other.cpu().tolist())) for other in found]
+
+
+def all_agree(flag: bool, group: Any = None) -> bool:
+    """Return whether all ranks gave it True; waits for all of them.
+
+    Args:
+        flag: Of this rank.
+        group: The process group; None for the default one. With `functools.partial` it goes into `agree`.
+
+    Raises:
+        ConfigError: torch.distributed is not initialised.
+    """
+    _check_initialized()
+    flags = torch.tensor([int(flag)], dtype=torch.uint8, device=_device_of(group))
+    distributed.all_reduce(flags, distributed.ReduceOp.MIN, group=group)
+    return bool(flags.item())
+
+
+def _check_initialized() -> None:
+    if not distributed.is_available() or not distributed.is_initialized():
+        raise ConfigError("torch.distributed is not initialised", fix="call init_process_group(...) first")
+
+
+def _device_of(group: Any) -> str:
+    return "cuda" if distributed.get_backend(group) == "nccl" else "cpu"
 
 
 def _text_of(padded: bytes) -> str:

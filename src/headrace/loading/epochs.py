@@ -17,12 +17,14 @@ from headrace.errors import ResumeError
 from headrace.ranks import Ranks
 from headrace.rng import wants_rng
 
+from .agreement import agreed_steps
 from .iteration import Arrivals, Place, PlannedArrivals, StreamArrivals
 from .kept_tables import table_name
 from .options import LoaderOptions, pack_of
 from .plan import EpochPlan, PlanRecipe, plan_steps
 from .state import digest_text
 from .stream import STREAM_WINDOW_SEQS, StreamSubject
+from .stream_marks import WindowMarks
 from .stream_plan import NoLengthError, Progress, StreamPlan
 from .stream_work import StreamRun, StreamWork, steps_of
 from .subject import Subject, Wanted
@@ -136,13 +138,20 @@ class PlannedEpochs(Epochs):
         if self.plan is not None and self.plan.epoch == place.epoch and not self.plan.knows(place.window):
             self.plan = None
         plan = self.plan_of(place.epoch, place.window)
-        if place.position > place.window[1] and not plan.has(place.position - 1):
+        options, ranks = self._recipe.options, self._recipe.ranks
+        may_repeat = options.agree_every is not None and options.remainder == "pad"  # behind the end, too
+        if not may_repeat and place.position > place.window[1] and not plan.has(place.position - 1):
             raise ResumeError(
                 f"the state is at batch {place.position}, and epoch {place.epoch} has {plan.end} batches",
                 fix="give the state as it was saved",
             )
-        ranks, arrivals = self._recipe.ranks, PlannedArrivals(place.epoch)
-        steps = plan_steps(plan, ranks.rank, ranks.world_size, place.position, self._recipe.options.remainder)
+        arrivals = PlannedArrivals(place.epoch)
+        if options.agree_every is None:
+            steps = plan_steps(plan, ranks.rank, ranks.world_size, place.position, options.remainder)
+        else:
+            steps = agreed_steps(
+                plan, ranks.rank, ranks.world_size, place.position, every=options.agree_every, may_repeat=may_repeat
+            )
         return self.engine.run(arrivals.tasks(plan, steps)), arrivals
 
     def plan_of(self, epoch: int, start: tuple[int, int] = (0, 0)) -> EpochPlan:
@@ -158,7 +167,17 @@ class PlannedEpochs(Epochs):
         return lambda: table_name(f"{subject.data_digest()} {digest_text(subject.order_text(epoch))} {decides}")
 
     def num_steps(self, epoch: int, position: int) -> int:
-        """Count batches, by planning all windows, once for each epoch."""
+        """Count batches, by planning all windows, once for each epoch.
+
+        Raises:
+            NoLengthError: The ranks find out together how many there are.
+        """
+        if self._recipe.options.agree is not None:
+            raise NoLengthError(
+                "the number of steps is agreed on by the ranks while they go",
+                where=f"epoch {epoch}",
+                fix="count(epoch) tells what this rank has",
+            )
         ranks, num_batches = self._recipe.ranks, self.plan_of(epoch).num_batches()
         return len(Steps(num_batches, ranks.rank, ranks.world_size, position, self._recipe.options.remainder))
 
@@ -194,10 +213,12 @@ class ReadByWorkers:
         options = recipe.options
         work = StreamWork(subject, recipe.plan, recipe.data_key, recipe.work)
         self.engine = recipe.start_engine(Job(work, options.worker_init, options.seed))
+        self._name, self._num_workers = subject.name, max(options.num_workers, 1)
 
     def begin(self, run: StreamRun, on_progress: Callable[[Progress], None]) -> tuple[Run, Arrivals]:
         """Begin a pass over the stream in each worker."""
-        return self.engine.run_stream(run), StreamArrivals(run.epoch, on_progress)
+        marks = WindowMarks(self._name, run.epoch, self._num_workers)
+        return self.engine.run_stream(run), StreamArrivals(run.epoch, on_progress, marks)
 
 
 class ReadByTrainer:
@@ -245,6 +266,7 @@ class StreamEpochs(Epochs):
             ranks.world_size,
             options.remainder,
             options.steps_per_epoch,
+            options.agree_every,
         )
         self._epoch, self._progress = place.epoch, Progress()
         return self._starter.begin(run, self._take_progress)

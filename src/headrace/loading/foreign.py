@@ -1,12 +1,16 @@
 """What users of other loaders type, in our words: torch's arguments, lists, and map-style datasets.
 
 An argument that means something here is translated, one that changes nothing is accepted, and one that would be
-without effect, or contradicts another, is refused with what to write instead.
+without effect, or contradicts another, is refused with what to write instead. `pin_memory` asks for speed and changes
+no value, and torch itself only warns where it can do nothing; so here, too, a line is logged, and the loader goes on.
+The workers' memory is not page-locked for it: a copy that the consumer begins from there would run on after the batch
+was given up, while a worker writes the next one. `to_device` knows when its copies have ended.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -26,6 +30,8 @@ from .options import LoaderOptions
 from .sampled import Drawn, SampledBatches, SampledSubject, draw_batches, draw_indices
 from .stream import DatasetStream, IterableStream
 from .subject import DatasetSubject, ItemsSubject, Subject
+
+_logger = logging.getLogger("headrace.loading")
 
 _NAMES = (
     "batch_size",
@@ -76,6 +82,7 @@ def take_foreign(own: dict[str, Any], foreign: dict[str, Any]) -> ForeignOrder:
             names = (*(field.name for field in dataclasses.fields(LoaderOptions)), *_NAMES)
             raise ConfigError(f"DataLoader has no option {name!r}", fix=did_you_mean(name, names))
     _refuse(foreign)
+    _tell_of_pin_memory(foreign)
     _take(own, "collate", foreign, "collate_fn", lambda function: function)
     _take(own, "worker_init", foreign, "worker_init_fn", _WorkerInit)
     batch_sampler = foreign.get("batch_sampler")
@@ -101,12 +108,16 @@ def take_foreign(own: dict[str, Any], foreign: dict[str, Any]) -> ForeignOrder:
     return ForeignOrder(bool(foreign.get("shuffle")), sampler)
 
 
-def _refuse(foreign: Mapping[str, Any]) -> None:
+def _tell_of_pin_memory(foreign: Mapping[str, Any]) -> None:
     if foreign.get("pin_memory") or foreign.get("pin_memory_device"):
-        raise ConfigError(
-            "pin_memory copies each batch once more, and is not offered",
-            fix="use headrace.adapters.torch.to_device(loader, device), which pins the workers' memory itself",
+        _logger.warning(
+            "pin_memory=True has no effect: batches are no page-locked tensors; "
+            "headrace.adapters.torch.to_device(loader, device) copies them to a GPU straight from the workers' memory, "
+            "which it page-locks itself"
         )
+
+
+def _refuse(foreign: Mapping[str, Any]) -> None:
     if foreign.get("in_order") is False:
         raise ConfigError("batches always come in order", fix="leave in_order out")
 

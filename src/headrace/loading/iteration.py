@@ -6,6 +6,7 @@ the same on all ranks after as many steps. All runs in the consumer's thread.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -15,14 +16,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.engine import Delivered, Run
-from headrace.errors import HeadraceError, InternalError, TransformError
-from headrace.ranks import Ranks
+from headrace.errors import HeadraceError, TransformError
 
+from .agreement import Agreement
 from .batch import Batch, Packing
 from .plan import Plan, Step
+from .stream_marks import WindowMarks
 from .stream_plan import Progress
 from .stream_work import StreamBroken, StreamEnd
 from .work import MadeBatch, Task
+
+_logger = logging.getLogger("headrace.loading")
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +117,12 @@ class StreamArrivals:
     Args:
         epoch: Number of the epoch.
         on_progress: Called with what is known of the stream.
+        marks: Compares what the workers have read.
     """
 
-    def __init__(self, epoch: int, on_progress: Callable[[Progress], None]) -> None:
+    def __init__(self, epoch: int, on_progress: Callable[[Progress], None], marks: WindowMarks) -> None:
         self.epoch = epoch
+        self._marks = marks
         self._on_progress = on_progress
         self._next_ticket = 0
 
@@ -127,14 +133,16 @@ class StreamArrivals:
         if isinstance(made, StreamBroken):
             raise made.raisable(delivered.ticket, delivered.worker_idx)
         self._on_progress(made.progress)
+        self._marks.take(delivered.worker_idx, made.marks)
         if isinstance(made, StreamEnd):
+            self._marks.end(made.num_windows)
             return None
         return Arrived(made.step, made.places, np.full(len(made.places), -1), made.chunk_starts, made.value)
 
     def num_skipped(self, delivered: Delivered | None) -> int:
         """Return how many tickets were left out."""
         if delivered is None:
-            raise InternalError("a stream has ended without a sign of its end", where=f"epoch {self.epoch}")
+            raise self._marks.difference("they have different numbers of steps")
         return delivered.ticket - self._next_ticket
 
 
@@ -144,7 +152,8 @@ class BatchIterator(Iterator[Any]):
     Args:
         run: Of the engine, just begun.
         arrivals: What its tickets are.
-        ranks: Which batches are ours.
+        agreement: By which the ranks find out how many steps they have; None: they know.
+        equal_steps_of: Which rank this is of those that must have equally many steps; None: it need not.
         on_place: Called with each new place of the consumer.
         data_key: Of the batches.
     """
@@ -154,14 +163,15 @@ class BatchIterator(Iterator[Any]):
         run: Run,
         arrivals: Arrivals,
         *,
-        ranks: Ranks,
+        agreement: Agreement | None,
+        equal_steps_of: str | None,
         on_place: Callable[[Place], None],
         data_key: str | None,
     ) -> None:
         self.is_over = False
         self._superseded: str | None = None
         self._run, self._arrivals = run, arrivals
-        self._ranks = ranks
+        self._agreement, self._equal_steps_of = agreement, equal_steps_of
         self._on_place = on_place
         self._data_key = data_key
         self._layout: dict[str, tuple[Any, int]] | None = None
@@ -180,14 +190,10 @@ class BatchIterator(Iterator[Any]):
             raise HeadraceError(f"this iterator is over, because {self._superseded}", where=f"epoch {epoch}")
         if self.is_over:
             raise StopIteration
+        arrived = self._receive()
         try:
-            delivered = next(self._run, None)
-        except BaseException:
-            self.is_over = True
-            raise
-        try:
-            self._check_gap(self._arrivals.num_skipped(delivered))
-            arrived = None if delivered is None else self._arrivals.take(delivered)
+            if self._agreement is not None and not self._is_agreed(arrived, self._agreement):
+                arrived = None
             if arrived is not None:
                 made = arrived.value
                 value = self._batch(arrived, made) if isinstance(made, MadeBatch) else made
@@ -200,6 +206,40 @@ class BatchIterator(Iterator[Any]):
             raise StopIteration
         self._on_place(Place(epoch, arrived.step.position, arrived.step.window))
         return value
+
+    def _receive(self) -> Arrived | None:
+        """Wait for the next batch; None at the end of this rank's epoch."""
+        try:
+            delivered = next(self._run, None)
+        except BaseException:
+            self.is_over = True
+            raise
+        try:
+            self._check_gap(self._arrivals.num_skipped(delivered))
+            return None if delivered is None else self._arrivals.take(delivered)
+        except BaseException:
+            self.close()
+            raise
+
+    def _is_agreed(self, arrived: Arrived | None, agreement: Agreement) -> bool:
+        """Tell whether all ranks have the step that comes next; ask them, if that is due."""
+        num_left = 0 if arrived is None else arrived.step.num_left
+        if not agreement.goes_on(num_left):
+            if num_left:
+                _logger.info(
+                    "epoch %d ends, as other ranks have no more steps; this one leaves out %d or more",
+                    self._arrivals.epoch,
+                    num_left,
+                )
+            return False
+        if arrived is None:
+            raise HeadraceError(
+                "this rank has no batch that it could repeat, and the others have more steps",
+                where=f"epoch {self._arrivals.epoch}, {self._equal_steps_of}",
+                fix='give each rank a share that is not empty, or remainder="drop"',
+            )
+        agreement.take_step()
+        return True
 
     def close(self) -> None:
         """Give up what is under way; the workers stay. Harmless at any time."""
@@ -214,11 +254,10 @@ class BatchIterator(Iterator[Any]):
 
     def _check_gap(self, num_skipped: int) -> None:
         """Refuse that batches were left out because of errors, where ranks have equal steps."""
-        if num_skipped and self._ranks.world_size > 1:
+        if num_skipped and self._equal_steps_of is not None:
             raise HeadraceError(
-                f"a batch was left out because of an error, so rank {self._ranks.rank} would have one step less than "
-                "the others",
-                where=f"epoch {self._arrivals.epoch}, rank {self._ranks.rank} of {self._ranks.world_size}",
+                "a batch was left out because of an error, so this rank would have one step less than the others",
+                where=f"epoch {self._arrivals.epoch}, {self._equal_steps_of}",
                 fix="mend what fails (the quarantine file names it); single sequences are skipped without harm",
             )
 

@@ -105,6 +105,8 @@ def forget_table(name: str) -> None:
 def _read(name: str) -> PlanTable | None:
     try:
         path = _path_of(name)
+        if not path.is_file():  # whatever has this name must not be waited for
+            return None
         with path.open("rb") as file:
             data = file.read(_CHECKSUM_BYTES + 5 * _MAX_WINDOWS + 1)
     except (CacheError, OSError):

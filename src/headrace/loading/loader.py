@@ -10,7 +10,7 @@ import logging
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 from headrace.batching import WINDOW_SEQS, Batching, BatchOrder, FixedCount, PlanCounts
 from headrace.engine import EngineOptions, EngineReport, Executor, WorkerInfo
@@ -19,6 +19,7 @@ from headrace.errors import ConfigError, HeadraceError, ResumeError
 from headrace.order.policy import check_count
 from headrace.version import __version__
 
+from .agreement import Agree
 from .epochs import Epochs, PlannedEpochs, Recipe, StreamEpochs
 from .foreign import open_subject, take_foreign
 from .iteration import BatchIterator, LoaderEpoch, Place
@@ -62,6 +63,11 @@ class DataLoader:
             with another one is refused.
         steps_per_epoch: For streams only, whose length is not known: the epoch ends after so many steps on every rank.
             Where there are fewer, `remainder="pad"` repeats batches, and else it is an error.
+        agree_every: Where ranks cannot know how many steps the others have, since the dataset shares itself out: before
+            every so many steps they ask each other by `agree`, whether all have them. The epoch ends after the shortest
+            rank, or with `remainder="pad"` after the longest.
+        agree: Tells whether all ranks gave it True: `agree(flag)` is called in the thread that iterates, and waits for
+            all ranks. `headrace.adapters.torch_ranks.all_agree` does it by torch.distributed.
         check_ranks: Gathers a text of each rank: `check_ranks(text)` returns those of all ranks, in their order. It is
             called once before the first batch (and once after each `load_state_dict`), to compare what the ranks are
             about to load. `headrace.adapters.torch_ranks.gather_texts` does it by torch.distributed.
@@ -98,6 +104,8 @@ class DataLoader:
         executor: str | Executor = "process",
         recipe_version: str | None = None,
         steps_per_epoch: int | None = None,
+        agree_every: int | None = None,
+        agree: Agree | None = None,
         check_ranks: CheckRanks | None = None,
         engine_options: EngineOptions | None = None,
         max_bytes: int | None = None,
@@ -114,12 +122,8 @@ class DataLoader:
         order = take_foreign(own, foreign)
         self._options = options = LoaderOptions(**own)
         self._subject = subject = open_subject(dataset, order, options)
-        if options.steps_per_epoch is not None and not subject.is_stream:
-            raise ConfigError(
-                "steps_per_epoch is for streams, and the length of this dataset is known",
-                where=subject.name,
-                fix="leave it out; for shorter epochs, give the dataset partition_epoch=",
-            )
+        if not subject.is_stream:
+            options.check_known_steps(subject.name, subject.num_shards)
         batching = options.batching
         if batching.needs_lengths and not subject.knows_lengths(batching.data_key):
             raise ConfigError(
@@ -205,7 +209,12 @@ class DataLoader:
         self._agree(place)
         run, arrivals = self._runs.begin(place)
         iterator = BatchIterator(
-            run, arrivals, ranks=self.ranks, on_place=self._set_place, data_key=self._recipe.data_key
+            run,
+            arrivals,
+            agreement=self._options.start_agreement(),
+            equal_steps_of=self._options.equal_steps_of(self.ranks, self._subject.num_shards),
+            on_place=self._set_place,
+            data_key=self._recipe.data_key,
         )
         self._place, self._epoch, self._resumed = place, epoch + 1, None
         self._current = weakref.ref(iterator)
@@ -225,6 +234,7 @@ class DataLoader:
             "position": place.position,
             "remainder": options.remainder,
             "steps_per_epoch": options.steps_per_epoch,
+            "agree_every": options.agree_every,
             **digests,
         }
         compare_cards(check_ranks(card_of(parts, self.ranks)), self.ranks)
@@ -342,10 +352,11 @@ class DataLoader:
     def explain(self) -> str:
         """Return a text about what is loaded, how, and what was left out so far."""
         recipe, ranks, options = self._recipe.plan, self.ranks, self._options
+        agreed = "" if options.agree is None else f", steps agreed on in blocks of {options.agree_every}"
         lines = [
             f"dataset:  {self._subject.name}, order {self._subject.order_text(self._place.epoch)}",
             f"batching: {recipe.batching}, {recipe.batch_order}, windows of {recipe.window_seqs:,} sequences",
-            f"ranks:    {ranks.rank} of {ranks.world_size} ({ranks.source}), remainder {options.remainder!r}",
+            f"ranks:    {ranks.rank} of {ranks.world_size} ({ranks.source}), remainder {options.remainder!r}{agreed}",
             f"workers:  {options.num_workers}, executor {self._engine_name()}",
             f"place:    epoch {self._place.epoch}, batch {self._place.position}",
         ]
@@ -381,6 +392,12 @@ class DataLoader:
 
     def __exit__(self, *exc_info: object) -> None:
         self.close()
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be pickled: workers and the place in an epoch belong to this process."""
+        raise ConfigError(
+            "a loader cannot be carried to another process, or copied", fix="build it there; carry its state_dict()"
+        )
 
     def __repr__(self) -> str:
         place = f"epoch {self._place.epoch}, batch {self._place.position}"

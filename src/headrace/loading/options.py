@@ -13,6 +13,7 @@ from headrace.errors import ConfigError
 from headrace.order.policy import check_count
 from headrace.ranks import Ranks, find_ranks
 
+from .agreement import Agree, Agreement
 from .rank_check import CheckRanks
 
 Remainder = Literal["drop", "pad", "keep"]
@@ -38,6 +39,8 @@ class LoaderOptions:
     executor: str | Executor = "process"
     recipe_version: str | None = None
     steps_per_epoch: int | None = None
+    agree_every: int | None = None
+    agree: Agree | None = None
     check_ranks: CheckRanks | None = None
     engine_options: EngineOptions | None = None
     max_bytes: int | None = None
@@ -54,7 +57,7 @@ class LoaderOptions:
             raise ConfigError(f"batching must be a policy such as FrameBudget(80_000), got {self.batching!r}")
         for name, minimum in (("num_workers", 0), ("window_seqs", 1), ("pad_multiple", 1)):
             object.__setattr__(self, name, check_count("DataLoader", name, getattr(self, name), minimum=minimum))
-        for name in ("max_bytes", "steps_per_epoch"):
+        for name in ("max_bytes", "steps_per_epoch", "agree_every"):
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, check_count("DataLoader", name, getattr(self, name), minimum=1))
         seed = check_count("DataLoader", "seed", self.seed, minimum=-_INT64_MAX, maximum=_INT64_MAX)
@@ -74,11 +77,50 @@ class LoaderOptions:
                 "seed_globals=True, and the threads of a process share its generators",
                 fix='use executor="process", or draw from the rng that a transform gets',
             )
-        for name in ("transform", "collate", "worker_init", "check_ranks"):
+        for name in ("transform", "collate", "worker_init", "check_ranks", "agree"):
             if getattr(self, name) is not None and not callable(getattr(self, name)):
                 raise ConfigError(f"DataLoader: {name} must be a function, got {getattr(self, name)!r}")
+        self._check_agreement()
         if self.collate is not None and (self.pad_values or self.pad_multiple != 1):
             raise ConfigError("pad_values and pad_multiple mean nothing to a collate of your own", fix="pad there")
+
+    def _check_agreement(self) -> None:
+        if (self.agree is None) != (self.agree_every is None):
+            raise ConfigError(
+                "agree and agree_every must be given together",
+                fix="agree_every=100, agree=headrace.adapters.torch_ranks.all_agree, for torch.distributed",
+            )
+        if self.agree is None:
+            return
+        others = {"steps_per_epoch": self.steps_per_epoch is not None, 'remainder="keep"': self.remainder == "keep"}
+        for name, is_given in others.items():
+            if is_given:
+                raise ConfigError(
+                    f"{name} says how many steps a rank has, and so does agree", fix="leave one of them out"
+                )
+
+    def check_known_steps(self, name: str, num_shards: int) -> None:
+        """Refuse what says how many steps there are, for a dataset whose length is known.
+
+        Args:
+            name: Of the dataset.
+            num_shards: Into how many shards it divides itself.
+
+        Raises:
+            ConfigError: Something says it.
+        """
+        if self.steps_per_epoch is not None:
+            raise ConfigError(
+                "steps_per_epoch is for streams, and the length of this dataset is known",
+                where=name,
+                fix="leave it out; for shorter epochs, give the dataset partition_epoch=",
+            )
+        if self.agree is not None and num_shards == 1:
+            raise ConfigError(
+                "agree is for ranks that cannot know how many steps the others have, and here they do",
+                where=name,
+                fix="leave agree and agree_every out: all ranks have equally many steps",
+            )
 
     def find_ranks(self, num_shards: int, sharded_by: str, is_even: bool = False) -> Ranks:
         """Return who shares the batches: exactly one level shards.
@@ -99,13 +141,28 @@ class LoaderOptions:
                 f"(world_size={self.world_size})",
                 fix="leave out the dataset's sharding: the loader gives all ranks equally many steps",
             )
-        if self.remainder != "keep" and self.steps_per_epoch is None and not is_even:
+        if self.remainder != "keep" and self.steps_per_epoch is None and self.agree is None and not is_even:
             raise ConfigError(
                 f"the dataset divides itself ({sharded_by}), so ranks may have different numbers of batches, and "
                 f'remainder="{self.remainder}" promises equal steps',
-                fix='leave out the dataset\'s sharding, or give remainder="keep" or steps_per_epoch=',
+                fix='leave out the dataset\'s sharding, or give remainder="keep", steps_per_epoch= (for streams), or '
+                "agree= and agree_every=, by which the ranks find out together",
             )
         return Ranks(0, 1, f"the dataset shards itself: {sharded_by}")
+
+    def equal_steps_of(self, ranks: Ranks, num_shards: int) -> str | None:
+        """Return which rank this is of several that must have equally many steps; None if it is alone, or need not."""
+        if ranks.world_size > 1:
+            return f"rank {ranks.rank} of {ranks.world_size}"
+        if num_shards > 1 and self.remainder != "keep":
+            return f"one of {num_shards} ranks"
+        return None if self.agree is None else "one of several ranks"
+
+    def start_agreement(self) -> Agreement | None:
+        """Return how the ranks find out together how many steps an epoch has; None if they know."""
+        if self.agree is None or self.agree_every is None:
+            return None
+        return Agreement(self.agree, self.agree_every, may_repeat=self.remainder == "pad")
 
     def make_executor(self) -> Executor:
         """Return the executor, with the limit on memory shared out to the workers."""

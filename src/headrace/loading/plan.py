@@ -62,6 +62,7 @@ class Step:
         is_repeat: Whether the batch only fills up the last step.
         position: Batches that all ranks are done with after it.
         window: The window of the next batch, and the number of the window's first batch.
+        num_left: Steps that this rank has from this one on, as far as it looked ahead; see `agreement.py`.
     """
 
     number: int
@@ -69,6 +70,7 @@ class Step:
     is_repeat: bool
     position: int
     window: tuple[int, int]
+    num_left: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,9 @@ batch, its batches are shared out to ranks by their numbers, and a resume goes o
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -49,8 +50,19 @@ class Drawn:
 
 
 def draw_indices(sampler: Any) -> Drawn:
-    """Ask a sampler for corpus indices."""
-    return Drawn(np.fromiter(sampler, np.int64))
+    """Ask a sampler for corpus indices.
+
+    Raises:
+        ConfigError: It gives something else.
+    """
+    try:
+        return Drawn(np.fromiter(map(index, sampler), np.int64))
+    except (TypeError, OverflowError) as error:
+        raise ConfigError(
+            f"a sampler gives indices: {error}",
+            where=type(sampler).__name__,
+            fix="give what yields lists of indices as batch_sampler=",
+        ) from error
 
 
 def draw_batches(sampler: Any) -> Drawn:
@@ -62,8 +74,8 @@ def draw_batches(sampler: Any) -> Drawn:
     batches = []
     for number, batch in enumerate(sampler):
         try:
-            indices = np.fromiter(batch, np.int64)
-        except (TypeError, ValueError) as error:
+            indices = np.fromiter(map(index, batch), np.int64)
+        except (TypeError, OverflowError) as error:
             raise ConfigError(
                 f"a batch_sampler gives lists of indices, and batch {number} is {batch!r}",
                 where=type(sampler).__name__,
@@ -86,10 +98,17 @@ class SampledSubject(Subject):
         draw: Asks it.
 
     Raises:
-        ConfigError: The sampler shares the sequences out among ranks, and the dataset does so, too.
+        ConfigError: The sampler shares the sequences out among ranks, and the dataset does so, too; or it gives its
+            indices once, and each epoch needs them.
     """
 
     def __init__(self, subject: Subject, sampler: Any, draw: Callable[[Any], Drawn] = draw_indices) -> None:
+        if isinstance(sampler, Iterator):
+            raise ConfigError(
+                f"a sampler that is a {type(sampler).__name__} gives its indices once, and each epoch needs them",
+                where=subject.name,
+                fix="give a list, or an object whose __iter__ begins anew",
+            )
         self.name = f"{subject.name} in the order of {type(sampler).__name__}"
         self.reading, self.data_key = subject.reading, subject.data_key
         self.num_shards, self.sharded_by = subject.num_shards, subject.sharded_by
@@ -120,8 +139,24 @@ class SampledSubject(Subject):
                 if set_epoch is not None:
                     set_epoch(epoch)
                     break
-            self._drawn = epoch, self._draw(self._sampler)
+            drawn = self._draw(self._sampler)
+            self._check_indices(drawn.indices)
+            self._drawn = epoch, drawn
         return self._drawn[1]
+
+    def _check_indices(self, indices: NDArray[np.int64]) -> None:
+        size = self._subject.corpus_size() if len(indices) else None
+        if size is None:
+            return
+        for found in (int(indices.min()), int(indices.max())):
+            if not 0 <= found < size:
+                raise ConfigError(
+                    f"the sampler gives the index {found}, and there are {size} sequences", where=self.name
+                )
+
+    def corpus_size(self) -> int | None:
+        """Ask the other subject."""
+        return self._subject.corpus_size()
 
     def start(self, epoch: int, wanted: Wanted) -> EpochOrder:
         """Return the order that the sampler gives."""

@@ -29,6 +29,7 @@ from headrace.ranks import Ranks
 from .known import recipe_text, specs_of
 from .reading import Reader, Reading, Wish, copy_datasets
 from .state import digest_text
+from .stream_marks import mark_of
 from .subject import EpochOrder, Subject, Wanted
 
 STREAM_WINDOW_SEQS = 512  # they are in the reader's memory, so not as many as are planned from an index
@@ -53,6 +54,11 @@ class StreamSubject(Subject):
     @abstractmethod
     def read_from(self, epoch: int, place: int) -> Iterator[tuple[str, Any]]:
         """Yield the tag and the data of each sequence of an epoch from a place on."""
+
+    def mark_of(self, tag: str, seq: Any) -> bytes:
+        """Return what a sequence is told from others by, in each process that reads it; see `stream_marks.py`."""
+        del seq
+        return tag.encode("utf-8", "surrogatepass")
 
     def knows_lengths(self, data_key: str | None) -> bool:
         """Sequences are read before they are planned."""
@@ -175,6 +181,11 @@ class IterableStream(StreamSubject):
         for seq_idx, item in enumerate(self._iterable):
             if seq_idx >= place:
                 yield f"seq-{seq_idx}", item
+
+    def mark_of(self, tag: str, seq: Any) -> bytes:
+        """Return some of its content: the tag is only its place."""
+        del tag
+        return mark_of(seq)
 
     def data_digest(self) -> str:
         """Return a digest of the name: nothing else is known."""

@@ -19,6 +19,7 @@ from headrace.errors import ConfigError, ResumeError, did_you_mean, takes_note
 
 from .plan import PlanRecipe, is_all_over
 from .stream import StreamSubject
+from .stream_marks import mark_of_window
 from .work import Task
 
 _logger = logging.getLogger("headrace.loading")
@@ -60,10 +61,18 @@ class StreamPlan:
         epoch: The epoch.
         start: The window to begin with, and the number of its first batch.
         data_key: Whose lengths count; None if sequences are no arrays by data key.
+        is_marked: Whether to mark what is read, to be compared with what others read.
     """
 
     def __init__(
-        self, subject: StreamSubject, recipe: PlanRecipe, epoch: int, start: tuple[int, int], data_key: str | None
+        self,
+        subject: StreamSubject,
+        recipe: PlanRecipe,
+        epoch: int,
+        start: tuple[int, int],
+        data_key: str | None,
+        *,
+        is_marked: bool = False,
     ) -> None:
         self.epoch = epoch
         self.counts = PlanCounts()
@@ -76,12 +85,24 @@ class StreamPlan:
         self._is_over = False
         self._seqs = subject.read_from(epoch, start[0] * recipe.window_seqs)
         self._windows: list[_Window] = []  # those that the next batches come from
+        self._is_marked, self._mark = is_marked, 0
+        self._marks: list[tuple[int, int]] = []
         self._again: StreamPlan | None = None  # from the start, for repeats
 
     @property
     def progress(self) -> Progress:
         """What is known so far."""
         return Progress(self.num_planned, str(self._next_window) if self._is_over else "?", self.counts)
+
+    @property
+    def num_windows(self) -> int:
+        """How many windows there were so far, from the start of the epoch."""
+        return self._next_window
+
+    def take_marks(self) -> list[tuple[int, int]]:
+        """Return the windows that were read since this was asked last, with their marks; none if nobody wants them."""
+        marks, self._marks = self._marks, []
+        return marks
 
     def has(self, number: int) -> bool:
         """Tell whether there is such a batch; reads on as far as it."""
@@ -148,6 +169,9 @@ class StreamPlan:
         if not seqs:
             return
         lengths = np.array([self._length_of(*seq) for seq in seqs], np.int64)
+        if self._is_marked:
+            self._mark = mark_of_window(self._mark, lengths, [self._subject.mark_of(*seq) for seq in seqs])
+            self._marks.append((number, self._mark))
         plan = recipe.batching.plan_window(lengths, WindowKey(recipe.seed, self.epoch, number), recipe.batch_order)
         if self.num_planned == 0 and is_all_over(plan.counts):
             _logger.warning("all of the first %d sequences of the stream are over %s", len(seqs), recipe.batching)

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from headrace.engine import Failure, WorkerInfo
 from headrace.errors import HeadraceError, ResumeError
 
+from .agreement import agreed_steps
 from .plan import PlanRecipe, Step, plan_steps
 from .stream import StreamSubject
 from .stream_plan import Progress, StreamPlan
@@ -39,6 +40,7 @@ class StreamRun:
         world_size: Of how many ranks.
         remainder: See `DataLoader`.
         max_steps: Steps of a whole epoch that every rank has to have; None: as many as there are.
+        agree_every: How many steps to look ahead, where ranks agree on how many there are; None: they do not.
     """
 
     epoch: int
@@ -48,6 +50,7 @@ class StreamRun:
     world_size: int
     remainder: str
     max_steps: int | None
+    agree_every: int | None = None
 
 
 @dataclass(slots=True)
@@ -60,6 +63,7 @@ class MadeStep:
         chunk_starts: First frame of each, `int64[n]`; None if all are whole.
         value: What `BatchWork` made.
         progress: So far.
+        marks: Of the windows that this worker has read since its last step, see `stream_marks.py`.
     """
 
     step: Step
@@ -67,13 +71,22 @@ class MadeStep:
     chunk_starts: NDArray[np.int64] | None
     value: Any
     progress: Progress
+    marks: list[tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
 class StreamEnd:
-    """Stands for the step behind the last one."""
+    """Stands for the step behind the last one.
+
+    Attributes:
+        progress: At the end.
+        marks: As those of a step.
+        num_windows: How many windows this worker has found in the epoch.
+    """
 
     progress: Progress
+    marks: list[tuple[int, int]]
+    num_windows: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +126,9 @@ class StreamWork:
         subject, make = self.subject.for_worker(info), self.work(info)
 
         def begin(run: StreamRun) -> Iterator[Any]:
-            return _Steps(run, StreamPlan(subject, self.recipe, run.epoch, run.window, self.data_key), make, info)
+            is_marked = info.num_workers > 1
+            plan = StreamPlan(subject, self.recipe, run.epoch, run.window, self.data_key, is_marked=is_marked)
+            return _Steps(run, plan, make, info)
 
         return begin
 
@@ -139,10 +154,11 @@ class _Steps(Iterator[Any]):
         if found is None:
             self._is_over = True
             if self._num_steps % self._info.num_workers == self._info.worker_idx:
-                return StreamEnd(self._plan.progress)
+                return StreamEnd(self._plan.progress, self._plan.take_marks(), self._plan.num_windows)
             raise StopIteration
         step, task, places = found
-        return MadeStep(step, places, task.chunk_starts, self._make(task), self._plan.progress)
+        value = self._make(task)  # may raise; the marks then go with the next step
+        return MadeStep(step, places, task.chunk_starts, value, self._plan.progress, self._plan.take_marks())
 
     def _next_own(self) -> tuple[Step, Task, NDArray[np.int64]] | None:
         for step in self._steps:
@@ -164,12 +180,18 @@ def steps_of(run: StreamRun, plan: StreamPlan) -> Iterator[Step]:
     if run.max_steps is not None:
         yield from _exactly(run, plan, run.max_steps)
         return
-    if run.position > run.window[1] and not plan.has(run.position - 1):
+    may_repeat = run.agree_every is not None and run.remainder == "pad"  # so a position may be behind the end
+    if not may_repeat and run.position > run.window[1] and not plan.has(run.position - 1):
         raise ResumeError(
             f"the state is at batch {run.position}, and epoch {run.epoch} has {plan.end} batches",
             fix="give the state as it was saved, and the stream that it was saved with",
         )
-    yield from plan_steps(plan, run.rank, run.world_size, run.position, run.remainder)
+    if run.agree_every is None:
+        yield from plan_steps(plan, run.rank, run.world_size, run.position, run.remainder)
+    else:
+        yield from agreed_steps(
+            plan, run.rank, run.world_size, run.position, every=run.agree_every, may_repeat=may_repeat
+        )
 
 
 def _exactly(run: StreamRun, plan: StreamPlan, max_steps: int) -> Iterator[Step]:

@@ -28,6 +28,8 @@ from .known import LengthsOf, digest_of, lengths_are_indexed, lengths_column, or
 from .reading import DatasetReading, ItemsReading, Reading
 from .state import digest_array, digest_text
 
+_INDEXED = (MetaDataset, CachedDataset, GeneratingDataset)
+
 
 @dataclass(frozen=True)
 class Wanted:
@@ -110,6 +112,10 @@ class Subject(ABC):
         """Tell whether subjects of one `data_digest` have the same lengths of a data key, None: of the first one."""
         return False
 
+    def corpus_size(self) -> int | None:
+        """Return how many corpus indices there are, None if nobody says so."""
+        return None
+
     def close(self) -> None:  # noqa: B027 (most hold nothing)
         """Release what is held."""
 
@@ -153,15 +159,17 @@ class DatasetSubject(Subject):
         return EpochOrder(epoch, order, lengths_of, counted, self._shortest_by(lengths_of))
 
     def _shortest_by(self, lengths_of: LengthsOf | None) -> Callable[[], int] | None:
-        if lengths_of is None:
+        if lengths_of is None or not isinstance(self.dataset, _INDEXED):
             return None
+        return lambda: int(np.min(lengths_of(np.arange(self.corpus_size() or 0))))
 
-        def find() -> int:
-            facts = facts_of(self.dataset)
-            index = self.dataset.corpus.index if facts is None else facts.index  # type: ignore[attr-defined]
-            return int(np.min(lengths_of(np.arange(len(index)))))
-
-        return find if isinstance(self.dataset, MetaDataset | CachedDataset | GeneratingDataset) else None
+    def corpus_size(self) -> int | None:
+        """Return the length of the index."""
+        dataset = self.dataset
+        if not isinstance(dataset, _INDEXED):
+            return None
+        facts = facts_of(dataset)
+        return len(dataset.corpus.index if facts is None else facts.index)  # type: ignore[union-attr]
 
     def knows_lengths(self, data_key: str | None) -> bool:
         """Ask the index, or what generates the sequences."""

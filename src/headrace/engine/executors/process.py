@@ -23,6 +23,7 @@ from headrace.errors import ConfigError
 from ..brief import Brief, write_brief
 from ..events import Beat, Event, Exited
 from ..exit_cause import count_oom_kills, explain_exit
+from ..interrupts import interrupts_wait
 from ..job import Job, Mode
 from ..lease import MemoryWatcher
 from ..messages import Begin, Cancel, HasExited, NotSpawned, Spawned, Submit
@@ -119,19 +120,24 @@ class ProcessExecutor(Executor):
         )
         end_with_process(self)
         try:
-            self._job, self._begin = job, None
-            self._brief_fd = write_brief(brief, parcel.buffers)
-            self._oom_kills = count_oom_kills()
-            self._epoll = select.epoll()
-            self._start_warden()
-            for worker_idx in range(num_workers):
-                self._lives.append(self._start_life(worker_idx))
+            with interrupts_wait():
+                self._job, self._begin = job, None
+                self._brief_fd = write_brief(brief, parcel.buffers)
+                self._oom_kills = count_oom_kills()
+                self._epoll = select.epoll()
+                self._start_warden()
+                for worker_idx in range(num_workers):
+                    self._lives.append(self._start_life(worker_idx))
         except BaseException:
             self.close()
             raise
 
     def close(self) -> None:
         """End the processes."""
+        with interrupts_wait():
+            self._close()
+
+    def _close(self) -> None:
         lives, self._lives = self._lives, []
         warden, self._warden = self._warden, None
         try:
@@ -199,8 +205,9 @@ class ProcessExecutor(Executor):
         self._hang_up(old)
         if not old.has_exited and self._warden is not None:
             self._warden.kill(old.life)
-        old.close()
-        self._lives[worker_idx] = self._start_life(worker_idx)
+        with interrupts_wait():
+            old.close()
+            self._lives[worker_idx] = self._start_life(worker_idx)
         if self._begin is not None:
             self._begin = msgspec.structs.replace(self._begin, first_item=0)
             self._lives[worker_idx].put(msgspec.structs.replace(self._begin, first_item=first_item))

@@ -1,0 +1,110 @@
+"""Ctrl-C while processes are started or ended: it comes a moment later, and nothing is left behind."""
+
+import signal
+import threading
+
+import pytest
+
+from headrace.engine import Engine, Job
+from headrace.engine.executors import process
+from headrace.engine.interrupts import interrupts_wait
+from servers.leaks import nothing_left
+
+
+def interrupt():
+    signal.raise_signal(signal.SIGINT)
+
+
+@pytest.fixture(autouse=True)
+def interrupts_are_on():
+    """Have Ctrl-C raise also where the shell lets background jobs ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_an_interrupt_waits_for_the_end_of_the_block():
+    done = []
+
+    def work():
+        with interrupts_wait():
+            for number in (1, 2):
+                interrupt()
+                done.append(number)
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
+    assert done == [1, 2]
+    with pytest.raises(KeyboardInterrupt):
+        interrupt()  # all is as before
+
+
+def test_other_handlers_get_it_too_and_those_that_ignore_it_do():
+    came = []
+    signal.signal(signal.SIGINT, lambda number, _frame: came.append(number))
+    with interrupts_wait():
+        interrupt()
+        assert came == []
+    assert came == [signal.SIGINT]
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with interrupts_wait():
+        interrupt()
+    assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+
+
+def test_an_error_of_the_block_is_seen_and_the_handler_put_back():
+    with pytest.raises(ZeroDivisionError), interrupts_wait():
+        raise ZeroDivisionError
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_another_thread_changes_no_handler():
+    found = []
+
+    def look():
+        with interrupts_wait():
+            found.append(signal.getsignal(signal.SIGINT))
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    thread.join()
+    assert found == [signal.default_int_handler]
+
+
+def double(_info):
+    return lambda number: 2 * number
+
+
+@pytest.mark.parametrize("place", ["write_brief", "count_oom_kills", "Warden", "WorkerLife"])
+def test_an_interrupt_while_workers_are_started_leaves_nothing(monkeypatch, place):
+    real = getattr(process, place)
+
+    def interrupted(*args, **kwargs):
+        made = real(*args, **kwargs)
+        interrupt()  # before the caller has noted what was made
+        return made
+
+    with nothing_left():
+        engine = Engine(Job(double), num_workers=2)
+        with engine:
+            with monkeypatch.context() as patch:
+                patch.setattr(process, place, interrupted)
+                with pytest.raises(KeyboardInterrupt):
+                    engine.start()
+            assert [delivered.value for delivered in engine.run(range(9))] == [2 * number for number in range(9)]
+
+
+def test_an_interrupt_while_workers_are_ended_leaves_nothing(monkeypatch):
+    real = process.WorkerLife.close_channel
+
+    def interrupted(life):
+        interrupt()
+        real(life)
+
+    with nothing_left():
+        engine = Engine(Job(double), num_workers=2)
+        engine.start()
+        monkeypatch.setattr(process.WorkerLife, "close_channel", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            engine.close()
+        engine.close()
