@@ -69,6 +69,21 @@ class Draws:
         self.generator.setstate((_MERSENNE_VERSION, tuple(words), None))
 
 
+def seeds_of(pipes: list[Any]) -> list[dict[str, Any]]:
+    """Return where the numbers of each pipe are; an empty list if none draws any."""
+    seeds = [
+        {name: value.state() for name, value in vars(pipe).items() if isinstance(value, Draws)} for pipe in pipes
+    ]
+    return seeds if any(seeds) else []
+
+
+def set_seeds(pipes: list[Any], seeds: list[dict[str, Any]]) -> None:
+    """Bring the numbers of pipes where those of others like them were."""
+    for pipe, of_pipe in zip(pipes, seeds, strict=True):
+        for name, state in of_pipe.items():
+            getattr(pipe, name).restore(state)
+
+
 def fold_seed(seed: int) -> int:
     """Return any integer as a signed one of 64 bits, which `derive_seed` takes."""
     return (seed + 2**63) % 2**64 - 2**63

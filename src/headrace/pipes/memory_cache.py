@@ -12,6 +12,8 @@ import numpy as np
 
 from .arguments import check_positive
 from .base import IterPipe, State, read
+from .draws import seeds_of, set_seeds
+from .graph_walk import list_pipes
 from .registry import functional_pipe
 
 _MEGABYTE = 1_000_000
@@ -23,7 +25,8 @@ class InMemoryCacheHolder(IterPipe[Any]):
 
     If they do not all fit, the last ones are kept: later epochs read the first ones from the source and stop there.
     So the source must give the same items in the same order each time: shuffle after the cache, not before.
-    The cache is not sent to workers, nor is it part of a state.
+    The cache is not sent to workers, nor is it part of a state; what a state says is by which random numbers of the
+    pipes before it the cache was filled, so that a copy fills it in the same order.
 
     Args:
         source_dp: The source.
@@ -33,9 +36,10 @@ class InMemoryCacheHolder(IterPipe[Any]):
         ConfigError: `size` is negative.
     """
 
-    _not_shipped = ("_cache", "_num_head")
+    _not_shipped = ("_cache", "_num_head", "_seeds")
     _cache: deque[Any] | None = None  # of a whole epoch
     _num_head = 0  # how many items come before those in the cache
+    _seeds: list[dict[str, Any]] | None = None  # of the pipes before this one, when the cache began to be filled
 
     def __init__(self, source_dp: IterPipe[Any], size: int | None = None) -> None:
         self.source_dp = source_dp
@@ -72,6 +76,11 @@ class InMemoryCacheHolder(IterPipe[Any]):
         sizes: deque[int] = deque()
         left = sys.maxsize if self.size is None else self.size * _MEGABYTE
         head = 0
+        before = list_pipes(self.source_dp)
+        if num_skipped and self._seeds:
+            set_seeds(before, self._seeds)
+        else:
+            self._seeds = seeds_of(before)
         self._is_from_source = True
         for number, item in enumerate(read(self.source_dp), 1):
             cache.append(item)
@@ -90,10 +99,13 @@ class InMemoryCacheHolder(IterPipe[Any]):
     def state(self) -> State | None:
         if self._num_head and not self._is_from_source:
             return None  # the source was left in the middle, and a copy has no cache to go on with
-        return {"num_given": self._num_given, "is_from_source": self._is_from_source}
+        seeds = None if self._is_from_source else self._seeds
+        return {"num_given": self._num_given, "is_from_source": self._is_from_source, "seeds": seeds}
 
     def restore(self, state: State) -> None:
         self._num_given, self._is_from_source = state["num_given"], state["is_from_source"]
+        if state["seeds"] is not None:
+            self._cache, self._num_head, self._seeds = None, 0, state["seeds"]
 
     def __len__(self) -> int:
         if self._cache is not None:
