@@ -1,4 +1,4 @@
-"""A cache that was filled in random order: a copy that goes on in a later epoch gives exactly the items that are left."""
+"""A cache filled in random order: a copy that goes on in a later epoch gives exactly the items that are left."""
 
 import pytest
 
