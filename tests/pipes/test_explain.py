@@ -151,6 +151,11 @@ def test_sharding_without_a_shuffle_is_mentioned():
     assert "nothing is shuffled before Shares" in warning
 
 
+def test_a_cache_that_is_filled_at_random_is_warned_of():
+    assert "keeps the order of its first epoch" in explain(Pass(Shuffled(Count(5))).in_memory_cache(), Workers(2))
+    assert "keeps the order" not in explain(Count(5).in_memory_cache().shuffle(), Workers(2))
+
+
 def test_mermaid_shows_each_process_as_a_box_and_escapes_what_it_must():
     class Quoted(Pass):
         def __repr__(self):

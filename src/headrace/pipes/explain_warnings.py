@@ -34,6 +34,7 @@ def find_warnings(parts: Parts, num_workers: int) -> list[str]:
             warnings += find_copies(parts, num_workers)
             warnings += _batches_of_shares(parts)
     warnings += _unshuffled(every, parts)
+    warnings += find_frozen_orders(every)
     return warnings
 
 
@@ -55,6 +56,20 @@ def find_copies(parts: Parts, num_workers: int) -> Iterator[str]:
                 f"nothing shards what {describe(pipe)} gives: each of the {num_workers} workers reads all of it, so "
                 f"that every item comes {num_workers} times. Put .sharding_filter() behind it, or, if only one process "
                 "may read it, .sharding_round_robin_dispatch(SHARDING_PRIORITIES.MULTIPROCESSING)."
+            )
+
+
+def find_frozen_orders(pipes: list[Any]) -> Iterator[str]:
+    """Yield a warning for each cache in memory that is filled at random.
+
+    Args:
+        pipes: Of a whole graph, sources first.
+    """
+    for pipe in pipes:
+        if _is_one_of(pipe, ("InMemoryCacheHolder",)) and any(map(is_random_pipe, list_pipes(pipe)[:-1])):
+            yield (
+                f"{describe(pipe)} keeps the order of its first epoch: all later ones are alike, and a worker that is "
+                "started anew has another, so that items come twice or never. Put .shuffle() behind it, not before."
             )
 
 
