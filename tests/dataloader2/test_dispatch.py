@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import threading
 from typing import Any
 
 import numpy as np
 import pytest
 
 from headrace.dataloader2 import DataLoader2, MultiProcessingReadingService, WorkerInfo
-from headrace.errors import ConfigError
+from headrace.errors import ConfigError, TransformError
 from headrace.pipes.iter import IterableWrapper
 from headrace.pipes.sharding import SHARDING_PRIORITIES
 
@@ -149,3 +150,11 @@ def test_the_length_is_known_behind_a_dispatch_point() -> None:
     with loader_of(dispatched(IterableWrapper(range(11))).map(abs), 3) as loader:
         iter(loader)
         assert len(loader) == 11
+
+
+def test_what_comes_before_an_item_that_cannot_be_sent_is_not_lost() -> None:
+    source = IterableWrapper(range(30)).map(lambda number: threading.Lock() if number == 13 else number)
+    items: list[Any] = []
+    with loader_of(dispatched(source), 2) as loader, pytest.raises(TransformError, match="cannot be sent"):
+        items.extend(iter(loader))
+    assert items == list(range(13))

@@ -258,3 +258,40 @@ def test_pipes_that_cannot_be_replicated_stay_in_the_main_process_behind_the_pre
             assert {pid for _, pid in found} == {os.getpid()}
             assert os.getpid() not in {pid for (_, pid), _ in found}
         assert collections.Counter(pid for (_, pid), _ in found).most_common(1)[0][1] == 5
+
+
+class _WithoutSize:
+    @property
+    def nbytes(self) -> int:
+        raise RuntimeError("not known")
+
+
+def test_items_whose_size_cannot_be_told_come_all_the_same() -> None:
+    pipe = IterableWrapper(range(3)).sharding_filter().map(lambda _: _WithoutSize())
+    assert [type(item).__name__ for item in items_of(pipe, 2)] == ["_WithoutSize"] * 3
+
+
+def test_what_a_reset_function_returns_is_of_one_epoch() -> None:
+    pipe = IterableWrapper(range(4)).sharding_filter()
+    service = workers(2, worker_reset_fn=lambda datapipe, *_: datapipe.map(lambda number: number + 10))
+    with DataLoader2(pipe, reading_service=service) as loader:
+        assert [list(loader) for _ in range(3)] == [[10, 11, 12, 13]] * 3
+
+
+class _Stop(BaseException):
+    """Of a user who wants no handler to catch it."""
+
+
+def _stop_at_three(number: int) -> int:
+    if number == 3:
+        raise _Stop("three")
+    return number
+
+
+def test_what_is_no_exception_is_told_with_its_traceback_too() -> None:
+    pipe = IterableWrapper(range(6)).sharding_filter().map(_stop_at_three)
+    with DataLoader2(pipe, reading_service=workers(2)) as loader:
+        iterator = iter(loader)
+        assert [next(iterator) for _ in range(3)] == [0, 1, 2]
+        with pytest.raises(RuntimeError, match="Caught _Stop in worker process 1"):
+            next(iterator)

@@ -32,7 +32,7 @@ from .dispatch_wire import Begin, Hello, Want, check_peer, encode_items, hear, l
 from .epoch_start import EpochStart
 from .globals_seeding import seed_globals
 from .group_size import GroupSize, estimate_bytes
-from .worker_error import CarriedError
+from .worker_error import CarriedError, is_of_the_engine
 
 WHERE = "dispatching process"
 # Seconds after which a group goes off with what is in it.
@@ -86,7 +86,7 @@ class DispatchServer:
 
     def __init__(self, graph: Any, num_workers: int, address: str) -> None:
         self._address = address
-        self._graph = graph
+        self._initial = self._graph = graph
         self._clients = [_Client() for _ in range(num_workers)]
         self._by_fd: dict[int, tuple[Channel, int | None]] = {}
         self._main: Channel | None = None
@@ -174,16 +174,18 @@ class DispatchServer:
             start: EpochStart = unship(begin.start)
             self._reseed(start)
             self._iterator = read(self._graph)
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - user code: it goes on as data
+        except BaseException as error:  # user code: it goes on as data
+            if is_of_the_engine(error):
+                raise
             self._error = CarriedError.of(error, WHERE)
 
     def _reseed(self, start: EpochStart) -> None:
         """Seed everything from shared seeds: what runs here runs once for all workers."""
         seeds: SeedGenerator = start.seeds
         seed_globals(seeds, shared=True)
-        set_datapipes_seed(list_pipes(self._graph), seeds, True)
+        set_datapipes_seed(list_pipes(self._initial), seeds, True)
         if start.reset_fn is not None:
-            self._graph = start.reset_fn(self._graph)
+            self._graph = start.reset_fn(self._initial)
 
     def _leave(self) -> None:
         self._iterator = None
@@ -221,9 +223,9 @@ class DispatchServer:
                     break
         except StopIteration:
             self._iterator = None
-        except (Exception, SystemExit) as error:  # user code: it goes on as data
-            if isinstance(error, SystemExit) and type(error) is not SystemExit:
-                raise  # the engine's own: the main process is gone
+        except BaseException as error:  # user code: it goes on as data
+            if is_of_the_engine(error):
+                raise
             self._iterator, self._error = None, CarriedError.of(error, WHERE)
         num_items = self._num_dealt - num_before
         for client in clients:
@@ -250,7 +252,7 @@ class DispatchServer:
         except Exception as failure:  # noqa: BLE001 - pickling runs user code: it goes on as data
             told = CarriedError.of(failure, WHERE)
             fields = (told.type_name, told.text, told.pickled)
-            answer = encode_items(want.epoch, [], has_ended=True, error=fields)
+            answer = encode_items(want.epoch, _before_failure(items), has_ended=True, error=fields)
         self._send(client, channel, *answer)
 
     def _send(self, client: _Client, channel: Channel, packet: bytes, fd: int | None) -> None:
@@ -270,3 +272,15 @@ class DispatchServer:
         self._by_fd.clear()
         if self._listener is not None:
             self._listener.close()
+
+
+def _before_failure(items: list[Any]) -> list[Any]:
+    """Return the items before the first one that cannot be sent."""
+    for number, item in enumerate(items):
+        try:
+            _, fd = encode_items(0, [item], has_ended=False, error=None)
+        except Exception:  # noqa: BLE001 - pickling runs user code
+            return items[:number]
+        if fd is not None:
+            close_all((fd,))
+    return []  # each can be sent alone

@@ -53,7 +53,10 @@ class GroupSize:
 
 def estimate_bytes(item: object, depth: int = 4) -> int:
     """Return about how many bytes an item takes: arrays, tensors, bytes and texts, also in containers."""
-    num_bytes = getattr(item, "nbytes", None)
+    try:
+        num_bytes = getattr(item, "nbytes", None)
+    except Exception:  # noqa: BLE001 - user code; a sparse tensor of torch has none either
+        num_bytes = None
     if isinstance(num_bytes, int):
         return num_bytes
     if isinstance(item, (bytes, bytearray, str)):

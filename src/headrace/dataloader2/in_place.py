@@ -8,6 +8,7 @@ from typing import Any
 from headrace.pipes import IterPipe
 from headrace.pipes.base import read
 from headrace.pipes.seeds import SeedGenerator, set_graph_random_seed
+from headrace.pipes.torch_native import to_native
 
 from .globals_seeding import globals_kept, seed_globals_for
 from .replica import checked_pipe
@@ -38,7 +39,7 @@ class InPlace:
 
     def initialize(self, datapipe: Any) -> Any:
         """Take a graph over; return what is to be iterated over."""
-        graph = datapipe
+        graph = to_native(datapipe) if self._init_fn is None and self._reset_fn is None else datapipe
         if self._init_fn is not None:
             graph = checked_pipe(self._init_fn(graph, _ALONE), "worker_init_fn")
         self._graph = graph

@@ -74,6 +74,7 @@ class DataLoader2(Generic[T_co]):
         self._service_state: bytes | None = None
         self._in_place = InPlace(None, None)
         self._end: Any = None  # what is iterated over; None before the first iteration
+        self._initialized: Any = None  # what reset functions change for an epoch
         self.valid_iterator_id: int | None = None
         self._numbers = itertools.count()
         self._is_begun = False  # an iterator was made, and nothing was read from it
@@ -130,7 +131,7 @@ class DataLoader2(Generic[T_co]):
             self._seed = draw_seed()
         self._position = 0
         if self._end is None:
-            self._end = self._initialize()
+            self._end = self._initialized = self._initialize()
         epoch = 0 if self._epoch_seeding == "same" else self._epoch
         seeds = SeedGenerator(self._seed).for_epoch(epoch)
         if self.reading_service is None:
@@ -138,7 +139,7 @@ class DataLoader2(Generic[T_co]):
         else:
             reset_fn = self.reading_service.initialize_iteration(seeds)
         if reset_fn is not None:
-            self._end = reset_fn(self._end)
+            self._end = reset_fn(self._initialized)
         self._is_in_epoch = True
         if resuming is not None and resuming.position > 0:
             self._go_to(resuming)
@@ -195,6 +196,8 @@ class DataLoader2(Generic[T_co]):
             self._end_epoch()
             raise
         except BaseException as error:
+            if self._terminated and isinstance(error, Exception):
+                raise RuntimeError("the DataLoader was shut down while an item was awaited") from error
             if not is_named(error):
                 name_raiser(error)
             self.shutdown()
@@ -280,7 +283,7 @@ class DataLoader2(Generic[T_co]):
         if isinstance(self.reading_service, CheckpointableReadingServiceInterface) and self._end is not None:
             service = self.reading_service.checkpoint()
         graph = None
-        if self._is_in_epoch and self._position > 0 and isinstance(self._end, IterPipe):
+        if self._iterator is not None and self._position > 0 and isinstance(self._end, IterPipe):
             graph = graph_state(self._end)
         return LoaderState(
             seed=self._seed,

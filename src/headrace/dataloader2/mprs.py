@@ -20,6 +20,7 @@ from headrace.pipes.graph import Parts, list_pipes, replace, split_graph
 from headrace.pipes.graph_hoist import hoist_joins
 from headrace.pipes.seeds import SeedGenerator, set_datapipes_seed
 from headrace.pipes.sharding import SHARDING_PRIORITIES, apply_sharding
+from headrace.pipes.torch_native import to_native
 
 from .consumer import WorkerConsumer
 from .copying import copy_graph
@@ -112,6 +113,8 @@ class MultiProcessingReadingService(ReadingServiceInterface):
             apply_sharding(datapipe, 1, 0, SHARDING_PRIORITIES.MULTIPROCESSING)
             self._end = self._in_place.initialize(datapipe)
             return self._end
+        if self.worker_init_fn is None and self.worker_reset_fn is None:  # nobody looks for torch's classes
+            datapipe = to_native(datapipe)
         _warn_of_duplicates(split_graph(datapipe), self.num_workers)
         parts = split_graph(hoist_joins(datapipe))
         if parts.worker_root is None:

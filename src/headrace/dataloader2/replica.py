@@ -32,7 +32,7 @@ from .epoch_start import EpochStart, Snapshot, read_start
 from .globals_seeding import globals_state, seed_globals, seed_globals_for, set_globals_state
 from .group_size import estimate_bytes
 from .services import WorkerInfo
-from .worker_error import CarriedError
+from .worker_error import CarriedError, is_of_the_engine
 
 # A snapshot is taken after so many seconds of work, and not before it would cost more than 1 in so many.
 _SNAPSHOT_SECONDS = 0.05
@@ -123,7 +123,9 @@ class ReplicaSetup:
         worker_info = WorkerInfo(info.num_workers, info.worker_idx)
         try:
             return Replica(self, worker_info)
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - user code: it goes on as data
+        except BaseException as error:
+            if is_of_the_engine(error):
+                raise
             failed = Group([], error=CarriedError.of(error, f"worker process {info.worker_idx}")).as_tuple()
         return lambda _: failed
 
@@ -148,7 +150,7 @@ class Replica:
             setup.client.worker_id = info.worker_id
         if setup.init_fn is not None:
             graph = checked_pipe(setup.init_fn(graph, info), "worker_init_fn")
-        self._graph = graph
+        self._initial = self._graph = graph
         self._epoch = -1
         self._key: int | None = None
         self._iterator: Iterator[Any] | None = None
@@ -169,9 +171,9 @@ class Replica:
                 self._begin(wish)
                 self._pass_over(wish.first)
             self._produce(items, wish.count)
-        except (Exception, SystemExit) as error:  # user code: it goes on as data
-            if isinstance(error, SystemExit) and type(error) is not SystemExit:
-                raise  # the engine's own: the main process is gone
+        except BaseException as error:  # user code: it goes on as data
+            if is_of_the_engine(error):
+                raise
             self._error = CarriedError.of(error, f"worker process {self._info.worker_id}")
             self._iterator = None
         self._position += len(items)
@@ -207,6 +209,7 @@ class Replica:
     def _reseed(self, epoch_start: EpochStart) -> None:
         seeds = epoch_start.seeds
         seed_globals(seeds)
+        self._graph = self._initial  # what reset functions return is of one epoch: a worker started anew has the same
         set_graph_random_seed(self._graph, seeds)
         if epoch_start.reset_fn is not None:
             self._graph = checked_pipe(epoch_start.reset_fn(self._graph), "iter_reset_fn")

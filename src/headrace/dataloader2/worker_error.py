@@ -90,3 +90,8 @@ def _uncarried(data: bytes | None) -> Any:
         return None if data is None else pickle.loads(data)  # noqa: S301 - from our own worker
     except Exception:  # noqa: BLE001 - user code: a constructor that wants other arguments
         return None
+
+
+def is_of_the_engine(error: BaseException) -> bool:
+    """Tell Ctrl-C and the engine's own exit, when the main process is gone, from what user code raises."""
+    return isinstance(error, KeyboardInterrupt) or (isinstance(error, SystemExit) and type(error) is not SystemExit)

@@ -71,9 +71,7 @@ class Draws:
 
 def seeds_of(pipes: list[Any]) -> list[dict[str, Any]]:
     """Return where the numbers of each pipe are; an empty list if none draws any."""
-    seeds = [
-        {name: value.state() for name, value in vars(pipe).items() if isinstance(value, Draws)} for pipe in pipes
-    ]
+    seeds = [{name: value.state() for name, value in vars(pipe).items() if isinstance(value, Draws)} for pipe in pipes]
     return seeds if any(seeds) else []
 
 

@@ -279,3 +279,27 @@ def test_states_are_small_where_nothing_is_in_hand(caplog: pytest.LogCaptureFixt
             next(iterator)
         assert len(json.dumps(loader.state_dict())) < 2000
     assert not caplog.records
+
+
+def _fail_at_four(number: int) -> int:
+    if number == 4:
+        raise ValueError("four")
+    return number
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_a_state_taken_after_an_error_or_a_shutdown_goes_on_where_the_loop_was(service: str) -> None:
+    loader = DataLoader2(IterableWrapper(range(6)).sharding_filter().map(_fail_at_four), None, SERVICES[service]())
+    iterator = iter(loader)
+    assert [next(iterator) for _ in range(2)] == [0, 1]
+    with pytest.raises(ValueError, match="four"):
+        list(iterator)
+    state = _through_json(loader.state_dict())
+    whole = IterableWrapper(range(6)).sharding_filter().map(abs)
+    with DataLoader2.from_state(state, whole, SERVICES[service]()) as again:
+        assert list(again) == [4, 5]
+    with DataLoader2(whole, None, SERVICES[service]()) as left:
+        iterator = iter(left)
+        assert [next(iterator) for _ in range(2)] == [0, 1]
+    with DataLoader2.from_state(_through_json(left.state_dict()), whole, SERVICES[service]()) as again:
+        assert list(again) == [2, 3, 4, 5]
