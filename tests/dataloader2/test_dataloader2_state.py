@@ -34,8 +34,11 @@ def _pipe() -> Any:
 class Untold(IterPipe[int]):
     """A pipe of a user who did not write `state`."""
 
+    def __init__(self, num_items=30):
+        self.num_items = num_items
+
     def __iter__(self):
-        yield from range(30)
+        yield from range(self.num_items)
 
 
 SERVICES = {
@@ -218,7 +221,7 @@ def test_a_state_of_an_epoch_that_is_now_shorter_is_refused() -> None:
             next(iterator)
         state = loader.state_dict()
     with pytest.raises(ResumeError, match="ends after 5 items"):
-        iter(DataLoader2.from_state(state, IterableWrapper(range(5))))
+        iter(DataLoader2.from_state(state, Untold(5)))
 
 
 class Counting(CheckpointableReadingServiceInterface):
@@ -303,3 +306,15 @@ def test_a_state_taken_after_an_error_or_a_shutdown_goes_on_where_the_loop_was(s
         assert [next(iterator) for _ in range(2)] == [0, 1]
     with DataLoader2.from_state(_through_json(left.state_dict()), whole, SERVICES[service]()) as again:
         assert list(again) == [2, 3, 4, 5]
+
+
+def test_a_state_of_another_graph_is_refused_with_both() -> None:
+    loader = DataLoader2(IterableWrapper(range(20)).shuffle().sharding_filter())
+    iterator = iter(loader)
+    taken = [next(iterator) for _ in range(5)]
+    state = loader.state_dict()
+    with pytest.raises(ResumeError, match="IterableWrapper > Shuffler > ShardingFilter, and this one is") as info:
+        DataLoader2.from_state(state, IterableWrapper(range(20)).sharding_filter())
+    assert "IterableWrapper > ShardingFilter" in str(info.value)
+    ahead = IterableWrapper(range(20)).shuffle().sharding_filter().prefetch()  # gives the same items
+    assert sorted([*taken, *DataLoader2.from_state(state, ahead)]) == list(range(20))

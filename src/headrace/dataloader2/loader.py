@@ -28,7 +28,7 @@ from .in_place import InPlace
 from .iterator import DataLoader2Iterator
 from .reading import forget_position, is_named
 from .services import CheckpointableReadingServiceInterface, ReadingServiceInterface
-from .state import LoaderState
+from .state import LoaderState, list_recipe
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -70,6 +70,7 @@ class DataLoader2(Generic[T_co]):
         self._epoch_seeding = epoch_seeding
         self.datapipe_adapter_fns = list_adapters(datapipe_adapter_fn)
         self.datapipe = None if datapipe is None else self._adapted(datapipe)
+        self._recipe = list_recipe(self.datapipe)
         self.reading_service = None if reading_service is None else copy_graph(reading_service)
         self._service_state: bytes | None = None
         self._in_place = InPlace(None, None)
@@ -294,6 +295,7 @@ class DataLoader2(Generic[T_co]):
             graph=graph,
             service=service,
             epoch_seeding=self._epoch_seeding,
+            pipes=self._recipe,
         ).to_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -301,7 +303,7 @@ class DataLoader2(Generic[T_co]):
 
         Raises:
             RuntimeError: There is an iterator already.
-            ResumeError: It is no state of this class, or epochs are seeded in another way.
+            ResumeError: It is no state of this class, or of another graph, or epochs are seeded in another way.
         """
         if self.valid_iterator_id is not None:
             raise RuntimeError("Unable to load state after an iterator was made: load it into a new DataLoader2")
@@ -310,6 +312,8 @@ class DataLoader2(Generic[T_co]):
             raise ResumeError(
                 f"the state is of epoch_seeding={state.epoch_seeding!r}, and this loader has {self._epoch_seeding!r}"
             )
+        if self.datapipe is not None:
+            state.check_pipes(self._recipe)
         self._seed, self._next_seed, self._epoch = state.seed, state.next_seed, state.epoch
         self._service_state = state.service
         self._resuming = state

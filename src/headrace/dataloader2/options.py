@@ -11,6 +11,7 @@ from headrace.errors import ConfigError, check_count
 
 # Tickets that a worker may have before it, whatever `worker_prefetch_cnt` says: more of them only cost memory.
 _MAX_TICKETS = 64
+_IS_LOST = Raising("what the dispatching process gave it went with it: go on from a state, or begin the epoch again")
 
 
 def check_start_method(context: Any) -> str | None:
@@ -60,8 +61,8 @@ def plan_look_ahead(
     return EngineOptions(
         tickets_per_worker=tickets,
         look_ahead=num_workers * tickets + more,
-        on_death=options.on_death if may_restart else Raising(),
-        on_stall=options.on_stall if may_restart else Raising(),
+        on_death=options.on_death if may_restart else _IS_LOST,
+        on_stall=options.on_stall if may_restart else _IS_LOST,
         warn_seconds=options.warn_seconds,
         stall_seconds=options.stall_seconds,
     )

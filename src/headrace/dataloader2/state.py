@@ -13,6 +13,7 @@ from typing import Any
 import cloudpickle
 
 from headrace.errors import ResumeError
+from headrace.pipes.graph import list_pipes
 
 from .plain_data import NotPlainError, from_json, to_json
 
@@ -26,7 +27,9 @@ _KEYS = (
     "graph",
     "reading_service_state",
     "epoch_seeding",
+    "pipes",
 )
+_NOT_OF_RECIPE = ("Prefetcher", "PinMemory")  # they may come and go: the items stay the same
 _logger = logging.getLogger("headrace.dataloader2")
 
 
@@ -43,6 +46,7 @@ class LoaderState:
         graph: Where the pipes are: what `graph_state` gave; None: they are read again from the start of the epoch.
         service: The state of a reading service that has one of its own.
         epoch_seeding: How seeds of epochs follow from the seed.
+        pipes: Of which pipes the graph is made: what `list_recipe` gave.
     """
 
     seed: int | None
@@ -53,6 +57,7 @@ class LoaderState:
     graph: Any
     service: bytes | None
     epoch_seeding: str
+    pipes: list[str]
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as a dict that `json` can write."""
@@ -78,6 +83,7 @@ class LoaderState:
             "graph": graph,
             "reading_service_state": to_json(self.service),
             "epoch_seeding": self.epoch_seeding,
+            "pipes": self.pipes,
         }
 
     @classmethod
@@ -105,7 +111,27 @@ class LoaderState:
             None if graph is None else _closed(from_json(graph)),
             from_json(state["reading_service_state"]),
             state["epoch_seeding"],
+            state["pipes"],
         )
+
+    def check_pipes(self, pipes: list[str]) -> None:
+        """Check that a graph is the one that the state is of, as far as the names of its pipes tell.
+
+        Raises:
+            ResumeError: It is another.
+        """
+        if pipes != self.pipes:
+            there, here = " > ".join(self.pipes) or "nothing", " > ".join(pipes) or "nothing"
+            raise ResumeError(
+                f"the state is of another graph: {there}, and this one is {here}",
+                fix="build the graph as it was, or start the epoch anew without the state",
+            )
+
+
+def list_recipe(datapipe: Any) -> list[str]:
+    """Return the names of the pipes that decide what a graph gives, sources first."""
+    names = [] if datapipe is None else [type(pipe).__name__ for pipe in list_pipes(datapipe)]
+    return [name for name in names if name not in _NOT_OF_RECIPE]
 
 
 def _opened(graph: list[list[Any]]) -> list[list[Any]]:

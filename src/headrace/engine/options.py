@@ -14,7 +14,13 @@ from headrace.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Raising:
-    """It is raised at the consumer."""
+    """It is raised at the consumer.
+
+    Attributes:
+        advice: What its error says to do, where it is not enough to say that the worker may be started anew.
+    """
+
+    advice: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -356,7 +356,7 @@ class Supervisor:
         stack_of = worker_idx if isinstance(error, StalledError) else None
         is_lost = not self._replayable and worker.next_item > 0 and worker.num_items is None
         if isinstance(policy, Raising):
-            error.fix = f"{option}=Restarting() starts it anew and does its tickets again"
+            error.fix = policy.advice or f"{option}=Restarting() starts it anew and does its tickets again"
         elif is_lost:
             error.fix = "its stream cannot be replayed, so it was not started anew"
         elif count > policy.budget:
