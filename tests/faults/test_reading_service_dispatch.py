@@ -11,10 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from headrace.dataloader2 import DataLoader2, MultiProcessingReadingService
-from headrace.errors import ConfigError, TransformError, WorkerDiedError
+from headrace.errors import CacheError, ConfigError, TransformError, WorkerDiedError
 from headrace.pipes.iter import IterableWrapper
 from headrace.pipes.sharding import SHARDING_PRIORITIES
 
@@ -92,6 +93,18 @@ def test_a_killed_worker_is_named_because_its_share_cannot_be_dealt_out_again(tm
         list(loader)
     assert "Restarting" not in str(info.value)  # which would not help here
     assert "go on from a state" in str(info.value)
+
+
+def test_a_worker_that_drops_all_it_gets_of_an_endless_source_does_not_fill_the_memory() -> None:
+    endless = IterableWrapper(range(1000)).cycle().map(lambda number: np.full(10_000, number))
+    pipe = endless.sharding_round_robin_dispatch(SHARDING_PRIORITIES.MULTIPROCESSING)
+    odd = pipe.filter(lambda array: array[0] % 2 == 1)  # so worker 0 has nothing to give
+    with (
+        DataLoader2(odd, reading_service=MultiProcessingReadingService(2, max_bytes=64 << 20)) as loader,
+        pytest.raises(CacheError, match="wait for worker 1, since worker 0 takes item after item") as info,
+    ):
+        next(iter(loader))
+    assert "filter before sharding_round_robin_dispatch" in str(info.value)
 
 
 def test_an_item_that_cannot_be_dealt_out_is_named_by_its_place() -> None:

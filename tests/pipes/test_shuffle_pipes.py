@@ -147,3 +147,8 @@ def test_a_random_split_needs_the_true_length():
         list(numbers(10).random_split({"a": 7, "b": 3}, seed=0, total_length=5, target="a"))
     with pytest.raises(TypeError, match="cannot be known"):
         len(numbers(10).random_split({"a": 1, "b": 2}, seed=0, target="a"))
+
+
+def test_weights_of_a_random_split_without_names_are_refused():
+    with pytest.raises(ConfigError, match="names"):
+        numbers(10).random_split([7, 3], seed=0)

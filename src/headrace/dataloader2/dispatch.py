@@ -21,15 +21,16 @@ class Dispatch:
         graph: The end of the part that the dispatching process runs.
         num_workers: How many workers share its items.
         start_method: Of the process.
+        max_bytes: Limit on what waits in it for one worker.
 
     Attributes:
         address: Where it listens, once `wait_until_listening` has returned.
     """
 
-    def __init__(self, graph: Any, num_workers: int, start_method: str | None) -> None:
+    def __init__(self, graph: Any, num_workers: int, start_method: str | None, max_bytes: int) -> None:
         self.address = draw_address()
         self._engine = Engine(
-            Job(DispatchSetup(graph, num_workers, self.address)),
+            Job(DispatchSetup(graph, num_workers, self.address, max_bytes)),
             num_workers=1,
             executor=ProcessExecutor(start_method=start_method),
             options=EngineOptions(tickets_per_worker=2, on_death=Raising()),

@@ -1,8 +1,9 @@
 """The dispatching process: runs the part of a graph that nobody may replicate, and deals its items out in turn.
 
 Item k of an epoch is worker k mod W's. Items are made only while some worker waits for one; those that come up for
-others meanwhile wait here, and they are bounded by how far one worker may be ahead of the others in the order in which
-the main process reads them. One thread, no polling: it sleeps while nobody wants anything.
+others meanwhile wait here. A worker that needs many items for each one it gives (it filters, it batches) makes them
+wait: up to a limit in bytes, beyond which the epoch ends with an error that says so. One thread, no polling: it sleeps
+while nobody wants anything.
 
 Invariants: a worker has at most one request under way, and each is answered once; an epoch begins when the main process
 says so, and requests of epochs that are over are answered with nothing; the process serves until the main process hangs
@@ -23,7 +24,7 @@ from typing import Any
 from headrace.engine import WorkerInfo as EngineWorkerInfo
 from headrace.engine.channel import Channel, close_all
 from headrace.engine.ship import unship
-from headrace.errors import HeadraceError
+from headrace.errors import CacheError, HeadraceError
 from headrace.pipes.base import IterPipe, read, stop
 from headrace.pipes.graph import list_pipes
 from headrace.pipes.seeds import SeedGenerator, set_datapipes_seed
@@ -37,6 +38,8 @@ from .worker_error import CarriedError, is_of_the_engine
 WHERE = "dispatching process"
 # Seconds after which a group goes off with what is in it.
 _FLUSH_SECONDS = 0.005
+# What an item takes at least, as far as the limit is concerned.
+_MIN_ITEM_BYTES = 64
 
 
 @dataclass(frozen=True)
@@ -47,16 +50,18 @@ class DispatchSetup:
         graph: The end of the part that it runs.
         num_workers: How many workers there are.
         address: Where it listens.
+        max_bytes: Limit on what waits for one worker, about.
     """
 
     graph: Any
     num_workers: int
     address: str
+    max_bytes: int
 
     def __call__(self, info: EngineWorkerInfo) -> Callable[[str], Any]:
         """Set the process up."""
         del info
-        return DispatchServer(self.graph, self.num_workers, self.address)
+        return DispatchServer(self.graph, self.num_workers, self.address, self.max_bytes)
 
 
 @dataclass(slots=True, eq=False)
@@ -82,10 +87,12 @@ class DispatchServer:
         graph: What to run.
         num_workers: How many shares there are.
         address: Where to listen.
+        max_bytes: Limit on what waits for one worker.
     """
 
-    def __init__(self, graph: Any, num_workers: int, address: str) -> None:
+    def __init__(self, graph: Any, num_workers: int, address: str, max_bytes: int) -> None:
         self._address = address
+        self._max_bytes = max_bytes
         self._initial = self._graph = graph
         self._clients = [_Client() for _ in range(num_workers)]
         self._by_fd: dict[int, tuple[Channel, int | None]] = {}
@@ -216,7 +223,9 @@ class DispatchServer:
                 self._num_dealt += 1
                 was_hungry = self._is_hungry(client)
                 client.items.append(item)
-                if was_hungry and not self._is_hungry(client):
+                if not was_hungry:
+                    self._check_waiting(client)
+                elif not self._is_hungry(client):
                     hungry -= 1
                     self._answer(client)  # at once: the next item may be long in coming
                 if time.perf_counter() - start > _FLUSH_SECONDS:
@@ -230,6 +239,26 @@ class DispatchServer:
         num_items = self._num_dealt - num_before
         for client in clients:
             client.size.note(num_items, time.perf_counter() - start, estimate_bytes(item))
+
+    def _check_waiting(self, client: _Client) -> None:
+        """Check the limit, whenever twice as many items wait, or some more.
+
+        Raises:
+            CacheError: It is reached.
+        """
+        num_waiting = len(client.items)
+        if num_waiting & (num_waiting - 1) and num_waiting % 1024:
+            return
+        num_bytes = num_waiting * max(estimate_bytes(client.items[-1]), _MIN_ITEM_BYTES)
+        if num_bytes > self._max_bytes:
+            worker = self._clients.index(client)
+            behind = ", ".join(str(number) for number, other in enumerate(self._clients) if self._is_hungry(other))
+            raise CacheError(
+                f"{num_waiting} items (about {num_bytes >> 20} MiB) wait for worker {worker}, since worker {behind} "
+                "takes item after item and gives nothing, and workers are read in turn",
+                where=f"the limit is {self._max_bytes} bytes for each worker",
+                fix="filter before sharding_round_robin_dispatch, use fewer workers, or give a larger max_bytes",
+            )
 
     def _answer(self, client: _Client) -> None:
         """Answer a request, if there is something to say."""

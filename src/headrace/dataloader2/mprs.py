@@ -34,6 +34,8 @@ from .prefetching import prefetched, shut_down
 from .replica import ReplicaSetup
 from .services import ReadingServiceInterface, ResetFn, WorkerInfo, pause_graph, resume_graph
 
+_BYTES_PER_WORKER = 2 << 30  # what an executor has by default
+
 
 class MultiProcessingReadingService(ReadingServiceInterface):
     """Runs copies of a graph in worker processes, and gives their items in turn: worker 0's, worker 1's, ...
@@ -53,7 +55,8 @@ class MultiProcessingReadingService(ReadingServiceInterface):
         keyed_randomness: Seed the global generators of Python, NumPy and torch for each item by (seed, epoch, item), so
             that what pipes draw from them does not depend on the number of workers, as long as each worker gives every
             num_workers-th item (no filter or flatmap behind the sharding). About 20 us an item.
-        max_bytes: Limit on the shared memory of all workers together; default: 2 GiB each.
+        max_bytes: Limit on the shared memory of all workers together; default: 2 GiB each. Also what may wait in the
+            dispatching process, since one worker is behind the others.
         engine_options: What to do about deaths and stalls.
 
     Raises:
@@ -134,7 +137,9 @@ class MultiProcessingReadingService(ReadingServiceInterface):
         length = length_over_workers(parts, self.num_workers)
         graph, client = parts.worker_root, None
         if parts.dispatch_root is not None:
-            self._dispatch = Dispatch(copy_graph(parts.dispatch_root), self.num_workers, self.multiprocessing_context)
+            self._dispatch = Dispatch(
+                copy_graph(parts.dispatch_root), self.num_workers, self.multiprocessing_context, self._bytes_per_worker
+            )
             self._dispatch.start()
             alone = self.worker_prefetch_cnt == 0
             client = DispatchClient(self._dispatch.address, alone=alone, name=describe(parts.dispatch_root))
@@ -163,10 +168,14 @@ class MultiProcessingReadingService(ReadingServiceInterface):
             return self._consumer
         return prefetched(replace(parts.end, parts.worker_root, self._consumer), self.main_prefetch_cnt)
 
+    @property
+    def _bytes_per_worker(self) -> int:
+        return _BYTES_PER_WORKER if self.max_bytes is None else max(self.max_bytes // self.num_workers, 1)
+
     def _make_executor(self) -> ProcessExecutor:
         if self.max_bytes is None:
             return ProcessExecutor(start_method=self.multiprocessing_context)
-        per_worker = max(self.max_bytes // self.num_workers, 1)
+        per_worker = self._bytes_per_worker
         return ProcessExecutor(
             start_method=self.multiprocessing_context, max_bytes=per_worker, slot_bytes=min(1 << 20, per_worker)
         )

@@ -109,10 +109,14 @@ def random_split(
         The parts, in the order of `weights`; or the one that was asked for.
 
     Raises:
-        ConfigError: A weight is negative or all are 0.
+        ConfigError: The weights have no names, a weight is negative, or all are 0.
         KeyError: There is no such part.
         TypeError: The length of the source is not known.
     """
+    if not isinstance(weights, Mapping):
+        raise ConfigError(
+            f"random_split needs weights with names, got {weights!r}", fix='write {"train": 0.9, "valid": 0.1}'
+        )
     if any(weight < 0 for weight in weights.values()) or sum(weights.values()) <= 0:
         raise ConfigError(
             f"random_split needs weights that are not negative, and one that is positive, got {dict(weights)}"
