@@ -213,6 +213,7 @@ def test_the_length_is_known_where_the_pipes_know_it() -> None:
         len(loader)
 
 
+@pytest.mark.filterwarnings("ignore:start_method='fork' forks a process in which")  # of threads of other tests
 @pytest.mark.parametrize("context", ["spawn", "forkserver", "fork", None])
 def test_all_documented_start_methods_work(context: str | None) -> None:
     pipe = IterableWrapper(range(9)).sharding_filter().map(lambda number: -number)
