@@ -10,6 +10,8 @@ import sys
 import numpy as np
 import pytest
 
+if "HEADRACE_TEST_JAX" not in os.environ:  # where JAX is imported, no other test may fork
+    pytest.skip("run by test_jax_apart.py, in a process of its own", allow_module_level=True)
 jax = pytest.importorskip("jax")
 
 from headrace import StaticDataset  # noqa: E402
