@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -93,7 +94,8 @@ def kill_job(hdf: Path, folder: Path) -> None:
     pids = [job.pid, *descendants_of(job.pid)]
     descriptors = {pid: os.pidfd_open(pid) for pid in pids}
     for descriptor in descriptors.values():
-        signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # it ended with those that were killed before it
+            signal.pidfd_send_signal(descriptor, signal.SIGKILL)
     job.communicate()
     for pid, descriptor in descriptors.items():
         ended = select.poll()

@@ -22,9 +22,13 @@ distributed.barrier()
 distributed.destroy_process_group()
 assert find_ranks() == before
 """
-LAUNCHED = (
-    "from headrace.ranks import find_ranks; ranks = find_ranks(); print(ranks.rank, ranks.world_size, ranks.source)"
-)
+# In one system call: both ranks write to one pipe, and PYTHONUNBUFFERED may be set.
+LAUNCHED = """
+import os
+from headrace.ranks import find_ranks
+ranks = find_ranks()
+os.write(1, f"{ranks.rank} {ranks.world_size} {ranks.source}\\n".encode())
+"""
 
 
 def environment(**variables):
