@@ -23,7 +23,7 @@ def test_the_bytes_of_sequences_are_those_of_their_arrays(lengths, data):
     seq_bytes = SeqBytes(source)
     assert seq_bytes.take(indices).tolist() == actual
     assert seq_bytes.largest() == max(lengths) * 14
-    assert abs(seq_bytes.mean() - max(sum(lengths) * 14 // len(lengths), 1)) <= 1  # it is rounded
+    assert seq_bytes.mean() == max(sum(lengths) * 14 // len(lengths), 1)
 
 
 @given(

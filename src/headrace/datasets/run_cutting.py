@@ -51,11 +51,12 @@ class SeqBytes:
 
     def mean(self) -> int:
         """Return about how many bytes a sequence has, from some of them; at least 1."""
-        total = 0.0
+        total = num_seqs = 0  # in integers: a sum of rounded means may be one byte short
         for lengths, frame_bytes in self._columns:
             some = lengths[:: max(len(lengths) // _NUM_SAMPLED, 1)]
-            total += float(some.mean()) * frame_bytes if len(some) else 0
-        return max(int(total), 1)
+            total += int(some.sum(dtype=np.int64)) * frame_bytes
+            num_seqs = len(some)  # the same for each column
+        return max(total // max(num_seqs, 1), 1)
 
     def largest(self) -> int:
         """Return what no sequence exceeds. O(number of sequences)."""
