@@ -1,8 +1,6 @@
-"""The global generators of Python, NumPy and torch, for code that draws from them.
+"""Samplers that draw from the global generators of Python, NumPy or torch when a pass begins.
 
-A worker seeds them for each batch, so that what is drawn does not depend on who makes it. In the user's own process
-they are put back. A sampler that draws from them when a pass begins is noted, so that a resume can begin it likewise.
-torch is never imported for this.
+Where the generators were is noted, so that a resume can begin the pass likewise. torch is never imported for this.
 """
 
 from __future__ import annotations
@@ -15,40 +13,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-
-from headrace.rng import derive_seed
-
-_HALF = 2**63
-
-
-def seed_globals(key: int, number: int) -> None:
-    """Seed the generators for one batch. About 10 us.
-
-    Args:
-        key: Of the pass, 64 bits.
-        number: Of the batch among those of all ranks.
-    """
-    seed = derive_seed(key - 2 * _HALF if key >= _HALF else key, "lhotse: batch", corpus_idx=number, bits=63)
-    random.seed(seed)
-    np.random.seed(seed % 2**32)
-    torch = sys.modules.get("torch")
-    if torch is not None:
-        torch.default_generator.manual_seed(seed)
-
-
-@contextmanager
-def kept_globals() -> Iterator[None]:
-    """Put the generators back in the end."""
-    of_python, of_numpy = random.getstate(), np.random.get_state()
-    torch = sys.modules.get("torch")
-    of_torch = None if torch is None else torch.get_rng_state()
-    try:
-        yield
-    finally:
-        random.setstate(of_python)
-        np.random.set_state(of_numpy)
-        if torch is not None:
-            torch.set_rng_state(of_torch)
 
 
 @contextmanager

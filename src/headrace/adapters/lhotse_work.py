@@ -17,9 +17,9 @@ from headrace.engine import WorkerInfo, note_place, skip_item
 from headrace.engine.failure import Failure
 from headrace.engine.ship import unship
 from headrace.errors import takes_note
+from headrace.global_rng import kept_globals, seed_globals
 
 from .lhotse_sampler import ids_of
-from .lhotse_seeds import kept_globals, seed_globals
 
 _MAX_NOTE_CHARS = 2000
 
@@ -84,7 +84,7 @@ class _Work:
         with kept_globals() if self._is_inline and ticket.key is not None else nullcontext():
             for place, content in enumerate(ticket.contents):
                 if ticket.key is not None:
-                    seed_globals(ticket.key, number)
+                    seed_globals(ticket.key, "lhotse: batch", number=number)
                 number += ticket.stride
                 batch: Any = None
                 try:

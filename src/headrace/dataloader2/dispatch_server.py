@@ -31,7 +31,7 @@ from headrace.pipes.seeds import SeedGenerator, set_datapipes_seed
 
 from .dispatch_wire import Begin, Hello, Want, check_peer, encode_items, hear, listen
 from .epoch_start import EpochStart
-from .globals_seeding import seed_globals
+from .globals_seeding import seed_globals_from
 from .group_size import GroupSize, estimate_bytes
 from .worker_error import CarriedError, is_of_the_engine
 
@@ -189,7 +189,7 @@ class DispatchServer:
     def _reseed(self, start: EpochStart) -> None:
         """Seed everything from shared seeds: what runs here runs once for all workers."""
         seeds: SeedGenerator = start.seeds
-        seed_globals(seeds, shared=True)
+        seed_globals_from(seeds, shared=True)
         set_datapipes_seed(list_pipes(self._initial), seeds, True)
         if start.reset_fn is not None:
             self._graph = start.reset_fn(self._initial)

@@ -20,6 +20,8 @@ from headrace.pipes.seeds import SeedGenerator
 
 from .services import ResetFn
 
+ITEM_PURPOSE = "pipes: item"  # of a draw from keyed global generators
+
 _HEAD = struct.Struct("<qqq")  # bytes of the start; item of the snapshot; bytes of the snapshot, -1 if there is none
 
 

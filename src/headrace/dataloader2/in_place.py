@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from headrace.global_rng import kept_globals, seed_globals
 from headrace.pipes import IterPipe
 from headrace.pipes.base import read
 from headrace.pipes.seeds import SeedGenerator, set_graph_random_seed
 from headrace.pipes.torch_native import to_native
 
-from .globals_seeding import globals_kept, seed_globals_for
+from .epoch_start import ITEM_PURPOSE
 from .replica import checked_pipe
 from .services import ResetFn, WorkerInfo
 
@@ -100,8 +101,8 @@ class Keyed(IterPipe[Any]):
         """Return the items."""
         iterator = read(self.datapipe)
         while True:
-            with globals_kept():
-                seed_globals_for(self.key, self._position)
+            with kept_globals():
+                seed_globals(self.key, ITEM_PURPOSE, number=self._position)
                 try:
                     item = next(iterator)
                 except StopIteration:

@@ -21,6 +21,7 @@ import msgspec
 from headrace.engine import WorkerInfo as EngineWorkerInfo
 from headrace.engine import note_place
 from headrace.errors import TransformError
+from headrace.global_rng import globals_state, seed_globals, set_globals_state
 from headrace.pipes.base import IterPipe, read, stop
 from headrace.pipes.graph import is_pipe
 from headrace.pipes.seeds import set_graph_random_seed
@@ -28,8 +29,8 @@ from headrace.pipes.sharding import SHARDING_PRIORITIES, apply_sharding
 from headrace.pipes.state import graph_state, restore_graph
 
 from .dispatch_client import DispatchClient
-from .epoch_start import EpochStart, Snapshot, read_start
-from .globals_seeding import globals_state, seed_globals, seed_globals_for, set_globals_state
+from .epoch_start import ITEM_PURPOSE, EpochStart, Snapshot, read_start
+from .globals_seeding import seed_globals_from
 from .group_size import estimate_bytes
 from .services import WorkerInfo
 from .worker_error import CarriedError, is_of_the_engine
@@ -208,7 +209,7 @@ class Replica:
 
     def _reseed(self, epoch_start: EpochStart) -> None:
         seeds = epoch_start.seeds
-        seed_globals(seeds)
+        seed_globals_from(seeds)
         self._graph = self._initial  # what reset functions return is of one epoch: a worker started anew has the same
         set_graph_random_seed(self._graph, seeds)
         if epoch_start.reset_fn is not None:
@@ -253,7 +254,7 @@ class Replica:
         assert self._key is not None
         for _ in range(count):
             number = (self._position + len(items)) * self._info.num_workers + self._info.worker_id
-            seed_globals_for(self._key, number)
+            seed_globals(self._key, ITEM_PURPOSE, number=number)
             try:
                 items.append(next(iterator))
             except StopIteration:

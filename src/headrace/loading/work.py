@@ -27,9 +27,9 @@ from headrace.batching import (
 )
 from headrace.engine import WorkerInfo, empty, note_place, skip_item
 from headrace.errors import CacheError, SourceError, TransformError, takes_note
+from headrace.global_rng import kept_globals, seed_globals
 from headrace.rng import derive_rng, wants_rng
 
-from .global_rng import seeded_globals
 from .reading import Failed, Reader, Reading, Wish
 
 Transform = Callable[..., Any]
@@ -150,7 +150,8 @@ class _BatchMaker:
         """Make the batch of a task."""
         if not self._options.seeds_globals:
             return self._make(task)
-        with seeded_globals(self._options.seed, task.epoch, task.number):
+        with kept_globals():
+            seed_globals(self._options.seed, "global generators", epoch=task.epoch, number=task.number)
             return self._make(task)
 
     def _make(self, task: Task) -> Any:
