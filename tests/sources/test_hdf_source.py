@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.errors import SourceError
-from headrace.sources import HDFSource, HDFWriter
+from headrace.sources import HDFSource, HDFWriter, plain_files
 from headrace.sources import hdf_handles as handles_module
 from headrace.specs import DataSpec
 
@@ -206,7 +206,7 @@ def test_several_files_follow_one_another(tmp_path, write_layout):
 
 
 def test_more_files_than_may_be_open_are_read_in_any_order(tmp_path, monkeypatch, write_layout):
-    monkeypatch.setattr(handles_module, "MAX_OPEN_FILES", 2)
+    monkeypatch.setattr(plain_files, "MAX_OPEN_FILES", 2)
     monkeypatch.setattr(handles_module, "MAX_OPEN_HDF5_FILES", 2)
     parts = [{"inputs": FEATURES + 100 * idx} for idx in range(5)]
     for storage in ({}, {"chunks": True}):

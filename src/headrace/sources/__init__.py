@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from .mapped import SORT_LENGTHS, MapSource
     from .memory import MemorySource
     from .rows import fill_rows
+    from .vocabulary import Vocabulary
+    from .writer import Writer
 
 __all__ = [
     "SORT_LENGTHS",
@@ -27,6 +29,8 @@ __all__ = [
     "MapSource",
     "MemorySource",
     "Source",
+    "Vocabulary",
+    "Writer",
     "fill_rows",
 ]
 
@@ -41,5 +45,7 @@ __getattr__, __dir__ = export_lazily(
         "mapped": ("SORT_LENGTHS", "MapSource"),
         "memory": ("MemorySource",),
         "rows": ("fill_rows",),
+        "vocabulary": ("Vocabulary",),
+        "writer": ("Writer",),
     },
 )

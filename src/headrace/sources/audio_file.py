@@ -5,6 +5,7 @@ Needs `headrace[audio]`, but only when it reads.
 
 from __future__ import annotations
 
+import io
 import os
 from typing import IO, TYPE_CHECKING, Any, Literal
 
@@ -27,18 +28,26 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 
-def read_header(path: str) -> tuple[int, int]:
+def read_header(recording: str | bytes, where: str | None = None) -> tuple[int, int]:
     """Return number of samples and sample rate of a recording, without decoding it.
+
+    Args:
+        recording: A path, or the bytes of the file.
+        where: What messages call it; the path if `None`.
 
     Raises:
         SourceError: The file is missing, damaged, or shorter than its header says.
     """
     soundfile = _soundfile()
+    name = where or _name_of(recording)
     try:
-        info = soundfile.info(path)
+        info = soundfile.info(io.BytesIO(recording) if isinstance(recording, bytes) else recording)
     except (RuntimeError, OSError) as error:  # soundfile's errors are RuntimeErrors
-        raise _unreadable(path, error) from error
-    refuse_torn_file(path)
+        raise _unreadable(name, error) from error
+    if isinstance(recording, bytes):
+        _refuse_torn(io.BytesIO(recording), len(recording), name)
+    else:
+        refuse_torn_file(recording)
     return int(info.frames), int(info.samplerate)
 
 
@@ -53,14 +62,17 @@ def refuse_torn_file(path: str) -> None:
     """
     try:
         with open(path, "rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            end = _end_of_samples(file)
+            _refuse_torn(file, os.fstat(file.fileno()).st_size, path)
     except OSError as error:
         raise _unreadable(path, error) from error
+
+
+def _refuse_torn(file: IO[bytes], size: int, where: str) -> None:
+    end = _end_of_samples(file)
     if end is not None and end > size:
         raise SourceError(
             f"the recording is torn: it has {size} bytes, and its header says that the samples end at byte {end}",
-            where=path,
+            where=where,
             fix="replace it by a whole one; if it is whole, say num_samples and sample_rate in the manifest",
         )
 
@@ -82,19 +94,24 @@ def _end_of_samples(file: IO[bytes]) -> int | None:
     return None
 
 
-def read_samples(path: str, channel: int | None) -> tuple[NDArray[np.float32], int]:
+def read_samples(
+    recording: str | bytes, channel: int | None, where: str | None = None
+) -> tuple[NDArray[np.float32], int]:
     """Return the samples of one channel, `float32[n]` in -1..1, and their rate.
 
     Args:
-        path: A file of any format that libsndfile reads.
+        recording: The path of a file of any format that libsndfile reads, or its bytes.
         channel: Which channel, from 0; `None` for recordings with only one.
+        where: What messages call it; the path if `None`.
 
     Raises:
         SourceError: The file is missing, damaged, has other channels, or has samples that are not finite.
     """
     soundfile = _soundfile()
+    path = where or _name_of(recording)
+    file = io.BytesIO(recording) if isinstance(recording, bytes) else recording
     try:
-        samples, sample_rate = soundfile.read(path, dtype="float32", always_2d=True)
+        samples, sample_rate = soundfile.read(file, dtype="float32", always_2d=True)
     except (RuntimeError, OSError) as error:
         raise _unreadable(path, error) from error
     num_channels = samples.shape[1]
@@ -137,6 +154,10 @@ def _soundfile() -> ModuleType:
         ) from error
     module: ModuleType = soundfile
     return module
+
+
+def _name_of(recording: str | bytes) -> str:
+    return recording if isinstance(recording, str) else f"a recording of {len(recording)} bytes in memory"
 
 
 def _unreadable(path: str, error: Any) -> SourceError:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import h5py
 import numpy as np
@@ -23,6 +23,7 @@ from headrace.specs import DataSpec
 from .hdf_layout import INPUT_KEY
 from .hdf_sink import ForgivingFile
 from .hdf_spool import Spool, WriteColumn
+from .writer import Writer
 
 _COMPRESSIONS = (None, "gzip", "lzf")
 _CHUNK_BYTES = 256 << 10  # unpacking one takes about a millisecond, and the overhead of HDF5 per chunk no longer shows
@@ -30,7 +31,7 @@ _MAX_LENGTH = 2**31 - 1  # seqLengths is int32 in the documented layout
 _MAX_TAG_PADDING = 4  # tags of a fixed width may take so many times the bytes of the tags alone
 
 
-class HDFWriter:
+class HDFWriter(Writer):
     """Writes one HDF5 file, sequence by sequence; a context manager, which aborts if its block fails.
 
     The layout knows no key without time: such a value is stored as one frame. Class indices are what the layout takes
@@ -150,15 +151,6 @@ class HDFWriter:
         self._is_open = False
         for spool in self._spools:
             spool.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
-        if error is None:
-            self.close()
-        else:
-            self.abort()
 
     def _check_target(self) -> None:
         if os.path.lexists(self.path) and not self._overwrite:
