@@ -9,6 +9,8 @@ from .base import ArrayOrder, Order, RangeOrder, RepeatedOrder, occurrences
 from .binned import Laplace, SortBinShuffle, SortBinShuffleX2
 from .by_length import Sorted, SortedReverse
 from .epochs import derive_order_seed, full_epoch_of, slice_bounds
+from .mixed import Lane, MixedOrder
+from .mixture import Mixture
 from .parse import VALID_FORMS, parse_seq_ordering
 from .permutation import Permutation
 from .permute import Permute, PermutedOrder
@@ -24,7 +26,10 @@ __all__ = [
     "Default",
     "EveryN",
     "InterleavedOrder",
+    "Lane",
     "Laplace",
+    "MixedOrder",
+    "Mixture",
     "Order",
     "OrderCorpus",
     "OrderPlanner",

@@ -1,0 +1,89 @@
+"""The order of several corpora that are mixed: each goes through epochs of its own, one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .base import Order
+from .mixture import Mixture
+
+_KEPT_ORDERS = 4  # of a lane: neighbouring positions are in one or two of its epochs
+
+
+class Lane:
+    """The endless stream of one corpus: its epochs in a row.
+
+    Args:
+        epoch_sizes: `int[n]`: how many sequences its epochs have, which come again after n epochs; at least one.
+        order_of: Returns the order of one of its epochs, from 1. Called again if it was not used for a while.
+        offset: Added to its corpus indices.
+    """
+
+    def __init__(self, epoch_sizes: Sequence[int], order_of: Callable[[int], Order], offset: int) -> None:
+        self._starts = np.concatenate([[0], np.cumsum(np.asarray(epoch_sizes, np.int64))])
+        self.size = int(self._starts[-1])
+        self.offset = offset
+        self._order_of = lru_cache(maxsize=_KEPT_ORDERS)(order_of)
+
+    def take(self, draws: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return what some draws give, as indices of the joint corpus, `int64[n]` -> `int64[n]`."""
+        epochs, places = self._locate(draws)
+        result = np.empty(len(draws), np.int64)
+        for epoch in np.unique(epochs).tolist():
+            here = epochs == epoch
+            wanted = places[here]
+            first = int(wanted.min())
+            result[here] = self._order_of(epoch).block(first, int(wanted.max()) + 1)[wanted - first]
+        result += self.offset
+        return result
+
+    def may_repeat_within(self, first: int, last: int) -> bool:
+        """Tell whether the draws first..last (exclusive) may give one sequence twice: within one epoch they rarely do."""
+        if last - first <= 1:
+            return False
+        (start, stop), _ = self._locate(np.array([first, last - 1], np.int64))
+        return bool(start != stop) or self._order_of(int(start)).may_repeat
+
+    def _locate(self, draws: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return which of its epochs each draw is in, from 1, and the place there."""
+        rounds, rests = np.divmod(draws, self.size)
+        in_round = np.searchsorted(self._starts, rests, side="right") - 1
+        return rounds * (len(self._starts) - 1) + in_round + 1, rests - self._starts[in_round]
+
+
+class MixedOrder(Order):
+    """Positions of a mixture of lanes.
+
+    Args:
+        mixture: Which lane each position draws from.
+        lanes: The corpora. Only those of weight 0 may be empty.
+        positions: Which positions of the mixture, in a row.
+    """
+
+    def __init__(self, mixture: Mixture, lanes: Sequence[Lane], positions: range) -> None:
+        self._mixture, self._lanes, self._positions = mixture, lanes, positions
+        bounds = zip(*mixture.draw_bounds(positions.start, positions.stop), strict=True)
+        self.may_repeat = len(positions) > 0 and any(
+            lane.may_repeat_within(int(first), int(last)) for lane, (first, last) in zip(lanes, bounds, strict=True)
+        )
+
+    def __len__(self) -> int:
+        return len(self._positions)
+
+    def block(self, start: int, stop: int) -> NDArray[np.int64]:
+        """Return positions start..stop as `int64[n]`, in indices of the joint corpus."""
+        part = self._positions[start:stop]
+        lanes, draws = self._mixture.place(np.arange(part.start, part.stop, dtype=np.int64))
+        result = np.empty(len(draws), np.int64)
+        for lane in np.unique(lanes).tolist():
+            here = lanes == lane
+            result[here] = self._lanes[lane].take(draws[here])
+        return result
+
+    def slice(self, start: int, stop: int) -> MixedOrder:
+        """Return positions start..stop as an order."""
+        return MixedOrder(self._mixture, self._lanes, self._positions[start:stop])

@@ -1,0 +1,170 @@
+"""Several endless streams mixed by weights: which of them a position draws from, and how far into it, in closed form.
+
+Position p of the mixture draws from one lane; the lane's draws are numbered from 0. `Mixture.place` tells both for any
+position at once, so that no position has to be reached through those before it.
+
+The lanes are the leaves of a binary tree. At each node the first q positions give round(q w / W) to the left and the
+rest to the right, where w / W is the left side's share: rounding of a line, as in J. E. Bresenham, "Algorithm for
+computer control of a digital plotter" (1965), at every node. So after any p positions a lane has been drawn from
+within 1 + log2(number of lanes) of its share, and the numbers are integers: nothing drifts, up to position 2**62.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.errors import ConfigError
+from headrace.rng import derive_seed
+
+from .permutation import Permutation
+
+MAX_UNITS = 2**30  # of the sum of weights, so that a product of two of them fits into 64 bits
+_SHUFFLED_BLOCK = 4096  # positions that are shuffled among each other: a table, see `Permutation`
+_MAX_DENOMINATOR = 10**6  # weights such as 0.3 and 1/3 are taken for what was meant
+
+
+class Mixture:
+    """An endless mixture of lanes.
+
+    Args:
+        weights: Of each lane, not negative, not all 0; only their ratios count. Ratios of small whole numbers, also
+            when they are written as floats, are exact; others are rounded to one part in 2**30.
+        shuffle_seed: Shuffle which lane comes when within blocks of 4096 positions, keyed by this seed; the shares of
+            a block stay what they are. `None` keeps them evenly spread: 2 : 1 gives A B A, A B A, ...
+
+    Raises:
+        ConfigError: A weight is negative or not finite, or all are 0.
+    """
+
+    def __init__(self, weights: Sequence[float], *, shuffle_seed: int | None = None) -> None:
+        self.units = _whole_weights(weights)
+        self._shuffle_seed = shuffle_seed
+        self._lanes = np.flatnonzero(self.units)
+        self._sums = np.concatenate([[0], np.cumsum(self.units[self._lanes])])
+
+    @property
+    def num_lanes(self) -> int:
+        """Number of lanes."""
+        return len(self.units)
+
+    def place(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the lane that each position draws from, and the number of the draw in it, both `int64[n]`.
+
+        O(n log lanes). Shuffled ones cost a table for each block of 4096 positions that is touched.
+        """
+        if self._shuffle_seed is not None:
+            positions = self._shuffled(positions)
+        lanes = np.empty(len(positions), np.int64)
+        draws = np.empty(len(positions), np.int64)
+        # Parts of the tree still to be walked: which of the positions, their numbers within the part, its leaves.
+        parts = [(np.arange(len(positions)), np.asarray(positions, np.int64), 0, len(self._lanes))]
+        while parts:
+            chosen, numbers, first, last = parts.pop()
+            if last - first == 1:
+                lanes[chosen], draws[chosen] = self._lanes[first], numbers
+                continue
+            middle = (first + last) // 2
+            on_left = self._num_left(numbers, first, middle, last)
+            is_left = self._num_left(numbers + 1, first, middle, last) > on_left
+            parts.append((chosen[is_left], on_left[is_left], first, middle))
+            parts.append((chosen[~is_left], (numbers - on_left)[~is_left], middle, last))
+        return lanes, draws
+
+    def num_draws(self, position: int) -> NDArray[np.int64]:
+        """Return how often each lane is drawn from before a position, `int64[lanes]`.
+
+        Exact for shuffled mixtures, too: within a block it is counted.
+        """
+        if self._shuffle_seed is not None and position % _SHUFFLED_BLOCK:
+            start = position - position % _SHUFFLED_BLOCK
+            lanes, _ = self.place(np.arange(start, position))
+            return self._num_even_draws(start) + np.bincount(lanes, minlength=self.num_lanes)
+        return self._num_even_draws(position)
+
+    def draw_bounds(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return bounds first, last (exclusive) of each lane's draws by positions start..stop, both `int64[lanes]`."""
+        if self._shuffle_seed is not None:
+            start, stop = start // _SHUFFLED_BLOCK * _SHUFFLED_BLOCK, -(-stop // _SHUFFLED_BLOCK) * _SHUFFLED_BLOCK
+        return self._num_even_draws(start), self._num_even_draws(stop)
+
+    def first_position_with(self, num_draws: Sequence[int], *, wanted: str) -> int:
+        """Return the first position before which lanes were drawn from so often, O(log position) look-ups.
+
+        Args:
+            num_draws: Of each lane. Lanes of weight 0 are not waited for.
+            wanted: "any" or "all" of the lanes.
+        """
+        reached = np.any if wanted == "any" else np.all
+        goal, lanes = np.asarray(num_draws, np.int64)[self._lanes], self._lanes
+
+        def is_reached(position: int) -> bool:
+            return bool(reached(self.num_draws(position)[lanes] >= goal))
+
+        high = 1
+        while not is_reached(high):
+            high *= 2
+        low = 0
+        while low < high:
+            middle = (low + high) // 2
+            low, high = (low, middle) if is_reached(middle) else (middle + 1, high)
+        return low
+
+    def _num_even_draws(self, position: int) -> NDArray[np.int64]:
+        counts = np.zeros(self.num_lanes, np.int64)
+        parts = [(position, 0, len(self._lanes))]
+        while parts:
+            number, first, last = parts.pop()
+            if last - first == 1:
+                counts[self._lanes[first]] = number
+                continue
+            middle = (first + last) // 2
+            on_left = int(self._num_left(np.array([number], np.int64), first, middle, last)[0])
+            parts += [(on_left, first, middle), (number - on_left, middle, last)]
+        return counts
+
+    def _num_left(self, numbers: NDArray[np.int64], first: int, middle: int, last: int) -> NDArray[np.int64]:
+        """Return round(numbers * left / whole) for the node over some leaves, in whole numbers below 2**63."""
+        left, whole = int(self._sums[middle] - self._sums[first]), int(self._sums[last] - self._sums[first])
+        quotients, rests = np.divmod(numbers, whole)
+        rounded: NDArray[np.int64] = quotients * left + (rests * left + whole // 2) // whole
+        return rounded
+
+    def _shuffled(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        assert self._shuffle_seed is not None
+        blocks, offsets = np.divmod(np.asarray(positions, np.int64), _SHUFFLED_BLOCK)
+        result = np.empty_like(offsets)
+        for block in np.unique(blocks).tolist():
+            here = blocks == block
+            result[here] = block * _SHUFFLED_BLOCK + _block_shuffle(self._shuffle_seed, block).at(offsets[here])
+        return result
+
+
+@lru_cache(maxsize=64)
+def _block_shuffle(seed: int, block: int) -> Permutation:
+    return Permutation(_SHUFFLED_BLOCK, derive_seed(seed, "mixture", occurrence=block, bits=63))
+
+
+def _whole_weights(weights: Sequence[float]) -> NDArray[np.int64]:
+    """Return whole numbers in the ratios of the weights, with a sum of at most `MAX_UNITS`."""
+    for weight in weights:
+        if isinstance(weight, bool) or not isinstance(weight, int | float | Fraction | np.integer | np.floating):
+            raise ConfigError(f"a weight is a number, not {weight!r}", fix="give numbers such as 0.7 and 0.3")
+        if not math.isfinite(weight) or weight < 0:
+            raise ConfigError(f"a weight must be finite and not negative, got {weight}", fix="0 leaves a source out")
+    if not any(weight > 0 for weight in weights):
+        raise ConfigError(f"all {len(weights)} weights are 0", fix="give at least one source a positive weight")
+    exact = [Fraction(weight) for weight in weights]
+    total = sum(exact)
+    meant = [(part / total).limit_denominator(_MAX_DENOMINATOR) for part in exact]
+    scale = math.lcm(*(part.denominator for part in meant))
+    is_whole = sum(meant) == 1 and all(bool(kept) == bool(part) for kept, part in zip(meant, exact, strict=True))
+    if is_whole and scale <= MAX_UNITS:
+        return np.array([int(part * scale) for part in meant], np.int64)
+    room = MAX_UNITS - len(exact)  # since rounding up to 1 can add one for each
+    return np.array([max(round(part / total * room), int(part > 0)) for part in exact], np.int64)
