@@ -251,7 +251,7 @@ def test_without_a_home_sizes_are_measured_all_the_same(
     monkeypatch.delenv("HEADRACE_CACHE", raising=False)
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setattr(Path, "home", no_home)
-    monkeypatch.setattr("headrace.files.sizes._folders_warned_of", set())
+    monkeypatch.setattr("headrace.files.keeping._warned_of", set())
     table = FileTable.of(files)
     table.save()
     assert table.sizes.tolist() == list(range(10))

@@ -73,7 +73,7 @@ def stored(tmp_path, monkeypatch):
     """Let every join of stored indices be kept; return a function that stores an index."""
     monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(join_store, "_MIN_KEPT_SEQS", 1)
-    monkeypatch.setattr(join_store, "_folders_warned_of", set())
+    monkeypatch.setattr("headrace.files.keeping._warned_of", set())
 
     def store(name, tags):
         path = tmp_path / f"{name}.hrindex"

@@ -33,7 +33,7 @@ LENGTHS = [7 * i % 20 + 1 for i in range(300)]
 def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(kept_tables, "_MIN_KEPT_SEQS", 100)
-    monkeypatch.setattr(kept_tables, "_folders_warned_of", set())
+    monkeypatch.setattr("headrace.files.keeping._warned_of", set())
     forget_memory(monkeypatch)
     return tmp_path / "cache" / "plans"
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from .cache import CachedFile, FileCache
     from .cache_options import FileCacheOptions
     from .distribute import FilePlan, distribute_in_order, distribute_largest_first
+    from .keeping import remove_oldest, warn_once_of_folder
     from .listing import Files, read_file_list
     from .lists import read_seq_lens, read_tag_list
     from .places import resolve_inside, user_cache_dir
@@ -41,10 +42,12 @@ __all__ = [
     "read_file_list",
     "read_seq_lens",
     "read_tag_list",
+    "remove_oldest",
     "resolve_inside",
     "tree_key",
     "tree_leaves",
     "user_cache_dir",
+    "warn_once_of_folder",
 ]
 
 __getattr__, __dir__ = export_lazily(
@@ -54,6 +57,7 @@ __getattr__, __dir__ = export_lazily(
         "cache": ("CachedFile", "FileCache"),
         "cache_options": ("FileCacheOptions",),
         "distribute": ("FilePlan", "distribute_in_order", "distribute_largest_first"),
+        "keeping": ("remove_oldest", "warn_once_of_folder"),
         "listing": ("Files", "read_file_list"),
         "lists": ("read_seq_lens", "read_tag_list"),
         "places": ("resolve_inside", "user_cache_dir"),

@@ -25,6 +25,7 @@ from .atomic import atomic_write
 from .cache_lock import lock_exclusive_nowait
 from .cache_wait import Patience
 from .fetch import SourceStat
+from .keeping import warn_once_of_folder
 from .measure import Progress, measure_files
 from .places import user_cache_dir
 from .tree import FileTree, map_leaves, tree_key, tree_leaves
@@ -35,7 +36,7 @@ _FORMAT_VERSION = 1
 _UNKNOWN = -1
 _LOCK_SECONDS = 5.0  # others hold it for some milliseconds; after that, only a count may be lost, which is found again
 
-_folders_warned_of: set[str] = set()
+_NOT_KEPT = "what is known of the files cannot be kept, and is found out again the next time"
 
 
 class _Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -155,7 +156,7 @@ class FileTable:
                     with atomic_write(self._path) as file:
                         file.write(msgspec.json.encode(record))
         except (OSError, SourceError) as error:
-            _warn_once(str(self._path.parent), error)
+            warn_once_of_folder(_LOGGER, str(self._path.parent), _NOT_KEPT, error)
 
     def _record(self) -> _Record:
         columns = (self._sizes, self._versions, self._num_seqs, self._num_frames)
@@ -184,7 +185,7 @@ def _record_path(trees: Sequence[FileTree], folder: str | os.PathLike[str] | Non
         try:
             folder = user_cache_dir() / "files"
         except CacheError as error:
-            _warn_once("", error)
+            warn_once_of_folder(_LOGGER, "", _NOT_KEPT, error)
             return None
     digest = xxhash.xxh3_128(f"{_FORMAT_VERSION}\n".encode())
     for tree in trees:
@@ -235,9 +236,3 @@ def _read_only(column: NDArray[np.int64]) -> NDArray[np.int64]:
     view = column.view()
     view.flags.writeable = False
     return view
-
-
-def _warn_once(folder: str, error: Exception) -> None:
-    if folder not in _folders_warned_of:
-        _folders_warned_of.add(folder)
-        _LOGGER.warning("what is known of the files cannot be kept, and is found out again the next time: %s", error)

@@ -15,7 +15,7 @@ import msgspec
 import xxhash
 
 from headrace.errors import CacheError, SourceError
-from headrace.files import user_cache_dir
+from headrace.files import remove_oldest, user_cache_dir, warn_once_of_folder
 
 from .corpus import CorpusIndex
 from .join import TagJoin, join_tags
@@ -27,8 +27,7 @@ _KIND = "join 1"
 _PLACES = "places"
 _MIN_KEPT_SEQS = 500_000  # below, joining again takes some 0.2 s at most
 _MAX_KEPT = 32  # files: a corpus that changes from day to day must not fill the disk
-
-_folders_warned_of: set[str] = set()  # so that it is said once for each folder
+_NOT_KEPT = "a join stays in memory and will be made again, as it cannot be kept"
 
 
 class _About(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -56,7 +55,7 @@ def open_or_join(left: CorpusIndex, right: CorpusIndex) -> TagJoin:
     try:
         path = _path_of(left, right)
     except CacheError as error:
-        _warn_once("", error)
+        warn_once_of_folder(_LOGGER, "", _NOT_KEPT, error)
         return join_tags(left, right)
     try:
         return _opened(path, left, right)
@@ -66,10 +65,10 @@ def open_or_join(left: CorpusIndex, right: CorpusIndex) -> TagJoin:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         _save(join, path)
-        _remove_oldest(path.parent)
+        remove_oldest(path.parent, "*.hrindex", _MAX_KEPT)
         return _opened(path, left, right)
     except (OSError, SourceError) as error:
-        _warn_once(str(path.parent), error)
+        warn_once_of_folder(_LOGGER, str(path.parent), _NOT_KEPT, error)
         return join
 
 
@@ -108,19 +107,3 @@ def _save(join: TagJoin, path: Path) -> None:
         meta=msgspec.to_builtins(about),
     )
     index.built_from((), _KIND).save(path)
-
-
-def _remove_oldest(folder: Path) -> None:
-    """Keep the joins that were used last; one that is removed while it is mapped stays readable there."""
-    ages = []
-    for path in folder.glob("*.hrindex"):
-        with contextlib.suppress(FileNotFoundError):  # another process removes them, too
-            ages.append((path.stat().st_mtime_ns, path))
-    for _, path in sorted(ages)[:-_MAX_KEPT]:
-        path.unlink(missing_ok=True)
-
-
-def _warn_once(folder: str, error: Exception) -> None:
-    if folder not in _folders_warned_of:
-        _folders_warned_of.add(folder)
-        _LOGGER.warning("a join stays in memory and will be made again, as it cannot be kept: %s", error)

@@ -11,7 +11,7 @@ from typing import Literal
 import xxhash
 
 from headrace.errors import CacheError, SourceError
-from headrace.files import FileStamp, user_cache_dir
+from headrace.files import FileStamp, user_cache_dir, warn_once_of_folder
 
 from .corpus import CorpusIndex
 from .storage import BUILD, FORMAT_VERSION
@@ -19,8 +19,7 @@ from .storage import BUILD, FORMAT_VERSION
 _LOGGER = logging.getLogger("headrace.index")
 _MIN_CACHED_SEQS = 2_000  # below, and with few files, building again is about as quick as finding it
 _MIN_CACHED_FILES = 16
-
-_folders_warned_of: set[str] = set()  # so that a program that opens many corpora says it once for each folder
+_NOT_KEPT = "the index stays in memory and will be built again the next time, as it cannot be kept"
 
 
 def open_or_build(
@@ -84,7 +83,7 @@ def _opened_from_cache(
     try:
         path = _cache_path(files, kind)
     except CacheError as error:
-        _warn_once("", error)
+        warn_once_of_folder(_LOGGER, "", _NOT_KEPT, error)
         return _built(files, build, kind)
     try:
         corpus = CorpusIndex.open(path)
@@ -101,7 +100,7 @@ def _opened_from_cache(
         corpus.save(path)
         return CorpusIndex.open(path, check_files=False)
     except (OSError, SourceError) as error:
-        _warn_once(str(path.parent), error)
+        warn_once_of_folder(_LOGGER, str(path.parent), _NOT_KEPT, error)
         return corpus
 
 
@@ -109,11 +108,3 @@ def _cache_path(files: Sequence[str | os.PathLike[str]], kind: str) -> Path:
     paths = [os.fsencode(os.path.abspath(file)) for file in files]
     name = xxhash.xxh3_128_hexdigest(b"\0".join([str(FORMAT_VERSION).encode(), kind.encode(), *paths]))
     return user_cache_dir() / "index" / f"{name}.hrindex"
-
-
-def _warn_once(folder: str, error: Exception) -> None:
-    if folder not in _folders_warned_of:
-        _folders_warned_of.add(folder)
-        _LOGGER.warning(
-            "the index stays in memory and will be built again the next time, as it cannot be kept: %s", error
-        )

@@ -18,7 +18,7 @@ import xxhash
 
 from headrace.batching import BatchTable, PlanCounts
 from headrace.errors import CacheError, SourceError
-from headrace.files import atomic_write, user_cache_dir
+from headrace.files import atomic_write, remove_oldest, user_cache_dir, warn_once_of_folder
 
 _logger = logging.getLogger("headrace.loading")
 _FORMAT = 1
@@ -29,7 +29,7 @@ _MAX_IN_MEMORY = 32  # tables
 _CHECKSUM_BYTES = 16
 
 _in_memory: dict[str, PlanTable] = {}  # the last of the dict is the one that was kept last
-_folders_warned_of: set[str] = set()  # so that it is said once for each folder
+_NOT_KEPT = "a table of batch counts stays in memory, as it cannot be kept"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ def keep_table(name: str, table: PlanTable) -> None:
     try:
         path = _path_of(name)
     except CacheError as error:
-        _warn_once("", error)
+        warn_once_of_folder(_logger, "", _NOT_KEPT, error)
         return
     windows = table.batches.batches_of_windows.astype("<i4").tobytes()
     content = msgspec.msgpack.encode(_File(name, windows, asdict(table.counts)))
@@ -90,9 +90,9 @@ def keep_table(name: str, table: PlanTable) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(path) as file:
             file.write(xxhash.xxh3_128_digest(content) + content)
-        _remove_oldest(path.parent)
+        remove_oldest(path.parent, "*.hrplan", _MAX_KEPT)
     except (OSError, SourceError) as error:
-        _warn_once(str(path.parent), error)
+        warn_once_of_folder(_logger, str(path.parent), _NOT_KEPT, error)
 
 
 def forget_table(name: str) -> None:
@@ -138,18 +138,3 @@ def _remember(name: str, table: PlanTable) -> None:
     _in_memory[name] = table
     while len(_in_memory) > _MAX_IN_MEMORY:
         _in_memory.pop(next(iter(_in_memory)), None)
-
-
-def _remove_oldest(folder: Path) -> None:
-    ages = []
-    for path in folder.glob("*.hrplan"):
-        with contextlib.suppress(FileNotFoundError):  # another process removes them, too
-            ages.append((path.stat().st_mtime_ns, path))
-    for _, path in sorted(ages)[:-_MAX_KEPT]:
-        path.unlink(missing_ok=True)
-
-
-def _warn_once(folder: str, error: Exception) -> None:
-    if folder not in _folders_warned_of:
-        _folders_warned_of.add(folder)
-        _logger.warning("a table of batch counts stays in memory, as it cannot be kept: %s", error)

@@ -42,7 +42,7 @@ class Lane:
         return result
 
     def may_repeat_within(self, first: int, last: int) -> bool:
-        """Tell whether the draws first..last (exclusive) may give one sequence twice: within one epoch they rarely do."""
+        """Tell whether the draws first..last (exclusive) may give one sequence twice."""
         if last - first <= 1:
             return False
         (start, stop), _ = self._locate(np.array([first, last - 1], np.int64))
