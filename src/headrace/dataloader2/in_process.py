@@ -12,10 +12,10 @@ from headrace.pipes.sharding import SHARDING_PRIORITIES, apply_sharding
 from .in_place import InPlace
 from .options import check_function
 from .prefetching import prefetched, shut_down
-from .services import ReadingServiceInterface, ResetFn, WorkerInfo, pause_graph, resume_graph
+from .services import PausableEnd, ReadingServiceInterface, ResetFn, WorkerInfo
 
 
-class InProcessReadingService(ReadingServiceInterface):
+class InProcessReadingService(PausableEnd, ReadingServiceInterface):
     """Runs the graph here; the global generators of the user's process are left alone.
 
     Args:
@@ -65,17 +65,3 @@ class InProcessReadingService(ReadingServiceInterface):
 
     def _length(self, datapipe: Any) -> int | None:
         return len(datapipe)
-
-    def _pause(self, pause_fn: ResetFn | None = None) -> None:
-        pause_graph(self._end)
-        if pause_fn is not None:
-            pause_fn(self._end)
-
-    def _resume(self, resume_fn: ResetFn | None = None) -> None:
-        resume_graph(self._end)
-        if resume_fn is not None:
-            resume_fn(self._end)
-
-    def _limit(self, num_batches: int | None, limit_fn: Callable[[Any, int | None], Any] | None = None) -> None:
-        if limit_fn is not None:
-            limit_fn(self._end, num_batches)

@@ -32,12 +32,12 @@ from .lengths import length_over_workers
 from .options import check_function, check_start_method, plan_look_ahead
 from .prefetching import prefetched, shut_down
 from .replica import ReplicaSetup
-from .services import ReadingServiceInterface, ResetFn, WorkerInfo, pause_graph, resume_graph
+from .services import PausableEnd, ReadingServiceInterface, ResetFn, WorkerInfo
 
 _BYTES_PER_WORKER = 2 << 30  # what an executor has by default
 
 
-class MultiProcessingReadingService(ReadingServiceInterface):
+class MultiProcessingReadingService(PausableEnd, ReadingServiceInterface):
     """Runs copies of a graph in worker processes, and gives their items in turn: worker 0's, worker 1's, ...
 
     A worker that dies is replaced and does again what was not delivered, from its last snapshot or from the start of
@@ -243,23 +243,6 @@ class MultiProcessingReadingService(ReadingServiceInterface):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state, _pid=os.getpid())
-
-    def _pause(self, pause_fn: ResetFn | None = None) -> None:
-        """Have nothing be made ahead in this process; workers stop by themselves when they are far enough ahead."""
-        pause_graph(self._end)
-        if pause_fn is not None:
-            pause_fn(self._end)
-
-    def _resume(self, resume_fn: ResetFn | None = None) -> None:
-        """Undo `_pause`."""
-        resume_graph(self._end)
-        if resume_fn is not None:
-            resume_fn(self._end)
-
-    def _limit(self, num_batches: int | None, limit_fn: Callable[[Any, int | None], Any] | None = None) -> None:
-        """Apply what a service before this one asks for; the limit itself is the iterator's."""
-        if limit_fn is not None:
-            limit_fn(self._end, num_batches)
 
 
 class PrototypeMultiProcessingReadingService:

@@ -65,6 +65,29 @@ class ReadingServiceInterface(ABC):
             self.finalize()
 
 
+class PausableEnd:
+    """What a service can do with the pipe in this process that ends its graph: pause, resume, and apply a limit."""
+
+    _end: Any
+
+    def _pause(self, pause_fn: ResetFn | None = None) -> None:
+        """Have nothing be made ahead in this process; workers stop by themselves when they are far enough ahead."""
+        pause_graph(self._end)
+        if pause_fn is not None:
+            pause_fn(self._end)
+
+    def _resume(self, resume_fn: ResetFn | None = None) -> None:
+        """Undo `_pause`."""
+        resume_graph(self._end)
+        if resume_fn is not None:
+            resume_fn(self._end)
+
+    def _limit(self, num_batches: int | None, limit_fn: Callable[[Any, int | None], Any] | None = None) -> None:
+        """Apply what a service before this one asks for; the limit itself is the iterator's."""
+        if limit_fn is not None:
+            limit_fn(self._end, num_batches)
+
+
 class CheckpointableReadingServiceInterface(ReadingServiceInterface):
     """A reading service with a state of its own, beside where the iteration is."""
 

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import fnmatch
 import posixpath
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
 from typing import Any
 
 import fsspec
 
 from .arguments import check_takes
-from .base import IterPipe, State, is_iter_pipe, read
-from .iterable_wrapper import IterableWrapper
+from .base import IterPipe, State, read
+from .list_files import FolderLister, fits_masks, pipe_of_roots
 from .registry import functional_pipe
 from .save import check_write_mode
 from .streams import open_remote
 
 
 @functional_pipe("list_files_by_fsspec")
-class FSSpecFileLister(IterPipe[str]):
+class FSSpecFileLister(FolderLister):
     """Give the sorted paths of what is in folders of any file system, with the protocol of the folder.
 
     Args:
@@ -33,38 +31,16 @@ class FSSpecFileLister(IterPipe[str]):
     """
 
     def __init__(self, root: str | Sequence[str] | IterPipe[Any], masks: str | list[str] = "", **kwargs: Any) -> None:
-        self.datapipe: Any = root if is_iter_pipe(root) else IterableWrapper([root] if isinstance(root, str) else root)
+        self.datapipe = pipe_of_roots(root)
         self.masks = masks
         self.kwargs = kwargs
         self.reset()
 
-    def reset(self) -> None:
-        self._folder: str | None = None
-        self._num_given = 0
-
-    def __iter__(self) -> Iterator[str]:
-        if self._folder is not None:
-            paths = islice(self._search(self._folder), self._num_given, None)
-            for self._num_given, path in enumerate(paths, self._num_given + 1):
-                yield path
-        for self._folder in read(self.datapipe):
-            for self._num_given, path in enumerate(self._search(str(self._folder)), 1):
-                yield path
-        self._folder = None
-
     def _search(self, folder: str) -> Iterator[str]:
         file_system, inner = fsspec.core.url_to_fs(folder, **self.kwargs)
-        masks = [self.masks] if isinstance(self.masks, str) else self.masks
         for path in [inner] if file_system.isfile(inner) else sorted(file_system.ls(inner, detail=False)):
-            name = posixpath.basename(path.rstrip("/"))
-            if not any(masks) or any(fnmatch.fnmatch(name, mask) for mask in masks):
+            if fits_masks(posixpath.basename(path.rstrip("/")), self.masks):
                 yield file_system.unstrip_protocol(path) if "://" in folder else path
-
-    def state(self) -> State:
-        return {"folder": self._folder, "num_given": self._num_given}
-
-    def restore(self, state: State) -> None:
-        self._folder, self._num_given = state["folder"], state["num_given"]
 
 
 @functional_pipe("open_files_by_fsspec")

@@ -13,8 +13,54 @@ from .iterable_wrapper import IterableWrapper
 from .registry import functional_pipe
 
 
+class FolderLister(IterPipe[str]):
+    """Give what a search finds in folders, one folder after the other.
+
+    Attributes:
+        datapipe: Gives the folders. They are searched when their turn comes.
+    """
+
+    datapipe: Any
+
+    def _search(self, folder: str) -> Iterator[str]:
+        """Return the paths of one folder, always in the same order."""
+        raise NotImplementedError
+
+    def reset(self) -> None:
+        self._folder: str | None = None
+        self._num_given = 0
+
+    def __iter__(self) -> Iterator[str]:
+        if self._folder is not None:
+            paths = islice(self._search(self._folder), self._num_given, None)
+            for self._num_given, path in enumerate(paths, self._num_given + 1):
+                yield path
+        for folder in read(self.datapipe):
+            self._folder = os.fspath(folder)
+            for self._num_given, path in enumerate(self._search(self._folder), 1):
+                yield path
+        self._folder = None
+
+    def state(self) -> State:
+        return {"folder": self._folder, "num_given": self._num_given}
+
+    def restore(self, state: State) -> None:
+        self._folder, self._num_given = state["folder"], state["num_given"]
+
+
+def pipe_of_roots(root: str | Sequence[str] | IterPipe[Any]) -> Any:
+    """Return a pipe of folders: the one that is given, or one of one folder or several."""
+    return root if is_iter_pipe(root) else IterableWrapper([root] if isinstance(root, str) else root)
+
+
+def fits_masks(name: str, masks: str | Sequence[str]) -> bool:
+    """Tell whether a name fits a pattern, or one of several; none at all: any name does."""
+    wanted = [masks] if isinstance(masks, str) else masks
+    return not any(wanted) or any(fnmatch.fnmatch(name, mask) for mask in wanted)
+
+
 @functional_pipe("list_files")
-class FileLister(IterPipe[str]):
+class FileLister(FolderLister):
     """Give the paths of the files in folders, sorted: those of a folder before those of the folders in it.
 
     Args:
@@ -39,7 +85,7 @@ class FileLister(IterPipe[str]):
         non_deterministic: bool = False,
         length: int = -1,
     ) -> None:
-        self.datapipe: Any = root if is_iter_pipe(root) else IterableWrapper([root] if isinstance(root, str) else root)
+        self.datapipe = pipe_of_roots(root)
         self.masks = masks
         self.recursive = recursive
         self.abspath = abspath
@@ -47,47 +93,21 @@ class FileLister(IterPipe[str]):
         self.length = length
         self.reset()
 
-    def reset(self) -> None:
-        self._folder: str | None = None
-        self._num_given = 0
-
-    def __iter__(self) -> Iterator[str]:
-        if self._folder is not None:
-            paths = islice(self._search(self._folder), self._num_given, None)
-            for self._num_given, path in enumerate(paths, self._num_given + 1):
-                yield path
-        for folder in read(self.datapipe):
-            self._folder = os.fspath(folder)
-            for self._num_given, path in enumerate(self._search(self._folder), 1):
-                yield path
-        self._folder = None
-
     def _search(self, folder: str) -> Iterator[str]:
         folder = os.path.abspath(folder) if self.abspath else folder
-        masks = [self.masks] if isinstance(self.masks, str) else self.masks
         if os.path.isfile(folder):
-            yield from (path for path in [folder] if _fits(os.path.basename(path), masks))
+            yield from (path for path in [folder] if fits_masks(os.path.basename(path), self.masks))
             return
         for parent, folders, names in os.walk(folder, onerror=_raise):
             folders[:] = sorted(folders) if self.recursive else []
             for name in sorted(names):
-                if _fits(name, masks):
+                if fits_masks(name, self.masks):
                     yield os.path.join(parent, name)
-
-    def state(self) -> State:
-        return {"folder": self._folder, "num_given": self._num_given}
-
-    def restore(self, state: State) -> None:
-        self._folder, self._num_given = state["folder"], state["num_given"]
 
     def __len__(self) -> int:
         if self.length == -1:
             raise TypeError(f"{type(self).__name__} instance doesn't have valid length")
         return self.length
-
-
-def _fits(name: str, masks: Sequence[str]) -> bool:
-    return not any(masks) or any(fnmatch.fnmatch(name, mask) for mask in masks)
 
 
 def _raise(error: OSError) -> None:
