@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,15 +10,13 @@ from numpy.typing import NDArray
 from .base import Order
 from .mixture import Mixture
 
-_KEPT_ORDERS = 4  # of a lane: neighbouring positions are in one or two of its epochs
-
 
 class Lane:
     """The endless stream of one corpus: its epochs in a row.
 
     Args:
         epoch_sizes: `int[n]`: how many sequences its epochs have, which come again after n epochs; at least one.
-        order_of: Returns the order of one of its epochs, from 1. Called again if it was not used for a while.
+        order_of: Returns the order of one of its epochs, from 1; cheap, since it is asked again and again.
         offset: Added to its corpus indices.
     """
 
@@ -27,7 +24,7 @@ class Lane:
         self._starts = np.concatenate([[0], np.cumsum(np.asarray(epoch_sizes, np.int64))])
         self.size = int(self._starts[-1])
         self.offset = offset
-        self._order_of = lru_cache(maxsize=_KEPT_ORDERS)(order_of)
+        self._order_of = order_of
 
     def take(self, draws: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return what some draws give, as indices of the joint corpus, `int64[n]` -> `int64[n]`."""
@@ -41,12 +38,17 @@ class Lane:
         result += self.offset
         return result
 
+    def epochs_of(self, first: int, last: int) -> range:
+        """Return which of its epochs the draws first..last (exclusive) are in."""
+        if last <= first:
+            return range(0)
+        (start, stop), _ = self._locate(np.array([first, last - 1], np.int64))
+        return range(int(start), int(stop) + 1)
+
     def may_repeat_within(self, first: int, last: int) -> bool:
         """Tell whether the draws first..last (exclusive) may give one sequence twice."""
-        if last - first <= 1:
-            return False
-        (start, stop), _ = self._locate(np.array([first, last - 1], np.int64))
-        return bool(start != stop) or self._order_of(int(start)).may_repeat
+        epochs = self.epochs_of(first, last)
+        return len(epochs) > 1 or any(self._order_of(epoch).may_repeat for epoch in epochs)
 
     def _locate(self, draws: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return which of its epochs each draw is in, from 1, and the place there."""

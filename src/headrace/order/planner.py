@@ -88,6 +88,11 @@ class OrderPlanner:
             self._make_report = None  # it holds on to the order
         return self._report
 
+    @property
+    def full_order(self) -> Order:
+        """The order of the full epoch that was last asked for, of all its sub-epochs and shards."""
+        return self._full
+
     def order_for_epoch(self, epoch: int | None, corpus: OrderCorpus) -> Order:
         """Return the order of one epoch for this recipe's shard.
 
