@@ -373,7 +373,7 @@ def test_copies_work_from_another_folder(hdf_files, tmp_path, monkeypatch):
     dataset.close()
 
 
-def test_closing_leaves_no_file_open_and_all_comes_back(hdf_config):
+def test_closing_leaves_no_file_open_and_all_comes_back(hdf_config, tmp_path):
     def descriptors():
         links = []
         for entry in os.listdir("/proc/self/fd"):
@@ -381,7 +381,7 @@ def test_closing_leaves_no_file_open_and_all_comes_back(hdf_config):
                 links.append(os.readlink(f"/proc/self/fd/{entry}"))
             except FileNotFoundError:
                 continue
-        return [link for link in links if link.endswith(".hdf")]
+        return [link for link in links if link.startswith(str(tmp_path)) and link.endswith(".hdf")]
 
     before = set(threading.enumerate())
     dataset = init_dataset(hdf_config)
