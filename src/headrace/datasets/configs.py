@@ -7,35 +7,82 @@ imported.
 from __future__ import annotations
 
 import ast
-import importlib
 import importlib.util
-import inspect
+import logging
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from headrace.errors import ConfigError, did_you_mean
+from headrace.errors import ConfigError
 from headrace.order import parse_seq_ordering
+from headrace.sources.named_classes import CALLABLE, NamedClasses, check_options
+from headrace.sources.named_classes import resolve_callable as resolve_callable
 
 from .base import Dataset
 
 # Module of this room by class; it is imported when the class is asked for: a worker needs one of them.
 _MODULE_OF = {
+    "AnythingDataset": "anything",
     "AudioDataset": "audio",
+    "CombinedDataset": "combined",
+    "ConcatDataset": "combined",
+    "ConcatSeqsDataset": "concat_seqs",
     "DistributeFilesDataset": "distribute_files",
     "DummyDataset": "generating",
     "HDFDataset": "hdf",
+    "HuggingFaceDataset": "hugging_face",
+    "LmDataset": "lm",
     "MapDataset": "mapped",
     "MapDatasetWrapper": "mapped",
     "MetaDataset": "meta",
+    "MultiEpochDataset": "multi_epoch",
+    "MixDataset": "mix",
     "MultiProcDataset": "multi_proc",
+    "OggZipDataset": "ogg_zip",
+    "PostprocessingDataset": "postprocessing",
+    "SourceDataset": "from_source",
     "StaticDataset": "mapped",
     "Task12AXDataset": "generating",
+    "VariableDataset": "variable",
 }
-_CALLABLE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
-_VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-_CALLABLE_OPTIONS = ("chunking", "get_sub_epoch_dataset", "map_dataset", "seq_ordering", "transform")
+_CALLABLE_OPTIONS = (
+    "chunking",
+    "get_dataset",
+    "get_sub_epoch_dataset",
+    "map_dataset",
+    "map_func",
+    "seq_ordering",
+    "targets_post_process",
+    "transform",
+)
+# Documented classes that are not offered: what to write instead.
+_INSTEAD = {
+    "BlissDataset": "AudioDataset or OggZipDataset; RETURNN's tools/bliss-to-ogg-zip.py makes the archive",
+    "BundleFile": "HDFDataset, after RETURNN's tools/hdf_dump.py",
+    "ChunkShuffleDataset": "chunking of the loader, with an ordering that shuffles",
+    "ClusteringDataset": "MetaDataset, with a dataset of the clusters",
+    "Enwik8Corpus": "LmDataset, or SourceDataset over the text",
+    "ExternSprintDataset": "HDFDataset, after RETURNN's tools/hdf_dump.py",
+    "LibriSpeechCorpus": "OggZipDataset, or AudioDataset with a manifest",
+    "MegatronDataset": "SourceDataset over a TokenSource",
+    "NemoSpeechDataset": "AudioDataset: its manifests have the path, the text and the length of each recording",
+    "NextGenHDFDataset": "HDFDataset, after RETURNN's tools/hdf_dump.py",
+    "NumpyDumpDataset": "SourceDataset over a NumpyFolderSource",
+    "RawWavDataset": "SourceDataset over an AudioFolderSource",
+    "SiameseHDFDataset": "a class of your own over HDFDataset",
+    "SprintCacheDataset": "HDFDataset, after RETURNN's tools/hdf_dump.py",
+    "SprintDatasetBase": "HDFDataset, after RETURNN's tools/hdf_dump.py",
+    "StereoDataset": "HDFDataset with two keys",
+    "StereoHdfDataset": "HDFDataset with two keys",
+    "TextDictDataset": "LmDataset, or SourceDataset over the text",
+    "TimitDataset": "AudioDataset with a manifest",
+    "TranslationDataset": "MetaDataset over two LmDatasets",
+}
+# What RETURNN writes into a config for its own processes. It has no effect here.
+_INTERNAL_OF_RETURNN = ("_distrib_info", "_meta_info_cache")
+_LOGGER = logging.getLogger("headrace.datasets")
+_CLASSES = NamedClasses("dataset", Dataset, __package__, _MODULE_OF)
 
 DatasetConfig = Dataset | Mapping[str, Any] | str | Callable[[], Any]
 
@@ -78,7 +125,10 @@ def init_dataset(
             fix=f"one of {', '.join(_MODULE_OF)}",
         )
     cls = resolve_class(options.pop("class"))
-    _check_options(cls, options)
+    for name in _INTERNAL_OF_RETURNN:
+        if options.pop(name, None) is not None:
+            _LOGGER.info("the option %r of %s is for RETURNN's own processes and has no effect", name, cls.__name__)
+    check_options(cls, options, _CLASSES.kind)
     for name in _CALLABLE_OPTIONS:
         if name in options:
             options[name] = _resolve_option(name, options[name])
@@ -93,53 +143,16 @@ def resolve_class(name: str | type[Dataset]) -> type[Dataset]:
     Raises:
         ConfigError: There is no such class.
     """
-    if isinstance(name, type) and issubclass(name, Dataset):
-        return name
-    if not isinstance(name, str):
-        raise ConfigError(f"'class' must be a name or a sub-class of Dataset, got {name!r}")
-    if name in _MODULE_OF:
-        cls: type[Dataset] = getattr(importlib.import_module(f"{__package__}.{_MODULE_OF[name]}"), name)
-        return cls
-    if _CALLABLE.fullmatch(name):
-        found = resolve_callable(name)
-        if isinstance(found, type) and issubclass(found, Dataset):
-            return found
-        raise ConfigError(f"{name!r} is not a sub-class of headrace.datasets.Dataset")
-    raise ConfigError(
-        f"unknown dataset class {name!r}",
-        fix=f"{did_you_mean(name, _MODULE_OF)}; or 'package.module:Class' for your own",
-    )
-
-
-def resolve_callable(text: str) -> Any:
-    """Import what "package.module:name" stands for.
-
-    Raises:
-        ConfigError: The module or the name does not exist.
-    """
-    module_name, _, path = text.partition(":")
-    try:
-        found: Any = importlib.import_module(module_name)
-    except ImportError as error:
+    if isinstance(name, str) and name in _INSTEAD:
         raise ConfigError(
-            f"cannot import the module {module_name!r} of {text!r}: {error}",
-            fix="check the name and that it is on PYTHONPATH",
-        ) from error
-    for part in path.split("."):
-        if not hasattr(found, part):
-            raise ConfigError(
-                f"the module {module_name!r} has no {path!r}", fix=did_you_mean(part, _public_names(found))
-            )
-        found = getattr(found, part)
-    return found
-
-
-def _public_names(namespace: Any) -> list[str]:
-    return [name for name in dir(namespace) if not name.startswith("_")]
+            f"RETURNN's {name} is not offered",
+            fix=f"use {_INSTEAD[name]}. Classes here: {', '.join(sorted(_MODULE_OF))}",
+        )
+    return _CLASSES.resolve(name)
 
 
 def _resolve_option(name: str, value: Any) -> Any:
-    if not (isinstance(value, str) and _CALLABLE.fullmatch(value)):
+    if not (isinstance(value, str) and CALLABLE.fullmatch(value)):
         return value
     if name == "seq_ordering":
         try:
@@ -148,31 +161,6 @@ def _resolve_option(name: str, value: Any) -> Any:
             if importlib.util.find_spec(value.partition(":")[0].partition(".")[0]) is None:
                 raise  # a misspelt ordering, such as "laplce:x", not a module
     return resolve_callable(value)
-
-
-def _check_options(cls: type[Dataset], options: Mapping[str, Any]) -> None:
-    """Refuse options that no constructor of the class's ancestry takes, and name one that its own constructor needs."""
-    valid: set[str] = set()
-    constructors = [vars(ancestor)["__init__"] for ancestor in cls.__mro__[:-1] if "__init__" in vars(ancestor)]
-    for constructor in constructors:
-        parameters = list(inspect.signature(constructor).parameters.values())[1:]
-        valid |= {p.name for p in parameters if p.kind not in _VARIADIC}
-        if not any(p.kind is p.VAR_KEYWORD for p in parameters):
-            break
-    unknown = [str(name) for name in options if name not in valid]
-    if unknown:
-        names = {name for name in valid if not name.startswith("_")}
-        raise ConfigError(
-            f"{cls.__name__} has no option {unknown[0]!r}",
-            where=f"dataset config with the keys {sorted(map(str, options))}",
-            fix=did_you_mean(unknown[0], names),
-        )
-    own = list(inspect.signature(constructors[0]).parameters.values())[1:]
-    missing = [p.name for p in own if p.default is p.empty and p.kind not in _VARIADIC and p.name not in options]
-    if missing:
-        raise ConfigError(
-            f"{cls.__name__} needs the option {missing[0]!r}", where=f"dataset config with the keys {sorted(options)}"
-        )
 
 
 def _defaults_of_parent(parent: Dataset | None) -> dict[str, Any]:

@@ -1,0 +1,147 @@
+"""Classes by the names that configs give them, and their options checked before anything is opened.
+
+The same rules hold for sources, writers and datasets: a name of ours, or "package.module:Class" for one of the user's
+own; an option that no constructor takes is refused with the nearest one that does. Nothing that a config says is
+evaluated.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from headrace.errors import ConfigError, did_you_mean
+
+CALLABLE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")  # "package.module:name"
+_VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class NamedClasses(Generic[_T]):
+    """The classes of one kind that a config may name.
+
+    Attributes:
+        kind: What they are, for messages: "dataset".
+        base: What a class of the user's own must derive from.
+        package: Where our own are.
+        module_of: Class -> its module there, imported when the class is asked for.
+    """
+
+    kind: str
+    base: type[_T]
+    package: str
+    module_of: Mapping[str, str]
+
+    def resolve(self, name: Any) -> type[_T]:
+        """Return a class by its name, by "package.module:Class", or as it is.
+
+        Raises:
+            ConfigError: There is no such class.
+        """
+        if isinstance(name, type) and issubclass(name, self.base):
+            return name
+        if not isinstance(name, str):
+            raise ConfigError(f"'class' must be a name or a sub-class of {self.base.__name__}, got {name!r}")
+        if name in self.module_of:
+            cls: type[_T] = getattr(importlib.import_module(f"{self.package}.{self.module_of[name]}"), name)
+            return cls
+        if CALLABLE.fullmatch(name):
+            found = resolve_callable(name)
+            if isinstance(found, type) and issubclass(found, self.base):
+                return found
+            raise ConfigError(f"{name!r} is not a sub-class of {self.package}.{self.base.__name__}")
+        raise ConfigError(
+            f"unknown {self.kind} class {name!r}",
+            fix=f"{did_you_mean(name, self.module_of)}; or 'package.module:Class' for your own",
+        )
+
+    def make(self, cls: type[_T], *args: Any, **options: Any) -> _T:
+        """Call a class, after its options were checked.
+
+        Raises:
+            ConfigError: An option is unknown or missing, or the class refuses it.
+        """
+        check_options(cls, options, self.kind, num_positional=len(args))
+        return cls(*args, **options)
+
+
+def resolve_callable(text: str) -> Any:
+    """Import what "package.module:name" stands for.
+
+    Raises:
+        ConfigError: The module or the name does not exist.
+    """
+    module_name, _, path = text.partition(":")
+    try:
+        found: Any = importlib.import_module(module_name)
+    except ImportError as error:
+        raise ConfigError(
+            f"cannot import the module {module_name!r} of {text!r}: {error}",
+            fix="check the name and that it is on PYTHONPATH",
+        ) from error
+    for part in path.split("."):
+        if not hasattr(found, part):
+            names = [name for name in dir(found) if not name.startswith("_")]
+            raise ConfigError(f"the module {module_name!r} has no {path!r}", fix=did_you_mean(part, names))
+        found = getattr(found, part)
+    return found
+
+
+def check_options(cls: type, options: Mapping[str, Any], kind: str, *, num_positional: int = 0) -> None:
+    """Refuse options that no constructor of the class's ancestry takes, and name one that its own constructor needs.
+
+    Args:
+        cls: The class.
+        options: Its keyword arguments.
+        kind: What the class is, for messages.
+        num_positional: How many arguments come before them.
+
+    Raises:
+        ConfigError: An option is unknown or missing.
+    """
+    unknown = [str(name) for name in options if name not in options_of(cls)]
+    if unknown:
+        names = {name for name in options_of(cls) if not name.startswith("_")}
+        raise ConfigError(
+            f"{cls.__name__} has no option {unknown[0]!r}",
+            where=f"{kind} config with the keys {sorted(map(str, options))}",
+            fix=did_you_mean(unknown[0], names),
+        )
+    own = _parameters(_constructors(cls)[0])[num_positional:] if _constructors(cls) else []
+    missing = [p.name for p in own if p.default is p.empty and p.kind not in _VARIADIC and p.name not in options]
+    if missing:
+        raise ConfigError(
+            f"{cls.__name__} needs the option {missing[0]!r}", where=f"{kind} config with the keys {sorted(options)}"
+        )
+
+
+def options_of(cls: type) -> set[str]:
+    """Return the names of all options that the constructors of a class take."""
+    valid: set[str] = set()
+    for constructor in _constructors(cls):
+        parameters = _parameters(constructor)
+        valid |= {p.name for p in parameters if p.kind not in _VARIADIC}
+        if not any(p.kind is p.VAR_KEYWORD for p in parameters):
+            break
+    return valid
+
+
+def first_option_of(cls: type) -> str | None:
+    """Return the name of the first argument of a class, if it may be given by position."""
+    constructors = _constructors(cls)
+    first = next(iter(_parameters(constructors[0])), None) if constructors else None
+    return first.name if first is not None and first.kind is first.POSITIONAL_OR_KEYWORD else None
+
+
+def _constructors(cls: type) -> list[Any]:
+    return [vars(ancestor)["__init__"] for ancestor in cls.__mro__[:-1] if "__init__" in vars(ancestor)]
+
+
+def _parameters(constructor: Any) -> list[inspect.Parameter]:
+    return list(inspect.signature(constructor).parameters.values())[1:]
