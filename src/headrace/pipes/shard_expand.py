@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
 from headrace.errors import ConfigError
+from headrace.files.ranges import expand_ranges
 
 from .base import IterPipe, State, read
 from .registry import functional_pipe
-
-_RANGE = re.compile(r"\{([0-9]+)\.\.([0-9]+)\}")
 
 
 @functional_pipe("shard_expand")
@@ -53,19 +51,7 @@ class ShardExpander(IterPipe[str]):
 
 def expand(pattern: str) -> Iterator[str]:
     """Yield the names that a pattern stands for."""
-    match = _RANGE.search(pattern)
-    if match is None:
-        yield pattern
-        return
-    low, high = match.groups()
-    has_zeros = low.startswith("0") and len(low) > 1
-    if has_zeros and len(low) != len(high):
-        raise ConfigError(
-            f"shard_expand: with leading zeros both ends of a range have the same width: {match[0]}", where=pattern
-        )
-    if int(low) > int(high):
-        raise ConfigError(f"shard_expand: bad range in shard spec {match[0]}", where=pattern)
-    width = len(low) if has_zeros else 0
-    for number in range(int(low), int(high) + 1):
-        for rest in expand(pattern[match.end() :]):
-            yield f"{pattern[: match.start()]}{number:0{width}d}{rest}"
+    try:
+        yield from expand_ranges(pattern)
+    except ConfigError as error:
+        raise ConfigError(f"shard_expand: {error.what}", where=error.where) from error

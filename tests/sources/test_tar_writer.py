@@ -1,0 +1,483 @@
+"""`TarWriter`: what it writes is read back the same, by others too, and it leaves a whole file or nothing."""
+
+import gc
+import io
+import os
+import resource
+import signal
+import subprocess
+import sys
+import tarfile
+import textwrap
+import tracemalloc
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as st_numpy
+
+from headrace.errors import ConfigError, SourceError
+from headrace.sources import HDFSource, HDFWriter, TarSource, TarWriter
+from headrace.sources.tar_names import NOTE_NAME, escape, split_name, unescape
+from headrace.specs import DataSpec
+from headrace.testing import check_source
+
+SEQ = {"data": np.ones((3, 4), np.float32), "classes": np.arange(3, dtype=np.int32)}
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path_factory, monkeypatch):
+    monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path_factory.mktemp("cache")))
+
+
+def write_seqs(path, seqs, **options):
+    with TarWriter(path, **options) as writer:
+        for tag, data in seqs:
+            writer.append(tag, data)
+    return path
+
+
+def members_of(path):
+    with tarfile.open(path) as archive:
+        return {member.name: archive.extractfile(member).read() for member in archive}
+
+
+# --- what it writes ---
+
+
+def test_each_array_is_a_member_that_numpy_reads_and_the_note_is_the_last(tmp_path):
+    path = write_seqs(tmp_path / "shard.tar", [("a/1", SEQ), ("a/2", SEQ)])
+    members = members_of(path)
+    assert list(members) == ["a/1.data.npy", "a/1.classes.npy", "a/2.data.npy", "a/2.classes.npy", NOTE_NAME]
+    stream = io.BytesIO()
+    np.save(stream, SEQ["data"])
+    assert members["a/1.data.npy"] == stream.getvalue()
+    with tarfile.open(path) as archive:
+        member = archive.getmember("a/1.data.npy")
+        assert (member.mode, member.uid, member.mtime, member.uname) == (0o644, 0, 0, "")
+    assert path.stat().st_size % 10240 == 0
+
+
+def test_the_same_sequences_give_the_same_bytes(tmp_path):
+    seqs = [("ü" * 99, SEQ), ("b", SEQ)]
+    paths = [write_seqs(tmp_path / name, seqs) for name in ("a.tar", "b.tar")]
+    assert paths[0].read_bytes() == paths[1].read_bytes()
+
+
+def test_text_is_written_as_text_where_asked_for(tmp_path):
+    text = np.frombuffer("größe".encode(), np.uint8)
+    specs = {"orth": DataSpec("uint8", sparse=True, dim=256), "data": DataSpec("float32", dim=1)}
+    path = tmp_path / "shard.tar"
+    write_seqs(path, [("a", {"orth": text, "data": np.ones(2, "f4")})], specs=specs, as_text=["orth"])
+    assert members_of(path)["a.orth.txt"].decode() == "größe"
+    source = TarSource(path)
+    assert source.specs == specs
+    assert bytes(source.read(0, "orth")).decode() == "größe"
+    check_source(source)
+    source.close()
+
+
+def test_layouts_and_labels_are_kept_to_the_letter(tmp_path):
+    specs = {
+        "speaker": DataSpec("float32", (3,), dim=3, has_time=False),
+        "data": DataSpec("float32", (None, 2), dim=2),
+        "classes": DataSpec("int16", sparse=True, dim=3),
+        "number": DataSpec("int64", sparse=True, dim=10, has_time=False),
+        "unknown": DataSpec("int32", sparse=True),
+        "a.b/c:d": DataSpec("bool", dim=1),
+        "": DataSpec("complex128", (2, 2), dim=2),
+    }
+    data = {
+        "speaker": np.ones(3, "f4"),
+        "data": np.ones((2, 5, 2), "f4"),
+        "classes": np.array([2, 0], "i2"),
+        "number": np.array(7),
+        "unknown": np.array([-5], "i4"),
+        "a.b/c:d": np.array([True]),
+        "": np.ones((1, 2, 2), "c16"),
+    }
+    path = write_seqs(tmp_path / "shard.tar", [("x", data)], specs=specs, labels={"classes": ["a", "b", "ü"]})
+    source = TarSource(path)
+    assert list(source.specs.items()) == list(specs.items())
+    assert source.labels == {"classes": ["a", "b", "ü"]}
+    for key, array in data.items():
+        np.testing.assert_array_equal(source.read(0, key), array)
+        assert source.read(0, key).dtype == array.dtype
+    check_source(source)
+    source.close()
+
+
+def test_without_specs_the_number_of_classes_is_that_of_the_labels_else_the_largest_and_one(tmp_path):
+    seqs = [("a", {"x": np.array([1, 6]), "y": np.array([0]), "z": np.array([-1])})]
+    source = TarSource(write_seqs(tmp_path / "shard.tar", seqs, labels={"y": ["p", "q"]}))
+    assert [source.specs[key].dim for key in "xyz"] == [7, 2, None]
+    assert source.labels == {"y": ["p", "q"]}
+
+
+def test_archives_of_one_corpus_join_their_notes_and_others_are_refused(tmp_path):
+    one, two, three = (write_seqs(tmp_path / f"{top}.tar", [("a.b", {"x": np.array([top])})]) for top in (4, 9, 2))
+    source = TarSource([one, two, three])
+    assert source.specs["x"].dim == 10
+    assert source.index.tags[:] == ["a.b"] * 3
+    other = write_seqs(tmp_path / "other.tar", [("a", {"x": np.array([1]), "y": np.array([1])})])
+    with pytest.raises(SourceError, match=r"has the members \.y\.npy"):
+        TarSource([one, other])
+    other = write_seqs(tmp_path / "labels.tar", [("a", {"x": np.array([1])})], labels={"x": ["p", "q"]})
+    with pytest.raises(SourceError, match="layouts or labels of 'x' differ"):
+        TarSource([one, other])
+
+
+def test_fields_of_ones_own_still_get_the_layout_of_the_writer(tmp_path):
+    path = write_seqs(tmp_path / "shard.tar", [("a", SEQ)], labels={"classes": list("wxyz")})
+    source = TarSource(path, fields={"targets": "classes.npy"})
+    assert source.specs == {"targets": DataSpec("int32", sparse=True, dim=4)}
+    assert source.labels == {"targets": list("wxyz")}
+
+
+def test_an_archive_of_no_sequences_still_knows_its_keys(tmp_path):
+    specs = {"data": DataSpec("float32", (4,), dim=4), "orth": DataSpec("uint8", sparse=True, dim=256)}
+    source = TarSource(write_seqs(tmp_path / "shard.tar", [], specs=specs, as_text=["orth"]))
+    assert len(source) == 0
+    assert dict(source.specs) == specs
+    check_source(source)
+    assert len(TarSource(write_seqs(tmp_path / "nothing.tar", [], labels={"classes": ["a"]}))) == 0
+
+
+def test_a_corpus_goes_to_hdf5_and_back(tmp_path):
+    first = TarSource(write_seqs(tmp_path / "a.tar", [("a.wav", SEQ), ("b", SEQ)], labels={"classes": list("xyz")}))
+    with HDFWriter(tmp_path / "b.hdf", specs=first.specs, labels=first.labels) as writer:
+        for idx in range(len(first)):
+            writer.append(first.tag(idx), first.read_seq(idx))
+    second = HDFSource(tmp_path / "b.hdf")
+    seqs = [(second.tag(idx), second.read_seq(idx)) for idx in range(len(second))]
+    third = TarSource(write_seqs(tmp_path / "c.tar", seqs, specs=second.specs, labels=second.labels))
+    assert (third.specs, third.labels) == (first.specs, first.labels)
+    assert third.index.digest == first.index.digest
+
+
+def test_memory_does_not_grow_with_what_is_appended(tmp_path):
+    part = {"data": np.ones((1000, 50), np.float32)}
+    tracemalloc.start()
+    try:
+        with TarWriter(tmp_path / "shard.tar") as writer:
+            for idx in range(200):
+                writer.append(f"{idx}", part)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 8 << 20  # 40 MB went through
+
+
+# --- laws ---
+
+TAGS = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
+
+
+@settings(max_examples=200)
+@given(TAGS | st.text("/.%_a\0", max_size=9))
+def test_any_tag_is_a_name_inside_the_archive_from_which_it_is_read_again(tag):
+    key = escape(tag)
+    assert unescape(key) == tag
+    assert split_name(f"{key}.data.npy") == (key, "data.npy")
+    assert os.path.normpath(f"{key}.data.npy") == f"{key}.data.npy"
+    assert not key.startswith("/")
+
+
+@settings(max_examples=200)
+@given(TAGS | st.text("/.%_a", max_size=5), TAGS | st.text("/.%_a", max_size=5))
+def test_different_tags_have_different_names(one, other):
+    assert (escape(one) == escape(other)) == (one == other)
+
+
+DTYPES = ["?", "u1", "i2", "i4", "i8", "f2", "f4", "f8", "c8", "u8"]
+
+
+@st.composite
+def corpora(draw):
+    """Draw specs and sequences: keys with time and without, free axes, no frames."""
+    keys = draw(st.lists(st.text(max_size=8), min_size=1, max_size=3, unique=True))
+    specs, shapes = {}, {}
+    for key in keys:
+        dtype = np.dtype(draw(st.sampled_from(DTYPES)))
+        shape = tuple(draw(st.lists(st.sampled_from([None, 0, 1, 3]), max_size=2)))
+        has_time = draw(st.booleans())
+        sparse = dtype.kind in "iu" and not shape and draw(st.booleans())
+        specs[key] = DataSpec(dtype.name, shape, sparse, None if sparse else (shape or (1,))[-1], has_time)
+        shapes[key] = ((None,) if has_time else ()) + shape
+    seqs = []
+    for tag in draw(st.lists(TAGS, max_size=4, unique=True)):
+        data = {}
+        for key, spec in specs.items():
+            shape = tuple(draw(st.integers(0, 4)) if size is None else size for size in shapes[key])
+            data[key] = np.asarray(draw(st_numpy.arrays(spec.dtype, shape)))
+        seqs.append((tag, data))
+    return specs, seqs
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(corpora())
+def test_any_corpus_is_read_back_as_it_was_written(tmp_path, corpus):
+    specs, seqs = corpus
+    path = write_seqs(tmp_path / "shard.tar", seqs, specs=specs, overwrite=True)
+    source = TarSource(path, index=None)
+    assert list(source.specs.items()) == list(specs.items())
+    assert source.index.tags[:] == [tag for tag, _ in seqs]
+    for idx, (_, data) in enumerate(seqs):
+        for key, array in source.read_seq(idx).items():
+            assert (array.dtype, array.shape) == (data[key].dtype, data[key].shape)
+            assert array.tobytes() == data[key].tobytes()
+    check_source(source)
+    source.close()
+
+
+# --- what it refuses ---
+
+REFUSED = {
+    "a key is missing": ({"data": SEQ["data"]}, "data keys"),
+    "a key is new": ({**SEQ, "more": np.ones(1)}, "more"),
+    "no key": ({}, "data keys"),
+    "another dtype": ({**SEQ, "data": np.ones((3, 4))}, "the dtype is float64, not float32"),
+    "another frame": ({**SEQ, "data": np.ones((3, 5), np.float32)}, r"the shape \(5,\), not \(4,\)"),
+    "an axis more": ({**SEQ, "classes": np.ones((3, 1), np.int32)}, "2 axes"),
+    "text": ({**SEQ, "classes": np.array(["x"])}, "no array of numbers"),
+    "objects": ({**SEQ, "classes": np.array([None])}, "no array of numbers"),
+    "a class too high": ({**SEQ, "classes": np.array([0, 9], np.int32)}, r"0\.\.9, and there are 9 classes"),
+    "a class below 0": ({**SEQ, "classes": np.array([-1], np.int32)}, r"-1\.\.-1, and there are 9 classes"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_sequence_that_does_not_fit_is_refused_and_leaves_no_trace(tmp_path, case):
+    seq, message = REFUSED[case]
+    with TarWriter(tmp_path / "shard.tar", labels={"classes": ["x"] * 9}) as writer:
+        writer.append("first", SEQ)
+        with pytest.raises(SourceError, match=message) as caught:
+            writer.append("second", seq)
+        assert "second" in caught.value.where
+        writer.append("third", SEQ)
+        assert writer.num_seqs == 2
+    source = TarSource(tmp_path / "shard.tar", index=None)
+    assert source.index.tags[:] == ["first", "third"]
+    assert source.read(1, "data").tolist() == SEQ["data"].tolist()
+    source.close()
+
+
+def test_a_refused_first_sequence_settles_nothing(tmp_path):
+    with TarWriter(tmp_path / "shard.tar") as writer:
+        for wrong in ({"data": np.ones(3), "classes": np.array([None])}, {}, {"x": np.ones(2, "longdouble")}):
+            with pytest.raises((SourceError, ConfigError)):
+                writer.append("a", wrong)
+        writer.append("a", {"other": np.ones(2)})
+    assert list(TarSource(tmp_path / "shard.tar").specs) == ["other"]
+
+
+@pytest.mark.parametrize(
+    ("tag", "message"), [(b"bytes", "not a str"), (7, "not a str"), ("\ud800", "Unicode"), ("first", "came before")]
+)
+def test_a_tag_that_cannot_be_stored_or_came_before_is_refused(tmp_path, tag, message):
+    with TarWriter(tmp_path / "shard.tar") as writer:
+        writer.append("first", SEQ)
+        with pytest.raises(SourceError, match=message):
+            writer.append(tag, SEQ)
+        assert writer.num_seqs == 1
+
+
+def test_other_byte_orders_strides_and_numbers_are_stored_plainly(tmp_path):
+    rows = np.arange(24, dtype=">f4").reshape(4, 6)
+    specs = {"data": DataSpec("float32", (3,), dim=3), "n": DataSpec("int32", sparse=True, dim=9, has_time=False)}
+    with TarWriter(tmp_path / "shard.tar", specs=specs) as writer:
+        writer.append("a", {"data": rows[::2, ::-2], "n": 5})
+        writer.append("b", {"data": np.asfortranarray(rows[:, :3]), "n": np.int32(3)})
+    source = TarSource(tmp_path / "shard.tar", index=None)
+    assert source.read(0, "data").tolist() == rows[::2, ::-2].tolist()
+    assert source.read(1, "data").tolist() == rows[:, :3].tolist()
+    assert source.read(0, "n").shape == ()
+    assert source.has_fast_rows
+    source.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"specs": {"data": DataSpec("U3")}}, "arrays of U3"),
+        ({"specs": {"data": DataSpec("longdouble")}}, "arrays of longdouble"),
+        ({"specs": {"data": DataSpec("float32")}, "labels": {"clases": ["x"]}}, r"labels or as_text for \['clases'\]"),
+        ({"specs": {"data": DataSpec("float32")}, "as_text": ["data"]}, "as_text is for uint8"),
+        ({"as_text": "data"}, "as_text is a list"),
+        ({"labels": {"classes": [1, 2]}}, "not a list of texts"),
+        ({"labels": {"classes": "abc"}}, "not a list of texts"),
+        ({"labels": {"classes": ["\ud800"]}}, "not a list of texts"),
+        ({"specs": {"\ud800": DataSpec("float32")}}, "cannot be the name"),
+    ],
+)
+def test_a_wrong_option_is_refused_at_once_and_leaves_nothing(tmp_path, options, message):
+    with pytest.raises(ConfigError, match=message):
+        TarWriter(tmp_path / "shard.tar", **options)
+    gc.collect()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_damaged_or_changed_note_is_refused(tmp_path):
+    path = write_seqs(tmp_path / "shard.tar", [("a", SEQ)])
+    members = members_of(path)
+
+    def rewrite(note, **changed):
+        with tarfile.open(path, "w") as archive:
+            for name, data in {**members, NOTE_NAME: note, **changed}.items():
+                info = tarfile.TarInfo(name)
+                info.size = len(data)
+                archive.addfile(info, io.BytesIO(data))
+
+    note = members[NOTE_NAME]
+    stream = io.BytesIO()
+    np.save(stream, np.ones((3, 5), np.float32))
+    for wrong, match in (
+        (b"{", "cannot be read"),
+        (note.replace(b'"version":1', b'"version":2'), "the version 2"),
+        (note.replace(b"float32", b"float99"), "cannot be read"),
+        (note.replace(b'"labels":{', b'"labels":{"more":["x"]'), "contradicts itself"),
+        (note.replace(b"float32", b"float64"), r"says float64\[None, 4\].*are float32\[3, 4\]"),
+    ):
+        rewrite(wrong)
+        with pytest.raises(SourceError, match=match):
+            TarSource(path)
+    rewrite(note, **{"a.data.npy": stream.getvalue()})
+    with pytest.raises(SourceError, match=r"says float32\[None, 4\].*are float32\[3, 5\]"):
+        TarSource(path)
+
+
+# --- whole or nothing ---
+
+
+def test_members_that_were_taken_out_are_missed(tmp_path):
+    path = write_seqs(tmp_path / "shard.tar", [("a", SEQ)])
+    members = members_of(path)
+    with tarfile.open(path, "w") as archive:
+        for name, data in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            if name != "a.classes.npy":
+                archive.addfile(info, io.BytesIO(data))
+    with pytest.raises(SourceError, match=r"the data key 'classes', but there are no members \.classes\.npy"):
+        TarSource(path)
+    assert list(TarSource(path, fields={"x": "data.npy"}).specs) == ["x"]
+
+
+def test_an_existing_file_is_refused_unless_it_may_be_replaced(tmp_path):
+    path = tmp_path / "shard.tar"
+    path.write_text("precious")
+    with pytest.raises(ConfigError, match="exists"):
+        TarWriter(path)
+    with TarWriter(path, overwrite=True) as writer:
+        writer.append("a", SEQ)
+        assert path.read_text() == "precious"
+    assert TarSource(path).tag(0) == "a"
+
+
+def test_a_file_that_came_into_being_meanwhile_is_not_replaced(tmp_path):
+    path = tmp_path / "shard.tar"
+    writer = TarWriter(path)
+    writer.append("a", SEQ)
+    path.write_text("precious")
+    with pytest.raises(ConfigError, match="exists"):
+        writer.close()
+    assert path.read_text() == "precious"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_missing_folder_is_refused(tmp_path):
+    with pytest.raises(SourceError, match="No such file or directory"):
+        TarWriter(tmp_path / "nowhere" / "shard.tar")
+
+
+def test_nothing_is_seen_before_close_and_nothing_is_left_after_abort_or_an_exception(tmp_path):
+    writer = TarWriter(tmp_path / "aborted.tar")
+    writer.append("a", SEQ)
+    assert not (tmp_path / "aborted.tar").exists()
+    writer.abort()
+    writer.close()
+
+    def fail():
+        with TarWriter(tmp_path / "failed.tar") as writer:
+            writer.append("a", SEQ)
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_closing_twice_is_harmless_and_a_closed_writer_takes_nothing_more(tmp_path):
+    writer = TarWriter(tmp_path / "shard.tar")
+    writer.append("a", SEQ)
+    for end in (writer.close, writer.close, writer.abort):
+        end()
+    with pytest.raises(ConfigError, match="closed"):
+        writer.append("b", SEQ)
+    assert len(TarSource(tmp_path / "shard.tar", index=None)) == 1
+
+
+@pytest.fixture
+def small_disk():
+    """A limit of 1 MB a file stands for a full disk: the system refuses to write more, by an error of the same kind."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.usefixtures("small_disk")
+def test_a_disk_that_is_full_while_appending_aborts_with_an_error(tmp_path):
+    writer = TarWriter(tmp_path / "shard.tar")
+
+    def append_much():
+        for idx in range(100):
+            writer.append(f"{idx}", {"data": np.ones(10_000)})
+
+    with pytest.raises(SourceError, match="File too large") as caught:
+        append_much()
+    assert "shard.tar" in caught.value.where
+    with pytest.raises(ConfigError, match="closed"):
+        writer.append("more", {"data": np.ones(1)})
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("small_disk")
+def test_a_disk_that_is_full_while_closing_leaves_nothing(tmp_path):
+    writer = TarWriter(tmp_path / "shard.tar", labels={"x": ["a long label"] * 100_000})
+    writer.append("a", {"x": np.array([1])})
+    before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else None
+    with pytest.raises(SourceError, match="File too large"):
+        writer.close()
+    assert list(tmp_path.iterdir()) == []
+    if before:
+        assert len(os.listdir("/proc/self/fd")) < before
+
+
+def test_a_writer_that_is_forgotten_leaves_nothing_and_says_so(tmp_path):
+    with pytest.warns(ResourceWarning, match="neither closed nor aborted"):
+        TarWriter(tmp_path / "shard.tar").append("a", SEQ)
+    gc.collect()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_writer_that_is_killed_leaves_no_archive_and_the_next_one_clears_up(tmp_path):
+    program = """
+        import os, signal, sys
+        import numpy as np
+        from headrace.sources import TarWriter
+
+        writer = TarWriter(sys.argv[1])
+        for idx in range(50):
+            writer.append(str(idx), {"data": np.ones(10_000)})
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    path = tmp_path / "shard.tar"
+    ended = subprocess.run([sys.executable, "-c", textwrap.dedent(program), str(path)], check=False, timeout=60)
+    assert ended.returncode == -signal.SIGKILL
+    assert not path.exists()
+    next_one = program.replace("os.kill(os.getpid(), signal.SIGKILL)", "writer.close()")
+    subprocess.run([sys.executable, "-c", textwrap.dedent(next_one), str(path)], check=True, timeout=60)
+    assert list(tmp_path.iterdir()) == [path]
+    assert len(TarSource(path, index=None)) == 50
