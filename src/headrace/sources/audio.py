@@ -3,33 +3,27 @@
 The manifest is read once, when its index is built; from then on only the place of each line is known, and a line is
 read again with its recording. Nothing is decoded before it is asked for. Read `audio_gather.py` for what is indexed,
 `audio_scan.py` for what is taken down of the manifest, `manifest_fields.py` for labels, `audio_file.py` for
-recordings, `log_mel.py` for features.
+recordings, `log_mel.py` for features, `recordings.py` for how they become arrays.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
-from headrace.errors import SourceError
 from headrace.files import resolve_inside
 from headrace.index import CorpusIndex, open_or_build
-from headrace.specs import DataSpec
 
-from .arguments import check_corpus_idx, check_data_key
-from .audio_file import read_samples, resample
+from .arguments import check_corpus_idx
 from .audio_gather import AudioOptions, gather_index, index_kind
 from .audio_scan import DEFAULT_LENGTH_FIELD, Layout
-from .base import Source
 from .log_mel import LogMel
-from .manifest import ManifestReader, field_of
+from .manifest import ManifestReader
+from .recordings import RecordingSource
 
 
-class AudioSource(Source):
+class AudioSource(RecordingSource):
     """Recordings of a JSONL manifest: key "data", and a key for each target. Reading needs `headrace[audio]`.
 
     A line of the manifest is an object such as `{"tag": "en/7", "audio": "en/7.flac", "word": "7", "sample_rate": 8000,
@@ -63,6 +57,9 @@ class AudioSource(Source):
             it is claimed to be; or the given index is not one of this manifest as it is now, with these options.
     """
 
+    _changed_place = "the manifest"
+    _wrong_length_fix = "correct the manifest, or touch it to have headers read again; replace a torn recording"
+
     def __init__(
         self,
         manifest: str | os.PathLike[str],
@@ -85,36 +82,13 @@ class AudioSource(Source):
         self._attach(options, corpus)
 
     def _attach(self, options: AudioOptions, index: CorpusIndex) -> None:
-        """Work out everything that follows from the options and the index."""
-        self._options, self._index = options, index
-        self._layout, self._fields = options.layout, options.fields
-        self.specs: dict[str, DataSpec] = {key: DataSpec.from_json(spec) for key, spec in index.meta["specs"].items()}
-        self.labels: dict[str, Sequence[str]] = dict(index.meta["labels"])
-        for key, field in self._fields.items():
-            field.settle(self.labels.get(key))
-        self._sample_rate: int | None = index.meta["sample_rate"]
-        self._log_mel = options.front_end(self._sample_rate)
+        super()._attach(options, index)
+        self._layout = options.layout
         self._reader = ManifestReader(self._layout.manifest)
 
     @property
-    def index(self) -> CorpusIndex:
-        """Tags, lengths, and where each line of the manifest is."""
-        return self._index
-
-    @property
-    def sample_rate(self) -> int | None:
-        """The rate of the samples that "data" is made of, in Hz; `None` if there are no recordings to have one."""
-        return self._sample_rate
-
-    def read(self, corpus_idx: int, data_key: str) -> NDArray[Any]:
-        """Return one data key of one recording: "data" as float32[T, D], targets as integers [T]."""
-        check_data_key(data_key, self.specs)
-        return self._read_key(corpus_idx, data_key, self._record(corpus_idx))
-
-    def read_seq(self, corpus_idx: int) -> dict[str, NDArray[Any]]:
-        """Return all data keys of one recording."""
-        record = self._record(corpus_idx)
-        return {data_key: self._read_key(corpus_idx, data_key, record) for data_key in self.specs}
+    def _place(self) -> str:
+        return self._layout.manifest
 
     def _record(self, corpus_idx: int) -> dict[str, Any]:
         """Read the line of a recording again."""
@@ -126,36 +100,13 @@ class AudioSource(Source):
             raise index.damaged(f"it says that sequence {corpus_idx} is in {what}")
         record = self._reader.read(start, num_bytes)
         where = f"{self._layout.manifest}, byte {start}"
-        if self._layout.tag(record, where) != index.tags[corpus_idx]:
-            raise _changed(f"the tag was {index.tags[corpus_idx]!r} and is {self._layout.tag(record, where)!r}", where)
+        tag = self._layout.tag(record, where)
+        if tag != index.tags[corpus_idx]:
+            raise self._changed(f"the tag was {index.tags[corpus_idx]!r} and is {tag!r}", where)
         return record
 
-    def _read_key(self, corpus_idx: int, data_key: str, record: dict[str, Any]) -> NDArray[Any]:
-        where = f"{self._layout.manifest}, tag {self._index.tags[corpus_idx]!r}"
-        if data_key == "data":
-            array = self._read_audio(corpus_idx, record, where)
-        else:
-            field = self._fields[data_key]
-            array = field.encode(field_of(record, field.name, object, where), where)
-        expected = int(self._index.lengths(data_key)[corpus_idx])
-        if len(array) != expected:
-            raise _changed(f"the length of {data_key!r} was {expected} and is {len(array)}", where)
-        return array
-
-    def _read_audio(self, corpus_idx: int, record: dict[str, Any], where: str) -> NDArray[np.float32]:
-        path = str(resolve_inside(self._layout.root, self._layout.audio_path(record, where)))
-        samples, rate = read_samples(path, self._options.channel)
-        index = self._index
-        for what, name, actual in (("samples", "num_samples", len(samples)), ("Hz", "sample_rate", rate)):
-            expected = int(index.locator(name)[corpus_idx])
-            if actual != expected:
-                raise SourceError(
-                    f"the recording has {actual} {what}, but {expected} are expected",
-                    where=f"{where}, {path}",
-                    fix="correct the manifest, or touch it to have headers read again; replace a torn recording",
-                )
-        samples = resample(samples, rate, self._sample_rate or rate)
-        return samples[:, None] if self._log_mel is None else self._log_mel(samples)
+    def _recording(self, corpus_idx: int, record: Mapping[str, Any], where: str) -> str:  # noqa: ARG002
+        return str(resolve_inside(self._layout.root, self._layout.audio_path(record, where)))
 
     def close(self) -> None:
         """Release the manifest; a later read opens it again."""
@@ -166,7 +117,3 @@ class AudioSource(Source):
 
     def __setstate__(self, state: tuple[AudioOptions, CorpusIndex]) -> None:
         self._attach(*state)
-
-
-def _changed(what: str, where: str) -> SourceError:
-    return SourceError(f"the manifest changed since it was read: {what}", where=where, fix="build the source again")

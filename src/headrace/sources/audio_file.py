@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 
-def read_header(recording: str | bytes, where: str | None = None) -> tuple[int, int]:
+def read_header(recording: str | bytes | IO[bytes], where: str | None = None) -> tuple[int, int]:
     """Return number of samples and sample rate of a recording, without decoding it.
 
     Args:
-        recording: A path, or the bytes of the file.
+        recording: A path, the bytes of the file, or an open file that can seek, of which only what is needed is read.
         where: What messages call it; the path if `None`.
 
     Raises:
@@ -40,14 +40,17 @@ def read_header(recording: str | bytes, where: str | None = None) -> tuple[int, 
     """
     soundfile = _soundfile()
     name = where or _name_of(recording)
+    file = io.BytesIO(recording) if isinstance(recording, bytes) else recording
     try:
-        info = soundfile.info(io.BytesIO(recording) if isinstance(recording, bytes) else recording)
+        info = soundfile.info(file)
     except (RuntimeError, OSError) as error:  # soundfile's errors are RuntimeErrors
         raise _unreadable(name, error) from error
-    if isinstance(recording, bytes):
-        _refuse_torn(io.BytesIO(recording), len(recording), name)
+    if isinstance(file, str):
+        refuse_torn_file(file)
     else:
-        refuse_torn_file(recording)
+        size = file.seek(0, os.SEEK_END)
+        file.seek(0)
+        _refuse_torn(file, size, name)
     return int(info.frames), int(info.samplerate)
 
 
@@ -156,8 +159,10 @@ def _soundfile() -> ModuleType:
     return module
 
 
-def _name_of(recording: str | bytes) -> str:
-    return recording if isinstance(recording, str) else f"a recording of {len(recording)} bytes in memory"
+def _name_of(recording: str | bytes | IO[bytes]) -> str:
+    if isinstance(recording, bytes):
+        return f"a recording of {len(recording)} bytes in memory"
+    return recording if isinstance(recording, str) else "a recording in an open file"
 
 
 def _unreadable(path: str, error: Any) -> SourceError:

@@ -12,7 +12,10 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from headrace.errors import ConfigError, did_you_mean
 from headrace.index import CorpusIndex
@@ -75,7 +78,7 @@ class AudioOptions:
             return None
         if sample_rate is None:
             raise ConfigError(
-                "an empty manifest does not say for which sample rate features are made", fix="give sample_rate="
+                "an empty corpus does not say for which sample rate features are made", fix="give sample_rate="
             )
         own = self.features["sample_rate"]
         if own not in (None, sample_rate):
@@ -107,11 +110,36 @@ def gather_index(options: AudioOptions) -> CorpusIndex:
         SourceError: A line is wrong, or recordings are missing, unreadable, or outside of the root.
         ConfigError: The recordings have different sample rates, or do not fit the options.
     """
-    scanned = scan_recordings(options.layout, options.fields)
+    return make_index(options, scan_recordings(options.layout, options.fields), options.layout.manifest)
+
+
+class Scanned(Protocol):
+    """Columns with one entry for each recording: see `ScannedManifest`, which is one."""
+
+    tags: list[str]
+    num_samples: list[int]
+    sample_rate: list[int]
+    target_lengths: dict[str, list[int]]
+
+    def locators(self) -> dict[str, NDArray[np.int64]]:
+        """Return what it takes to find and check a recording, `int64[N]` by name."""
+
+
+def make_index(options: AudioOptions, scanned: Scanned, where: str) -> CorpusIndex:
+    """Make an index of what was taken down; the fields have learnt their labels.
+
+    Args:
+        options: How recordings become arrays.
+        scanned: What was taken down.
+        where: The manifest or folder, for errors.
+
+    Raises:
+        ConfigError: The recordings have different sample rates, or do not fit the options.
+    """
     sample_rate = options.sample_rate
     if sample_rate is None:
         own = None if options.features is None else options.features["sample_rate"]
-        sample_rate = own or _common_rate(scanned.sample_rate, options.layout.manifest)
+        sample_rate = own or _common_rate(scanned.sample_rate, where)
     log_mel = options.front_end(sample_rate)
 
     def num_frames(num_samples: int, rate: int) -> int:
@@ -166,13 +194,13 @@ def _feature_options(features: Any) -> dict[str, Any] | None:
     return {**options, **features}
 
 
-def _common_rate(rates: Sequence[int], manifest: str) -> int | None:
+def _common_rate(rates: Sequence[int], where: str) -> int | None:
     """Return the sample rate that all recordings have, or `None` if there are none."""
     different = sorted(set(rates))
     if len(different) > 1:
         raise ConfigError(
             f"the recordings have different sample rates: {', '.join(map(str, different))} Hz",
-            where=manifest,
+            where=where,
             fix="give sample_rate=, to which they are resampled",
         )
     return different[0] if different else None

@@ -1,0 +1,246 @@
+"""The files of a folder as a corpus: which there are, in which order, and whether they are still the same.
+
+An index of a folder cannot be compared with stamps of all its files: a million files would be opened each time. It is
+compared with a digest of the listing (names, sizes, times), which costs one look at each name; the size and time of a
+file are compared again when it is opened. A link that leads out of the folder is refused.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import stat
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Literal, TypeVar, overload
+
+import xxhash
+
+from headrace.errors import ConfigError, SourceError
+from headrace.files import FileStamp, resolve_inside
+from headrace.index import CorpusIndex, open_or_build
+
+PathLike = str | os.PathLike[str]
+Files = PathLike | Sequence[PathLike]
+IndexOption = PathLike | Literal["auto"] | None
+
+_LOGGER = logging.getLogger("headrace.sources")
+_NUM_THREADS = 16  # they wait for the disk, not for each other
+_LISTING = "listing"  # where the digest is in the index
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """Files below one folder, in the order of the corpus.
+
+    Attributes:
+        root: Absolute path of the folder.
+        names: Paths relative to it, with `/`.
+        sizes: Bytes.
+        times: Modification times in nanoseconds.
+        digest: Of names, sizes and times.
+    """
+
+    root: str
+    names: list[str]
+    sizes: list[int]
+    times: list[int]
+    digest: str
+
+    @classmethod
+    def of(cls, root: str, names: Iterable[str], found: dict[str, os.stat_result]) -> Listing:
+        """Make a listing of what was found, in the order of the names."""
+        names = list(names)
+        sizes, times = [found[name].st_size for name in names], [found[name].st_mtime_ns for name in names]
+        digest = xxhash.xxh3_128()
+        for name, size, time in zip(names, sizes, times, strict=True):
+            digest.update(f"{len(name)} {name} {size} {time}\n".encode())
+        return cls(root, names, sizes, times, digest.hexdigest())
+
+    def path(self, number: int) -> str:
+        """Return the absolute path of a file."""
+        return os.path.join(self.root, self.names[number])
+
+
+def list_corpus_files(files: Files, suffixes: Sequence[str], owner: str) -> Listing:
+    """List the files of a folder and its sub-folders, by name; or the files that were named, in their order.
+
+    Hidden files and folders are left out, and so is what has another suffix.
+
+    Args:
+        files: One folder; or paths of files, which are then named relative to the folder that they have in common.
+        suffixes: With the dot; the case counts.
+        owner: The class, for errors.
+
+    Raises:
+        ConfigError: It is neither.
+        SourceError: The folder or a file is missing, is no regular file, has a name that is not Unicode, or a link
+            leads out of the folder or around in a circle.
+    """
+    if isinstance(files, str | os.PathLike):
+        root = os.path.abspath(os.fsdecode(files))
+        found = _Walk(root, tuple(suffixes)).result()
+        return Listing.of(root, sorted(found), found)
+    if not isinstance(files, Iterable) or isinstance(files, bytes):
+        raise ConfigError(f"{files!r} is neither a folder nor a list of files", where=owner, fix="give a path")
+    paths = []
+    for path in files:
+        if not isinstance(path, str | os.PathLike):
+            raise ConfigError(f"{path!r} is not a path", where=owner, fix="give a str or a pathlib.Path")
+        paths.append(os.path.abspath(os.fsdecode(path)))
+        if not paths[-1].endswith(tuple(suffixes)):
+            raise SourceError("a file of another kind", where=paths[-1], fix=f"it must end in {', '.join(suffixes)}")
+    root = os.path.commonpath([os.path.dirname(path) for path in paths]) if paths else os.getcwd()
+    names = [os.path.relpath(path, root) for path in paths]
+    seen: set[str] = set()
+    for path in paths:
+        if path in seen:
+            raise SourceError("the file is named twice, and tags must differ", where=path, fix="name it once")
+        seen.add(path)
+    return Listing.of(root, names, {name: _status(path) for name, path in zip(names, paths, strict=True)})
+
+
+class _Walk:
+    """Looks through a folder and its sub-folders."""
+
+    def __init__(self, root: str, suffixes: tuple[str, ...]) -> None:
+        self._root, self._suffixes = root, suffixes
+        self._found: dict[str, os.stat_result] = {}
+
+    def result(self) -> dict[str, os.stat_result]:
+        """Return name -> status of every file with one of the suffixes."""
+        if not os.path.isdir(self._root):
+            raise SourceError("the folder does not exist", where=self._root, fix="give the path of a folder")
+        self._look_into("", (os.path.realpath(self._root),))
+        return self._found
+
+    def _look_into(self, folder: str, above: tuple[str, ...]) -> None:
+        try:
+            with os.scandir(os.path.join(self._root, folder)) as entries:
+                for entry in entries:
+                    if not entry.name.startswith("."):
+                        self._take(entry, f"{folder}{entry.name}", above)
+        except OSError as error:
+            where = os.path.join(self._root, folder)
+            raise SourceError(f"the folder cannot be read: {error.strerror}", where=where) from error
+
+    def _take(self, entry: os.DirEntry[str], name: str, above: tuple[str, ...]) -> None:
+        is_wanted = name.endswith(self._suffixes)
+        if entry.is_symlink() and (is_wanted or entry.is_dir()):
+            real = str(resolve_inside(self._root, name))
+            if entry.is_dir() and real in above:
+                raise SourceError("a link leads around in a circle", where=entry.path, fix="remove it")
+            above = (*above, real)
+        if entry.is_dir():
+            self._look_into(f"{name}/", above)
+        elif is_wanted:
+            self._found[name] = _status(entry.path)
+
+
+def _status(path: str) -> os.stat_result:
+    try:
+        path.encode()
+        status = os.stat(path)
+    except UnicodeEncodeError as error:
+        raise SourceError("the name of the file is not UTF-8", where=repr(path), fix="rename it") from error
+    except OSError as error:
+        raise SourceError(
+            f"the file cannot be looked at: {error.strerror}", where=path, fix="check the path"
+        ) from error
+    if not stat.S_ISREG(status.st_mode):
+        raise SourceError("this is not a regular file", where=path, fix="remove it")
+    return status
+
+
+def open_or_build_listed(
+    listing: Listing, build: Callable[[], CorpusIndex], *, index: IndexOption, kind: str
+) -> CorpusIndex:
+    """Return the index of a listing, built only if it must be; see `open_or_build`, of which this is the like.
+
+    Raises:
+        SourceError: The named index is not one of these files as they are now.
+    """
+
+    def build_with_listing() -> CorpusIndex:
+        corpus = build()
+        corpus.meta[_LISTING] = listing.digest
+        return corpus
+
+    kind = f"{kind} {listing.root}"
+    corpus = open_or_build((), build_with_listing, index=index, kind=kind)
+    if corpus.meta.get(_LISTING) == listing.digest:
+        return corpus
+    if index != "auto":
+        raise SourceError(
+            "files were added, removed or changed since the index was made",
+            where=f"{corpus.path}, {listing.root}",
+            fix="make it again with source.index.save(path)",
+        )
+    path = corpus.path
+    corpus = open_or_build((), build_with_listing, index=None, kind=kind)
+    if path is not None:
+        try:
+            corpus.save(path)
+            return CorpusIndex.open(path)
+        except (OSError, SourceError) as error:
+            _LOGGER.debug("the index stays in memory: %s", error)
+    return corpus
+
+
+def for_each(look: Callable[[_Item], _Result], items: Sequence[_Item]) -> list[_Result]:
+    """Call a function for each item, several at a time; return the results in order, or raise the first error."""
+    if len(items) < 2:
+        return [look(item) for item in items]
+    with ThreadPoolExecutor(min(_NUM_THREADS, len(items))) as pool:
+        try:
+            return list(pool.map(look, items))
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)  # or all other files would be looked at first
+            raise
+
+
+class LazyStamps(Sequence[FileStamp]):
+    """What each of many files was when it was listed: made from columns of an index when it is asked for.
+
+    Args:
+        num_files: How many.
+        stamp_of: Number of a file -> its stamp.
+    """
+
+    def __init__(self, num_files: int, stamp_of: Callable[[int], FileStamp]) -> None:
+        self._num_files, self._stamp_of = num_files, stamp_of
+
+    def __len__(self) -> int:
+        return self._num_files
+
+    @overload
+    def __getitem__(self, file_idx: int) -> FileStamp: ...
+    @overload
+    def __getitem__(self, file_idx: slice) -> list[FileStamp]: ...
+    def __getitem__(self, file_idx: int | slice) -> FileStamp | list[FileStamp]:
+        if isinstance(file_idx, slice):
+            return [self._stamp_of(number) for number in range(*file_idx.indices(self._num_files))]
+        return self._stamp_of(file_idx)
+
+
+def read_part(path: str, size: int, time: int, num_bytes: int, *, start: int = 0) -> bytes:
+    """Return some bytes of a listed file, which must be as it was listed.
+
+    Raises:
+        SourceError: It changed since, or cannot be read.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            status = os.fstat(descriptor)
+            part = os.pread(descriptor, num_bytes, start)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise SourceError(f"the file cannot be read: {error.strerror}", where=path) from error
+    if (status.st_size, status.st_mtime_ns) != (size, time):
+        raise SourceError("the file changed while it was indexed", where=path, fix="wait until it is complete")
+    return part

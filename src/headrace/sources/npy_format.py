@@ -1,0 +1,77 @@
+"""The header of a `.npy` file: which array is in it, and where its bytes begin.
+
+The format is NumPy's own (NEP 1). Only arrays of numbers are taken: what is pickled is never read.
+"""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from headrace.errors import SourceError
+
+HEAD_BYTES = 1 << 14  # enough for any header of an array of numbers: NumPy itself refuses longer ones
+_MAGIC = b"\x93NUMPY"
+_KINDS = "biufc"
+_LARGEST = 2**60
+MAX_AXES = 32  # of NumPy 1; NumPy 2 has 64
+
+
+@dataclass(frozen=True, slots=True)
+class NpyHeader:
+    """What a header says.
+
+    Attributes:
+        dtype: Of the numbers, with their byte order.
+        shape: Of the array.
+        fortran: Whether the first axis varies fastest.
+        num_bytes: Of the header: where the numbers begin.
+    """
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    fortran: bool
+    num_bytes: int
+
+    @property
+    def end(self) -> int:
+        """Where the numbers end, from the start of the header."""
+        return self.num_bytes + int(np.prod(self.shape, dtype=object)) * self.dtype.itemsize
+
+
+def parse_npy(head: bytes, where: str) -> NpyHeader:
+    """Read a header.
+
+    Args:
+        head: The first `HEAD_BYTES` bytes of the file, or all of it.
+        where: The file, for errors.
+
+    Raises:
+        SourceError: It is none, or not one of an array of numbers.
+    """
+    if len(head) < 12 or not head.startswith(_MAGIC):
+        raise SourceError("this is not a file in NumPy's format", where=where, fix="write it with numpy.save")
+    version = head[6]
+    if version not in (1, 2, 3):
+        raise SourceError(f"version {version} of NumPy's format is not known", where=where, fix="write it again")
+    start = 10 if version == 1 else 12
+    num_bytes = start + int.from_bytes(head[8:start], "little")
+    try:
+        said = ast.literal_eval(head[start:num_bytes].decode("utf-8" if version == 3 else "latin-1"))
+        descr, fortran, shape = said["descr"], said["fortran_order"], said["shape"]
+        dtype = np.dtype(descr) if isinstance(descr, str) else None
+    except (ValueError, SyntaxError, TypeError, KeyError, RecursionError, MemoryError) as error:
+        raise SourceError(f"the header cannot be read: {error}", where=where, fix="is it torn?") from error
+    if num_bytes > len(head):
+        raise SourceError("the file ends in its header", where=where, fix="restore it: it is torn")
+    if dtype is None or dtype.kind not in _KINDS:
+        what = "pickled objects, which are never loaded" if dtype is not None and dtype.hasobject else repr(descr)
+        raise SourceError(f"this is no array of numbers: it has {what}", where=where, fix="store numbers")
+    is_shape = isinstance(shape, tuple) and len(shape) <= MAX_AXES
+    is_shape = is_shape and all(type(size) is int and 0 <= size <= _LARGEST for size in shape)
+    if not isinstance(fortran, bool) or not is_shape:
+        raise SourceError(f"the header says the shape {shape!r}, fortran_order {fortran!r}", where=where)
+    return NpyHeader(dtype, shape, fortran, num_bytes)

@@ -1,0 +1,172 @@
+"""`OggZipDataset`: the epoch API over archives of recordings and texts, by class and by config."""
+
+import pickle
+
+import numpy as np
+import pytest
+
+import headrace as hr
+from headrace.datasets import MetaDataset, MultiProcDataset, OggZipDataset, init_dataset
+from headrace.errors import ConfigError
+from headrace.sources import HDFWriter, OggZipWriter
+
+pytest.importorskip("soundfile")
+
+RAW = {"features": "raw"}
+CHARACTERS = {"class": "CharacterTargets", "labels": list("abcdefghij "), "unknown_label": None}
+NUM_SEQS = 12
+
+
+def upper_to_lower(text):
+    return text.lower()
+
+
+def without_blanks(text):
+    return text.replace(" ", "")
+
+
+@pytest.fixture
+def corpus(tmp_path, monkeypatch):
+    monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "cache"))
+    rng = np.random.default_rng(0)
+    with OggZipWriter(tmp_path / "corpus.zip", sample_rate=8000) as writer:
+        for number in range(NUM_SEQS):
+            samples = rng.uniform(-0.5, 0.5, int(rng.integers(100, 2000))).astype(np.float32)
+            text = "".join(rng.choice(list("ABCdefghij "), number))
+            writer.append(f"s{number}", {"data": samples, "orth": np.frombuffer(text.encode(), np.uint8)})
+    return tmp_path / "corpus.zip"
+
+
+def config(corpus, **options):
+    functions = [upper_to_lower, without_blanks]
+    return {
+        "class": "OggZipDataset",
+        "path": str(corpus),
+        "audio": RAW,
+        "targets": CHARACTERS,
+        "targets_post_process": functions,
+        **options,
+    }
+
+
+def contents(dataset, epoch=1):
+    dataset.init_seq_order(epoch)
+    found = []
+    seq_idx = 0
+    while dataset.is_less_than_num_seqs(seq_idx):
+        dataset.load_seqs(seq_idx, seq_idx + 1)
+        arrays = [dataset.get_data(seq_idx, key) for key in dataset.get_data_keys()]
+        found.append((dataset.get_tag(seq_idx), [array.tobytes() for array in arrays]))
+        seq_idx += 1
+    return found
+
+
+def test_the_documented_keys_are_there(corpus):
+    dataset = init_dataset(config(corpus))
+    assert dataset.name == "corpus"
+    assert dataset.get_data_keys() == ["data", "classes", "orth"]
+    assert dataset.num_outputs == {"data": (1, 2), "classes": (11, 1), "orth": (256, 1)}
+    dataset.init_seq_order(1)
+    dataset.load_seqs(0, NUM_SEQS)
+    text = dataset.get_data(7, "orth").tobytes().decode()
+    assert str(dataset.get_data(7, "raw")) == text
+    assert dataset.get_data(7, "raw").shape == ()
+    assert dataset.get_data_dtype("raw") == "string"
+    classes = "".join(dataset.labels["classes"][i] for i in dataset.get_data(7, "classes"))
+    assert classes == text.lower().replace(" ", "")
+    assert np.abs(dataset.get_data(7, "data")).max() == 1.0  # the peak is normalized, as documented
+
+
+def test_sorting_is_by_hundredths_of_seconds(corpus):
+    dataset = init_dataset(config(corpus, seq_ordering="sorted"))
+    dataset.init_seq_order(1)
+    order = list(dataset.get_current_seq_order())
+    hundredths = dataset.source.index.lengths("seq_len")
+    assert order == sorted(range(NUM_SEQS), key=lambda i: hundredths[i])
+    assert dataset.supports_seq_order_sorting()
+
+
+def test_the_epoch_wise_filter_keeps_short_sequences_in_its_epochs(corpus):
+    dataset = init_dataset(config(corpus, epoch_wise_filter={(1, 2): {"max_mean_len": 8}}, seq_ordering="random"))
+    sizes = [len(contents(dataset, epoch)) for epoch in (1, 2, 3)]
+    assert sizes[0] == sizes[1] < sizes[2] == NUM_SEQS
+
+
+def test_inside_other_datasets_it_gives_the_same(corpus, tmp_path):
+    options = config(corpus, seq_ordering="laplace:.3", partition_epoch=2)
+    options.pop("targets_post_process")
+    options["targets"] = {"class": "Utf8ByteTargets"}
+    alone = init_dataset(options)
+    expected = [contents(alone, epoch) for epoch in (1, 2, 3)]
+    assert sorted(tag for epoch in expected[:2] for tag, _ in epoch) == sorted(f"s{i}" for i in range(NUM_SEQS))
+    with MultiProcDataset(options, num_workers=2, buffer_size=3) as workers:
+        workers.initialize()
+        assert [contents(workers, epoch) for epoch in (1, 2, 3)] == expected
+    copy = pickle.loads(pickle.dumps(alone))
+    assert contents(copy, 3) == expected[2]
+    with HDFWriter(tmp_path / "more.hdf") as writer:
+        for number in reversed(range(NUM_SEQS)):
+            writer.append(f"s{number}", {"data": np.array([number], np.int32)})
+    meta = MetaDataset(
+        datasets={"ogg": options, "hdf": {"class": "HDFDataset", "files": [str(tmp_path / "more.hdf")]}},
+        data_map={"data": ("ogg", "data"), "orth": ("ogg", "orth"), "number": ("hdf", "data")},
+        seq_order_control_dataset="ogg",
+    )
+    meta.initialize()
+    meta.init_seq_order(2)
+    meta.load_seqs(0, len(expected[1]))
+    tags = [tag for tag, _ in expected[1]]
+    assert [int(meta.get_data(i, "number")[0]) for i in range(len(tags))] == [int(tag[1:]) for tag in tags]
+
+
+def test_the_loader_makes_batches_by_measured_lengths_and_resumes(corpus):
+    options = config(corpus, data_lengths="header", seq_ordering="random", targets=None)
+    options.pop("targets_post_process")
+
+    def make():
+        return hr.DataLoader(init_dataset(options), batching=hr.Buckets(hr.FrameBudget(4000)), num_workers=1)
+
+    def prints(batches):
+        return [(batch.tags, batch["data"].tobytes(), batch["orth"].tobytes()) for batch in batches]
+
+    with make() as loader:
+        whole = prints(loader)
+    assert sorted(tag for tags, *_ in whole for tag in tags) == sorted(f"s{i}" for i in range(NUM_SEQS))
+    with make() as loader:
+        batches = iter(loader)
+        first = prints([next(batches)])
+        state = loader.state_dict()
+    with make() as loader:
+        loader.load_state_dict(state)
+        assert first + prints(loader) == whole
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        ({"use_cache_manager": True}, "use_cache_manager"),
+        ({"targets_post_process": "lower"}, "targets_post_process='lower'"),
+        ({"epoch_wise_filter": {1: {}}}, "range of epochs"),
+        ({"audio": {"random_permute": True}}, "random_permute"),
+        ({"auido": None}, "no option 'auido'"),
+    ],
+)
+def test_options_that_are_not_offered_are_refused(corpus, options, what):
+    with pytest.raises(ConfigError, match=what):
+        init_dataset(config(corpus, **options))
+
+
+def test_the_documented_parameters_need_no_config(corpus):
+    dataset = OggZipDataset([corpus], audio=None, targets=None, segment_file=None, fixed_random_subset=3)
+    dataset.initialize()
+    assert len(contents(dataset)) == 3
+    assert dataset.get_data_keys() == ["orth"]
+
+
+def test_a_copy_of_an_empty_corpus_keeps_its_layout(tmp_path):
+    with OggZipWriter(tmp_path / "none.zip", sample_rate=8000):
+        pass
+    dataset = OggZipDataset(tmp_path / "none.zip", audio=RAW, targets=CHARACTERS)
+    copy = pickle.loads(pickle.dumps(dataset))
+    assert copy.get_data_keys() == dataset.get_data_keys() == ["data", "classes", "orth"]
+    assert contents(copy) == []

@@ -1,0 +1,519 @@
+"""`OggZipSource` and `OggZipWriter`: archives of recordings and texts, and what is refused."""
+
+import ast
+import gzip
+import io
+import os
+import pickle
+import resource
+import zipfile
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.errors import ConfigError, SourceError
+from headrace.sources import OggZipSource, OggZipWriter
+from headrace.sources import ogg_zip_archives as archives_module
+from headrace.sources.extracted_features import ExtractedFeatures
+from headrace.sources.ogg_zip_text import parse_entry, scan_entries
+from headrace.testing import check_source
+
+soundfile = pytest.importorskip("soundfile")
+
+RAW = {"features": "raw", "peak_normalization": False}
+LETTERS = {"class": "CharacterTargets", "labels": list("abcdefghijklmnopqrstuvwxyzöß '"), "unknown_label": None}
+TEXTS = ["größe", "", "it's a word", 'with "both"']
+LENGTHS = [400, 0, 250, 90]
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def samples_of(number):
+    return np.random.default_rng(number).uniform(-0.5, 0.5, LENGTHS[number]).astype(np.float32)[:, None]
+
+
+def write(path, numbers=(0, 1, 2, 3), **options):
+    with OggZipWriter(path, sample_rate=8000, **options) as writer:
+        for number in numbers:
+            orth = np.frombuffer(TEXTS[number].encode(), np.uint8)
+            writer.append(f"s/{number}", {"data": samples_of(number), "orth": orth})
+    return path
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    return write(tmp_path / "corpus.zip")
+
+
+def wav(num_samples, rate=8000):
+    file = io.BytesIO()
+    soundfile.write(file, np.zeros(num_samples), rate, format="WAV")
+    return file.getvalue()
+
+
+def write_by_hand(path, entries, members, text_name=None, method=zipfile.ZIP_STORED):
+    """Write an archive of any members; `entries` may be any text."""
+    name = path.name.removesuffix(".zip")
+    text = entries if isinstance(entries, str | bytes) else repr(entries)
+    with pytest.MonkeyPatch.context() as patch, zipfile.ZipFile(path, "w", method) as archive:
+        patch.setattr("warnings.warn", lambda *_, **__: None)  # of names that come twice
+        archive.writestr(text_name or f"{name}.txt", text)
+        for member, content in members:
+            archive.writestr(member, content)
+    return path
+
+
+def entry(file="a.wav", text="a", duration=0.1, **more):
+    return {"text": text, "duration": duration, "file": file, **more}
+
+
+# --- what comes out ---
+
+
+@pytest.mark.parametrize("audio_format", ["wav", "flac", "ogg"])
+@pytest.mark.parametrize("data_lengths", [None, "header"])
+def test_an_archive_keeps_the_contract_of_a_source(tmp_path, audio_format, data_lengths):
+    path = write(tmp_path / "a.zip", (0, 1, 2) if audio_format == "wav" else (0, 2), audio_format=audio_format)
+    source = OggZipSource(path, audio=RAW, targets=LETTERS, data_lengths=data_lengths)
+    check_source(source)
+    assert list(source.specs) == ["data", "classes", "orth"]
+    assert source.index.has_lengths("data") == (data_lengths is not None)
+    source.close()
+
+
+def test_what_was_written_is_read_back(corpus):
+    source = OggZipSource(corpus, audio=RAW)
+    assert list(source.index.tags) == ["s/0", "s/1", "s/2", "s/3"]
+    for number, text in enumerate(TEXTS):
+        np.testing.assert_array_equal(source.read(number, "data"), samples_of(number), strict=True)
+        assert source.read_text(number) == source.read(number, "orth").tobytes().decode() == text
+    assert source.index.lengths("seq_len").tolist() == [int(length / 8000 * 100) for length in LENGTHS]
+    source.close()
+
+
+def test_texts_have_classes_with_and_without_audio(tmp_path, corpus):
+    source = OggZipSource(corpus, audio=None, targets={**LETTERS, "unknown_label": "'"})
+    assert list(source.specs) == ["classes", "orth"]
+    decoded = ["".join(source.labels["classes"][i] for i in source.read(n, "classes")) for n in range(4)]
+    assert decoded == [*TEXTS[:3], "with 'both'"]
+    check_source(source)
+    upper = OggZipSource(corpus, audio=None, targets=LETTERS, targets_post_process=lambda text: text.replace('"', "'"))
+    assert upper.index.lengths("classes").tolist() == [5, 0, 11, 11]
+    for one in (source, upper):
+        one.close()
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+def test_stored_and_deflated_archives_are_read_and_several_are_one_corpus(tmp_path, corpus, method):
+    members = [(f"other/{name}.wav", wav(number)) for number, name in enumerate(("x", "größe"), start=5)]
+    other = write_by_hand(tmp_path / "other.zip", [entry("x.wav"), entry("größe.wav", "b")], members, method=method)
+    source = OggZipSource([corpus, other], audio=RAW, targets=None, data_lengths="header")
+    assert list(source.index.tags)[4:] == ["x.wav", "größe.wav"]
+    assert source.index.lengths("data").tolist()[4:] == [5, 6]
+    check_source(source)
+    source.close()
+
+
+def test_names_inside_can_be_told(tmp_path, corpus):
+    (tmp_path / "renamed.zip").symlink_to(corpus)
+    with pytest.raises(SourceError, match=r"no renamed\.txt.*corpus\.txt"):
+        OggZipSource(tmp_path / "renamed.zip", audio=None)
+    for options in ({"content_name": "corpus"}, {"resolve_symlink_for_name": True}):
+        assert len(OggZipSource(tmp_path / "renamed.zip", audio=RAW, **options)) == 4
+    flat = write_by_hand(tmp_path / "flat.zip", [entry("x/a.wav")], [("x/a.wav", wav(3))])
+    with pytest.raises(SourceError, match=r"1 of 1 recordings are missing: 'a|'x/a\.wav'"):
+        OggZipSource(flat, audio=RAW)
+    assert OggZipSource(flat, audio=RAW, zip_audio_files_have_name_as_prefix=False).read(0, "data").shape == (3, 1)
+
+
+def test_a_text_beside_the_archive_replaces_its_own(tmp_path, corpus):
+    other = tmp_path / "corpus.txt.gz"
+    entries = [entry("00000002.wav", "two"), entry("00000000.wav", "zero", seq_name="null")]
+    other.write_bytes(gzip.compress(repr(entries).encode()))
+    source = OggZipSource([corpus, other], audio=RAW)
+    assert list(source.index.tags) == ["00000002.wav", "null"]
+    assert source.read_text(1) == "zero"
+    np.testing.assert_array_equal(source.read(0, "data"), samples_of(2))
+    check_source(source)
+    source.close()
+    with pytest.raises(ConfigError, match=r"no archive other\.zip"):
+        OggZipSource([corpus, other.rename(tmp_path / "other.txt.gz")], audio=RAW)
+
+
+def test_a_folder_takes_the_place_of_an_archive(tmp_path, corpus):
+    with zipfile.ZipFile(corpus) as archive:
+        archive.extractall(tmp_path / "out")
+    source = OggZipSource(tmp_path / "out" / "corpus", audio=RAW, targets=None, data_lengths="header")
+    zipped = OggZipSource(corpus, audio=RAW, data_lengths="header")
+    assert source.index.digest == zipped.index.digest
+    np.testing.assert_array_equal(source.read(2, "data"), zipped.read(2, "data"))
+    check_source(source)
+    (tmp_path / "out" / "corpus.txt").write_text(repr([entry("../../corpus.zip")]))
+    with pytest.raises(SourceError, match="outside its root"):
+        OggZipSource(tmp_path / "out" / "corpus", audio=RAW)
+    for one in (source, zipped):
+        one.close()
+
+
+def test_tags_and_subsets_choose_sequences(tmp_path, corpus):
+    (tmp_path / "tags").write_text("s/3\ns/0\nnone\n")
+    (tmp_path / "tags.gz").write_bytes(gzip.compress(b"s/3\ns/0\n"))
+    for file in ("tags", "tags.gz"):
+        source = OggZipSource(corpus, audio=None, segment_file=tmp_path / file)
+        assert list(source.index.tags) == ["s/0", "s/3"]
+    order = list(range(4))
+    np.random.RandomState(42).shuffle(order)
+    for subset, num_seqs in ((3, 3), (0.5, 2), (99, 4)):
+        source = OggZipSource(corpus, audio=None, fixed_random_subset=subset)
+        assert list(source.index.tags) == [f"s/{i}" for i in order[:num_seqs]]
+
+
+def test_a_large_archive_is_indexed_once_and_its_text_is_read_in_place(tmp_path, cache, monkeypatch):
+    monkeypatch.setattr(archives_module, "MAX_TEXT_IN_MEMORY", 1000)
+    num_seqs = 2100
+    entries = [entry("a.wav", f"text {i}", i / 100, seq_name=f"s{i}") for i in range(num_seqs)]
+    path = write_by_hand(tmp_path / "a.zip", entries, [("a/a.wav", wav(9))], method=zipfile.ZIP_DEFLATED)
+    options = {"audio": RAW, "targets": {"class": "Utf8ByteTargets"}}
+    first, second = OggZipSource(path, **options), OggZipSource(path, **options)
+    assert first.index.path == second.index.path is not None
+    assert [second.read_text(i) for i in (0, 7, num_seqs - 1)] == ["text 0", "text 7", f"text {num_seqs - 1}"]
+    assert len(os.listdir(cache / "plain")) == 1
+    copy = pickle.loads(pickle.dumps(second))
+    assert copy.read_text(7) == "text 7"
+    write_by_hand(tmp_path / "a.zip", entries[::-1], [("a/a.wav", wav(9))])
+    with pytest.raises(SourceError, match="changed since it was indexed"):
+        first.read_text(3)
+    with pytest.raises(SourceError, match="changed since it was indexed"):
+        first.read(3, "data")
+    for source in (first, second, copy):
+        source.close()
+
+
+def test_a_large_text_is_held_in_memory_where_there_is_no_cache_folder(tmp_path, monkeypatch, caplog, corpus):
+    monkeypatch.setattr(archives_module, "MAX_TEXT_IN_MEMORY", 10)
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "file"))
+    source = OggZipSource(corpus, audio=None)
+    assert [source.read_text(number) for number in range(4)] == TEXTS
+    assert caplog.text.count("held in memory") == 1
+    source.close()
+
+
+# --- features ---
+
+
+def test_features_have_the_number_of_frames_that_the_lengths_say(corpus):
+    for features in ("raw", "mfcc", "log_mel_filterbank", "log_log_mel_filterbank", "db_mel_filterbank"):
+        for more in ({}, {"join_frames": 3, "norm_mean": "per_seq", "norm_std_dev": "per_seq", "preemphasis": 0.97}):
+            audio = {"features": features, "num_feature_filters": 1 if features == "raw" else 20, **more}
+            source = OggZipSource(corpus, audio=audio, data_lengths="header")
+            check_source(source)
+            source.close()
+
+
+# Options, shape, frame 7 (the first features of it), and the mean size of all: from RETURNN with librosa 0.11.
+GOLDEN = [
+    ({"features": "raw", "preemphasis": 0.97}, (2000, 1), [-0.09786], 0.29228),
+    ({"features": "mfcc", "num_feature_filters": 13}, (26, 13), [0.56748, 170.15552, 119.51226, 56.74091], 39.41168),
+    ({"features": "log_mel_filterbank"}, (26, 40), [-2.5186, 2.42229, 3.11866, 1.0789], 5.9876),
+    ({"features": "log_log_mel_filterbank"}, (26, 40), [8.02318, 7.68451, 9.87935, 0.65965], 15.0237),
+    (
+        {"features": "db_mel_filterbank", "feature_options": {"fmin": 60}},
+        (26, 40),
+        [21.44178, 27.18865, 9.83487, -30.50342],
+        127.2473,
+    ),
+    (
+        {"features": "linear_spectrogram", "num_feature_filters": 128},
+        (26, 128),
+        [0.33635, 1.54905, 5.7928, 23.50215],
+        0.97276,
+    ),
+    (
+        {"features": "mfcc", "norm_mean": "per_seq", "norm_std_dev": "per_seq", "join_frames": 2},
+        (13, 80),
+        [0.65721, 0.01858, 0.3038, 0.2585],
+        0.84212,
+    ),
+]
+
+
+@pytest.mark.parametrize(("audio", "shape", "start", "size"), GOLDEN, ids=repr)
+def test_features_have_the_documented_values(audio, shape, start, size):
+    times = np.arange(2000)
+    samples = (0.3 * np.sin(times * times / 9000) + 0.1 * np.sin(times / 3)).astype(np.float32)
+    features = ExtractedFeatures.parse(audio)(samples, 8000, "x")
+    assert features.shape == shape
+    np.testing.assert_allclose(features[7, : len(start)], start, rtol=1e-4, atol=1e-4)
+    assert abs(float(np.abs(features).mean()) - size) < 1e-3 * size
+
+
+def test_a_tone_has_its_energy_in_the_right_band():
+    features = ExtractedFeatures.parse({"features": "log_mel_filterbank", "num_feature_filters": 20})
+    times = np.arange(8000) / 8000
+    tones = [np.sin(2 * np.pi * hz * times).astype(np.float32) for hz in (300, 1000, 3000)]
+    bands = [features(tone, 8000, "x")[50].argmax() for tone in tones]
+    assert bands == sorted(set(bands))
+    spectrum = ExtractedFeatures.parse({"features": "linear_spectrogram", "num_feature_filters": 200})
+    frames = spectrum(tones[1], 8000, "x")
+    assert frames.shape == (101, 200)
+    assert set(frames[10:90].argmax(axis=1)) == {49}  # bin 50 of 400, without the first
+
+
+@pytest.mark.parametrize(
+    ("audio", "what"),
+    [
+        ({"features": "raw_ogg"}, "not offered"),
+        ({"features": "f0"}, "not offered"),
+        ({"random_permute": True}, "random_permute=True is not offered"),
+        ({"with_delta": 1}, "with_delta"),
+        ({"window": 3}, "unknown audio option 'window'"),
+        ({"features": "raw", "num_feature_filters": 2}, "1 feature"),
+        ({"feature_options": {"n_mel": 3}}, "mfcc has no option 'n_mel'"),
+        ({"step_len": 0}, "step_len"),
+        ({"feature_options": {"center": 1}}, "center cannot be 1"),
+        ({"feature_options": {"fmin": "low"}}, "fmin cannot be 'low'"),
+        ({"norm_mean": np.zeros(3)}, "there are 40 features"),
+        ("raw", "a dict of options"),
+    ],
+)
+def test_audio_options_that_are_not_offered_are_refused(corpus, audio, what):
+    with pytest.raises(ConfigError, match=what):
+        OggZipSource(corpus, audio=audio)
+
+
+def test_recordings_of_another_rate_are_refused(corpus):
+    source = OggZipSource(corpus, audio={**RAW, "sample_rate": 16000})
+    with pytest.raises(SourceError, match=r"8000 Hz, not 16000\n.*s/0"):
+        source.read(0, "data")
+    source.close()
+
+
+# --- the text ---
+
+VALUES = st.one_of(st.text(max_size=20), st.floats(0, 1e6), st.integers(0, 10**6), st.none(), st.booleans())
+
+
+@given(
+    st.lists(
+        st.tuples(st.text(max_size=20), st.floats(0, 1e6), st.text(max_size=9), st.dictionaries(st.text(), VALUES)),
+        max_size=5,
+    ),
+    st.sampled_from([", ", ",\n", " ,\n# a 'comment' {\n"]),
+    st.sampled_from(["", ",", "\n"]),
+)
+@settings(max_examples=60, deadline=None)
+def test_any_list_of_dicts_is_read_as_python_reads_it(rows, comma, end):
+    dicts = [{**more, "text": text, "duration": seconds, "seq_name": tag} for text, seconds, tag, more in rows]
+    for one in dicts:
+        one.pop("file", None)
+    text = ("[" + comma.join(map(repr, dicts)) + (end if dicts else "") + "]\n").encode()
+    assert ast.literal_eval(text.decode()) == dicts
+    found = list(scan_entries(text, "x"))
+    assert [(one.text, one.duration, one.tag) for _, _, one in found] == [
+        (one["text"], one["duration"], one["seq_name"]) for one in dicts
+    ]
+    assert [parse_entry(text[start : start + size], "x") for start, size, _ in found] == [one for *_, one in found]
+
+
+def test_unusual_literals_are_read_too():
+    text = b"""\xef\xbb\xbf # made by hand
+    [ {"text": "it's" ' two', "duration": 1, 'file': u'a', 'x': [1, {'y': ('}', 2)}], },
+      {'text': '\\u00e4\\'', 'duration': 2_0.5, "seq_name": r'b',}]"""
+    assert [(one.text, one.duration, one.tag) for *_, one in scan_entries(text, "x")] == [
+        ("it's two", 1.0, "a"),
+        ("ä'", 20.5, "b"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "what", "line"),
+    [
+        ("", "begins with", 1),
+        ("{'text': 'a'}", "begins with", 1),
+        ("[\n{'text': 'a', 'duration': 1.0, 'file': 'a'}", "end of the list", 2),
+        ("[\n{'text': 'a', 'duration': 1.0, 'file': 'a'}\n{'text'", "end of the list", 3),
+        ("[\n{'text': 'a', 'duration': 1.0, 'file': 'a'},\n{'text': 'a', 'dura", "does not end", 3),
+        ("[\n{'text': open('/etc/passwd'), 'duration': 1.0, 'file': 'a'}]", "no literal", 2),
+        ("[{'text': __import__('os').getcwd(), 'duration': 1.0, 'file': 'a'}]", "no literal", 1),
+        ("[{'text': 'a', 'duration': 'long', 'file': 'a'}]", "'duration' is 'long'", 1),
+        ("[{'text': 'a', 'duration': -1.0, 'file': 'a'}]", "'duration' is -1.0", 1),
+        ("[{'text': 'a', 'duration': 1e999, 'file': 'a'}]", "'duration' is inf", 1),
+        ("[{'text': 'a', 'duration': 1e30, 'file': 'a'}]", "'duration' is 1e", 1),
+        ("[{'text': '\\ud800', 'duration': 1.0, 'file': 'a'}]", "no literal", 1),
+        ("[{'text': '\\ud800', 'x': [1], 'duration': 1.0, 'file': 'a'}]", "no literal", 1),
+        ("[{1, 2}]", "not a dict", 1),
+        ("[{'text': 7, 'duration': 1.0, 'file': 'a'}]", "'text' is 7", 1),
+        ("[{'text': 'a', 'duration': 1.0}]", "neither 'seq_name' nor 'file'", 1),
+        ("[{'text': 'a', 'duration': 1.0, 'file': ['a']}]", "'file' is", 1),
+        ("[]\n[]", "more after the list", 2),
+        ("[" + "{'a':" * 3000 + "]", "does not end", 1),
+    ],
+)
+def test_a_broken_text_is_refused_with_its_line(tmp_path, text, what, line):
+    path = write_by_hand(tmp_path / "a.zip", text, [])
+    with pytest.raises(SourceError, match=rf"{what}(.|\n)*a\.txt, line {line}\n"):
+        OggZipSource(path, audio=None)
+
+
+def test_text_that_is_not_utf8_is_refused(tmp_path):
+    with pytest.raises(SourceError, match="line 1"):
+        OggZipSource(write_by_hand(tmp_path / "a.zip", b"[{'text': '\xff'}]", []), audio=None)
+
+
+# --- archives ---
+
+
+@pytest.mark.parametrize("name", ["../a.wav", "/a.wav", "a/../../b", "C:/x", "..\\x"])
+def test_members_that_lead_out_are_refused(tmp_path, name):
+    path = write_by_hand(tmp_path / "a.zip", [entry()], [("a/a.wav", wav(3)), (name, b"")])
+    with pytest.raises(SourceError, match="leads out of it"):
+        OggZipSource(path, audio=RAW)
+
+
+def test_members_that_are_there_twice_or_not_at_all_are_refused(tmp_path):
+    path = write_by_hand(tmp_path / "a.zip", [entry()], [("a/a.wav", wav(3)), ("a/a.wav", wav(4))])
+    with pytest.raises(SourceError, match=r"'a/a\.wav' twice"):
+        OggZipSource(path, audio=RAW)
+    entries = [entry(f"{i}.wav") for i in range(9)]
+    path = write_by_hand(tmp_path / "b.zip", entries, [("b/3.wav", wav(3))])
+    with pytest.raises(SourceError, match=r"8 of 9 recordings are missing: '0\.wav', '1\.wav'"):
+        OggZipSource(path, audio=RAW)
+    assert len(OggZipSource(path, audio=None)) == 9
+    path = write_by_hand(tmp_path / "c.zip", [{"text": "", "duration": 0.0, "seq_name": "x"}], [])
+    with pytest.raises(SourceError, match="'x' names no 'file'"):
+        OggZipSource(path, audio=RAW)
+
+
+def test_a_torn_archive_and_a_damaged_member_are_refused(corpus):
+    content = corpus.read_bytes()
+    source = OggZipSource(corpus, audio=RAW)
+    status = os.stat(corpus)
+    damaged = bytearray(content)
+    damaged[200:300] = bytes(100)
+    corpus.write_bytes(damaged)
+    os.utime(corpus, ns=(status.st_atime_ns, status.st_mtime_ns))
+    with pytest.raises(SourceError, match=r"checksum differs\n.*'s/0'"):
+        source.read(0, "data")
+    np.testing.assert_array_equal(source.read(2, "data"), samples_of(2))
+    source.close()
+    corpus.write_bytes(content[:-30])
+    with pytest.raises(SourceError, match="archive cannot be read"):
+        OggZipSource(corpus, audio=RAW)
+    with pytest.raises(SourceError, match="does not exist"):
+        OggZipSource(corpus.with_name("missing.zip"), audio=RAW)
+
+
+def test_a_member_that_claims_to_be_huge_is_refused(tmp_path):
+    path = write_by_hand(tmp_path / "a.zip", [entry()], [("a/a.wav", bytes(5000))], method=zipfile.ZIP_DEFLATED)
+    content = bytearray(path.read_bytes())
+    place = content.index(b"PK\x01\x02", content.index(b"PK\x01\x02") + 4)  # the second entry of the directory
+    content[place + 24 : place + 28] = (3 << 30).to_bytes(4, "little")
+    path.write_bytes(content)
+    with pytest.raises(SourceError, match=r"'a/a\.wav' would have 3221225472 bytes"):
+        OggZipSource(path, audio=RAW)
+
+
+def test_a_torn_recording_is_named(tmp_path):
+    path = write_by_hand(tmp_path / "a.zip", [entry(seq_name="x")], [("a/a.wav", wav(50)[:100])])
+    with pytest.raises(SourceError, match=r"torn.*\n.*'x'"):
+        OggZipSource(path, audio=RAW, data_lengths="header")
+    path = write_by_hand(tmp_path / "b.zip", [entry(seq_name="x")], [("b/a.wav", b"RIFF")])
+    source = OggZipSource(path, audio=RAW)
+    with pytest.raises(SourceError, match=r"cannot be read.*\n.*'x'"):
+        source.read(0, "data")
+    source.close()
+
+
+def test_a_duration_that_lies_is_found_where_lengths_come_from_durations(tmp_path):
+    entries = [entry("a.wav", duration=0.01), entry("b.wav", duration=0.02)]
+    path = write_by_hand(tmp_path / "a.zip", entries, [("a/a.wav", wav(80)), ("a/b.wav", wav(80))])
+    audio = {**RAW, "sample_rate": 8000}
+    source = OggZipSource(path, audio=audio, data_lengths="duration")
+    assert source.index.lengths("data").tolist() == [80, 160]
+    assert source.read(0, "data").shape == (80, 1)
+    with pytest.raises(SourceError, match=r"has 80 frames, but 160 are expected\n.*'b\.wav'"):
+        source.read(1, "data")
+    source.close()
+    assert OggZipSource(path, audio=audio, data_lengths="header").index.lengths("data").tolist() == [80, 80]
+
+
+def test_a_text_without_classes_is_refused_with_its_tag(tmp_path, corpus):
+    with pytest.raises(SourceError, match=r"(.|\n)*tag 's/3'"):
+        OggZipSource(corpus, audio=None, targets=LETTERS)
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        ({"fixed_random_subset": 1.5}, "fixed_random_subset"),
+        ({"fixed_random_subset": 0}, "fixed_random_subset"),
+        ({"data_lengths": "guess"}, "data_lengths is one of"),
+        ({"data_lengths": "duration"}, "needs to know their rate"),
+        ({"content_name": ["a", "b"]}, "for 1 paths"),
+        ({"targets_post_process": "lower"}, "not a function"),
+        ({"targets": 7}, "vocabulary cannot be made"),
+    ],
+)
+def test_wrong_options_are_refused(corpus, options, what):
+    with pytest.raises(ConfigError, match=what):
+        OggZipSource(corpus, **{"audio": RAW, **options})
+
+
+def test_paths_that_are_no_archives_are_refused(tmp_path):
+    for path in (tmp_path / "a.hdf", 7, [3]):
+        with pytest.raises(ConfigError, match="zip"):
+            OggZipSource(path, audio=None)
+
+
+# --- the writer ---
+
+
+def test_the_writer_refuses_what_the_format_cannot_hold(tmp_path):
+    with OggZipWriter(tmp_path / "a.zip", sample_rate=8000) as writer:
+        orth = np.array([97], np.uint8)
+        for data, what in (
+            ({"data": np.zeros(3, np.float32)}, "not"),
+            ({"data": np.zeros(3), "orth": orth}, "float64"),
+            ({"data": np.zeros((3, 2), np.float32), "orth": orth}, "float32"),
+            ({"data": np.zeros(3, np.float32), "orth": np.array([255], np.uint8)}, "UTF-8"),
+        ):
+            with pytest.raises(SourceError, match=what):
+                writer.append("a", data)
+        writer.append("a", {"data": np.zeros(3, np.float32), "orth": orth})
+    assert len(OggZipSource(tmp_path / "a.zip", audio=RAW)) == 1
+    with pytest.raises(ConfigError, match="exists"):
+        OggZipWriter(tmp_path / "a.zip", sample_rate=8000)
+    with pytest.raises(ConfigError, match="cannot hold 'classes'"):
+        OggZipWriter(tmp_path / "b.zip", sample_rate=8000, labels={"classes": ["a"]})
+    for options in ({"sample_rate": 0}, {"sample_rate": 8000, "audio_format": "mp3"}):
+        with pytest.raises(ConfigError):
+            OggZipWriter(tmp_path / "b.zip", **options)
+    with (
+        OggZipWriter(tmp_path / "a.zip", sample_rate=8000, audio_format="flac", overwrite=True) as writer,
+        pytest.raises(SourceError, match="an empty recording"),
+    ):
+        writer.append("a", {"data": np.zeros(0, np.float32), "orth": orth})
+    broken = OggZipWriter(tmp_path / "b.zip", sample_rate=8000)
+    with pytest.raises(RuntimeError), broken:
+        raise RuntimeError
+    assert os.listdir(tmp_path) == ["a.zip"]
+
+
+def test_a_full_disk_ends_the_writer_and_leaves_nothing(tmp_path):
+    writer = OggZipWriter(tmp_path / "a.zip", sample_rate=8000)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, hard))
+    try:
+        with pytest.raises(SourceError, match="cannot write"):
+            writer.append("a", {"data": np.zeros(1 << 19, np.float32), "orth": np.zeros(0, np.uint8)})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    writer.close()
+    assert os.listdir(tmp_path) == []
