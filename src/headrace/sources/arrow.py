@@ -1,0 +1,169 @@
+"""`ArrowSource`: rows of Arrow files as sequences, from a memory map.
+
+Both forms of Arrow's IPC are read: files (also called Feather) and streams (such as the `data-*-of-*.arrow` of Hugging
+Face's datasets). Nothing is decoded: a row is a view of the file, and what is given out is one copy of it.
+
+A memory map has its price: if a file is cut short by somebody while it is mapped, the process that touches the lost
+part is killed by the system (SIGBUS). Files are compared with their stamps when they are opened, not after.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
+
+from headrace.errors import SourceError
+
+from .table_files import Files, FileTableSource, PathLike, TableFiles
+from .table_layout import import_arrow
+from .table_source import DEFAULT_CACHE_BYTES
+
+_FILE_MARK = b"ARROW1"
+_CONTINUES = b"\xff\xff\xff\xff"  # before each message of a stream, but for those of before Arrow 0.15
+
+
+class ArrowSource(FileTableSource):
+    """Random access to the rows of Arrow files, of the file (Feather) or the stream format. Needs `headrace[arrow]`.
+
+    Columns become data keys as `ParquetSource` describes. Lengths come from the offsets of lists: no value is read.
+    Files are memory-mapped: do not change or cut them while they are read; to replace one, write another file and
+    rename it. Compressed files are read, too; their batches are decompressed one by one and kept for some time.
+
+    Args:
+        files: One path, or several with the same columns.
+        fields: See `ParquetSource`.
+        tag_field: See `ParquetSource`.
+        nulls: See `ParquetSource`.
+        audio_root: See `ParquetSource`.
+        index: See `ParquetSource`; gathering it reads offsets of lists, texts that are encoded, and headers of audio.
+
+    Raises:
+        ConfigError: An option is wrong, or pyarrow is missing.
+        SourceError: A file is missing, torn, or has other columns than the first; or a row becomes no array.
+    """
+
+    def __init__(
+        self,
+        files: Files,
+        *,
+        fields: Mapping[str, Any] | None = None,
+        tag_field: str | None = None,
+        nulls: Literal["refuse", "empty"] = "refuse",
+        audio_root: PathLike | None = None,
+        index: PathLike | Literal["auto"] | None = "auto",
+    ) -> None:
+        self._open_files(
+            files,
+            fields=fields,
+            tag_field=tag_field,
+            nulls=nulls,
+            audio_root=audio_root,
+            cache_bytes=DEFAULT_CACHE_BYTES,
+            index=index,
+        )
+
+
+class _MappedFile:
+    """One Arrow file, mapped.
+
+    Args:
+        path: Which.
+
+    Attributes:
+        schema: Its Arrow schema.
+        num_batches: How many batches it has.
+
+    Raises:
+        SourceError: It has no end.
+    """
+
+    def __init__(self, path: str) -> None:
+        pa = import_arrow()
+        with pa.memory_map(path) as mapped:
+            self._buffer = mapped.read_buffer()  # holds the mapping for as long as a view of it is there
+        self._last: tuple[int, Any] = (-1, None)
+        self._messages: list[Any] = []
+        self._batches: list[Any] = []
+        self.num_batches: int
+        if self._buffer[: len(_FILE_MARK)].to_pybytes() == _FILE_MARK:
+            self._reader = pa.ipc.open_file(self._buffer)
+            self.schema, self.num_batches = self._reader.schema, int(self._reader.num_record_batches)
+            return
+        self._reader = None
+        # Without it, a stream that was torn between two batches could not be told from a whole one.
+        end_mark = bytes(4) if self._buffer[:4].to_pybytes() != _CONTINUES else _CONTINUES + bytes(4)
+        if self._buffer[max(self._buffer.size - len(end_mark), 0) :].to_pybytes() != end_mark:
+            raise SourceError(
+                "the Arrow stream has no end mark: rows may be missing",
+                where=path,
+                fix="is it torn? write or download it again",
+            )
+        self._read_stream(pa)
+
+    def _read_stream(self, pa: Any) -> None:
+        """Find the batches of a stream; those with dictionaries are made at once, as one needs what came before."""
+        stream = pa.ipc.open_stream(self._buffer)
+        self.schema = stream.schema
+        if any("dictionary<" in str(field.type) for field in self.schema):
+            self._batches = list(stream)
+        else:
+            messages = iter(pa.ipc.MessageReader.open_stream(self._buffer))
+            next(messages)  # the schema
+            self._messages = list(messages)
+        self.num_batches = len(self._batches) or len(self._messages)
+
+    def batch(self, number: int) -> Any:
+        """Return a batch; the last one is kept."""
+        if self._last[0] != number:
+            pa = import_arrow()
+            if self._reader is not None:
+                batch = self._reader.get_batch(number)
+            elif self._batches:
+                batch = self._batches[number]
+            else:
+                batch = pa.ipc.read_record_batch(self._messages[number], self.schema)
+            self._last = number, batch
+        return self._last[1]
+
+    def holds(self, array: Any) -> bool:
+        """Tell whether an array is a view of the file."""
+        start, end = self._buffer.address, self._buffer.address + self._buffer.size
+        return all(buffer is None or not buffer.size or start <= buffer.address < end for buffer in array.buffers())
+
+
+class _ArrowTables(TableFiles[_MappedFile]):
+    """Arrow files; a piece is a record batch."""
+
+    slow_hint = (
+        "most sequences come from another compressed batch than those before, and each time one is decompressed; "
+        "`headrace convert` makes a file of it that is not compressed"
+    )
+
+    def _open(self, path: str) -> _MappedFile:
+        return _MappedFile(path)
+
+    def _schema_of(self, handle: _MappedFile) -> Any:
+        return handle.schema
+
+    def _release(self, handle: _MappedFile) -> None:
+        """Nothing to do: the map ends with the last view of it."""
+
+    def num_pieces(self, table_idx: int) -> int:
+        """Return the number of batches."""
+        return self.handle(table_idx).num_batches
+
+    def piece_sizes(self, table_idx: int) -> Iterator[int]:
+        """Yield the number of rows of each batch."""
+        handle = self.handle(table_idx)
+        for number in range(handle.num_batches):
+            yield int(handle.batch(number).num_rows)
+
+    def _column_of(self, handle: _MappedFile, piece: int, name: str) -> Any:
+        return handle.batch(piece).column(name)
+
+    def is_view(self, table_idx: int, array: Any) -> bool:
+        """Tell whether an array is a view of the file: not if it was compressed."""
+        return self.handle(table_idx).holds(array)
+
+
+ArrowSource._kind, ArrowSource._tables_class = "arrow/1", _ArrowTables

@@ -1,0 +1,265 @@
+"""HuggingFaceDataset: its documented options, its place among other datasets, and the library's streams in a loader."""
+
+import json
+import pickle
+
+import numpy as np
+import pytest
+
+from headrace import DataLoader, MultiProcDataset
+from headrace.batching import Buckets, FixedCount, FrameBudget
+from headrace.datasets import HuggingFaceDataset, init_dataset
+from headrace.errors import ConfigError, ResumeError, SourceError
+
+datasets = pytest.importorskip("datasets")
+
+NUM = 30
+FORMAT = {
+    "x": {"dtype": "float32", "shape": (None, 2)},
+    "y": {"dtype": "int64", "shape": (), "dim": 2},
+    "text": {"dtype": "uint8", "vocab": "bytes"},
+}
+
+
+def _rows(num=NUM):
+    features = datasets.Features(
+        {
+            "id": datasets.Value("string"),
+            "x": datasets.Array2D((None, 2), "float32"),
+            "y": datasets.ClassLabel(names=["no", "yes"]),
+            "n": datasets.List(datasets.Value("int64")),
+            "text": datasets.Value("string"),
+            "seconds": datasets.Value("float32"),
+        }
+    )
+    lengths = [i * 7 % 11 + 1 for i in range(num)]
+    columns = {
+        "id": [f"id{i}" for i in range(num)],
+        "x": [[[float(i), j] for j in range(n)] for i, n in enumerate(lengths)],
+        "y": [i % 2 for i in range(num)],
+        "n": [[i] * n for i, n in enumerate(lengths)],
+        "text": ["ü" * (n % 3) + "a" for n in lengths],
+        "seconds": [n / 2 for n in lengths],
+    }
+    return datasets.Dataset.from_dict(columns, features=features)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    datasets.disable_progress_bars()
+    path = tmp_path_factory.mktemp("hf") / "saved"
+    _rows().save_to_disk(path, num_shards=2)
+    return str(path)
+
+
+def _tags(dataset, epoch=1):
+    return [seq.seq_tag for seq in dataset.epoch(epoch)]
+
+
+def test_it_is_made_from_a_dict(folder):
+    config = {"class": "HuggingFaceDataset", "dataset_opts": folder, "data_format": FORMAT, "seq_ordering": "reverse"}
+    dataset = init_dataset(config)
+    assert _tags(dataset) == [f"id{i}" for i in reversed(range(NUM))]
+    assert dataset.num_outputs == {"x": (2, 2), "y": (2, 0), "text": (256, 1)}
+    assert dataset.labels == {"y": ["no", "yes"]}
+    seq = next(iter(dataset.epoch(1)))
+    assert seq.features["x"].tolist() == [[29.0, j] for j in range(29 * 7 % 11 + 1)]
+    with pytest.raises(ConfigError, match="did you mean 'seq_tag_column'"):
+        init_dataset({**config, "seq_tag_colum": "id"})
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"sorting_seq_len_column": "seconds"},
+        {"sorting_seq_len_column_data": "n"},
+        {"sorting_seq_len_column_data": "x"},
+        {},  # the first data key
+    ],
+)
+def test_it_is_sorted_by_what_was_said(folder, options):
+    dataset = HuggingFaceDataset(folder, data_format=FORMAT, seq_ordering="sorted", **options)
+    lengths = [i * 7 % 11 + 1 for i in range(NUM)]
+    assert _tags(dataset) == [f"id{i}" for i in sorted(range(NUM), key=lambda i: lengths[i])]
+    copy = pickle.loads(pickle.dumps(dataset))
+    assert _tags(copy) == _tags(dataset)
+
+
+def test_texts_are_sorted_by_their_characters(folder):
+    dataset = HuggingFaceDataset(
+        folder, data_format={"n": {}}, seq_ordering="sorted", sorting_seq_len_column_data="text"
+    )
+    texts = _rows()["text"]
+    assert _tags(dataset) == [f"id{i}" for i in sorted(range(NUM), key=lambda i: len(texts[i]))]
+
+
+def test_columns_are_mapped_renamed_and_cast_and_copies_have_the_result(folder):
+    calls = []
+
+    def keep_some(dataset):
+        calls.append(len(dataset))
+        return dataset.filter(lambda row: row["y"] == 1)
+
+    dataset = HuggingFaceDataset(
+        folder,
+        map_func=keep_some,
+        rename_columns={"x": "data"},
+        cast_columns={"n": {"_type": "List", "feature": {"_type": "Value", "dtype": "int16"}}},
+        data_format={"data": {"dtype": "float32", "ndim": 2, "dim": 2}, "n": {"dtype": "int16", "sparse_dim": NUM}},
+    )
+    assert _tags(dataset) == [f"id{i}" for i in range(1, NUM, 2)]
+    assert dataset.get_data_dtype("n") == "int16"
+    assert dataset.num_outputs["n"] == (NUM, 1)
+    assert _tags(pickle.loads(pickle.dumps(dataset))) == _tags(dataset)
+    assert calls == [NUM]
+
+
+def test_a_format_decides_what_data_leave_open(folder):
+    options = {"x": {"shape": (None, None)}, "n": {"sparse": False}}
+    dataset = HuggingFaceDataset(folder, data_format=options, seq_tag_column=None)
+    assert dataset.get_data_shape("x") == [None]
+    assert not dataset.is_data_sparse("n")
+    assert _tags(dataset)[3] == "seq-3"
+    assert pickle.loads(pickle.dumps(dataset)).get_data_shape("x") == [None]
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"data_format": {"x": {"dtype": "float64"}}}, "dtype is 'float64', but that of the column is 'float32'"),
+        ({"data_format": {"x": {"shape": (None, 3)}}}, r"shape is \(None, 3\), .* is \(None, 2\)"),
+        ({"data_format": {"x": {"shape": (None,)}}}, "shape is"),
+        ({"data_format": {"x": {"ndim": 3}}}, "ndim is 3, but that of the column is 2"),
+        ({"data_format": {"x": {"dim": 3}}}, "dim is 3, but that of the column is 2"),
+        ({"data_format": {"y": {"sparse_dim": 5}}}, "sparse_dim is 5, but that of the column is 2"),
+        ({"data_format": {"x": {"sparse": True}}}, "sparse is True"),
+        ({"data_format": {"text": {"dtype": "string"}}}, "texts as such are no arrays"),
+        ({"data_format": {"x": {"dtpye": "float32"}}}, "did you mean 'dtype'"),
+        ({"data_format": {"z": {}}}, "no column 'z'"),
+        ({"data_format": {}}, "data_format is a dict"),
+        ({"seq_tag_column": "ids"}, "did you mean 'id'"),
+        ({"sorting_seq_len_column": "second"}, "did you mean 'seconds'"),
+        ({"sorting_seq_len_column": "seconds", "sorting_seq_len_column_data": "x"}, "both say what to sort by"),
+        ({"rename_columns": {"a": "b"}}, "no column 'a'"),
+        ({"use_file_cache": True, "dataset_opts": {"path": "parquet"}}, "names none: a dict"),
+    ],
+)
+def test_wrong_options_are_refused(folder, options, text):
+    with pytest.raises(ConfigError, match=text):
+        HuggingFaceDataset(**{"dataset_opts": folder, "data_format": FORMAT, **options})
+
+
+def test_columns_that_do_not_sort_are_refused(folder):
+    for options, text in (
+        ({"sorting_seq_len_column": "id"}, "sorted by numbers"),
+        ({"sorting_seq_len_column_data": "y"}, "have no length"),
+    ):
+        dataset = HuggingFaceDataset(folder, data_format=FORMAT, seq_ordering="sorted", **options)
+        with pytest.raises(ConfigError, match=text):
+            dataset.init_seq_order(epoch=1)
+
+
+def test_class_indices_over_the_given_dim_are_refused(folder):
+    dataset = HuggingFaceDataset(folder, data_format={"n": {"sparse_dim": 20}})
+    dataset.init_seq_order(epoch=1)
+    with pytest.raises(SourceError, match=r"has 25..25, and its classes are 0..19"):
+        dataset.get_data(25, "n")
+
+
+def test_files_come_from_the_cache_of_this_machine(folder, tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    from headrace.datasets import hugging_face
+    from headrace.files import FileCache
+
+    with FileCache(cache_directory=tmp_path / "cache") as cache:
+        monkeypatch.setattr(hugging_face.FileCache, "get_instance", lambda: cache)
+        dataset = HuggingFaceDataset(folder, use_file_cache=True, data_format=FORMAT)
+        assert cache.counters.num_copies == 2
+        names = [entry["filename"] for entry in dataset.source.dataset.cache_files]
+        assert all(name.startswith(str(tmp_path / "cache")) for name in names)
+        assert _tags(dataset) == [f"id{i}" for i in range(NUM)]
+        with pytest.raises(SourceError, match="no folder that save_to_disk made"):
+            HuggingFaceDataset(str(tmp_path), use_file_cache=True, data_format=FORMAT)
+        dataset.close()
+
+
+def test_it_is_loaded_by_workers_ranks_and_in_processes_of_its_own(folder):
+    config = {"class": "HuggingFaceDataset", "dataset_opts": folder, "data_format": FORMAT, "seq_ordering": "random"}
+    printed = []
+    for num_workers in (0, 2):
+        batching = Buckets(FrameBudget(40), num_buckets=3)
+        with DataLoader(config, batching=batching, num_workers=num_workers) as loader:
+            printed.append([(batch.tags, batch["x"].tobytes(), batch["y"].tobytes()) for batch in loader])
+    assert printed[0] == printed[1]
+    assert sorted(tag for tags, *_ in printed[0] for tag in tags) == sorted(f"id{i}" for i in range(NUM))
+    with MultiProcDataset(config, num_workers=1, buffer_size=10) as dataset:
+        assert _tags(dataset) == _tags(init_dataset(config))
+
+
+# --- streams of the library, given to a loader as they are ---
+
+
+@pytest.fixture
+def stream(tmp_path):
+    datasets.disable_progress_bars()
+    ids = list(range(60))
+    rows = datasets.Dataset.from_dict({"id": ids, "x": [[float(i)] * (i % 5 + 1) for i in ids]})
+    rows.save_to_disk(tmp_path / "saved", num_shards=3)
+    rows.to_parquet(tmp_path / "t.parquet")
+
+    def make(**shuffle):
+        if shuffle:
+            return datasets.load_from_disk(tmp_path / "saved").to_iterable_dataset(num_shards=3).shuffle(**shuffle)
+        files, cache = str(tmp_path / "t.parquet"), str(tmp_path / "cache")
+        return datasets.load_dataset("parquet", data_files=files, split="train", streaming=True, cache_dir=cache)
+
+    return make
+
+
+def _ids(batch):
+    return np.asarray(batch["id"]).tolist()
+
+
+@pytest.mark.parametrize("shuffle", [{}, {"seed": 5, "buffer_size": 8}])
+def test_a_stream_is_the_same_for_any_number_of_workers_and_no_row_is_lost(stream, shuffle):
+    epochs = []
+    for num_workers in (0, 2):
+        with DataLoader(stream(**shuffle), batching=FixedCount(7), num_workers=num_workers, window_seqs=16) as loader:
+            epochs.append([[_ids(batch) for batch in epoch] for epoch in loader.epochs(1, 2)])
+    assert epochs[0] == epochs[1]
+    for epoch in epochs[0]:
+        assert sorted(i for batch in epoch for i in batch) == list(range(60))
+    assert (epochs[0][0] == epochs[0][1]) == (not shuffle)  # each epoch is another shuffle
+
+
+def test_a_shuffled_stream_goes_on_where_it_was_with_other_workers(stream):
+    options = {"batching": FixedCount(7), "window_seqs": 16}
+    with DataLoader(stream(seed=5, buffer_size=8), **options) as loader:
+        batches = [_ids(batch) for batch in loader]
+    for num_steps, num_workers in ((0, 0), (3, 0), (4, 2), (9, 0)):
+        with DataLoader(stream(seed=5, buffer_size=8), **options) as loader:
+            for _ in zip(range(num_steps), loader, strict=False):
+                pass
+            state = json.loads(json.dumps(loader.state_dict()))
+        with DataLoader(stream(seed=5, buffer_size=8), num_workers=num_workers, **options) as loader:
+            loader.load_state_dict(state)
+            assert [_ids(batch) for batch in loader] == batches[num_steps:]
+
+
+def test_a_state_is_refused_if_the_column_that_sorts_changed(folder):
+    options = {"data_format": FORMAT, "seq_ordering": "sorted"}
+    by_seconds = HuggingFaceDataset(folder, sorting_seq_len_column="seconds", **options)
+    with DataLoader(by_seconds, batching=FixedCount(4)) as loader:
+        next(iter(loader))
+        state = loader.state_dict()
+    backwards = datasets.load_from_disk(folder).map(lambda row: {"seconds": 100 - row["seconds"]}, keep_in_memory=True)
+    other = HuggingFaceDataset(backwards, sorting_seq_len_column="seconds", **options)
+    with DataLoader(other, batching=FixedCount(4)) as loader, pytest.raises(ResumeError, match="another order"):
+        loader.load_state_dict(state)
+
+
+def test_a_dataset_without_rows_has_epochs_without_sequences(folder):
+    empty = datasets.load_from_disk(folder).select([])
+    dataset = HuggingFaceDataset(empty, data_format=FORMAT, seq_ordering="sorted", sorting_seq_len_column="seconds")
+    for made in (dataset, pickle.loads(pickle.dumps(dataset))):
+        assert _tags(made) == []

@@ -1,0 +1,111 @@
+"""What is special about Arrow: rows are views of a mapped file, unless it is compressed."""
+
+import os
+
+import numpy as np
+import pytest
+
+from headrace.errors import SourceError
+from headrace.testing import check_source
+
+pa = pytest.importorskip("pyarrow")
+feather = pytest.importorskip("pyarrow.feather")
+
+from headrace.sources import ArrowSource, ArrowWriter  # noqa: E402 - after the check for pyarrow
+
+
+def _write(path, **options):
+    with ArrowWriter(path, rows_per_group=4, **options) as writer:
+        for i in range(40):
+            writer.append(f"s{i}", {"data": np.full((i % 7, 3), i, np.float32), "classes": np.arange(i % 3)})
+    return path
+
+
+@pytest.mark.parametrize("options", [{}, {"form": "stream"}, {"compression": "zstd"}])
+def test_nothing_of_a_plain_file_is_copied_before_it_is_given_out(tmp_path, options):
+    source = ArrowSource(_write(tmp_path / "t", **options))
+    before = pa.total_allocated_bytes()
+    read = [source.read(i, "data") for i in range(40)]
+    assert all((array == i).all() for i, array in enumerate(read))
+    assert (source._held_bytes == 10 * 2048) == ("compression" not in options)  # ten pieces, of views only
+    assert (pa.total_allocated_bytes() == before) == ("compression" not in options)
+    source.close()
+
+
+def test_feather_files_are_read(tmp_path):
+    table = pa.table({"x": [[1, 2], [3]], "y": [0.5, 1.5]})
+    feather.write_feather(table, str(tmp_path / "t.feather"))
+    source = ArrowSource(tmp_path / "t.feather")
+    assert source.read(0, "x").tolist() == [1, 2]
+    assert source.read(1, "y") == 1.5
+    check_source(source)
+    source.close()
+
+
+def test_a_stream_without_its_end_is_refused(tmp_path):
+    path = _write(tmp_path / "t", form="stream")
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-8])
+    with pytest.raises(SourceError, match="no end mark: rows may be missing"):
+        ArrowSource(path)
+
+
+def test_categories_that_grow_within_a_stream_are_read(tmp_path):
+    batches = [pa.record_batch({"w": pa.array(words).dictionary_encode()}) for words in (["a", "b"], ["c", "a"])]
+    with pa.ipc.new_stream(str(tmp_path / "t"), batches[0].schema) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+    source = ArrowSource(tmp_path / "t")
+    assert [source.read(i, "w").tobytes() for i in range(4)] == [b"a", b"b", b"c", b"a"]
+    check_source(source)
+    source.close()
+
+
+def test_a_mapping_ends_with_the_source(tmp_path):
+    source = ArrowSource(_write(tmp_path / "t"))
+    array = source.read(5, "data")
+    name = os.path.realpath(tmp_path / "t")
+
+    def is_mapped():
+        with open("/proc/self/maps") as file:
+            return name in file.read()
+
+    assert is_mapped()
+    source.close()
+    assert not is_mapped()
+    assert (array == 5).all()
+
+
+def test_offsets_that_lie_are_noticed(tmp_path):
+    path = tmp_path / "t"
+    with ArrowWriter(path) as writer:
+        for length in (1, 2, 3, 4):
+            writer.append("s", {"x": np.zeros(length, np.int64)})
+    content = path.read_bytes()
+    offsets = np.array([0, 1, 3, 6, 10], np.int32).tobytes()
+    assert content.count(offsets) == 1
+    for wrong in ([0, 1, 3, 60, 10], [0, 1, 3, 6, 1_000_000], [-8, 1, 3, 6, 10]):
+        path.write_bytes(content.replace(offsets, np.array(wrong, np.int32).tobytes()))
+        with pytest.raises(SourceError, match=r"damaged|cannot be read"):
+            ArrowSource(path)
+
+
+def test_fixed_shape_tensors_keep_their_shape(tmp_path):
+    values = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+    array = pa.FixedShapeTensorArray.from_numpy_ndarray(values)
+    with pa.ipc.new_file(str(tmp_path / "t"), pa.schema({"x": array.type})) as writer:
+        writer.write_batch(pa.record_batch([array], names=["x"]))
+    source = ArrowSource(tmp_path / "t")
+    np.testing.assert_array_equal(source.read(1, "x"), values[1])
+    check_source(source)
+    source.close()
+
+
+def test_more_files_than_may_be_open_are_read(tmp_path):
+    for i in range(70):
+        with ArrowWriter(tmp_path / f"{i:02d}") as writer:
+            writer.append(f"s{i}", {"x": np.array([i])})
+    source = ArrowSource(sorted(tmp_path.iterdir()), index=None)
+    assert [int(source.read(i, "x")[0]) for i in reversed(range(70))] == list(reversed(range(70)))
+    assert len(source._tables._handles) == 64
+    source.close()
