@@ -1,0 +1,233 @@
+"""Cuts by their number, with what they need to be loaded: from files by an index, or from a `CutSet` in memory."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from headrace.errors import SourceError
+from headrace.index import CorpusIndex
+
+from .cuts_files import CutFiles
+from .cuts_lhotse import import_lhotse, lhotse_errors
+from .cuts_lines import LineFiles
+from .plain_files import PlainFiles
+
+_decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
+
+
+class Place(NamedTuple):
+    """Names of the locators of one file's part of a cut; all are in bytes."""
+
+    start: str
+    num_bytes: str
+    meta_start: str
+    meta_bytes: str
+    suffix: str
+
+    @classmethod
+    def of(cls, field: str) -> Place:
+        """Return those of a field of Shar."""
+        return cls(*(f"{field}/{name}" for name in cls._fields))
+
+
+# Pickles, and what looks into files of commands.
+_UNSAFE = ("memory_raw", "memory_writer", "kaldiio")
+SHARD, LINE_START, LINE_BYTES = "shard", "line_start", "line_bytes"
+
+
+class CutTable(ABC):
+    """Where the cuts are."""
+
+    @abstractmethod
+    def cut(self, corpus_idx: int, shar_fields: Iterable[str]) -> Any:
+        """Return a cut, with the data of some fields attached.
+
+        Raises:
+            SourceError: It cannot be read, or is not the one that was indexed.
+        """
+
+    @abstractmethod
+    def where(self, corpus_idx: int) -> str:
+        """Say where a cut is, for messages."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release files; a later read opens them again."""
+
+
+class HeldCuts(CutTable):
+    """Cuts in memory.
+
+    Args:
+        cuts: They.
+    """
+
+    def __init__(self, cuts: Sequence[Any]) -> None:
+        self._cuts = cuts
+
+    def cut(self, corpus_idx: int, shar_fields: Iterable[str]) -> Any:
+        """Return a cut as it is."""
+        del shar_fields
+        return self._cuts[corpus_idx]
+
+    def where(self, corpus_idx: int) -> str:
+        """Name a cut."""
+        return f"cut {self._cuts[corpus_idx].id!r} in memory"
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class StoredCuts(CutTable):
+    """Cuts in manifests, and the data that Shar has of them.
+
+    Args:
+        files: Of the corpus.
+        index: Of these files.
+    """
+
+    def __init__(self, files: CutFiles, index: CorpusIndex) -> None:
+        self._files, self._index = files, index
+        self._lines = LineFiles(index.files, index.meta["text_bytes"])
+        self._data = PlainFiles(index.files)
+        self._file_idx = {field: files.file_idx(field, 0) for field in files.fields}
+        self._is_tar = {field: [path.endswith(".tar") for path in paths] for field, paths in files.fields.items()}
+
+    def cut(self, corpus_idx: int, shar_fields: Iterable[str]) -> Any:
+        """Read the line of a cut again, and what Shar has of it."""
+        where, shard = self.where(corpus_idx), self._shard(corpus_idx)
+        line = self._lines.read(shard, self._number(LINE_START, corpus_idx), self._number(LINE_BYTES, corpus_idx))
+        cut = decode_cut(line, where)
+        tag = self._index.tags[corpus_idx]
+        if cut.id != tag:
+            raise SourceError(f"the cut here was {tag!r} and is {cut.id!r}", where=where, fix="build the source again")
+        for field in shar_fields:
+            if field in self._file_idx:
+                self._attach(cut, corpus_idx, shard, field)
+        return cut
+
+    def _attach(self, cut: Any, corpus_idx: int, shard: int, field: str) -> None:
+        place, where = Place.of(field), self.where(corpus_idx)
+        start = self._number(place.start, corpus_idx)
+        if start < 0:
+            return
+        file_idx = self._file_idx[field] + shard
+        num_bytes = self._number(place.num_bytes, corpus_idx)
+        if not self._is_tar[field][shard]:
+            attach_value(cut, field, self._lines.read(file_idx, start, num_bytes), where)
+            return
+        meta = self._data.read(
+            file_idx, self._number(place.meta_start, corpus_idx), self._number(place.meta_bytes, corpus_idx)
+        )
+        suffix = self._index.meta["suffixes"][self._number(place.suffix, corpus_idx)]
+        attach_data(cut, field, meta, (self._data.read(file_idx, start, num_bytes), suffix), where)
+
+    def _number(self, name: str, corpus_idx: int) -> int:
+        return int(self._index.locator(name)[corpus_idx])
+
+    def _shard(self, corpus_idx: int) -> int:
+        shard = self._number(SHARD, corpus_idx)
+        if not 0 <= shard < len(self._files.cuts):
+            raise self._index.damaged(f"it says that cut {corpus_idx} is in shard {shard} of {len(self._files.cuts)}")
+        return shard
+
+    def where(self, corpus_idx: int) -> str:
+        """Name the manifest and the cut."""
+        return f"{self._files.cuts[self._shard(corpus_idx)]}, cut {self._index.tags[corpus_idx]!r}"
+
+    def close(self) -> None:
+        """Release files and texts."""
+        self._lines.close()
+        self._data.close()
+
+
+def decode_cut(line: bytes, where: str) -> Any:
+    """Return the cut of a line of a manifest.
+
+    Raises:
+        SourceError: It is none, or would have lhotse execute something.
+    """
+    record = _decode(line, where)
+    if not str(record.get("type")).endswith("Cut"):
+        raise SourceError(
+            f"a line is no cut: it has the fields {sorted(record)}",
+            where=where,
+            fix="recordings, features and supervisions become cuts by lhotse's CutSet.from_manifests(...)",
+        )
+    refuse_commands(record, where)
+    with lhotse_errors("make a cut of a line", where):
+        return import_lhotse().serialization.deserialize_item(record)
+
+
+def attach_data(cut: Any, field: str, meta: bytes, data: tuple[bytes, str] | None, where: str) -> None:
+    """Give a cut what Shar has of a field.
+
+    Args:
+        cut: Changed in place.
+        field: Of Shar.
+        meta: Its manifest as JSON.
+        data: The data and the ending of their name; None: only the manifest, for what needs no data.
+        where: For messages.
+
+    Raises:
+        SourceError: The manifest is none.
+    """
+    record = _decode(meta, where)
+    refuse_commands(record, where)
+    lhotse = import_lhotse()
+    with lhotse_errors(f"read the manifest of {field!r}", where):
+        manifest = lhotse.serialization.deserialize_item(record)
+        if data is not None:
+            lhotse.shar.utils.fill_shar_placeholder(manifest=manifest, data=data[0], tarpath=f"data{data[1]}")
+        setattr(cut, field, manifest)
+
+
+def attach_value(cut: Any, field: str, line: bytes, where: str) -> str:
+    """Give a cut a value that Shar has in lines of JSON; return the id of the cut that the line is for."""
+    record = _decode(line, where)
+    refuse_commands(record, where)
+    if field in record:
+        setattr(cut, field, record[field])
+    return str(record.get("cut_id"))
+
+
+def refuse_commands(record: Any, where: str) -> None:
+    """Refuse manifests that have lhotse run a program or load a pickle.
+
+    Raises:
+        SourceError: This is one.
+    """
+    pending = [record]
+    while pending:
+        value = pending.pop()
+        if isinstance(value, list):
+            pending.extend(value)
+        elif isinstance(value, dict):
+            pending.extend(value.values())
+            bad = [name for name in ("source", "storage_path", "storage_key") if _runs(value.get(name))]
+            bad += ["type"] if "source" in value and value.get("type") == "command" else []
+            bad += ["storage_type"] if value.get("storage_type") in _UNSAFE else []
+            if bad:
+                raise SourceError(
+                    f"the manifest would have lhotse run a program or load a pickle: {bad[0]!r} is {value[bad[0]]!r}",
+                    where=where,
+                    fix="store the data first, by cuts.save_audios(folder), cuts.copy_feats(writer), or SharWriter",
+                )
+
+
+def _runs(value: Any) -> bool:
+    return isinstance(value, str) and (value.startswith("pipe:") or value.rstrip().endswith("|") or value == "-")
+
+
+def _decode(line: bytes, where: str) -> dict[str, Any]:
+    try:
+        record = _decoder.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise SourceError(f"a line is not JSON: {error}", where=where, fix="write one JSON object a line") from error
+    if not isinstance(record, dict):
+        raise SourceError(f"a line is a {type(record).__name__}, not a JSON object", where=where)
+    return record
