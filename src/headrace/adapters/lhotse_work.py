@@ -33,7 +33,7 @@ class Ticket(NamedTuple):
         first: Number of the first batch in the pass, on this rank.
         offset: The number of the first batch among those of all ranks, by which its seed is keyed.
         stride: From one batch to the next among those of all ranks.
-        contents: The batches, packed for a worker.
+        contents: The batches, packed for a worker; an int as it is.
     """
 
     epoch: int
@@ -88,7 +88,7 @@ class _Work:
                 number += ticket.stride
                 batch: Any = None
                 try:
-                    batch = content if self._is_inline else unship(content)
+                    batch = unship(content) if type(content) is bytes and not self._is_inline else content
                     note_place(_place_text(batch), ticket.epoch)
                     values.append(self._dataset[batch])
                 except Exception as error:  # noqa: BLE001 - the boundary of user code: it goes on as a Failure

@@ -20,10 +20,11 @@ class GroupSize:
 
     Args:
         is_fixed: Whether each item travels alone.
+        max_bytes: Of a group.
     """
 
-    def __init__(self, *, is_fixed: bool = False) -> None:
-        self._is_fixed = is_fixed
+    def __init__(self, *, is_fixed: bool = False, max_bytes: int = GROUP_BYTES) -> None:
+        self._is_fixed, self._max_bytes = is_fixed, max_bytes
         self._seconds = self._bytes = 0.0  # of one item
         self._largest = 0  # group that was measured
 
@@ -47,7 +48,7 @@ class GroupSize:
         if self._is_fixed or self._largest == 0:
             return 1
         by_time = GROUP_SECONDS / max(self._seconds, 1e-9)
-        by_bytes = GROUP_BYTES / max(self._bytes, 1.0)
+        by_bytes = self._max_bytes / max(self._bytes, 1.0)
         return max(1, round(min(by_time, by_bytes, 2 * self._largest, MAX_ITEMS)))
 
 

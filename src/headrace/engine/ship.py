@@ -112,7 +112,8 @@ def unship(data: bytes | memoryview, buffers: Iterable[memoryview] = ()) -> Any:
     Raises:
         ConfigError: A module that the parcel refers to cannot be imported here.
     """
-    unpickler = pickle.Unpickler(io.BytesIO(data), buffers=buffers)  # noqa: S301 - from our own trainer
+    file = io.BytesIO(data)
+    unpickler = pickle.Unpickler(file, buffers=buffers)  # noqa: S301 - from our own trainer
     try:
         obj = unpickler.load()
     except ModuleNotFoundError as error:
@@ -122,10 +123,9 @@ def unship(data: bytes | memoryview, buffers: Iterable[memoryview] = ()) -> Any:
             fix="put the module on sys.path before the workers start, or define the object in __main__, "
             "whose functions and classes travel by value",
         ) from error
-    try:
-        planted = unpickler.load()
-    except EOFError:  # a plain payload: nothing of __main__ in it
+    if file.tell() == len(data):  # nothing of __main__ is in it
         return obj
+    planted = unpickler.load()
     main = sys.modules["__main__"]
     for name, value in planted.items():
         if not hasattr(main, name):

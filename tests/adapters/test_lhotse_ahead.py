@@ -1,0 +1,73 @@
+"""How far the thread of the sampler is ahead of the training. Neither lhotse nor torch."""
+
+import itertools
+import os
+import threading
+
+import pytest
+
+from headrace import LhotseDataLoader
+from headrace.adapters.lhotse_draws import MAX_AHEAD_BYTES, Ahead, Drawing
+from headrace.adapters.lhotse_sampler import SamplerSide
+from servers.leaks import nothing_left
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left():
+    with nothing_left():
+        yield
+
+
+class Heavy:
+    """A sampler whose batches carry megabytes, which notes in which threads it is asked and how far ahead it is."""
+
+    def __init__(self, num, num_bytes):
+        self.num, self.content = num, os.urandom(num_bytes)
+        self.drawn, self.threads = 0, set()
+
+    def __iter__(self):
+        self.drawn = 0
+        for number in range(self.num):
+            self.drawn += 1
+            self.threads.add(threading.current_thread().name)
+            yield [number, self.content]
+
+
+class Lengths:
+    def __getitem__(self, batch):
+        return batch[0], len(batch[1])
+
+
+def test_a_sampler_runs_in_its_thread_and_its_audio_does_not_pile_up():
+    num_bytes = 1 << 20
+    sampler = Heavy(80, num_bytes)
+    with LhotseDataLoader(Lengths(), sampler, num_workers=1) as loader:
+        for number, (found, length) in enumerate(loader):
+            assert (found, length) == (number, num_bytes)
+            # What waits for the workers, the tickets that they have, and the batch that is being drawn.
+            assert sampler.drawn <= number + 1 + MAX_AHEAD_BYTES // num_bytes + 12
+    assert sampler.threads == {threading.current_thread().name, "headrace-sampler"}
+
+
+def test_small_batches_are_drawn_far_ahead_but_not_without_end():
+    sampler = Heavy(100_000, 1)
+    with LhotseDataLoader(Lengths(), sampler, num_workers=2) as loader:
+        for number, (found, _) in enumerate(itertools.islice(loader, 6_000)):
+            assert found == number
+            assert sampler.drawn < number + 40_000
+
+
+@pytest.mark.parametrize("sizes", [[1], [1, 7, 2, 300], [100], [300, 1, 1, 1]])
+def test_the_thread_hears_in_time_what_was_taken(sizes):
+    """A thread that believed that enough waits, while nothing does, would wait for ever."""
+    num = 3000
+    ahead = Ahead(Drawing(SamplerSide(range(num)), iter(range(num)), packs=True), 4, 60.0, "range")
+    found = []
+    for size in itertools.cycle(sizes):
+        taken = ahead.take(size)
+        assert 1 <= len(taken) <= size
+        found += [one.content for one in taken if not one.is_end]
+        if ahead.end is not None:
+            break
+    assert found == list(range(num))
+    assert ahead.close(seconds=60.0)
