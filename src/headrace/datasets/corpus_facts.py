@@ -20,6 +20,7 @@ from headrace.order import occurrences
 
 from .base import Dataset
 from .cached import CachedDataset
+from .delegating import DelegatingDataset
 from .generating import GeneratingDataset
 from .multi_proc import MultiProcDataset
 
@@ -50,6 +51,17 @@ def facts_of(dataset: Dataset) -> CorpusFacts | None:
     return None
 
 
+def knows_corpus(dataset: Dataset) -> bool:
+    """Tell whether a dataset has random access to its sequences, and says its order."""
+    if facts_of(dataset) is None:
+        return False
+    try:
+        dataset.get_current_seq_order()
+    except NotImplementedError:
+        return False
+    return True
+
+
 @facts_of.register
 def _(dataset: CachedDataset) -> CorpusFacts:
     return CorpusFacts(
@@ -77,6 +89,11 @@ def _(dataset: GeneratingDataset) -> CorpusFacts | None:
 @facts_of.register
 def _(dataset: MultiProcDataset) -> CorpusFacts | None:
     return facts_of(dataset.inner) if dataset.sharding_method == "seq_order" else None  # "dedicated" takes no order
+
+
+@facts_of.register
+def _(dataset: DelegatingDataset) -> CorpusFacts | None:
+    return facts_of(dataset.inner) if dataset.has_one_corpus else None
 
 
 def _occurrences(dataset: CachedDataset) -> NDArray[np.int64]:

@@ -1,0 +1,270 @@
+"""A dataset that passes on what it is asked to another one.
+
+The base of those whose inside is chosen when they are built, or anew for each epoch.
+
+What is documented to work on any dataset (chunks, batches, iterators) stays here; everything about sequences, their
+order and their layout is the inner one's. The order's options are shared, so that to set one here sets it there.
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.batching import NumbersDict
+from headrace.errors import ConfigError
+from headrace.order import Order, OrderReport
+
+from .base import Dataset
+from .own_workers import has_workers
+from .seq import DatasetSeq
+
+OUTER_OPTIONS = (
+    "name",
+    "context_window",
+    "chunking",
+    "min_chunk_size",
+    "chunking_variance",
+    "estimated_num_seqs",
+)  # what does not say an order
+_INHERITED = ("random_seed_offset", "_num_shards", "_shard_index")
+_LOGGER = logging.getLogger("headrace.datasets")
+_remarked: set[str] = set()  # so that each is said once in a process
+
+
+class DelegatingDataset(Dataset):
+    """A dataset read through another one. A sub-class defines `inner`.
+
+    Attributes:
+        has_one_corpus: Whether the inner dataset has the same sequences in each epoch.
+    """
+
+    has_one_corpus: bool = True
+
+    @property
+    @abstractmethod
+    def inner(self) -> Dataset:
+        """The dataset that answers."""
+
+    def dataset_of(self, epoch: int) -> Dataset:  # noqa: ARG002 (for those whose inside changes)
+        """Return the inner dataset of an epoch."""
+        return self.inner
+
+    @property
+    def has_workers(self) -> bool:
+        """Whether processes other than the caller's read it."""
+        return has_workers(self.inner)
+
+    def _follow(self) -> None:
+        """Take over what the inner dataset says of itself."""
+        inner = self.inner
+        self._recipe, self._seq_ordering = inner._recipe, inner.seq_ordering
+        self.num_inputs, self.num_outputs = inner.num_inputs, inner.num_outputs
+        self.labels = dict(inner.labels)
+        self.unique_seq_tags = inner.unique_seq_tags
+        self.seq_list_filter_file = inner.seq_list_filter_file
+        self.seq_order_seq_lens_file = inner.seq_order_seq_lens_file
+        self.shuffle_frames_of_nseqs = inner.shuffle_frames_of_nseqs
+
+    def _change_recipe(self, **changes: Any) -> None:
+        inner = self.inner
+        if "seq_ordering" in changes:
+            inner.seq_ordering = changes.pop("seq_ordering")
+        if changes:
+            inner._change_recipe(**changes)
+        self._recipe, self._seq_ordering = inner._recipe, inner.seq_ordering
+
+    def key_draws_by_tag(self) -> None:
+        """Key the generators of transforms by tags, also inside."""
+        super().key_draws_by_tag()
+        self.inner.key_draws_by_tag()
+
+    def initialize(self) -> None:
+        """Get ready to read; a layout that is not known yet is learnt from the first sequence."""
+        self.init_seq_order()
+
+    # --- order ---
+
+    def init_seq_order(
+        self, epoch: int | None = None, seq_list: Sequence[str] | None = None, seq_order: Sequence[int] | None = None
+    ) -> bool:
+        """Start a (sub-)epoch, see `Dataset.init_seq_order`."""
+        super().init_seq_order(epoch, seq_list, seq_order)
+        self.inner.init_seq_order(epoch, seq_list, seq_order)
+        return True
+
+    def init_part(
+        self, epoch: int, first: int, indices: NDArray[np.int64], occurrences: NDArray[np.int64] | None = None
+    ) -> int:
+        """Start a part of an epoch, see `Dataset.init_part`."""
+        super().init_seq_order(epoch)
+        return self.inner.init_part(epoch, first, indices, occurrences)
+
+    def get_occurrences(self) -> NDArray[np.int64] | None:
+        """Return how often each sequence of the current order came before, where that matters."""
+        return self.inner.get_occurrences()
+
+    def finish_epoch(self, *, free_resources: bool = False) -> None:
+        """End the epoch, also inside."""
+        super().finish_epoch(free_resources=free_resources)
+        self.inner.finish_epoch(free_resources=free_resources)
+
+    def get_current_seq_order(self) -> Order:
+        """Return the corpus indices of the current epoch, in order."""
+        return self.inner.get_current_seq_order()
+
+    @property
+    def order_report(self) -> OrderReport | None:
+        """What the recipe leaves out or repeats in the current full epoch."""
+        return self.inner.order_report
+
+    def supports_seq_order_sorting(self) -> bool:
+        """Whether lengths are known."""
+        return self.inner.supports_seq_order_sorting()
+
+    def supports_sharding(self) -> bool:
+        """Whether `_num_shards > 1` is legal."""
+        return self.inner.supports_sharding()
+
+    def set_sharding(self, num_shards: int, shard_index: int) -> None:
+        """Make this dataset one shard of `num_shards`; takes effect with the next `init_seq_order`."""
+        self.inner.set_sharding(num_shards, shard_index)
+        self._recipe = self.inner._recipe
+
+    # --- reading ---
+
+    def load_seqs(self, start: int, end: int) -> None:
+        """Get sequences start..end (exclusive; may exceed the epoch) ready."""
+        self.inner.load_seqs(start, end)
+
+    def get_data(self, seq_idx: int, key: str) -> NDArray[Any]:
+        """Return the array of one data key, `dtype[T, ...]`."""
+        return self.inner.get_data(seq_idx, key)
+
+    def get_data_slice(self, seq_idx: int, key: str, start_frame: int, end_frame: int) -> NDArray[Any]:
+        """Return frames start..end (exclusive) of one data key."""
+        return self.inner.get_data_slice(seq_idx, key, start_frame, end_frame)
+
+    def get_seq(self, seq_idx: int) -> DatasetSeq:
+        """Return one sequence with all of its data keys."""
+        return self.inner.get_seq(seq_idx)
+
+    def get_seq_length(self, seq_idx: int) -> NumbersDict:
+        """Return data key -> number of frames."""
+        return self.inner.get_seq_length(seq_idx)
+
+    def get_estimated_seq_length(self, seq_idx: int) -> int:
+        """Return the length that sequences are sorted by."""
+        return self.inner.get_estimated_seq_length(seq_idx)
+
+    def get_num_timesteps(self) -> NumbersDict:
+        """Return data key -> number of frames of the current epoch."""
+        return self.inner.get_num_timesteps()
+
+    def get_tag(self, seq_idx: int) -> str:
+        """Return the tag of a sequence of the current order."""
+        return self.inner.get_tag(seq_idx)
+
+    def get_all_tags(self) -> Sequence[str]:
+        """Return the tags of the whole corpus."""
+        return self.inner.get_all_tags()
+
+    def _corpus_tags(self) -> Sequence[str]:
+        return self.inner._corpus_tags()
+
+    def get_total_num_seqs(self, *, fast: bool = False) -> int:
+        """Return the number of sequences of the whole corpus."""
+        return self.inner.get_total_num_seqs(fast=fast)
+
+    def have_corpus_seq_idx(self) -> bool:
+        """Whether `get_corpus_seq_idx` works."""
+        return self.inner.have_corpus_seq_idx()
+
+    def get_corpus_seq_idx(self, seq_idx: int) -> int:
+        """Return the place in the corpus of a sequence of the current order."""
+        return self.inner.get_corpus_seq_idx(seq_idx)
+
+    def have_get_corpus_seq(self) -> bool:
+        """Whether `get_corpus_seq` works."""
+        return self.inner.have_get_corpus_seq()
+
+    def get_corpus_seq(self, corpus_seq_idx: int) -> DatasetSeq:
+        """Return any sequence of the corpus."""
+        return self.inner.get_corpus_seq(corpus_seq_idx)
+
+    # --- how much there is, layout ---
+
+    @property
+    def num_seqs(self) -> int:
+        """Number of sequences of the current epoch."""
+        return self.inner.num_seqs
+
+    @property
+    def estimated_num_seqs(self) -> int | None:
+        """`num_seqs` if known, else what this dataset was told, else what the inner one was."""
+        known = super().estimated_num_seqs
+        return self.inner.estimated_num_seqs if known is None else known
+
+    def is_less_than_num_seqs(self, seq_idx: int) -> bool:
+        """Whether the epoch has a sequence at this place."""
+        return self.inner.is_less_than_num_seqs(seq_idx)
+
+    def get_complete_frac(self, sorted_seq_idx: int, *, allow_only_lr_suitable: bool = False) -> float | None:
+        """Return how much of the epoch is done after a sequence."""
+        return self.inner.get_complete_frac(sorted_seq_idx, allow_only_lr_suitable=allow_only_lr_suitable)
+
+    def get_data_keys(self) -> list[str]:
+        """Return the data keys."""
+        return self.inner.get_data_keys()
+
+    def get_target_list(self) -> list[str]:
+        """Return the data keys without "data"."""
+        return self.inner.get_target_list()
+
+    def get_data_dim(self, key: str) -> int:
+        """Return the size of the last axis, or the number of classes of a sparse key."""
+        return self.inner.get_data_dim(key)
+
+    def get_data_dtype(self, key: str) -> str:
+        """Return the dtype name."""
+        return self.inner.get_data_dtype(key)
+
+    def is_data_sparse(self, key: str) -> bool:
+        """Whether the key holds class indices."""
+        return self.inner.is_data_sparse(key)
+
+    def get_data_shape(self, key: str) -> list[int | None]:
+        """Return the shape of one frame."""
+        return self.inner.get_data_shape(key)
+
+
+def outer_options(options: Mapping[str, Any], owner: str) -> dict[str, Any]:
+    """Return the options that the outer dataset itself takes; a window is refused.
+
+    Raises:
+        ConfigError: `window` is more than 1.
+    """
+    if options.get("window", 1) not in (0, 1):
+        raise ConfigError(f"{owner} does not support window={options['window']}", fix="give window to the sub-datasets")
+    return {name: value for name, value in options.items() if name in OUTER_OPTIONS}
+
+
+def inherited_options(options: Mapping[str, Any], owner: str) -> dict[str, Any]:
+    """Return the options of a wrapper that are defaults for what it wraps; others are logged, once: they do nothing.
+
+    Args:
+        options: Of the wrapper.
+        owner: Its class, and its name.
+    """
+    for name, value in options.items():
+        if name not in (*OUTER_OPTIONS, *_INHERITED, "window") and value:
+            remark = f"{name}={value!r} of {owner} has no effect: the order is that of the dataset inside"
+            if remark not in _remarked:
+                _remarked.add(remark)
+                _LOGGER.warning("%s", remark)
+    return {name: value for name, value in options.items() if name in _INHERITED and value is not None}
