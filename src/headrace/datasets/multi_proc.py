@@ -191,6 +191,15 @@ class MultiProcDataset(BlockwiseDataset):
         self._num_seqs = None if self._skips() else len(self._order)
         return True
 
+    def init_part(
+        self, epoch: int, first: int, indices: NDArray[np.int64], occurrences: NDArray[np.int64] | None = None
+    ) -> int:
+        """Start a part of an epoch, see `Dataset.init_part`. Its places count from 0."""
+        place = super().init_part(epoch, first, indices, occurrences)
+        if occurrences is not None and self._occurrences is not None:
+            self._occurrences = occurrences  # in the whole epoch, not in this part
+        return place
+
     def _current_order_of_inner(self) -> Order:
         try:
             order = self.inner.get_current_seq_order()

@@ -1,0 +1,330 @@
+"""`ConcatSeqsDataset`: several sequences as one, wherever they come from."""
+
+import json
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import headrace as hr
+from headrace.datasets import (
+    CachedDataset2,
+    ConcatSeqsDataset,
+    DatasetSeq,
+    EpochWiseFilter,
+    MultiProcDataset,
+    init_dataset,
+)
+from headrace.datasets.concat_seqs_join import Joining
+from headrace.errors import ConfigError, HeadraceError, SourceError
+from headrace.order import ArrayOrder
+
+LENGTHS = [3, 5, 2, 7, 1]
+DATA = [
+    {
+        "data": np.arange(2 * n, dtype=np.float32).reshape(n, 2) + 100 * i,
+        "classes": np.array([*range(1, -(-n // 2) + 1), 0], dtype=np.int32),
+    }
+    for i, n in enumerate(LENGTHS)
+]
+INNER = {"class": "StaticDataset", "data": DATA}
+LINES = ["seq-0;seq-1", "seq-2", "seq-3;seq-0;seq-2", "seq-1", "seq-4;seq-4"]
+PARTS = [[0, 1], [2], [3, 0, 2], [1], [4, 4]]
+TOTALS = [sum(LENGTHS[i] for i in parts) for parts in PARTS]
+
+
+@pytest.fixture
+def make(tmp_path):
+    datasets = []
+
+    def make_(lines=LINES, inner=INNER, lens=None, **options):
+        (tmp_path / "list.txt").write_text("\n".join(lines) + "\n")
+        lens = {f"seq-{i}": n for i, n in enumerate(LENGTHS)} if lens is None else lens
+        (tmp_path / "lens.txt").write_text(lens if isinstance(lens, str) else repr(lens))
+        config = {
+            "class": "ConcatSeqsDataset",
+            "dataset": inner,
+            "seq_list_file": str(tmp_path / "list.txt"),
+            "seq_len_file": str(tmp_path / "lens.txt"),
+            **options,
+        }
+        datasets.append(init_dataset(config))
+        return datasets[-1]
+
+    yield make_
+    for dataset in datasets:
+        dataset.close()
+
+
+def joined(parts, key="data"):
+    return np.concatenate([DATA[i][key] for i in parts]).tolist()
+
+
+def rows(seqs):
+    return [(seq.seq_idx, seq.tag, seq.corpus_idx, {k: v.tolist() for k, v in seq.features.items()}) for seq in seqs]
+
+
+def test_sequences_are_joined_line_by_line(make):
+    dataset = make()
+    seqs = list(dataset.epoch(1))
+    assert [seq.tag for seq in seqs] == LINES == list(dataset.get_all_tags())
+    for seq, parts in zip(seqs, PARTS, strict=True):
+        assert seq["data"].tolist() == joined(parts)
+        assert seq["classes"].tolist() == joined(parts, "classes")
+    assert dataset.num_outputs == init_dataset(INNER).num_outputs
+    assert dataset.get_corpus_seq(2)["data"].tolist() == joined(PARTS[2])
+
+
+def test_orders_sub_epochs_and_shards_are_those_of_any_corpus(make):
+    lengths = np.array(TOTALS)
+    for ordering in ("sorted", "sorted_reverse", "random", "laplace:2"):
+        dataset = make(seq_ordering=ordering, partition_epoch=2)
+        like = init_dataset(
+            {
+                "class": "StaticDataset",
+                "data": [{"data": np.zeros(n)} for n in lengths],
+                "seq_ordering": ordering,
+                "partition_epoch": 2,
+            }
+        )
+        for epoch in (1, 2, 3):
+            assert [s.corpus_idx for s in dataset.epoch(epoch)] == [s.corpus_idx for s in like.epoch(epoch)]
+    parts = [make(_num_shards=2, _shard_index=shard) for shard in range(2)]
+    assert sorted(seq.tag for part in parts for seq in part.epoch(1)) == sorted(LINES)
+
+
+OPTIONS = [
+    {},
+    {"remove_in_between_postfix": {"classes": 0}},
+    {"repeat_in_between_last_frame_up_to_multiple_of": {"data": 4, "classes": 3}},
+    {"pad_narrow_data_to_multiple_of_target_len": {"data": ("classes", 2)}},
+    {
+        "remove_in_between_postfix": {"classes": 0},
+        "repeat_in_between_last_frame_up_to_multiple_of": {"data": 4},
+        "pad_narrow_data_to_multiple_of_target_len": {"data": ("classes", 1)},
+    },
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_lengths_are_known_without_reading_and_are_right(make, options):
+    dataset = make(**options)
+    dataset.init_seq_order(epoch=1)
+    told = [dict(dataset.get_seq_length(i).items()) for i in range(dataset.num_seqs)]
+    assert told == [{key: len(seq[key]) for key in ("data", "classes")} for seq in dataset.epoch(1)]
+    assert dataset.get_num_timesteps()["data"] == sum(lengths["data"] for lengths in told)
+
+
+def test_what_follows_another_is_cut_and_filled_up(make):
+    ones = np.array([1, 2], np.int32), np.array([1, 2, 3], np.int32)
+    repeat = Joining(multiples={"data": 5})
+    seqs = [{"data": array} for array in (ones[0], ones[1], ones[1])]
+    assert repeat.join(seqs, str)["data"].tolist() == [1, 2, 2, 2, 2, 1, 2, 3, 3, 3, 1, 2, 3]
+    labels = {"data": np.arange(4), "classes": np.array([7, 7, 0])}
+    both = Joining(postfixes={"classes": 0}, targets={"data": ("classes", 1)})
+    found = both.join([labels, labels], str)
+    assert found["classes"].tolist() == [7, 7, 7, 7, 0]
+    assert found["data"].tolist() == [0, 1, 2, 0, 1, 2, 3]
+
+
+def test_a_postfix_that_is_not_there_is_told_with_its_line(make):
+    dataset = make(remove_in_between_postfix={"classes": 9})
+    with pytest.raises(SourceError, match=r"(?s)'classes' ends with 0.*'seq-0' in .*list.txt, line 1"):
+        list(dataset.epoch(1))
+
+
+@pytest.mark.parametrize(
+    ("lines", "options", "text"),
+    [
+        (["seq-0", "seq-1;nobody"], {}, r"(?s)no tag 'nobody'.*list.txt, line 2"),
+        (["seq-0", "", "seq-1;;seq-2"], {}, r"(?s)empty tag.*line 3"),
+        (["seq-0;"], {}, r"(?s)empty tag.*line 1"),
+        (["seq-0;seq-1"], {"lens": {"seq-0": 1}}, r"(?s)no length for the tag 'seq-1'.*line 1.*lens.txt"),
+        (["seq-0"], {"lens": "__import__('os').getcwd()"}, "neither JSON"),
+        (["seq-0"], {"seq_list_file": "nowhere.txt"}, "no such file"),
+        (["seq-0"], {"seq_tag_delim": ""}, "seq_tag_delim"),
+        (["seq-0"], {"remove_in_between_postfix": {"dta": 0}}, "did you mean 'data'"),
+        (["seq-0"], {"remove_in_between_postfix": ["data"]}, "is a dict by data key"),
+        (["seq-0"], {"repeat_in_between_last_frame_up_to_multiple_of": {"data": 0}}, "at least 1"),
+        (["seq-0"], {"pad_narrow_data_to_multiple_of_target_len": {"data": 2}}, "classes"),
+        (["seq-0"], {"pad_narrow_data_to_multiple_of_target_len": {"data": ("more", 2)}}, "'more'"),
+        (["seq-0"], {"epoch_wise_filter": {(2, 1): {}}}, r"\(2, 1\)"),
+        (["seq-0"], {"epoch_wise_filter": {(1, 2): {"max_mean": 1}}}, "max_mean_len"),
+        (["seq-0"], {"cache_byte_size": 10}, "inner dataset"),
+    ],
+)
+def test_what_is_wrong_is_told_when_the_dataset_is_built(make, lines, options, text):
+    with pytest.raises(HeadraceError, match=text):
+        make(lines, **options)
+
+
+def test_a_tag_that_the_inner_dataset_has_twice_is_refused(make, tmp_path):
+    inner = {"class": "MapDataset", "map_dataset": DATA, "tags": ["a", "b", "c", "a", "e"]}
+    with pytest.raises(SourceError, match=r"(?s)'a' is not unique.*line 2"):
+        make(["b;c", "a;b"], inner, lens=dict.fromkeys("abce", 1))
+
+
+def test_keys_without_time_are_refused(make):
+    inner = {"class": "StaticDataset", "data": [{"data": np.zeros(2), "who": np.array(i)} for i in range(5)]}
+    with pytest.raises(SourceError, match="cannot be joined"):
+        list(make(inner=inner).epoch(1))
+
+
+def test_lists_may_come_from_anywhere_and_be_anything_that_is_data(make):
+    dataset = make(
+        ["seq-0 seq-1\r", "", "seq-2"], seq_tag_delim=" ", lens=json.dumps({f"seq-{i}": 1 for i in range(3)})
+    )
+    assert [seq.tag for seq in dataset.epoch(1)] == ["seq-0 seq-1", "seq-2"]
+    assert list(make([]).epoch(1)) == []
+
+
+def test_a_curriculum_keeps_the_shorter_sequences(make):
+    dataset = make(epoch_wise_filter={(2, 3): {"max_mean_len": 3.0}, (3, None): {"max_mean_len": 1}})
+    assert [seq.tag for seq in dataset.epoch(1)] == LINES
+    assert [seq.tag for seq in dataset.epoch(2)] == ["seq-2", "seq-1", "seq-4;seq-4"]
+    assert [seq.tag for seq in dataset.epoch(4)] == ["seq-2"]
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=20), st.integers(1, 20), st.randoms(use_true_random=False))
+def test_a_filter_keeps_as_many_short_sequences_as_the_limit_allows_and_one_more(lengths, twice_limit, random):
+    order = list(range(len(lengths)))
+    random.shuffle(order)
+    limit = twice_limit / 2
+    kept = EpochWiseFilter({(None, None): {"max_mean_len": limit}}).filter(1, order, lambda i: lengths[i])
+    assert [i for i in order if i in set(kept)] == kept
+    by_length = sorted(order, key=lambda i: (lengths[i], i))
+    assert sorted(kept) == sorted(by_length[: len(kept)])
+    without_last = [lengths[i] for i in by_length[: len(kept) - 1]]
+    assert not without_last or np.mean(without_last) <= limit
+    assert len(kept) == len(order) or np.mean([lengths[i] for i in kept]) >= limit
+    as_order = EpochWiseFilter({(1, 1): {"max_mean_len": limit}}).filter(1, ArrayOrder(order), np.array(lengths))
+    assert list(as_order) == kept
+
+
+def noise(features, rng):
+    return {**features, "data": features["data"] + rng.normal(size=features["data"].shape).astype(np.float32)}
+
+
+def shorter(features):
+    return {key: array[:1] for key, array in features.items()}
+
+
+def test_draws_of_parts_are_the_same_whoever_reads_and_differ_where_a_part_comes_again(make):
+    inner = {**INNER, "data": [{"data": np.zeros((2, 2), np.float32)}] * 5, "transform": noise}
+    options = {"seq_ordering": "random", "repeat_epoch": 2}
+    dataset = make(inner=inner, **options)
+    expected = rows(dataset.epoch(1))
+    assert len({str(row[3]) for row in expected}) == 2 * len(LINES)
+    config = {
+        "class": "ConcatSeqsDataset",
+        "dataset": inner,
+        "seq_list_file": dataset.seq_list_file,
+        "seq_len_file": dataset.seq_len_file,
+        **options,
+    }
+    with MultiProcDataset(config, 2, 4, executor="thread") as around:
+        assert rows(around.epoch(1)) == expected
+    within = {"class": "MultiProcDataset", "dataset": inner, "num_workers": 1, "buffer_size": 2, "executor": "thread"}
+    assert rows(make(inner=within, **options).epoch(1)) == expected
+    copied = pickle.loads(pickle.dumps(dataset))
+    assert rows(copied.epoch(1)) == expected
+    loaded = {}
+    with hr.DataLoader(make(inner=inner, **options), batching=hr.FixedCount(3), executor="thread") as loader:
+        for batch in loader:
+            for row, tag in enumerate(batch.tags):
+                loaded.setdefault(tag, []).append(batch["data"][row][: batch.lengths["data"][row]].tolist())
+    for _, tag, _, features in expected:
+        assert features["data"] in loaded[tag]
+
+
+def test_lengths_that_a_transform_changes_are_those_of_what_is_read(make):
+    dataset = make(inner={**INNER, "transform": shorter})
+    dataset.init_seq_order(epoch=1)
+    assert [dataset.get_seq_length(i)["data"] for i in range(dataset.num_seqs)] == [2, 1, 3, 1, 2]
+    assert dataset.get_num_timesteps()["data"] == 9
+
+
+class ByTag(CachedDataset2):
+    """It only takes tags, and shows its layout with its first sequence."""
+
+    def init_seq_order(self, epoch=None, seq_list=None, seq_order=None):
+        super().init_seq_order(epoch)
+        self.tags = [] if epoch is None else [f"seq-{i}" for i in range(5)] if seq_list is None else list(seq_list)
+        self._num_seqs = len(self.tags)
+        return True
+
+    def _collect_single_seq(self, seq_idx):
+        number = int(self.tags[seq_idx].removeprefix("seq-"))
+        return DatasetSeq(seq_idx, DATA[number], seq_tag=self.tags[seq_idx])
+
+
+def test_a_dataset_that_only_takes_tags_will_do(make):
+    dataset = make(inner={"class": ByTag}, seq_ordering="sorted")
+    assert dataset.get_data_dtype("data") == "float32"
+    seqs = rows(dataset.epoch(1))
+    assert [row[1] for row in seqs] == [LINES[i] for i in np.argsort(TOTALS, kind="stable")]
+    assert all(features["data"] == joined(PARTS[corpus_idx]) for _, _, corpus_idx, features in seqs)
+
+
+def test_a_changed_dataset_can_be_joined_and_a_joined_one_changed(make):
+    negated = {
+        "class": "PostprocessingDataset",
+        "dataset": INNER,
+        "map_seq": lambda data: {**data, "data": -data["data"]},
+        "map_seq_preserves_lengths": True,
+    }
+    dataset = make(inner=negated)
+    assert [seq["data"].tolist() for seq in dataset.epoch(1)] == [(-np.array(joined(p))).tolist() for p in PARTS]
+    assert dataset.source.index.lengths("data").tolist() == TOTALS
+    outer = init_dataset({**negated, "dataset": make()})
+    assert [seq["data"].tolist() for seq in outer.epoch(1)] == [(-np.array(joined(p))).tolist() for p in PARTS]
+
+
+def test_a_loader_plans_by_lengths_and_goes_on_where_it_was(make):
+    def load(num_workers):
+        dataset = make(seq_ordering="random", epoch_wise_filter={(1, 1): {"max_mean_len": 100}})
+        return hr.DataLoader(dataset, batching=hr.FrameBudget(8), num_workers=num_workers, executor="thread")
+
+    def batches(steps):
+        return [(batch.tags, batch["data"].tolist()) for batch in steps]
+
+    with load(0) as loader:
+        expected = batches(loader)
+        steps = iter(loader)
+        next(steps)
+        state, rest = loader.state_dict(), batches(steps)
+    assert sorted(tag for tags, _ in expected for tag in tags) == sorted(LINES)
+    with load(2) as loader:
+        assert batches(loader) == expected
+    with load(2) as loader:
+        loader.load_state_dict(state)
+        assert batches(loader) == rest
+
+
+def test_it_is_a_part_of_a_meta_dataset(make):
+    dataset = make()
+    ids = {"class": "MapDataset", "map_dataset": [{"data": np.array([i])} for i in range(5)], "tags": LINES}
+    meta = hr.MetaDataset(
+        datasets={"joined": dataset, "ids": {**ids, "seq_ordering": "random"}},
+        data_map={"data": ("joined", "data"), "id": ("ids", "data")},
+        seq_order_control_dataset="ids",
+    )
+    with meta:
+        meta.initialize()
+        for seq in meta.epoch(1):
+            assert seq["data"].tolist() == joined(PARTS[seq["id"][0]])
+
+
+def test_a_window_joins_frames_over_the_seams(make):
+    seq = next(make(window=3).epoch(1))
+    data = np.array(joined(PARTS[0]))
+    assert seq["data"].shape == (8, 6)
+    np.testing.assert_array_equal(seq["data"][3], np.concatenate(data[2:5]))
+
+
+def test_wrong_classes_of_options_are_named():
+    with pytest.raises(ConfigError, match="seq_list_file"):
+        ConcatSeqsDataset(INNER, seq_list_file=3)

@@ -1,0 +1,658 @@
+"""`PostprocessingDataset`: sequences changed by a function, one by one or as a stream, whoever calls it."""
+
+import copy
+import pickle
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import headrace as hr
+from headrace.datasets import (
+    CachedDataset2,
+    DatasetSeq,
+    LaplaceOrdering,
+    MetaDataset,
+    MultiProcDataset,
+    PostprocessingDataset,
+    Sequential,
+    init_dataset,
+)
+from headrace.engine import EngineOptions, Skipping
+from headrace.errors import ConfigError, HeadraceError, OptionalNotImplementedError, SourceError, TransformError
+
+LENGTHS = [5, 3, 8, 2, 9, 1, 4, 7, 6, 10, 3]
+DATA = [
+    {"data": np.full((n, 2), i, np.float32), "classes": np.arange(n, dtype=np.int32)} for i, n in enumerate(LENGTHS)
+]
+STATIC = {"class": "StaticDataset", "data": DATA, "output_dim": {"data": (2, 2), "classes": (10, 1)}}
+RANDOM = {**STATIC, "seq_ordering": "random"}
+
+
+class Stream(CachedDataset2):
+    """A stream that knows neither its order nor its number of sequences."""
+
+    num_inputs = 2
+
+    def __init__(self, size=9, **options):
+        super().__init__(**options)
+        self.size = size
+        self.num_outputs = {"data": (2, 2)}
+
+    def _collect_single_seq(self, seq_idx):
+        if seq_idx == self.size:
+            return None
+        return DatasetSeq(seq_idx, np.full((seq_idx % 4 + 1, 2), seq_idx, np.float32), seq_tag=f"t{seq_idx}")
+
+
+class Counted(Stream):
+    """It knows their number."""
+
+    def init_seq_order(self, epoch=None, seq_list=None, seq_order=None):
+        super().init_seq_order(epoch, seq_list, seq_order)
+        self._num_seqs = None if epoch is None else self.size
+        return True
+
+
+def add_noise(data, rng):
+    return {**data, "data": data["data"] + rng.randint(100, size=data["data"].shape).astype(np.float32)}
+
+
+def told(data, *, epoch, seq_idx, **kwargs):
+    """Write down what it is told, and change the arrays in place."""
+    assert sorted(kwargs) == ["rng"]
+    data["data"][:] = 10_000 * epoch + 100 * seq_idx + data["data"]
+    data["classes"][:1] = round(100 * data["complete_frac"])
+    return {"data": data["data"], "classes": data["classes"]}
+
+
+def noisy_stream(iterator, rng):
+    for data in iterator:
+        yield {**data, "data": data["data"] + np.float32(rng.randint(1000))}
+
+
+def every_other(iterator):
+    for number, data in enumerate(iterator):
+        if number % 2:
+            yield data
+
+
+def twice(iterator):
+    for data in iterator:
+        yield data
+        yield {**data, "seq_tag": f"{data['seq_tag']} again"}
+
+
+def without_last(iterator):
+    return list(iterator)[:-1]
+
+
+def rows(seqs):
+    return [
+        (seq.seq_idx, seq.tag, seq.corpus_idx, seq.complete_frac, {k: v.tolist() for k, v in seq.features.items()})
+        for seq in seqs
+    ]
+
+
+@pytest.fixture
+def opened():
+    datasets = []
+
+    def open_(config=STATIC, **options):
+        dataset = PostprocessingDataset(dataset=config, **options)
+        datasets.append(dataset)
+        dataset.initialize()
+        return dataset
+
+    yield open_
+    for dataset in datasets:
+        dataset.close()
+
+
+# --- a function of one sequence ---
+
+
+def test_map_seq_changes_sequences_and_leaves_order_tags_and_numbers(opened):
+    inner, outer = init_dataset(RANDOM), opened(RANDOM, map_seq=lambda data: {**data, "data": data["data"] + 1})
+    for epoch in (1, 2):
+        for before, after in zip(inner.epoch(epoch), outer.epoch(epoch), strict=True):
+            assert (after.tag, after.corpus_idx, after.complete_frac) == (
+                before.tag,
+                before.corpus_idx,
+                before.complete_frac,
+            )
+            np.testing.assert_array_equal(after["data"], before["data"] + 1)
+            np.testing.assert_array_equal(after["classes"], before["classes"])
+        assert list(outer.get_current_seq_order()) == list(inner.get_current_seq_order())
+    assert outer.num_seqs == outer.get_total_num_seqs() == len(LENGTHS)
+    assert list(outer.get_all_tags()) == list(inner.get_all_tags())
+    assert outer.get_data_keys() == ["data", "classes"]
+    assert outer.num_outputs == inner.num_outputs
+    assert outer.seq_ordering == "random"
+
+
+@pytest.mark.parametrize("function", [add_noise, told])
+def test_map_seq_makes_the_same_whoever_calls_it(opened, function):
+    config = {**RANDOM, "partition_epoch": 2}
+    alone = opened(config, map_seq=function)
+    pooled = opened(config, map_seq=function, num_workers=2, buf_size=4)
+    around = MultiProcDataset({"class": "PostprocessingDataset", "dataset": config, "map_seq": function}, 1, 4)
+    inside = opened(
+        {"class": "MultiProcDataset", "dataset": config, "num_workers": 1, "buffer_size": 4}, map_seq=function
+    )
+    with around:
+        for epoch in (1, 2, 1, 3):
+            expected = rows(alone.epoch(epoch))
+            assert rows(pooled.epoch(epoch)) == expected
+            assert rows(around.epoch(epoch)) == expected
+            assert rows(inside.epoch(epoch)) == expected
+    assert expected[2][4]["data"] != rows(alone.epoch(1))[2][4]["data"]
+
+
+class Listed(Counted):
+    """It tells its order as a list, and counts places from 0 in each part of an epoch."""
+
+    def init_seq_order(self, epoch=None, seq_list=None, seq_order=None):
+        super().init_seq_order(epoch)
+        whole = [] if epoch is None else list(range(self.size - 1, -1, -1))
+        self.order = whole if seq_order is None else list(seq_order)
+        self._num_seqs = len(self.order)
+        return True
+
+    def get_current_seq_order(self):
+        return self.order
+
+    def _collect_single_seq(self, seq_idx):
+        return super()._collect_single_seq(self.order[seq_idx])
+
+
+def tell_place(data, *, seq_idx):
+    return {"data": data["data"] + 100 * seq_idx + round(data["complete_frac"], 3)}
+
+
+def test_places_are_those_of_the_epoch_whoever_reads_a_part_of_it(opened):
+    lone = [{"data": seq["data"]} for seq in DATA]
+    for config in (
+        {"class": Listed, "size": 9},
+        {"class": "StaticDataset", "data": lone, "seq_ordering": "reverse"},
+    ):
+        expected = rows(opened(config, map_seq=tell_place).epoch(1))
+        assert [int(row[4]["data"][0][0]) // 100 for row in expected] == list(range(len(expected)))
+        assert rows(opened(config, map_seq=tell_place, num_workers=1, buf_size=4).epoch(1)) == expected
+
+
+def test_the_draws_of_a_sequence_depend_on_seed_and_epoch_and_not_on_its_place(opened):
+    first, again = opened(STATIC, map_seq=add_noise), opened(RANDOM, map_seq=add_noise)
+    by_tag = {seq.tag: seq["data"].tolist() for seq in first.epoch(1)}
+    assert {seq.tag: seq["data"].tolist() for seq in again.epoch(1)} == by_tag
+    assert {seq.tag: seq["data"].tolist() for seq in first.epoch(2)} != by_tag
+    other = opened(STATIC, map_seq=add_noise, random_seed_offset=1)
+    assert {seq.tag: seq["data"].tolist() for seq in other.epoch(1)} != by_tag
+    fixed = opened(STATIC, map_seq=add_noise, fixed_random_seed=3)
+    assert rows(fixed.epoch(1)) == rows(fixed.epoch(2))
+
+
+def test_a_sequence_that_comes_twice_in_an_epoch_draws_anew(opened):
+    config = {**STATIC, "repeat_epoch": 2}
+    outer = opened(config, map_seq=add_noise)
+    seqs = rows(outer.epoch(1))
+    assert seqs[0][1] == seqs[11][1]
+    assert seqs[0][4]["data"] != seqs[11][4]["data"]
+    assert rows(opened(config, map_seq=add_noise, num_workers=2, buf_size=4).epoch(1)) == seqs
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_given_order_is_taken(opened, num_workers):
+    outer = opened(STATIC, map_seq=add_noise, num_workers=num_workers)
+    by_tag = {row[1]: row[4] for row in rows(outer.epoch(1))}
+    outer.init_seq_order(epoch=1, seq_order=[3, 1])
+    assert [(outer.get_tag(i), outer.get_data(i, "data").tolist()) for i in range(outer.num_seqs)] == [
+        (tag, by_tag[tag]["data"]) for tag in ("seq-3", "seq-1")
+    ]
+    outer.init_seq_order(epoch=1, seq_list=["seq-7"])
+    assert outer.get_data(0, "data").tolist() == by_tag["seq-7"]["data"]
+
+
+def test_reading_can_begin_anywhere_and_go_on_behind_an_error(opened):
+    def fails_at_2(data):
+        if data["data"][0, 0] == 2:
+            raise ZeroDivisionError("two")
+        return data
+
+    for num_workers in (0, 1):
+        outer = opened(STATIC, map_seq=fails_at_2, num_workers=num_workers)
+        outer.init_seq_order(epoch=1)
+        with pytest.raises(ZeroDivisionError, match="two") as caught:
+            outer.load_seqs(2, 3)
+        assert "seq-2" in "".join(caught.value.__notes__)
+        outer.load_seqs(5, 6)
+        assert outer.get_tag(5) == "seq-5"
+
+
+def test_lengths_are_known_without_reading_where_it_is_said_that_they_stay(opened):
+    called = []
+
+    def count(data):
+        called.append(1)
+        return data
+
+    outer = opened(STATIC, map_seq=count, map_seq_preserves_lengths=True)
+    outer.init_seq_order(epoch=1)
+    assert [outer.get_seq_length(i)["data"] for i in range(outer.num_seqs)] == LENGTHS
+    assert not called
+    liar = opened(STATIC, map_seq=lambda d: {**d, "data": d["data"][:1]}, map_seq_preserves_lengths=True)
+    with pytest.raises(TransformError, match="'data' had 5 frames and has 1"):
+        list(liar.epoch(1))
+
+
+def test_functions_get_the_arguments_that_they_take(opened):
+    def named(data, *, seq_idx):
+        return {**data, "data": data["data"] * 0 + seq_idx}
+
+    assert [seq["data"][0, 0] for seq in opened(map_seq=named).epoch(1)] == list(range(11))
+    both = Sequential(named, lambda data, epoch: {**data, "data": data["data"] + 100 * epoch})
+    assert [seq["data"][0, 0] for seq in opened(map_seq=both).epoch(2)] == list(range(200, 211))
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_stream_can_be_changed_one_by_one(opened, num_workers):
+    config = {"class": Stream}
+    seqs = rows(opened(config, map_seq=add_noise, num_workers=num_workers, buf_size=3).epoch(1))
+    assert [(seq_idx, tag) for seq_idx, tag, *_ in seqs] == [(i, f"t{i}") for i in range(9)]
+    assert seqs == rows(opened(config, map_seq=add_noise).epoch(1))
+    outer = opened({"class": Counted}, map_seq=add_noise)
+    outer.init_seq_order(epoch=1)
+    assert outer.num_seqs == 9
+    with pytest.raises(OptionalNotImplementedError):
+        outer.get_current_seq_order()
+
+
+# --- a function over a stream ---
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.integers(0, 9), max_size=25), st.integers(1, 7))
+def test_laplace_ordering_sorts_bins_in_turns_and_keeps_the_progress_in_place(lengths, seqs_per_bin):
+    seqs = [
+        {"data": np.zeros(n), "seq_tag": str(i), "complete_frac": (i + 1) / len(lengths)} for i, n in enumerate(lengths)
+    ]
+    found = list(LaplaceOrdering(seqs_per_bin)(iter(seqs), epoch=1))
+    assert [seq["complete_frac"] for seq in found] == [seq["complete_frac"] for seq in seqs]
+    for number, start in enumerate(range(0, len(seqs), seqs_per_bin)):
+        part = seqs[start : start + seqs_per_bin]
+        expected = sorted(part, key=lambda seq: len(seq["data"]), reverse=number % 2 == 1)
+        assert [seq["seq_tag"] for seq in found[start : start + seqs_per_bin]] == [seq["seq_tag"] for seq in expected]
+
+
+def test_laplace_ordering_holds_two_bins_at_most():
+    read = []
+    ordered = LaplaceOrdering(3)({"data": np.zeros(1), "seq_tag": read.append(i)} for i in range(100))
+    for _ in range(10):
+        next(ordered)
+    assert len(read) <= 10 + 2 * 3
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_stream_function_makes_another_stream(opened, num_workers):
+    options = {"num_workers": num_workers, "buf_size": 3}
+    outer = opened(map_seq_stream=every_other, **options)
+    for _ in range(2):
+        assert [(seq.seq_idx, seq.tag) for seq in outer.epoch(1)] == [(i, f"seq-{2 * i + 1}") for i in range(5)]
+    assert outer.num_seqs == 5
+    outer = opened(map_seq_stream=twice, **options)
+    assert [seq.tag for seq in outer.epoch(1)][:4] == ["seq-0", "seq-0 again", "seq-1", "seq-1 again"]
+    outer = opened(map_seq_stream=[twice, every_other], **options)
+    assert [seq.tag for seq in outer.epoch(1)] == [f"seq-{i} again" for i in range(11)]
+    outer = opened(map_seq_stream=LaplaceOrdering(4), **options)
+    outer.init_seq_order(epoch=1)
+    assert outer.num_seqs == 11
+    fracs = [outer.get_complete_frac(i) for i in range(11) if outer.is_less_than_num_seqs(i)]
+    assert fracs == sorted(fracs)
+
+
+@pytest.mark.parametrize(
+    ("config", "num_workers", "buf_size"), [(STATIC, 2, 40), (STATIC, 3, 1), ({"class": Stream}, 2, 12)]
+)
+def test_with_several_workers_each_has_every_nth_sequence_and_they_take_turns(opened, config, num_workers, buf_size):
+    expected = [(seq.tag, seq["data"].tolist()) for seq in init_dataset(config).epoch(1)]
+    shares = [expected[worker::num_workers] for worker in range(num_workers)]
+    doubled = [[row for tag, data in share for row in ((tag, data), (f"{tag} again", data))] for share in shares]
+    merged = [share[i] for i in range(max(map(len, doubled))) for share in doubled if i < len(share)]
+    outer = opened(config, map_seq_stream=twice, num_workers=num_workers, buf_size=buf_size)
+    assert [(seq.tag, seq["data"].tolist()) for seq in outer.epoch(1)] == merged
+
+
+def test_the_stream_of_one_number_of_workers_is_the_same_each_time_whatever_the_buffer(opened):
+    outer = opened(RANDOM, map_seq_stream=noisy_stream, num_workers=2)
+    expected = rows(outer.epoch(1))
+    next(outer.epoch(2))
+    assert rows(outer.epoch(1)) == expected
+    assert rows(opened(RANDOM, map_seq_stream=noisy_stream, num_workers=2, buf_size=20).epoch(1)) == expected
+
+
+@pytest.mark.parametrize("config", [STATIC, {"class": Stream}, {"class": Counted}])
+@pytest.mark.parametrize("function", [every_other, twice, without_last])
+def test_who_says_that_the_number_is_kept_and_does_not_keep_it_is_told(opened, config, function):
+    options = {"map_seq_stream": function, "map_seq_stream_preserves_num_seqs": True}
+    for num_workers in (0, 1) if config is STATIC else (0,):
+        outer = opened(config, **options, num_workers=num_workers, buf_size=9)
+        outer.init_seq_order(epoch=1)
+        for _ in range(2):
+            with pytest.raises(TransformError, match="came out of"):
+                outer.load_seqs(0, 100)
+
+
+def test_a_stream_of_nothing_that_is_said_to_stay_so_is_looked_at(opened):
+    def from_nothing(iterator):
+        yield from iterator
+        yield {"data": np.zeros((1, 2), np.float32)}
+
+    outer = opened({"class": Counted, "size": 0}, map_seq_stream=from_nothing, map_seq_stream_preserves_num_seqs=True)
+    with pytest.raises(TransformError, match="more than 0 came out of 0"):
+        list(outer.epoch(1))
+    for num_workers in (0, 1):
+        outer = opened({"class": Stream, "size": 0}, map_seq_stream=LaplaceOrdering(3), num_workers=num_workers)
+        assert list(outer.epoch(1)) == []
+
+
+def test_a_stream_function_is_ended_with_its_epoch(opened):
+    ended = []
+
+    def noted(iterator):
+        try:
+            yield from iterator
+        finally:
+            ended.append(1)
+
+    outer = opened(map_seq_stream=noted)
+    next(outer.epoch(1))
+    outer.init_seq_order(epoch=2)
+    assert ended == [1]
+    outer.load_seqs(0, 1)
+    outer.finish_epoch()
+    assert ended == [1, 1]
+
+
+def test_a_stream_takes_no_order(opened):
+    outer = opened(map_seq_stream=twice)
+    for given_order in ({"seq_order": [1]}, {"seq_list": ["seq-1"]}):
+        with pytest.raises(ConfigError, match="map_seq_stream"):
+            outer.init_seq_order(epoch=1, **given_order)
+    for ask in (outer.get_all_tags, outer.get_total_num_seqs, outer.get_current_seq_order):
+        with pytest.raises(OptionalNotImplementedError):
+            ask()
+
+
+# --- what a function returns ---
+
+
+def test_map_outputs_say_what_comes_out(opened):
+    def lone(data):
+        return {"sums": data["data"].sum(axis=1).astype(np.float64)}
+
+    for outputs in ({"sums": {"shape": (None,), "dtype": "float64"}}, {"sums": {"dims": [None], "dtype": "float64"}}):
+        outer = opened(map_seq=lone, map_outputs=outputs)
+        assert outer.get_data_keys() == ["sums"]
+        assert (outer.get_data_dtype("sums"), outer.get_data_shape("sums")) == ("float64", [])
+        assert [len(seq["sums"]) for seq in outer.epoch(1)] == LENGTHS
+    outer = opened(map_seq=lambda data: data, map_outputs={"classes": {"dim": 10, "sparse": True}})
+    assert [list(seq.features) for seq in outer.epoch(1)] == [["classes"]] * 11
+    dim = SimpleNamespace(dimension=3)
+    outer = opened(map_seq=lone, map_outputs={"sums": {"dims": [SimpleNamespace(dimension=None), dim]}})
+    assert outer.get_data_dim("sums") == 3
+
+
+@pytest.mark.parametrize(
+    ("function", "text"),
+    [
+        (lambda data: None, "NoneType"),
+        (lambda data: {"data": data["data"]}, r"data keys \['data'\]"),
+        (lambda data: {**data, "more": np.zeros(1)}, "'more'"),
+        (lambda data: {**data, "data": data["data"].astype(np.float64)}, "dtype is float64, not float32"),
+        (lambda data: {**data, "data": data["data"][:, 0]}, "1 axes"),
+        (lambda data: {**data, "data": data["data"][:, :1]}, r"shape \(1,\), not \(2,\)"),
+        (lambda data: {**data, "data": data["data"].tolist()}, "list"),
+        (lambda data: {**data, "seq_tag": "other"}, "changed the tag 'seq-0' to 'other'"),
+        (lambda data: {**data, "complete_frac": 1.5}, "complete_frac is 1.5"),
+    ],
+)
+def test_what_a_function_returns_is_looked_at(opened, function, text):
+    outer = opened(map_seq=function)
+    with pytest.raises(TransformError, match=text) as caught:
+        list(outer.epoch(1))
+    assert "seq-0" in str(caught.value) + "".join(getattr(caught.value, "__notes__", []))
+    if "tag" not in text:
+        stream = opened(map_seq_stream=lambda iterator: map(function, iterator))
+        with pytest.raises(TransformError, match=text):
+            list(stream.epoch(1))
+
+
+def test_the_progress_must_not_fall(opened):
+    outer = opened(map_seq_stream=lambda iterator: reversed(list(iterator)))
+    with pytest.raises(TransformError, match="complete_frac falls from"):
+        list(outer.epoch(1))
+
+
+@pytest.mark.parametrize("result", [None, 3, "text", {"data": 1}])
+def test_a_stream_function_must_return_an_iterator(opened, result):
+    outer = opened(map_seq_stream=lambda iterator: result)
+    with pytest.raises(TransformError, match="iterator of sequences"):
+        list(outer.epoch(1))
+
+
+def test_functions_may_return_what_functions_for_returnn_return(opened):
+    def as_tensors(data):
+        tensors = {key: SimpleNamespace(raw_tensor=np.asarray(value)) for key, value in data.items()}
+        return SimpleNamespace(data=tensors)
+
+    expected = rows(init_dataset(STATIC).epoch(1))
+    assert rows(opened(map_seq=as_tensors).epoch(1)) == expected
+    stream = opened(map_seq_stream=Sequential(lambda iterator: map(as_tensors, iterator), LaplaceOrdering(1)))
+    assert [row[4] for row in rows(stream.epoch(1))] == [row[4] for row in expected]
+
+
+def test_an_end_that_a_function_did_not_mean_is_an_error(opened):
+    def stops(data):
+        return next(iter([]))
+
+    with pytest.raises(TransformError, match="StopIteration"):
+        opened(map_seq=stops).epoch(1).__next__()
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        list(opened(map_seq_stream=lambda iterator: stops(None)).epoch(1))
+
+
+# --- options ---
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({}, "one of map_seq and map_seq_stream"),
+        ({"map_seq": told, "map_seq_stream": twice}, "both are"),
+        ({"map_seq": told, "seq_ordering": "random"}, "inner dataset"),
+        ({"map_seq": told, "partition_epoch": 2}, "inner dataset"),
+        ({"map_seq": told, "window": 3}, "window"),
+        ({"map_seq": told, "buf_size": 0}, "buf_size"),
+        ({"map_seq": told, "num_workers": -1}, "num_workers"),
+        ({"map_seq": 3}, "must be a function"),
+        ({"map_seq": "no.such:function"}, "cannot import"),
+        ({"map_seq": {"class": "Laplace"}}, "LaplaceOrdering"),
+        ({"map_seq": told, "map_outputs": {}}, "map_outputs"),
+        ({"map_seq": told, "map_outputs": {"seq_tag": {"dim": 1}}}, "seq_tag"),
+        ({"map_seq": told, "map_seq_stream_preserves_num_seqs": True}, "map_seq_stream"),
+        ({"map_seq_stream": twice, "map_seq_preserves_lengths": True}, "map_seq_preserves_lengths"),
+        ({"map_seq_stream": twice, "engine_options": EngineOptions(on_error=Skipping())}, "cannot go on"),
+        ({"map_seq": told, "nmu_workers": 1}, "nmu_workers"),
+    ],
+)
+def test_wrong_options_are_refused(options, text):
+    with pytest.raises(HeadraceError, match=text):
+        init_dataset({"class": "PostprocessingDataset", "dataset": STATIC, **options})
+
+
+def test_data_keys_that_mean_something_else_are_refused(opened):
+    config = {"class": "StaticDataset", "data": [{"data": np.zeros(1), "seq_tag": np.zeros(1)}]}
+    with pytest.raises(SourceError, match="seq_tag"):
+        opened(config, map_seq=told)
+
+
+def test_a_config_names_functions(opened):
+    outer = opened(
+        map_seq_stream=["itertools:chain", {"class": "LaplaceOrdering", "num_seqs_per_bin": 20}],
+    )
+    assert [len(seq["data"]) for seq in outer.epoch(1)] == sorted(LENGTHS)
+
+
+def test_copies_are_the_same(opened):
+    outer = opened(RANDOM, map_seq=add_noise)
+    expected = rows(outer.epoch(2))
+    for other in (copy.deepcopy(outer), pickle.loads(pickle.dumps(outer))):
+        with other:
+            assert rows(other.epoch(2)) == expected
+
+
+def test_sequences_that_fail_can_be_left_out(opened):
+    def fails_at_2(data):
+        if data["data"][0, 0] == 2:
+            raise ZeroDivisionError("two")
+        return data
+
+    options = {"map_seq": fails_at_2, "engine_options": EngineOptions(on_error=Skipping())}
+    for config in (STATIC, {"class": Counted}):
+        for num_workers in (0, 1):
+            tags = [seq.tag for seq in opened(config, num_workers=num_workers, **options).epoch(1)]
+            assert len(tags) == len(list(init_dataset(config).epoch(1))) - 1
+
+
+# --- inside others, and in the loader ---
+
+
+def test_sub_datasets_of_a_meta_dataset_may_be_changed():
+    changed = {"class": "PostprocessingDataset", "dataset": STATIC, "map_seq": add_noise}
+    config = {
+        "datasets": {"a": changed, "b": {**STATIC, "seq_ordering": "random", "partition_epoch": 2}},
+        "data_map": {"data": ("a", "data"), "classes": ("b", "classes")},
+        "seq_order_control_dataset": "b",
+    }
+    by_tag = {seq.tag: seq["data"].tolist() for seq in init_dataset(changed).epoch(1)}
+    with MetaDataset(**config) as meta:
+        meta.initialize()
+        for seq in meta.epoch(1):
+            assert seq["data"].tolist() == by_tag[seq.tag]
+    config["seq_order_control_dataset"] = "a"
+    with MetaDataset(**config) as meta:
+        meta.initialize()
+        assert {seq.tag: seq["data"].tolist() for seq in meta.epoch(1)} == by_tag
+
+
+def by_files(trees, map_seq):
+    data = [{"data": np.full((2, 1), ord(name) + i, np.float32)} for name in trees for i in range(3)]
+    return {"class": "PostprocessingDataset", "dataset": {"class": "StaticDataset", "data": data}, "map_seq": map_seq}
+
+
+def test_sub_epochs_may_be_changed(tmp_path):
+    files = []
+    for name in "abcd":
+        (tmp_path / name).write_text("x")
+        files.append(str(tmp_path / name))
+
+    def sub_dataset(trees):
+        return by_files([name[-1] for name in trees], lambda data: {**data, "data": -data["data"]})
+
+    config = {"files": files, "get_sub_epoch_dataset": sub_dataset, "partition_epoch": 2, "seq_ordering": "default"}
+    with hr.DistributeFilesDataset(**config, executor="inline") as dataset:
+        dataset.initialize()
+        values = [float(seq["data"][0, 0]) for epoch in (1, 2) for seq in dataset.epoch(epoch)]
+    assert sorted(values) == sorted(-(ord(name) + i) for name in "abcd" for i in range(3))
+
+
+def batches(loader):
+    return [(batch.tags, {key: np.asarray(batch[key]).tolist() for key in ("data", "classes")}) for batch in loader]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"map_seq": add_noise, "map_seq_preserves_lengths": True},
+        {"map_seq": add_noise, "map_seq_preserves_lengths": True, "num_workers": 1},
+        {"map_seq_stream": LaplaceOrdering(4)},
+        {"map_seq_stream": noisy_stream, "num_workers": 2},
+    ],
+)
+def test_a_loader_delivers_the_same_with_workers_and_goes_on_where_it_was(opened, options):
+    def load(num_workers):
+        return hr.DataLoader(
+            opened(RANDOM, **options), batching=hr.FrameBudget(12), num_workers=num_workers, executor="thread"
+        )
+
+    with load(0) as loader:
+        expected = batches(loader)
+        steps = iter(loader)
+        for _ in range(3):
+            next(steps)
+        state = loader.state_dict()
+        rest = batches(steps)
+    assert sorted(tag for tags, _ in expected for tag in tags) == sorted(f"seq-{i}" for i in range(11))
+    with load(2) as loader:
+        assert batches(loader) == expected
+    with load(2) as loader:
+        loader.load_state_dict(state)
+        assert batches(loader) == rest
+
+
+def test_a_loader_may_shuffle_a_changed_dataset(opened):
+    with hr.DataLoader(opened(map_seq=add_noise, num_workers=1), batching=hr.FixedCount(4), shuffle=True) as loader:
+        tags = [tag for batch in loader for tag in batch.tags]
+    assert sorted(tags) == sorted(f"seq-{i}" for i in range(11))
+    assert tags != [f"seq-{i}" for i in range(11)]
+
+
+def test_what_is_set_after_an_epoch_counts_from_the_next_one_on(opened):
+    outer = opened(map_seq=add_noise, num_workers=1)
+    before = rows(outer.epoch(1))
+    seqs = outer.epoch(1)
+    next(seqs)
+    outer.seq_ordering = "reverse"
+    outer.random_seed_offset = 3
+    assert [seq.tag for seq in seqs] == [row[1] for row in before[1:]]
+    assert rows(outer.epoch(1)) == rows(
+        opened({**STATIC, "seq_ordering": "reverse"}, map_seq=add_noise, random_seed_offset=3).epoch(1)
+    )
+    parts = [opened(init_dataset(STATIC), map_seq=add_noise, _num_shards=2, _shard_index=shard) for shard in range(2)]
+    assert sorted(seq.tag for part in parts for seq in part.epoch(1)) == sorted(row[1] for row in before)
+    outer.set_sharding(2, 1)
+    assert (outer.num_shards, len(list(outer.epoch(1)))) == (2, 5)
+
+
+def test_a_loader_without_lengths_says_how_to_give_them(opened):
+    with pytest.raises(ConfigError, match="map_seq_preserves_lengths"):
+        hr.DataLoader(opened(map_seq=add_noise), batching=hr.FrameBudget(12))
+
+
+def test_the_functions_of_a_loader_get_corpus_indices():
+    def index(data, seq_idx):
+        assert "complete_frac" not in data
+        return {**data, "data": data["data"] * 0 + seq_idx}
+
+    changed = {"class": "PostprocessingDataset", "dataset": RANDOM, "map_seq": index}
+    meta = {"class": "MetaDataset", "datasets": {"a": changed}, "data_map": {"data": ("a", "data")}}
+    for config in (changed, {**meta, "seq_ordering": "random"}):
+        with hr.DataLoader(config, batching=hr.FixedCount(3)) as loader:
+            for batch in loader:
+                for row, tag in enumerate(batch.tags):
+                    assert int(batch["data"][row, 0, 0]) == int(tag.removeprefix("seq-"))
+
+
+def test_a_loader_refuses_the_state_of_another_stream(opened):
+    with hr.DataLoader(opened(RANDOM, map_seq=add_noise), batching=hr.FixedCount(3)) as loader:
+        next(iter(loader))
+        state = loader.state_dict()
+    for other in ({"random_seed_offset": 5}, {"fixed_random_seed": 1}):
+        changed = opened(RANDOM, map_seq=add_noise, **other)
+        with (
+            hr.DataLoader(changed, batching=hr.FixedCount(3)) as loader,
+            pytest.raises(HeadraceError, match="order"),
+        ):
+            loader.load_state_dict(state)
