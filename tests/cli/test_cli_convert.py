@@ -10,23 +10,24 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from headrace.sources import AudioSource, HDFSource
+from headrace.cli.convert_plan import Sharding, plan_shards
+from headrace.cli.some_keys import SomeKeys
+from headrace.sources import AudioSource, HDFSource, HDFWriter, MemorySource, open_source
+from headrace.sources.formats import FORMATS
+from headrace.specs import DataSpec
+from headrace.testing import check_source
 
 Invoke = Callable[..., Any]
 CORPUS = Path(__file__).parents[2] / "data" / "spoken_numbers"
-
-pytestmark = pytest.mark.usefixtures("_audio")
-
-
-@pytest.fixture
-def _audio() -> None:
-    pytest.importorskip("soundfile")
 
 
 @pytest.fixture
 def small(tmp_path: Path) -> Path:
     """The first five recordings, in a folder of their own."""
+    pytest.importorskip("soundfile")
     folder = tmp_path / "small"
     lines = (CORPUS / "manifest.jsonl").read_text().splitlines()[:5]
     for line in lines:
@@ -118,3 +119,333 @@ def test_audio_outside_of_the_folder_is_refused(invoke: Invoke, small: Path, tmp
     result = invoke("convert", small / "manifest.jsonl", tmp_path / "out.hdf")
     assert result.exit_code == 1
     assert not (tmp_path / "out.hdf").exists()
+
+
+# --- any format, shards, and going on ---
+
+
+class FreeSource(MemorySource):
+    """Pictures of free sizes, and a number without time: what HDF5 does not hold, or holds otherwise."""
+
+    def __init__(self, files: str, shapes: str = "same") -> None:
+        sizes = {"same": (2, 2), "free": (2, 3)}[shapes]
+        seqs = [{"data": np.zeros((4, 2, size), np.float32), "mark": np.int32(7)} for size in sizes]
+        specs = {
+            "data": DataSpec("float32", (None, None)),
+            "mark": DataSpec("int32", sparse=True, dim=9, has_time=False),
+        }
+        super().__init__(seqs, specs=specs)
+
+
+class UnknownClassesSource(MemorySource):
+    """Whole numbers that nobody says the number of, of which the largest is in the last sequence."""
+
+    def __init__(self, files: str) -> None:
+        specs = {"data": DataSpec("int32", sparse=True)}
+        super().__init__([{"data": np.arange(number + 1, dtype=np.int32)} for number in range(4)], specs=specs)
+
+    def _complete(self, key: str, spec: DataSpec, given_dim: int | None) -> DataSpec:
+        return spec
+
+
+FREE, UNKNOWN = f"{__name__}:FreeSource", f"{__name__}:UnknownClassesSource"
+
+
+def shards_of(out: Path) -> list[str]:
+    return sorted(path.name for path in out.parent.glob(f"{out.stem}-*"))
+
+
+def read_all(path: Path | str) -> list[tuple[str, dict[str, list[Any]]]]:
+    source = open_source(path, index=None)
+    seqs = [
+        (source.tag(i), {key: array.tolist() for key, array in source.read_seq(i).items()}) for i in range(len(source))
+    ]
+    source.close()
+    return seqs
+
+
+def test_files_of_any_format_become_one_file(
+    invoke: Invoke, tmp_path: Path, hdf: Path, write_corpus: Callable[..., Path]
+) -> None:
+    other, out = write_corpus(tmp_path / "b.hdf", num_seqs=3, prefix="other"), tmp_path / "both.hdf"
+    result = invoke("convert", hdf, other, out)
+    assert result.exit_code == 0, result.output
+    assert "13 sequences" in result.stdout
+    assert "verified: digest" in result.stdout
+    assert read_all(out) == read_all(hdf) + read_all(other)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--shard-seqs", 4],
+        ["--shard-bytes", "150 B"],
+        ["--shard-bytes", "0.15kB"],
+        ["--shard-seqs", 3, "--num-workers", 2],
+    ],
+)
+def test_shards_hold_the_same_sequences_in_order(
+    invoke: Invoke, tmp_path: Path, hdf: Path, options: list[object]
+) -> None:
+    out = tmp_path / "part.hdf"
+    result = invoke("convert", hdf, out, *options)
+    assert result.exit_code == 0, result.output
+    names = shards_of(out)
+    assert names == [f"part-{number:05d}.hdf" for number in range(len(names))]
+    assert len(names) in (3, 4, 5)
+    assert read_all(str(tmp_path / "part-*.hdf")) == read_all(hdf)
+    journal = json.loads((tmp_path / "part.hdf.convert.json").read_text())
+    assert [record["name"] for record in journal["done"]] == names
+    assert sum(record["num_seqs"] for record in journal["done"]) == 10
+
+
+@given(
+    lengths=st.lists(st.integers(0, 9), max_size=12),
+    max_seqs=st.integers(1, 5),
+    max_bytes=st.integers(1, 100),
+)
+@settings(max_examples=40, deadline=None)
+def test_every_sequence_is_in_one_shard_that_is_not_too_large(
+    lengths: list[int], max_seqs: int, max_bytes: int
+) -> None:
+    seqs = [{"data": np.zeros((length, 2), np.float32)} for length in lengths] or []
+    specs = {"data": DataSpec("float32", (2,), dim=2)}
+    source = MemorySource(seqs, specs=specs)
+    for sharding in (Sharding(max_seqs=max_seqs), Sharding(max_bytes=max_bytes)):
+        shards = plan_shards(source, "/out/x.hdf", ".hdf", sharding)
+        assert [i for shard in shards for i in range(shard.start, shard.stop)] == list(range(len(lengths)))
+        assert len({shard.path for shard in shards}) == len(shards) >= 1
+        for shard in shards:
+            num_seqs, num_bytes = shard.stop - shard.start, 8 * sum(lengths[shard.start : shard.stop])
+            assert num_seqs > 0 or len(shards) == 1
+            if sharding.max_bytes is None:
+                assert num_seqs <= max_seqs
+            else:
+                assert num_bytes <= max_bytes or num_seqs == 1
+
+
+def test_a_conversion_that_is_done_is_not_done_again_and_one_that_lost_a_shard_makes_it_again(
+    invoke: Invoke, tmp_path: Path, hdf: Path
+) -> None:
+    out, command = tmp_path / "part.hdf", ("convert", hdf, tmp_path / "part.hdf", "--shard-seqs", 4)
+    first = invoke(*command)
+    inodes = [(tmp_path / name).stat().st_ino for name in shards_of(out)]
+    again = invoke(*command)
+    assert again.exit_code == 0
+    assert again.stdout == first.stdout
+    assert [(tmp_path / name).stat().st_ino for name in shards_of(out)] == inodes
+    whole = (tmp_path / "part-00001.hdf").read_bytes()
+    (tmp_path / "part-00001.hdf").write_bytes(whole[:-7])
+    assert invoke(*command).exit_code == 0
+    assert (tmp_path / "part-00001.hdf").read_bytes() == whole
+    assert (tmp_path / "part-00000.hdf").stat().st_ino == inodes[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "difference"),
+    [
+        (["--shard-seqs", 5], "shards max_seqs was 4 and is 5"),
+        (["--shard-bytes", 100], "shards max_seqs was 4 and is null"),
+        (["--shard-seqs", 4, "--compression", "gzip"], 'target options compression was null and is "gzip"'),
+    ],
+)
+def test_another_conversion_under_the_same_name_is_refused_with_what_differs(
+    invoke: Invoke, tmp_path: Path, hdf: Path, options: list[object], difference: str
+) -> None:
+    out = tmp_path / "part.hdf"
+    assert invoke("convert", hdf, out, "--shard-seqs", 4).exit_code == 0
+    result = invoke("convert", hdf, out, *options)
+    assert result.exit_code == 2
+    assert difference in result.stderr
+    assert "--overwrite" in result.stderr
+    assert len(shards_of(out)) == 3
+    assert invoke("convert", hdf, out, *options, "--overwrite").exit_code == 0
+    assert read_all(str(tmp_path / "part-*.hdf")) == read_all(hdf)
+
+
+def test_a_corpus_that_changed_is_another_conversion(
+    invoke: Invoke, tmp_path: Path, hdf: Path, write_corpus: Callable[..., Path]
+) -> None:
+    command = ("convert", hdf, tmp_path / "part.hdf", "--shard-seqs", 4)
+    assert invoke(*command).exit_code == 0
+    hdf.unlink()
+    write_corpus(hdf, first_value=5)  # the same tags and lengths
+    result = invoke(*command)
+    assert result.exit_code == 2
+    assert f"source files {hdf} was" in result.stderr
+
+
+def test_shards_of_before_that_are_not_planned_are_gone_after_overwrite(
+    invoke: Invoke, tmp_path: Path, hdf: Path
+) -> None:
+    out = tmp_path / "part.hdf"
+    assert invoke("convert", hdf, out, "--shard-seqs", 2).exit_code == 0
+    foreign = tmp_path / "part-00007.hdf"
+    foreign.write_text("not ours")
+    assert invoke("convert", hdf, out, "--shard-seqs", 4, "--overwrite").exit_code == 0
+    assert shards_of(out) == ["part-00000.hdf", "part-00001.hdf", "part-00002.hdf", "part-00007.hdf"]
+
+
+@pytest.mark.parametrize("existing", ["part-00001.hdf", "part.hdf.convert.json"])
+def test_what_others_made_is_not_replaced(invoke: Invoke, tmp_path: Path, hdf: Path, existing: str) -> None:
+    (tmp_path / existing).write_text("precious")
+    result = invoke("convert", hdf, tmp_path / "part.hdf", "--shard-seqs", 4)
+    assert result.exit_code in (1, 2)
+    assert existing in result.stderr
+    assert (tmp_path / existing).read_text() == "precious"
+    assert not (tmp_path / "part-00000.hdf").exists()
+
+
+def test_a_file_of_somebody_else_beside_the_target_is_not_replaced(invoke: Invoke, tmp_path: Path, hdf: Path) -> None:
+    (tmp_path / "out.idx").write_text("precious")
+    result = invoke("convert", hdf, tmp_path / "out.bin", "--key", "classes")
+    assert result.exit_code == 2
+    assert "out.idx" in result.stderr
+    assert (tmp_path / "out.idx").read_text() == "precious"
+    assert not (tmp_path / "out.bin").exists()
+
+
+def test_shards_with_files_beside_them_are_removed_with_those(invoke: Invoke, tmp_path: Path, hdf: Path) -> None:
+    command = ("convert", hdf, tmp_path / "out.bin", "--key", "classes")
+    assert invoke(*command, "--shard-seqs", 2).exit_code == 0
+    assert len(list(tmp_path.glob("out-*.idx"))) == 5
+    assert invoke(*command, "--shard-seqs", 6, "--overwrite").exit_code == 0
+    assert len(list(tmp_path.glob("out-*.idx"))) == len(list(tmp_path.glob("out-*.bin"))) == 2
+
+
+def test_what_a_format_cannot_hold_is_said_before_or_with_the_sequence(invoke: Invoke, tmp_path: Path) -> None:
+    out = tmp_path / "out.hdf"
+    result = invoke("convert", tmp_path, out, "--from", FREE)
+    assert result.exit_code == 0, result.output
+    assert "warning: 'mark' has no time, and reads back as one frame" in result.stderr
+    result = invoke("convert", tmp_path, out, "--from", FREE, "--set", "shapes=free", "--overwrite")
+    assert result.exit_code == 1
+    assert "sequence 1 of the corpus" in result.stderr
+    assert [path.name for path in tmp_path.iterdir() if path.name != "cache"] == [out.name]
+    result = invoke("convert", tmp_path, tmp_path / "part.hdf", "--from", FREE, "--shard-bytes", "1GiB")
+    assert result.exit_code == 2
+    assert "--shard-seqs" in result.stderr
+
+
+def test_shards_agree_in_a_number_of_classes_that_only_the_data_say(invoke: Invoke, tmp_path: Path) -> None:
+    result = invoke("convert", tmp_path, tmp_path / "part.hdf", "--from", UNKNOWN, "--shard-seqs", 1)
+    assert result.exit_code == 0, result.output
+    source = open_source(str(tmp_path / "part-*.hdf"), index=None)
+    assert source.specs["data"].dim == 4
+    source.close()
+
+
+def test_a_file_that_reads_back_otherwise_is_refused_and_not_left(
+    invoke: Invoke, tmp_path: Path, hdf: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append = HDFWriter.append
+    monkeypatch.setattr(
+        HDFWriter, "append", lambda self, tag, data: append(self, tag, {**data, "data": data["data"] + 1})
+    )
+    result = invoke("convert", hdf, tmp_path / "out.hdf")
+    assert result.exit_code == 1
+    assert "reads back otherwise" in result.stderr
+    assert not (tmp_path / "out.hdf").exists()
+    assert invoke("convert", hdf, tmp_path / "out.hdf", "--no-verify").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["a.hdf", "x.unknown"], "--to, one of"),
+        (["a.hdf", "x", "--to", "hfd"], "unknown format 'hfd'"),
+        (["a.hdf", "x", "--to", "manifest"], "can be read, but not written"),
+        (["a.hdf", "x.hdf", "--from", "HDFSorce"], "unknown source class"),
+        (["a.hdf", "x.hdf", "--set", "nonsense=1"], "HDFSource has no option 'nonsense'"),
+        (["a.hdf", "x.hdf", "--set-out", "compresion=gzip"], "did you mean 'compression'"),
+        (["a.hdf", "x.hdf", "--label", "a=b"], "options of recordings"),
+        (["a.hdf", "x.hdf", "--shard-seqs", "2", "--shard-bytes", "1GB"], "give one of them"),
+        (["a.hdf", "x.hdf", "--shard-bytes", "many"], "number of bytes"),
+        (["a.hdf", "x.hdf", "--shard-bytes", "0"], "holds nothing"),
+        (["a.hdf", "x.hdf", "--num-workers", "2"], "--shard-seqs or --shard-bytes"),
+        (["a.hdf", "a.hdf", "--overwrite"], "one of the files to convert"),
+        (["a.hdf", "none/x.hdf", "--shard-seqs", "2"], "the folder does not exist"),
+    ],
+)
+def test_a_wrong_command_is_exit_code_2_and_writes_nothing(
+    invoke: Invoke, tmp_path: Path, hdf: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = invoke("convert", *arguments)
+    assert result.exit_code == 2, result.output
+    assert message in result.stderr
+    assert [path.name for path in tmp_path.iterdir() if path.name != "cache"] == [hdf.name]
+
+
+OPTIONAL = {"parquet": "pyarrow", "arrow": "pyarrow"}
+WRITTEN = {name: entry for name, entry in FORMATS.items() if entry.writer is not None and name != "ogg_zip"}
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_there_and_back_through_every_format_that_is_written(
+    invoke: Invoke, tmp_path: Path, hdf: Path, name: str
+) -> None:
+    pytest.importorskip(OPTIONAL.get(name, "numpy"))
+    out, back = tmp_path / f"out{WRITTEN[name].suffix}", tmp_path / "back.hdf"
+    some: list[object] = ["--key", "classes"] if name == "tokens" else []
+    there = invoke("convert", hdf, out, *some)
+    assert there.exit_code == 0, there.output
+    assert invoke("inspect", out).exit_code == 0
+    again = invoke("convert", out, back, *(["--set", "data_key=classes"] if some else []))
+    assert again.exit_code == 0, again.output
+    keys = ["classes"] if some else ["classes", "data"]
+    assert read_all(back) == [(tag, {k: v for k, v in seq.items() if k in keys}) for tag, seq in read_all(hdf)]
+    digests = {line for result in (there, again) for line in result.stdout.splitlines() if "verified" in line}
+    assert len(digests) == 1
+    source = open_source(back, index=None)
+    assert list(source.labels["classes"]) == ["x", "y", "z"]
+    source.close()
+
+
+def test_recordings_become_an_archive_with_their_texts_and_every_sample(
+    invoke: Invoke, small: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out.zip"
+    there = invoke("convert", small / "manifest.jsonl", out, "--text", "orth=word")
+    assert there.exit_code == 0, there.output
+    again = invoke("convert", out, tmp_path / "back.hdf")
+    assert again.exit_code == 0, again.output
+    digests = {line for result in (there, again) for line in result.stdout.splitlines() if "verified" in line}
+    assert len(digests) == 1
+    lossy = invoke(
+        "convert",
+        small / "manifest.jsonl",
+        tmp_path / "lossy.zip",
+        "--text",
+        "orth=word",
+        "--set-out",
+        "audio_format=ogg",
+    )
+    assert lossy.exit_code == 1
+    assert "--no-verify keeps the file" in lossy.stderr
+
+
+def test_only_the_data_keys_that_are_named_are_converted(invoke: Invoke, tmp_path: Path, hdf: Path) -> None:
+    assert invoke("convert", hdf, tmp_path / "out.bin").exit_code == 2  # tokens: one key
+    result = invoke("convert", hdf, tmp_path / "out.hdf", "--key", "clases")
+    assert result.exit_code == 2
+    assert "did you mean 'classes'" in result.stderr
+    assert invoke("convert", hdf, tmp_path / "out.hdf", "--key", "data", "--key", "data").exit_code == 2
+    assert [path.name for path in tmp_path.iterdir() if path.name != "cache"] == [hdf.name]
+
+
+def test_tags_that_come_twice_are_refused_before_anything_is_written(
+    invoke: Invoke, tmp_path: Path, hdf: Path, write_corpus: Callable[..., Path]
+) -> None:
+    twin = write_corpus(tmp_path / "b.hdf")
+    result = invoke("convert", hdf, twin, tmp_path / "out.tar")
+    assert result.exit_code == 2
+    assert "10 sequences have the tag of an earlier one" in result.stderr
+    assert not (tmp_path / "out.tar").exists()
+
+
+def test_a_source_with_some_keys_of_another_is_a_source(hdf: Path) -> None:
+    source = SomeKeys(HDFSource(hdf, index=None), ["classes"])
+    check_source(source)
+    assert list(source.specs) == ["classes"]
+    source.close()

@@ -140,7 +140,29 @@ def test_people_read_where_it_is(invoke: Invoke, hdf: Path, tmp_path: Path, writ
 def test_a_manifest_is_refused_with_the_way_to_index_it(invoke: Invoke, hdf: Path, tmp_path: Path) -> None:
     manifest = tmp_path / "a.jsonl"
     manifest.touch()
-    result = invoke("index", hdf, manifest)
+    result = invoke("index", manifest)
     assert result.exit_code == 2
     assert "AudioSource" in result.stderr
     assert str(manifest) in result.stderr
+    result = invoke("index", hdf, manifest)
+    assert result.exit_code == 2
+    assert "different formats" in result.stderr
+    assert str(manifest) in result.stderr
+
+
+def test_other_formats_are_indexed_with_the_options_that_are_given(invoke: Invoke, hdf: Path, tmp_path: Path) -> None:
+    tar, out = tmp_path / "a.tar", tmp_path / "a.hrindex"
+    assert invoke("convert", hdf, tar).exit_code == 0
+    report = index_json(invoke, tar, "--output", out)
+    assert (report["state"], report["num_seqs"]) == ("indexed", 10)
+    assert index_json(invoke, tar, "--output", out)["state"] == "up to date, checked"
+    assert index_json(invoke, tar, "--output", out, "--verify")["digest"] == report["digest"]
+    some = index_json(invoke, tar, "--output", out, "--set", 'fields={"data": "data.npy"}')
+    assert some["state"] == "indexed"  # with other options it is another index
+    assert some["digest"] != report["digest"]
+
+
+def test_what_keeps_no_index_says_so(invoke: Invoke, hdf: Path) -> None:
+    result = invoke("index", hdf, "--from", "MemorySource")
+    assert result.exit_code == 2
+    assert "keeps no index" in result.stderr

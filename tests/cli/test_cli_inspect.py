@@ -105,3 +105,32 @@ def test_a_file_that_is_not_there_is_exit_code_2(invoke: Invoke, tmp_path: Path)
     result = invoke("inspect", tmp_path / "none.hdf")
     assert result.exit_code == 2
     assert "no such file" in result.stderr
+
+
+def test_files_of_other_formats_are_corpora_of_their_own(
+    invoke: Invoke, tmp_path: Path, hdf: Path, write_corpus: Callable[..., Path]
+) -> None:
+    tar, lines = tmp_path / "a.tar", tmp_path / "a.txt"
+    assert invoke("convert", hdf, tar).exit_code == 0
+    lines.write_text("hello\nworld\n")
+    other = write_corpus(tmp_path / "b.hdf", num_seqs=2)
+    first, second, third = inspect_json(invoke, tar, hdf, lines, other)
+    assert [report["kind"] for report in (first, second, third)] == ["tar", "HDF5", "text"]
+    assert [report["num_seqs"] for report in (first, second, third)] == [10, 12, 2]
+    assert first["keys"]["classes"]["first_labels"] == ["x", "y", "z"]
+
+
+def test_a_class_and_its_options_can_be_given(invoke: Invoke, tmp_path: Path) -> None:
+    tokens = tmp_path / "raw.bin"
+    np.arange(100, dtype=np.uint16).tofile(tokens)
+    result = invoke("inspect", tokens, "--from", "TokenSource", "--set", "block_length=30", "--set", "dtype=uint16")
+    assert result.exit_code == 0, result.output
+    assert "4 sequences" in result.stdout
+    assert invoke("inspect", tokens).exit_code == 2
+    assert "did you mean 'block_length'" in invoke("inspect", tokens, "--set", "block_lenght=3").stderr
+
+
+def test_a_key_without_time_is_shown_without(invoke: Invoke, tmp_path: Path) -> None:
+    objects = tmp_path / "a.jsonl"
+    objects.write_text('{"tag": "a", "number": 3}\n')
+    assert "number int64[]" in invoke("inspect", objects).stdout.replace("int32[]", "int64[]")

@@ -8,6 +8,7 @@ own program, and is run as one.
 from __future__ import annotations
 
 import ast
+import dataclasses
 import json
 import os
 import re
@@ -26,20 +27,46 @@ from headrace.files.fetch import is_url
 JOB_KEYS = ("dataset", "train", "epochs")
 PATH_OPTIONS = frozenset(
     {
+        "audio_root",
+        "bpe_file",
+        "corpus_file",
+        "documents",
         "files",
-        "manifest",
-        "root",
+        "huggingface_repo_dir",
         "index",
+        "manifest",
+        "model_file",
+        "orth_replace_map_file",
+        "orth_symbols_file",
+        "orth_symbols_map_file",
+        "path",
+        "root",
+        "segment_file",
+        "seq_len_file",
+        "seq_lens_file",
+        "seq_list_file",
         "seq_list_filter_file",
         "seq_order_seq_lens_file",
-        "seq_list_file",
-        "seq_lens_file",
+        "special_symbols_via_file",
+        "vocab_file",
     }
 )
+# Options that are a file name or a dict: options as elsewhere, or, of "dataset_opts", those of another library.
+_PATH_OR_OPTIONS = frozenset({"dataset_opts", "source"})
 # Options whose values hold no file names, though their keys, names of the user's own, may look like options.
-_WITHOUT_PATHS = frozenset({"data_map", "data_dims", "data_dtypes", "map_outputs"})
+_WITHOUT_PATHS = frozenset({"data_map", "data_dims", "data_dtypes", "map_outputs", "sampling_sizes"})
 
 _NOT_PATHS = frozenset({"auto"})  # words with a meaning of their own among the values of PATH_OPTIONS
+# Settings at the top of a RETURNN config that are options of the dataset `train` -> the option, and its types.
+_SETTINGS_OF_RETURNN: Mapping[str, tuple[str, tuple[type, ...]]] = {
+    "window": ("window", (int,)),
+    "context_window": ("context_window", (int, dict, tuple, list)),
+    "chunking": ("chunking", (int, str, dict, tuple, list)),
+    "batching": ("seq_ordering", (str,)),
+    "shuffle_frames_of_nseqs": ("shuffle_frames_of_nseqs", (int,)),
+    "min_chunk_size": ("min_chunk_size", (int, dict)),
+    "chunking_variance": ("chunking_variance", (int, float)),
+}
 _EPOCHS = re.compile(r"(\d+)(?:\.\.(\d+))?")
 _HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
 _PARSE_ERRORS = (ValueError, SyntaxError, TypeError, RecursionError, MemoryError)  # what the three parsers raise
@@ -52,10 +79,12 @@ class Job:
     Attributes:
         dataset: Options for `init_dataset`, or a dataset that a `.py` config made.
         epochs: The epochs to run.
+        notes: What a user should know of how the config was understood.
     """
 
     dataset: Mapping[str, Any] | Dataset
     epochs: range = range(1, 2)
+    notes: tuple[str, ...] = ()
 
 
 def load_job(path: Path, settings: Iterable[str] = ()) -> Job:
@@ -89,7 +118,7 @@ def load_job(path: Path, settings: Iterable[str] = ()) -> Job:
     options = dict(job.dataset)
     for setting in settings:
         apply_setting(options, setting)
-    return Job(options, job.epochs)
+    return dataclasses.replace(job, dataset=options)
 
 
 def parse_epochs(value: object, where: str) -> range:
@@ -171,6 +200,14 @@ def _run_program(path: Path, folder: Path) -> dict[str, Any]:
     _extend_import_path(folder, front=True)
     try:
         return runpy.run_path(str(path))
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "returnn":
+            raise
+        raise ConfigError(
+            f"the config imports {error.name}, which is not installed",
+            where=str(path),
+            fix="install it; or, if all that is wanted is CachedFile, write `from headrace import CachedFile`",
+        ) from error
     except SyntaxError as error:
         raise ConfigError(f"not Python: {error.msg}", where=f"{error.filename}, line {error.lineno}") from error
 
@@ -185,8 +222,8 @@ def _job_of(content: Any, where: str, *, strict: bool) -> Job:
     if not isinstance(content, Mapping):
         raise ConfigError(f"expected a dict of options, got a {type(content).__name__}", where=where)
     if strict and "class" in content:
-        dataset = {key: value for key, value in content.items() if key != "epochs"}
-        return Job(dataset, parse_epochs(content["epochs"], where)) if "epochs" in content else Job(dataset)
+        options = {key: value for key, value in content.items() if key != "epochs"}
+        return Job(options, parse_epochs(content["epochs"], where)) if "epochs" in content else Job(options)
     unknown = [str(key) for key in content if key not in JOB_KEYS]
     if strict and unknown:
         fix = did_you_mean(unknown[0], (*JOB_KEYS, "class"))
@@ -195,15 +232,34 @@ def _job_of(content: Any, where: str, *, strict: bool) -> Job:
     if len(found) != 1:
         what = "both `dataset` and `train` are defined" if found else "neither `dataset` nor `train` is defined"
         raise ConfigError(what, where=where, fix="define one of them: options with a `class`")
-    dataset = content[found[0]]
+    dataset: Any = content[found[0]]
     if not strict and callable(dataset):
         dataset = dataset()
     if not isinstance(dataset, (Mapping, Dataset)):
         kind = type(dataset).__name__
         raise ConfigError(f"`{found[0]}` is a {kind}, not a dict of options or a Dataset", where=where)
+    notes: tuple[str, ...] = ()
+    if not strict and found[0] == "train" and isinstance(dataset, Mapping):
+        dataset, notes = _with_settings_of_returnn(dataset, content)
     if "epochs" in content:
-        return Job(dataset, parse_epochs(content["epochs"], where))
-    return Job(dataset)
+        return Job(dataset, parse_epochs(content["epochs"], where), notes)
+    return Job(dataset, notes=notes)
+
+
+def _with_settings_of_returnn(
+    dataset: Mapping[str, Any], content: Mapping[str, Any]
+) -> tuple[Mapping[str, Any], tuple[str, ...]]:
+    """Give `train` the settings of a RETURNN config that apply to it there; return it with what was taken."""
+    taken = {
+        option: content[setting]
+        for setting, (option, types) in _SETTINGS_OF_RETURNN.items()
+        if isinstance(content.get(setting), types) and content[setting] and dataset.get(option) is None
+    }
+    if not taken:
+        return dataset, ()
+    shown = ", ".join(f"{option}={value!r}" for option, value in taken.items())
+    note = f"taken from the settings of the config, as RETURNN does: {shown}"
+    return {**{key: value for key, value in dataset.items() if key not in taken}, **taken}, (note,)
 
 
 def _resolve_paths(value: Any, folder: Path) -> Any:
@@ -216,9 +272,9 @@ def _resolve_paths(value: Any, folder: Path) -> Any:
 
 
 def _resolve_option(option: str, value: Any, folder: Path) -> Any:
-    if option in _WITHOUT_PATHS:
+    if option in _WITHOUT_PATHS or (option == "dataset_opts" and isinstance(value, Mapping)):
         return value
-    if option not in PATH_OPTIONS:
+    if option not in PATH_OPTIONS and (option not in _PATH_OR_OPTIONS or isinstance(value, Mapping)):
         return _resolve_paths(value, folder)
 
     def join(text: str) -> str:

@@ -3,42 +3,53 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from headrace.errors import ConfigError, SourceError
 from headrace.index import CorpusIndex
-from headrace.sources import HDFSource
+from headrace.sources import AudioSource
+from headrace.sources.configs import keeps_index
 
 from .console import bold, open_output, print_json
 from .drawing import format_bytes, format_count, format_seconds
-from .inspect import MANIFEST_SUFFIXES
+from .opening import class_of, open_corpus, parse_settings
 
 _INDEX_MAGIC = b"HRINDEX\n"
 
 
 def index(
-    files: Annotated[list[Path], typer.Argument(help="HDF5 files, in the order of the corpus.", show_default=False)],
+    files: Annotated[
+        list[Path], typer.Argument(help="Files of one format, in the order of the corpus.", show_default=False)
+    ],
     output: Annotated[
         Path | None, typer.Option(help="Where to keep it (by custom *.hrindex). Default: the cache folder.")
+    ] = None,
+    source_class: Annotated[
+        str | None, typer.Option("--from", metavar="CLASS", help="The source, if it should not be found.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="An option of the source.")
     ] = None,
     refresh: Annotated[bool, typer.Option("--refresh", help="Build it again even if it is up to date.")] = False,
     verify: Annotated[bool, typer.Option("--verify", help="Check an index against all of the files.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, nothing else.")] = False,
 ) -> None:
     """Build the index of a corpus: tags, lengths and places of all sequences, in one memory-mapped file."""
-    _refuse_manifests(files)
+    corpus_files = _Files(files, source_class, parse_settings(settings))
+    corpus_files.check()
     start = time.perf_counter()
     if verify:
-        corpus, state = _open(files, output), "verified"
-        _verify(corpus, files)
+        corpus, state = corpus_files.open(output), "verified"
+        _verify(corpus, corpus_files)
     elif output is None:
-        corpus, state = _index_in_cache(files, refresh=refresh)
+        corpus, state = _index_in_cache(corpus_files, refresh=refresh)
     else:
-        corpus, state = _index_at(files, output, refresh=refresh)
+        corpus, state = _index_at(corpus_files, output, refresh=refresh)
     seconds = time.perf_counter() - start
     size = Path(corpus.path).stat().st_size if corpus.path else 0
     if as_json:
@@ -62,40 +73,59 @@ def index(
         screen.print(f"  {format_count(corpus.num_duplicates)} sequences have the tag of an earlier one")
 
 
-def _refuse_manifests(files: Sequence[Path]) -> None:
-    for path in files:
-        if path.suffix in MANIFEST_SUFFIXES:
+@dataclass(frozen=True)
+class _Files:
+    """The files of a corpus, and how they are opened."""
+
+    files: Sequence[Path]
+    source_class: str | None
+    options: Mapping[str, Any]
+
+    def check(self) -> None:
+        """Refuse what has no index to keep, or one that depends on options that are not known here.
+
+        Raises:
+            ConfigError: What to do instead is said.
+        """
+        cls = class_of(self.files, self.source_class)
+        if not keeps_index({"class": cls}):
+            raise ConfigError(
+                f"{cls.__name__} keeps no index: opening it is quick, or it has one of its own",
+                where=str(self.files[0]),
+            )
+        if issubclass(cls, AudioSource) and not self.options and self.source_class is None:
             raise ConfigError(
                 "a manifest of recordings is indexed with the options of its dataset (features, targets, sample rate), "
                 "which are not known here",
-                where=str(path),
+                where=str(self.files[0]),
                 fix="use the dataset: the first time, it keeps the index of a large manifest in the cache folder; or "
-                "save one where you like by AudioSource(...).index.save(path)",
+                "give the options: --set features=log_mel; or save one where you like by "
+                "AudioSource(...).index.save(path)",
             )
 
+    def open(self, index: Path | None) -> CorpusIndex:
+        """Return the index at a path, which must be one of these files as they are now; else from cache or memory."""
+        return self._opened("auto" if index is None else index)
 
-def _open(files: Sequence[Path], output: Path | None) -> CorpusIndex:
-    """Return the index at `output`, which must be one of these files as they are now; else from cache or memory."""
-    source = HDFSource(files, index="auto" if output is None else output)
-    source.close()
-    return source.index
+    def gather(self) -> CorpusIndex:
+        """Return a new index."""
+        return self._opened(None)
+
+    def _opened(self, index: str | Path | None) -> CorpusIndex:
+        source = open_corpus(self.files, self.source_class, self.options, index)
+        source.close()
+        return source.index
 
 
-def _gather(files: Sequence[Path]) -> CorpusIndex:
-    source = HDFSource(files, index=None)
-    source.close()
-    return source.index
-
-
-def _index_in_cache(files: Sequence[Path], *, refresh: bool) -> tuple[CorpusIndex, str]:
-    corpus = _open(files, None)
+def _index_in_cache(files: _Files, *, refresh: bool) -> tuple[CorpusIndex, str]:
+    corpus = files.open(None)
     if refresh and corpus.path:
         Path(corpus.path).unlink(missing_ok=True)
-        corpus = _open(files, None)
+        corpus = files.open(None)
     return corpus, "indexed"
 
 
-def _index_at(files: Sequence[Path], output: Path, *, refresh: bool) -> tuple[CorpusIndex, str]:
+def _index_at(files: _Files, output: Path, *, refresh: bool) -> tuple[CorpusIndex, str]:
     if output.exists():
         if not _is_index(output):
             raise ConfigError(
@@ -105,11 +135,11 @@ def _index_at(files: Sequence[Path], output: Path, *, refresh: bool) -> tuple[Co
             )
         if not refresh:
             try:
-                return _open(files, output), "up to date, checked"
+                return files.open(output), "up to date, checked"
             except SourceError:
                 pass  # torn, of other files, or of these before they changed: built again below
-    _gather(files).save(output)
-    return _open(files, output), "indexed"
+    files.gather().save(output)
+    return files.open(output), "indexed"
 
 
 def _is_index(path: Path) -> bool:
@@ -121,14 +151,14 @@ def _is_index(path: Path) -> bool:
     return _INDEX_MAGIC.startswith(start)
 
 
-def _verify(corpus: CorpusIndex, files: Sequence[Path]) -> None:
+def _verify(corpus: CorpusIndex, files: _Files) -> None:
     """Check an index as a whole, and that it says what the files say.
 
     Raises:
         SourceError: Something differs.
     """
     corpus.verify()
-    found = _gather(files)
+    found = files.gather()
     if found.digest != corpus.digest:
         what = f"the index has the digest {corpus.digest} over tags and lengths, the files have {found.digest}"
     elif found.meta != corpus.meta:

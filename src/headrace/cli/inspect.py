@@ -1,8 +1,7 @@
-"""`headrace inspect`: what HDF5 files, manifests and index files hold, without reading a sequence."""
+"""`headrace inspect`: what files of any format, and index files, hold, without reading a sequence."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,15 +14,18 @@ from rich.console import Console
 
 from headrace.errors import ConfigError
 from headrace.index import CorpusIndex
-from headrace.sources import AudioSource, HDFSource, Source
+from headrace.sources import Source
+from headrace.sources.formats import FORMATS, find_format
 from headrace.specs import DataSpec
 
 from .console import bold, open_output, print_json, shorten
+from .convert_shards import size_of
 from .drawing import QUANTILES, draw_histogram, format_bytes, format_count, plan_bins, quantiles_of
+from .opening import open_corpus, parse_settings
 from .report import describe_key
 
 INDEX_SUFFIX = ".hrindex"
-MANIFEST_SUFFIXES = (".jsonl", ".json")
+_MANIFEST = FORMATS["manifest"].title
 _NUM_SHOWN = 5  # tags and labels: enough to recognize a corpus
 
 
@@ -32,7 +34,7 @@ class _Corpus:
     """What is known of a corpus without reading it.
 
     Attributes:
-        kind: "HDF5", "manifest" or "index".
+        kind: The title of the format, such as "HDF5", or "index".
         paths: The files that were named.
         index: Tags and lengths.
         specs: Data key -> layout; empty for an index that does not say.
@@ -47,14 +49,23 @@ class _Corpus:
 
 
 def inspect(
-    files: Annotated[list[Path], typer.Argument(help="HDF5 files (one corpus), manifests, index files.")],
+    files: Annotated[
+        list[Path], typer.Argument(help="Files and folders: those of a format are one corpus; manifests, index files.")
+    ],
+    source_class: Annotated[
+        str | None, typer.Option("--from", metavar="CLASS", help="The source, if it should not be found.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="An option of the source.")
+    ] = None,
     sample_rate: Annotated[
         int | None, typer.Option(min=1, help="For manifests with recordings of different rates: lengths at this one.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, nothing else.")] = False,
 ) -> None:
     """Show what files hold: keys, dtypes, shapes, labels, how many sequences, and how long they are."""
-    reports = [_describe(corpus) for corpus in _open_corpora(files, sample_rate)]
+    options = parse_settings(settings)
+    reports = [_describe(corpus) for corpus in _open_corpora(files, source_class, options, sample_rate)]
     if as_json:
         print_json({"corpora": reports})
         return
@@ -65,25 +76,38 @@ def inspect(
         _print_report(output, report)
 
 
-def _open_corpora(files: list[Path], sample_rate: int | None) -> list[_Corpus]:
-    for path in files:
+def _open_corpora(
+    files: list[Path], source_class: str | None, options: dict[str, Any], sample_rate: int | None
+) -> list[_Corpus]:
+    indices = [path for path in files if path.suffix == INDEX_SUFFIX]
+    corpora = []
+    for title, paths, takes_many in _by_format([path for path in files if path not in indices], source_class):
+        own = dict(options)
+        if sample_rate is not None and title == _MANIFEST:
+            own["sample_rate"] = sample_rate
+        groups = [paths] if takes_many else [[path] for path in paths]
+        corpora += [_corpus_of(open_corpus(group, source_class, own), title, group) for group in groups]
+    for path in indices:
         if not path.is_file():
             raise ConfigError("no such file", where=str(path))
-    indices = [path for path in files if path.suffix == INDEX_SUFFIX]
-    manifests = [path for path in files if path.suffix in MANIFEST_SUFFIXES]
-    hdf = [path for path in files if path not in indices and path not in manifests]
-    corpora = []
-    if hdf:
-        corpora.append(_corpus_of(HDFSource(hdf, index=None), "HDF5", hdf))
-    corpora += [
-        _corpus_of(AudioSource(path, sample_rate=sample_rate, index=None), "manifest", [path]) for path in manifests
-    ]
-    for path in indices:
         # Looking at an index must work where the files it describes are not.
         index = CorpusIndex.open(str(path), check_files=False)
         specs = {key: DataSpec.from_json(spec) for key, spec in index.meta.get("specs", {}).items()}
         corpora.append(_Corpus("index", [path], index, specs, index.meta.get("labels", {})))
     return corpora
+
+
+def _by_format(files: list[Path], source_class: str | None) -> list[tuple[str, list[Path], bool]]:
+    """Group files by what they are, in the order in which formats come: (title, files, whether they are one corpus)."""
+    for path in files:
+        if not path.exists():
+            raise ConfigError("no such file", where=str(path))
+    if source_class is not None:
+        return [(source_class, files, True)] if files else []
+    groups: dict[str, list[Path]] = {}
+    for path in files:
+        groups.setdefault(find_format(path).name, []).append(path)
+    return [(FORMATS[name].title, paths, FORMATS[name].takes_many) for name, paths in groups.items()]
 
 
 def _corpus_of(source: Source, kind: str, paths: Sequence[Path]) -> _Corpus:
@@ -96,7 +120,7 @@ def _describe(corpus: _Corpus) -> dict[str, Any]:
     index = corpus.index
     return {
         "kind": corpus.kind,
-        "files": [{"path": str(path), "bytes": os.path.getsize(path)} for path in corpus.paths],
+        "files": [{"path": str(path), "bytes": size_of(str(path))} for path in corpus.paths],
         "num_seqs": index.num_seqs,
         "num_duplicate_tags": index.num_duplicates,
         "first_tags": list(index.tags[:_NUM_SHOWN]),

@@ -58,6 +58,8 @@ def plan(
     if png is not None:
         check_can_draw()
     job, messages = load_job(config, settings or ()), open_messages()
+    for note in job.notes:
+        messages.print(f"note: {note}")
     try:
         with telling(messages, "opening" if count else "measuring", unit="files", quiet=quiet) as progress:
             subject = open_subject(job.dataset, count=count, progress=progress)

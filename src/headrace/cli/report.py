@@ -44,7 +44,8 @@ def describe_dataset(dataset: Dataset) -> dict[str, Any]:
 
 def describe_key(name: str, layout: dict[str, Any]) -> str:
     """Return one phrase about a data key: `data float32[T, 80]`, `classes int32[T] of 71 classes`."""
-    axes = ", ".join(["T", *("?" if size is None else str(size) for size in layout["shape"])])
+    time = ["T"] if layout.get("has_time", True) else []
+    axes = ", ".join([*time, *("?" if size is None else str(size) for size in layout["shape"])])
     classes = f" of {format_count(layout['dim'])} classes" if layout["sparse"] and layout["dim"] else ""
     return f"{name} {layout['dtype']}[{axes}]{classes}"
 

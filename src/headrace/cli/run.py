@@ -54,6 +54,8 @@ def run(
     job = load_job(config, settings or ())
     numbers = job.epochs if epochs is None else parse_epochs(epochs, "--epochs")
     output, messages = open_output(), open_messages()
+    for note in job.notes:
+        messages.print(f"note: {note}")
     tallies: list[EpochTally] = []
     with _open_dataset(job, workers, config) as dataset:
         layout = describe_dataset(dataset)

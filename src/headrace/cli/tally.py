@@ -6,6 +6,7 @@ same stream if and only if (but for a collision of XXH3-128) their digests are e
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +15,25 @@ import xxhash
 from numpy.typing import NDArray
 
 from headrace.datasets import DatasetSeq
+
+
+class SeqsDigest:
+    """XXH3-128 over tags, data keys, dtypes, shapes and bytes of sequences, in the order in which they come."""
+
+    def __init__(self) -> None:
+        self._hash = xxhash.xxh3_128()
+
+    def add(self, tag: str, features: Mapping[str, NDArray[Any]]) -> None:
+        """Add one sequence; its keys count in the order given."""
+        update = self._hash.update
+        _hash_text(update, tag)
+        for key, array in features.items():
+            _hash_text(update, f"{key} {array.dtype.str} {array.shape}")
+            _hash_array(update, array)
+
+    def hexdigest(self) -> str:
+        """Return the digest of the sequences so far, 32 hexadecimal digits."""
+        return self._hash.hexdigest()
 
 
 @dataclass
@@ -54,7 +74,7 @@ class EpochTally:
     first_tags: list[str] = field(default_factory=list)
     last_tags: list[str] = field(default_factory=list)
     num_bytes: int = 0
-    _hash: Any = field(default_factory=xxhash.xxh3_128, repr=False)
+    _hash: SeqsDigest = field(default_factory=SeqsDigest, repr=False)
 
     def add(self, seq: DatasetSeq, num_tags: int = 3) -> None:
         """Count one sequence; `num_tags` first and last tags are kept."""
@@ -63,8 +83,7 @@ class EpochTally:
         self.last_tags.append(seq.tag)
         if len(self.last_tags) > num_tags:
             del self.last_tags[0]
-        update = self._hash.update
-        _hash_text(update, seq.tag)
+        self._hash.add(seq.tag, seq.features)
         for key, array in seq.features.items():
             length = len(array) if array.ndim else 1
             tally = self.keys.get(key)
@@ -75,14 +94,12 @@ class EpochTally:
             tally.shortest = min(tally.shortest, length)
             tally.longest = max(tally.longest, length)
             self.num_bytes += array.nbytes
-            _hash_text(update, f"{key} {array.dtype.str} {array.shape}")
-            _hash_array(update, array)
         self.num_seqs += 1
 
     @property
     def digest(self) -> str:
         """XXH3-128 over the sequences so far, 32 hexadecimal digits."""
-        return str(self._hash.hexdigest())
+        return self._hash.hexdigest()
 
     @property
     def seqs_per_second(self) -> float:

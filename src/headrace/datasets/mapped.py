@@ -108,7 +108,12 @@ class MapDataset(CachedDataset):
         if self._own_order is None:
             return super()._order_of_epoch(epoch)
         num_seqs = len(self.source)
-        order = self._explicit_order(self._own_order(epoch), num_seqs)
+        try:
+            own = self._own_order(epoch)
+        except NotImplementedError:  # a base class has the method and does not offer it
+            self._own_order = None
+            return super()._order_of_epoch(epoch)
+        order = self._explicit_order(own, num_seqs)
         order = restrict_order(order, self._order_corpus(num_seqs, None))
         start, stop = slice_bounds(len(order), epoch, 1, self.num_shards, self.shard_index)
         part = order.slice(start, stop)

@@ -15,8 +15,11 @@ from headrace.order import Order
 
 from .base import Dataset
 from .cached import CachedDataset
+from .delegating import DelegatingDataset
 from .generating import GeneratingDataset
+from .joint import JointDataset
 from .meta import MetaDataset
+from .multi_epoch import MultiEpochDataset
 from .multi_proc import MultiProcDataset
 from .multi_proc_work import ReadSeqs
 from .sub_epoch_checks import SubDataset
@@ -90,6 +93,12 @@ def can_jump(dataset: Dataset) -> bool:
         return dataset.sharding_method == "seq_order"
     if isinstance(dataset, MetaDataset):
         return all(can_jump(part.dataset) for part in dataset._parts.values())
+    if isinstance(dataset, JointDataset):
+        return all(can_jump(part.dataset) for part in dataset.parts)
+    if isinstance(dataset, DelegatingDataset):
+        return can_jump(dataset.inner)
+    if isinstance(dataset, MultiEpochDataset):
+        return dataset.have_corpus_seq_idx() and can_jump(dataset.inner)
     return isinstance(dataset, CachedDataset | GeneratingDataset) or getattr(dataset, "supports_jumps", False)
 
 

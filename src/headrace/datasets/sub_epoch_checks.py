@@ -15,16 +15,16 @@ from headrace.errors import ConfigError, takes_note
 from headrace.files.cached_file import CachedFile, replace_cached_files
 from headrace.files.fetch import is_url
 from headrace.files.tree import FileTree, tree_leaves
+from headrace.sources.named_classes import options_of
 
-from .audio import AudioDataset
 from .base import Dataset
-from .hdf import HDFDataset
+from .configs import resolve_class
 
 SubDataset = Mapping[str, Any] | Dataset
 GetSubEpochDataset = Callable[[list[FileTree]], SubDataset]
 
+_OURS = "headrace"
 _NUM_NAMED = 3  # files named in a message
-_WITH_INDEX = ("HDFDataset", HDFDataset, "AudioDataset", AudioDataset)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ def make_sub_dataset(
             fix='return a dict such as {"class": "HDFDataset", "files": files}, or a Dataset',
         )
     _check_config(made, defaults, where, "")
-    config = _completed(made, defaults)
+    config = _completed(_with_own_marks(made), defaults)
     return _without_kept_index(config) if defaults.files_change else config
 
 
@@ -145,6 +145,18 @@ def _check_divides(partition_epoch: Any, num_shards: Any, defaults: SubDatasetDe
         )
 
 
+def _with_own_marks(config: Any) -> Any:
+    """Replace RETURNN's marks of cached files, which a config written for it has, by ours; copies what it changes."""
+    kind = type(config)
+    if kind.__name__ == CachedFile.__name__ and kind.__module__.partition(".")[0] == "returnn":
+        return CachedFile(config.filename)
+    if isinstance(config, dict):
+        return {key: _with_own_marks(value) for key, value in config.items()}
+    if kind in (list, tuple):
+        return kind(_with_own_marks(value) for value in config)
+    return config
+
+
 def _completed(config: Mapping[str, Any], defaults: SubDatasetDefaults) -> dict[str, Any]:
     """Add what the outer dataset says, where it differs from what a dataset does by itself.
 
@@ -163,9 +175,18 @@ def _without_kept_index(config: Any) -> Any:
     """Tell datasets that index their files to keep that index in memory, unless the user said otherwise."""
     if isinstance(config, Mapping):
         inner = {key: _without_kept_index(value) for key, value in config.items()}
-        if inner.get("class") in _WITH_INDEX:
+        if "class" in inner and _keeps_index(inner["class"]):
             inner.setdefault("index", None)
         return inner
     if isinstance(config, list | tuple) and any(isinstance(value, Mapping | list | tuple) for value in config):
         return [_without_kept_index(value) for value in config]
     return config
+
+
+def _keeps_index(name: Any) -> bool:
+    """Tell whether a class is a dataset of ours that indexes files. Others may mean something else by `index`."""
+    try:
+        cls = resolve_class(name)
+    except ConfigError:  # no dataset: a source, a vocabulary
+        return False
+    return cls.__module__.startswith(f"{_OURS}.") and "index" in options_of(cls)

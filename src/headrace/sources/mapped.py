@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -134,7 +135,8 @@ class MapSource(Source):
         claims: Any = self._lengths
         get_seq_len = getattr(self._obj, "get_seq_len", None)
         if claims is None and get_seq_len is not None:
-            claims = _transposed([get_seq_len(i) for i in range(self._num_seqs)])
+            with contextlib.suppress(NotImplementedError):  # a base class has the method and does not offer it
+                claims = _transposed([get_seq_len(i) for i in range(self._num_seqs)])
         columns = {key: np.ones(self._num_seqs, np.int64) for key, spec in self.specs.items() if not spec.has_time}
         if claims is None:
             return columns
@@ -181,7 +183,10 @@ class MapSource(Source):
         if isinstance(self._lengths, Mapping):
             claims: Any = {key: column[corpus_idx] for key, column in self._lengths.items()}
         elif self._lengths is None and hasattr(self._obj, "get_seq_len"):
-            claims = self._obj.get_seq_len(corpus_idx)
+            try:
+                claims = self._obj.get_seq_len(corpus_idx)
+            except NotImplementedError:
+                return
         else:
             return
         for key, claimed in claims.items() if isinstance(claims, Mapping) else ():

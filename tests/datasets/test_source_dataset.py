@@ -1,0 +1,176 @@
+"""The epoch API over any source, alone and inside of the datasets that hold others."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import headrace as hr
+from headrace.datasets import SourceDataset, init_dataset
+from headrace.datasets.sub_epoch_checks import SubDatasetDefaults, make_sub_dataset
+from headrace.errors import ConfigError, SourceError
+from headrace.sources import HDFWriter, MemorySource
+
+NUM_SEQS = 7
+
+
+class BareSource(MemorySource):
+    """A source that has files and no index to keep."""
+
+    def __init__(self, files: Any) -> None:
+        super().__init__([{"data": np.zeros((2, 1), np.float32)}])
+        self.files = files
+
+
+def write(path: Path, prefix: str, num_seqs: int = NUM_SEQS) -> str:
+    with HDFWriter(path) as writer:
+        for number in range(num_seqs):
+            data = np.full((1 + number * 3 % 5, 2), number, np.float32)
+            writer.append(f"{prefix}/{number}", {"data": data, "classes": np.array([number], np.int32)})
+    return str(path)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[str]:
+    return [write(tmp_path / f"{name}.hdf", name) for name in "abc"]
+
+
+def stream(dataset: hr.Dataset, epochs: range = range(1, 3)) -> list[Any]:
+    seqs = [
+        (seq.tag, {key: array.tolist() for key, array in seq.features.items()})
+        for epoch in epochs
+        for seq in dataset.epoch(epoch)
+    ]
+    dataset.close()
+    return seqs
+
+
+def described_as(files: list[str]) -> list[dict[str, Any]]:
+    """Return the ways to say the same source."""
+    return [
+        {"source": {"class": "HDFSource", "files": files}},
+        {"source": {"class": "HDFSource"}, "files": files},
+        {"source": files},
+        {"files": files},
+        {"source": str(Path(files[0]).parent / "*.hdf")},
+        {"source": {"class": "HDFSource", "files": files, "index": None}},
+        {"files": files, "index": None},
+    ]
+
+
+def test_the_stream_is_that_of_the_class_for_the_format_however_it_is_said(files: list[str]) -> None:
+    options = {"seq_ordering": "laplace:2", "partition_epoch": 2}
+    wanted = stream(init_dataset({"class": "HDFDataset", "files": files, **options}))
+    for said in described_as(files):
+        dataset = init_dataset({"class": "SourceDataset", **said, **options})
+        copy = pickle.loads(pickle.dumps(dataset))
+        assert stream(dataset) == wanted
+        copy.initialize()
+        assert stream(copy) == wanted
+
+
+def test_a_source_of_ones_own_is_taken_as_it_is() -> None:
+    source = MemorySource([{"data": np.arange(n, dtype=np.float32)} for n in (3, 1, 2)])
+    dataset = SourceDataset(source, seq_ordering="sorted")
+    dataset.initialize()
+    assert dataset.source is source
+    assert [len(seq["data"]) for seq in dataset.epoch(1)] == [1, 2, 3]
+
+
+def test_workers_give_the_same_stream(files: list[str]) -> None:
+    inner = {"class": "SourceDataset", "source": {"class": "HDFSource"}, "files": files, "seq_ordering": "random"}
+    wanted = stream(init_dataset(inner))
+    assert stream(hr.MultiProcDataset(inner, num_workers=1, buffer_size=3)) == wanted
+
+
+def test_the_files_of_a_sub_epoch_come_from_outside(files: list[str], tmp_path: Path) -> None:
+    def by_option(found: list[Any]) -> dict[str, Any]:
+        return {"class": "SourceDataset", "source": {"class": "HDFSource"}, "files": found, "seq_ordering": "random"}
+
+    def by_class(found: list[Any]) -> dict[str, Any]:
+        return {"class": "HDFDataset", "files": found, "seq_ordering": "random"}
+
+    def by_format(found: list[Any]) -> dict[str, Any]:
+        return {"class": "SourceDataset", "source": {"class": "HDFSource", "files": found}, "seq_ordering": "random"}
+
+    def read(function: Any) -> list[Any]:
+        options = {"seq_ordering": "random", "partition_epoch": 3, "num_workers": 0, "executor": "inline"}
+        return stream(hr.DistributeFilesDataset(files=files, get_sub_epoch_dataset=function, **options), range(1, 4))
+
+    assert read(by_option) == read(by_format) == read(by_class)
+
+
+def test_a_loader_reads_it_and_goes_on_where_it_was(files: list[str]) -> None:
+    def loader() -> hr.DataLoader:
+        dataset = SourceDataset(files=files, seq_ordering="laplace:.4")
+        return hr.DataLoader(dataset, batching=hr.FrameBudget(max_frames=12), num_workers=0, seed=1)
+
+    with loader() as whole:
+        wanted = [list(batch.tags) for batch in whole]
+    with loader() as first:
+        iterator = iter(first)
+        head = [list(next(iterator).tags) for _ in range(2)]
+        state = first.state_dict()
+    with loader() as second:
+        second.load_state_dict(state)
+        assert head + [list(batch.tags) for batch in second] == wanted
+
+
+def test_it_is_one_of_several_datasets_with_the_same_sequences(files: list[str], tmp_path: Path) -> None:
+    dataset = hr.MetaDataset(
+        datasets={
+            "one": {"class": "SourceDataset", "files": files[0]},
+            "two": {"class": "SourceDataset", "source": files[:2], "seq_ordering": "reverse"},
+        },
+        data_map={"data": ("one", "data"), "classes": ("two", "classes")},
+    )
+    dataset.initialize()
+    assert [(seq.tag, seq["classes"].tolist()) for seq in dataset.epoch(1)] == [
+        (f"a/{number}", [number]) for number in range(NUM_SEQS)
+    ]
+    dataset.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "named once"),
+        ({"source": "a.hdf", "files": "a.hdf"}, "named once"),
+        ({"source": {"class": "HDFSource", "files": "a.hdf"}, "files": "b.hdf"}, "named twice"),
+        ({"source": {"class": "HDFSorce"}, "files": "b.hdf"}, "did you mean 'HDFSource'"),
+        ({"source": {"class": "HDFSource"}}, "needs the option 'files'"),
+        ({"source": MemorySource([]), "files": "a.hdf"}, "built already"),
+        ({"source": {"class": BareSource}, "files": "x", "index": "x.hrindex"}, "no index that could be kept"),
+    ],
+)
+def test_a_wrong_option_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        SourceDataset(**options)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=r"none\.hdf"):
+        SourceDataset(tmp_path / "none.hdf")
+
+
+def test_files_that_are_others_in_each_epoch_keep_no_index(files: list[str]) -> None:
+    def sub_epoch(found: list[Any]) -> dict[str, Any]:
+        return {"class": "SourceDataset", "source": {"class": "HDFSource"}, "files": found}
+
+    made = make_sub_dataset(sub_epoch, list(files), SubDatasetDefaults(files_change=True), "a test")
+    assert made == {**sub_epoch(list(files)), "index": None}
+    made = make_sub_dataset(sub_epoch, list(files), SubDatasetDefaults(), "a test")
+    assert made == sub_epoch(list(files))
+    own = {"class": f"{__name__}:OwnIndexDataset", "index": "something else"}
+    assert make_sub_dataset(lambda _: own, [], SubDatasetDefaults(files_change=True), "a test") == own
+
+
+class OwnIndexDataset(hr.DummyDataset):
+    """A class of the user's own, to which `index` means something else."""
+
+    def __init__(self, index: str = "") -> None:
+        super().__init__(2, 3, 4)

@@ -1,0 +1,234 @@
+"""A source from a dict, or from what lies at a path."""
+
+from __future__ import annotations
+
+import gzip
+import pickle
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from headrace.errors import ConfigError, SourceError
+from headrace.sources import HDFSource, HDFWriter, MemorySource, Source, init_source, open_source
+from headrace.sources.configs import open_writer
+from headrace.sources.formats import FORMATS, find_format, format_named, format_of_target
+from headrace.sources.named_classes import NamedClasses
+
+SEQS = [{"data": np.arange(length * 2, dtype=np.float32).reshape(length, 2)} for length in (3, 1, 4)]
+
+
+class DoubledSource(MemorySource):
+    """A source of somebody else, with an option of its own."""
+
+    def __init__(self, files: str, *, factor: int = 2, index: str | None = "auto") -> None:
+        super().__init__([{"data": seq["data"] * factor} for seq in SEQS])
+        self.files, self.kept = files, index
+
+
+@pytest.fixture
+def hdf(tmp_path: Path) -> Path:
+    return write_hdf(tmp_path / "a.hdf")
+
+
+def write_hdf(path: Path, prefix: str = "a") -> Path:
+    with HDFWriter(path) as writer:
+        for number, seq in enumerate(SEQS):
+            writer.append(f"{prefix}/{number}", seq)
+    return path
+
+
+def tags(source: Source) -> list[str]:
+    source.close()
+    return list(source.index.tags)
+
+
+def test_a_dict_names_a_class_of_ours_or_of_somebody_else(hdf: Path) -> None:
+    source = init_source({"class": "HDFSource", "files": [hdf], "index": None})
+    assert isinstance(source, HDFSource)
+    assert tags(source) == ["a/0", "a/1", "a/2"]
+    source = init_source({"class": f"{__name__}:DoubledSource", "files": "x", "factor": 3})
+    assert source.read(0, "data").tolist() == (SEQS[0]["data"] * 3).tolist()
+    source = init_source({"class": DoubledSource, "files": "x"})
+    assert isinstance(source, DoubledSource)
+    assert init_source(source) is source
+
+
+def test_options_fill_what_a_dict_leaves_out() -> None:
+    source = init_source({"class": DoubledSource, "factor": 5}, factor=7, files="x")
+    assert isinstance(source, DoubledSource)
+    assert source.files == "x"
+    assert source.read(1, "data").tolist() == (SEQS[1]["data"] * 5).tolist()
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"class": "HDFSorce", "files": "x"}, "unknown source class 'HDFSorce'(?s:.)*did you mean 'HDFSource'"),
+        ({"class": "HDFSource", "filse": "x"}, "no option 'filse'(?s:.)*did you mean 'files'"),
+        ({"class": "HDFSource"}, "needs the option 'files'"),
+        ({"files": "x"}, "needs the key 'class'"),
+        ({"class": "no.such.module:Class"}, "cannot import"),
+        ({"class": "os.path:join"}, "not a sub-class"),
+        ({"class": 3}, "must be a name"),
+        (3, "not a path|path or"),
+        ([], "no files are named"),
+        ("s3://bucket/a.hdf", "file cache"),
+    ],
+)
+def test_a_wrong_config_is_refused_with_the_nearest_name(config: object, message: str) -> None:
+    with pytest.raises((ConfigError, TypeError), match=message):
+        init_source(config)  # type: ignore[arg-type]
+
+
+def test_a_source_that_is_built_takes_no_options() -> None:
+    with pytest.raises(ConfigError, match="built already"):
+        init_source(MemorySource(SEQS), index=None)
+
+
+def test_the_first_bytes_say_what_a_file_is_whatever_its_name(hdf: Path, tmp_path: Path) -> None:
+    odd = tmp_path / "odd.jsonl"
+    shutil.copy(hdf, odd)
+    assert find_format(odd).source == "HDFSource"
+    assert tags(open_source(odd)) == ["a/0", "a/1", "a/2"]
+
+
+def test_files_of_one_format_are_one_corpus_in_their_order_and_patterns_by_name(tmp_path: Path) -> None:
+    first, second = write_hdf(tmp_path / "1.hdf", "one"), write_hdf(tmp_path / "2.hdf", "two")
+    assert tags(open_source([second, first]))[0] == "two/0"
+    assert tags(open_source(str(tmp_path / "*.hdf")))[::3] == ["one/0", "two/0"]
+    source = open_source([first, second], index=None)
+    copy = pickle.loads(pickle.dumps(source))
+    assert copy.read(4, "data").tolist() == source.read(4, "data").tolist()
+    copy.close()
+    source.close()
+
+
+def test_a_class_can_be_named_where_nothing_says_the_format(hdf: Path, tmp_path: Path) -> None:
+    for name in ("HDFSource", "hdf", "headrace.sources:HDFSource"):
+        assert tags(open_source(hdf, source_class=name)) == ["a/0", "a/1", "a/2"]
+    with pytest.raises(ConfigError, match="unknown source class 'hfd'"):
+        open_source(hdf, source_class="hfd")
+
+
+def test_a_folder_is_the_files_in_it(tmp_path: Path) -> None:
+    folder = tmp_path / "many"
+    folder.mkdir()
+    for name in ("2", "1"):
+        write_hdf(folder / f"{name}.hdf", name)
+    (folder / "notes.md").write_text("hello")
+    (folder / ".3.hdf").write_text("hidden")
+    assert tags(open_source(folder)) == ["1/0", "1/1", "1/2", "2/0", "2/1", "2/2"]
+
+
+def test_what_is_of_no_format_is_refused_with_a_list_of_them(tmp_path: Path) -> None:
+    unknown = tmp_path / "a.xyz"
+    unknown.write_bytes(b"\x00\x01")
+    empty = tmp_path / "folder"
+    empty.mkdir()
+    for path in (unknown, empty):
+        with pytest.raises(SourceError, match=r"HDF5 \(HDFSource\)") as error:
+            open_source(path)
+        assert error.value.where == str(path)
+    with pytest.raises(SourceError, match="no such file"):
+        open_source(tmp_path / "none.hdf")
+    with pytest.raises(ConfigError, match="no file matches"):
+        open_source(str(tmp_path / "none-*.hdf"))
+
+
+def test_files_of_different_formats_are_refused_with_both(hdf: Path, tmp_path: Path) -> None:
+    manifest = tmp_path / "m.jsonl"
+    manifest.write_text('{"tag": "x", "audio": "x.flac"}\n')
+    with pytest.raises(ConfigError, match=r"HDF5 \(.*a.hdf\) and manifest \(.*m.jsonl\)"):
+        open_source([hdf, manifest])
+    with pytest.raises(ConfigError, match="opens one"):
+        open_source([manifest, manifest])
+
+
+def test_a_torn_file_is_known_by_its_name_and_refused_by_its_source(hdf: Path) -> None:
+    hdf.write_bytes(b"")
+    with pytest.raises(SourceError, match=r"a\.hdf"):
+        open_source(hdf)
+
+
+def test_every_format_names_classes_that_there_are(tmp_path: Path) -> None:
+    from headrace.sources import configs
+
+    sources, writers = configs._SOURCES, configs._WRITERS
+    assert isinstance(sources, NamedClasses)
+    for entry in FORMATS.values():
+        assert sources.resolve(entry.source).__name__ == entry.source
+        assert format_named(entry.name) is format_named(entry.source) is entry
+        if entry.writer is not None:
+            assert writers.resolve(entry.writer).__name__ == entry.writer
+            assert format_of_target(tmp_path / f"x{entry.suffix}") is entry
+    assert {entry.writer for entry in FORMATS.values()} - {None} == set(writers.module_of)
+
+
+def test_a_format_that_cannot_be_written_says_so(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="can be read, but not written"):
+        open_writer(format_named("manifest"), tmp_path / "x")
+    with pytest.raises(ConfigError, match=r"unknown format 'hfd'(?s:.)*did you mean 'hdf'"):
+        format_named("hfd")
+    assert format_of_target("x.unknown") is None
+
+
+TAR_HEAD = b"a.txt".ljust(257, b"\0") + b"ustar\x0000".ljust(255, b"\0")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "found"),
+    [
+        ("x", b"\x89HDF\r\n\x1a\n", "HDFSource"),
+        ("x", TAR_HEAD, "TarSource"),
+        ("x.tgz", b"\x1f\x8b", "TarSource"),
+        ("x", b"PAR1", "ParquetSource"),
+        ("x", b"ARROW1\0\0", "ArrowSource"),
+        ("x", b"\xff\xff\xff\xff\x01", "ArrowSource"),
+        ("x.safetensors", b"", "SafetensorsSource"),
+        ("x", b"\x93NUMPY", "NumpyFolderSource"),
+        ("x.npz", b"PK\x03\x04", "NumpyFolderSource"),
+        ("x.zip", b"PK\x03\x04", "OggZipSource"),
+        ("x.WAV", b"RIFF", "AudioFolderSource"),
+        ("x", b"fLaC", "AudioFolderSource"),
+        ("x.bin", b"\x01\x02", "TokenSource"),
+        ("x.txt", b"hello", "TextSource"),
+        ("x.txt.gz", gzip.compress(b"hello"), "TextSource"),
+        ("x.jsonl", b'{"tag": "a", "audio": "a.wav"}\n', "AudioSource"),
+        ("x.jsonl", b'\xef\xbb\xbf{"tag": "a", "text": "b"}\n', "JsonlSource"),
+        ("x.jsonl.gz", gzip.compress(b'{"id": "a", "type": "MonoCut", "recording": {}}\n'), "CutSource"),
+        ("x.jsonl", b"not JSON", "AudioSource"),
+    ],
+)
+def test_a_file_is_known_by_its_mark_its_name_or_its_first_line(
+    tmp_path: Path, name: str, content: bytes, found: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    assert find_format(tmp_path / name).source == found
+
+
+@pytest.mark.parametrize(
+    ("names", "found"),
+    [
+        (["cuts.000000.jsonl.gz", "recording.000000.tar"], "CutSource"),
+        (["state.json", "dataset_info.json", "data-00000-of-00001.arrow"], "HuggingFaceSource"),
+        (["headrace.json", "a/0.npy"], "NumpyFolderSource"),
+        (["README.txt", "speaker/1.flac", "speaker/1.txt"], "AudioFolderSource"),
+        (["a.txt", "b.txt"], "TextSource"),
+        ([".hidden/a.wav", "b/c/d.npy"], "NumpyFolderSource"),
+        (["model.safetensors"], "SafetensorsSource"),
+    ],
+)
+def test_a_folder_is_known_by_what_is_in_it(tmp_path: Path, names: list[str], found: str) -> None:
+    for name in names:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    assert find_format(tmp_path).source == found
+
+
+def test_files_in_sub_folders_of_a_format_that_takes_none_are_to_be_named(tmp_path: Path) -> None:
+    (tmp_path / "below").mkdir()
+    write_hdf(tmp_path / "below" / "a.hdf")
+    with pytest.raises(ConfigError, match="the folder itself has no HDF5 files"):
+        open_source(tmp_path)
