@@ -1,8 +1,8 @@
 """Labels and texts in the fields of a manifest, as arrays.
 
-One class for each way to encode a field: `ClassField`, `IndexField`, `CharField`, `ByteField`. `parse_field` chooses
-by what the user said. A field that learns its labels sees all values (`scan`, `end_scan`), or is given what was learnt
-from them before (`settle`); then it encodes one value at a time. It never sees audio.
+One class for each way to encode a field: `ClassField`, `IndexField`, `CharField`, `ByteField`, `VocabularyField`.
+`parse_field` chooses by what the user said. A field that learns its labels sees all values (`scan`, `end_scan`), or is
+given what was learnt from them before (`settle`); then it encodes one value at a time. It never sees audio.
 """
 
 from __future__ import annotations
@@ -19,8 +19,11 @@ from numpy.typing import NDArray
 from headrace.errors import ConfigError, SourceError, did_you_mean
 from headrace.specs import DataSpec
 
+from .vocabulary import Vocabulary, init_vocabulary
+
 _FORMS = (
-    'valid: a field name, or {"field": name, "vocab": None, "bytes", "chars", a list of labels, a dict, or a number}'
+    'valid: a field name, or {"field": name, "vocab": None, "bytes", "chars", a list of labels, a dict label -> class, '
+    'a number, a Vocabulary, or a dict {"class": "SentencePieces", ...} of one}'
 )
 _OPTIONS = ("field", "labels", "vocab")
 
@@ -192,6 +195,36 @@ class IndexField(Field):
         return np.array(indices, dtype=np.int32)
 
 
+class VocabularyField(Field):
+    """A text, as the class indices of a vocabulary or tokenizer: `int32[T]`."""
+
+    def __init__(self, name: str, vocabulary: Vocabulary) -> None:
+        self.name = name
+        self.vocabulary = vocabulary
+        self.labels = list(vocabulary.labels)
+
+    @property
+    def spec(self) -> DataSpec:
+        """Layout of the arrays."""
+        return DataSpec("int32", sparse=True, dim=self.vocabulary.dim)
+
+    @property
+    def identity(self) -> list[Any]:
+        """Its kind and name, and the identity of the vocabulary."""
+        return [type(self).__name__, self.name, self.vocabulary.identity]
+
+    def encode(self, value: Any, where: str) -> NDArray[np.int32]:
+        """Return the class indices of a text, `int32[T]`."""
+        text = _checked_text(value, self.name, where)
+        try:
+            return self.vocabulary.encode(text)
+        except SourceError as error:
+            raise SourceError(f"the field {self.name!r}: {error.what}", where=where, fix=error.fix) from error
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return VocabularyField, (self.name, self.vocabulary)
+
+
 def parse_field(data_key: str, target: Any) -> Field:
     """Choose the class for one target.
 
@@ -199,10 +232,12 @@ def parse_field(data_key: str, target: Any) -> Field:
         data_key: A bare field name means labels, but UTF-8 bytes for the data key "orth", as that key is documented.
         target: A field name, or a dict with "field" and "vocab": `None` (labels: the sorted distinct values), a list
             of labels, a dict label -> class, a number (the field holds class indices below it), "bytes" (UTF-8), or
-            "chars", then optionally with "labels", a list of the characters (default: the sorted distinct ones).
+            "chars", then optionally with "labels", a list of the characters (default: the sorted distinct ones);
+            or a `Vocabulary`, or a dict of one, which has a "class", see `init_vocabulary`.
 
     Raises:
-        ConfigError: It has another form.
+        ConfigError: It has another form, or the vocabulary cannot be made.
+        SourceError: A file of the vocabulary is missing or wrong.
     """
     where = f"target {data_key!r}"
     if isinstance(target, str):
@@ -221,9 +256,16 @@ def parse_field(data_key: str, target: Any) -> Field:
         return ByteField(name)
     if isinstance(vocab, int) and not isinstance(vocab, bool) and vocab > 0:
         return IndexField(name, vocab)
+    if isinstance(vocab, Vocabulary) or (isinstance(vocab, Mapping) and _names_a_class(vocab)):
+        return VocabularyField(name, init_vocabulary(vocab))
     if vocab is None or isinstance(vocab, Mapping | list | tuple):
         return ClassField(name, vocab)
     raise ConfigError(f"the vocab of a target cannot be read: {vocab!r}", where=where, fix=_FORMS)
+
+
+def _names_a_class(vocab: Mapping[str, Any]) -> bool:
+    """Tell a dict of a vocabulary from a dict label -> class, in which "class" may be a label."""
+    return isinstance(vocab.get("class"), str | type)
 
 
 def _labels_of_mapping(classes: Mapping[str, int], name: str) -> list[str] | None:

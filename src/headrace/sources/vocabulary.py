@@ -1,13 +1,33 @@
-"""The contract of a vocabulary: from a text to class indices and back."""
+"""The contract of a vocabulary, from a text to class indices and back, and how one is made from a dict.
+
+The kinds are in `vocabulary_*.py`. All are exact functions of the text: the same text has the same indices in every
+process and epoch, so that lengths can be known before anything is read. A kind that can draw one of several
+segmentations at random has a method `sample`, which takes the generator to draw from.
+"""
 
 from __future__ import annotations
 
+import importlib
+import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from headrace.errors import ConfigError, SourceError, did_you_mean
+
+# Module and class by the name in a dict, which is RETURNN's. Imported when asked for.
+_CLASS_OF = {
+    "BytePairEncoding": ("vocabulary_bpe", "BytePairEncoding"),
+    "CharacterTargets": ("vocabulary_labels", "CharacterTargets"),
+    "HuggingFaceTokenizer": ("vocabulary_huggingface", "HuggingFaceTokenizer"),
+    "LabelVocabulary": ("vocabulary_labels", "LabelVocabulary"),
+    "SentencePieces": ("vocabulary_pieces", "SentencePieces"),
+    "Utf8ByteTargets": ("vocabulary_bytes", "Utf8ByteTargets"),
+    "Vocabulary": ("vocabulary_labels", "LabelVocabulary"),
+}
 
 
 class Vocabulary(ABC):
@@ -39,4 +59,74 @@ class Vocabulary(ABC):
 
     @abstractmethod
     def decode(self, indices: Iterable[int]) -> str:
-        """Return the text of class indices."""
+        """Return the text of class indices.
+
+        Raises:
+            SourceError: There is no such class.
+        """
+
+    def check_classes(self, indices: Iterable[int]) -> list[int]:
+        """Return class indices as a list of `int`.
+
+        Raises:
+            SourceError: One is no class of this vocabulary.
+        """
+        classes = np.asarray(indices if hasattr(indices, "__len__") else list(indices))
+        if classes.size and classes.dtype.kind not in "iu":
+            raise SourceError(f"class indices are whole numbers, not {classes.dtype}")
+        outside = (classes < 0) | (classes >= self.dim)
+        if outside.any():
+            wrong = int(classes[outside][0])
+            raise SourceError(f"there is no class {wrong}: the vocabulary has the classes 0..{self.dim - 1}")
+        return [int(class_idx) for class_idx in classes]
+
+
+def init_vocabulary(options: Vocabulary | Mapping[str, Any]) -> Vocabulary:
+    """Make a vocabulary, or return the one that was given.
+
+    Args:
+        options: A vocabulary, or a dict: "class" names the kind (default "Vocabulary"), the rest are its options. A
+            class of your own is given as such.
+
+    Raises:
+        ConfigError: The kind or an option is unknown, one is missing, or a library that the kind needs.
+        SourceError: A file of the vocabulary is missing or wrong.
+    """
+    if isinstance(options, Vocabulary):
+        return options
+    if not isinstance(options, Mapping):
+        raise ConfigError(
+            f"a vocabulary cannot be made from {options!r}",
+            fix='give a dict such as {"class": "Vocabulary", "vocab_file": "words.txt"}, or a Vocabulary',
+        )
+    arguments = dict(options)
+    cls = _resolve_class(arguments.pop("class", "Vocabulary"))
+    parameters = inspect.signature(cls).parameters
+    for name in arguments:
+        if name not in parameters:
+            raise ConfigError(
+                f"{cls.__name__} has no option {name!r}", where="vocabulary", fix=did_you_mean(str(name), parameters)
+            )
+    try:
+        inspect.signature(cls).bind(**arguments)
+    except TypeError as error:
+        raise ConfigError(f"{cls.__name__}: {error}", where="vocabulary") from None
+    return cls(**arguments)
+
+
+def _resolve_class(name: Any) -> type[Vocabulary]:
+    if isinstance(name, type) and issubclass(name, Vocabulary):
+        return name
+    if name == "SamplingBytePairEncoding":
+        raise ConfigError(
+            "SamplingBytePairEncoding gives other lengths in each epoch, but lengths are needed before reading",
+            where="vocabulary",
+            fix='use "BytePairEncoding"; or SentencePieces, whose sample() is for a transform',
+        )
+    if name not in _CLASS_OF:
+        raise ConfigError(
+            f"unknown class of a vocabulary: {name!r}", where="vocabulary", fix=did_you_mean(str(name), _CLASS_OF)
+        )
+    module, attribute = _CLASS_OF[name]
+    cls: type[Vocabulary] = getattr(importlib.import_module(f"{__package__}.{module}"), attribute)
+    return cls

@@ -1,0 +1,237 @@
+"""A source of lines: each line of a text file is a sequence, as bytes, characters, or classes of a vocabulary."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.errors import ConfigError, SourceError
+from headrace.index import CorpusIndex, open_or_build
+from headrace.specs import DataSpec
+
+from .arguments import check_corpus_idx, check_data_key
+from .base import Source
+from .decompressed import plain_copy
+from .manifest_fields import ByteField
+from .plain_files import PlainFiles
+from .text_gather import TEXT_FIELD, TextOptions, gather_lines, text_fields
+from .utf8 import decode_utf8
+
+PathLike = str | os.PathLike[str]
+
+
+class TextSource(Source):
+    """The lines of UTF-8 text files, one file after the other.
+
+    The files are read once, to find the lines and their lengths: as bytes at the speed of the disk, with a vocabulary
+    at that of the vocabulary. Then a line is read by its place. Compressed files are decompressed once, into the cache
+    folder, see `plain_copy`.
+
+    Args:
+        files: One path, or several; `.gz`, `.bz2` and `.xz` are decompressed.
+        vocab: What a line becomes, as key "data": `None` or "bytes" (UTF-8, 256 classes), "chars", a `Vocabulary`, a
+            dict of one such as `{"class": "SentencePieces", "model_file": ...}`, or what `parse_field` knows more.
+        fields: In place of `vocab`, for several keys: data key -> `{"field": "text", "vocab": ...}`.
+        tags: "number" for `line-0`, `line-1`, ..., counted over all files, which takes no memory; "place" for
+            `<file name>:<line number from 1>`.
+        skip_empty: Whether lines without a character are no sequences.
+        index: `"auto"` keeps the index of a large corpus in the cache folder; `None` always scans the files; a path
+            opens the index that `TextSource(...).index.save(path)` wrote with the same options.
+
+    Raises:
+        ConfigError: An option is wrong.
+        SourceError: A file is missing or not UTF-8 (it names line and byte), or a word has no class (it names word and
+            line).
+    """
+
+    def __init__(
+        self,
+        files: PathLike | Sequence[PathLike],
+        *,
+        vocab: Any = None,
+        fields: Mapping[str, Any] | None = None,
+        tags: Literal["number", "place"] = "number",
+        skip_empty: bool = False,
+        index: PathLike | Literal["auto"] | None = "auto",
+    ) -> None:
+        if fields is not None and vocab is not None:
+            raise ConfigError("give either vocab= or fields=", where="TextSource")
+        if tags not in ("number", "place"):
+            raise ConfigError(f"tags is {tags!r}", where="TextSource", fix='use "number" or "place"')
+        parsed = text_fields(fields, vocab)
+        for key, field in parsed.items():
+            if field.name != TEXT_FIELD:
+                raise ConfigError(
+                    f"the key {key!r} names the field {field.name!r}, but a line has only {TEXT_FIELD!r}",
+                    where="TextSource",
+                    fix=f'write {{"field": {TEXT_FIELD!r}, "vocab": ...}}',
+                )
+        names = check_paths(files, "TextSource")
+        options = TextOptions(
+            tuple(map(plain_copy, names)),
+            names,
+            parsed,
+            tags,
+            skip_empty=(bool(skip_empty),) * len(names),
+            strip=(False,) * len(names),
+        )
+        self._open(options, index)
+
+    @classmethod
+    def from_options(cls, options: TextOptions, index: PathLike | Literal["auto"] | None = "auto") -> TextSource:
+        """Make a source of checked options, for datasets that have fields of their own."""
+        source = cls.__new__(cls)
+        source._open(options, index)
+        return source
+
+    def _open(self, options: TextOptions, index: Any) -> None:
+        files = options.files
+        self._attach(options, open_or_build(files, lambda: gather_lines(options), index=index, kind=options.kind))
+
+    def _attach(self, options: TextOptions, index: CorpusIndex) -> None:
+        """Work out everything that follows from the options and the index."""
+        self._options, self._index = options, index
+        self.specs: dict[str, DataSpec] = {key: DataSpec.from_json(spec) for key, spec in index.meta["specs"].items()}
+        self.labels: dict[str, Sequence[str]] = dict(index.meta["labels"])
+        for key, field in options.fields.items():
+            field.settle(self.labels.get(key))
+        self._fields = options.fields
+        self._is_bytes = {key: type(field) is ByteField for key, field in options.fields.items()}
+        self._starts, self._num_bytes = index.locator("line_start"), index.locator("line_bytes")
+        self._file_of = index.locator("file") if len(options.files) > 1 else None
+        self._files = PlainFiles(index.files)
+
+    @property
+    def index(self) -> CorpusIndex:
+        """Tags, lengths, and where each line is."""
+        return self._index
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The paths of the files as they were given, absolute."""
+        return self._options.names
+
+    def read_text(self, corpus_idx: int) -> str:
+        """Return the text of a line."""
+        check_corpus_idx(corpus_idx, self._index.num_seqs)
+        return self._text(corpus_idx)
+
+    def read(self, corpus_idx: int, data_key: str) -> NDArray[Any]:
+        """Return one data key of one line, `dtype[T]`."""
+        check_data_key(data_key, self.specs)
+        check_corpus_idx(corpus_idx, self._index.num_seqs)
+        if self._is_bytes[data_key]:
+            return self._read_bytes(corpus_idx, 0, int(self._index.lengths(data_key)[corpus_idx]))
+        return self._encoded(corpus_idx, data_key, self._text(corpus_idx))
+
+    def read_seq(self, corpus_idx: int) -> dict[str, NDArray[Any]]:
+        """Return all data keys of one line."""
+        check_corpus_idx(corpus_idx, self._index.num_seqs)
+        text = self._text(corpus_idx)
+        return {data_key: self._encoded(corpus_idx, data_key, text) for data_key in self.specs}
+
+    def read_slice(self, corpus_idx: int, data_key: str, start: int, end: int) -> NDArray[Any]:
+        """Return frames start..end of one data key, `dtype[end - start]`; of bytes, no others are read."""
+        check_data_key(data_key, self.specs)
+        check_corpus_idx(corpus_idx, self._index.num_seqs)
+        length = int(self._index.lengths(data_key)[corpus_idx])
+        if not 0 <= start <= end <= length:
+            raise IndexError(f"frames {start}..{end} of a sequence of {length} frames")
+        if self._is_bytes[data_key]:
+            return self._read_bytes(corpus_idx, start, end)
+        return self.read(corpus_idx, data_key)[start:end].copy()
+
+    @property
+    def has_fast_rows(self) -> bool:
+        """Yes, if all keys are bytes: they are read to where they are wanted."""
+        return all(self._is_bytes.values())
+
+    def read_rows(self, corpus_indices: NDArray[np.int64], data_key: str, out: NDArray[Any]) -> None:
+        """Read one data key of several lines into one array."""
+        check_data_key(data_key, self.specs)
+        ends = np.cumsum(self._index.lengths(data_key)[corpus_indices], dtype=np.int64)
+        if len(out) != (int(ends[-1]) if len(ends) else 0):
+            raise IndexError(f"the sequences do not have {len(out)} frames")
+        self.read_into(corpus_indices, data_key, np.split(out, ends[:-1]) if len(ends) else [])
+
+    def read_into(self, corpus_indices: NDArray[np.int64], data_key: str, outs: Sequence[NDArray[Any]]) -> None:
+        """Read one data key of several lines, each into an array of its own."""
+        check_data_key(data_key, self.specs)
+        lengths = self._index.lengths(data_key)
+        for corpus_idx, out in zip(corpus_indices.tolist(), outs, strict=True):
+            check_corpus_idx(corpus_idx, self._index.num_seqs)
+            if len(out) != lengths[corpus_idx]:
+                raise IndexError(f"{lengths[corpus_idx]} frames of {data_key!r} do not fit into {len(out)} rows")
+            if self._is_bytes[data_key] and out.dtype == np.uint8:
+                self._read_into(corpus_idx, 0, out)
+            else:
+                out[...] = self.read(corpus_idx, data_key)
+
+    def _place(self, corpus_idx: int) -> tuple[int, int, int]:
+        """Return file, first byte and number of bytes of a line; a damaged index must not read anything else."""
+        file_idx = 0 if self._file_of is None else int(self._file_of[corpus_idx])
+        start, num_bytes = int(self._starts[corpus_idx]), int(self._num_bytes[corpus_idx])
+        if not 0 <= file_idx < len(self._index.files):
+            raise self._index.damaged(f"it says that sequence {corpus_idx} is in file {file_idx}")
+        if not 0 <= start <= start + num_bytes <= self._index.files[file_idx].size:
+            what = f"bytes {start}..{start + num_bytes} of a file of {self._index.files[file_idx].size}"
+            raise self._index.damaged(f"it says that sequence {corpus_idx} is in {what}")
+        return file_idx, start, num_bytes
+
+    def _read_bytes(self, corpus_idx: int, start: int, end: int) -> NDArray[np.uint8]:
+        array: NDArray[np.uint8] = np.empty(end - start, np.uint8)
+        self._read_into(corpus_idx, start, array)
+        return array
+
+    def _read_into(self, corpus_idx: int, first: int, out: NDArray[Any]) -> None:
+        file_idx, start, num_bytes = self._place(corpus_idx)
+        if first + len(out) > num_bytes:
+            raise self._index.damaged(f"it says that {len(out)} bytes of sequence {corpus_idx} are in {num_bytes}")
+        self._files.read_into(file_idx, start + first, out)
+
+    def _text(self, corpus_idx: int) -> str:
+        file_idx, start, num_bytes = self._place(corpus_idx)
+        data = self._files.read(file_idx, start, num_bytes)
+        return decode_utf8(data, self._options.names[file_idx], first_byte=start).removesuffix("\r")
+
+    def _encoded(self, corpus_idx: int, data_key: str, text: str) -> NDArray[Any]:
+        where = f"tag {self._index.tags[corpus_idx]!r}"
+        array = self._fields[data_key].encode(text, where)
+        expected = int(self._index.lengths(data_key)[corpus_idx])
+        if len(array) != expected:
+            raise SourceError(
+                f"the length of {data_key!r} was {expected} and is {len(array)}",
+                where=f"{where}, {self._options.names[0]}",
+                fix="the file or the library of the vocabulary changed: open the corpus again with index=None",
+            )
+        return array
+
+    def close(self) -> None:
+        """Release files; a later read opens them again. Harmless when called twice."""
+        self._files.close()
+
+    def __getstate__(self) -> tuple[TextOptions, CorpusIndex]:
+        return self._options, self._index
+
+    def __setstate__(self, state: tuple[TextOptions, CorpusIndex]) -> None:
+        self._attach(*state)
+
+
+def check_paths(files: Any, where: str) -> tuple[str, ...]:
+    """Return absolute paths of one path or several.
+
+    Raises:
+        ConfigError: It is something else, or an empty list.
+    """
+    is_one = isinstance(files, str | bytes | os.PathLike) or not isinstance(files, Iterable)
+    paths = [files] if is_one else list(files)
+    for path in paths:
+        if not isinstance(path, str | os.PathLike):
+            raise ConfigError(f"{path!r} is not a path", where=f"{where}(files=...)", fix="give a str or a Path")
+    if not paths:
+        raise ConfigError("files is an empty list", where=where, fix="name at least one file")
+    return tuple(os.path.abspath(path) for path in paths)

@@ -1,0 +1,305 @@
+"""Objects of JSON lines as arrays, and arrays as JSON lines."""
+
+import gzip
+import json
+import os
+import pickle
+import resource
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from headrace.errors import ConfigError, SourceError
+from headrace.sources import JsonlSource, JsonlWriter
+from headrace.specs import DataSpec
+from headrace.testing import check_source
+
+ROWS = [
+    {"tag": "a", "x": 1.5, "n": 3, "l": [1, 2], "m": [[1, 2.5], [3, 4]], "t": "hä", "o": {"z": 1}, "s": ["a"]},
+    {"tag": "b", "x": 2, "n": 4, "l": [], "m": [], "t": "", "o": {}, "s": []},
+    {"tag": "b", "x": -1, "n": 4, "l": [7], "m": [[0, 0]], "t": "longer", "more": None},
+]
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "cache"))
+
+
+def _write(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def file(tmp_path):
+    return _write(tmp_path / "corpus.jsonl", ROWS)
+
+
+def test_every_field_with_an_array_form_becomes_a_key(file):
+    source = JsonlSource(file)
+    check_source(source)
+    assert dict(source.specs) == {
+        "x": DataSpec("float32", has_time=False, dim=1),
+        "n": DataSpec("int32", sparse=True, has_time=False),
+        "l": DataSpec("int32", sparse=True),
+        "m": DataSpec("float32", (2,), dim=2),
+        "t": DataSpec("uint8", sparse=True, dim=256),
+    }
+    assert list(source.index.tags) == ["a", "b", "b"]
+    seq = source.read_seq(0)
+    assert seq["x"].tolist() == 1.5
+    assert seq["m"].tolist() == [[1, 2.5], [3, 4]]
+    assert seq["t"].tobytes() == "hä".encode()
+    assert source.read(1, "m").shape == (0, 2)
+    assert source.read_slice(0, "m", 1, 2).tolist() == [[3, 4]]
+
+
+def test_fields_are_chosen_with_dtypes_classes_and_vocabularies(file):
+    source = JsonlSource(
+        [file, file],
+        fields={
+            "classes": {"field": "l", "dtype": "uint8", "dim": 8},
+            "chars": {"field": "t", "vocab": "chars"},
+            "bytes": {"field": "t", "vocab": {"class": "Utf8ByteTargets"}},
+            "word": {"field": "t", "vocab": None},
+            "x": {"field": "x", "dtype": "float64"},
+        },
+        tag_field=None,
+        index=None,
+    )
+    check_source(source)
+    assert source.specs["classes"] == DataSpec("uint8", sparse=True, dim=8)
+    assert source.specs["x"].dtype == "float64"
+    assert list(source.index.tags) == [f"line-{i}" for i in range(6)]
+    assert "".join(source.labels["chars"][i] for i in source.read(5, "chars")) == "longer"
+    copy = pickle.loads(pickle.dumps(source))
+    for key in source.specs:
+        np.testing.assert_array_equal(copy.read(4, key), source.read(4, key))
+
+
+def test_whole_numbers_take_the_dtype_that_holds_all_of_them(tmp_path):
+    rows = [{"small": 1, "large": 2**40, "huge": 2**63, "mixed": 1, "flag": True}, {}]
+    rows[1] = {"small": -5, "large": 0, "huge": 1, "mixed": 0.5, "flag": False}
+    source = JsonlSource(_write(tmp_path / "n.jsonl", rows))
+    dtypes = {key: spec.dtype for key, spec in source.specs.items()}
+    assert dtypes == {"small": "int32", "large": "int64", "huge": "uint64", "mixed": "float32", "flag": "bool"}
+    check_source(source)
+
+
+def test_numbers_of_any_size_are_exact_or_refused(tmp_path):
+    path = _write(tmp_path / "n.jsonl", [{"x": [2**63, 0], "y": [1e300, 0.5]}])
+    source = JsonlSource(path)
+    assert source.read(0, "x").tolist() == [2**63, 0]
+    assert source.read(0, "y").tolist() == [1e300, 0.5]
+    for wrong in ([2**63, -1], [2**64]):
+        with pytest.raises(SourceError, match="no number, text, or list of numbers"):
+            JsonlSource(_write(tmp_path / "n.jsonl", [{"x": wrong}]))
+
+
+def test_blank_lines_and_compressed_files_are_read(tmp_path):
+    content = b'\n{"id": 7, "l": [1]}\n   \n{"id": 8, "l": [2, 3]}'
+    (tmp_path / "c.jsonl.gz").write_bytes(gzip.compress(content))
+    source = JsonlSource(tmp_path / "c.jsonl.gz", fields={"data": "l"}, tag_field="id")
+    check_source(source)
+    assert list(source.index.tags) == ["7", "8"]
+    assert source.read(1, "data").tolist() == [2, 3]
+
+
+def test_an_index_that_was_kept_is_used_again(tmp_path, file):
+    JsonlSource(file).index.save(tmp_path / "i.hrindex")
+    source = JsonlSource(file, index=tmp_path / "i.hrindex")
+    check_source(source)
+    with pytest.raises(SourceError, match="the index was made for"):
+        JsonlSource(file, index=tmp_path / "i.hrindex", tag_field=None)
+
+
+@pytest.mark.parametrize(
+    ("second", "options", "message"),
+    [
+        ('{"l": [1], "t": 5}', {}, "'t' has texts and numbers"),
+        ('{"l": [[1]], "t": ""}', {}, "'l' has 2 axes here, and 1 elsewhere"),
+        ('{"l": [1, [2]], "t": ""}', {}, "no number, text, or list of numbers"),
+        ('{"l": null, "t": ""}', {}, "'l' is null"),
+        ('{"t": ""}', {}, "'l' is missing"),
+        ('{"l": [1], "t": ""', {}, "not a JSON object"),
+        ("[1, 2]", {}, "not a JSON object"),
+        ('{"l": [NaN], "t": ""}', {}, "not a JSON object"),
+        ('{"l": [9], "t": ""}', {"fields": {"l": {"field": "l", "dim": 9}}}, "'l' has 9, not a class 0..8"),
+        ('{"l": [300], "t": ""}', {"fields": {"l": {"field": "l", "dtype": "uint8"}}}, "do not fit uint8"),
+        ('{"l": [0.5], "t": ""}', {"fields": {"l": {"field": "l", "dtype": "int32"}}}, "do not fit int32"),
+        ('{"l": ["a"], "t": ""}', {}, "no number, text, or list of numbers"),
+        ('{"l": [1], "t": "b"}', {"fields": {"t": {"field": "t", "vocab": ["a"]}}}, "'b', which is none"),
+    ],
+)
+def test_a_wrong_line_is_named(tmp_path, second, options, message):
+    path = tmp_path / "bad.jsonl"
+    path.write_text('{"l": [1], "t": "a"}\n' + second + "\n")
+    with pytest.raises(SourceError, match=message) as caught:
+        JsonlSource(path, **options)
+    assert caught.value.where == f"{path}, line 2"
+
+
+def test_inner_lists_of_another_size_are_refused(tmp_path):
+    path = _write(tmp_path / "m.jsonl", [{"m": [[1, 2]]}, {"m": [[1, 2, 3]]}])
+    with pytest.raises(SourceError, match=r"shape \(3,\) here, and \(2,\) elsewhere"):
+        JsonlSource(path)
+
+
+def test_bytes_that_are_not_utf8_are_named_also_in_fields_that_nobody_asked_for(tmp_path):
+    (tmp_path / "bad.jsonl").write_bytes(b'{"l": [1], "t": "a"}\n{"l": [1], "t": "\xff"}\n')
+    with pytest.raises(SourceError, match="not UTF-8") as caught:
+        JsonlSource(tmp_path / "bad.jsonl", fields={"l": "l"})
+    assert "line 2, byte 38" in caught.value.where
+
+
+def test_a_changed_file_and_wrong_options_are_noticed(file):
+    source = JsonlSource(file, index=None)
+    _write(file, ROWS[:2])
+    with pytest.raises(SourceError, match="changed since it was indexed"):
+        source.read(0, "x")
+    for options, message in (
+        ({"fields": {"l": {"field": "l", "dim": 0}}}, "dim is 0"),
+        ({"fields": {"l": {"field": "l", "dytpe": "int8"}}}, "unknown option 'dytpe'"),
+        ({"fields": {"l": {"field": "l", "dtype": "int33"}}}, "dtype of 'l'"),
+        ({"fields": ["l"]}, "not a dict"),
+        ({"tag_field": 5}, "tag_field is 5"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            JsonlSource(file, **options)
+
+
+_KEYS = {
+    "floats": hnp.arrays(
+        np.float32, st.tuples(st.integers(0, 4), st.just(2)), elements=st.floats(-(2.0**99), 2.0**99, width=32)
+    ),
+    "doubles": hnp.arrays(np.float64, st.integers(0, 4), elements=st.floats(allow_nan=False, allow_infinity=False)),
+    "halves": hnp.arrays(np.float16, st.integers(0, 3), elements=st.floats(-100, 100, width=16)),
+    "classes": hnp.arrays(np.uint16, st.integers(0, 4)),
+    "large": hnp.arrays(np.uint64, st.integers(0, 3)),
+    "scalar": hnp.arrays(np.int64, ()),
+    "flags": hnp.arrays(np.bool_, st.integers(0, 3)),
+    "text": st.text(max_size=5).filter(lambda text: text.isprintable()).map(lambda t: np.frombuffer(t.encode(), "u1")),
+}
+
+
+@given(st.lists(st.fixed_dictionaries(_KEYS), min_size=1, max_size=4), st.booleans())
+@settings(max_examples=25)
+def test_what_is_written_is_read_again_to_the_bit(tmp_path_factory, seqs, as_text):
+    path = tmp_path_factory.mktemp("jsonl") / "x.jsonl"
+    specs = {key: DataSpec.of_array(array) for key, array in seqs[0].items()}
+    specs = {k: DataSpec(s.dtype, s.shape, s.sparse, None if s.sparse else s.dim, s.has_time) for k, s in specs.items()}
+    specs["text"] = DataSpec("uint8", sparse=True, dim=256)
+    with JsonlWriter(path, specs=specs, text_keys=["text"] if as_text else []) as writer:
+        for corpus_idx, seq in enumerate(seqs):
+            writer.append(f"ü{corpus_idx}", seq)
+    source = JsonlSource(path, index=None)
+    check_source(source)
+    assert source.specs == specs
+    for corpus_idx, seq in enumerate(seqs):
+        assert source.tag(corpus_idx) == f"ü{corpus_idx}"
+        for key, array in seq.items():
+            found = source.read(corpus_idx, key)
+            assert (found.dtype, found.shape, found.tobytes()) == (array.dtype, array.shape, array.tobytes())
+
+
+def test_the_lines_can_be_read_without_the_description(tmp_path):
+    with JsonlWriter(tmp_path / "x.jsonl", labels={"c": ["p", "q"]}) as writer:
+        writer.append("one", {"c": np.array([0, 1], np.int8)})
+    assert json.loads((tmp_path / "x.jsonl").read_text()) == {"tag": "one", "c": [0, 1]}
+    assert JsonlSource(tmp_path / "x.jsonl").labels == {"c": ["p", "q"]}
+    (tmp_path / "x.jsonl.specs.json").unlink()
+    assert JsonlSource(tmp_path / "x.jsonl").specs["c"].dtype == "int32"
+
+
+def test_a_description_of_other_lines_is_refused(tmp_path):
+    with JsonlWriter(tmp_path / "x.jsonl") as writer:
+        writer.append("one", {"c": np.array([0, 1], np.int8)})
+    with open(tmp_path / "x.jsonl", "a") as stream:
+        stream.write('{"tag": "two", "c": []}\n')
+    with pytest.raises(SourceError, match="written for 24 bytes"):
+        JsonlSource(tmp_path / "x.jsonl")
+    (tmp_path / "x.jsonl.specs.json").write_text("{}")
+    with pytest.raises(SourceError, match="cannot be read"):
+        JsonlSource(tmp_path / "x.jsonl")
+
+
+def test_what_json_cannot_hold_is_refused_and_the_writer_goes_on(tmp_path):
+    data = {"f": np.zeros(2, np.float32), "t": np.frombuffer(b"ab", np.uint8)}
+    specs = {"f": DataSpec("float32", dim=1), "t": DataSpec("uint8", sparse=True, dim=256)}
+    with JsonlWriter(tmp_path / "x.jsonl", specs=specs) as writer:
+        for wrong, message in (
+            ({"f": np.array([np.nan], np.float32)}, "NaN"),
+            ({"f": np.zeros(2)}, "float64"),
+            ({"t": np.array([255], np.uint8)}, "not UTF-8"),
+            ({"g": np.zeros(2)}, "the keys are"),
+        ):
+            with pytest.raises(SourceError, match=message):
+                writer.append("bad", {**data, **wrong})
+        writer.append("good", data)
+        assert writer.num_seqs == 1
+    assert len(JsonlSource(tmp_path / "x.jsonl")) == 1
+    for specs, message in (
+        ({"f": DataSpec("complex64", dim=1)}, "cannot hold complex64"),
+        ({"f": DataSpec("float32", (None,), dim=None)}, "free axis"),
+        ({"tag": DataSpec("float32", dim=1)}, "hide the tag"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            JsonlWriter(tmp_path / "y.jsonl", specs=specs)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["x.jsonl", "x.jsonl.specs.json"]
+
+
+def test_what_a_refused_first_sequence_says_of_the_layout_does_not_hold(tmp_path):
+    with JsonlWriter(tmp_path / "x.jsonl") as writer:
+        for wrong in ({"x": np.zeros(2, np.complex64)}, {"x": np.array([np.inf])}, {"tag": np.zeros(2)}):
+            with pytest.raises(SourceError):
+                writer.append("bad", wrong)
+        writer.append("good", {"y": np.zeros(2, np.int8)})
+    assert list(JsonlSource(tmp_path / "x.jsonl").specs) == ["y"]
+
+
+def test_a_pipe_is_no_file_of_lines(tmp_path):
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    with pytest.raises(SourceError, match="not a regular file"):
+        JsonlSource(tmp_path / "pipe.jsonl")
+
+
+def test_an_existing_file_stays_and_an_aborted_one_never_appears(tmp_path):
+    path = tmp_path / "x.jsonl"
+    path.write_text("mine\n")
+    with pytest.raises(ConfigError, match="the file exists"):
+        JsonlWriter(path)
+    with pytest.raises(ZeroDivisionError), JsonlWriter(path, overwrite=True) as writer:  # noqa: PT012
+        writer.append("a", {"x": np.zeros(1)})
+        raise ZeroDivisionError
+    assert [entry.name for entry in tmp_path.iterdir()] == ["x.jsonl"]
+    assert path.read_text() == "mine\n"
+    with pytest.raises(ConfigError, match="the writer is closed"):
+        writer.append("a", {"x": np.zeros(1)})
+
+
+@pytest.fixture
+def small_disk():
+    """A limit of 1 MB a file stands for a full disk: the system refuses to write more, by an error of the same kind."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.usefixtures("small_disk")
+def test_a_full_disk_is_an_error_that_leaves_nothing(tmp_path):
+    writer = JsonlWriter(tmp_path / "x.jsonl")
+
+    def write():
+        for _ in range(100):
+            writer.append("tag", {"x": np.zeros(10_000)})
+
+    with pytest.raises(SourceError, match="File too large"):
+        write()
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(ConfigError, match="the writer is closed"):
+        writer.append("more", {"x": np.zeros(1)})

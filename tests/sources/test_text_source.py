@@ -1,0 +1,220 @@
+"""Lines of text files: where they are, what they become, and what is refused."""
+
+import bz2
+import gzip
+import os
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.errors import ConfigError, SourceError
+from headrace.sources import TextSource, lines
+from headrace.sources.decompressed import plain_copy
+from headrace.testing import check_source
+
+TEXT = "a b c\n\n  b  a \r\nc\tc\nä\u2028b\nlast"
+LINES = ["a b c", "", "  b  a ", "c\tc", "ä\u2028b", "last"]
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    """The cache folder, of this test alone."""
+    monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "corpus.txt"
+    path.write_bytes(TEXT.encode())
+    return path
+
+
+def _texts(source):
+    return [source.read_text(corpus_idx) for corpus_idx in range(len(source))]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"vocab": "chars"},
+        {"vocab": {"class": "Utf8ByteTargets", "seq_postfix": [0]}},
+        {"tags": "place", "skip_empty": True},
+        {"fields": {"bytes": {"field": "text", "vocab": "bytes"}, "line": {"field": "text", "vocab": None}}},
+    ],
+)
+def test_a_text_file_keeps_the_contract_of_a_source(file, options):
+    check_source(TextSource(file, index=None, **options))
+    check_source(TextSource([file, file], index=None, **options))
+
+
+def test_lines_end_with_a_line_feed_and_nothing_else(file):
+    source = TextSource(file)
+    assert _texts(source) == LINES
+    for corpus_idx, line in enumerate(LINES):
+        assert source.read(corpus_idx, "data").tobytes() == line.encode()
+    assert source.specs["data"].dim == 256
+    assert list(source.index.tags) == [f"line-{i}" for i in range(6)]
+    assert source.index.find_tags(["line-4"]).tolist() == [4]
+
+
+def test_tags_may_name_file_and_line(tmp_path, file):
+    (tmp_path / "more.txt").write_text("x\n")
+    source = TextSource([file, tmp_path / "more.txt"], tags="place", skip_empty=True)
+    assert list(source.index.tags) == [*(f"corpus.txt:{n}" for n in (1, 3, 4, 5, 6)), "more.txt:1"]
+    assert source.read_text(5) == "x"
+
+
+@given(st.lists(st.text(alphabet="ab \r\u2028é\x0b", max_size=12), max_size=12), st.integers(1, 9), st.booleans())
+@settings(max_examples=40)
+def test_lines_are_found_wherever_blocks_of_the_file_end(tmp_path_factory, texts, block_bytes, has_end):
+    path = tmp_path_factory.mktemp("blocks") / "corpus.txt"
+    content = "\n".join(texts) + ("\n" if has_end and texts else "")
+    path.write_bytes(content.encode())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lines, "_BLOCK_BYTES", block_bytes)
+        found = _texts(TextSource(path, index=None))
+    wanted = content.split("\n")
+    assert found == [line.removesuffix("\r") for line in (wanted if wanted[-1] else wanted[:-1])]
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_line(tmp_path):
+    (tmp_path / "bom.txt").write_bytes(b"\xef\xbb\xbfa\nb\n")
+    assert _texts(TextSource(tmp_path / "bom.txt")) == ["a", "b"]
+
+
+def test_an_empty_line_is_skipped_also_before_a_carriage_return(tmp_path):
+    (tmp_path / "crlf.txt").write_bytes(b"a\r\n\r\n\n b\r\n")
+    assert _texts(TextSource(tmp_path / "crlf.txt", skip_empty=True)) == ["a", " b"]
+    assert _texts(TextSource(tmp_path / "crlf.txt")) == ["a", "", "", " b"]
+
+
+def test_words_of_a_vocabulary_and_characters(file):
+    source = TextSource(
+        file,
+        fields={
+            "words": {"field": "text", "vocab": {"class": "Vocabulary", "labels": ["a", "b", "UNK"]}},
+            "chars": {"field": "text", "vocab": "chars"},
+        },
+    )
+    seq = source.read_seq(2)
+    assert seq["words"].tolist() == [1, 0]
+    assert "".join(source.labels["chars"][i] for i in seq["chars"]) == "  b  a "
+    assert source.index.lengths("words").tolist() == [3, 0, 2, 2, 2, 1]
+
+
+@pytest.mark.parametrize(("suffix", "compress"), [(".gz", gzip.compress), (".bz2", bz2.compress)])
+def test_a_compressed_file_is_decompressed_once_and_read_at_any_place(tmp_path, cache, suffix, compress):
+    path = tmp_path / f"corpus.txt{suffix}"
+    path.write_bytes(compress(TEXT.encode()))
+    source = TextSource(path, index=None)
+    check_source(source)
+    assert _texts(source) == LINES
+    assert source.files == (str(path),)
+    copies = list((cache / "plain").iterdir())
+    stamp = os.stat(copies[0])
+    assert _texts(TextSource(path, index=None)) == LINES
+    assert [copy.name for copy in (cache / "plain").iterdir()] == [copies[0].name]
+    assert os.stat(copies[0]).st_ino == stamp.st_ino
+
+
+def test_a_copy_of_an_older_file_is_removed(tmp_path, cache):
+    path = tmp_path / "corpus.txt.gz"
+    for number, text in enumerate((b"one\n", b"two\nthree\n")):
+        path.write_bytes(gzip.compress(text))
+        os.utime(path, (number, number))
+        assert _texts(TextSource(path)) == text.decode().split()
+    assert len(list((cache / "plain").iterdir())) == 1
+
+
+def test_a_torn_compressed_file_leaves_no_copy(tmp_path, cache):
+    path = tmp_path / "torn.txt.gz"
+    path.write_bytes(gzip.compress(os.urandom(5000))[:3000])
+    with pytest.raises(SourceError, match="damaged"):
+        TextSource(path)
+    assert list((cache / "plain").iterdir()) == []
+
+
+def test_other_compressions_are_refused_with_the_way_out(tmp_path):
+    with pytest.raises(SourceError, match=r"\.zst") as caught:
+        plain_copy(str(tmp_path / "a.txt.zst"))
+    assert "decompress it" in caught.value.fix
+
+
+def test_a_copy_of_the_source_reads_the_same(file):
+    source = TextSource(file, vocab={"class": "CharacterTargets", "labels": ["@", "a", "b"]})
+    copy = pickle.loads(pickle.dumps(source))
+    for corpus_idx in range(6):
+        np.testing.assert_array_equal(copy.read(corpus_idx, "data"), source.read(corpus_idx, "data"))
+
+
+def test_text_that_is_not_utf8_names_line_and_byte(tmp_path):
+    (tmp_path / "bad.txt").write_bytes(b"ab\nc \xff d\n")
+    with pytest.raises(SourceError, match="not UTF-8: byte 0xff") as caught:
+        TextSource(tmp_path / "bad.txt")
+    assert caught.value.where == f"{tmp_path / 'bad.txt'}, line 2, byte 5"
+
+
+def test_an_unknown_word_names_the_line(file):
+    with pytest.raises(SourceError, match="'last' is none of the 4 labels") as caught:
+        TextSource(file, vocab={"class": "Vocabulary", "labels": ["a", "b", "c", "ä"], "unknown_label": None})
+    assert caught.value.where == f"{file}, line 6"
+
+
+def test_a_file_that_changed_is_noticed(file):
+    source = TextSource(file, index=None)
+    file.write_bytes(TEXT.encode() + b"\nmore")
+    with pytest.raises(SourceError, match="changed since it was indexed"):
+        source.read(0, "data")
+
+
+def test_an_index_is_kept_and_fits_one_vocabulary_only(tmp_path, file):
+    options = {"vocab": {"class": "CharacterTargets", "labels": ["@", "a"]}}
+    TextSource(file, **options).index.save(tmp_path / "own.hrindex")
+    again = TextSource(file, index=tmp_path / "own.hrindex", **options)
+    assert again.read(0, "data").tolist() == [1, 0, 0, 0, 0]
+    with pytest.raises(SourceError, match="the index was made for"):
+        TextSource(file, index=tmp_path / "own.hrindex", vocab="chars")
+
+
+def test_labels_that_a_scan_learnt_come_back_from_the_index(tmp_path, file):
+    source = TextSource(file, vocab="chars")
+    source.index.save(tmp_path / "own.hrindex")
+    again = TextSource(file, vocab="chars", index=tmp_path / "own.hrindex")
+    assert again.labels == source.labels
+    assert again.read(0, "data").tolist() == source.read(0, "data").tolist()
+
+
+def test_rows_are_read_to_where_they_are_wanted(file):
+    source = TextSource(file)
+    assert source.has_fast_rows
+    out = np.zeros(3 + 5, np.uint8)
+    source.read_rows(np.array([3, 0]), "data", out)
+    assert out.tobytes() == b"c\tca b c"
+    with pytest.raises(IndexError):
+        source.read_rows(np.array([3, 0]), "data", np.zeros(9, np.uint8))
+
+
+def test_wrong_options_are_refused(file):
+    for options, message in (
+        ({"vocab": "chars", "fields": {}}, "either vocab= or fields="),
+        ({"tags": "names"}, "tags is 'names'"),
+        ({"fields": {"data": {"field": "txt", "vocab": "bytes"}}}, "a line has only 'text'"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            TextSource(file, **options)
+    with pytest.raises(ConfigError, match="empty list"):
+        TextSource([])
+    with pytest.raises(SourceError, match="does not exist"):
+        TextSource(file.with_name("nowhere.txt"))
+
+
+def test_an_empty_file_is_a_corpus_without_sequences(tmp_path):
+    (tmp_path / "empty.txt").write_bytes(b"")
+    source = TextSource(tmp_path / "empty.txt")
+    check_source(source)
+    assert len(source) == 0
