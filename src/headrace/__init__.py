@@ -23,23 +23,38 @@ if TYPE_CHECKING:
     from .dataloader2 import InProcessReadingService as InProcessReadingService
     from .dataloader2 import MultiProcessingReadingService as MultiProcessingReadingService
     from .dataloader2 import SequentialReadingService as SequentialReadingService
+    from .datasets import AnythingDataset as AnythingDataset
     from .datasets import AudioDataset as AudioDataset
     from .datasets import CachedDataset as CachedDataset
     from .datasets import CachedDataset2 as CachedDataset2
+    from .datasets import CombinedDataset as CombinedDataset
+    from .datasets import ConcatDataset as ConcatDataset
+    from .datasets import ConcatSeqsDataset as ConcatSeqsDataset
     from .datasets import Dataset as Dataset
     from .datasets import DatasetSeq as DatasetSeq
     from .datasets import DistributeFilesDataset as DistributeFilesDataset
     from .datasets import DummyDataset as DummyDataset
+    from .datasets import EpochWiseFilter as EpochWiseFilter
     from .datasets import FromListDataset as FromListDataset
     from .datasets import GeneratingDataset as GeneratingDataset
     from .datasets import HDFDataset as HDFDataset
+    from .datasets import HuggingFaceDataset as HuggingFaceDataset
+    from .datasets import LaplaceOrdering as LaplaceOrdering
+    from .datasets import LmDataset as LmDataset
     from .datasets import MapDataset as MapDataset
     from .datasets import MapDatasetBase as MapDatasetBase
     from .datasets import MapDatasetWrapper as MapDatasetWrapper
     from .datasets import MetaDataset as MetaDataset
+    from .datasets import MixDataset as MixDataset
+    from .datasets import MultiEpochDataset as MultiEpochDataset
     from .datasets import MultiProcDataset as MultiProcDataset
+    from .datasets import OggZipDataset as OggZipDataset
+    from .datasets import PostprocessingDataset as PostprocessingDataset
+    from .datasets import Sequential as Sequential
+    from .datasets import SourceDataset as SourceDataset
     from .datasets import StaticDataset as StaticDataset
     from .datasets import Task12AXDataset as Task12AXDataset
+    from .datasets import VariableDataset as VariableDataset
     from .datasets import init_dataset as init_dataset
     from .engine import EngineOptions as EngineOptions
     from .engine import get_worker_info as get_worker_info
@@ -62,13 +77,38 @@ if TYPE_CHECKING:
     from .ranks import find_ranks as find_ranks
     from .rng import derive_rng as derive_rng
     from .rng import derive_seed as derive_seed
+    from .sources import ArrowSource as ArrowSource
+    from .sources import ArrowWriter as ArrowWriter
+    from .sources import AudioFolderSource as AudioFolderSource
     from .sources import AudioSource as AudioSource
+    from .sources import CutSource as CutSource
     from .sources import HDFSource as HDFSource
     from .sources import HDFWriter as HDFWriter
+    from .sources import HuggingFaceSource as HuggingFaceSource
+    from .sources import JsonlSource as JsonlSource
+    from .sources import JsonlWriter as JsonlWriter
     from .sources import LogMel as LogMel
     from .sources import MapSource as MapSource
     from .sources import MemorySource as MemorySource
+    from .sources import NumpyFolderSource as NumpyFolderSource
+    from .sources import NumpyFolderWriter as NumpyFolderWriter
+    from .sources import OggZipSource as OggZipSource
+    from .sources import OggZipWriter as OggZipWriter
+    from .sources import ParquetSource as ParquetSource
+    from .sources import ParquetWriter as ParquetWriter
+    from .sources import SafetensorsSource as SafetensorsSource
+    from .sources import SafetensorsWriter as SafetensorsWriter
     from .sources import Source as Source
+    from .sources import TarSource as TarSource
+    from .sources import TarWriter as TarWriter
+    from .sources import TextSource as TextSource
+    from .sources import TokenSource as TokenSource
+    from .sources import TokenWriter as TokenWriter
+    from .sources import Vocabulary as Vocabulary
+    from .sources import Writer as Writer
+    from .sources import init_source as init_source
+    from .sources import init_vocabulary as init_vocabulary
+    from .sources import open_source as open_source
     from .specs import DataSpec as DataSpec
 
 _ROOM_OF = {
@@ -82,23 +122,38 @@ _ROOM_OF = {
         "SequentialReadingService",
     ),
     "datasets": (
+        "AnythingDataset",
         "AudioDataset",
         "CachedDataset",
         "CachedDataset2",
+        "CombinedDataset",
+        "ConcatDataset",
+        "ConcatSeqsDataset",
         "Dataset",
         "DatasetSeq",
         "DistributeFilesDataset",
         "DummyDataset",
+        "EpochWiseFilter",
         "FromListDataset",
         "GeneratingDataset",
         "HDFDataset",
+        "HuggingFaceDataset",
+        "LaplaceOrdering",
+        "LmDataset",
         "MapDataset",
         "MapDatasetBase",
         "MapDatasetWrapper",
         "MetaDataset",
+        "MixDataset",
+        "MultiEpochDataset",
         "MultiProcDataset",
+        "OggZipDataset",
+        "PostprocessingDataset",
+        "Sequential",
+        "SourceDataset",
         "StaticDataset",
         "Task12AXDataset",
+        "VariableDataset",
         "init_dataset",
     ),
     "engine": ("EngineOptions", "get_worker_info"),
@@ -119,7 +174,40 @@ _ROOM_OF = {
     "loading": ("Batch", "DataLoader"),
     "ranks": ("Ranks", "find_ranks"),
     "rng": ("derive_rng", "derive_seed"),
-    "sources": ("AudioSource", "HDFSource", "HDFWriter", "LogMel", "MapSource", "MemorySource", "Source"),
+    "sources": (
+        "ArrowSource",
+        "ArrowWriter",
+        "AudioFolderSource",
+        "AudioSource",
+        "CutSource",
+        "HDFSource",
+        "HDFWriter",
+        "HuggingFaceSource",
+        "JsonlSource",
+        "JsonlWriter",
+        "LogMel",
+        "MapSource",
+        "MemorySource",
+        "NumpyFolderSource",
+        "NumpyFolderWriter",
+        "OggZipSource",
+        "OggZipWriter",
+        "ParquetSource",
+        "ParquetWriter",
+        "SafetensorsSource",
+        "SafetensorsWriter",
+        "Source",
+        "TarSource",
+        "TarWriter",
+        "TextSource",
+        "TokenSource",
+        "TokenWriter",
+        "Vocabulary",
+        "Writer",
+        "init_source",
+        "init_vocabulary",
+        "open_source",
+    ),
     "specs": ("DataSpec",),
 }
 _LAZY = {name: room for room, names in _ROOM_OF.items() for name in names}

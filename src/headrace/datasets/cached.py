@@ -57,6 +57,7 @@ class CachedDataset(Dataset):
 
     supports_window = True
     supports_frame_shuffling = True
+    sorts_by_column = False  # whether `_sort_lengths` are numbers that are stored besides, and no lengths of data
 
     def __init__(
         self,

@@ -107,7 +107,7 @@ def _own(features: Features) -> Features:
     return {key: array if is_in_place(array) else array.copy(order="K") for key, array in features.items()}
 
 
-def _read_at_once(dataset: CachedDataset, indices: NDArray[np.int64], epoch: int) -> Parts | None:
+def _read_at_once(dataset: Dataset, indices: NDArray[np.int64], epoch: int) -> Parts | None:
     """Read sequences together, if dataset and source allow it and nothing goes wrong."""
     source = fast_source(dataset)
     if source is None:
@@ -141,7 +141,7 @@ class OrderedWork:
         def read_run(run: RunOfSeqs) -> Parts:
             epoch, first, index_bytes, occurrence_bytes = run
             indices = np.frombuffer(index_bytes, np.int64)
-            parts = None if plain is None else _read_at_once(plain, indices, epoch)
+            parts = _read_at_once(dataset, indices, epoch)
             if parts is not None:
                 return parts
             occurrences = None if occurrence_bytes is None else np.frombuffer(occurrence_bytes, np.int64)

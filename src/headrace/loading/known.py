@@ -12,24 +12,33 @@ from numpy.typing import NDArray
 
 from headrace.datasets.base import Dataset
 from headrace.datasets.cached import CachedDataset
+from headrace.datasets.concat_seqs import ConcatSeqsDataset
 from headrace.datasets.corpus_facts import facts_of
+from headrace.datasets.delegating import DelegatingDataset
 from headrace.datasets.generating import GeneratingDataset
-from headrace.datasets.mapped import MapDataset
+from headrace.datasets.joint import JointDataset
+from headrace.datasets.joint_source import JointLengths
 from headrace.datasets.meta import MetaDataset
+from headrace.datasets.multi_epoch import MultiEpochDataset
 from headrace.datasets.multi_proc import MultiProcDataset
-from headrace.order import OrderRecipe
+from headrace.datasets.postprocessing import PostprocessingDataset
+from headrace.datasets.variable import VariableDataset
+from headrace.order import OrderRecipe, full_epoch_of
 from headrace.sources import SORT_LENGTHS, MapSource
 from headrace.specs import DataSpec
 
 from .state import digest_array
 
 LengthsOf = Callable[[NDArray[np.int64]], NDArray[Any]]
+_MAX_EPOCHS_TOLD = 64  # of those that are one epoch: their recipes differ only where a function gives the order
 
 
 def knows_order(dataset: Dataset) -> bool:
     """Tell whether a dataset says which sequences an epoch has, in which order, before it is read."""
     if isinstance(dataset, MultiProcDataset):
         return dataset.sharding_method == "seq_order" and knows_order(dataset.inner)
+    if isinstance(dataset, DelegatingDataset):
+        return knows_order(dataset.inner)
     try:
         dataset.get_current_seq_order()
     except NotImplementedError:
@@ -42,8 +51,12 @@ def specs_of(dataset: Dataset) -> dict[str, DataSpec]:
     """Return what is known of the layout of the data keys; nothing of those that show it when they are read."""
     if isinstance(dataset, CachedDataset):
         return dict(dataset.source.specs)
-    if isinstance(dataset, MultiProcDataset):
+    if isinstance(dataset, MultiProcDataset | DelegatingDataset | MultiEpochDataset):
         return specs_of(dataset.inner)
+    if isinstance(dataset, JointDataset):
+        return {key: spec for key, spec in dataset.layout.specs.items() if spec is not None}
+    if isinstance(dataset, PostprocessingDataset):
+        return dataset.specs
     if isinstance(dataset, MetaDataset):
         specs = {}
         for key in dataset.get_data_keys():
@@ -65,6 +78,8 @@ def lengths_column(dataset: Dataset, key: str, *, may_cost: bool) -> LengthsOf |
     """
     if key not in dataset.get_data_keys():
         dataset.get_data_dtype(key)  # raises, with the keys that there are
+    if isinstance(dataset, PostprocessingDataset):
+        return lengths_column(dataset.inner, key, may_cost=may_cost) if dataset.keeps_lengths_of(key) else None
     if isinstance(dataset, CachedDataset):
         if isinstance(dataset.source, MapSource) and not may_cost:
             return None
@@ -72,6 +87,12 @@ def lengths_column(dataset: Dataset, key: str, *, may_cost: bool) -> LengthsOf |
         if not index.has_lengths(key) and isinstance(dataset.source, MapSource) and index.has_lengths(SORT_LENGTHS):
             key = SORT_LENGTHS
         return index.lengths(key).__getitem__ if index.has_lengths(key) else None
+    if isinstance(dataset, DelegatingDataset):
+        return lengths_column(dataset.inner, key, may_cost=may_cost)
+    if isinstance(dataset, MultiEpochDataset) and not isinstance(dataset.inner, GeneratingDataset):
+        return lengths_column(dataset.inner, key, may_cost=may_cost)
+    if isinstance(dataset, JointDataset):
+        return _joint_lengths(dataset, key, may_cost=may_cost)
     if isinstance(dataset, MetaDataset):
         part, corpus = dataset._part(key), dataset.corpus
         inner = lengths_column(part.dataset, part.keys[key], may_cost=may_cost)
@@ -82,11 +103,25 @@ def lengths_column(dataset: Dataset, key: str, *, may_cost: bool) -> LengthsOf |
     return None
 
 
+def _joint_lengths(dataset: JointDataset, key: str, *, may_cost: bool) -> LengthsOf | None:
+    """Return the lengths of a data key over several corpora: those of sequences that lack it are zero."""
+    columns = {}
+    for number, part in enumerate(dataset.parts):
+        if key in part.keys:
+            column = lengths_column(part.dataset, part.keys[key], may_cost=may_cost)
+            if column is None:
+                return None
+            columns[number] = column
+    return JointLengths(dataset.corpus, columns, dataset.layout.empty_length(key)).__getitem__
+
+
 def lengths_are_indexed(dataset: Dataset, key: str) -> bool:
     """Tell whether the lengths of a data key are part of what `digest_of` is a digest of."""
     if isinstance(dataset, MetaDataset):
         part = dataset._part(key)
         return lengths_are_indexed(part.dataset, part.keys[key])
+    if isinstance(dataset, PostprocessingDataset):
+        return dataset.keeps_lengths_of(key) and lengths_are_indexed(dataset.inner, key)
     return isinstance(dataset, CachedDataset)
 
 
@@ -98,6 +133,11 @@ def digest_of(dataset: Dataset) -> str:
         if dataset._lists is not None:  # they say which sequences belong together
             texts += [f"list of {name} {tags.digest}" for name, tags in dataset._lists.items()]
         return xxhash.xxh3_128_hexdigest(" | ".join([dataset.corpus.index.digest, *sorted(texts)]).encode())
+    if isinstance(dataset, MultiEpochDataset) or (isinstance(dataset, DelegatingDataset) and dataset.has_one_corpus):
+        return digest_of(dataset.inner)
+    if isinstance(dataset, JointDataset):
+        texts = [f"{part.name} {sorted(part.keys.items())} {digest_of(part.dataset)}" for part in dataset.parts]
+        return xxhash.xxh3_128_hexdigest(" | ".join(["joint", *texts]).encode())
     facts = facts_of(dataset)
     if facts is not None:
         return facts.index.digest
@@ -115,7 +155,20 @@ def order_text(dataset: Dataset, epoch: int) -> str:
 
     Equal texts, equal orders of equal corpora.
     """
-    draws = f"; draws {drawn}" if (drawn := draw_text(dataset)) and isinstance(dataset, MetaDataset) else ""
+    if isinstance(dataset, VariableDataset):
+        chosen = dataset.dataset_of(epoch)
+        return f"{digest_of(chosen)}; {order_text(chosen, epoch)}"
+    if isinstance(dataset, DelegatingDataset):
+        return order_text(dataset.inner, epoch)
+    if isinstance(dataset, MultiEpochDataset):
+        epochs = dataset.inner_epochs(epoch)[:_MAX_EPOCHS_TOLD]
+        texts = dict.fromkeys(order_text(dataset.inner, number) for number in epochs)
+        return f"{dataset.multi_epoch} epochs, {'; '.join(texts)}; draws {draw_text(dataset.inner)}"
+    draws = (
+        f"; draws {drawn}" if (drawn := draw_text(dataset)) and isinstance(dataset, MetaDataset | JointDataset) else ""
+    )
+    if isinstance(dataset, PostprocessingDataset):
+        return f"{order_text(dataset.inner, epoch)}; draws {drawn}"
     if isinstance(dataset, MetaDataset) and dataset._control is not None:
         return f"{dataset._control.name}: {order_text(dataset._control.dataset, epoch)}{draws}"
     parts = [recipe_text(dataset._recipe, epoch) + draws, f"unique {dataset.unique_seq_tags}"]
@@ -123,9 +176,16 @@ def order_text(dataset: Dataset, epoch: int) -> str:
         parts.append(f"kept {digest_array(dataset._keep_mask())}")
     if dataset.seq_order_seq_lens_file is not None:
         parts.append(f"sorted by {digest_array(np.ascontiguousarray(dataset._lengths_of_file()))}")
+    if isinstance(dataset, CachedDataset) and dataset.sorts_by_column:
+        parts.append(f"sorted by {digest_array(np.ascontiguousarray(dataset._sort_lengths()))}")
     if isinstance(dataset, MetaDataset) and dataset.seq_lens_file is not None:
         parts.append(f"sorted by {digest_array(np.ascontiguousarray(dataset._sort_lengths()))}")
-    if isinstance(dataset, MapDataset) and dataset._has_own_order():
+    if isinstance(dataset, JointDataset):
+        number = full_epoch_of(epoch, dataset.partition_epoch) + 1
+        parts += [f"of {part.name}: {order_text(part.dataset, number)}" for part in dataset.parts]
+        if dataset.sampling_sizes is not None:
+            parts.append(f"sizes {sorted(dataset.sampling_sizes.items())}")
+    if isinstance(dataset, CachedDataset) and dataset._has_own_order():
         parts.append(f"own order {digest_array(np.asarray(dataset._order_of_epoch(epoch)))}")
     return "; ".join(parts)
 
@@ -135,8 +195,15 @@ def draw_text(dataset: Dataset) -> str:
     if isinstance(dataset, MetaDataset):
         drawn = {name: draw_text(part.dataset) for name, part in sorted(dataset._parts.items())}
         return ", ".join(f"{name}: {text}" for name, text in drawn.items() if text)
-    if isinstance(dataset, MultiProcDataset):
+    if isinstance(dataset, JointDataset):
+        drawn = {part.name: draw_text(part.dataset) for part in dataset.parts}
+        return ", ".join(f"{name}: {text}" for name, text in drawn.items() if text)
+    if isinstance(dataset, MultiProcDataset | DelegatingDataset | MultiEpochDataset):
         return draw_text(dataset.inner)
+    if isinstance(dataset, PostprocessingDataset):
+        return f"{draw_text(dataset.inner)} function: {dataset.draws_text}"
+    if isinstance(dataset, ConcatSeqsDataset) and (inner := draw_text(dataset.inner)):
+        return f"{inner}; {dataset.fixed_random_seed} {dataset.random_seed_offset or 0}"
     if isinstance(dataset, CachedDataset) and not dataset._transform_wants_rng:
         return ""
     return f"{dataset.fixed_random_seed} {dataset.random_seed_offset or 0}"

@@ -129,7 +129,8 @@ class DataLoader:
             raise ConfigError(
                 f"{batching} needs the lengths of the sequences, and they are not known",
                 where=subject.name,
-                fix="give them (MapDataset: lengths=, or a method get_seq_len), or use FixedCount(n)",
+                fix="give them (MapDataset: lengths=, or a method get_seq_len; PostprocessingDataset: "
+                "map_seq_preserves_lengths=True, where it does), or use FixedCount(n)",
             )
         is_even = subject.has_even_shards and isinstance(batching, FixedCount | SampledBatches)
         self.ranks = options.find_ranks(subject.num_shards, subject.sharded_by, is_even)

@@ -18,6 +18,7 @@ from headrace.batching import Column
 from headrace.datasets.base import Dataset
 from headrace.datasets.cached import CachedDataset
 from headrace.datasets.configs import init_dataset
+from headrace.datasets.epoch_places import forget_places
 from headrace.datasets.fast_reading import fast_source
 from headrace.engine import WorkerInfo, note_place, note_places
 from headrace.sources import Source
@@ -108,6 +109,7 @@ class DatasetReading(Reading):
 class _DatasetReader(Reader):
     def __init__(self, dataset: Dataset) -> None:
         self._dataset = dataset
+        forget_places(dataset)  # the members of a batch are not neighbours in the epoch
         source = fast_source(dataset)
         has_texts = source is not None and any(_is_text(spec) for spec in source.specs.values())
         self._source = None if has_texts else source
@@ -125,6 +127,8 @@ class _DatasetReader(Reader):
         cached = dataset if isinstance(dataset, CachedDataset) else None
         if cached is not None:
             tags = cached.source.tags_of(wish.indices)
+        elif source is not None:
+            tags = source.tags_of(wish.indices)
         else:
             tags = [f"(corpus index {corpus_idx})" for corpus_idx in indices]
         go_to = note_places(tags, wish.epoch)

@@ -20,7 +20,12 @@ from typing import Any, Self
 import numpy as np
 
 from headrace.datasets import Dataset, DistributeFilesDataset, MultiProcDataset, init_dataset
+from headrace.datasets.delegating import DelegatingDataset
+from headrace.datasets.multi_epoch import MultiEpochDataset
+from headrace.datasets.own_workers import has_workers
+from headrace.datasets.postprocessing import PostprocessingDataset
 from headrace.datasets.sub_epoch import can_jump
+from headrace.datasets.turns import TurnsDataset
 from headrace.engine import WorkerInfo
 from headrace.errors import ConfigError, HeadraceError
 from headrace.files import FileTree, map_leaves, tree_key, tree_leaves
@@ -88,9 +93,7 @@ class DatasetStream(StreamSubject):
             self.sharded_by = "_num_shards"
         self.num_shards = dataset.num_shards
         self.sharded_by = f"{self.sharded_by} of {self.name}, {self.num_shards} shards"
-        self.has_workers = isinstance(dataset, MultiProcDataset) or (
-            isinstance(dataset, DistributeFilesDataset) and not dataset._stream_options.is_inline
-        )
+        self.has_workers = has_workers(dataset)
 
     def for_worker(self, info: WorkerInfo) -> Self:
         """Return this stream inline, and what was carried to another process; threads get one each."""
@@ -127,22 +130,40 @@ class DatasetStream(StreamSubject):
 
     def data_digest(self) -> str:
         """Return a digest of the file list, or of the tags where they are known; else of the class only."""
-        dataset = self.dataset
-        if isinstance(dataset, DistributeFilesDataset):
-            return digest_text(f"files {_names_of(dataset.files, dataset)}")
-        try:
-            return digest_text("\0".join(dataset.get_all_tags()))
-        except NotImplementedError:
-            return digest_text(self.name)
+        return digest_text(_data_text(self.dataset))
 
     def order_text(self, epoch: int) -> str:
         """Return the recipe of the order, with all else that it depends on: the files, or who takes turns."""
-        dataset, text = self.dataset, recipe_text(self.dataset._recipe, epoch)
-        if isinstance(dataset, DistributeFilesDataset):
-            text += f"; files {_names_of(dataset.get_files(epoch), dataset)}"
-        if isinstance(dataset, MultiProcDataset):
-            text += f"; {dataset.num_workers} workers, buffer_size {dataset.buffer_size}"
-        return text
+        return _order_text(self.dataset, epoch)
+
+
+def _data_text(dataset: Dataset) -> str:
+    if isinstance(dataset, PostprocessingDataset):
+        return _data_text(dataset.inner)
+    if isinstance(dataset, DistributeFilesDataset):
+        return f"files {_names_of(dataset.files, dataset)}"
+    try:
+        return "\0".join(dataset.get_all_tags())
+    except NotImplementedError:
+        return type(dataset).__name__
+
+
+def _order_text(dataset: Dataset, epoch: int) -> str:
+    if isinstance(dataset, PostprocessingDataset):
+        return f"{_order_text(dataset.inner, epoch)}; function: {dataset.draws_text}"
+    if isinstance(dataset, DelegatingDataset):
+        return _order_text(dataset.dataset_of(epoch), epoch)
+    if isinstance(dataset, MultiEpochDataset):
+        first = dataset.inner_epochs(epoch)[0]
+        return f"{dataset.multi_epoch} epochs, {_order_text(dataset.inner, first)}"
+    text = recipe_text(dataset._recipe, epoch)
+    if isinstance(dataset, DistributeFilesDataset):
+        text += f"; files {_names_of(dataset.get_files(epoch), dataset)}"
+    if isinstance(dataset, MultiProcDataset):
+        text += f"; {dataset.num_workers} workers, buffer_size {dataset.buffer_size}"
+    for turn in dataset.turns if isinstance(dataset, TurnsDataset) else ():
+        text += f"; {turn.name} {sorted(turn.keys.items())}: {_order_text(turn.dataset, epoch)}"
+    return text
 
 
 def _names_of(trees: Sequence[FileTree], dataset: DistributeFilesDataset) -> str:

@@ -17,8 +17,10 @@ from numpy.typing import NDArray
 
 from headrace.datasets.base import Dataset
 from headrace.datasets.cached import CachedDataset
+from headrace.datasets.combined import CombinedDataset, ConcatDataset
 from headrace.datasets.corpus_facts import facts_of
 from headrace.datasets.generating import GeneratingDataset
+from headrace.datasets.joint import JointDataset
 from headrace.datasets.meta import MetaDataset
 from headrace.datasets.multi_proc import MultiProcDataset
 from headrace.errors import ConfigError
@@ -28,7 +30,7 @@ from .known import LengthsOf, digest_of, lengths_are_indexed, lengths_column, or
 from .reading import DatasetReading, ItemsReading, Reading
 from .state import digest_array, digest_text
 
-_INDEXED = (MetaDataset, CachedDataset, GeneratingDataset)
+_INDEXED = (MetaDataset, CachedDataset, GeneratingDataset, JointDataset)
 
 
 @dataclass(frozen=True)
@@ -134,8 +136,10 @@ class DatasetSubject(Subject):
         self._shuffled: str | None = None
         while isinstance(own, MultiProcDataset) and own.sharding_method == "seq_order":
             config, own = own._config, own.inner  # the stream is that of the inner dataset; we have workers
-        self.dataset = own
         self.name = f"{type(own).__name__} {own.name!r}" if "dataset_id" not in own.name else type(own).__name__
+        if isinstance(own, CombinedDataset | ConcatDataset):
+            own = own.inner
+        self.dataset = own
         _check_options(own, self.name)
         self.reading = DatasetReading(config, specs_of(own))
         self.data_key = next(iter(own.get_data_keys()), None)
