@@ -162,7 +162,6 @@ def test_a_loader_passes_over_what_a_failing_stream_must_not_hide():
         ([part("a", 2), part("b", 2, ("data",))], "different data keys"),
         ([part("a", 2), {"class": "StaticDataset", "data": [{"data": np.zeros((1, 3), np.float32)}]}], "data keys"),
     ],
-    ids=str,
 )
 def test_datasets_that_do_not_fit_are_refused(datasets, text):
     with pytest.raises(ConfigError, match=text):

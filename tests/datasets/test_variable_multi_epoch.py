@@ -78,6 +78,14 @@ def test_a_dataset_stays_open_for_as_long_as_its_config_is_among_the_last_ones()
         assert made == expected
 
 
+def test_configs_with_arrays_are_told_apart():
+    def get_dataset(epoch, **_):
+        return {"class": "StaticDataset", "data": [{"data": np.full((2, 2), epoch % 2, np.float32)}]}
+
+    dataset = VariableDataset(get_dataset=get_dataset, dataset_lru_cache_size=2)
+    assert [seq["data"][0, 0] for epoch in (1, 2, 1, 2, 4) for seq in dataset.epoch(epoch)] == [1, 0, 1, 0, 0]
+
+
 def test_a_config_that_is_changed_in_place_is_another_one():
     config = {"class": "DummyDataset", "input_dim": 3, "output_dim": 2, "num_seqs": 0, "seq_len": 2}
 
@@ -175,6 +183,22 @@ def test_a_state_may_be_asked_for_while_streams_are_read_that_are_never_equal():
     assert len({state["position"] for state in states}) == len(states)
 
 
+def test_a_state_may_be_asked_for_while_several_variable_epochs_are_read():
+    config = multi(variable(), 3)
+    for epoch in (1, 2):
+        with DataLoader(config, batching=FixedCount(2), window_seqs=2) as loader:
+            whole = prints(loader, epoch)
+        for first in range(len(whole)):
+            with DataLoader(config, batching=FixedCount(2), window_seqs=2) as loader:
+                loader.set_epoch(epoch)
+                found = []
+                for batch in loader:
+                    found.append(print_of(batch))
+                    if len(found) > first:
+                        loader.state_dict()
+            assert found == whole
+
+
 def test_a_state_of_a_variable_dataset_knows_the_dataset_of_its_epoch():
     def other(*, epoch, **_):
         return growing(epoch=epoch + (epoch == 2))
@@ -203,7 +227,6 @@ def test_a_state_of_a_variable_dataset_knows_the_dataset_of_its_epoch():
         ({"get_dataset": lambda **_: {"class": "Nonsense"}}, "unknown dataset class"),
         ({"window": 3}, "does not support window"),
     ],
-    ids=str,
 )
 def test_bad_options_of_a_variable_dataset_are_refused(options, text):
     with pytest.raises(ConfigError, match=text):
@@ -286,6 +309,31 @@ def test_workers_read_each_sequence_in_the_epoch_that_it_is_of():
     assert found == [(tag, features["data"]) for tag, _, features in expected]
 
 
+@pytest.mark.parametrize("ordering", ["random", "random_sample"])
+def test_parts_of_several_epochs_know_their_order(ordering):
+    def noisy(seq, *, rng, **_):
+        return {**seq, "data": seq["data"] + np.float32(rng.random_sample())}
+
+    inner = multi(part("a", 5, seq_ordering=ordering, transform=add_noise), 3)
+    config = {"class": "PostprocessingDataset", "dataset": inner, "map_seq": noisy}
+    expected = rows(init_dataset(config), 2)
+    assert len(expected) == 15
+    for workers in (0, 2):
+        with DataLoader(config, batching=FixedCount(2), num_workers=workers, executor="thread") as loader:
+            loader.set_epoch(2)
+            found = [
+                (tag, batch["data"][i, : batch.lengths["data"][i]].tolist())
+                for batch in loader
+                for i, tag in enumerate(batch.tags)
+            ]
+        assert found == [(tag, features["data"]) for tag, _, features in expected]
+    dataset = init_dataset(inner)
+    place = dataset.init_part(2, 4, np.array([3, 0]), np.array([1, 2]))
+    assert list(dataset.get_current_seq_order()) == [3, 0]
+    assert dataset.get_occurrences().tolist() == [1, 2]
+    assert [dataset.get_corpus_seq_idx(place + i) for i in range(2)] == [3, 0]
+
+
 def test_an_order_that_is_given_is_read_once():
     dataset = init_dataset(multi(part("a", 5), 3))
     assert [tag for tag, _, _ in rows(dataset, 2, seq_list=["a4", "a1"])] == ["a4", "a1"]
@@ -312,7 +360,7 @@ def test_shards_are_those_of_the_inner_dataset():
     assert sorted(tag for dataset in shards for tag in tags(dataset, 1)) == sorted(whole)
 
 
-@pytest.mark.parametrize("options", [{"multi_epoch": 0}, {"multi_epoch": "2"}, {"window": 3}, {"dataset": 3}], ids=str)
+@pytest.mark.parametrize("options", [{"multi_epoch": 0}, {"multi_epoch": "2"}, {"window": 3}, {"dataset": 3}])
 def test_bad_options_of_several_epochs_are_refused(options):
     with pytest.raises(ConfigError):
         init_dataset({**multi(part("a", 2), 2), **options})

@@ -137,6 +137,20 @@ def test_what_is_of_no_format_is_refused_with_a_list_of_them(tmp_path: Path) -> 
         open_source(str(tmp_path / "none-*.hdf"))
 
 
+def test_damaged_lines_are_refused_by_the_source_that_they_would_have(tmp_path: Path) -> None:
+    packed = bytearray(gzip.compress(b'{"a": [1, 2]}\n' * 1000))
+    packed[20] ^= 0xFF
+    for name, content in (
+        ("deep.jsonl", b"[" * 100_000 + b"\n"),
+        ("deep2.jsonl", b'{"a": ' + b"[" * 100_000 + b"\n"),
+        ("bad.jsonl.gz", bytes(packed)),
+    ):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(SourceError) as error:
+            open_source(tmp_path / name)
+        assert name in str(error.value.where)
+
+
 def test_files_of_different_formats_are_refused_with_both(hdf: Path, tmp_path: Path) -> None:
     manifest = tmp_path / "m.jsonl"
     manifest.write_text('{"tag": "x", "audio": "x.flac"}\n')
@@ -194,10 +208,10 @@ TAR_HEAD = b"a.txt".ljust(257, b"\0") + b"ustar\x0000".ljust(255, b"\0")
         ("x", b"fLaC", "AudioFolderSource"),
         ("x.bin", b"\x01\x02", "TokenSource"),
         ("x.txt", b"hello", "TextSource"),
-        ("x.txt.gz", gzip.compress(b"hello"), "TextSource"),
+        ("x.txt.gz", gzip.compress(b"hello", mtime=0), "TextSource"),
         ("x.jsonl", b'{"tag": "a", "audio": "a.wav"}\n', "AudioSource"),
         ("x.jsonl", b'\xef\xbb\xbf{"tag": "a", "text": "b"}\n', "JsonlSource"),
-        ("x.jsonl.gz", gzip.compress(b'{"id": "a", "type": "MonoCut", "recording": {}}\n'), "CutSource"),
+        ("x.jsonl.gz", gzip.compress(b'{"id": "a", "type": "MonoCut", "recording": {}}\n', mtime=0), "CutSource"),
         ("x.jsonl", b"not JSON", "AudioSource"),
     ],
 )
