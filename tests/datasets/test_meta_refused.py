@@ -205,7 +205,7 @@ def test_lists_that_do_not_fit_are_refused(tmp_path, lists, error, match):
         ("l.json", b'{"features": "a"}', "not what is expected"),
         ("l.json", b"3", "not what is expected"),
         ("l.json.gz", b"no gzip", "gzip"),
-        ("l.json.gz", gzip.compress(b'["a"]')[:-3], "gzip"),
+        ("l.json.gz", gzip.compress(b'["a"]', mtime=0)[:-3], "gzip"),
         ("l.pkl", pickle.dumps({"features": ["a"]}), "pickle files are refused"),
         ("l.pkl.gz", b"", "pickle files are refused"),
         ("l.txt", b"\xff\xfe", "not UTF-8"),
