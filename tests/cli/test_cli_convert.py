@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 from collections.abc import Callable
@@ -12,9 +13,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rich.console import Console
 
+from headrace.cli import convert_shards
+from headrace.cli.conversion import Conversion
 from headrace.cli.convert_plan import Sharding, plan_shards
+from headrace.cli.convert_shards import Target
 from headrace.cli.some_keys import SomeKeys
+from headrace.errors import ConfigError
 from headrace.sources import AudioSource, HDFSource, HDFWriter, MemorySource, open_source
 from headrace.sources.formats import FORMATS
 from headrace.specs import DataSpec
@@ -313,6 +319,24 @@ def test_shards_with_files_beside_them_are_removed_with_those(invoke: Invoke, tm
     assert len(list(tmp_path.glob("out-*.idx"))) == len(list(tmp_path.glob("out-*.bin"))) == 2
 
 
+@pytest.mark.parametrize("target", ["hdf", "tar", "jsonl", "tokens", "safetensors"])
+def test_a_file_that_comes_into_being_meanwhile_is_not_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str
+) -> None:
+    out = tmp_path / f"x{FORMATS[target].suffix}"
+    source = MemorySource([{"data": np.array([1, 2], np.int32)}])
+    read_seq = source.read_seq
+
+    def read_while_another_process_writes(corpus_idx: int) -> dict[str, Any]:
+        out.write_bytes(b"theirs")
+        return read_seq(corpus_idx)
+
+    monkeypatch.setattr(source, "read_seq", read_while_another_process_writes)
+    with pytest.raises(ConfigError, match="exists"):
+        Conversion(source, out, Target(target)).run(Console(quiet=True), quiet=True)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {out.name: b"theirs"}
+
+
 def test_what_a_format_cannot_hold_is_said_before_or_with_the_sequence(invoke: Invoke, tmp_path: Path) -> None:
     out = tmp_path / "out.hdf"
     result = invoke("convert", tmp_path, out, "--from", FREE)
@@ -347,6 +371,53 @@ def test_a_file_that_reads_back_otherwise_is_refused_and_not_left(
     assert "reads back otherwise" in result.stderr
     assert not (tmp_path / "out.hdf").exists()
     assert invoke("convert", hdf, tmp_path / "out.hdf", "--no-verify").exit_code == 0
+
+
+@pytest.mark.parametrize("name", ["old.hdf", "old.jsonl", "old-numpy"])
+def test_an_old_target_is_replaced_by_a_verified_one_only(
+    invoke: Invoke, tmp_path: Path, hdf: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    options = ("--to", "numpy") if name == "old-numpy" else ()
+    assert invoke("convert", hdf, folder / name, *options).exit_code == 0
+
+    def content() -> dict[str, bytes]:
+        return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+    before, top = content(), {path.name for path in folder.iterdir()}
+    with monkeypatch.context() as patch:
+        patch.setattr(convert_shards.SeqsDigest, "hexdigest", lambda self: f"{id(self)}")
+        result = invoke("convert", hdf, folder / name, *options, "--overwrite")
+    assert result.exit_code == 1
+    assert "reads back otherwise" in result.stderr
+    assert f"{folder / name}" in result.stderr.replace("\n", "")
+    assert content() == before
+    with HDFWriter(tmp_path / "other.hdf") as writer:
+        writer.append("alone", {"data": np.ones((2, 3), np.float32)})
+    result = invoke("convert", tmp_path / "other.hdf", folder / name, *options, "--overwrite")
+    assert result.exit_code == 0, result.stderr
+    with contextlib.closing(open_source(str(folder / name), index=None)) as written:
+        assert list(written.index.tags) == ["alone"]
+    assert {path.name for path in folder.iterdir()} == top
+
+
+def test_a_link_to_an_old_target_stays_a_link(invoke: Invoke, tmp_path: Path, hdf: Path) -> None:
+    real, link = tmp_path / "real.tar", tmp_path / "link.tar"
+    real.write_text("old")
+    link.symlink_to(real)
+    assert invoke("convert", hdf, link, "--overwrite").exit_code == 0
+    assert link.is_symlink()
+    assert len(open_source(str(real), index=None)) > 0
+
+
+def test_a_foreign_folder_is_not_replaced(invoke: Invoke, tmp_path: Path, hdf: Path) -> None:
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "letter.txt").write_text("precious")
+    result = invoke("convert", hdf, folder, "--to", "numpy", "--overwrite")
+    assert result.exit_code != 0
+    assert (folder / "letter.txt").read_text() == "precious"
 
 
 @pytest.mark.parametrize(

@@ -191,6 +191,16 @@ def test_marks_of_cached_files_that_were_imported_from_returnn_are_ours(
     assert run_json(invoke, config)["total"]["num_seqs"] == 10
 
 
+def test_a_function_for_tensor_dicts_that_does_not_say_so_is_told_how(
+    invoke: Invoke, write_config: Callable[..., Path]
+) -> None:
+    train = """{"class": "PostprocessingDataset", "dataset": {"class": "HDFDataset", "files": [HDF]}, "map_seq": own}"""
+    function = "def own(tensor_dict, **_other):\n    return tensor_dict.data['data'] and tensor_dict\n"
+    result = invoke("run", write_config(train, function))
+    assert result.exit_code != 0
+    assert "TensorDict if its argument is annotated so, or by TakesTensorDict(function)" in result.stderr
+
+
 def test_file_names_of_the_new_options_are_relative_to_the_config(invoke: Invoke, tmp_path: Path, hdf: Path) -> None:
     config = tmp_path / "c.json"
     for source in (hdf.name, [hdf.name], {"class": "HDFSource", "files": [hdf.name]}):

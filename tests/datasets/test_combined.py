@@ -13,7 +13,7 @@ from joint_cases import Stream, add_noise, part, print_of, prints, row, rows, se
 from headrace.batching import Buckets, FixedCount, FrameBudget, NumbersDict
 from headrace.datasets import CachedDataset, CombinedDataset, init_dataset
 from headrace.datasets.run_cutting import RunLimits
-from headrace.errors import ConfigError, SourceError
+from headrace.errors import ConfigError, ResumeError, SourceError
 from headrace.loading import DataLoader
 from headrace.order import derive_order_seed, parse_seq_ordering, slice_bounds
 from headrace.sources import HDFWriter, MemorySource
@@ -450,6 +450,57 @@ def test_a_state_does_not_fit_another_combination():
             loader.load_state_dict(state)
 
 
+def thinned(iterator, **_):
+    return iterator
+
+
+@pytest.mark.parametrize("around", ["stream function", "turns", "workers", "meta", "variable"])
+def test_a_state_knows_what_is_inside_of_a_part(around, tmp_path):
+    lengths = tmp_path / "lengths.txt"
+    lengths.write_text(repr({f"a{i}": 9 - i for i in range(5)}))
+
+    def config_of(*part_options, **options):
+        inside = combined([5, 4], part_options, **options)
+        meta = {
+            "class": "MetaDataset",
+            "datasets": {"x": inside},
+            "data_map": {"data": ("x", "data")},
+            "seq_order_control_dataset": "x",
+        }
+        parts = {
+            "stream function": inside,
+            "turns": {"class": "ConcatDataset", "datasets": [inside, stream("s", 2)]},
+            "workers": {"class": "ConcatDataset", "datasets": [multi_proc(inside), part("s", 2)]},
+            "meta": {"class": "ConcatDataset", "datasets": [multi_proc(meta), part("s", 2, ("data",))]},
+            "variable": {"class": "ConcatDataset", "datasets": [variable(inside), stream("s", 2)]},
+        }
+        if around == "stream function":
+            return {"class": "PostprocessingDataset", "dataset": inside, "map_seq_stream": thinned}
+        return parts[around]
+
+    with DataLoader(config_of({}, {}), batching=FixedCount(2)) as loader:
+        next(iter(loader))
+        state = loader.state_dict()
+    with DataLoader(config_of({}, {}), batching=FixedCount(2)) as loader:
+        loader.load_state_dict(state)
+    others = [
+        config_of({}, {"seq_ordering": "random"}),
+        config_of({}, {}, sampling_sizes=3),
+        config_of({"seq_ordering": "sorted", "seq_order_seq_lens_file": str(lengths)}, {}),
+    ]
+    for config in others:
+        with DataLoader(config, batching=FixedCount(2)) as loader, pytest.raises(ResumeError, match="another order"):
+            loader.load_state_dict(state)
+
+
+def multi_proc(inner):
+    return {"class": "MultiProcDataset", "dataset": inner, "num_workers": 1, "buffer_size": 2, "executor": "thread"}
+
+
+def variable(inner):
+    return {"class": "VariableDataset", "get_dataset": lambda **_: inner}
+
+
 def test_it_can_be_a_sub_epoch_of_distributed_files(tmp_path):
     for name in "abcd":
         with HDFWriter(tmp_path / f"{name}.hdf") as writer:
@@ -656,6 +707,25 @@ def test_a_stream_that_does_not_deliver_what_it_declared_is_refused():
     config["datasets"]["b"]["class"] = Other
     with pytest.raises(SourceError, match="float64 with 2 axes, and float32 with 2 was declared"):
         tags(init_dataset(config), 1)
+
+
+def test_a_sequence_that_is_refused_stays_the_next_one():
+    class OtherOnce(Stream):
+        def _collect_single_seq(self, seq_idx):
+            seq = super()._collect_single_seq(seq_idx)
+            if seq_idx == 1:
+                seq.features["data"] = seq.features["data"].astype(np.float64)
+            return seq
+
+    config = streams([4, 2])
+    config["datasets"]["a"]["class"] = OtherOnce
+    dataset = init_dataset(config)
+    dataset.init_seq_order(1)
+    for _ in range(3):
+        with pytest.raises(SourceError, match="float64 with 2 axes"):
+            dataset.load_seqs(1, 2)
+    dataset.load_seqs(2, 3)
+    assert dataset.get_tag(2) == "a2"
 
 
 # --- what is refused ---

@@ -161,6 +161,33 @@ def test_random_transforms_draw_anew_when_a_sequence_comes_again(num_workers):
         assert drawn == [float(batch["data"][0, 0, 0]) for batch in loader]
 
 
+@pytest.mark.parametrize("options", [{"partition_epoch": 4}, {"_num_shards": 4, "_shard_index": 0}])
+def test_random_transforms_draw_anew_in_each_part_of_a_full_epoch(options):
+    parts = {"a": part(7, 100), "b": part(1, 0, transform=_noisy)}
+    drawn = []
+    for number in range(4):
+        own = {**options, "_shard_index": number} if "_num_shards" in options else options
+        mixed = mixture(parts, weights={"a": 1, "b": 1}, seqs_per_epoch=8, **own)
+        drawn += [float(seq["data"][0, 0]) for seq in mixed.epoch(1 if own is not options else 1 + number)]
+    mine = [value for value in drawn if value < 50]
+    assert len(set(mine)) == len(mine) == 4
+
+
+def test_its_order_cannot_be_set_but_its_seed_can():
+    corpora = {"a": part(23, 0), "b": part(5, 100)}  # without an order that the seed would be passed on to
+    options = {"weights": {"a": 2, "b": 1}, "mixing": "shuffled"}
+    mixed = mixture(corpora, **options)
+    before = values(mixed, 1)
+    mixed.random_seed_offset = 7
+    assert before != values(mixed, 1) == values(mixture(corpora, random_seed_offset=7, **options), 1)
+    mixed.seq_ordering = "default"
+    with pytest.raises(ConfigError, match="its order is that of the mixture"):
+        mixed.seq_ordering = "random"
+    with pytest.raises(ConfigError, match="of a MixDataset"):  # noqa: SIM117
+        with hr.DataLoader(mixture(corpora, **options), batch_size=2, shuffle=True) as loader:
+            next(iter(loader))
+
+
 @pytest.fixture
 def corpora():
     return {"a": part(23, 0, seq_ordering="random"), "b": part(5, 100, seq_ordering="laplace:2")}

@@ -150,4 +150,5 @@ def test_a_slice_is_that_part_and_knows_whether_it_repeats(sizes, seed, start, d
     first, last = sorted((data.draw(st.integers(0, 40)), data.draw(st.integers(0, 40))))
     part = order.slice(first, last)
     assert part == order.block(first, last).tolist()
+    assert part.may_repeat == order.may_repeat or not len(part)
     assert part.may_repeat or not occurrences(ArrayOrder(part.block(0, len(part)))).any()

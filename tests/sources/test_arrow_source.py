@@ -1,5 +1,6 @@
 """What is special about Arrow: rows are views of a mapped file, unless it is compressed."""
 
+import contextlib
 import os
 
 import numpy as np
@@ -88,6 +89,24 @@ def test_offsets_that_lie_are_noticed(tmp_path):
         path.write_bytes(content.replace(offsets, np.array(wrong, np.int32).tobytes()))
         with pytest.raises(SourceError, match=r"damaged|cannot be read"):
             ArrowSource(path)
+
+
+@pytest.mark.parametrize("options", [{}, {"form": "stream"}])
+def test_a_file_that_is_damaged_anywhere_is_read_or_refused_with_its_name(tmp_path, options):
+    path = tmp_path / "t"
+    with ArrowWriter(path, **options) as writer:
+        writer.append("s", {"x": np.arange(3)})
+    content = path.read_bytes()
+    refused = 0
+    for place in range(0, len(content), 4):
+        path.write_bytes(content[:place] + b"\xff\xff\xff\x7f" + content[place + 4 :])
+        try:
+            with contextlib.closing(ArrowSource(path)) as source:
+                source.read_seq(0)
+        except SourceError as error:
+            refused += 1
+            assert str(path) in str(error.where)  # noqa: PT017
+    assert refused > 100
 
 
 def test_fixed_shape_tensors_keep_their_shape(tmp_path):

@@ -192,6 +192,17 @@ def test_a_sequence_that_does_not_fit_is_refused_and_leaves_no_trace(tmp_path, c
         assert source.read(idx, "classes").tolist() == [0, 1, 2]
 
 
+def test_a_class_index_whose_dim_no_file_could_say_is_refused(tmp_path):
+    with HDFWriter(tmp_path / "corpus.hdf") as writer:
+        for wrong in (2**63 - 1, 2**64 - 1):
+            with pytest.raises(SourceError, match=f"class index {wrong} of 'classes'"):
+                writer.append("a", {"classes": np.array([wrong, 0], np.uint64), "data": np.ones(2)})
+        writer.append("a", {"classes": np.array([2**63 - 2], np.uint64), "data": np.ones(2)})
+    source = HDFSource(tmp_path / "corpus.hdf", index=None)
+    assert source.specs["classes"].dim == 2**63 - 1
+    assert source.read(0, "classes").tolist() == [2**63 - 2]
+
+
 def test_a_refused_first_sequence_settles_nothing(tmp_path):
     with HDFWriter(tmp_path / "corpus.hdf") as writer:
         with pytest.raises(SourceError, match="dtype object"):
@@ -338,3 +349,9 @@ def test_a_writer_that_is_forgotten_leaves_nothing_and_says_so(tmp_path):
     with pytest.warns(ResourceWarning):
         HDFWriter(tmp_path / "corpus.hdf").append("a", SEQ)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_label_with_a_nul_is_refused_and_nothing_is_left(tmp_path):
+    with pytest.raises(ConfigError, match="NUL"):
+        HDFWriter(tmp_path / "x.hdf", labels={"classes": ["a", "b\0c"]})
+    assert not list(tmp_path.iterdir())

@@ -246,6 +246,8 @@ def test_what_json_cannot_hold_is_refused_and_the_writer_goes_on(tmp_path):
         ({"f": DataSpec("complex64", dim=1)}, "cannot hold complex64"),
         ({"f": DataSpec("float32", (None,), dim=None)}, "free axis"),
         ({"tag": DataSpec("float32", dim=1)}, "hide the tag"),
+        ({"f": DataSpec("float32", (0,), dim=0)}, "no numbers in them"),
+        ({"f": DataSpec("int8", (2, 0), dim=0)}, "no numbers in them"),
     ):
         with pytest.raises(ConfigError, match=message):
             JsonlWriter(tmp_path / "y.jsonl", specs=specs)

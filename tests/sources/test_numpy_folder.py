@@ -326,6 +326,45 @@ def test_a_folder_appears_whole_or_not_at_all(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.parametrize("layout", ["file", "suffix", "folder"])
+@pytest.mark.parametrize(
+    "tag", ["x" * 300, "x/" * 3000 + "x", "headrace.json/x", "first.npz/x", "first.a.npy/x", "first.npy/x"]
+)
+def test_a_tag_that_the_system_takes_for_no_file_is_refused_or_kept_and_the_writer_goes_on(tmp_path, layout, tag):
+    data = {"a": np.arange(3), "b": np.zeros(1, np.float32)}
+    tags = ["first"]
+    with NumpyFolderWriter(tmp_path / "corpus", layout=layout) as writer:
+        writer.append("first", data)
+        try:
+            writer.append(tag, data)
+        except SourceError as error:
+            assert "cannot be the name of a file" in error.what  # noqa: PT017
+        else:
+            tags.append(tag)
+        writer.append("last", data)
+    source = NumpyFolderSource(tmp_path / "corpus")
+    assert source.index.tags[:] == [*tags, "last"]
+    assert all(source.read(i, "a").tolist() == [0, 1, 2] for i in range(len(source)))
+    source.close()
+    assert len(tags) == 1 or len(tag) < 100
+
+
+def test_deep_nesting_in_what_the_folder_says_of_itself_is_refused(tmp_path):
+    with NumpyFolderWriter(tmp_path / "corpus") as writer:
+        writer.append("a", {"data": np.zeros(2)})
+    (tmp_path / "corpus" / "headrace.json").write_text("[" * 100_000)
+    with pytest.raises(SourceError, match="cannot be read"):
+        NumpyFolderSource(tmp_path / "corpus")
+
+
+def test_a_header_of_sizes_that_no_array_can_have_is_refused(tmp_path):
+    np.save(tmp_path / "a.npy", np.zeros((0, 7)))
+    content = (tmp_path / "a.npy").read_bytes()
+    (tmp_path / "a.npy").write_bytes(content.replace(b"(0, 7), }" + b" " * 17, b"(0, %d), }" % 2**60))
+    with pytest.raises(SourceError, match="says the shape"):
+        NumpyFolderSource(tmp_path)
+
+
 def test_a_sequence_that_is_refused_leaves_nothing(tmp_path):
     with NumpyFolderWriter(tmp_path / "corpus") as writer:
         writer.append("a", {"data": np.zeros(2)})

@@ -420,6 +420,18 @@ def test_a_member_that_claims_to_be_huge_is_refused(tmp_path):
         OggZipSource(path, audio=RAW)
 
 
+def test_a_member_that_would_be_outside_the_archive_is_refused(tmp_path):
+    path = write_by_hand(tmp_path / "a.zip", [entry()], [("a/a.wav", bytes(5000))])
+    content = bytearray(path.read_bytes())
+    place = content.index(b"PK\x01\x02")
+    for field, value in ((42, 1 << 31), (42, len(content)), (20, 1 << 31)):  # where it is; how many bytes
+        damaged = content.copy()
+        damaged[place + field : place + field + 4] = value.to_bytes(4, "little")
+        path.write_bytes(damaged)
+        with pytest.raises(SourceError, match=r"'a\.txt' would be at byte|'a/a\.wav' would be at byte"):
+            OggZipSource(path, audio=RAW)
+
+
 def test_a_torn_recording_is_named(tmp_path):
     path = write_by_hand(tmp_path / "a.zip", [entry(seq_name="x")], [("a/a.wav", wav(50)[:100])])
     with pytest.raises(SourceError, match=r"torn.*\n.*'x'"):

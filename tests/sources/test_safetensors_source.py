@@ -165,6 +165,9 @@ def test_any_arrays_come_back_bit_by_bit(tmp_path_factory, lengths, seed):
         (b'{"s/x": 1', b"", "header cannot be read"),
         (b"\xff\xff", b"", "header cannot be read"),
         ({"__metadata__": {"headrace": "{}"}, "s/x": tensor(0, 8)}, b"12345678", "says of itself"),
+        ({"__metadata__": {"headrace": "[" * 100_000}, "s/x": tensor(0, 8)}, b"12345678", "says of itself"),
+        ({"s/x": tensor(0, 0, shape=[0, 2**62])}, b"", "in 0 bytes"),
+        ({"s/x": tensor(0, 0, shape=[2**70, 0])}, b"", "in 0 bytes"),
     ],
 )
 def test_a_file_that_is_not_what_it_says_is_refused(tmp_path, tensors, body, what):
@@ -219,6 +222,8 @@ def test_a_sequence_that_does_not_fit_is_refused_and_leaves_nothing(tmp_path):
             writer.append("b", {"data": np.array([2])})
         with pytest.raises(SourceError, match="data keys"):
             writer.append("b", {"other": np.array([1])})
+        with pytest.raises(SourceError, match="not valid Unicode"):
+            writer.append("\ud800", {"data": np.array([1])})
         writer.append("b", {"data": np.array([1])})
     with pytest.raises(ConfigError, match="exists"):
         SafetensorsWriter(tmp_path / "a.safetensors")
@@ -229,6 +234,29 @@ def test_a_sequence_that_does_not_fit_is_refused_and_leaves_nothing(tmp_path):
     source = SafetensorsSource(tmp_path / "a.safetensors")
     assert list(source.index.tags) == ["a", "b"]
     assert source.specs["data"].dim == 2
+    source.close()
+
+
+def test_labels_that_no_reader_would_take_are_refused_before_anything_is_written(tmp_path):
+    for dense in (np.zeros(3, np.float32), np.zeros((3, 2), np.float32)):
+        with (
+            pytest.raises(ConfigError, match="but 3 labels"),
+            SafetensorsWriter(tmp_path / "a.safetensors", labels={"data": ["x", "y", "z"]}) as writer,
+        ):
+            writer.append("a", {"data": dense})
+    with pytest.raises(ConfigError, match="has the dim 5, but 3 labels"):
+        SafetensorsWriter(
+            tmp_path / "a.safetensors",
+            specs={"data": DataSpec("int32", sparse=True, dim=5)},
+            labels={"data": ["x", "y", "z"]},
+        )
+    assert os.listdir(tmp_path) == []
+
+
+def test_labels_of_an_empty_corpus_without_layouts_are_left_out(tmp_path):
+    SafetensorsWriter(tmp_path / "a.safetensors", labels={"data": ["x"]}).close()
+    source = SafetensorsSource(tmp_path / "a.safetensors")
+    assert (len(source), source.labels) == (0, {})
     source.close()
 
 

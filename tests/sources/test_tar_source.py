@@ -9,7 +9,7 @@ import tarfile
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from headrace.datasets import CachedDataset
@@ -480,10 +480,12 @@ def test_archives_that_were_joined_by_their_bytes_are_refused(tmp_path):
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(st.integers(0, 511), st.integers(1, 255))
+@example(154, 1)
+@example(155, 1)
 def test_a_header_with_any_wrong_byte_is_refused(tmp_path, position, change):
     path = write_tar(tmp_path / "shard.tar", [("a.txt", b"x")], tarfile.USTAR_FORMAT)
     data = bytearray(path.read_bytes())
-    if position == 155 and data[155] ^ change in b"\0 ":
+    if position in (154, 155) and data[position] ^ change in b"\0 ":
         return  # a space or a zero at the end of the sum says the same
     data[position] ^= change
     path.write_bytes(data)

@@ -246,6 +246,45 @@ def test_an_index_that_does_not_fit_is_refused(tmp_path, idx, message):
     assert "x.idx" in caught.value.where
 
 
+def test_a_header_of_numpy_that_is_no_literal_is_refused(tmp_path):
+    head = (b"{'descr':'<i4','fortran_order':False,'shape':(" + b"(" * 50).ljust(117) + b"\n"
+    (tmp_path / "t.npy").write_bytes(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(head)) + head)
+    with pytest.raises(SourceError, match="header cannot be read"):
+        TokenSource(tmp_path / "t.npy", block_length=2)
+
+
+def test_notes_that_older_tokens_left_are_not_taken_for_those_of_new_ones(tmp_path):
+    with TokenWriter(tmp_path / "m.bin", specs={"data": DataSpec("int32", sparse=True, dim=9)}) as writer:
+        writer.append("a", {"data": np.zeros(3, np.int32)})
+    for name in ("m.bin", "m.idx"):
+        (tmp_path / name).unlink()
+    with pytest.raises(ConfigError, match="the file exists"):
+        TokenWriter(tmp_path / "m.bin")
+    with TokenWriter(tmp_path / "m.bin", overwrite=True) as writer:
+        writer.append("doc-0", {"data": np.zeros(3, np.int32)})
+    assert sorted(os.listdir(tmp_path)) == ["m.bin", "m.idx"]
+    assert TokenSource(tmp_path / "m.bin", by="document").index.tags[:] == ["doc-0"]
+
+
+def test_old_tokens_are_never_read_by_the_index_of_new_ones(tmp_path, monkeypatch):
+    with TokenWriter(tmp_path / "m.bin") as writer:
+        writer.append("a", {"data": np.arange(4)})
+        writer.append("b", {"data": np.arange(2)})
+    writer = TokenWriter(tmp_path / "m.bin", overwrite=True)
+    writer.append("x", {"data": np.arange(1)})
+    writer.append("y", {"data": np.arange(5)})
+
+    def interrupted():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(writer._pending, "commit", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        writer.close()
+    assert not (tmp_path / "m.bin").exists()
+    with pytest.raises(SourceError):
+        TokenSource(tmp_path / "m.bin", by="document")
+
+
 def test_files_that_are_no_tokens_are_refused(tmp_path, raw):
     (tmp_path / "odd.bin").write_bytes(b"123")
     with pytest.raises(SourceError, match="3 bytes, which is no multiple of the 2 of uint16"):
@@ -262,7 +301,7 @@ def test_files_that_are_no_tokens_are_refused(tmp_path, raw):
     with pytest.raises(SourceError, match=r"the file has \d+"):
         TokenSource(tmp_path / "t.npy", block_length=2)
     (tmp_path / "t.npy").write_bytes(b"tokens")
-    with pytest.raises(SourceError, match=r"not a \.npy file"):
+    with pytest.raises(SourceError, match="not a file in NumPy's format"):
         TokenSource(tmp_path / "t.npy", block_length=2)
     with pytest.raises(SourceError, match="cannot be read"):
         TokenSource(tmp_path / "nowhere.bin", dtype="uint16", block_length=2)

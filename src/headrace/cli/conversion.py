@@ -69,8 +69,9 @@ class Conversion:
             raise ConfigError("workers write a shard each, and there are none", fix="add --shard-seqs or --shard-bytes")
         if self.sharding.is_one_file:
             self._refuse_existing(shards)
-            specs = self._checked_specs(shards)
-            return self._write(shards, specs, None, messages, quiet=quiet)
+            # What another process puts there meanwhile is not replaced, either.
+            alone = replace(self, target=replace(self.target, replaces=self.overwrite))
+            return alone._write(shards, alone._checked_specs(shards), None, messages, quiet=quiet)
         path = journal_path(out)
         with _alone(path):
             journal = self._open_journal(path, shards)

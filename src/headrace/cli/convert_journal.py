@@ -81,7 +81,7 @@ class Journal:
             if content["version"] != _VERSION or not isinstance(content["about"], dict):
                 raise ValueError(f"version {content['version']}")  # noqa: TRY301 - told below with the others
             return cls(path, content["about"], [ShardRecord.from_json(record) for record in content["done"]])
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise SourceError(
                 f"this is no journal of a conversion: {error}", where=str(path), fix="remove it, or pass --overwrite"
             ) from error

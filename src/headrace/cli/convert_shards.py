@@ -10,14 +10,15 @@ import contextlib
 import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headrace.engine import WorkerInfo
-from headrace.errors import SourceError, takes_note
+from headrace.errors import HeadraceError, SourceError, takes_note
+from headrace.files.pending_folder import PendingFolder, exchange_folders
 from headrace.sources import Source, open_source
 from headrace.sources.configs import keeps_index, open_writer
 from headrace.sources.formats import FORMATS, Format
@@ -38,11 +39,13 @@ class Target:
         format_name: Of the format.
         options: More options of its writer.
         verify: Whether each file is read back and compared.
+        replaces: Whether a file may be replaced that is there when ours is whole.
     """
 
     format_name: str
     options: Mapping[str, Any] = field(default_factory=dict)
     verify: bool = True
+    replaces: bool = True
 
     @property
     def format(self) -> Format:
@@ -76,8 +79,56 @@ def write_shard(
 
     Raises:
         SourceError: A sequence cannot be read or held, the disk is full, or what was written reads back otherwise.
-            Nothing is left of the file.
+            Nothing is left of the file, and one that was there stays.
     """
+    if target.verify and target.replaces and os.path.lexists(shard.path):
+        return _write_aside(source, target, specs, shard, tell)
+    return _write_in_place(source, target, specs, shard, tell)
+
+
+def _write_aside(
+    source: Source, target: Target, specs: Mapping[str, DataSpec], shard: Shard, tell: Tell | None
+) -> ShardRecord:
+    """Write one file in a folder of its own, and let it replace the one that is there when it is verified."""
+    open_target(source, target, specs, shard.path).abort()  # which refuses what it would not replace itself
+    folder = PendingFolder(f"{os.path.realpath(shard.path)}.new", overwrite=False, marker="")
+    aside = os.path.join(folder.temporary, shard.name)
+    try:
+        record = _write_in_place(source, target, specs, replace(shard, path=aside), tell)
+        _put_in_place(aside, shard.path, target.format)
+    except HeadraceError as error:
+        if error.where is not None:
+            error.where = error.where.replace(folder.temporary, os.path.dirname(shard.path))
+        raise
+    finally:
+        folder.abort()
+    return record
+
+
+def _put_in_place(new: str, old: str, entry: Format) -> None:
+    """Let a file or folder, with what lies beside it, take the place of an older one.
+
+    A single file or folder does so in one step. Of several files the old ones go first: none is read with new ones.
+    """
+    beside = list(zip(entry.files_beside(new), entry.files_beside(old), strict=True))
+    old = os.path.realpath(old)  # a link stays
+    try:
+        if os.path.isdir(new) and os.path.isdir(old) and not os.path.islink(old):
+            exchange_folders(new, old)
+            return
+        if beside or os.path.isdir(new) or os.path.isdir(old):
+            remove(old, entry)
+        for made, place in beside:
+            if os.path.lexists(made):
+                os.replace(made, place)
+        os.replace(new, old)
+    except OSError as error:
+        raise SourceError(f"cannot be put in its place: {error.strerror or error}", where=old) from error
+
+
+def _write_in_place(
+    source: Source, target: Target, specs: Mapping[str, DataSpec], shard: Shard, tell: Tell | None
+) -> ShardRecord:
     digest = SeqsDigest()
     place = "beginning it"
     try:
@@ -106,11 +157,13 @@ def write_shard(
 
 
 def open_target(source: Source, target: Target, specs: Mapping[str, DataSpec], path: str) -> Any:
-    """Open the writer of one file; `overwrite`: whether that is legal was decided before."""
+    """Open the writer of one file."""
     labels = dict(source.labels)
     if target.format_name == "hdf":  # its texts end at the first NUL; what is left out is said by `losses`
         labels = {key: names for key, names in labels.items() if not any("\0" in name for name in names)}
-    return open_writer(target.format, path, specs=specs, labels=labels, overwrite=True, **dict(target.options))
+    return open_writer(
+        target.format, path, specs=specs, labels=labels, overwrite=target.replaces, **dict(target.options)
+    )
 
 
 def open_written(target: Target, path: str, data_keys: Iterable[str]) -> Source:

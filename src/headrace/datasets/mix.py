@@ -79,11 +79,7 @@ class MixDataset(DelegatingDataset):
         super().__init__(**outer_options(kwargs, type(self).__name__))
         options = _MixOptions(datasets, weights, per, mixing, seqs_per_epoch)
         if kwargs.get("seq_ordering", "default") != "default":
-            raise ConfigError(
-                f"seq_ordering={kwargs['seq_ordering']!r} of a MixDataset: its order is that of the mixture",
-                where=f"dataset {self.name!r}",
-                fix='give seq_ordering to the sub-datasets; mixing="shuffled" shuffles whose turn it is',
-            )
+            raise _no_ordering(kwargs["seq_ordering"], self.name)
         entries = None if data_map is None else parse_data_map(data_map, datasets)
         unmapped = [] if entries is None else sorted(set(datasets) - {entry.part for entry in entries})
         if unmapped:
@@ -221,6 +217,14 @@ class _MixedCorpus(JointDataset):
         self._mixture: Mixture | None = None
         self._mixed_corpus: object = None
 
+    def _change_recipe(self, **changes: Any) -> None:
+        ordering = changes.pop("seq_ordering", "default")
+        if ordering != "default":
+            raise _no_ordering(ordering, self.name)
+        if changes:
+            super()._change_recipe(**changes)
+            self._mixture = None  # its seed may be another one
+
     def shares(self) -> dict[str, float]:
         mixture, _ = self._mixed()
         units = mixture.units / mixture.units.sum()
@@ -340,6 +344,14 @@ class _MixedCorpus(JointDataset):
         super().finish_epoch(free_resources=free_resources)
         if free_resources:
             self._mixture = None
+
+
+def _no_ordering(ordering: Any, name: str) -> ConfigError:
+    return ConfigError(
+        f"seq_ordering={ordering!r} of a MixDataset: its order is that of the mixture",
+        where=f"dataset {name!r}",
+        fix='give seq_ordering to the sub-datasets; mixing="shuffled" shuffles whose turn it is',
+    )
 
 
 def _indexed_lengths(part: MetaPart, key: str) -> NDArray[Any] | None:

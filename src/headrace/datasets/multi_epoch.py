@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from headrace.batching import NumbersDict
 from headrace.errors import check_count
-from headrace.order import Order
+from headrace.order import ArrayOrder, Order
 
 from .base import Dataset
 from .cached2 import CachedDataset2
@@ -89,6 +89,7 @@ class MultiEpochDataset(CachedDataset2):
         self._current: Segment | None = None
         self._shift = 0  # from a place to the place in the inner dataset
         self._orders, self._counts = [], []
+        self._codes: NDArray[np.int64] | None = None  # occurrences of a part of an epoch
 
     def _change_recipe(self, **changes: Any) -> None:
         if "seq_ordering" in changes:
@@ -160,6 +161,7 @@ class MultiEpochDataset(CachedDataset2):
                 number = self.inner_epochs(epoch)[int(passes[start])]
                 own = counts[start:stop] if counts[start:stop].any() else None
                 self._segments.append(Segment(number, first + start, indices[start:stop], own))
+        self._orders, self._codes = [ArrayOrder(indices, may_repeat=occurrences is not None)], occurrences
         self._num_seqs = first + len(indices)
         return first
 
@@ -171,8 +173,8 @@ class MultiEpochDataset(CachedDataset2):
 
     def get_occurrences(self) -> NDArray[np.int64] | None:
         """Return, for each sequence of the current order, (times that it came before in its inner epoch) M + pass."""
-        if not self._orders:
-            return None
+        if not self._orders or not self._counts:
+            return self._codes
         codes = []
         for number, (order, counts) in enumerate(zip(self._orders, self._counts, strict=True)):
             codes.append((np.zeros(len(order), np.int64) if counts is None else counts) * self.multi_epoch + number)
@@ -248,7 +250,8 @@ class MultiEpochDataset(CachedDataset2):
 
     def get_corpus_seq_idx(self, seq_idx: int) -> int:
         """Return the place in the corpus of a sequence of the current order."""
-        return self.get_current_seq_order()[seq_idx]
+        first = self._segments[0].start if self._segments else 0  # of a part of an epoch
+        return self.get_current_seq_order()[seq_idx - first]
 
     def get_all_tags(self) -> Sequence[str]:
         """Return the tags of the inner dataset."""

@@ -150,6 +150,12 @@ class SeqData(dict[str, Any]):
         value = self[key] = self._frac()
         return value
 
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(
+            f"a sequence is a dict here, data key -> array, and has no attribute {name!r}; a function that was written "
+            "for RETURNN gets a TensorDict if its argument is annotated so, or by TakesTensorDict(function)"
+        )
+
 
 def _length(array: NDArray[Any]) -> int:
     return len(array) if array.ndim else 1

@@ -89,13 +89,14 @@ class Turn:
         self.dataset.load_seqs(self.used, self.used + 1)  # a stream must be read in its order
         self.used += 1
 
-    def take(self) -> DatasetSeq:
-        """Return the next sequence, with the data keys of the whole."""
+    def take(self, layout: JointLayout) -> DatasetSeq:
+        """Return the next sequence, with the data keys of the whole; if anything is wrong, it stays the next one."""
         dataset, place = self.dataset, self.used
         dataset.load_seqs(place, place + 1)
         seq = dataset.get_seq(place)
-        self.used += 1
         features = {key: seq.get_data(own) for key, own in self.keys.items()}
+        layout.check(features, f"sequence {seq.seq_tag!r}")
+        self.used += 1
         if not self._are_distinct:
             features = {key: array.copy() for key, array in features.items()}
         return DatasetSeq.made_of(place, features, seq.seq_tag, seq.complete_frac, None)
@@ -286,8 +287,7 @@ class TurnsDataset(CachedDataset2):
             return None
         try:
             frac = self._complete_frac(turn)
-            seq = turn.take()
-            self.layout.check(seq.features, f"sequence {seq.seq_tag!r}")
+            seq = turn.take(self.layout)
         except Exception as error:
             takes_note(error, f"sub-dataset {turn.name!r} of {self.name!r}, its sequence {turn.used}")
             self._has_failed = True  # asked for again, it is the same one

@@ -58,6 +58,7 @@ class VariableDataset(DelegatingDataset):
         self.has_one_corpus = check_flag("always_same_tags", always_same_tags)
         self._defaults = inherited_options(kwargs, f"{type(self).__name__} {kwargs.get('name') or ''}")
         self._open: list[tuple[Any, Dataset]] = []  # config or dataset that was returned, and what it became
+        self._asked: tuple[int, tuple[Any, Dataset]] | None = None  # an epoch that somebody asks about, and its dataset
         self._specs: dict[str, DataSpec | None] | None = None
         self._knows_places = True
         self._loaded = 0  # the epoch whose dataset is the current one
@@ -81,6 +82,21 @@ class VariableDataset(DelegatingDataset):
 
     def _load(self, epoch: int) -> None:
         """Make the dataset of an epoch the current one."""
+        found = self._find(epoch)
+        if self._asked is not None and self._asked[1] is found:
+            self._asked = None
+        self._open = [entry for entry in self._open if entry is not found] + [found]  # not `remove`: arrays in configs
+        while len(self._open) > self._max_open:
+            _close(self._open.pop(0))
+        if self.draws_by_tag:
+            self.inner.key_draws_by_tag()
+        if not self._knows_places:
+            forget_places(self.inner)
+        self._loaded = epoch
+        self._follow()
+
+    def _find(self, epoch: int) -> tuple[Any, Dataset]:
+        """Return what the function returns for an epoch, and the dataset: one that is open, or a new one."""
         where = f"get_dataset of {self.name!r}, epoch {epoch}"
         try:
             config = self._get_dataset(epoch=epoch, **({"self": self} if self._wants_self else {}))
@@ -93,36 +109,33 @@ class VariableDataset(DelegatingDataset):
                 where=where,
                 fix='return a dict such as {"class": "HDFDataset", "files": [...]}',
             )
-        found = next((entry for entry in self._open if _are_equal(entry[0], config)), None)
-        if found is not None:
-            self._open.remove(found)
-        elif isinstance(config, Dataset):
-            found = config, init_dataset(config)
+        known: list[tuple[Any, Dataset]] = [*self._open, *([] if self._asked is None else [self._asked[1]])]
+        for entry in known:
+            if _are_equal(entry[0], config):
+                return entry
+        if isinstance(config, Dataset):
+            made: tuple[Any, Dataset] = config, init_dataset(config)
         else:
-            found = _copied(config), init_dataset(config, default_kwargs=self._defaults)
+            made = _copied(config), init_dataset(config, default_kwargs=self._defaults)
         try:
-            self._check_layout(found[1], where)
+            self._check_layout(made[1], where)
         except ConfigError:
-            if not isinstance(config, Dataset):
-                found[1].close()
+            _close(made)
             raise
-        self._open.append(found)
-        while len(self._open) > self._max_open:
-            config, dataset = self._open.pop(0)
-            if not isinstance(config, Dataset):  # one that the user made stays the user's
-                dataset.close()
-        if self.draws_by_tag:
-            self.inner.key_draws_by_tag()
-        if not self._knows_places:
-            forget_places(self.inner)
-        self._loaded = epoch
-        self._follow()
+        return made
 
     def dataset_of(self, epoch: int) -> Dataset:
-        """Return the dataset of an epoch, which is then the current one; if it is so already, it is left as it is."""
-        if self._loaded != epoch:
-            self._load(epoch)
-        return self.inner
+        """Return the dataset of an epoch, to ask it about its order; the current one, which is read, stays that."""
+        if self._loaded == epoch:
+            return self.inner
+        if self._asked is None or self._asked[0] != epoch:
+            found = self._find(epoch)
+            if any(found is entry for entry in self._open):
+                return found[1]
+            if self._asked is not None and self._asked[1] is not found:
+                _close(self._asked[1])
+            self._asked = epoch, found
+        return self._asked[1][1]
 
     def _check_layout(self, dataset: Dataset, where: str) -> None:
         specs = {key: spec_of(dataset, key) for key in dataset.get_data_keys()} if dataset.num_outputs else {}
@@ -178,7 +191,12 @@ class VariableDataset(DelegatingDataset):
     def finish_epoch(self, *, free_resources: bool = False) -> None:
         """End the epoch; with `free_resources` all datasets that are open release theirs."""
         super().finish_epoch(free_resources=free_resources)
-        for _, dataset in self._open[:-1] if free_resources else ():
+        if not free_resources:
+            return
+        if self._asked is not None:
+            _close(self._asked[1])
+            self._asked = None
+        for _, dataset in self._open[:-1]:
             dataset.finish_epoch(free_resources=True)
 
     def set_sharding(self, num_shards: int, shard_index: int) -> None:
@@ -186,6 +204,8 @@ class VariableDataset(DelegatingDataset):
         self._defaults = {**self._defaults, "_num_shards": num_shards, "_shard_index": shard_index}
         for _, dataset in self._open:
             dataset.set_sharding(num_shards, shard_index)
+        if self._asked is not None:
+            self._asked[1][1].set_sharding(num_shards, shard_index)
         self._recipe = self.inner._recipe
 
     def get_all_tags(self) -> Sequence[str]:
@@ -199,6 +219,12 @@ class VariableDataset(DelegatingDataset):
         if not self.has_one_corpus:
             self._not_offered("get_total_num_seqs without always_same_tags=True")
         return super().get_total_num_seqs(fast=fast)
+
+
+def _close(entry: tuple[Any, Dataset]) -> None:
+    """Close a dataset, unless the user made it: then it stays the user's."""
+    if not isinstance(entry[0], Dataset):
+        entry[1].close()
 
 
 def _takes(function: Callable[..., Any], name: str) -> bool:

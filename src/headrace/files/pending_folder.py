@@ -77,7 +77,7 @@ class PendingFolder:
             self._check_target()
             target = os.path.realpath(self.path)
             if os.path.lexists(target):
-                _exchange(self.temporary, target)
+                exchange_folders(self.temporary, target)
             else:
                 os.rename(self.temporary, target)
         except OSError as error:
@@ -99,7 +99,7 @@ def folder_error(path: str, error: OSError) -> SourceError:
     )
 
 
-def _exchange(left: str, right: str) -> None:
+def exchange_folders(left: str, right: str) -> None:
     """Let two folders change names, in one step if the system can."""
     renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if renameat2 is not None:

@@ -133,7 +133,11 @@ def digest_of(dataset: Dataset) -> str:
         if dataset._lists is not None:  # they say which sequences belong together
             texts += [f"list of {name} {tags.digest}" for name, tags in dataset._lists.items()]
         return xxhash.xxh3_128_hexdigest(" | ".join([dataset.corpus.index.digest, *sorted(texts)]).encode())
-    if isinstance(dataset, MultiEpochDataset) or (isinstance(dataset, DelegatingDataset) and dataset.has_one_corpus):
+    if isinstance(dataset, MultiEpochDataset | MultiProcDataset):
+        return digest_of(dataset.inner)
+    if isinstance(dataset, DelegatingDataset) and dataset.has_one_corpus:
+        return digest_of(dataset.inner)
+    if isinstance(dataset, PostprocessingDataset) and dataset.is_indexed:
         return digest_of(dataset.inner)
     if isinstance(dataset, JointDataset):
         texts = [f"{part.name} {sorted(part.keys.items())} {digest_of(part.dataset)}" for part in dataset.parts]
@@ -158,7 +162,7 @@ def order_text(dataset: Dataset, epoch: int) -> str:
     if isinstance(dataset, VariableDataset):
         chosen = dataset.dataset_of(epoch)
         return f"{digest_of(chosen)}; {order_text(chosen, epoch)}"
-    if isinstance(dataset, DelegatingDataset):
+    if isinstance(dataset, MultiProcDataset | DelegatingDataset):
         return order_text(dataset.inner, epoch)
     if isinstance(dataset, MultiEpochDataset):
         epochs = dataset.inner_epochs(epoch)[:_MAX_EPOCHS_TOLD]

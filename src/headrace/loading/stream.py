@@ -26,12 +26,13 @@ from headrace.datasets.own_workers import has_workers
 from headrace.datasets.postprocessing import PostprocessingDataset
 from headrace.datasets.sub_epoch import can_jump
 from headrace.datasets.turns import TurnsDataset
+from headrace.datasets.variable import VariableDataset
 from headrace.engine import WorkerInfo
 from headrace.errors import ConfigError, HeadraceError
 from headrace.files import FileTree, map_leaves, tree_key, tree_leaves
 from headrace.ranks import Ranks
 
-from .known import recipe_text, specs_of
+from .known import digest_of, knows_order, order_text, recipe_text, specs_of
 from .reading import Reader, Reading, Wish, copy_datasets
 from .state import digest_text
 from .stream_marks import mark_of
@@ -138,10 +139,16 @@ class DatasetStream(StreamSubject):
 
 
 def _data_text(dataset: Dataset) -> str:
-    if isinstance(dataset, PostprocessingDataset):
+    if isinstance(dataset, PostprocessingDataset | MultiEpochDataset):
         return _data_text(dataset.inner)
+    if isinstance(dataset, DelegatingDataset) and dataset.has_one_corpus:
+        return _data_text(dataset.inner)
+    if isinstance(dataset, TurnsDataset):
+        return " | ".join(f"{turn.name} {_data_text(turn.dataset)}" for turn in dataset.turns)
     if isinstance(dataset, DistributeFilesDataset):
         return f"files {_names_of(dataset.files, dataset)}"
+    if not isinstance(dataset, VariableDataset) and knows_order(dataset):  # it is a part of a stream
+        return digest_of(dataset)
     try:
         return "\0".join(dataset.get_all_tags())
     except NotImplementedError:
@@ -149,10 +156,15 @@ def _data_text(dataset: Dataset) -> str:
 
 
 def _order_text(dataset: Dataset, epoch: int) -> str:
+    if isinstance(dataset, VariableDataset):
+        chosen = dataset.dataset_of(epoch)
+        return f"{_data_text(chosen)}; {_order_text(chosen, epoch)}"
+    if knows_order(dataset):  # it is a part of a stream
+        return order_text(dataset, epoch)
     if isinstance(dataset, PostprocessingDataset):
         return f"{_order_text(dataset.inner, epoch)}; function: {dataset.draws_text}"
     if isinstance(dataset, DelegatingDataset):
-        return _order_text(dataset.dataset_of(epoch), epoch)
+        return _order_text(dataset.inner, epoch)
     if isinstance(dataset, MultiEpochDataset):
         first = dataset.inner_epochs(epoch)[0]
         return f"{dataset.multi_epoch} epochs, {_order_text(dataset.inner, first)}"

@@ -30,11 +30,13 @@ class Lane:
         """Return what some draws give, as indices of the joint corpus, `int64[n]` -> `int64[n]`."""
         epochs, places = self._locate(draws)
         result = np.empty(len(draws), np.int64)
-        for epoch in np.unique(epochs).tolist():
-            here = epochs == epoch
-            wanted = places[here]
-            first = int(wanted.min())
-            result[here] = self._order_of(epoch).block(first, int(wanted.max()) + 1)[wanted - first]
+        by_epoch = np.argsort(epochs, kind="stable")  # not a mask for each: a small corpus has very many
+        for here in np.split(by_epoch, np.flatnonzero(np.diff(epochs[by_epoch])) + 1):
+            if not len(here):
+                continue
+            wanted, first = places[here], int(places[here].min())
+            order = self._order_of(int(epochs[here[0]]))
+            result[here] = order.block(first, int(wanted.max()) + 1)[wanted - first]
         result += self.offset
         return result
 
@@ -64,6 +66,8 @@ class MixedOrder(Order):
         mixture: Which lane each position draws from.
         lanes: The corpora. Only those of weight 0 may be empty.
         positions: Which positions of the mixture, in a row.
+
+    A slice is said to repeat where the whole does: what comes again is counted over all sub-epochs of a full epoch.
     """
 
     def __init__(self, mixture: Mixture, lanes: Sequence[Lane], positions: range) -> None:
@@ -88,4 +92,6 @@ class MixedOrder(Order):
 
     def slice(self, start: int, stop: int) -> MixedOrder:
         """Return positions start..stop as an order."""
-        return MixedOrder(self._mixture, self._lanes, self._positions[start:stop])
+        part = MixedOrder(self._mixture, self._lanes, range(0))
+        part._positions, part.may_repeat = self._positions[start:stop], self.may_repeat
+        return part

@@ -153,10 +153,22 @@ class _ArrowTables(TableFiles[_MappedFile]):
         return self.handle(table_idx).num_batches
 
     def piece_sizes(self, table_idx: int) -> Iterator[int]:
-        """Yield the number of rows of each batch."""
-        handle = self.handle(table_idx)
+        """Yield the number of rows of each batch.
+
+        Raises:
+            SourceError: A batch is damaged.
+        """
+        handle, pa = self.handle(table_idx), import_arrow()
         for number in range(handle.num_batches):
-            yield int(handle.batch(number).num_rows)
+            try:
+                num_rows = int(handle.batch(number).num_rows)
+            except (pa.ArrowException, OSError, ValueError) as error:
+                raise SourceError(
+                    f"this batch cannot be read: {error}",
+                    where=f"{self.name(table_idx)}, piece {number}",
+                    fix="is the file torn? write or download it again",
+                ) from error
+            yield num_rows
 
     def _column_of(self, handle: _MappedFile, piece: int, name: str) -> Any:
         return handle.batch(piece).column(name)

@@ -11,6 +11,7 @@ import gzip
 import json
 import os
 import re
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -252,11 +253,14 @@ def _format_of_file(path: str) -> str | None:
 def _format_of_lines(path: str, *, is_packed: bool) -> str | None:
     """Tell manifests of different kinds apart by their first line."""
     line = b""
-    with contextlib.suppress(EOFError, gzip.BadGzipFile), (gzip.open if is_packed else open)(path, "rb") as file:
+    with (
+        contextlib.suppress(EOFError, gzip.BadGzipFile, zlib.error),
+        (gzip.open if is_packed else open)(path, "rb") as file,
+    ):
         line = file.readline(_MAX_LINE_BYTES)
     try:
         first = json.loads(line.decode("utf-8-sig"))
-    except ValueError:
+    except (ValueError, RecursionError):
         first = None  # not an object a line: the source of manifests says what is wrong
     if os.path.exists(f"{path}.specs.json"):
         return "jsonl"  # ours

@@ -20,6 +20,7 @@ from .hdf_layout import READABLE_KINDS
 
 _BUFFER_BYTES = 256 << 10
 _BLOCK_BYTES = 4 << 20
+_MAX_CLASS = 2**63 - 2  # the dim, one more, is an int64 in the file
 
 
 class Spool:
@@ -135,6 +136,12 @@ class WriteColumn:
             raise self._mismatch(f"shape {list(array.shape)}", f"shape [{axes}]", where)
         if self._is_sparse and array.size:
             largest = int(array.max())
+            if largest > _MAX_CLASS:
+                raise SourceError(
+                    f"the class index {largest} of {self.data_key!r} has no dim that a file could say",
+                    where=where,
+                    fix="give signed numbers, or a second axis",
+                )
             if self._dim is not None and largest >= self._dim:
                 raise SourceError(
                     f"the class index {largest} of {self.data_key!r} is not below its dim {self._dim}",

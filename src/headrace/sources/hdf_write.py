@@ -67,6 +67,11 @@ class HDFWriter(Writer):
         self._check_target()
         self._compression = compression
         self._labels = {key: list(entries) for key, entries in (labels or {}).items()}
+        for key, entries in self._labels.items():
+            if any("\0" in entry for entry in entries):
+                raise ConfigError(
+                    f"a label of {key!r} has a NUL in it, where HDF5 would cut it", where=self.path, fix="remove it"
+                )
         self._num_seqs = 0
         self._is_open = True
         self._spools: list[Spool] = []

@@ -82,6 +82,12 @@ class JsonlWriter(Writer):
                     where=self.path,
                     fix="write it to a folder of .npy files",
                 )
+            if 0 in spec.shape:  # a list without numbers says neither their kind nor the axes below it
+                raise ConfigError(
+                    f"the frames of {key!r} have the shape {spec.shape}, with no numbers in them",
+                    where=self.path,
+                    fix="leave the key out, or write it to a folder of .npy files",
+                )
         wanted = self._wanted_texts
         if wanted is None:
             wanted = frozenset(

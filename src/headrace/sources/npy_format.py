@@ -6,6 +6,8 @@ The format is NumPy's own (NEP 1). Only arrays of numbers are taken: what is pic
 from __future__ import annotations
 
 import ast
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +18,7 @@ from headrace.errors import SourceError
 HEAD_BYTES = 1 << 14  # enough for any header of an array of numbers: NumPy itself refuses longer ones
 _MAGIC = b"\x93NUMPY"
 _KINDS = "biufc"
-_LARGEST = 2**60
+_MAX_BYTES = 2**63 - 1
 MAX_AXES = 32  # of NumPy 1; NumPy 2 has 64
 
 
@@ -40,6 +42,11 @@ class NpyHeader:
     def end(self) -> int:
         """Where the numbers end, from the start of the header."""
         return self.num_bytes + int(np.prod(self.shape, dtype=object)) * self.dtype.itemsize
+
+
+def can_be_array(shape: Sequence[int], dtype: np.dtype[Any]) -> bool:
+    """Tell whether NumPy can make an array of these sizes; it multiplies them in 64 bits, those of no items, too."""
+    return math.prod(size for size in shape if size) * dtype.itemsize <= _MAX_BYTES
 
 
 def parse_npy(head: bytes, where: str) -> NpyHeader:
@@ -71,7 +78,7 @@ def parse_npy(head: bytes, where: str) -> NpyHeader:
         what = "pickled objects, which are never loaded" if dtype is not None and dtype.hasobject else repr(descr)
         raise SourceError(f"this is no array of numbers: it has {what}", where=where, fix="store numbers")
     is_shape = isinstance(shape, tuple) and len(shape) <= MAX_AXES
-    is_shape = is_shape and all(type(size) is int and 0 <= size <= _LARGEST for size in shape)
+    is_shape = is_shape and all(type(size) is int and size >= 0 for size in shape) and can_be_array(shape, dtype)
     if not isinstance(fortran, bool) or not is_shape:
         raise SourceError(f"the header says the shape {shape!r}, fortran_order {fortran!r}", where=where)
     return NpyHeader(dtype, shape, fortran, num_bytes)

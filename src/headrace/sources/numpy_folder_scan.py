@@ -65,7 +65,15 @@ class AboutFolder:
             return cls(
                 str(said["layout"]), specs, {key: list(map(str, names)) for key, names in said["labels"].items()}, order
             )
-        except (OSError, msgspec.MsgspecError, KeyError, TypeError, AttributeError, ValueError) as error:
+        except (
+            OSError,
+            msgspec.MsgspecError,
+            KeyError,
+            TypeError,
+            AttributeError,
+            ValueError,
+            RecursionError,
+        ) as error:
             raise SourceError(
                 f"what the folder says of itself cannot be read: {error}",
                 where=path,

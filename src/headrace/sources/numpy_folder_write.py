@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import IO, Any, Literal
 
 import msgspec
@@ -20,6 +21,9 @@ from .npy_header import make_npy_header
 from .numpy_folder_scan import ABOUT_FILE, KEY_OF_NPY, LAYOUTS, TAGS_FILE
 from .writer import Writer
 from .written_layout import WrittenLayout, check_file_tag
+
+# Too long a name, or one where a part of the path is the file of another tag, or the file itself is their folder.
+_NAME_ERRORS = (errno.ENAMETOOLONG, errno.ENOTDIR, errno.EEXIST, errno.EISDIR)
 
 
 class NumpyFolderWriter(Writer):
@@ -59,7 +63,8 @@ class NumpyFolderWriter(Writer):
         self._folders: set[str] = set()
         self._folder = PendingFolder(self.path, overwrite=overwrite, marker=ABOUT_FILE)
         try:
-            self._tags: IO[bytes] | None = open(os.path.join(self._folder.temporary, TAGS_FILE), "wb")  # noqa: SIM115
+            with open(os.path.join(self._folder.temporary, ABOUT_FILE), "xb"):  # from now on no tag can have this name
+                self._tags: IO[bytes] | None = open(os.path.join(self._folder.temporary, TAGS_FILE), "xb")  # noqa: SIM115
         except OSError as error:
             self._folder.abort()
             raise folder_error(self.path, error) from error
@@ -92,6 +97,13 @@ class NumpyFolderWriter(Writer):
                 self._write(name, content)
             self._tags.write(msgspec.json.encode(tag) + b"\n")
         except BaseException as error:  # an interrupt, too, may have come between two files
+            if isinstance(error, RecursionError) or (isinstance(error, OSError) and error.errno in _NAME_ERRORS):
+                self._take_back(files)
+                raise SourceError(
+                    f"the tag {tag!r} cannot be the name of a file here: {error}",
+                    where=self.path,
+                    fix="rename it, or write another format",
+                ) from error
             self.abort()
             if isinstance(error, OSError):
                 raise folder_error(self.path, error) from error
@@ -113,6 +125,12 @@ class NumpyFolderWriter(Writer):
         if self._layout_name == "folder":
             return {os.path.join(root, key, f"{tag}.npy"): {key: array} for key, array in arrays.items()}
         return {os.path.join(root, f"{tag}.npy" if set(arrays) == {KEY_OF_NPY} else f"{tag}.npz"): arrays}
+
+    def _take_back(self, names: Iterable[str]) -> None:
+        """Remove the files of a sequence whose next one could not be made: nobody else has files of these names."""
+        for name in names:
+            with contextlib.suppress(OSError):
+                os.unlink(name)
 
     def _write(self, path: str, arrays: Mapping[str, NDArray[Any]]) -> None:
         folder = os.path.dirname(path)

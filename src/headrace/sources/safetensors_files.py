@@ -187,7 +187,7 @@ class _Gathering:
             said = msgspec.json.decode(headers[0].metadata[ABOUT])
             specs = {str(key): DataSpec.from_json(spec) for key, spec in said["specs"].items()}
             labels = {str(key): [str(name) for name in names] for key, names in said["labels"].items()}
-        except (msgspec.MsgspecError, KeyError, TypeError, AttributeError, ConfigError) as error:
+        except (msgspec.MsgspecError, KeyError, TypeError, AttributeError, RecursionError, ConfigError) as error:
             raise SourceError(
                 f"what the file says of itself cannot be read: {error}", where=self._listing.path(0)
             ) from error

@@ -18,7 +18,7 @@ import numpy as np
 from headrace.errors import SourceError
 
 from .array_table import BFLOAT16, StoredArray
-from .npy_format import MAX_AXES
+from .npy_format import MAX_AXES, can_be_array
 
 MAX_HEADER_BYTES = 100_000_000  # more is refused by the library, too
 METADATA = "__metadata__"
@@ -115,6 +115,7 @@ def _stored(name: str, entry: _Tensor, start: int, path: str) -> StoredArray:
         len(entry.shape) > MAX_AXES
         or min(entry.shape, default=0) < 0
         or math.prod(entry.shape) * dtype.itemsize != num_bytes
+        or not can_be_array(entry.shape, dtype)
     ):
         raise _refusal(f"the tensor {name!r} is {entry.dtype}{entry.shape} in {num_bytes} bytes", path)
     form = BFLOAT16 if entry.dtype == "BF16" else 0

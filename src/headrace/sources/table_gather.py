@@ -234,7 +234,17 @@ def _tags_of(tables: Tables, table: int, piece: int, column: Column, rows: NDArr
     first = int(cells.starts[0]) if cells.num_rows else 0
     text = cells.values[first : int(cells.stops.max(initial=first))].tobytes()
     starts, stops = (edges[rows] - first for edges in (cells.starts, cells.stops))
-    return [text[start:stop] for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)]
+    tags = [text[start:stop] for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)]
+    for row, tag in zip(rows.tolist(), tags, strict=True) if not text.isascii() else ():
+        try:
+            tag.decode()
+        except UnicodeDecodeError as error:
+            raise SourceError(
+                f"the tag {tag!r} is not UTF-8: {error}",
+                where=f"{where}, row {row}",
+                fix="is the file torn? write or download it again",
+            ) from error
+    return tags
 
 
 def choose_tag(schema: Schema, tag_field: str | None, where: str) -> Column | None:

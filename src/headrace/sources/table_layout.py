@@ -167,17 +167,20 @@ def read_schema(arrow_schema: Any, where: str) -> Schema:
     metadata = arrow_schema.metadata or {}
     features = _features_of(metadata)
     columns: dict[str, Column] = {}
-    for field in arrow_schema:
-        if field.name in columns:
-            raise SourceError(f"two columns have the name {field.name!r}", where=where, fix="rename one of them")
-        for column in _columns_of(field, (), features.get(field.name)):
-            columns.setdefault(column.name, column)
+    try:
+        for field in arrow_schema:
+            if field.name in columns:
+                raise SourceError(f"two columns have the name {field.name!r}", where=where, fix="rename one of them")
+            for column in _columns_of(field, (), features.get(field.name)):
+                columns.setdefault(column.name, column)
+    except UnicodeDecodeError as error:
+        raise SourceError(f"the name of a column is not UTF-8: {error}", where=where, fix="is it torn?") from error
     try:
         ours = json.loads(metadata.get(METADATA_KEY, b"{}"))
         specs = {str(key): DataSpec.from_json(spec) for key, spec in ours.get("specs", {}).items()}
         labels = {str(key): [str(label) for label in entries] for key, entries in ours.get("labels", {}).items()}
         tag = ours.get("tag")
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise SourceError(
             f"the metadata 'headrace' of the schema cannot be read: {error}", where=where, fix="write the file again"
         ) from error
@@ -204,7 +207,7 @@ def _features_of(metadata: Mapping[bytes, bytes]) -> Mapping[str, Any]:
     """Return what Hugging Face's library says of columns; nothing, if it is not what is known of it."""
     try:
         features = json.loads(metadata[_HUGGING_FACE_KEY])["info"]["features"]
-    except (KeyError, ValueError, TypeError):
+    except (KeyError, ValueError, TypeError, RecursionError):
         return {}
     return features if isinstance(features, Mapping) else {}
 

@@ -71,7 +71,7 @@ def read_note(data: bytes, where: str) -> Note:
     try:
         stored = msgspec.json.decode(data, type=_Stored)
         specs = {key: DataSpec.from_json(msgspec.to_builtins(spec)) for key, spec in stored.specs.items()}
-    except (msgspec.MsgspecError, UnicodeDecodeError, ConfigError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ConfigError) as error:
         raise SourceError(f"the note of the writer cannot be read: {error}", where=where, fix=fix) from error
     if stored.version != NOTE_VERSION:
         raise SourceError(

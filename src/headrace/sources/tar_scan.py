@@ -199,7 +199,7 @@ def _size_in(header: bytes, path: str, start: int) -> int:
     """Return the size that a header says, after a look at its sum."""
     own_field = header[148:156]
     try:
-        said = int(own_field[:6], 8)
+        said = int(own_field[:6], 8) if own_field[6] in b"\0 " and own_field[7] in b"\0 " else _number(own_field)
         num_bytes = int(header[124:135], 8) if header[135] in b"\0 " else _number(header[124:136])
     except ValueError:
         said, num_bytes = _number(own_field), _number(header[124:136])

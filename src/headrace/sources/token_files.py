@@ -21,6 +21,8 @@ from numpy.typing import NDArray
 
 from headrace.errors import ConfigError, SourceError
 
+from .npy_format import HEAD_BYTES, parse_npy
+
 MAGIC = b"MMIDIDX\x00\x00"
 HEAD = struct.Struct("<9sQBQQ")
 VERSION = 1
@@ -165,14 +167,9 @@ def read_idx_bounds(file: TokenFile) -> NDArray[np.int64]:
 def _open_npy(path: str) -> TokenFile:
     num_bytes = _size_of(path)
     with _opened(path) as file:
-        try:
-            version = np.lib.format.read_magic(file)
-            read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-            shape, _, dtype = read(file)
-        except (ValueError, EOFError) as error:
-            raise SourceError(f"this is not a .npy file: {error}", where=path, fix="write it by numpy.save") from error
-        position = file.tell()
-    if len(shape) != 1 or dtype.kind not in "iu" or dtype.hasobject:
+        header = parse_npy(file.read(HEAD_BYTES), path)
+    shape, dtype, position = header.shape, header.dtype, header.num_bytes
+    if len(shape) != 1 or dtype.kind not in "iu":
         raise SourceError(
             f"the array is {dtype} of the shape {shape}, not integers with one axis", where=path, fix="flatten it"
         )

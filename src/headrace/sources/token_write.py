@@ -74,7 +74,7 @@ class TokenWriter(Writer):
         self._is_open = True
 
     def _check_target(self) -> None:
-        for path in (self.path, self._beside["idx"]):
+        for path in (self.path, *self._beside.values()):
             if os.path.lexists(path) and not self._overwrite:
                 raise ConfigError("the file exists", where=path, fix="give another path, or overwrite=True")
 
@@ -190,7 +190,10 @@ class TokenWriter(Writer):
                     pending = stack.enter_context(PendingFile(self._beside[name]))
                     pending.temporary.write_bytes(content)
                 if self._overwrite:
-                    # What is left of older files must not be taken for part of this one.
+                    # What is left of older files must not be taken for part of this one, nor the new index for that of
+                    # the old tokens, if we are killed here.
+                    with contextlib.suppress(FileNotFoundError):
+                        os.unlink(os.path.realpath(self.path))
                     for name in self._beside.keys() - texts.keys():
                         if os.path.lexists(self._beside[name]):
                             os.unlink(self._beside[name])

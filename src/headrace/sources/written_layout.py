@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.errors import ConfigError, SourceError, did_you_mean
+from headrace.errors import ConfigError, SourceError
 from headrace.specs import DataSpec
 
+from .array_table import with_labels
 from .data_types import checked_seq, learn_specs
 
 
@@ -40,13 +41,12 @@ class WrittenLayout:
         """Make these the layouts, from now on unchangeable.
 
         Raises:
-            ConfigError: There are labels for another key.
+            ConfigError: There are labels for another key, or not so many as there are classes.
         """
-        for key in self.labels:
-            if key not in specs:
-                raise ConfigError(
-                    f"labels for the unknown data key {key!r}", where=self._path, fix=did_you_mean(key, specs)
-                )
+        try:
+            with_labels(specs, self.labels)  # as the readers do
+        except ConfigError as error:
+            raise ConfigError(error.what, where=self._path, fix=error.fix) from error
         self.specs = specs
 
     def checked(self, tag: Any, data: Mapping[str, Any]) -> tuple[dict[str, DataSpec], dict[str, NDArray[Any]]]:
@@ -57,6 +57,10 @@ class WrittenLayout:
         """
         if not isinstance(tag, str):
             raise SourceError(f"the tag {tag!r} is a {type(tag).__name__}, not a str", where=self._path)
+        try:
+            tag.encode()
+        except UnicodeEncodeError as error:  # half of a surrogate pair
+            raise SourceError(f"the tag {tag!r} is not valid Unicode", where=self._path, fix="correct it") from error
         where = f"{self._path}, sequence {tag!r}"
         if not isinstance(data, Mapping) or not data:
             raise SourceError("a sequence has at least one array", where=where, fix="give data key -> array")
@@ -76,8 +80,10 @@ class WrittenLayout:
         return specs, arrays
 
     def about(self) -> dict[str, Any]:
-        """Return layouts and labels as JSON data."""
-        return {"specs": {key: spec.to_json() for key, spec in (self.specs or {}).items()}, "labels": self.labels}
+        """Return layouts and labels as JSON data; nothing, if there was no sequence and nobody said the layouts."""
+        if self.specs is None:
+            return {"specs": {}, "labels": {}}
+        return {"specs": {key: spec.to_json() for key, spec in self.specs.items()}, "labels": self.labels}
 
 
 def _native(value: Any) -> Any:

@@ -8,6 +8,7 @@ known.
 
 from __future__ import annotations
 
+import os
 import struct
 import zipfile
 import zlib
@@ -60,6 +61,7 @@ def list_members(path: str) -> dict[str, Member]:
         SourceError: It is none, is torn, or has a member that is there twice or leads outside.
     """
     try:
+        num_bytes = os.path.getsize(path)
         with zipfile.ZipFile(path) as archive:
             infos = archive.infolist()
     except (OSError, zipfile.BadZipFile, NotImplementedError, ValueError, struct.error) as error:
@@ -86,6 +88,9 @@ def list_members(path: str) -> dict[str, Member]:
         if info.flag_bits & _ENCRYPTED or info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             how = "encrypted" if info.flag_bits & _ENCRYPTED else f"compressed by method {info.compress_type}"
             raise SourceError(f"{info.filename!r} is {how}", where=path, fix="store or deflate it")
+        if info.header_offset < 0 or info.header_offset + _HEADER.size + info.compress_size > num_bytes:
+            what = f"{info.filename!r} would be at byte {info.header_offset}, with {info.compress_size} bytes"
+            raise SourceError(f"{what}; the archive has {num_bytes}", where=path, fix="is it torn? restore it")
         if info.file_size > info.compress_size * (_MAX_RATIO if info.compress_type == zipfile.ZIP_DEFLATED else 1):
             what = f"{info.filename!r} would have {info.file_size} bytes in {info.compress_size}"
             raise SourceError(what, where=path, fix="write the archive again")
