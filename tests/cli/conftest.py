@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,6 +20,7 @@ Invoke = Callable[..., Result]
 def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setattr(sys, "path", list(sys.path))  # a config's folder joins it, and workers look everywhere in it
 
 
 @pytest.fixture
