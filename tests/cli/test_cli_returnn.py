@@ -170,7 +170,8 @@ def test_what_is_not_offered_is_refused_with_the_reason_and_what_there_is(
 def test_a_config_that_imports_returnn_without_having_it_is_told_what_to_write(
     invoke: Invoke, write_config: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "returnn", None)
+    for name in ("returnn", *(name for name in sys.modules if name.startswith("returnn."))):
+        monkeypatch.setitem(sys.modules, name, None)
     config = write_config("{'class': 'HDFDataset', 'files': [HDF]}", "from returnn.util.file_cache import CachedFile")
     result = invoke("run", config)
     assert result.exit_code == 2

@@ -238,12 +238,13 @@ def test_the_workers_of_a_real_command_find_what_lies_beside_the_config(
 def test_ctrl_c_ends_the_command_and_its_workers(tmp_path: Path, to_group: bool) -> None:
     program = tmp_path / "endless.py"
     program.write_text(
+        "import os\n"
         "import numpy as np\n"
         "told = False\n"
         "def tell(features):\n"
         "    global told\n"
         "    if not told:\n"
-        "        print('reading', flush=True)\n"
+        "        os.write(1, b'reading\\n')\n"  # one write, since both workers may do so at once
         "        told = True\n"
         "    return features\n"
         "DATA = [{'data': np.zeros(3, dtype='float32')}] * 1000\n"
