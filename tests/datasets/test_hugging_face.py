@@ -11,6 +11,7 @@ from headrace.batching import Buckets, FixedCount, FrameBudget
 from headrace.datasets import HuggingFaceDataset, init_dataset
 from headrace.errors import ConfigError, ResumeError, SourceError
 
+pytest.importorskip("datasets.arrow_dataset")  # a folder of these tests has the name of the package
 datasets = pytest.importorskip("datasets")
 
 NUM = 30

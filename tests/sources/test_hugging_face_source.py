@@ -10,6 +10,7 @@ from headrace.errors import ConfigError, SourceError
 from headrace.specs import DataSpec
 from headrace.testing import check_source
 
+pytest.importorskip("datasets.arrow_dataset")  # a folder of these tests has the name of the package
 datasets = pytest.importorskip("datasets")
 
 from headrace.sources import ArrowSource, HuggingFaceSource, ParquetSource  # noqa: E402 - after the check

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import pickle
 import shutil
+import sys
+import types
 from pathlib import Path
 
 import numpy as np
@@ -246,3 +248,10 @@ def test_files_in_sub_folders_of_a_format_that_takes_none_are_to_be_named(tmp_pa
     write_hdf(tmp_path / "below" / "a.hdf")
     with pytest.raises(ConfigError, match="the folder itself has no HDF5 files"):
         open_source(tmp_path)
+
+
+def test_a_folder_named_datasets_is_not_taken_for_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "datasets", types.ModuleType("datasets"))
+    monkeypatch.setitem(sys.modules, "datasets.arrow_dataset", None)
+    with pytest.raises(ConfigError, match=r"needs the package datasets"):
+        init_source({"class": "HuggingFaceSource", "dataset": "anywhere"})

@@ -7,6 +7,7 @@ Python objects, is not taken. What is delivered is what is stored: `set_transfor
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,12 +38,12 @@ def import_datasets() -> ModuleType:
         ConfigError: It is not installed.
     """
     try:
-        import datasets
+        module = importlib.import_module("datasets")
+        importlib.import_module("datasets.arrow_dataset")  # a folder of the first name may be anybody's
     except ImportError as error:
         raise ConfigError(
             f"a dataset of Hugging Face needs the package datasets: {error}", fix="pip install 'headrace[hf]'"
         ) from error
-    module: ModuleType = datasets
     return module
 
 
