@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from headrace.engine import WorkerInfo
 from headrace.errors import HeadraceError, SourceError, takes_note
+from headrace.files.atomic import fsync_path
 from headrace.files.pending_folder import PendingFolder, exchange_folders
 from headrace.sources import Source, open_source
 from headrace.sources.configs import keeps_index, open_writer
@@ -194,19 +195,11 @@ def sync(path: str, entry: Format) -> None:
         if os.path.isdir(name):
             for folder, _, files in os.walk(name):
                 for file in files:
-                    _sync_one(os.path.join(folder, file))
-                _sync_one(folder)
+                    fsync_path(os.path.join(folder, file))
+                fsync_path(folder)
         elif os.path.exists(name):
-            _sync_one(name)
-    _sync_one(os.path.dirname(path))
-
-
-def _sync_one(path: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+            fsync_path(name)
+    fsync_path(os.path.dirname(path))
 
 
 def _verify(target: Target, shard: Shard, data_keys: list[str], expected: str) -> None:

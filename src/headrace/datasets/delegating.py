@@ -9,7 +9,6 @@ order and their layout is the inner one's. The order's options are shared, so th
 from __future__ import annotations
 
 import logging
-from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,6 +20,7 @@ from headrace.errors import ConfigError
 from headrace.order import Order, OrderReport
 
 from .base import Dataset
+from .inner_answers import InnerAnswers
 from .own_workers import has_workers
 from .seq import DatasetSeq
 
@@ -37,7 +37,7 @@ _LOGGER = logging.getLogger("headrace.datasets")
 _remarked: set[str] = set()  # so that each is said once in a process
 
 
-class DelegatingDataset(Dataset):
+class DelegatingDataset(InnerAnswers):
     """A dataset read through another one. A sub-class defines `inner`.
 
     Attributes:
@@ -45,11 +45,6 @@ class DelegatingDataset(Dataset):
     """
 
     has_one_corpus: bool = True
-
-    @property
-    @abstractmethod
-    def inner(self) -> Dataset:
-        """The dataset that answers."""
 
     def dataset_of(self, epoch: int) -> Dataset:  # noqa: ARG002 (for those whose inside changes)
         """Return the inner dataset of an epoch."""
@@ -123,14 +118,6 @@ class DelegatingDataset(Dataset):
         """What the recipe leaves out or repeats in the current full epoch."""
         return self.inner.order_report
 
-    def supports_seq_order_sorting(self) -> bool:
-        """Whether lengths are known."""
-        return self.inner.supports_seq_order_sorting()
-
-    def supports_sharding(self) -> bool:
-        """Whether `_num_shards > 1` is legal."""
-        return self.inner.supports_sharding()
-
     def set_sharding(self, num_shards: int, shard_index: int) -> None:
         """Make this dataset one shard of `num_shards`; takes effect with the next `init_seq_order`."""
         self.inner.set_sharding(num_shards, shard_index)
@@ -170,16 +157,8 @@ class DelegatingDataset(Dataset):
         """Return the tag of a sequence of the current order."""
         return self.inner.get_tag(seq_idx)
 
-    def get_all_tags(self) -> Sequence[str]:
-        """Return the tags of the whole corpus."""
-        return self.inner.get_all_tags()
-
     def _corpus_tags(self) -> Sequence[str]:
         return self.inner._corpus_tags()
-
-    def get_total_num_seqs(self, *, fast: bool = False) -> int:
-        """Return the number of sequences of the whole corpus."""
-        return self.inner.get_total_num_seqs(fast=fast)
 
     def have_corpus_seq_idx(self) -> bool:
         """Whether `get_corpus_seq_idx` works."""
@@ -217,30 +196,6 @@ class DelegatingDataset(Dataset):
     def get_complete_frac(self, sorted_seq_idx: int, *, allow_only_lr_suitable: bool = False) -> float | None:
         """Return how much of the epoch is done after a sequence."""
         return self.inner.get_complete_frac(sorted_seq_idx, allow_only_lr_suitable=allow_only_lr_suitable)
-
-    def get_data_keys(self) -> list[str]:
-        """Return the data keys."""
-        return self.inner.get_data_keys()
-
-    def get_target_list(self) -> list[str]:
-        """Return the data keys without "data"."""
-        return self.inner.get_target_list()
-
-    def get_data_dim(self, key: str) -> int:
-        """Return the size of the last axis, or the number of classes of a sparse key."""
-        return self.inner.get_data_dim(key)
-
-    def get_data_dtype(self, key: str) -> str:
-        """Return the dtype name."""
-        return self.inner.get_data_dtype(key)
-
-    def is_data_sparse(self, key: str) -> bool:
-        """Whether the key holds class indices."""
-        return self.inner.is_data_sparse(key)
-
-    def get_data_shape(self, key: str) -> list[int | None]:
-        """Return the shape of one frame."""
-        return self.inner.get_data_shape(key)
 
 
 def outer_options(options: Mapping[str, Any], owner: str) -> dict[str, Any]:

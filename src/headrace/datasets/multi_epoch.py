@@ -26,6 +26,7 @@ from .checks import check_indices
 from .configs import DatasetConfig, init_dataset
 from .corpus_facts import knows_corpus
 from .delegating import inherited_options, outer_options
+from .inner_answers import InnerAnswers
 from .joint_layout import check_no_cycle
 from .own_workers import has_workers
 from .seq import DatasetSeq
@@ -48,7 +49,7 @@ class Segment:
     occurrences: NDArray[np.int64] | None = None
 
 
-class MultiEpochDataset(CachedDataset2):
+class MultiEpochDataset(InnerAnswers, CachedDataset2):
     """M epochs of another dataset in a row: epoch E is its epochs (E - 1) M + 1 ... E M.
 
     Where the inner dataset knows its corpus and its order, the number of sequences is known, and any part of an epoch
@@ -191,14 +192,6 @@ class MultiEpochDataset(CachedDataset2):
         super().key_draws_by_tag()
         self.inner.key_draws_by_tag()
 
-    def supports_seq_order_sorting(self) -> bool:
-        """Whether the inner dataset does."""
-        return self.inner.supports_seq_order_sorting()
-
-    def supports_sharding(self) -> bool:
-        """Whether the inner dataset does."""
-        return self.inner.supports_sharding()
-
     def set_sharding(self, num_shards: int, shard_index: int) -> None:
         """Make the inner dataset one shard of `num_shards`."""
         self.inner.set_sharding(num_shards, shard_index)
@@ -253,14 +246,6 @@ class MultiEpochDataset(CachedDataset2):
         first = self._segments[0].start if self._segments else 0  # of a part of an epoch
         return self.get_current_seq_order()[seq_idx - first]
 
-    def get_all_tags(self) -> Sequence[str]:
-        """Return the tags of the inner dataset."""
-        return self.inner.get_all_tags()
-
-    def get_total_num_seqs(self, *, fast: bool = False) -> int:
-        """Return the number of sequences of the inner dataset: those of one pass over all of it."""
-        return self.inner.get_total_num_seqs(fast=fast)
-
     def get_num_timesteps(self) -> NumbersDict:
         """Return data key -> number of frames of the current epoch. Reads it where the inner dataset would."""
         if self._num_seqs is None:
@@ -270,30 +255,6 @@ class MultiEpochDataset(CachedDataset2):
             self._begin(segment)
             total += self.inner.get_num_timesteps()
         return total
-
-    def get_data_keys(self) -> list[str]:
-        """Return the data keys."""
-        return self.inner.get_data_keys()
-
-    def get_target_list(self) -> list[str]:
-        """Return the data keys without "data"."""
-        return self.inner.get_target_list()
-
-    def get_data_dim(self, key: str) -> int:
-        """Return the size of the last axis, or the number of classes of a sparse key."""
-        return self.inner.get_data_dim(key)
-
-    def get_data_dtype(self, key: str) -> str:
-        """Return the dtype name."""
-        return self.inner.get_data_dtype(key)
-
-    def is_data_sparse(self, key: str) -> bool:
-        """Whether the key holds class indices."""
-        return self.inner.is_data_sparse(key)
-
-    def get_data_shape(self, key: str) -> list[int | None]:
-        """Return the shape of one frame."""
-        return self.inner.get_data_shape(key)
 
 
 class ChainedOrder(Order):

@@ -24,6 +24,7 @@ from .base import Dataset
 from .blockwise import BlockwiseDataset
 from .checks import check_count
 from .configs import init_dataset
+from .inner_answers import InnerAnswers
 from .multi_proc_work import DedicatedWork, OrderedWork, RunOfSeqs
 from .run_cutting import RunLimits
 from .seq import DatasetSeq
@@ -34,7 +35,7 @@ _MAX_TICKETS = 1024  # before a worker: as many large sequences fill all memory 
 _OUTER_OPTIONS = ("name", "estimated_num_seqs")  # everything else is for the inner dataset
 
 
-class MultiProcDataset(BlockwiseDataset):
+class MultiProcDataset(InnerAnswers, BlockwiseDataset):
     """A dataset whose sequences are loaded by worker processes.
 
     Method "seq_order": order, tags and data are those of the inner dataset, for every number of workers. Method
@@ -304,14 +305,6 @@ class MultiProcDataset(BlockwiseDataset):
             self._not_offered('get_current_seq_order with sharding_method="dedicated"')
         return self._order
 
-    def supports_seq_order_sorting(self) -> bool:
-        """Whether the inner dataset does."""
-        return self.inner.supports_seq_order_sorting()
-
-    def supports_sharding(self) -> bool:
-        """Whether the inner dataset does."""
-        return self.inner.supports_sharding()
-
     def set_sharding(self, num_shards: int, shard_index: int) -> None:
         """Make this dataset one shard of `num_shards`; workers start anew if their shards depend on it."""
         self.inner.set_sharding(num_shards, shard_index)
@@ -319,14 +312,6 @@ class MultiProcDataset(BlockwiseDataset):
         self._recipe = self.inner._recipe
         self._stop_run()
         self._close_engine()
-
-    def get_all_tags(self) -> Sequence[str]:
-        """Return the tags of the whole corpus, as the inner dataset does."""
-        return self.inner.get_all_tags()
-
-    def get_total_num_seqs(self, *, fast: bool = False) -> int:
-        """Return the number of sequences of the whole corpus, as the inner dataset does."""
-        return self.inner.get_total_num_seqs(fast=fast)
 
     def have_corpus_seq_idx(self) -> bool:
         """Whether the order is known here."""
@@ -343,30 +328,6 @@ class MultiProcDataset(BlockwiseDataset):
     def get_corpus_seq(self, corpus_seq_idx: int) -> DatasetSeq:
         """Return any sequence of the corpus, read in this process."""
         return self.inner.get_corpus_seq(corpus_seq_idx)
-
-    def get_data_keys(self) -> list[str]:
-        """Return the data keys."""
-        return self.inner.get_data_keys()
-
-    def get_target_list(self) -> list[str]:
-        """Return the data keys without "data"."""
-        return self.inner.get_target_list()
-
-    def get_data_dim(self, key: str) -> int:
-        """Return the size of the last axis, or the number of classes of a sparse key."""
-        return self.inner.get_data_dim(key)
-
-    def get_data_dtype(self, key: str) -> str:
-        """Return the dtype name."""
-        return self.inner.get_data_dtype(key)
-
-    def is_data_sparse(self, key: str) -> bool:
-        """Whether the key holds class indices."""
-        return self.inner.is_data_sparse(key)
-
-    def get_data_shape(self, key: str) -> list[int | None]:
-        """Return the shape of one frame."""
-        return self.inner.get_data_shape(key)
 
 
 def _as_bytes(numbers: NDArray[np.int64]) -> bytes:

@@ -78,11 +78,11 @@ class PendingFile:
             return
         try:
             if self._fsync:
-                _sync(self.temporary)
+                fsync_path(self.temporary)
             os.replace(self.temporary, self.path)
             self._is_open = False
             if self._fsync:
-                _sync(self.path.parent)
+                fsync_path(self.path.parent)
         except OSError as error:
             raise _write_error(self.path, error) from error
         finally:
@@ -142,7 +142,8 @@ def atomic_write(path: str | os.PathLike[str], mode: str = "wb", *, fsync: bool 
         yield file
 
 
-def _sync(path: Path) -> None:
+def fsync_path(path: str | os.PathLike[str]) -> None:
+    """Wait until a file, or the names in a folder, are on the disk."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

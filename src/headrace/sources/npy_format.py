@@ -41,7 +41,7 @@ class NpyHeader:
     @property
     def end(self) -> int:
         """Where the numbers end, from the start of the header."""
-        return self.num_bytes + int(np.prod(self.shape, dtype=object)) * self.dtype.itemsize
+        return self.num_bytes + math.prod(self.shape) * self.dtype.itemsize
 
 
 def can_be_array(shape: Sequence[int], dtype: np.dtype[Any]) -> bool:
