@@ -33,7 +33,7 @@ from .base import Dataset
 from .checks import check_count, check_indices, check_tags
 from .frame_shuffle import shuffle_group_frames
 from .loaded import Features, LoadedSeqs
-from .order_cursor import OrderCursor
+from .order_cursor import OrderCursor, outside_of_epoch
 from .seq import DatasetSeq
 from .seq_cache import SeqCache
 
@@ -221,8 +221,7 @@ class CachedDataset(Dataset):
         try:
             return self._cursor[seq_idx]
         except IndexError as error:
-            hint = "" if len(self._cursor) else "; has init_seq_order(epoch=...) been called?"
-            raise IndexError(f"{error} (dataset {self.name!r}, epoch {int(self.epoch) or None}{hint})") from None
+            raise outside_of_epoch(error, self, self._cursor) from None
 
     def _occurrence(self, seq_idx: int) -> int:
         self._count_occurrences()

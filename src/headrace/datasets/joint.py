@@ -33,13 +33,11 @@ from .joint_places import PartPlaces
 from .joint_source import JointSource
 from .meta_part import MetaPart
 from .multi_proc import MultiProcDataset
-from .order_cursor import OrderCursor
+from .over_corpora import OverCorpora
 from .seq import DatasetSeq
 
-_TAG_BLOCK = 256  # tags decoded at a time: alone, each takes ten times as long
 
-
-class JointDataset(Dataset):
+class JointDataset(OverCorpora):
     """The sequences of several datasets, each of which knows its corpus.
 
     Args:
@@ -78,7 +76,6 @@ class JointDataset(Dataset):
         self._fast: tuple[JointCorpus, dict[int, Source | None], Source | None] | None = None
         self._counted: tuple[Order, NDArray[np.int64]] | None = None
         self._places: PartPlaces | None = None
-        self._tag_block: list[str] = []
         self._set_order(RangeOrder(range(0)))
 
     def _change_recipe(self, **changes: Any) -> None:
@@ -105,17 +102,6 @@ class JointDataset(Dataset):
 
     def _all_facts(self) -> list[tuple[MetaPart, CorpusFacts]]:
         return [(part, self._facts(part)) for part in self.parts]
-
-    def _corpus_tags(self) -> Sequence[str]:
-        return self.corpus.index.tags
-
-    def _first_of_tag(self) -> NDArray[np.int64]:
-        return self.corpus.index.tag_groups()
-
-    def _keep_mask(self) -> NDArray[np.bool_]:
-        if self._keep is None:
-            self._keep = super()._keep_mask()
-        return self._keep
 
     def _kept(self) -> NDArray[np.bool_] | None:
         """Return `bool[N]`: what the filter of the whole and those of the parts keep; `None` without any."""
@@ -166,10 +152,9 @@ class JointDataset(Dataset):
         return first
 
     def _set_order(self, order: Order, first: int = 0, *, is_given: bool = False) -> None:
-        self._cursor = OrderCursor(order, first)
+        self._set_cursor(order, first)
         self._order_is_given = is_given
         self._occurrences, self._places = None, None
-        self._tag_start, self._tag_block = 0, []
         for part in self.parts:
             part.forget()
 
@@ -297,13 +282,6 @@ class JointDataset(Dataset):
 
     # --- reading ---
 
-    def _corpus_idx(self, seq_idx: int) -> int:
-        try:
-            return self._cursor[seq_idx]
-        except IndexError as error:
-            hint = "" if len(self._cursor) else "; has init_seq_order(epoch=...) been called?"
-            raise IndexError(f"{error} (dataset {self.name!r}, epoch {int(self.epoch) or None}{hint})") from None
-
     def _at(self, seq_idx: int) -> tuple[MetaPart, int]:
         """Return the part that a sequence of the current order is of, started, and the place there."""
         number, place = self._all_places.at(seq_idx - self._cursor.first)
@@ -424,34 +402,6 @@ class JointDataset(Dataset):
         is_known = known and all(spec is not None for spec in self.layout.specs.values())
         return JointSource(corpus, self.layout, known) if is_known else None
 
-    def get_tag(self, seq_idx: int) -> str:
-        """Return the tag of a sequence of the current order."""
-        offset = seq_idx - self._tag_start
-        if not 0 <= offset < len(self._tag_block):
-            self._corpus_idx(seq_idx)  # outside of the epoch: said by an error
-            place, order = seq_idx - self._cursor.first, self._cursor.order
-            indices = order.block(place, min(place + _TAG_BLOCK, len(order)))
-            self._tag_start, offset, self._tag_block = seq_idx, 0, self.corpus.index.tags.take(indices)
-        return self._tag_block[offset]
-
-    def get_all_tags(self) -> Sequence[str]:
-        """Return the tags of all parts, without those that a filter drops."""
-        kept, tags = self._kept(), self.corpus.index.tags
-        return tags if kept is None else tags.take(np.flatnonzero(kept))
-
-    def get_total_num_seqs(self, *, fast: bool = False) -> int:  # noqa: ARG002 (fast but for filters)
-        """Return the number of sequences of all parts, without those that a filter drops."""
-        kept = self._kept()
-        return len(self.corpus) if kept is None else int(np.count_nonzero(kept))
-
-    def have_corpus_seq_idx(self) -> bool:
-        """Yes."""
-        return True
-
-    def get_corpus_seq_idx(self, seq_idx: int) -> int:
-        """Return the place in the joint corpus of a sequence of the current order."""
-        return self._corpus_idx(seq_idx)
-
     def have_get_corpus_seq(self) -> bool:
         """Whether all parts have it."""
         return all(part.dataset.have_get_corpus_seq() for part in self.parts)
@@ -467,11 +417,6 @@ class JointDataset(Dataset):
         return DatasetSeq(int(corpus_idx), features, seq_tag=seq.seq_tag, corpus_idx=int(corpus_idx))
 
     # --- how much there is, layout ---
-
-    @property
-    def num_seqs(self) -> int:
-        """Number of sequences of the current epoch."""
-        return len(self._cursor)
 
     def get_data_keys(self) -> list[str]:
         """Return the data keys, "data" first."""

@@ -22,7 +22,6 @@ from headrace.batching import NumbersDict
 from headrace.errors import ConfigError, did_you_mean
 from headrace.order import ArrayOrder, Order, OrderCorpus, OrderReport, RangeOrder, occurrences
 
-from .base import Dataset
 from .checks import absolute_name, check_indices, check_path, check_tags
 from .configs import DatasetConfig
 from .corpus_facts import CorpusFacts, facts_of
@@ -31,15 +30,14 @@ from .meta_lists import SeqListFile, read_key_lengths, read_seq_lists
 from .meta_options import MetaOptions, check_layout, open_parts, remarks
 from .meta_part import MetaPart
 from .meta_reader import MetaReader
-from .order_cursor import OrderCursor
+from .over_corpora import OverCorpora
 from .seq import DatasetSeq
 
 _LOGGER = logging.getLogger("headrace.datasets")
-_TAG_BLOCK = 256  # tags decoded at a time: alone, each takes ten times as long
 _remarked: set[str] = set()  # so that each is said once in a process
 
 
-class MetaDataset(Dataset):
+class MetaDataset(OverCorpora):
     """Several datasets that hold different data of the same sequences, such as features and alignments.
 
     The order is that of `seq_order_control_dataset`: its `seq_ordering`, sub-epochs, shards, filter. Without one, it is
@@ -97,10 +95,8 @@ class MetaDataset(Dataset):
         self._corpus: MetaCorpus | None = None
         self._joined: list[Any] = []
         self._is_checked = False
-        self._cursor = OrderCursor()
+        self._set_cursor(RangeOrder(range(0)))
         self._order_is_given = False
-        self._tag_start = 0
-        self._tag_block: list[str] = []
         self._occurrences: NDArray[np.int64] | None = None
         self._own_lengths: NDArray[Any] | None = None
         self._take_layout()
@@ -176,17 +172,6 @@ class MetaDataset(Dataset):
             self._planner.invalidate()
         return self._corpus
 
-    def _corpus_tags(self) -> Sequence[str]:
-        return self.corpus.index.tags
-
-    def _first_of_tag(self) -> NDArray[np.int64]:
-        return self.corpus.index.tag_groups()
-
-    def _keep_mask(self) -> NDArray[np.bool_]:
-        if self._keep is None:
-            self._keep = super()._keep_mask()
-        return self._keep
-
     def _kept(self) -> NDArray[np.bool_] | None:
         """Return `bool[N]`: what the filter keeps, of the control dataset if there is one; `None` without a filter."""
         if self._control is None:
@@ -259,10 +244,9 @@ class MetaDataset(Dataset):
 
     def _set_order(self, order: Order, first: int = 0, *, is_given: bool = False) -> None:
         """Take an order: of the control dataset or the planner, or one that was given."""
-        self._cursor = OrderCursor(order, first)
+        self._set_cursor(order, first)
         self._order_is_given = is_given
         self._occurrences = None
-        self._tag_start, self._tag_block = 0, []
         for part in self._parts.values():
             part.forget()
         if len(order):
@@ -363,13 +347,6 @@ class MetaDataset(Dataset):
 
     # --- reading ---
 
-    def _corpus_idx(self, seq_idx: int) -> int:
-        try:
-            return self._cursor[seq_idx]
-        except IndexError as error:
-            hint = "" if len(self._cursor) else "; has init_seq_order(epoch=...) been called?"
-            raise IndexError(f"{error} (dataset {self.name!r}, epoch {int(self.epoch) or None}{hint})") from None
-
     def _part(self, key: str) -> MetaPart:
         if key not in self._part_of:
             raise ConfigError(
@@ -418,35 +395,6 @@ class MetaDataset(Dataset):
         frames = self._reader.get_num_timesteps() if len(self._cursor) else None
         return super().get_num_timesteps() if frames is None else frames
 
-    def get_tag(self, seq_idx: int) -> str:
-        """Return the tag of a sequence of the current order: that of the control dataset, the list, or the default."""
-        offset = seq_idx - self._tag_start
-        if not 0 <= offset < len(self._tag_block):
-            self._corpus_idx(seq_idx)  # outside of the epoch: said by an error
-            place, order = seq_idx - self._cursor.first, self._cursor.order
-            indices = order.block(place, min(place + _TAG_BLOCK, len(order)))
-            self._tag_start, offset, self._tag_block = seq_idx, 0, self.corpus.index.tags.take(indices)
-        return self._tag_block[offset]
-
-    def get_all_tags(self) -> Sequence[str]:
-        """Return the tags of the whole corpus, without those that the filter drops; they may live on disk."""
-        kept = self._kept()
-        tags = self._corpus_tags()
-        return tags if kept is None else self.corpus.index.tags.take(np.flatnonzero(kept))
-
-    def get_total_num_seqs(self, *, fast: bool = False) -> int:  # noqa: ARG002 (fast but for joins and filters)
-        """Return the number of sequences of the whole corpus, without those that the filter drops."""
-        kept = self._kept()
-        return len(self.corpus.index) if kept is None else int(np.count_nonzero(kept))
-
-    def have_corpus_seq_idx(self) -> bool:
-        """Yes."""
-        return True
-
-    def get_corpus_seq_idx(self, seq_idx: int) -> int:
-        """Return the place in the corpus of a sequence of the current order."""
-        return self._corpus_idx(seq_idx)
-
     def have_get_corpus_seq(self) -> bool:
         """Whether all sub-datasets have it."""
         return all(part.facts is not None and part.dataset.have_get_corpus_seq() for part in self._reader.parts)
@@ -457,11 +405,6 @@ class MetaDataset(Dataset):
         features = self._reader.get_corpus_features(self.corpus, corpus_seq_idx)
         tag = self.corpus.index.tags[corpus_seq_idx]
         return DatasetSeq(corpus_seq_idx, features, seq_tag=tag, corpus_idx=corpus_seq_idx)
-
-    @property
-    def num_seqs(self) -> int:
-        """Number of sequences of the current epoch."""
-        return len(self._cursor)
 
     # --- layout ---
 

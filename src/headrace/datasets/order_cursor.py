@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from headrace.order import Order, RangeOrder
 
+from .base import Dataset
+
 _BLOCK = 4096  # positions decoded at a time: a look-up in a lazy order alone costs as much as hundreds in a block
 
 
@@ -39,3 +41,9 @@ class OrderCursor:
             self._start, offset = seq_idx, 0
             self._block = self.order.block(position, min(position + _BLOCK, size)).tolist()
         return self._block[offset]
+
+
+def outside_of_epoch(error: IndexError, dataset: Dataset, cursor: OrderCursor) -> IndexError:
+    """Return the error of a cursor with the dataset and the epoch that it is about."""
+    hint = "" if len(cursor) else "; has init_seq_order(epoch=...) been called?"
+    return IndexError(f"{error} (dataset {dataset.name!r}, epoch {int(dataset.epoch) or None}{hint})")
