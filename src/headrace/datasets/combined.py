@@ -66,7 +66,10 @@ class CombinedDataset(_JoinedDataset):
         datasets: Name -> config of a sub-dataset. Only those are opened that `data_map` names.
         data_map: (sub-dataset, its data key) -> data key; or a list of [sub-dataset, its data key, data key].
         sampling_sizes: How many sequences of each sub-dataset a full epoch has: a number for all, or by sub-dataset.
-            They are taken in its order, on from where the full epoch before has stopped.
+            Full epoch E takes those at places (E - 1) * size to E * size (exclusive, modulo its number of sequences)
+            of the sub-dataset's order in E. If that is the same in each epoch, E goes on where E - 1 has stopped; a
+            shuffled sub-dataset has another order each time, so that some sequences come again before others came at
+            all. `MixDataset` goes on in one pass.
         data_dims: Data key -> (dim, ndim): what must be found. Says also which number of classes holds for a data key
             that sub-datasets have with different ones.
         data_dtypes: Data key -> dtype, likewise; only logged if something else is found.

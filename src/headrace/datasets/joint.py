@@ -43,8 +43,8 @@ class JointDataset(OverCorpora):
     Args:
         datasets: Sub-dataset by name, in the order of the joint corpus; each knows its order and its tags.
         layout: Which data key comes from where.
-        sampling_sizes: Sub-dataset -> how many of its sequences a full epoch takes; each full epoch goes on where the
-            one before has stopped, and from the end to the start.
+        sampling_sizes: Sub-dataset -> how many of its sequences a full epoch takes: the n-th one from place
+            (n - 1) * size of its own order in that epoch, and from the end to the start.
         interleave_gumbel_scale: See `Interleave`.
         **kwargs: See `Dataset`. `seq_ordering` is laid over what the sub-datasets offer by their own orders.
     """
@@ -177,9 +177,13 @@ class JointDataset(OverCorpora):
         self._planner.recipe = dataclasses.replace(self._recipe, seq_ordering=policy)
 
     def _own_order(self, part: MetaPart, full_epoch: int) -> Order:
-        part.dataset.init_seq_order(full_epoch)
+        part.dataset.init_seq_order(self._part_epoch(part, full_epoch))
         order = part.dataset.get_current_seq_order()
         return order if isinstance(order, Order) else ArrayOrder(np.asarray(order))
+
+    def _part_epoch(self, part: MetaPart, epoch: int) -> int:  # noqa: ARG002 (a sub-class numbers them by the part)
+        """Return the epoch number that a part is started with."""
+        return epoch
 
     def _num_offered(self, part: MetaPart, num_seqs: int) -> int:
         return num_seqs if self.sampling_sizes is None else self.sampling_sizes[part.name]
@@ -303,7 +307,9 @@ class JointDataset(OverCorpora):
         counted = None
         if order.may_repeat and self._facts(part).draws_by_occurrence:
             counted = self._count_occurrences()[own]
-        epoch = None if self._epoch is None else full_epoch_of(self._epoch, self.partition_epoch) + 1
+        epoch = None
+        if self._epoch is not None:
+            epoch = self._part_epoch(part, full_epoch_of(self._epoch, self.partition_epoch) + 1)
         part.start_at(epoch, 0, indices, counted)
         return part
 

@@ -30,6 +30,8 @@ from .joint_layout import JointLayout, check_no_cycle, make_layout, open_dataset
 from .meta_part import MetaPart
 
 EpochSize = int | Literal["sum", "first_exhausted", "all_exhausted"]
+_OTHER_PASSES = 2**20  # full epochs from the passes of one sub-dataset to those of another over the same corpus
+_COMPARED = 4096  # positions of two orders: enough to tell whether they are one
 _EPOCH_SIZES = ("sum", "first_exhausted", "all_exhausted")
 
 
@@ -40,6 +42,10 @@ class MixDataset(DelegatingDataset):
     none of its sequences comes a second time before all of them have come. Where an epoch of the mixture ends, the next
     one goes on. So a small corpus with a large weight comes again, a large one with a small weight is read on, and
     nothing is left out for ever.
+
+    If two sub-datasets read the same corpus in the same shuffled order, say under two transforms, the second one's
+    passes are other ones: its epochs are numbered from 2**20 full epochs on, so that neither its order nor what its
+    transforms draw repeats the first one's. (Not if a `fixed_random_seed` is what they have in common.)
 
     Args:
         datasets: Name -> config of a sub-dataset. Each must know its corpus; streams cannot be mixed by position.
@@ -216,6 +222,7 @@ class _MixedCorpus(JointDataset):
         self._sizes: list[list[int]] | None = None  # of the epochs of each part, up to where they come again
         self._mixture: Mixture | None = None
         self._mixed_corpus: object = None
+        self._shifts: dict[str, int] = {}  # sub-dataset -> what is added to the numbers of its full epochs
 
     def _change_recipe(self, **changes: Any) -> None:
         ordering = changes.pop("seq_ordering", "default")
@@ -234,6 +241,7 @@ class _MixedCorpus(JointDataset):
         """Return the mixture, and how many sequences the epochs of each part have."""
         corpus = self.corpus
         if self._mixture is None or self._sizes is None or self._mixed_corpus is not corpus:
+            self._shifts = self._shifts_of_twins()
             self._sizes = [
                 [len(self._own_order(part, epoch)) for epoch in range(1, part.dataset.partition_epoch + 1)]
                 for part in self.parts
@@ -242,6 +250,25 @@ class _MixedCorpus(JointDataset):
             self._check_sizes(self._mixture, self._sizes)
             self._mixed_corpus, self._version = corpus, self._version + 1
         return self._mixture, self._sizes
+
+    def _shifts_of_twins(self) -> dict[str, int]:
+        """Return sub-dataset -> `_OTHER_PASSES` for each one before it that has the same corpus and the same order."""
+        self._shifts = {}
+        indices = {part.name: facts.index for part, facts in self._all_facts()}
+        num_seqs = [len(index) for index in indices.values()]
+        seen: dict[object, int] = {}
+        shifts = {}
+        for part, size in zip(self.parts, num_seqs, strict=True):
+            if num_seqs.count(size) == 1:
+                continue  # nobody's twin: no digest has to be computed
+            order = self._own_order(part, 1)
+            look = indices[part.name].digest, len(order), order.block(0, min(len(order), _COMPARED)).tobytes()
+            shifts[part.name] = seen.get(look, 0) * _OTHER_PASSES
+            seen[look] = seen.get(look, 0) + 1
+        return shifts
+
+    def _part_epoch(self, part: MetaPart, epoch: int) -> int:
+        return epoch + self._shifts.get(part.name, 0) * part.dataset.partition_epoch
 
     def _weights(self, sizes: Sequence[Sequence[int]]) -> list[float]:
         given = self._options.weights
@@ -321,7 +348,7 @@ class _MixedCorpus(JointDataset):
         They are asked for now: a part has one current order, and while the mixture is read, that is its share of it.
         """
         lanes = []
-        bounds = zip(*mixture.draw_bounds(positions.start, positions.stop), strict=True)
+        bounds = zip(mixture.num_draws(positions.start), mixture.num_draws(positions.stop), strict=True)
         starts = self.corpus.starts.tolist()
         for part, own, (first, last), start in zip(self.parts, sizes, bounds, starts, strict=False):
             orders: dict[int, Order] = {}
