@@ -36,7 +36,16 @@ from headrace.order import (
 
 from .batch_arrays import index_shape_for_batches
 from .batches import Batch, BatchSetGenerator, plan_batches
-from .checks import check_count, check_epoch, check_flag, check_indices, check_path, check_share, check_window
+from .checks import (
+    check_count,
+    check_epoch,
+    check_flag,
+    check_indices,
+    check_outputs,
+    check_path,
+    check_share,
+    check_window,
+)
 from .chunk_iteration import iterate_chunks
 from .epoch_handle import EpochHandle, check_not_stale
 from .seq import DatasetSeq
@@ -235,6 +244,15 @@ class Dataset:
         if self.num_outputs is None:
             raise ConfigError(f"{type(self).__name__} did not set num_outputs", where=f"dataset {self.name!r}")
         self.init_seq_order()
+        self._complete_outputs()
+
+    def _complete_outputs(self) -> None:
+        """Bring what a sub-class has set as `num_outputs` to one form: (dim, ndim) of every key, "data" included."""
+        if self.num_outputs is None:
+            return
+        outputs = check_outputs(self.num_outputs, self.num_inputs or 0, f"dataset {self.name!r}")
+        if outputs != self.num_outputs:
+            self.num_outputs = outputs
 
     def init_seq_order(
         self, epoch: int | None = None, seq_list: Sequence[str] | None = None, seq_order: Sequence[int] | None = None
@@ -261,6 +279,7 @@ class Dataset:
             )
         self._epoch = check_epoch(epoch)
         self.order_version += 1
+        self._complete_outputs()
         self._drop_seed = self.get_random_seed_for_epoch(self._epoch)
         self._rnd_seq_drop = None
         return True

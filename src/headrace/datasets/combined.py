@@ -147,7 +147,7 @@ class ConcatDataset(_JoinedDataset):
         check_no_cycle(datasets)
         configs = {str(number): config for number, config in enumerate(datasets)}
         opened = open_datasets(configs, self, kwargs.get("random_seed_offset"))
-        layout = make_layout(opened, same_keys(opened))
+        layout = make_layout(opened, same_keys(opened), takes_all=True)
         self._inner = _join(opened, layout, None, {**kwargs, "name": self.name})
         self._follow()
         if type(self).__init__ is ConcatDataset.__init__:

@@ -20,7 +20,7 @@ from headrace.order import Order, RangeOrder
 from headrace.rng import derive_seed
 
 from .cached2 import CachedDataset2
-from .checks import check_count, check_tags
+from .checks import check_count, check_outputs, check_tags
 from .order_cursor import OrderCursor
 from .seq import DatasetSeq
 
@@ -33,7 +33,7 @@ class GeneratingDataset(CachedDataset2):
 
     Args:
         input_dim: Size of a frame of "data", or its number of classes; `None` if there is no "data".
-        output_dim: Number of classes of "classes", or data key -> (dim, ndim).
+        output_dim: Number of classes of "classes", or data key -> (dim, ndim), or -> dim.
         num_seqs: Number of sequences; `math.inf` (only in "default" order) never ends.
         **kwargs: See `Dataset`.
     """
@@ -58,10 +58,9 @@ class GeneratingDataset(CachedDataset2):
             )
         self._corpus_num_seqs = num_seqs
         self.num_inputs = input_dim or 0
-        outputs = output_dim if isinstance(output_dim, Mapping) else {"classes": (output_dim, 1)}
-        self.num_outputs = {key: _dim_ndim(key, value) for key, value in outputs.items()}
-        if input_dim is not None and "data" not in self.num_outputs:
-            self.num_outputs = {"data": (input_dim, 2), **self.num_outputs}
+        self.num_outputs = check_outputs(output_dim, self.num_inputs, f"output_dim of dataset {self.name!r}")
+        for key, (dim, _) in self.num_outputs.items():
+            check_count(f"output_dim[{key!r}]", dim, minimum=1)
         self.random = np.random.RandomState(0)
         self._cursor = OrderCursor()
         self._epoch_seed = 0
@@ -274,12 +273,6 @@ def answers_12ax(symbols: Sequence[str]) -> list[str]:
         answers.append("R" if hit else "L")
         previous = symbol
     return answers
-
-
-def _dim_ndim(key: str, value: Any) -> tuple[int, int]:
-    dim, ndim = value if isinstance(value, tuple | list) else (value, 1)
-    name = f"output_dim[{key!r}]"
-    return check_count(name, dim, minimum=1), check_count(f"axes of {name}", ndim)
 
 
 def _corpus_idx_of_tag(tag: str) -> int:

@@ -95,7 +95,7 @@ class Turn:
         dataset.load_seqs(place, place + 1)
         seq = dataset.get_seq(place)
         features = {key: seq.get_data(own) for key, own in self.keys.items()}
-        layout.check(features, f"sequence {seq.seq_tag!r}")
+        layout.check(features, f"sequence {seq.seq_tag!r}", takes=self.keys.values(), offered=seq.features)
         self.used += 1
         if not self._are_distinct:
             features = {key: array.copy() for key, array in features.items()}
