@@ -23,46 +23,10 @@ _FIX_OF_LIGHTNING = (
     "iterate only then, as trainer.fit does; or give rank= and world_size="
 )
 # Dimensions of a device mesh along which processes get different data, by the names that torch, torchtitan, Lightning
-# and accelerate give them; and those along which processes work on the same data. Flattened ones are not among them.
-_DATA_DIMS = frozenset(
-    [
-        "dp",
-        "ddp",
-        "fsdp",
-        "hsdp",
-        "data",
-        "data_parallel",
-        "batch",
-        "replicate",
-        "shard",
-        "dp_replicate",
-        "dp_shard",
-        "dp_shard_mod_ep",
-        "dp_shard_in_ep",
-    ]
-)
+# and accelerate give them; and those along which processes work on the same data. `_divides_data` knows more of them.
+_DATA_DIMS = frozenset(("dp", "ddp", "fsdp", "hsdp", "data", "data_parallel", "batch", "replicate", "shard"))
 _SAME_DATA_DIMS = frozenset(
-    [
-        "tp",
-        "pp",
-        "cp",
-        "sp",
-        "ep",
-        "etp",
-        "tensor",
-        "pipeline",
-        "pipe",
-        "context",
-        "sequence",
-        "expert",
-        "model",
-        "model_parallel",
-        "tensor_parallel",
-        "pipeline_parallel",
-        "context_parallel",
-        "sequence_parallel",
-        "expert_parallel",
-    ]
+    ("tp", "pp", "cp", "sp", "ep", "etp", "tensor", "pipeline", "pipe", "context", "sequence", "expert", "model")
 )
 
 
@@ -138,7 +102,7 @@ def ranks_of_mesh(mesh: Any) -> Ranks:
     Args:
         mesh: A `torch.distributed.device_mesh.DeviceMesh`. If its dimensions have names, those of data parallelism
             count (`"dp"`, `"dp_replicate"`, `"dp_shard"`, `"fsdp"`, `"data"`, ...), and those of tensor, pipeline,
-            context and expert parallelism do not. A mesh of one dimension counts as it is: `mesh["dp"]`.
+            context and expert parallelism do not. One dimension of another name, or without one, divides the data.
 
     Raises:
         ConfigError: It is no such mesh, this process is not in it, or it does not say which dimensions divide the data.
@@ -154,22 +118,28 @@ def ranks_of_mesh(mesh: Any) -> Ranks:
     text = f"mesh of {shape}" if names is None else f"mesh {dict(zip(names, shape, strict=True))}"
     if place is None:
         raise ConfigError("this process is not in the mesh", where=text, fix="give the mesh that it trains in")
+    divides = [None if names is None else _divides_data(names[dim]) for dim in range(len(shape))]
     if len(shape) == 1:
-        dims = [0]
-    else:
-        known = [] if names is None else [name for name in names if name in _DATA_DIMS | _SAME_DATA_DIMS]
-        if names is None or len(known) < len(names):
-            unknown = "has no names" if names is None else f"does not say it of {sorted(set(names) - set(known))}"
-            raise ConfigError(
-                f"which dimensions of the mesh divide the data? It {unknown}",
-                where=text,
-                fix='give the part along which the data are divided, such as mesh["dp"], or rank= and world_size=',
-            )
-        dims = [dim for dim, name in enumerate(names) if name in _DATA_DIMS]
+        divides = [divides[0] is not False]
+    if None in divides:
+        unknown = "has no names" if names is None else f"does not say it of {names[divides.index(None)]!r}"
+        raise ConfigError(
+            f"which dimensions of the mesh divide the data? It {unknown}",
+            where=text,
+            fix='give the part along which the data are divided, such as mesh["dp"], or rank= and world_size=',
+        )
+    dims = [dim for dim, is_data in enumerate(divides) if is_data]
     rank, world_size = 0, 1
     for dim in dims:
         rank, world_size = rank * shape[dim] + place[dim], world_size * shape[dim]
     return Ranks(rank, world_size, text)
+
+
+def _divides_data(name: str) -> bool | None:
+    """Tell whether processes along a dimension of a mesh get different data; None if its name does not say so."""
+    if name in _DATA_DIMS or (name.startswith("dp_") and "cp" not in name):  # such as dp_replicate, dp_shard
+        return True
+    return False if name in _SAME_DATA_DIMS or name.endswith("_parallel") else None
 
 
 def parts_of_torch() -> bool:

@@ -246,7 +246,7 @@ class StreamEpochs(Epochs):
     """Epochs of a stream, whose order is known when it was read."""
 
     def __init__(self, subject: StreamSubject, recipe: Recipe) -> None:
-        self._recipe = recipe
+        self._subject, self._recipe = subject, recipe
         is_carried = subject.has_workers and recipe.options.num_workers > 0
         self._starter: StreamStarter = ReadByTrainer(subject, recipe) if is_carried else ReadByWorkers(subject, recipe)
         self.engine = self._starter.engine
@@ -265,6 +265,7 @@ class StreamEpochs(Epochs):
             options.remainder,
             options.steps_per_epoch,
             options.agree_every,
+            self._subject.num_shards,
         )
         self._epoch, self._progress = place.epoch, Progress()
         return self._starter.begin(run, self._take_progress)

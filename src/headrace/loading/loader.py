@@ -166,8 +166,14 @@ class DataLoader:
 
     @property
     def ranks(self) -> Ranks:
-        """Which rank this is, of how many: as it is known now, and for good once a batch was asked for."""
-        return self._ranks.look_up()
+        """Which rank this is, of how many: as it is known now, and for good once a batch was asked for.
+
+        Where the surroundings contradict themselves until a trainer has begun, it is 0 of 1, and `source` says so.
+        """
+        try:
+            return self._ranks.look_up()
+        except ConfigError as error:
+            return Ranks(0, 1, f"not known yet: {error.what}")
 
     def __iter__(self) -> BatchIterator:
         """Return an iterator over the next epoch, or the rest of the one that was loaded; the workers begin at once.
@@ -304,7 +310,7 @@ class DataLoader:
 
     def num_steps(self, epoch: int, position: int = 0) -> int:
         """Return the number of steps of an epoch on this rank, from a position on."""
-        return self._runs.num_steps(epoch, position, self.ranks)
+        return self._runs.num_steps(epoch, position, self._ranks.look_up())
 
     def _plan_of(self, epoch: int) -> EpochPlan:
         """Return the plan of an epoch whose order is known, for measurements and tests."""
