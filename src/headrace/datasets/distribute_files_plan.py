@@ -180,13 +180,14 @@ class FileShare:
             ConfigError: There are fewer files than bins.
             SourceError: A file is missing.
         """
-        if self._plan is None:
+        num_shards = self.shards[0]
+        if self._plan is None or self._plan.num_shards != num_shards:  # ranks may be found after this was asked once
             recipe = self._recipe
             self._generation += 1
             self._plan = FilePlan(
                 self.sizes,
                 partition_epoch=recipe.num_sub_epochs,
-                num_shards=self.shards[0],
+                num_shards=num_shards,
                 ordering="random" if str(recipe.seq_ordering) == "random" else "default",
                 random_seed_offset=recipe.random_seed_offset or 0,
                 fixed_random_seed=recipe.fixed_random_seed,
@@ -337,9 +338,12 @@ class FileShare:
 
     def state(self) -> dict[str, Any]:
         """Return what a copy need not find out again, or cannot, in a worker that knows no ranks."""
-        is_told = self.ranks is not None and self.ranks.world_size > 1
+        ranks = self.ranks  # a worker may be started before an epoch has begun here
+        if ranks is None and self._options.shards_files:
+            ranks = self._find_ranks()
+        is_told = ranks is not None and ranks.world_size > 1
         counts = self._counts if self._is_counted else None
-        return {"sizes": self._sizes, "ranks": self.ranks if is_told else self._carried, "counts": counts}
+        return {"sizes": self._sizes, "ranks": ranks if is_told else self._carried, "counts": counts}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Take over what `state` returned."""

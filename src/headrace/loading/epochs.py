@@ -38,19 +38,17 @@ class Recipe:
     Attributes:
         options: The user's.
         plan: How sequences form batches.
-        ranks: Who shares the batches.
         data_key: Whose frames count; None where sequences are not by data key.
         work: What is done to a batch.
     """
 
     options: LoaderOptions
     plan: PlanRecipe
-    ranks: Ranks
     data_key: str | None
     work: BatchWork
 
     @classmethod
-    def of(cls, options: LoaderOptions, subject: Subject, ranks: Ranks) -> Self:
+    def of(cls, options: LoaderOptions, subject: Subject) -> Self:
         """Put together what the user said with what the dataset is."""
         batching, window_seqs = options.batching, options.window_seqs
         if subject.is_stream and window_seqs == WINDOW_SEQS:
@@ -69,7 +67,7 @@ class Recipe:
             seeds_globals=options.seed_globals,
         )
         plan = PlanRecipe(batching, options.order_of_batches, batching.window_seqs(window_seqs), options.seed)
-        return cls(options, plan, ranks, data_key, BatchWork(subject.reading, work))
+        return cls(options, plan, data_key, BatchWork(subject.reading, work))
 
     @property
     def batching_text(self) -> str:
@@ -95,16 +93,16 @@ class Epochs(ABC):
     engine: Engine
 
     @abstractmethod
-    def begin(self, place: Place) -> tuple[Run, Arrivals]:
-        """Begin at a place of an epoch.
+    def begin(self, place: Place, ranks: Ranks) -> tuple[Run, Arrivals]:
+        """Begin at a place of an epoch, for one of the ranks.
 
         Raises:
             ResumeError: There is no such place.
         """
 
     @abstractmethod
-    def num_steps(self, epoch: int, position: int) -> int:
-        """Return the number of steps of an epoch on this rank, from a position on."""
+    def num_steps(self, epoch: int, position: int, ranks: Ranks) -> int:
+        """Return the number of steps of an epoch on one of the ranks, from a position on."""
 
     @abstractmethod
     def count(self, epoch: int) -> PlanCounts:
@@ -133,19 +131,19 @@ class PlannedEpochs(Epochs):
             batching.needs_lengths and is_of_headrace(batching) and subject.pins_lengths(batching.data_key)
         )
 
-    def begin(self, place: Place) -> tuple[Run, Arrivals]:
+    def begin(self, place: Place, ranks: Ranks) -> tuple[Run, Arrivals]:
         """Plan the window of the place, and begin."""
         if self.plan is not None and self.plan.epoch == place.epoch and not self.plan.knows(place.window):
             self.plan = None
         plan = self.plan_of(place.epoch, place.window)
-        options, ranks = self._recipe.options, self._recipe.ranks
+        options = self._recipe.options
         may_repeat = options.agree_every is not None and options.remainder == "pad"  # behind the end, too
         if not may_repeat and place.position > place.window[1] and not plan.has(place.position - 1):
             raise ResumeError(
                 f"the state is at batch {place.position}, and epoch {place.epoch} has {plan.end} batches",
                 fix="give the state as it was saved",
             )
-        arrivals = PlannedArrivals(place.epoch)
+        arrivals = PlannedArrivals()
         if options.agree_every is None:
             steps = plan_steps(plan, ranks.rank, ranks.world_size, place.position, options.remainder)
         else:
@@ -166,7 +164,7 @@ class PlannedEpochs(Epochs):
         decides = f"{epoch} {recipe.plan.seed} {recipe.batching_text}"
         return lambda: table_name(f"{subject.data_digest()} {digest_text(subject.order_text(epoch))} {decides}")
 
-    def num_steps(self, epoch: int, position: int) -> int:
+    def num_steps(self, epoch: int, position: int, ranks: Ranks) -> int:
         """Count batches, by planning all windows, once for each epoch.
 
         Raises:
@@ -178,7 +176,7 @@ class PlannedEpochs(Epochs):
                 where=f"epoch {epoch}",
                 fix="count(epoch) tells what this rank has",
             )
-        ranks, num_batches = self._recipe.ranks, self.plan_of(epoch).num_batches()
+        num_batches = self.plan_of(epoch).num_batches()
         return len(Steps(num_batches, ranks.rank, ranks.world_size, position, self._recipe.options.remainder))
 
     def count(self, epoch: int) -> PlanCounts:
@@ -218,7 +216,7 @@ class ReadByWorkers:
     def begin(self, run: StreamRun, on_progress: Callable[[Progress], None]) -> tuple[Run, Arrivals]:
         """Begin a pass over the stream in each worker."""
         marks = WindowMarks(self._name, run.epoch, self._num_workers)
-        return self.engine.run_stream(run), StreamArrivals(run.epoch, on_progress, marks)
+        return self.engine.run_stream(run), StreamArrivals(on_progress, marks)
 
 
 class ReadByTrainer:
@@ -231,7 +229,7 @@ class ReadByTrainer:
 
     def begin(self, run: StreamRun, on_progress: Callable[[Progress], None]) -> tuple[Run, Arrivals]:
         """Begin a pass over the stream here."""
-        recipe, arrivals = self._recipe, PlannedArrivals(run.epoch)
+        recipe, arrivals = self._recipe, PlannedArrivals()
         plan = StreamPlan(self._subject, recipe.plan, run.epoch, run.window, recipe.data_key)
         tasks = arrivals.tasks(plan, steps_of(run, plan))
         return self.engine.run(_with_progress(tasks, plan, on_progress)), arrivals
@@ -248,16 +246,16 @@ class StreamEpochs(Epochs):
     """Epochs of a stream, whose order is known when it was read."""
 
     def __init__(self, subject: StreamSubject, recipe: Recipe) -> None:
-        self._recipe = recipe
+        self._subject, self._recipe = subject, recipe
         is_carried = subject.has_workers and recipe.options.num_workers > 0
         self._starter: StreamStarter = ReadByTrainer(subject, recipe) if is_carried else ReadByWorkers(subject, recipe)
         self.engine = self._starter.engine
         self._epoch = 0
         self._progress = Progress()
 
-    def begin(self, place: Place) -> tuple[Run, Arrivals]:
+    def begin(self, place: Place, ranks: Ranks) -> tuple[Run, Arrivals]:
         """Begin; what is wrong with the place is said by the first batch."""
-        options, ranks = self._recipe.options, self._recipe.ranks
+        options = self._recipe.options
         run = StreamRun(
             place.epoch,
             place.position,
@@ -267,6 +265,7 @@ class StreamEpochs(Epochs):
             options.remainder,
             options.steps_per_epoch,
             options.agree_every,
+            self._subject.num_shards,
         )
         self._epoch, self._progress = place.epoch, Progress()
         return self._starter.begin(run, self._take_progress)
@@ -275,7 +274,7 @@ class StreamEpochs(Epochs):
         if progress.num_planned >= self._progress.num_planned:  # one worker may be behind another
             self._progress = progress
 
-    def num_steps(self, epoch: int, position: int) -> int:
+    def num_steps(self, epoch: int, position: int, ranks: Ranks) -> int:
         """Return what the user said.
 
         Raises:
@@ -285,7 +284,7 @@ class StreamEpochs(Epochs):
         options = self._recipe.options
         if options.steps_per_epoch is None:
             raise NoLengthError("the number of steps of a stream is not known", fix="give steps_per_epoch=")
-        return max(options.steps_per_epoch - position // self._recipe.ranks.world_size, 0)
+        return max(options.steps_per_epoch - position // ranks.world_size, 0)
 
     def count(self, epoch: int) -> PlanCounts:
         """Not known."""

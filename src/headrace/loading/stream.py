@@ -30,7 +30,6 @@ from headrace.datasets.variable import VariableDataset
 from headrace.engine import WorkerInfo
 from headrace.errors import ConfigError, HeadraceError
 from headrace.files import FileTree, map_leaves, tree_key, tree_leaves
-from headrace.ranks import Ranks
 
 from .known import digest_of, knows_order, order_text, recipe_text, specs_of
 from .reading import Reader, Reading, Wish, copy_datasets
@@ -88,13 +87,18 @@ class DatasetStream(StreamSubject):
         self.name = type(dataset).__name__
         self.data_key = next(iter(dataset.get_data_keys()), None)
         self.reading = StreamReading(specs_of(dataset), is_by_key=True)
-        if isinstance(dataset, DistributeFilesDataset):
-            self.sharded_by = "distrib_shard_files=True"
-        else:
-            self.sharded_by = "_num_shards"
-        self.num_shards = dataset.num_shards
-        self.sharded_by = f"{self.sharded_by} of {self.name}, {self.num_shards} shards"
         self.has_workers = has_workers(dataset)
+
+    @property
+    def num_shards(self) -> int:  # type: ignore[override]
+        """Ask the dataset: files are shared by ranks, which may be known only when an epoch begins."""
+        return self.dataset.num_shards
+
+    @property
+    def sharded_by(self) -> str:  # type: ignore[override]
+        """Say which option it is."""
+        option = "distrib_shard_files=True" if isinstance(self.dataset, DistributeFilesDataset) else "_num_shards"
+        return f"{option} of {self.name}, {self.num_shards} shards"
 
     def for_worker(self, info: WorkerInfo) -> Self:
         """Return this stream inline, and what was carried to another process; threads get one each."""
@@ -252,17 +256,3 @@ class _TakenSeqs(Reader):
     def read(self, wish: Wish) -> Iterator[tuple[str, Any]]:
         assert wish.seqs is not None
         yield from wish.seqs
-
-
-def check_stream(subject: StreamSubject, remainder: str, steps_per_epoch: int | None, ranks: Ranks) -> None:
-    """Refuse options that streams cannot keep.
-
-    Raises:
-        ConfigError: Equal steps of ranks are promised, and not promised.
-    """
-    if remainder == "keep" and steps_per_epoch is not None and ranks.world_size > 1:
-        raise ConfigError(
-            'remainder="keep" allows unequal steps, steps_per_epoch promises equal ones',
-            where=subject.name,
-            fix='use "drop", or "pad", which repeats the first batches where there are too few',
-        )
