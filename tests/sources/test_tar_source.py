@@ -242,10 +242,13 @@ def test_a_slice_of_a_plain_array_reads_only_its_own_bytes(tmp_path, monkeypatch
     array = np.arange(30_000, dtype=np.int16).reshape(-1, 3)
     with opened(write_tar(tmp_path / "shard.tar", [("a.npy", npy(array))])) as source:
         asked = []
-        read_into = source._files.read_into
-        monkeypatch.setattr(
-            source._files, "read_into", lambda f, p, out: (asked.append(out.nbytes), read_into(f, p, out))
-        )
+        preadv = os.preadv
+
+        def noted(descriptor, buffers, position):
+            asked.append(buffers[0].nbytes)
+            return preadv(descriptor, buffers, position)
+
+        monkeypatch.setattr(os, "preadv", noted)
         np.testing.assert_array_equal(source.read_slice(0, "npy", 5000, 5010), array[5000:5010])
         assert asked == [60]
 

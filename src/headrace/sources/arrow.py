@@ -3,8 +3,9 @@
 Both forms of Arrow's IPC are read: files (also called Feather) and streams (such as the `data-*-of-*.arrow` of Hugging
 Face's datasets). Nothing is decoded: a row is a view of the file, and what is given out is one copy of it.
 
-A memory map has its price: if a file is cut short by somebody while it is mapped, the process that touches the lost
-part is killed by the system (SIGBUS). Files are compared with their stamps when they are opened, not after.
+A memory map has its price: if a file is cut short by somebody while a row is copied from it, the process is killed by
+the system (SIGBUS). Files are compared with their stamps before and after each read, so that a file that was cut or
+rewritten before gives an error.
 """
 
 from __future__ import annotations
@@ -68,6 +69,7 @@ class _MappedFile:
 
     Args:
         path: Which.
+        descriptor: It, open.
 
     Attributes:
         schema: Its Arrow schema.
@@ -77,9 +79,10 @@ class _MappedFile:
         SourceError: It has no end.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, descriptor: int) -> None:
         pa = import_arrow()
-        with pa.memory_map(path) as mapped:
+        # By its descriptor: a file of this name may be another one by now. `mmap.mmap` would keep one more open.
+        with pa.memory_map(f"/dev/fd/{descriptor}") as mapped:
             self._buffer = mapped.read_buffer()  # holds the mapping for as long as a view of it is there
         self._last: tuple[int, Any] = (-1, None)
         self._messages: list[Any] = []
@@ -139,8 +142,8 @@ class _ArrowTables(TableFiles[_MappedFile]):
         "`headrace convert` makes a file of it that is not compressed"
     )
 
-    def _open(self, path: str) -> _MappedFile:
-        return _MappedFile(path)
+    def _open(self, path: str, descriptor: int) -> _MappedFile:
+        return _MappedFile(path, descriptor)
 
     def _schema_of(self, handle: _MappedFile) -> Any:
         return handle.schema

@@ -69,6 +69,13 @@ class Tables(ABC):
         """Tell whether an array takes no memory of its own."""
         return True
 
+    def confirm(self, table_idx: int) -> None:  # noqa: B027 - a table in memory cannot change
+        """Refuse a table whose file was rewritten after it was indexed: before and after views of it are used.
+
+        Raises:
+            SourceError: It was.
+        """
+
     @abstractmethod
     def close(self) -> None:
         """Release files and what is kept of them."""
