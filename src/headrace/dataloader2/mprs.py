@@ -142,7 +142,7 @@ class MultiProcessingReadingService(PausableEnd, ReadingServiceInterface):
             )
             self._dispatch.start()
             alone = self.worker_prefetch_cnt == 0
-            client = DispatchClient(self._dispatch.address, alone=alone, name=describe(parts.dispatch_root))
+            client = DispatchClient(alone=alone, name=describe(parts.dispatch_root))
             graph = replace(graph, parts.dispatch_root, client)
         setup = ReplicaSetup(graph, client, self.worker_init_fn, self.worker_reset_fn)
         self._engine = Engine(
@@ -159,7 +159,7 @@ class MultiProcessingReadingService(PausableEnd, ReadingServiceInterface):
         )
         self._engine.start()
         if self._dispatch is not None:
-            self._dispatch.wait_until_listening()
+            self._dispatch.wait_until_ready()
         self._consumer = WorkerConsumer(
             self._engine, self.num_workers, self._dispatch, alone=self.worker_prefetch_cnt == 0, name=name
         )
@@ -173,11 +173,12 @@ class MultiProcessingReadingService(PausableEnd, ReadingServiceInterface):
         return _BYTES_PER_WORKER if self.max_bytes is None else max(self.max_bytes // self.num_workers, 1)
 
     def _make_executor(self) -> ProcessExecutor:
-        if self.max_bytes is None:
-            return ProcessExecutor(start_method=self.multiprocessing_context)
         per_worker = self._bytes_per_worker
         return ProcessExecutor(
-            start_method=self.multiprocessing_context, max_bytes=per_worker, slot_bytes=min(1 << 20, per_worker)
+            start_method=self.multiprocessing_context,
+            max_bytes=per_worker,
+            slot_bytes=min(1 << 20, per_worker),
+            hand_over=None if self._dispatch is None else self._dispatch.introduce,
         )
 
     def initialize_iteration(

@@ -20,6 +20,7 @@ import msgspec
 
 from headrace.engine import WorkerInfo as EngineWorkerInfo
 from headrace.engine import note_place
+from headrace.engine.channel import Channel
 from headrace.errors import TransformError
 from headrace.global_rng import globals_state, seed_globals, set_globals_state
 from headrace.pipes.base import IterPipe, read, stop
@@ -123,7 +124,7 @@ class ReplicaSetup:
             torch.set_num_threads(1)
         worker_info = WorkerInfo(info.num_workers, info.worker_idx)
         try:
-            return Replica(self, worker_info)
+            return Replica(self, worker_info, info.handed)
         except BaseException as error:
             if is_of_the_engine(error):
                 raise
@@ -137,9 +138,10 @@ class Replica:
     Args:
         setup: What it is made of.
         info: Who it is.
+        handed: The line to the dispatching process, if there is one.
     """
 
-    def __init__(self, setup: ReplicaSetup, info: WorkerInfo) -> None:
+    def __init__(self, setup: ReplicaSetup, info: WorkerInfo, handed: tuple[int, ...]) -> None:
         self._info = info
         self._client = setup.client
         self._reset_fn = setup.reset_fn
@@ -148,7 +150,7 @@ class Replica:
             setup.graph, info.num_workers, info.worker_id, SHARDING_PRIORITIES.MULTIPROCESSING, inert_after=inert
         )
         if setup.client is not None:
-            setup.client.worker_id = info.worker_id
+            setup.client.join(info.worker_id, Channel.of_fd(*handed))
         if setup.init_fn is not None:
             graph = checked_pipe(setup.init_fn(graph, info), "worker_init_fn")
         self._initial = self._graph = graph
