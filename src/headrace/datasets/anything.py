@@ -32,6 +32,7 @@ class AnythingDataset(Dataset):
     """
 
     supports_jumps = True  # no sequence depends on the one before
+    content_options = ("data_keys",)
 
     def __init__(self, *, data_keys: Mapping[str, Mapping[str, Any]], **kwargs: Any) -> None:
         super().__init__(**kwargs)

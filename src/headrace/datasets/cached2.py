@@ -205,6 +205,9 @@ class CachedDataset2(Dataset):
         """Say no: each `load_seqs` goes through, because it also drops what is behind."""
         return start == end
 
+    def _defines_lengths(self) -> bool:
+        return type(self).get_seq_length is not CachedDataset2.get_seq_length and super()._defines_lengths()
+
     # --- how much there is ---
 
     @property

@@ -15,12 +15,13 @@ from numpy.typing import NDArray
 
 from headrace.batching import NumbersDict
 from headrace.errors import ConfigError
-from headrace.index import GeneratedTags
-from headrace.order import Order, RangeOrder
+from headrace.index import CorpusIndex, GeneratedTags
+from headrace.order import Order, RangeOrder, occurrences
 from headrace.rng import derive_seed
 
 from .cached2 import CachedDataset2
 from .checks import check_count, check_outputs, check_tags
+from .corpus_facts import CorpusFacts, LengthsOf
 from .order_cursor import OrderCursor
 from .seq import DatasetSeq
 
@@ -141,6 +142,31 @@ class GeneratingDataset(CachedDataset2):
         """Yes."""
         return True
 
+    supports_jumps = True
+    content_options = ("input_dim", "output_dim")
+
+    def knows_order(self) -> bool:
+        """Whether there is an end."""
+        return self._corpus_num_seqs != math.inf
+
+    def corpus_facts(self) -> CorpusFacts | None:
+        """Return what is known of finite data."""
+        if self._corpus_num_seqs == math.inf:
+            return None
+        return CorpusFacts(
+            index=CorpusIndex.from_columns(tags=self._corpus_tags(), lengths={}),
+            sort_lengths=self._lengths,
+            kept=lambda: None if self._wanted_tags is None else self._keep_mask(),
+            draws_by_occurrence=False,
+            occurrences=lambda: occurrences(self.get_current_seq_order()),
+        )
+
+    def corpus_lengths(self, key: str, *, may_cost: bool) -> LengthsOf | None:
+        """Generate all sequences of the current epoch, to learn the lengths of the first data key."""
+        if key != self.get_data_keys()[0] or not may_cost or self._corpus_num_seqs == math.inf:
+            return None
+        return self._lengths().__getitem__  # now: they differ from epoch to epoch
+
     def _corpus_tags(self) -> GeneratedTags:
         if self._corpus_num_seqs == math.inf:
             self._not_offered("the tags of infinite data")
@@ -194,6 +220,15 @@ class DummyDataset(GeneratingDataset):
         input_scale: Default is `1 / input_max_value`.
         **kwargs: See `Dataset`.
     """
+
+    content_options = (
+        "input_dim",
+        "output_dim",
+        "seq_len",
+        "input_max_value",
+        "input_shift",
+        "input_scale",
+    )
 
     def __init__(
         self,

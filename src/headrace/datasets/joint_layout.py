@@ -16,7 +16,8 @@ from headrace.specs import DataSpec
 
 from .base import Dataset
 from .cached import CachedDataset
-from .configs import DatasetConfig, init_dataset
+from .configs import DatasetConfig
+from .ownership import open_part
 
 _LOGGER = logging.getLogger("headrace.datasets")
 _remarked: set[str] = set()  # so that each is said once in a process
@@ -219,19 +220,12 @@ def open_datasets(
     """Open sub-datasets; the name of the whole and the seed offset are defaults.
 
     Raises:
-        ConfigError: A config is wrong, or one object is named twice.
+        ConfigError: A config is wrong.
     """
-    opened: dict[int, str] = {}
     datasets = {}
     for name, config in configs.items():
         defaults = {"name": f"{whole.name}_{name}", "random_seed_offset": seed_offset or 0}
-        dataset = init_dataset(config, default_kwargs=defaults)
-        if opened.setdefault(id(dataset), name) != name:
-            raise ConfigError(
-                f"the sub-datasets {opened[id(dataset)]!r} and {name!r} are one object, which has only one order",
-                fix="give a config for each",
-            )
-        datasets[name] = dataset
+        datasets[name] = open_part(config, defaults, owner=whole)
     return datasets
 
 

@@ -19,11 +19,9 @@ from headrace.errors import ConfigError, InternalError, SourceError, check_count
 from headrace.order import Lane, MixedOrder, Mixture, Order, Policy, full_epoch_of
 from headrace.rng import derive_seed
 
-from .base import Dataset
-from .cached import CachedDataset
+from .base import Dataset, Owned
 from .combined import same_keys
 from .configs import DatasetConfig
-from .corpus_facts import knows_corpus
 from .delegating import DelegatingDataset, outer_options
 from .joint import JointDataset
 from .joint_layout import JointLayout, check_no_cycle, make_layout, open_datasets, parse_data_map
@@ -96,7 +94,7 @@ class MixDataset(DelegatingDataset):
             )
         opened = open_datasets(datasets, self, kwargs.get("random_seed_offset"))
         for name, dataset in opened.items():
-            if not knows_corpus(dataset):
+            if not dataset.knows_corpus():
                 raise ConfigError(
                     f"the sub-dataset {name!r} ({type(dataset).__name__}) does not know its corpus, so that nobody can "
                     "say what its n-th sequence is",
@@ -111,7 +109,7 @@ class MixDataset(DelegatingDataset):
                 (),
                 {
                     **kwargs,
-                    "datasets": opened,
+                    "datasets": {name: Owned(dataset) for name, dataset in opened.items()},
                     "weights": weights,
                     "per": per,
                     "mixing": mixing,
@@ -383,7 +381,6 @@ def _no_ordering(ordering: Any, name: str) -> ConfigError:
 
 def _indexed_lengths(part: MetaPart, key: str) -> NDArray[Any] | None:
     dataset = part.dataset
-    if key not in part.keys or not isinstance(dataset, CachedDataset):
-        return None
-    index = dataset.source.index
-    return index.lengths(part.keys[key]) if index.has_lengths(part.keys[key]) else None
+    size = dataset.corpus_size() if key in part.keys and dataset.has_fixed_lengths() else None
+    column = None if size is None else dataset.corpus_lengths(part.keys[key], may_cost=True)
+    return None if column is None else column(np.arange(size))

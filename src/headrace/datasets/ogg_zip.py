@@ -55,6 +55,8 @@ class OggZipDataset(CachedDataset):
         SourceError: An archive is damaged, its text is broken, or recordings are missing.
     """
 
+    content_options = ("audio", "targets", "targets_post_process")
+
     def __init__(
         self,
         path: PathLike | Sequence[PathLike],
