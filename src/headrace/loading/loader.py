@@ -131,14 +131,6 @@ class DataLoader:
         self._subject = subject = open_subject(dataset, order, options)
         if not subject.is_stream:
             options.check_known_steps(subject.name, subject.num_shards)
-        batching = options.batching
-        if batching.needs_lengths and not subject.knows_lengths(batching.data_key):
-            raise ConfigError(
-                f"{batching} needs the lengths of the sequences, and they are not known",
-                where=subject.name,
-                fix="give them (MapDataset: lengths=, or a method get_seq_len; PostprocessingDataset: "
-                "map_seq_preserves_lengths=True, where it does), or use FixedCount(n)",
-            )
         self._ranks = LoaderRanks(options, subject)
         self._recipe = Recipe.of(options, subject)
         self._runs: Epochs

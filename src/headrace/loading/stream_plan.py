@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.batching import PlanCounts, WindowKey, WindowPlan
-from headrace.errors import ConfigError, ResumeError, did_you_mean, takes_note
+from headrace.errors import ConfigError, ResumeError, takes_note
 
+from .data_key import data_key_of_item, frames_of
 from .plan import PlanRecipe, is_all_over
 from .stream import StreamSubject
 from .stream_marks import mark_of_window
@@ -60,7 +61,6 @@ class StreamPlan:
         recipe: How its sequences form batches.
         epoch: The epoch.
         start: The window to begin with, and the number of its first batch.
-        data_key: Whose lengths count; None if sequences are no arrays by data key.
         is_marked: Whether to mark what is read, to be compared with what others read.
     """
 
@@ -70,7 +70,6 @@ class StreamPlan:
         recipe: PlanRecipe,
         epoch: int,
         start: tuple[int, int],
-        data_key: str | None,
         *,
         is_marked: bool = False,
     ) -> None:
@@ -79,7 +78,7 @@ class StreamPlan:
         self.num_planned = 0
         self._subject = subject
         self._recipe = recipe
-        self._data_key = data_key
+        self._data_key: str | None = None  # whose lengths count: the first item says it
         self._start = start
         self._next_window, self.end = start
         self._is_over = False
@@ -145,7 +144,7 @@ class StreamPlan:
 
     def _task_again(self, number: int) -> tuple[Task, NDArray[np.int64]]:
         if self._again is None or number < self._again.first_kept:
-            self._again = StreamPlan(self._subject, self._recipe, self.epoch, (0, 0), self._data_key)
+            self._again = StreamPlan(self._subject, self._recipe, self.epoch, (0, 0))
         if not self._again.has(number):
             raise ResumeError(
                 f"the stream has fewer than {number + 1} batches now that it is read again",
@@ -197,23 +196,18 @@ class StreamPlan:
         return seqs
 
     def _length_of(self, tag: str, seq: Any) -> int:
-        key = self._data_key
-        if key is None and isinstance(seq, Mapping):
-            key = next(iter(seq), None)
-        if key is None or not isinstance(seq, Mapping):
-            if self._recipe.batching.needs_lengths:
+        batching, where = self._recipe.batching, f"{tag}, epoch {self.epoch}"
+        if not isinstance(seq, Mapping):
+            if batching.needs_lengths:
                 raise ConfigError(
-                    f"{self._recipe.batching} needs lengths, and the items are not by data key",
-                    where=f"{tag}, epoch {self.epoch}",
+                    f"{batching} needs lengths, and the items are not by data key",
+                    where=where,
                     fix="let items be dicts, such as {'data': array}, or use FixedCount(n)",
                 )
             return 1
-        if key not in seq:
-            raise ConfigError(
-                f"there is no data key {key!r}", where=f"{tag}, epoch {self.epoch}", fix=did_you_mean(key, seq)
-            )
-        value = np.asarray(seq[key])
-        return len(value) if value.ndim else 1
+        if self._data_key is None or self._data_key not in seq:
+            self._data_key = data_key_of_item(batching, seq, where)
+        return 1 if self._data_key is None else frames_of(seq[self._data_key])
 
 
 class NoLengthError(ConfigError, TypeError):
