@@ -51,9 +51,9 @@ class Recipe:
     @classmethod
     def of(cls, options: LoaderOptions, subject: Subject) -> Self:
         """Put together what the user said with what the dataset is."""
-        batching, window_seqs = options.batching, options.window_seqs
-        if subject.is_stream and window_seqs == WINDOW_SEQS:
-            window_seqs = STREAM_WINDOW_SEQS
+        batching = options.batching
+        window_seqs = options.window_seqs or (STREAM_WINDOW_SEQS if subject.is_stream else WINDOW_SEQS)
+        grows = subject.is_stream and options.window_seqs is None
         if subject.is_stream:
             data_key = batching.data_key or subject.data_key
         else:
@@ -73,14 +73,15 @@ class Recipe:
             packed_keys=None if pack is None else pack.packed_keys,
             seeds_globals=options.seed_globals,
         )
-        plan = PlanRecipe(batching, options.order_of_batches, batching.window_seqs(window_seqs), options.seed)
+        plan = PlanRecipe(batching, options.order_of_batches, batching.window_seqs(window_seqs), options.seed, grows)
         return cls(options, plan, data_key, BatchWork(subject.reading, work))
 
     @property
     def batching_text(self) -> str:
         """All that decides the batches, but for order and seed."""
         plan = self.plan
-        return f"{plan.batching} {plan.batch_order} {plan.window_seqs} {self.data_key} plan {PLAN_VERSION}"
+        window = f"{plan.window_seqs}+" if plan.grows else str(plan.window_seqs)
+        return f"{plan.batching} {plan.batch_order} {window} {self.data_key} plan {PLAN_VERSION}"
 
     def start_engine(self, job: Job) -> Engine:
         """Return an engine for a job; workers are started by the first run."""

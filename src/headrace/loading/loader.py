@@ -13,7 +13,7 @@ from dataclasses import fields
 from functools import partial
 from typing import Any, NoReturn, Self
 
-from headrace.batching import WINDOW_SEQS, Batching, BatchOrder, PlanCounts
+from headrace.batching import Batching, BatchOrder, PlanCounts
 from headrace.engine import EngineOptions, EngineReport, Executor, WorkerInfo
 from headrace.engine.lease import MemoryWatcher
 from headrace.errors import ConfigError, HeadraceError, ResumeError
@@ -83,7 +83,8 @@ class DataLoader:
         batch_order: In which order batches come. Default: in that of the dataset where batches are runs of it
             (`FixedCount`, `FrameBudget`), else `BatchOrder()`: shuffled, and sorted by cost in groups, so that ranks do
             not wait for each other.
-        window_seqs: How many sequences are planned at a time.
+        window_seqs: How many sequences are planned at a time. None: 65,536; of a stream, whose sequences are in memory
+            until then, 512, and further 512 until they fill 8 batches.
         pad_values: Data key -> what to pad with; 0 for the others.
         pad_multiple: Round the frames of padded arrays up to a multiple.
         seed_globals: Seed the global generators of Python, NumPy and torch (if loaded) for each batch, by (seed, epoch,
@@ -118,7 +119,7 @@ class DataLoader:
         max_bytes: int | None = None,
         worker_init: Callable[[WorkerInfo], None] | None = None,
         batch_order: BatchOrder | None = None,
-        window_seqs: int = WINDOW_SEQS,
+        window_seqs: int | None = None,
         pad_values: Mapping[str, Any] | None = None,
         pad_multiple: int = 1,
         seed_globals: bool = False,
@@ -397,9 +398,10 @@ class DataLoader:
         """Return a text about what is loaded, how, and what was left out so far."""
         recipe, options = self._recipe.plan, self._options
         agreed = "" if options.agree is None else f", steps agreed on in blocks of {options.agree_every}"
+        grows = " or more" if recipe.grows else ""
         lines = [
             f"dataset:  {self._subject.name}, order {self._subject.order_text(self._place.epoch)}",
-            f"batching: {recipe.batching}, {recipe.batch_order}, windows of {recipe.window_seqs:,} sequences",
+            f"batching: {recipe.batching}, {recipe.batch_order}, windows of {recipe.window_seqs:,} sequences{grows}",
             f"ranks:    {self._ranks}, remainder {options.remainder!r}{agreed}",
             f"workers:  {options.num_workers}, executor {self._engine_name()}",
             f"place:    epoch {self._place.epoch}, batch {self._place.position}",
