@@ -168,6 +168,14 @@ class DataLoader:
         except ConfigError as error:
             return Ranks(0, 1, f"not known yet: {error.what}")
 
+    @property
+    def divided_by(self) -> str | None:
+        """Who gives each rank a share of the data, as text; None if this loader loads all of it."""
+        if self._subject.num_shards > 1:
+            return f"the dataset shards itself: {self._subject.sharded_by}"
+        ranks = self.ranks
+        return f"rank {ranks.rank} of {ranks.world_size}, {ranks.source}" if ranks.world_size > 1 else None
+
     def __iter__(self) -> BatchIterator:
         """Return an iterator over the next epoch, or the rest of the one that was loaded; the workers begin at once.
 
