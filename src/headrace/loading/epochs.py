@@ -13,11 +13,12 @@ from typing import Protocol, Self
 
 from headrace.batching import PLAN_VERSION, WINDOW_SEQS, Batching, PlanCounts, Steps
 from headrace.engine import Engine, Job, Run
-from headrace.errors import ResumeError
+from headrace.errors import ConfigError, ResumeError
 from headrace.ranks import Ranks
 from headrace.rng import wants_rng
 
 from .agreement import agreed_steps
+from .data_key import choose_data_key
 from .iteration import Arrivals, Place, PlannedArrivals, StreamArrivals
 from .kept_tables import table_name
 from .options import LoaderOptions, pack_of
@@ -38,7 +39,7 @@ class Recipe:
     Attributes:
         options: The user's.
         plan: How sequences form batches.
-        data_key: Whose frames count; None where sequences are not by data key.
+        data_key: Whose frames count; None where sequences are not by data key. Of a stream, the first item decides.
         work: What is done to a batch.
     """
 
@@ -50,30 +51,37 @@ class Recipe:
     @classmethod
     def of(cls, options: LoaderOptions, subject: Subject) -> Self:
         """Put together what the user said with what the dataset is."""
-        batching, window_seqs = options.batching, options.window_seqs
-        if subject.is_stream and window_seqs == WINDOW_SEQS:
-            window_seqs = STREAM_WINDOW_SEQS
-        data_key, pack = batching.data_key or subject.data_key, pack_of(batching)
+        batching = options.batching
+        window_seqs = options.window_seqs or (STREAM_WINDOW_SEQS if subject.is_stream else WINDOW_SEQS)
+        grows = subject.is_stream and options.window_seqs is None
+        if subject.is_stream:
+            data_key = batching.data_key or subject.data_key
+        else:
+            data_key = choose_data_key(batching, subject.data_key, subject.reading.specs, subject.name)
+            _check_lengths(batching, subject, data_key)
+        pack = pack_of(batching)
         work = WorkOptions(
             seed=options.seed,
             transform=options.transform,
             collate=options.collate,
             pad_values=options.pad_values,
             pad_multiple=options.pad_multiple,
-            data_key=data_key,
+            data_key=None if subject.is_stream else data_key,
+            batching=batching,
             whole_keys=batching.whole_keys,
             row_tokens=0 if pack is None else pack.row_tokens,
             packed_keys=None if pack is None else pack.packed_keys,
             seeds_globals=options.seed_globals,
         )
-        plan = PlanRecipe(batching, options.order_of_batches, batching.window_seqs(window_seqs), options.seed)
+        plan = PlanRecipe(batching, options.order_of_batches, batching.window_seqs(window_seqs), options.seed, grows)
         return cls(options, plan, data_key, BatchWork(subject.reading, work))
 
     @property
     def batching_text(self) -> str:
         """All that decides the batches, but for order and seed."""
         plan = self.plan
-        return f"{plan.batching} {plan.batch_order} {plan.window_seqs} {self.data_key} plan {PLAN_VERSION}"
+        window = f"{plan.window_seqs}+" if plan.grows else str(plan.window_seqs)
+        return f"{plan.batching} {plan.batch_order} {window} {self.data_key} plan {PLAN_VERSION}"
 
     def start_engine(self, job: Job) -> Engine:
         """Return an engine for a job; workers are started by the first run."""
@@ -123,12 +131,12 @@ class PlannedEpochs(Epochs):
         self.plan: EpochPlan | None = None
         batching = recipe.plan.batching
         self._wanted = Wanted(
-            batching.data_key,
+            recipe.data_key,
             lengths=batching.needs_lengths,
             occurrences=options.transform is not None and wants_rng(options.transform),
         )
         self._keeps_tables = (
-            batching.needs_lengths and is_of_headrace(batching) and subject.pins_lengths(batching.data_key)
+            batching.needs_lengths and is_of_headrace(batching) and subject.pins_lengths(recipe.data_key)
         )
 
     def begin(self, place: Place, ranks: Ranks) -> tuple[Run, Arrivals]:
@@ -209,7 +217,7 @@ class ReadByWorkers:
 
     def __init__(self, subject: StreamSubject, recipe: Recipe) -> None:
         options = recipe.options
-        work = StreamWork(subject, recipe.plan, recipe.data_key, recipe.work)
+        work = StreamWork(subject, recipe.plan, recipe.work)
         self.engine = recipe.start_engine(Job(work, options.worker_init, options.seed))
         self._name, self._num_workers = subject.name, max(options.num_workers, 1)
 
@@ -230,7 +238,7 @@ class ReadByTrainer:
     def begin(self, run: StreamRun, on_progress: Callable[[Progress], None]) -> tuple[Run, Arrivals]:
         """Begin a pass over the stream here."""
         recipe, arrivals = self._recipe, PlannedArrivals()
-        plan = StreamPlan(self._subject, recipe.plan, run.epoch, run.window, recipe.data_key)
+        plan = StreamPlan(self._subject, recipe.plan, run.epoch, run.window)
         tasks = arrivals.tasks(plan, steps_of(run, plan))
         return self.engine.run(_with_progress(tasks, plan, on_progress)), arrivals
 
@@ -298,6 +306,16 @@ class StreamEpochs(Epochs):
         if not known.num_planned:
             return None
         return f"epoch {self._epoch}: {known.num_planned} of {known.num_windows} windows planned: {known.counts}"
+
+
+def _check_lengths(batching: Batching, subject: Subject, data_key: str | None) -> None:
+    if batching.needs_lengths and not subject.knows_lengths(data_key):
+        raise ConfigError(
+            f"{batching} needs the lengths of the sequences, and they are not known",
+            where=subject.name,
+            fix="give them (MapDataset: lengths=, or a method get_seq_len; PostprocessingDataset: "
+            "map_seq_preserves_lengths=True, where it does), or use FixedCount(n)",
+        )
 
 
 def is_of_headrace(batching: Batching) -> bool:

@@ -13,7 +13,7 @@ from dataclasses import fields
 from functools import partial
 from typing import Any, NoReturn, Self
 
-from headrace.batching import WINDOW_SEQS, Batching, BatchOrder, PlanCounts
+from headrace.batching import Batching, BatchOrder, PlanCounts
 from headrace.engine import EngineOptions, EngineReport, Executor, WorkerInfo
 from headrace.engine.lease import MemoryWatcher
 from headrace.errors import ConfigError, HeadraceError, ResumeError
@@ -83,7 +83,8 @@ class DataLoader:
         batch_order: In which order batches come. Default: in that of the dataset where batches are runs of it
             (`FixedCount`, `FrameBudget`), else `BatchOrder()`: shuffled, and sorted by cost in groups, so that ranks do
             not wait for each other.
-        window_seqs: How many sequences are planned at a time.
+        window_seqs: How many sequences are planned at a time. None: 65,536; of a stream, whose sequences are in memory
+            until then, 512, and further 512 until they fill 8 batches.
         pad_values: Data key -> what to pad with; 0 for the others.
         pad_multiple: Round the frames of padded arrays up to a multiple.
         seed_globals: Seed the global generators of Python, NumPy and torch (if loaded) for each batch, by (seed, epoch,
@@ -118,7 +119,7 @@ class DataLoader:
         max_bytes: int | None = None,
         worker_init: Callable[[WorkerInfo], None] | None = None,
         batch_order: BatchOrder | None = None,
-        window_seqs: int = WINDOW_SEQS,
+        window_seqs: int | None = None,
         pad_values: Mapping[str, Any] | None = None,
         pad_multiple: int = 1,
         seed_globals: bool = False,
@@ -131,14 +132,6 @@ class DataLoader:
         self._subject = subject = open_subject(dataset, order, options)
         if not subject.is_stream:
             options.check_known_steps(subject.name, subject.num_shards)
-        batching = options.batching
-        if batching.needs_lengths and not subject.knows_lengths(batching.data_key):
-            raise ConfigError(
-                f"{batching} needs the lengths of the sequences, and they are not known",
-                where=subject.name,
-                fix="give them (MapDataset: lengths=, or a method get_seq_len; PostprocessingDataset: "
-                "map_seq_preserves_lengths=True, where it does), or use FixedCount(n)",
-            )
         self._ranks = LoaderRanks(options, subject)
         self._recipe = Recipe.of(options, subject)
         self._runs: Epochs
@@ -174,6 +167,14 @@ class DataLoader:
             return self._ranks.look_up()
         except ConfigError as error:
             return Ranks(0, 1, f"not known yet: {error.what}")
+
+    @property
+    def divided_by(self) -> str | None:
+        """Who gives each rank a share of the data, as text; None if this loader loads all of it."""
+        if self._subject.num_shards > 1:
+            return f"the dataset shards itself: {self._subject.sharded_by}"
+        ranks = self.ranks
+        return f"rank {ranks.rank} of {ranks.world_size}, {ranks.source}" if ranks.world_size > 1 else None
 
     def __iter__(self) -> BatchIterator:
         """Return an iterator over the next epoch, or the rest of the one that was loaded; the workers begin at once.
@@ -405,9 +406,10 @@ class DataLoader:
         """Return a text about what is loaded, how, and what was left out so far."""
         recipe, options = self._recipe.plan, self._options
         agreed = "" if options.agree is None else f", steps agreed on in blocks of {options.agree_every}"
+        grows = " or more" if recipe.grows else ""
         lines = [
             f"dataset:  {self._subject.name}, order {self._subject.order_text(self._place.epoch)}",
-            f"batching: {recipe.batching}, {recipe.batch_order}, windows of {recipe.window_seqs:,} sequences",
+            f"batching: {recipe.batching}, {recipe.batch_order}, windows of {recipe.window_seqs:,} sequences{grows}",
             f"ranks:    {self._ranks}, remainder {options.remainder!r}{agreed}",
             f"workers:  {options.num_workers}, executor {self._engine_name()}",
             f"place:    epoch {self._place.epoch}, batch {self._place.position}",

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from headrace.batching import WINDOW_SEQS, Batching, BatchOrder, Chunks, FixedCount, FrameBudget, LimitLengths, Pack
+from headrace.batching import Batching, BatchOrder, Chunks, FixedCount, FrameBudget, LimitLengths, Pack
 from headrace.engine import EngineOptions, Executor, WorkerInfo, make_executor
 from headrace.engine.executors.process import ProcessExecutor
 from headrace.errors import ConfigError
@@ -46,7 +46,7 @@ class LoaderOptions:
     max_bytes: int | None = None
     worker_init: Callable[[WorkerInfo], None] | None = None
     batch_order: BatchOrder | None = None
-    window_seqs: int = WINDOW_SEQS
+    window_seqs: int | None = None
     pad_values: Mapping[str, Any] = field(default_factory=dict)
     pad_multiple: int = 1
     seed_globals: bool = False
@@ -55,9 +55,9 @@ class LoaderOptions:
         """Check each of them."""
         if not isinstance(self.batching, Batching):
             raise ConfigError(f"batching must be a policy such as FrameBudget(80_000), got {self.batching!r}")
-        for name, minimum in (("num_workers", 0), ("window_seqs", 1), ("pad_multiple", 1)):
+        for name, minimum in (("num_workers", 0), ("pad_multiple", 1)):
             object.__setattr__(self, name, check_count("DataLoader", name, getattr(self, name), minimum=minimum))
-        for name in ("max_bytes", "steps_per_epoch", "agree_every"):
+        for name in ("max_bytes", "steps_per_epoch", "agree_every", "window_seqs"):
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, check_count("DataLoader", name, getattr(self, name), minimum=1))
         seed = check_count("DataLoader", "seed", self.seed, minimum=-_INT64_MAX, maximum=_INT64_MAX)

@@ -114,13 +114,11 @@ class StreamWork:
     Attributes:
         subject: The stream.
         recipe: How its sequences form batches.
-        data_key: Whose lengths count.
         work: What is done to a batch.
     """
 
     subject: StreamSubject
     recipe: PlanRecipe
-    data_key: str | None
     work: BatchWork
 
     def __call__(self, info: WorkerInfo) -> Callable[[StreamRun], Iterator[Any]]:
@@ -135,7 +133,7 @@ class StreamWork:
                     fix="start the distributed training before loader.start()",
                 )
             is_marked = info.num_workers > 1
-            plan = StreamPlan(subject, self.recipe, run.epoch, run.window, self.data_key, is_marked=is_marked)
+            plan = StreamPlan(subject, self.recipe, run.epoch, run.window, is_marked=is_marked)
             return _Steps(run, plan, make, info)
 
         return begin
