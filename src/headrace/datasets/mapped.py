@@ -158,6 +158,11 @@ class StaticDataset(CachedDataset):
         specs = _declared_specs(input_dim, output_dim or {}) if not data else None
         self._set_source(MemorySource(data, dims=None if specs else dims or None, specs=specs or None))
 
+    @property
+    def num_seqs(self) -> int:
+        """Number of sequences of the current epoch; of all before the first."""
+        return super().num_seqs if self.order_version or self._epoch is not None else len(self.source)
+
 
 def _declared_specs(input_dim: int | None, output_dim: Mapping[str, Any]) -> dict[str, DataSpec]:
     """Return the layout that the options of an empty `StaticDataset` declare."""
