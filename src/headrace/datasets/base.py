@@ -47,6 +47,7 @@ from .checks import (
     check_window,
 )
 from .chunk_iteration import iterate_chunks
+from .config_defaults import eval_defaults, fill_from_config, train_defaults
 from .epoch_handle import EpochHandle, check_not_stale
 from .seq import DatasetSeq
 from .tag_tables import as_lengths, first_of_tag, lengths_of_tags, mask_of_tags, read_wanted_tags
@@ -101,6 +102,32 @@ class Dataset:
         self = super().__new__(cls)
         self._ctor_args = (args, kwargs)
         return self
+
+    @classmethod
+    def from_config(cls, config: Any, **kwargs: Any) -> Self:
+        """Make a dataset of this class, with options that the settings of a RETURNN config give it.
+
+        Args:
+            config: A mapping, or RETURNN's `Config`, see `kwargs_update_from_config`.
+            **kwargs: Options of the class; they count first.
+        """
+        cls.kwargs_update_from_config(config, kwargs)
+        return cls(**kwargs)
+
+    @staticmethod
+    def kwargs_update_from_config(config: Any, kwargs: dict[str, Any]) -> None:
+        """Set options that `kwargs` lacks by the settings of a config: `batching`, `chunking`, `window`, ..."""
+        fill_from_config(config, kwargs)
+
+    @staticmethod
+    def get_default_kwargs_eval(config: Any) -> dict[str, Any]:
+        """Return the options that data for evaluation have by default: sorted, not cut."""
+        return eval_defaults(config)
+
+    @staticmethod
+    def get_default_kwargs_train(config: Any) -> dict[str, Any]:
+        """Return the options that training data have by default: those of a shard, if the config asks for shards."""
+        return train_defaults(config)
 
     def __init__(
         self,
@@ -487,6 +514,14 @@ class Dataset:
     def get_data(self, seq_idx: int, key: str) -> NDArray[Any]:
         """Return the array of one data key, `dtype[T, ...]`."""
         raise OptionalNotImplementedError(f"{type(self).__name__} must define get_data")
+
+    def get_input_data(self, sorted_seq_idx: int) -> NDArray[Any]:
+        """Return `get_data` of "data": an older name of RETURNN's."""
+        return self.get_data(sorted_seq_idx, "data")
+
+    def get_targets(self, target: str, sorted_seq_idx: int) -> NDArray[Any]:
+        """Return `get_data` of a data key: an older name of RETURNN's."""
+        return self.get_data(sorted_seq_idx, target)
 
     def get_data_slice(self, seq_idx: int, key: str, start_frame: int, end_frame: int) -> NDArray[Any]:
         """Return frames start..end (exclusive) of one data key."""
