@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from headrace.errors import ConfigError
-from headrace.ranks import find_ranks
 
 # Settings at the top of a RETURNN config that are options of the dataset `train` -> the option, and its types.
 SETTINGS_OF_RETURNN: Mapping[str, tuple[str, tuple[type, ...]]] = {
@@ -67,6 +66,8 @@ def train_defaults(config: Any) -> dict[str, Any]:
         raise ConfigError(
             f"torch_distributed has dataset_distribution {distribution!r}", fix='give "shard" or "random_seed_offset"'
         )
+    from headrace.ranks import find_ranks  # here: every worker imports this file, and needs no ranks
+
     ranks = find_ranks()
     return {"_num_shards": ranks.world_size, "_shard_index": ranks.rank}
 
