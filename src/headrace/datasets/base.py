@@ -22,7 +22,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from headrace.batching import NumbersDict, parse_chunking, parse_context_window
+from headrace.batching import Chunking, ChunkingFunction, NumbersDict, parse_chunking, parse_context_window
 from headrace.errors import ConfigError, OptionalNotImplementedError, did_you_mean
 from headrace.order import (
     ArrayOrder,
@@ -51,6 +51,7 @@ from .checks import (
     check_window,
 )
 from .chunk_iteration import iterate_chunks
+from .config_defaults import eval_defaults, fill_from_config, train_defaults
 from .corpus_facts import CorpusFacts, LengthsOf
 from .digests import IDLE_OPTIONS, digest_array, digest_text, given_options, options_text, recipe_text
 from .epoch_handle import EpochHandle, check_not_stale
@@ -80,7 +81,8 @@ class Dataset:
             even number is raised by one. Only for classes that support it.
         context_window: Extra frames around each chunk in batches: int n (for "data"), dict, or a pair (left, right) of
             dicts. n counts the frame itself: n - 1 extra frames, the odd one to the right.
-        chunking: `None`, 50, "50:25", (50, 25), dicts by data key, or a function (see `iterate_seqs`).
+        chunking: `None`, 50, "50:25", (50, 25), dicts by data key, or a function (see `iterate_seqs`). Also to be set
+            later: it, or its parts `chunk_size`, `chunk_step` (0: that of the size) and `custom_chunking_func`.
         seq_ordering: An ordering such as "laplace:.1000", a policy such as `order.Laplace(seqs_per_bin=1000)`, or a
             function called as `f(epoch=E)` that returns one of them.
         fixed_random_seed: The seed of every epoch, whatever its number.
@@ -119,6 +121,32 @@ class Dataset:
         self._ctor_args = (args, kwargs)
         return self
 
+    @classmethod
+    def from_config(cls, config: Any, **kwargs: Any) -> Self:
+        """Make a dataset of this class, with options that the settings of a RETURNN config give it.
+
+        Args:
+            config: A mapping, or RETURNN's `Config`, see `kwargs_update_from_config`.
+            **kwargs: Options of the class; they count first.
+        """
+        cls.kwargs_update_from_config(config, kwargs)
+        return cls(**kwargs)
+
+    @staticmethod
+    def kwargs_update_from_config(config: Any, kwargs: dict[str, Any]) -> None:
+        """Set options that `kwargs` lacks by the settings of a config: `batching`, `chunking`, `window`, ..."""
+        fill_from_config(config, kwargs)
+
+    @staticmethod
+    def get_default_kwargs_eval(config: Any) -> dict[str, Any]:
+        """Return the options that data for evaluation have by default: sorted, not cut."""
+        return eval_defaults(config)
+
+    @staticmethod
+    def get_default_kwargs_train(config: Any) -> dict[str, Any]:
+        """Return the options that training data have by default: those of a shard, if the config asks for shards."""
+        return train_defaults(config)
+
     def __init__(
         self,
         name: str | None = None,
@@ -152,7 +180,7 @@ class Dataset:
                 fix="use a dataset of the CachedDataset family, or leave the option out",
             )
         self.context_window = parse_context_window(context_window)
-        self.chunking = parse_chunking(chunking)
+        self.chunking = chunking
         self.min_chunk_size = NumbersDict(min_chunk_size)
         self.chunking_variance = check_share("chunking_variance", chunking_variance)
         self.seq_list_filter_file = check_path("seq_list_filter_file", seq_list_filter_file)
@@ -260,6 +288,25 @@ class Dataset:
     @epoch.setter
     def epoch(self, number: int | None) -> None:
         self._epoch = check_epoch(number)
+
+    @property
+    def chunking(self) -> Chunking | ChunkingFunction | None:
+        """How `iterate_seqs` cuts sequences: parsed, or the function that was given; `None` if it does not."""
+        if self.custom_chunking_func is not None:
+            return self.custom_chunking_func
+        return parse_chunking((self.chunk_size, self.chunk_step))
+
+    @chunking.setter
+    def chunking(self, value: Any) -> None:
+        """Set it in any of the forms that the constructor takes."""
+        self.chunk_size: Any = 0
+        self.chunk_step: Any = 0
+        self.custom_chunking_func: ChunkingFunction | None = None
+        parsed = parse_chunking(value)
+        if isinstance(parsed, Chunking):
+            self.chunk_size, self.chunk_step = parsed.size, parsed.step
+        else:
+            self.custom_chunking_func = parsed
 
     # --- life cycle ---
 
@@ -428,17 +475,33 @@ class Dataset:
 
     def get_seq_order_for_epoch(
         self, epoch: int | None, num_seqs: int, get_seq_len: Callable[[int], int] | NDArray[Any] | None = None
-    ) -> Order:
+    ) -> range | NDArray[np.int64]:
         """Return the corpus indices of an epoch, in order: for sub-classes that keep their own corpus.
+
+        A sub-class may override it, to have an order of its own.
 
         Args:
             epoch: The epoch number; `None` gives an empty order.
             num_seqs: Number of sequences in the corpus.
             get_seq_len: Corpus index -> length, or `int[N]`; only asked by orderings that need lengths.
 
+        Returns:
+            A `range`, where the order is one, else `int64[n]`, which is the caller's own.
+
         Raises:
             ConfigError: The ordering needs lengths and there are none.
         """
+        return self._planned_order(epoch, num_seqs, get_seq_len).to_indices()
+
+    def _lazy_order_for_epoch(
+        self, epoch: int | None, num_seqs: int, get_seq_len: Callable[[int], int] | NDArray[Any] | None = None
+    ) -> Order:
+        """Return what `get_seq_order_for_epoch` does, not held in memory where that is not overridden."""
+        if type(self).get_seq_order_for_epoch is Dataset.get_seq_order_for_epoch:
+            return self._planned_order(epoch, num_seqs, get_seq_len)
+        return self._explicit_order(self.get_seq_order_for_epoch(epoch, num_seqs, get_seq_len), num_seqs)
+
+    def _planned_order(self, epoch: int | None, num_seqs: int, get_seq_len: Any) -> Order:
         if epoch is None:
             return RangeOrder(range(0))
         if isinstance(num_seqs, float) and math.isinf(num_seqs):
@@ -514,6 +577,14 @@ class Dataset:
     def get_data(self, seq_idx: int, key: str) -> NDArray[Any]:
         """Return the array of one data key, `dtype[T, ...]`."""
         raise OptionalNotImplementedError(f"{type(self).__name__} must define get_data")
+
+    def get_input_data(self, sorted_seq_idx: int) -> NDArray[Any]:
+        """Return `get_data` of "data": an older name of RETURNN's."""
+        return self.get_data(sorted_seq_idx, "data")
+
+    def get_targets(self, target: str, sorted_seq_idx: int) -> NDArray[Any]:
+        """Return `get_data` of a data key: an older name of RETURNN's."""
+        return self.get_data(sorted_seq_idx, target)
 
     def get_data_slice(self, seq_idx: int, key: str, start_frame: int, end_frame: int) -> NDArray[Any]:
         """Return frames start..end (exclusive) of one data key."""
@@ -712,10 +783,27 @@ class Dataset:
         return key in self.labels
 
     def serialize_data(self, key: str, data: NDArray[Any]) -> str:
-        """Return the text of class indices, `int[T]` or an int, joined by blanks (single characters: by nothing)."""
-        labels = self.labels[key]
-        words = [labels[int(index)] for index in np.atleast_1d(data)]
-        return ("" if all(len(label) == 1 for label in labels) else " ").join(words)
+        """Return the text of class indices, `int[T]` or an int, by `labels[key]`.
+
+        Words are joined by blanks, single characters (of fewer than 1000) by nothing; the 256 byte values are the
+        bytes of UTF-8 text.
+
+        Raises:
+            ConfigError: There are no labels, or a class has none.
+        """
+        if key not in self.labels:
+            raise ConfigError(
+                f"no labels of {key!r}", where=f"dataset {self.name!r}", fix=did_you_mean(key, self.labels)
+            )
+        labels, classes = self.labels[key], np.asarray(data)
+        wrong = classes[(classes < 0) | (classes >= len(labels))].tolist()
+        if wrong:
+            what = f"the class {wrong[0]} of {key!r} has no label: there are {len(labels)}"
+            raise ConfigError(what, where=f"dataset {self.name!r}", fix="take out what marks no class, such as -1")
+        if classes.ndim and len(labels) == 256 and all(label == chr(byte) for byte, label in enumerate(labels)):
+            return classes.astype(np.uint8).tobytes().decode(errors="replace")
+        are_characters = len(labels) < 1000 and all(len(label) == 1 for label in labels)
+        return ("" if are_characters else " ").join(labels[index] for index in np.atleast_1d(classes).tolist())
 
     # --- what is known without reading: asked by loaders, and by datasets made of others ---
 
@@ -939,7 +1027,7 @@ class Dataset:
         """Walk through the epoch by chunks.
 
         Args:
-            recurrent_net: If false, chunking is ignored.
+            recurrent_net: If false, chunking is ignored; a function is asked all the same, and told so.
             used_data_keys: The keys that count for chunking; all if `None`.
 
         Yields:

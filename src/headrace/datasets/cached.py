@@ -159,7 +159,7 @@ class CachedDataset(Dataset):
         return False
 
     def _order_of_epoch(self, epoch: int) -> Order:
-        return self.get_seq_order_for_epoch(epoch, len(self.source))
+        return self._lazy_order_for_epoch(epoch, len(self.source))
 
     def _order_corpus(self, num_seqs: int, get_seq_len: Any) -> OrderCorpus:
         corpus = super()._order_corpus(num_seqs, get_seq_len)

@@ -17,7 +17,6 @@ from headrace.batching import NumbersDict
 from headrace.errors import ConfigError
 from headrace.index import CorpusIndex, GeneratedTags
 from headrace.order import Order, RangeOrder, occurrences
-from headrace.rng import derive_seed
 
 from .cached2 import CachedDataset2
 from .checks import check_count, check_outputs, check_tags
@@ -25,11 +24,14 @@ from .corpus_facts import CorpusFacts, LengthsOf
 from .order_cursor import OrderCursor
 from .seq import DatasetSeq
 
+_SEEDS = 2**32  # that a RandomState takes
+
 
 class GeneratingDataset(CachedDataset2):
     """Base class: a sub-class defines `generate_seq(seq_idx) -> DatasetSeq`.
 
-    While that runs, `self.random` is a `RandomState` seeded by (epoch seed, corpus index). Sorting orders generate
+    While that runs, `self.random` is a `RandomState` seeded by the pair (epoch seed, corpus index), as RETURNN's
+    classes have it, so that what they draw is the same to the bit. Sorting orders generate
     every sequence once per full epoch to learn its length. (RETURNN takes them for "default" in silence.)
 
     Args:
@@ -71,7 +73,7 @@ class GeneratingDataset(CachedDataset2):
         self._not_offered("generate_seq")
 
     def _generate(self, corpus_idx: int) -> DatasetSeq:
-        self.random.seed(derive_seed(self._epoch_seed, "generating", corpus_idx=corpus_idx, bits=32))
+        self.random.seed((self._epoch_seed % _SEEDS, corpus_idx % _SEEDS))
         return self.generate_seq(corpus_idx)
 
     def _lengths(self) -> NDArray[np.int64]:
@@ -86,6 +88,7 @@ class GeneratingDataset(CachedDataset2):
         """Start a (sub-)epoch. `seq_list` holds the made-up tags `seq-<corpus index>`."""
         super().init_seq_order(epoch, seq_list, seq_order)
         self._epoch_seed = self.get_random_seed_for_epoch(epoch)
+        self.random.seed(self._epoch_seed % _SEEDS)
         if seq_list is not None:
             seq_order = [_corpus_idx_of_tag(tag) for tag in check_tags(seq_list)]
         infinite = self._corpus_num_seqs == math.inf
@@ -97,7 +100,7 @@ class GeneratingDataset(CachedDataset2):
         elif infinite:
             order = RangeOrder(range(self._recipe.shard_index, 2**62, self._recipe.num_shards))
         else:
-            order = self.get_seq_order_for_epoch(epoch, int(self._corpus_num_seqs), self._lengths_once())
+            order = self._lazy_order_for_epoch(epoch, int(self._corpus_num_seqs), self._lengths_once())
         self._cursor = OrderCursor(order)
         if not (infinite and seq_order is None and epoch is not None):
             self._num_seqs = len(order)
@@ -125,7 +128,9 @@ class GeneratingDataset(CachedDataset2):
 
     @property
     def num_seqs(self) -> int:
-        """Number of sequences of the current epoch; `math.inf` if it never ends."""
+        """Number of sequences of the current epoch, of all before the first; `math.inf` if it never ends."""
+        if not self.order_version and self._epoch is None:
+            return self._corpus_num_seqs  # type: ignore[return-value]
         if self._num_seqs is None and self._epoch is not None:
             return math.inf  # type: ignore[return-value]
         return super().num_seqs
@@ -264,13 +269,13 @@ class DummyDataset(GeneratingDataset):
 
 
 class Task12AXDataset(GeneratingDataset):
-    """The 12AX task: a small test of memory with two nested contexts.
+    """The 12AX task: a small test of memory with two nested contexts. The data are those of RETURNN's class.
 
-    A stream of the symbols 1 2 3 A B C X Y Z. The answer is R at an X that follows an A while the last digit of {1, 2}
-    is 1, and at a Y that follows a B while it is 2; everywhere else it is L. Symbols without meaning in between (3, C,
-    Z) are distractors. Source: O'Reilly and Frank, "Making Working Memory Work", Neural Computation 18, 2006.
+    A stream of the symbols 1 2 3 A B C X Y Z. The answer is R at an X if the last of 1 and 2 was 1 and the last of A
+    and B, since the last X or Y, was A; at a Y likewise with 2 and B; everywhere else it is L. The symbols 3, C and Z
+    are distractors. Source: O'Reilly and Frank, "Making Working Memory Work", Neural Computation 18, 2006.
 
-    Keys: "data" float32[T, 9] (one-hot), "classes" int32[T] (0 is L, 1 is R), 10 to 100 frames.
+    Keys: "data" float32[T, 9] (one-hot), "classes" int32[T] (0 is L, 1 is R), 10 to 99 frames.
 
     Args:
         **kwargs: `num_seqs`, and see `Dataset`.
@@ -284,29 +289,33 @@ class Task12AXDataset(GeneratingDataset):
         self.labels = {"data": list(self._SYMBOLS), "classes": list(self._ANSWERS)}
 
     def generate_seq(self, seq_idx: int) -> DatasetSeq:
-        """Return a stream of outer contexts (1 or 2), each with up to four inner pairs."""
-        symbols: list[str] = []
-        size = int(self.random.randint(10, 101))
+        """Return the stream of one corpus index."""
+        size = int(self.random.randint(10, 100))
+        symbols = str(self.random.choice(["", *"12"]))
         while len(symbols) < size:
-            symbols.append(str(self.random.choice(list("12"))))
-            for _ in range(self.random.randint(1, 5)):
-                pair = self.random.choice(["AX", "BY"]) if self.random.rand() < 0.5 else None
-                symbols.extend(pair or [self.random.choice(list("3ABC")), self.random.choice(list("3XYZ"))])
+            symbols += self._maybe(0.5, [*"12"]) + self._maybe(0.9, ["AX", "BY"])
+            symbols += "".join(iter(lambda: self._maybe(0.5, [*self._SYMBOLS]), ""))
         symbols = symbols[:size]
         data = np.eye(len(self._SYMBOLS), dtype=np.float32)[[self._SYMBOLS.index(symbol) for symbol in symbols]]
         classes = np.array([self._ANSWERS.index(answer) for answer in answers_12ax(symbols)], dtype=np.int32)
         return DatasetSeq(seq_idx, data, targets=classes)
 
+    def _maybe(self, chance: float, choices: Sequence[str]) -> str:
+        """Draw whether, and then which."""
+        return str(self.random.choice(choices)) if self.random.uniform() < chance else ""
+
 
 def answers_12ax(symbols: Sequence[str]) -> list[str]:
     """Return the right answer, "L" or "R", at each symbol of a 12AX stream."""
-    context, previous, answers = "", "", []
+    context, letter, answers = "", "", []
     for symbol in symbols:
+        answers.append("R" if context + letter + symbol in ("1AX", "2BY") else "L")
         if symbol in "12":
             context = symbol
-        hit = (context, previous, symbol) in (("1", "A", "X"), ("2", "B", "Y"))
-        answers.append("R" if hit else "L")
-        previous = symbol
+        elif symbol in "AB":
+            letter = symbol
+        elif symbol in "XY":
+            letter = ""
     return answers
 
 

@@ -258,7 +258,7 @@ class MetaDataset(OverCorpora):
         elif self._control is not None:
             order = self._order_of_control(self._control, epoch)
         else:
-            order = self.get_seq_order_for_epoch(epoch, len(self._check_corpus().index))
+            order = self._lazy_order_for_epoch(epoch, len(self._check_corpus().index))
         is_given = seq_list is not None or seq_order is not None
         if is_given:
             self.corpus.check_these(order.block(0, len(order)))

@@ -112,6 +112,13 @@ class OggZipDataset(CachedDataset):
             self._ctor_args = ((paths,), {**kwargs, **own})
         self._set_source(source)
 
+    @property
+    def targets(self) -> Vocabulary | None:
+        """The vocabulary of "classes"."""
+        source = self.source
+        assert isinstance(source, OggZipSource)
+        return source.vocabulary
+
     def _sort_key(self) -> str | None:
         return SORT_LENGTHS
 
