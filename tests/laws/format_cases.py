@@ -56,10 +56,7 @@ def seqs(dtype: str = "<f4", axes: tuple[int, ...] = (3,)) -> list[tuple[str, di
 
 def content(source: Source) -> list[Any]:
     """Return everything that a source gives: tags, and each array by key."""
-    return [
-        (source.tag(i), {key: source.read(i, key) for key in source.specs})
-        for i in range(len(source))
-    ]
+    return [(source.tag(i), {key: source.read(i, key) for key in source.specs}) for i in range(len(source))]
 
 
 def same(left: list[Any], right: list[Any]) -> bool:
@@ -68,7 +65,9 @@ def same(left: list[Any], right: list[Any]) -> bool:
         tag == other_tag
         and list(arrays) == list(other)
         and all(
-            array.dtype == other[key].dtype and array.shape == other[key].shape and array.tobytes() == other[key].tobytes()
+            array.dtype == other[key].dtype
+            and array.shape == other[key].shape
+            and array.tobytes() == other[key].tobytes()
             for key, array in arrays.items()
         )
         for (tag, arrays), (other_tag, other) in zip(left, right, strict=True)
@@ -110,7 +109,9 @@ def _write_hdf(dtype: str, lengths: str = "<i4", **dataset: Any) -> Callable[[Pa
 def _write_npz(folder: Path) -> None:
     (folder / "x").mkdir()
     for tag, arrays in seqs(">i2"):
-        np.savez_compressed(folder / "x" / f"{tag.replace('/', '-')}.npz", **arrays, fortran=np.asfortranarray(arrays["data"]))
+        np.savez_compressed(
+            folder / "x" / f"{tag.replace('/', '-')}.npz", **arrays, fortran=np.asfortranarray(arrays["data"])
+        )
 
 
 def _write_npy(folder: Path) -> None:

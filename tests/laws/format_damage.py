@@ -56,7 +56,7 @@ def verdict(case: FormatCase, folder: Path, whole: list, *, is_cut: bool) -> str
             source.close()
     except HeadraceError:
         return ""
-    except Exception:
+    except Exception:  # noqa: BLE001 - whatever it is, it is reported
         return f"raw error: {traceback.format_exc()}"
     if same(found, whole) or case.counts_lines:
         return ""

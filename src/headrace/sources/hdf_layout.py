@@ -28,8 +28,8 @@ INPUT_KEY = "data"
 READABLE_KINDS = "biufc"
 NOT_CONTIGUOUS = -1
 MAX_FRAMES = 1 << 62  # of one sequence; beyond it is a damaged number, which must not wrap around
-# What was never written is filled in by HDF5, and what is constant is packed to almost nothing: a file of 2 KiB may claim
-# any number of rows. More bytes than this, and than this many for each that is stored, are taken for damage.
+# What was never written is filled in by HDF5, and what is constant is packed to almost nothing: a file of 2 KiB may
+# claim any number of rows. More bytes than this, and than this many for each that is stored, are taken for damage.
 _MAX_FILLED_IN_BYTES = 64 << 20
 _MAX_RATIO = 1 << 15  # zstd packs blocks of 128 KiB into 4 bytes; deflate does 1 : 1032
 
