@@ -96,7 +96,7 @@ def test_numbers_of_any_size_are_exact_or_refused(tmp_path):
     assert source.read(0, "x").tolist() == [2**63, 0]
     assert source.read(0, "y").tolist() == [1e300, 0.5]
     for wrong in ([2**63, -1], [2**64]):
-        with pytest.raises(SourceError, match="no number, text, or list of numbers"):
+        with pytest.raises(SourceError, match="which 64 bits do not hold"):
             JsonlSource(_write(tmp_path / "n.jsonl", [{"x": wrong}]))
 
 

@@ -15,7 +15,6 @@ from headrace.specs import DataSpec
 from .arguments import check_corpus_idx, check_data_key, num_frames_of, slice_frames
 from .base import Source
 from .decompressed import plain_copy
-from .json_fields import JsonField
 from .jsonl_gather import (
     DEFAULT_TAG_FIELD,
     JsonlOptions,
@@ -86,10 +85,8 @@ class JsonlSource(Source):
         self.specs: dict[str, DataSpec] = {key: DataSpec.from_json(spec) for key, spec in index.meta["specs"].items()}
         self.labels: dict[str, Sequence[str]] = {**self._given_labels, **index.meta["labels"]}
         for key, field in options.fields.items():
-            if isinstance(field, JsonField):
-                field.adopt(self.specs[key])
-            else:
-                field.settle(self.labels.get(key))
+            field.adopt(self.specs[key])
+            field.settle(self.labels.get(key))
         names = row_fields(options)
         self._decoder = RowDecoder(names)
         self._column_of = {key: names.index(field.name) for key, field in options.fields.items()}

@@ -184,16 +184,11 @@ class _Gathered:
         where = f"{tables.name(table)}, piece {piece}"
         for field in self._options.fields:
             cells, *_ = read_cells(tables, table, piece, field, self._options.nulls)
-            if cells[0].num_rows != num_rows:
-                raise SourceError(
-                    f"the column {field.column.name!r} has {cells[0].num_rows} rows, and the piece {num_rows}",
-                    where=where,
-                    fix="write or download the file again",
-                )
+            _check_num_rows(field.column, cells[0], num_rows, where)
             self._lengths[field.data_key].append(field.scan(cells, chosen, where))
         rows = np.arange(num_rows, dtype=np.int32) if chosen is None else chosen.astype(np.int32)
         if self._options.tag is not None:
-            self._tags += _tags_of(tables, table, piece, self._options.tag, rows)
+            self._tags += _tags_of(tables, table, piece, self._options.tag, rows, num_rows)
         self._places["row"].append(rows)
         self._places["table"].append(np.full(len(rows), table, np.int32))
         self._places["piece"].append(np.full(len(rows), piece, np.int32))
@@ -229,10 +224,20 @@ def _joined(parts: list[NDArray[Any]], dtype: type) -> NDArray[Any]:
     return np.concatenate(parts) if parts else np.zeros(0, dtype)
 
 
-def _tags_of(tables: Tables, table: int, piece: int, column: Column, rows: NDArray[Any]) -> list[bytes]:
+def _check_num_rows(column: Column, cells: Cells, num_rows: int, where: str) -> None:
+    if cells.num_rows != num_rows:
+        raise SourceError(
+            f"the column {column.name!r} has {cells.num_rows} rows, and the piece {num_rows}",
+            where=where,
+            fix="write or download the file again",
+        )
+
+
+def _tags_of(tables: Tables, table: int, piece: int, column: Column, rows: NDArray[Any], num_rows: int) -> list[bytes]:
     assert column.layout is not None
     where = f"{tables.name(table)}, piece {piece}"
     cells = cells_of(tables.array(table, piece, column.path), column.layout, nulls_are_empty=False, where=where)
+    _check_num_rows(column, cells, num_rows, where)
     wrong = cells.first_wrong(rows.astype(np.int64))
     if wrong is not None:
         raise SourceError(f"the tag {column.name!r} is null", where=f"{where}, row {wrong}", fix="filter the rows")
