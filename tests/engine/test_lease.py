@@ -353,9 +353,9 @@ def test_what_a_handler_of_signals_raises_is_not_lost_where_leases_end(monkeypat
         raised += 1
         raise KeyboardInterrupt
 
-    def drop(views):
-        while views:
-            view = views.pop()
+    def drop(views, turn):
+        while views or raised == turn:  # it has not come yet
+            view = views.pop() if views else None
             del view
 
     handler = signal.signal(signal.SIGALRM, interrupt)
@@ -366,9 +366,7 @@ def test_what_a_handler_of_signals_raises_is_not_lost_where_leases_end(monkeypat
                 views = [reader.lease(slot_idx, slot_idx * PAGE_BYTES, 100) for slot_idx in range(num_slots)]
                 try:
                     signal.setitimer(signal.ITIMER_REAL, 1e-6 * (1 + turn % 50))
-                    drop(views)
-                    while raised == turn:  # it has not come yet
-                        pass
+                    drop(views, turn)
                 except KeyboardInterrupt:
                     caught += 1
                 assert raised == turn + 1
