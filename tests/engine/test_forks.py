@@ -70,9 +70,9 @@ class Child:
 
 def test_a_slot_that_a_child_looks_at_is_free_when_the_child_has_ended(pair):
     _, reader = pair
-    view = lend(pair, 7)
-    child = Child(lambda: set(view) == {7})
-    del view
+    views = [lend(pair, 7)]
+    child = Child(lambda: set(views[0]) == {7})
+    views.clear()
     assert reader.drain() == []
     assert reader.has_freed, "it is asked again"
     assert child.finish() == 0
@@ -82,7 +82,7 @@ def test_a_slot_that_a_child_looks_at_is_free_when_the_child_has_ended(pair):
 
 def test_it_is_kept_for_the_children_of_a_child_too(pair):
     _, reader = pair
-    view = lend(pair, 7)
+    views = [lend(pair, 7)]
     told, tell = os.pipe()
     seen, see = os.pipe()
 
@@ -90,12 +90,12 @@ def test_it_is_kept_for_the_children_of_a_child_too(pair):
         if os.fork() == 0:
             os.close(tell)
             os.read(told, 1)
-            os.write(see, bytes(view[:1]))
+            os.write(see, bytes(views[0][:1]))
             os._exit(0)
         return True
 
     child = Child(leave_a_child_behind)
-    del view
+    views.clear()
     assert child.finish() == 0
     assert reader.drain() == []
     os.close(see)
@@ -112,12 +112,12 @@ def test_it_is_kept_for_the_children_of_a_child_too(pair):
 
 def test_what_is_leased_after_a_fork_is_free_as_ever(pair):
     _, reader = pair
-    early = lend(pair, 1)
-    child = Child(lambda: set(early) == {1})
+    early = [lend(pair, 1)]
+    child = Child(lambda: set(early[0]) == {1})
     late = lend(pair, 2)
     del late
     assert reader.drain() == [1]
-    del early
+    early.clear()
     assert reader.drain() == []
     assert child.finish() == 0
     assert reader.drain() == [0]
@@ -127,8 +127,8 @@ def test_a_fork_while_nothing_is_leased_leaves_no_trace(pair):
     _, reader = pair
     view = lend(pair, 1)
     del view
-    child = Child(lambda: True)
     assert reader.drain() == [0]
+    child = Child(lambda: True)
     assert living_forks == []
     assert child.finish() == 0
 
@@ -141,7 +141,7 @@ def test_a_child_that_executes_a_program_keeps_nothing(pair):
         [sys.executable, "-c", program],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        preexec_fn=lambda: None,  # noqa: PLW1509 - so that it is a fork with all that belongs to it
+        preexec_fn=lambda: None,  # so that it is a fork with all that belongs to it
     ) as process:
         assert process.stdout.read(4) == b"here"
         del view
@@ -233,8 +233,8 @@ def make_full(_info):
 def test_workers_do_not_overwrite_what_a_forked_child_holds():
     with Engine(Job(make_full), num_workers=1) as engine:
         run = engine.run(range(40))
-        batch = next(run).value
-        child = Child(lambda: set(batch.tolist()) == {0})
-        del batch
+        batches = [next(run).value]
+        child = Child(lambda: set(batches[0].tolist()) == {0})
+        batches.clear()
         assert [set(delivered.value[:9].tolist()) for delivered in run] == [{number} for number in range(1, 40)]
         assert child.finish() == 0

@@ -4,8 +4,8 @@ A child that is forked off the trainer has the trainer's views, which its parent
 one more view of all that is leased at that moment, until the child, and all that were forked off it, have ended or
 executed another program. The end of a pipe tells that: only they have the end that could be written to.
 
-Invariants: a fork costs nothing while nothing is leased, and a lease nothing while no such child lives. What is leased
-while a fork is under way counts as leased before it. A child of C code that calls `fork` itself is not known here. No
+Invariants: a lease costs nothing while no such child lives. What is leased or free, but not yet known to be free, while
+a fork is under way counts as leased before it. A child of C code that calls `fork` itself is not known here. No
 lock is taken: `living_forks` is changed by single operations, which other threads and forks see as a whole.
 """
 
@@ -24,8 +24,12 @@ class ForkedMemory(Protocol):
     """Memory of which forked children get views."""
 
     @property
+    def is_open(self) -> bool:
+        """Whether it is written again when there are no views of it."""
+
+    @property
     def is_leased(self) -> bool:
-        """Whether there are views of memory that will be written again."""
+        """Whether it is open and anybody may have views."""
 
     def make_private(self) -> None:
         """In a forked child: have what is written here from now on not reach the parent."""
@@ -50,24 +54,31 @@ class Fork:
         """Whether this thread forks just now."""
         return self.number == float("inf") and self._thread == threading.get_ident()
 
-    def listen(self) -> int:
-        """In the parent, after the fork: return the descriptor that tells of the end, or -1."""
-        self._write_fd = _close(self._write_fd)
+    @property
+    def end_fd(self) -> int:
+        """The descriptor that tells of the end, or -1."""
         return self._read_fd
+
+    def be_parent(self) -> None:
+        """In the parent: listen to the end."""
+        fd, self._write_fd = self._write_fd, -1
+        _close(fd)
 
     def be_child(self) -> None:
         """In the child: be known as alive from now on."""
-        self._read_fd = _close(self._read_fd)
+        fd, self._read_fd = self._read_fd, -1
+        _close(fd)
 
     def forget(self) -> None:
         """Close everything."""
-        self._read_fd, self._write_fd = _close(self._read_fd), _close(self._write_fd)
+        self.be_parent()
+        self.be_child()
 
 
-def _close(fd: int) -> int:
+def _close(fd: int) -> None:
+    """Close a descriptor that nobody knows any more: another thread may fork meanwhile, and use its number again."""
     if fd >= 0:
         os.close(fd)
-    return -1
 
 
 living_forks: list[Fork] = []
@@ -96,33 +107,42 @@ def has_seen(num_forks: int) -> bool:
 def forget_ended_forks() -> None:
     """Take note of children that have ended; of all, if nothing that they saw will be written again."""
     poll = select.poll()
-    of_fd = {fork.listen(): fork for fork in living_forks if fork.number != float("inf")}
-    for fd in of_fd:
-        if fd >= 0:
-            poll.register(fd, 0)  # for the end alone
-    ended = [of_fd[fd] for fd, _ in poll.poll(0)] if _is_anything_leased() else list(of_fd.values())
+    ended = forks = [fork for fork in living_forks if fork.number != float("inf")]
+    if _is_anything_leased():
+        for fork in forks:
+            if fork.end_fd >= 0:
+                poll.register(fork.end_fd, 0)  # for the end alone
+        fds = {fd for fd, _ in poll.poll(0)}
+        ended = [fork for fork in forks if fork.end_fd in fds]
     for fork in ended:
         with contextlib.suppress(ValueError):  # another thread was quicker
             living_forks.remove(fork)
             fork.forget()
 
 
+def _living_memories() -> list[ForkedMemory]:
+    return [memory for find in list(_memories.values()) if (memory := find()) is not None]
+
+
 def _is_anything_leased() -> bool:
-    return any((memory := find()) is not None and memory.is_leased for find in list(_memories.values()))
+    return any(memory.is_leased for memory in _living_memories())
 
 
 def _before() -> None:
-    if _is_anything_leased():
+    if any(memory.is_open for memory in _living_memories()):  # it may be leased by another thread before the fork
         living_forks.append(Fork())
 
 
 def _after_in_parent() -> None:
     global _num_forks
-    for fork in living_forks:
-        if fork.is_of_this_thread:
-            fork.listen()
+    for fork in [fork for fork in living_forks if fork.is_of_this_thread]:
+        fork.be_parent()
+        if _is_anything_leased():
             _num_forks += 1
             fork.number = _num_forks
+        else:
+            living_forks.remove(fork)
+            fork.forget()
 
 
 def _after_in_child() -> None:
@@ -133,9 +153,8 @@ def _after_in_child() -> None:
         else:
             fork.forget()
     living_forks.clear()
-    for find in list(_memories.values()):
-        if (memory := find()) is not None:
-            memory.make_private()
+    for memory in _living_memories():
+        memory.make_private()
 
 
 os.register_at_fork(before=_before, after_in_parent=_after_in_parent, after_in_child=_after_in_child)

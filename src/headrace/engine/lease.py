@@ -97,9 +97,14 @@ class ArenaReader:
         return len(self._leased) - len(self._freed)
 
     @property
+    def is_open(self) -> bool:
+        """Whether slots will be written again when they are free."""
+        return self._fd >= 0
+
+    @property
     def is_leased(self) -> bool:
-        """Whether there are views of slots that will be written again."""
-        return self._fd >= 0 and self.num_leased > 0
+        """Whether it is open and anybody may have views of its slots."""
+        return self._fd >= 0 and bool(self._leased)
 
     @property
     def has_freed(self) -> bool:
