@@ -27,6 +27,7 @@ from .copying import copy_graph
 from .dispatch import Dispatch
 from .dispatch_client import DispatchClient
 from .epoch_start import EpochStart
+from .group_size import GROUP_BYTES
 from .in_place import InPlace
 from .lengths import length_over_workers
 from .options import check_function, check_start_method, plan_look_ahead
@@ -144,7 +145,8 @@ class MultiProcessingReadingService(PausableEnd, ReadingServiceInterface):
             alone = self.worker_prefetch_cnt == 0
             client = DispatchClient(alone=alone, name=describe(parts.dispatch_root))
             graph = replace(graph, parts.dispatch_root, client)
-        setup = ReplicaSetup(graph, client, self.worker_init_fn, self.worker_reset_fn)
+        max_bytes = self._bytes_per_worker
+        setup = ReplicaSetup(graph, client, self.worker_init_fn, self.worker_reset_fn, max_bytes)
         self._engine = Engine(
             Job(setup),
             num_workers=self.num_workers,
@@ -161,7 +163,12 @@ class MultiProcessingReadingService(PausableEnd, ReadingServiceInterface):
         if self._dispatch is not None:
             self._dispatch.wait_until_ready()
         self._consumer = WorkerConsumer(
-            self._engine, self.num_workers, self._dispatch, alone=self.worker_prefetch_cnt == 0, name=name
+            self._engine,
+            self.num_workers,
+            self._dispatch,
+            alone=self.worker_prefetch_cnt == 0,
+            group_bytes=min(GROUP_BYTES, max_bytes // 16),
+            name=name,
         )
         self._consumer.note_length(length)
         if not parts.main:
