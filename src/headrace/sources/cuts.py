@@ -3,8 +3,8 @@
 lhotse reads Shar in sequence. Here the place of each cut and of its data is indexed once, and one `pread` for each part
 finds it again; what is read goes through lhotse's own `Cut`, so transforms and mixes are lhotse's. A manifest is data:
 `cuts_schema.py` lists what it may say, `cuts_roots.py` says which files it may name, `cuts_record.py` makes lhotse's
-objects of it, and `cuts_decoding.py` reads their files without any program. Read `cuts_files.py` for what is a corpus, `cuts_gather.py` for what is indexed, `cuts_table.py` for how a cut is found,
-`cuts_keys.py` for what becomes an array.
+objects of it, and `cuts_decoding.py` reads their files without any program. Read `cuts_files.py` for what is a corpus,
+`cuts_gather.py` for what is indexed, `cuts_table.py` for how a cut is found, `cuts_keys.py` for what becomes an array.
 """
 
 from __future__ import annotations
