@@ -16,7 +16,7 @@ import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import numpy as np
 import xxhash
@@ -47,6 +47,9 @@ from .digests import IDLE_OPTIONS, digest_array, digest_text, given_options, opt
 from .epoch_handle import EpochHandle, check_not_stale
 from .seq import DatasetSeq
 from .tag_tables import as_lengths, first_of_tag, lengths_of_tags, mask_of_tags, read_wanted_tags
+
+if TYPE_CHECKING:
+    from .own_workers import OwnWorkers
 
 SeqOrdering = str | Policy | Callable[..., "str | Policy"]
 # Options that may be set on an object, besides those of the order: a copy has them, too.
@@ -889,6 +892,10 @@ class Dataset:
     def has_workers(self) -> bool:
         """Whether processes other than the caller's read it, or a part of it."""
         return any(inner.has_workers for inner in self.inner_datasets())
+
+    def own_workers(self) -> OwnWorkers | None:
+        """Return the workers that this dataset was given, if the stream is the same without them."""
+        return None
 
     @property
     def skips_failed(self) -> bool:

@@ -239,7 +239,9 @@ def _takes(function: Callable[..., Any], name: str) -> bool:
         parameters = inspect.signature(function).parameters
     except (TypeError, ValueError):
         return True
-    return name in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    # a method has its own `self`, which `**kwargs` does not show
+    takes_all = inspect.isfunction(function) and any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    return name in parameters or takes_all
 
 
 def _copied(config: Any) -> Any:

@@ -68,7 +68,8 @@ class Recipe:
             packed_keys=None if pack is None else pack.packed_keys,
             seeds_globals=options.seed_globals,
         )
-        plan = PlanRecipe(batching, options.order_of_batches, batching.window_seqs(window_seqs), options.seed)
+        checks = batching.needs_lengths and subject.may_change_lengths()
+        plan = PlanRecipe(batching, options.order_of_batches, batching.window_seqs(window_seqs), options.seed, checks)
         return cls(options, plan, ranks, data_key, BatchWork(subject.reading, work))
 
     @property
