@@ -264,13 +264,13 @@ def _name_of(config):
 
 
 def _combined(draw):
-    parts = {name: part for name, part in zip("abc", _parts(draw), strict=False)}
+    parts = dict(zip("abc", _parts(draw), strict=False))
     order = {"seq_ordering": "reversed"} if _has_streams(parts) else draw.order()
     return {"class": "CombinedDataset", "datasets": parts, "data_map": {(n, "data"): "data" for n in parts}, **order}
 
 
 def _mix(draw):
-    parts = {name: part for name, part in zip("abc", _parts(draw, leaf=True, indexed=True), strict=False)}
+    parts = dict(zip("abc", _parts(draw, leaf=True, indexed=True), strict=False))
     return {
         "class": "MixDataset",
         "datasets": parts,

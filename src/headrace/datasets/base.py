@@ -184,6 +184,7 @@ class Dataset:
         """Set options after construction, as sub-classes do; takes effect with the next `init_seq_order`."""
         self._recipe = dataclasses.replace(self._recipe, **changes)
         self._planner = OrderPlanner(self._recipe)
+        self._apart = False, None  # it has the old options
 
     @property
     def seq_ordering(self) -> SeqOrdering:
@@ -340,6 +341,8 @@ class Dataset:
         if free_resources:
             self._planner.invalidate()
             self._keep = None
+            if self._apart[1] is not None:
+                self._apart[1].close()
 
     def close(self) -> None:
         """Release all that is held. The same as `finish_epoch(free_resources=True)`; harmless twice."""
@@ -736,7 +739,7 @@ class Dataset:
             return len(facts.index)
         try:
             return None if self._wanted_tags is not None else self.get_total_num_seqs(fast=True)
-        except NotImplementedError:
+        except (NotImplementedError, TypeError):  # a class of the user's own need not know `fast`
             return None
 
     def known_specs(self) -> dict[str, DataSpec]:

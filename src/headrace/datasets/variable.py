@@ -88,6 +88,10 @@ class VariableDataset(DelegatingDataset):
         chosen = self.dataset_of(epoch)
         return f"{chosen.data_text()}; {chosen.reading_text(epoch)}"
 
+    def corpus_size(self) -> int | None:
+        """Return the size of the one corpus; each epoch may have another one."""
+        return super().corpus_size() if self.has_one_corpus else None
+
     def has_fixed_lengths(self) -> bool:
         """No: each epoch may have others."""
         return False

@@ -112,6 +112,10 @@ class Subject(ABC):
         """Return how many corpus indices there are, None if nobody says so."""
         return None
 
+    def reading_text(self, epoch: int) -> str:  # noqa: ARG002
+        """Return a text of all that decides what a sequence holds, besides its corpus."""
+        return ""
+
     def may_change_lengths(self) -> bool:
         """Tell whether sequences may be read with other lengths than those that they are planned by."""
         return False
@@ -183,6 +187,10 @@ class DatasetSubject(Subject):
     def corpus_size(self) -> int | None:
         """Return how many corpus indices there are, if the dataset knows it."""
         return self.dataset.corpus_size()
+
+    def reading_text(self, epoch: int) -> str:
+        """Return how the dataset reads, and what it draws."""
+        return self.dataset.reading_text(epoch)
 
     def may_change_lengths(self) -> bool:
         """Ask the dataset whether a transform stands between the index and the reader."""
