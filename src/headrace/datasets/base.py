@@ -16,7 +16,7 @@ import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import numpy as np
 import xxhash
@@ -57,6 +57,9 @@ from .digests import IDLE_OPTIONS, digest_array, digest_text, given_options, opt
 from .epoch_handle import EpochHandle, check_not_stale
 from .seq import DatasetSeq
 from .tag_tables import as_lengths, first_of_tag, lengths_of_tags, mask_of_tags, read_wanted_tags
+
+if TYPE_CHECKING:
+    from .own_workers import OwnWorkers
 
 SeqOrdering = str | Policy | Callable[..., "str | Policy"]
 # Options that may be set on an object, besides those of the order: a copy has them, too.
@@ -218,6 +221,7 @@ class Dataset:
         """Set options after construction, as sub-classes do; takes effect with the next `init_seq_order`."""
         self._recipe = dataclasses.replace(self._recipe, **changes)
         self._planner = OrderPlanner(self._recipe)
+        self._apart = False, None  # it has the old options
 
     @property
     def seq_ordering(self) -> SeqOrdering:
@@ -403,6 +407,8 @@ class Dataset:
         if free_resources:
             self._planner.invalidate()
             self._keep = None
+            if self._apart[1] is not None:
+                self._apart[1].close()
 
     def close(self) -> None:
         """Release all that is held. The same as `finish_epoch(free_resources=True)`; harmless twice."""
@@ -840,7 +846,7 @@ class Dataset:
             return len(facts.index)
         try:
             return None if self._wanted_tags is not None else self.get_total_num_seqs(fast=True)
-        except NotImplementedError:
+        except (NotImplementedError, TypeError):  # a class of the user's own need not know `fast`
             return None
 
     def known_specs(self) -> dict[str, DataSpec]:
@@ -996,6 +1002,10 @@ class Dataset:
     def has_workers(self) -> bool:
         """Whether processes other than the caller's read it, or a part of it."""
         return any(inner.has_workers for inner in self.inner_datasets())
+
+    def own_workers(self) -> OwnWorkers | None:
+        """Return the workers that this dataset was given, if the stream is the same without them."""
+        return None
 
     @property
     def skips_failed(self) -> bool:

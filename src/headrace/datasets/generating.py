@@ -148,7 +148,7 @@ class GeneratingDataset(CachedDataset2):
         return True
 
     supports_jumps = True
-    content_options = ("input_dim", "output_dim")
+    content_options: tuple[str, ...] = ("input_dim", "output_dim")
 
     def knows_order(self) -> bool:
         """Whether there is an end."""

@@ -382,5 +382,7 @@ def _no_ordering(ordering: Any, name: str) -> ConfigError:
 def _indexed_lengths(part: MetaPart, key: str) -> NDArray[Any] | None:
     dataset = part.dataset
     size = dataset.corpus_size() if key in part.keys and dataset.has_fixed_lengths() else None
-    column = None if size is None else dataset.corpus_lengths(part.keys[key], may_cost=True)
+    if size is None:
+        return None
+    column = dataset.corpus_lengths(part.keys[key], may_cost=True)
     return None if column is None else column(np.arange(size))

@@ -32,6 +32,7 @@ from .ownership import open_part, taken_away
 from .seq import DatasetSeq
 
 _MAX_EPOCHS = 1_000_000  # more are a mistake, most likely
+_MAX_TOLD = 10_000  # whose recipes are told one by one
 _MAX_SEQS = 2**31  # of an epoch: 16 GiB for their order
 
 
@@ -128,12 +129,12 @@ class MultiEpochDataset(InnerAnswers, CachedDataset2):
 
     def order_text(self, epoch: int) -> str:
         """Return what decides the inner epochs, each of them: a function may give each another order, or corpus."""
-        texts = dict.fromkeys(self.inner.order_text(number) for number in self.inner_epochs(epoch))
+        texts = dict.fromkeys(self.inner.order_text(number) for number in self.inner_epochs(epoch)[:_MAX_TOLD])
         return f"{self.multi_epoch} epochs, {'; '.join(texts)}"
 
     def reading_text(self, epoch: int) -> str:
         """Return what decides what sequences hold in the inner epochs."""
-        texts = dict.fromkeys(self.inner.reading_text(number) for number in self.inner_epochs(epoch))
+        texts = dict.fromkeys(self.inner.reading_text(number) for number in self.inner_epochs(epoch)[:_MAX_TOLD])
         return f"{self.multi_epoch} epochs, {'; '.join(texts)}"
 
     # --- order ---

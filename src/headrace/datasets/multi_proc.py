@@ -27,6 +27,7 @@ from .configs import init_dataset
 from .corpus_facts import CorpusFacts
 from .inner_answers import InnerAnswers
 from .multi_proc_work import DedicatedWork, OrderedWork, RunOfSeqs
+from .own_workers import OwnWorkers
 from .run_cutting import RunLimits
 from .seq import DatasetSeq
 from .seq_block import Parts, SeqBlock
@@ -164,6 +165,21 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
     def has_workers(self) -> bool:
         """Yes."""
         return True
+
+    def own_workers(self) -> OwnWorkers | None:
+        """Return them, if any worker may read any sequence."""
+        if not self._is_ordered:
+            return None
+        return OwnWorkers(
+            type(self).__name__,
+            self._config,
+            self.inner,
+            self.num_workers,
+            self._executor if self.num_workers else None,
+            self._worker_init,
+            self._engine_options,
+            self.max_bytes,
+        )
 
     @property
     def skips_failed(self) -> bool:

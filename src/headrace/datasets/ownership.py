@@ -50,6 +50,8 @@ def open_apart(config: Any) -> Dataset:
 
     For who reads a dataset so that it does not matter if somebody else does between two reads.
     """
+    while callable(config) and not isinstance(config, Dataset):
+        config = config()
     if isinstance(config, Owned):
         return init_dataset(config.dataset)
     if not isinstance(config, Dataset):

@@ -30,6 +30,7 @@ from .checks import check_count, check_flag
 from .configs import DatasetConfig
 from .corpus_facts import CorpusFacts, LengthsOf
 from .multi_proc import MultiProcDataset
+from .own_workers import OwnWorkers
 from .ownership import open_part
 from .postprocessing_call import DrawKey, MapSeq, MapStream, check_keys, read_seqs, wrong_count
 from .postprocessing_functions import META_KEYS, parse_function
@@ -295,6 +296,14 @@ class PostprocessingDataset(CachedDataset2):
         """Return those of speed; what a function of a stream makes depends on the workers."""
         idle = super().idle_options(options) | {"buf_size"}
         return idle if options.get("map_seq_stream") is None else idle - {"num_workers"}
+
+    def own_workers(self) -> OwnWorkers | None:
+        """Return them, if `map_seq` can be called for any sequence: whoever reads some does it himself."""
+        if not self._is_pooled():
+            return None
+        return OwnWorkers(
+            type(self).__name__, self, self, self.num_workers, None, None, engine_options=self._engine_options
+        )
 
     @property
     def skips_failed(self) -> bool:

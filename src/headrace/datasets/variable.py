@@ -88,6 +88,10 @@ class VariableDataset(DelegatingDataset):
         chosen = self.dataset_of(epoch)
         return f"{chosen.data_text()}; {chosen.reading_text(epoch)}"
 
+    def corpus_size(self) -> int | None:
+        """Return the size of the one corpus; each epoch may have another one."""
+        return super().corpus_size() if self.has_one_corpus else None
+
     def has_fixed_lengths(self) -> bool:
         """No: each epoch may have others."""
         return False
@@ -239,7 +243,9 @@ def _takes(function: Callable[..., Any], name: str) -> bool:
         parameters = inspect.signature(function).parameters
     except (TypeError, ValueError):
         return True
-    return name in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    # a method has its own `self`, which `**kwargs` does not show
+    takes_all = inspect.isfunction(function) and any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    return name in parameters or takes_all
 
 
 def _copied(config: Any) -> Any:

@@ -73,7 +73,9 @@ class Recipe:
             packed_keys=None if pack is None else pack.packed_keys,
             seeds_globals=options.seed_globals,
         )
-        plan = PlanRecipe(batching, options.order_of_batches, batching.window_seqs(window_seqs), options.seed, grows)
+        checks = batching.needs_lengths and subject.may_change_lengths()
+        window_seqs = batching.window_seqs(window_seqs)
+        plan = PlanRecipe(batching, options.order_of_batches, window_seqs, options.seed, grows, checks)
         return cls(options, plan, data_key, BatchWork(subject.reading, work))
 
     @property

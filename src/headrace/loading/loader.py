@@ -49,7 +49,8 @@ class DataLoader:
             batches by data key, other items are stacked in their own structure.
         batching: Which sequences form a batch: `FrameBudget`, `Buckets`, `FixedCount`, `Pack`, `Chunks`, ...
         num_workers: Worker processes; 0 makes the batches in this thread, when they are asked for. Each of them reads
-            all of a stream, unless the stream has workers of its own.
+            all of a stream, unless the stream has workers of its own. `None`: as many as the dataset was given, if it
+            is a `MultiProcDataset` or the like, whose other options of workers hold then as well; else 0.
         seed: Of the order of batches, and of the generators that `transform` gets. The order of the dataset is not
             changed by it.
         rank: Which training process this is; found by itself under torchrun, SLURM and the like, see `find_ranks`, when
@@ -101,7 +102,7 @@ class DataLoader:
         dataset: Any,
         *,
         batching: Batching | None = None,
-        num_workers: int = 0,
+        num_workers: int | None = None,
         seed: int = 0,
         rank: int | None = None,
         world_size: int | None = None,
@@ -128,8 +129,12 @@ class DataLoader:
         given = {**locals(), "pad_values": dict(pad_values or {})}
         own = {field.name: given[field.name] for field in fields(LoaderOptions)}
         order = take_foreign(own, foreign)
-        self._options = options = LoaderOptions(**own)
+        own["num_workers"] = 0 if num_workers is None else num_workers
+        options = LoaderOptions(**own)
         self._subject = subject = open_subject(dataset, order, options)
+        if subject.workers is not None:
+            options = options.with_workers(subject.workers, takes_number=num_workers is None)
+        self._options = options
         if not subject.is_stream:
             options.check_known_steps(subject.name, subject.num_shards)
         self._ranks = LoaderRanks(options, subject)

@@ -26,7 +26,7 @@ from headrace.errors import ConfigError, HeadraceError
 from .reading import Reader, Reading, Wish
 from .state import digest_text
 from .stream_marks import mark_of
-from .subject import EpochOrder, Subject, Wanted
+from .subject import EpochOrder, Subject, Wanted, check_dataset_options
 
 STREAM_WINDOW_SEQS = 512  # they are in the reader's memory, so not as many as are planned from an index
 
@@ -76,6 +76,7 @@ class DatasetStream(StreamSubject):
     def __init__(self, dataset: Dataset) -> None:
         self.dataset = dataset
         self.name = type(dataset).__name__
+        check_dataset_options(dataset, self.name)
         self.data_key = next(iter(dataset.get_data_keys()), None)
         self.reading = StreamReading(dataset.known_specs(), is_by_key=True)
         self.has_workers = dataset.has_workers

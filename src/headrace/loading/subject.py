@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from headrace.datasets.base import Dataset
 from headrace.datasets.corpus_facts import LengthsOf
-from headrace.datasets.multi_proc import MultiProcDataset
+from headrace.datasets.own_workers import OwnWorkers
 from headrace.errors import ConfigError
 from headrace.order import Order, OrderCorpus, OrderPlanner, OrderRecipe, occurrences
 
@@ -72,6 +72,7 @@ class Subject(ABC):
         sharded_by: The options that say so.
         has_even_shards: Whether all shards have as many sequences.
         is_stream: Whether the order is not known beforehand.
+        workers: Those that the dataset was given, where the loader's read it in their place.
     """
 
     is_stream = False
@@ -81,6 +82,7 @@ class Subject(ABC):
     num_shards: int = 1
     sharded_by: str = ""
     has_even_shards: bool = False
+    workers: OwnWorkers | None = None
 
     @abstractmethod
     def start(self, epoch: int, wanted: Wanted) -> EpochOrder:
@@ -110,6 +112,14 @@ class Subject(ABC):
         """Return how many corpus indices there are, None if nobody says so."""
         return None
 
+    def reading_text(self, epoch: int) -> str:  # noqa: ARG002
+        """Return a text of all that decides what a sequence holds, besides its corpus."""
+        return ""
+
+    def may_change_lengths(self) -> bool:
+        """Tell whether sequences may be read with other lengths than those that they are planned by."""
+        return False
+
     def close(self) -> None:  # noqa: B027 (most hold nothing)
         """Release what is held."""
 
@@ -127,11 +137,14 @@ class DatasetSubject(Subject):
         self.is_own = is_own
         own = dataset
         self._shuffled: str | None = None
-        while isinstance(own, MultiProcDataset) and own.sharding_method == "seq_order":
-            config, own = own._config, own.inner  # the stream is that of the inner dataset; we have workers
+        while (workers := own.own_workers()) is not None:  # only one of the two should have some
+            self.workers = self.workers or workers
+            if workers.dataset is own:
+                break
+            config, own = workers.config, workers.dataset
         self.name = f"{type(own).__name__} {own.name!r}" if "dataset_id" not in own.name else type(own).__name__
         self.dataset = own
-        _check_options(own, self.name)
+        check_dataset_options(own, self.name)
         self.reading = DatasetReading(config, own.known_specs())
         self.data_key = next(iter(own.get_data_keys()), None)
         self.num_shards = own.num_shards
@@ -174,6 +187,14 @@ class DatasetSubject(Subject):
     def corpus_size(self) -> int | None:
         """Return how many corpus indices there are, if the dataset knows it."""
         return self.dataset.corpus_size()
+
+    def reading_text(self, epoch: int) -> str:
+        """Return how the dataset reads, and what it draws."""
+        return self.dataset.reading_text(epoch)
+
+    def may_change_lengths(self) -> bool:
+        """Ask the dataset whether a transform stands between the index and the reader."""
+        return self.dataset.may_change_lengths()
 
     def knows_lengths(self, data_key: str | None) -> bool:
         """Ask the index, or what generates the sequences."""
@@ -279,8 +300,12 @@ def _ask_each(get_seq_len: Callable[[int], int]) -> LengthsOf:
     return lambda indices: np.array([get_seq_len(i) for i in indices.tolist()], np.int64)
 
 
-def _check_options(dataset: Dataset, name: str) -> None:
-    """Refuse what belongs to the batches of the epoch API, and would be left out in silence."""
+def check_dataset_options(dataset: Dataset, name: str) -> None:
+    """Refuse what belongs to the batches of the epoch API, and would be left out in silence; also of parts.
+
+    Raises:
+        ConfigError: A dataset, or one that it is made of, has such an option.
+    """
     if dataset.shuffle_frames_of_nseqs:
         raise ConfigError(
             f"shuffle_frames_of_nseqs={dataset.shuffle_frames_of_nseqs} mixes neighbours of the order, which are in "
@@ -294,3 +319,11 @@ def _check_options(dataset: Dataset, name: str) -> None:
             where=name,
             fix="leave it out, and give the loader batching=Chunks(...)",
         )
+    if any(count > 0 for side in dataset.context_window for count in side.values()):
+        raise ConfigError(
+            "the option context_window is for generate_batches, and a loader has no use for it",
+            where=name,
+            fix="leave it out, and give the loader batching=Chunks(..., context=...)",
+        )
+    for inner in dataset.inner_datasets():
+        check_dataset_options(inner, f"{type(inner).__name__} {inner.name!r}, a part of {name}")
