@@ -71,9 +71,16 @@ class Recipe:
             whole_keys=batching.whole_keys,
             row_tokens=0 if pack is None else pack.row_tokens,
             packed_keys=None if pack is None else pack.packed_keys,
-            seeds_globals=options.seed_globals,
+            seeds_globals=options.seeds_globals,
         )
-        plan = PlanRecipe(batching, options.order_of_batches, batching.window_seqs(window_seqs), options.seed, grows)
+        plan = PlanRecipe(
+            batching,
+            options.order_of_batches,
+            batching.window_seqs(window_seqs),
+            options.seed,
+            grows,
+            options.seeds_globals,
+        )
         return cls(options, plan, data_key, BatchWork(subject.reading, work))
 
     @property

@@ -45,6 +45,7 @@ class PlanRecipe:
         window_seqs: Sequences of a window.
         seed: Of the loader.
         grows: Whether the windows of a stream are longer where they would not fill some batches.
+        seeds_globals: Whether the global generators are seeded while a stream is read.
     """
 
     batching: Batching
@@ -52,6 +53,7 @@ class PlanRecipe:
     window_seqs: int
     seed: int
     grows: bool = False
+    seeds_globals: bool = False
 
 
 @dataclass(frozen=True, slots=True)
