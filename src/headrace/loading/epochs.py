@@ -71,11 +71,17 @@ class Recipe:
             whole_keys=batching.whole_keys,
             row_tokens=0 if pack is None else pack.row_tokens,
             packed_keys=None if pack is None else pack.packed_keys,
-            seeds_globals=options.seed_globals,
+            seeds_globals=options.seeds_globals,
         )
-        checks = batching.needs_lengths and subject.may_change_lengths()
-        window_seqs = batching.window_seqs(window_seqs)
-        plan = PlanRecipe(batching, options.order_of_batches, window_seqs, options.seed, grows, checks)
+        plan = PlanRecipe(
+            batching,
+            options.order_of_batches,
+            batching.window_seqs(window_seqs),
+            options.seed,
+            grows=grows,
+            checks_lengths=batching.needs_lengths and subject.may_change_lengths(),
+            seeds_globals=options.seeds_globals,
+        )
         return cls(options, plan, data_key, BatchWork(subject.reading, work))
 
     @property

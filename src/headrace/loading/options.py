@@ -53,7 +53,7 @@ class LoaderOptions:
     window_seqs: int | None = None
     pad_values: Mapping[str, Any] = field(default_factory=dict)
     pad_multiple: int = 1
-    seed_globals: bool = False
+    seed_globals: bool | None = None
 
     def __post_init__(self) -> None:
         """Check each of them."""
@@ -74,9 +74,9 @@ class LoaderOptions:
             raise ConfigError(f"DataLoader: batch_order is a BatchOrder(...), got {self.batch_order!r}")
         if self.engine_options is not None and not isinstance(self.engine_options, EngineOptions):
             raise ConfigError(f"DataLoader: engine_options is an EngineOptions(...), got {self.engine_options!r}")
-        if not isinstance(self.seed_globals, bool):
-            raise ConfigError(f"DataLoader: seed_globals is True or False, got {self.seed_globals!r}")
-        if self.seed_globals and self.num_workers and getattr(self.executor, "name", self.executor) == "thread":
+        if not isinstance(self.seed_globals, bool | None):
+            raise ConfigError(f"DataLoader: seed_globals is True, False or None, got {self.seed_globals!r}")
+        if self.seed_globals and self._has_threads:
             raise ConfigError(
                 "seed_globals=True, and the threads of a process share its generators",
                 fix='use executor="process", or draw from the rng that a transform gets',
@@ -182,6 +182,15 @@ class LoaderOptions:
                 where=name,
                 fix='use "drop", or "pad", which repeats the first batches where there are too few',
             )
+
+    @property
+    def _has_threads(self) -> bool:
+        return self.num_workers > 0 and getattr(self.executor, "name", self.executor) == "thread"
+
+    @property
+    def seeds_globals(self) -> bool:
+        """Whether the global generators are seeded where code of the user's may draw from them."""
+        return not self._has_threads if self.seed_globals is None else self.seed_globals
 
     def start_agreement(self) -> Agreement | None:
         """Return how the ranks find out together how many steps an epoch has; None if they know."""

@@ -46,6 +46,7 @@ class PlanRecipe:
         seed: Of the loader.
         grows: Whether the windows of a stream are longer where they would not fill some batches.
         checks_lengths: Whether sequences may be read with other lengths than those that they are planned by.
+        seeds_globals: Whether the global generators are seeded while a stream is read.
     """
 
     batching: Batching
@@ -54,6 +55,7 @@ class PlanRecipe:
     seed: int
     grows: bool = False
     checks_lengths: bool = False
+    seeds_globals: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,7 +52,13 @@ class Failed:
 
 
 class Reader(ABC):
-    """Reads in one worker. Not thread-safe."""
+    """Reads in one worker. Not thread-safe.
+
+    Attributes:
+        is_all_ours: Whether no code of the user's reads, which might draw from the global generators.
+    """
+
+    is_all_ours = False
 
     @abstractmethod
     def read(self, wish: Wish) -> Iterator[tuple[str, Any]]:
@@ -112,6 +118,7 @@ class _DatasetReader(Reader):
         source = dataset.get_fast_source()
         has_texts = source is not None and any(_is_text(spec) for spec in source.specs.values())
         self._source = None if has_texts else source
+        self.is_all_ours = self._source is not None and type(self._source).__module__.startswith("headrace.")
 
     def columns(self, wish: Wish) -> tuple[list[str], dict[str, Column]] | None:
         source = self._source

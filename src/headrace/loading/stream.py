@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import copy
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -48,8 +48,15 @@ class StreamSubject(Subject):
         """Return what a worker reads: this very stream inline, else one that nobody else reads."""
 
     @abstractmethod
-    def read_from(self, epoch: int, place: int) -> Iterator[tuple[str, Any]]:
-        """Yield the tag and the data of each sequence of an epoch from a place on."""
+    def read_from(self, epoch: int, place: int, on_read: Callable[[int], None]) -> Iterator[tuple[str, Any]]:
+        """Yield the tag and the data of each sequence of an epoch from a place on.
+
+        Args:
+            epoch: Its number.
+            place: Of the first one.
+            on_read: Called with the place of each sequence before it is read, also of those that are passed over; with
+                0 before anything else.
+        """
 
     def mark_of(self, tag: str, seq: Any) -> bytes:
         """Return what a sequence is told from others by, in each process that reads it; see `stream_marks.py`."""
@@ -101,13 +108,18 @@ class DatasetStream(StreamSubject):
             stream.dataset = init_dataset(self.dataset)
         return stream
 
-    def read_from(self, epoch: int, place: int) -> Iterator[tuple[str, Any]]:
+    def read_from(self, epoch: int, place: int, on_read: Callable[[int], None]) -> Iterator[tuple[str, Any]]:
         """Read one sequence after the other."""
         dataset = self.dataset
+        on_read(0)
         dataset.init_seq_order(epoch=epoch)
         version = dataset.order_version
         seq_idx = place if dataset.supports_jumps else 0
-        while dataset.is_less_than_num_seqs(seq_idx):
+        while True:
+            if seq_idx:
+                on_read(seq_idx)
+            if not dataset.is_less_than_num_seqs(seq_idx):
+                return
             if dataset.order_version != version:
                 raise HeadraceError(
                     "somebody else has started an epoch of the dataset that a loader is reading",
@@ -155,14 +167,16 @@ class IterableStream(StreamSubject):
         stream._iterable = copy.copy(self._iterable)
         return stream
 
-    def read_from(self, epoch: int, place: int) -> Iterator[tuple[str, Any]]:
+    def read_from(self, epoch: int, place: int, on_read: Callable[[int], None]) -> Iterator[tuple[str, Any]]:
         """Iterate, and pass over what comes before the place."""
+        on_read(0)
         set_epoch = getattr(self._iterable, "set_epoch", None)
         if set_epoch is not None:
             set_epoch(epoch)
         for seq_idx, item in enumerate(self._iterable):
             if seq_idx >= place:
                 yield f"seq-{seq_idx}", item
+            on_read(seq_idx + 1)
 
     def mark_of(self, tag: str, seq: Any) -> bytes:
         """Return some of its content: the tag is only its place."""

@@ -9,9 +9,11 @@ next step of all ranks needs are in memory.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +22,7 @@ from numpy.typing import NDArray
 
 from headrace.batching import WINDOW_SEQS, Pieces, PlanCounts, WindowKey, WindowPlan
 from headrace.errors import ConfigError, ResumeError, SourceError, takes_note
+from headrace.global_rng import kept_globals, seed_globals
 
 from .data_key import data_key_of_item, frames_of
 from .plan import PlanRecipe, is_all_over
@@ -67,6 +70,7 @@ class StreamPlan:
         epoch: The epoch.
         start: The window to begin with, and the number of its first batch.
         is_marked: Whether to mark what is read, to be compared with what others read.
+        keeps_globals: Whether the global generators, where they are seeded, are somebody else's.
     """
 
     def __init__(
@@ -77,6 +81,7 @@ class StreamPlan:
         start: tuple[int, int],
         *,
         is_marked: bool = False,
+        keeps_globals: bool = True,
     ) -> None:
         self.epoch = epoch
         self.counts = PlanCounts()
@@ -87,7 +92,8 @@ class StreamPlan:
         self._start = start
         self._next_window, self.end = start
         self._is_over = False
-        self._seqs = subject.read_from(epoch, start[0] * recipe.window_seqs)
+        self._keep_globals = kept_globals if recipe.seeds_globals and keeps_globals else nullcontext
+        self._seqs = subject.read_from(epoch, start[0] * recipe.window_seqs, _block_seeder(recipe, epoch))
         self._windows: list[_Window] = []  # those that the next batches come from
         self._is_marked, self._mark = is_marked, 0
         self._marks: list[tuple[int, int]] = []
@@ -218,10 +224,8 @@ class StreamPlan:
     def _read_block(self, num_before: int) -> list[tuple[str, Any]]:
         seqs: list[tuple[str, Any]] = []
         try:
-            for seq in self._seqs:
-                seqs.append(seq)
-                if len(seqs) == self._recipe.window_seqs:
-                    break
+            with self._keep_globals():
+                seqs += itertools.islice(self._seqs, self._recipe.window_seqs)
         except Exception as error:
             place = self._next_window * self._recipe.window_seqs + num_before + len(seqs)
             takes_note(error, f"headrace: while {self._subject.name} was read, epoch {self.epoch}, sequence {place}")
@@ -241,6 +245,16 @@ class StreamPlan:
         if self._data_key is None or self._data_key not in seq:
             self._data_key = data_key_of_item(batching, seq, where)
         return 1 if self._data_key is None else frames_of(seq[self._data_key])
+
+
+def _block_seeder(recipe: PlanRecipe, epoch: int) -> Callable[[int], None]:
+    """Return what seeds the global generators before each block, for code of the user's that gives its sequences."""
+
+    def on_read(place: int) -> None:
+        if recipe.seeds_globals and place % recipe.window_seqs == 0:
+            seed_globals(recipe.seed, "stream", epoch=epoch, number=place // recipe.window_seqs)
+
+    return on_read
 
 
 def _give_up_others(block: list[tuple[str, Any]], pieces: Pieces) -> int:

@@ -133,7 +133,14 @@ class StreamWork:
                     fix="start the distributed training before loader.start()",
                 )
             is_marked = info.num_workers > 1
-            plan = StreamPlan(subject, self.recipe, run.epoch, run.window, is_marked=is_marked)
+            plan = StreamPlan(
+                subject,
+                self.recipe,
+                run.epoch,
+                run.window,
+                is_marked=is_marked,
+                keeps_globals=info.executor != "process",
+            )
             return _Steps(run, plan, make, info)
 
         return begin

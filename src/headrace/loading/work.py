@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -99,7 +100,7 @@ class WorkOptions:
         whole_keys: Keys that are not cut.
         row_tokens: Tokens of a row, where rows are shared.
         packed_keys: The keys that share rows.
-        seeds_globals: Whether to seed the global generators for each batch.
+        seeds_globals: Whether to seed the global generators for each batch that code of the user's has to do with.
     """
 
     seed: int = 0
@@ -129,7 +130,10 @@ class BatchWork:
 
     def __call__(self, info: WorkerInfo) -> Callable[[Task], Any]:
         """Get ready in a worker."""
-        return _BatchMaker(self.reading.open(info), self.reading, self.options).make
+        keep_globals = kept_globals if self.options.seeds_globals and info.executor != "process" else nullcontext
+        with keep_globals():  # a dataset may read a sequence to learn its layout
+            reader = self.reading.open(info)
+        return _BatchMaker(reader, self.reading, self.options, keep_globals).make
 
 
 @dataclass(slots=True)
@@ -143,19 +147,27 @@ class _Members:
 
 
 class _BatchMaker:
-    def __init__(self, reader: Reader, reading: Reading, options: WorkOptions) -> None:
+    def __init__(
+        self,
+        reader: Reader,
+        reading: Reading,
+        options: WorkOptions,
+        keep_globals: Callable[[], AbstractContextManager[None]],
+    ) -> None:
         self._reader = reader
         self._options = options
         self._is_by_key = reading.is_by_key
         self._is_plain = options.transform is None and options.collate is None
+        self._seeds_globals = options.seeds_globals and not (self._is_plain and reader.is_all_ours)
+        self._keep_globals = keep_globals
         self._wants_rng = options.transform is not None and wants_rng(options.transform)
         self._layout = LayoutOptions(reading.specs, options.pad_values, options.pad_multiple)
 
     def make(self, task: Task) -> Any:
         """Make the batch of a task."""
-        if not self._options.seeds_globals:
+        if not self._seeds_globals:
             return self._make(task)
-        with kept_globals():
+        with self._keep_globals():
             seed_globals(self._options.seed, "global generators", epoch=task.epoch, number=task.number)
             return self._make(task)
 
