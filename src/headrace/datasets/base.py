@@ -754,6 +754,14 @@ class Dataset:
         """Return the data keys: "data", then the targets."""
         return ["data", *self.get_target_list()]
 
+    def get_text_keys(self) -> list[str]:
+        """Return the keys of texts, which `get_data` returns as arrays of one string, `str[]`.
+
+        They are no part of batches and no data keys: the functions of a `PostprocessingDataset` get them, and make
+        arrays of them.
+        """
+        return []
+
     def get_target_list(self) -> list[str]:
         """Return the data keys without "data"."""
         return ["classes"]

@@ -46,7 +46,11 @@ class Layout:
             TransformError: They are not as they should be.
         """
         place = f"sequence {tag!r}, {where}"
-        found = {key: value for key, value in plain_seq(data).items() if key not in META_KEYS}
+        found = {
+            key: value
+            for key, value in plain_seq(data).items()
+            if key not in META_KEYS and (key in self.specs or not is_text(value))
+        }
         is_whole = found.keys() >= self.specs.keys() if self.is_declared else found.keys() == self.specs.keys()
         if not is_whole:
             raise TransformError(
@@ -75,6 +79,11 @@ class Layout:
                 fix="correct the function, or say in map_outputs what it makes",
             )
         return array
+
+
+def is_text(value: Any) -> bool:
+    """Tell whether a value is a text, which a function gets and which is no data key, see `Dataset.get_text_keys`."""
+    return isinstance(value, np.ndarray) and value.dtype.kind == "U" and not value.ndim
 
 
 def layout_of(dataset: Dataset) -> Layout | None:

@@ -6,7 +6,7 @@ import contextlib
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,6 +83,8 @@ class MapSource(Source):
         self.specs = {key: self._with_labels(key, spec) for key, spec in self.specs.items()}
         if SORT_LENGTHS in self.specs:
             raise ConfigError(f"{SORT_LENGTHS!r} cannot be a data key: it names what sequences are sorted by")
+        self._expected = [_Expected.of(key, spec) for key, spec in self.specs.items()]
+        self._claims_by_key = isinstance(lengths, Mapping) or (lengths is None and hasattr(obj, "get_seq_len"))
 
     def _learn(self) -> dict[str, DataSpec]:
         if self._num_seqs == 0:
@@ -183,33 +185,56 @@ class MapSource(Source):
 
     def _seq(self, corpus_idx: int) -> dict[str, NDArray[Any]]:
         """Return the checked arrays of a sequence; they may belong to the object."""
+        if self._last is not None and self._last[0] == corpus_idx:
+            return self._last[1]
         check_corpus_idx(corpus_idx, self._num_seqs)
-        if self._last is None or self._last[0] != corpus_idx:
-            where = f"item {corpus_idx} of {type(self._obj).__name__}, tag {self.tag(corpus_idx)!r}"
-            keys = None if self._learnt else list(self.specs)
-            seq = _item_to_seq(self._obj[corpus_idx], keys, where)
-            arrays = checked_seq(seq, self.specs, exact=self._learnt, where=where)
-            self._check_claims(corpus_idx, arrays, where)
-            self._last = corpus_idx, arrays
-        return self._last[1]
+        item = self._obj[corpus_idx]
+        arrays = self._arrays_as_expected(item)
+        if arrays is None:
+            where, keys = self._where(corpus_idx), None if self._learnt else list(self.specs)
+            arrays = checked_seq(_item_to_seq(item, keys, where), self.specs, exact=self._learnt, where=where)
+        if self._claims_by_key:
+            self._check_claims(corpus_idx, arrays)
+        self._last = corpus_idx, arrays
+        return arrays
 
-    def _check_claims(self, corpus_idx: int, arrays: Mapping[str, NDArray[Any]], where: str) -> None:
+    def _arrays_as_expected(self, item: Any) -> dict[str, NDArray[Any]] | None:
+        """Return the arrays of an item that is a dict of arrays of the layouts, as most are; `None` if it is not."""
+        if type(item) is not dict or (self._learnt and len(item) != len(self._expected)):
+            return None
+        arrays = {}
+        for key, dtype, num_axes, sizes in self._expected:
+            array = item.get(key)
+            if type(array) is not np.ndarray or array.dtype != dtype or array.ndim != num_axes:
+                return None
+            shape = array.shape
+            for axis, size in sizes:
+                if shape[axis] != size:
+                    return None
+            arrays[key] = array
+        return arrays
+
+    def _where(self, corpus_idx: int) -> str:
+        return f"item {corpus_idx} of {type(self._obj).__name__}, tag {self.tag(corpus_idx)!r}"
+
+    def _check_claims(self, corpus_idx: int, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Compare the frames of a sequence with those that were claimed by data key."""
         if isinstance(self._lengths, Mapping):
             claims: Any = {key: column[corpus_idx] for key, column in self._lengths.items()}
-        elif self._lengths is None and hasattr(self._obj, "get_seq_len"):
+        else:
             try:
                 claims = self._obj.get_seq_len(corpus_idx)
             except NotImplementedError:
+                claims = None
+            if not isinstance(claims, Mapping):  # one number by which to sort, for this sequence as for all
+                self._claims_by_key = False
                 return
-        else:
-            return
-        for key, claimed in claims.items() if isinstance(claims, Mapping) else ():
+        for key, claimed in claims.items():
             actual = num_frames_of(arrays[key], self.specs[key]) if key in arrays else claimed
             if claimed != actual:
                 raise SourceError(
                     f"{key!r} has {actual} frames, but its length is given as {claimed}",
-                    where=where,
+                    where=self._where(corpus_idx),
                     fix="correct get_seq_len or lengths=",
                 )
 
@@ -219,6 +244,23 @@ class MapSource(Source):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_last": None}
+
+
+class _Expected(NamedTuple):
+    """The layout of one data key, as it is compared quickest."""
+
+    key: str
+    dtype: np.dtype[Any]
+    num_axes: int
+    sizes: tuple[tuple[int, int], ...]  # of axes that are not free
+
+    @classmethod
+    def of(cls, key: str, spec: DataSpec) -> _Expected:
+        """Return it from a spec."""
+        sizes = enumerate(spec.shape, start=int(spec.has_time))
+        return cls(
+            key, np.dtype(spec.dtype), spec.ndim, tuple((axis, size) for axis, size in sizes if size is not None)
+        )
 
 
 def _checked_tag(tag: object, where: str) -> str:

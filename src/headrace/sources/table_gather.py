@@ -287,6 +287,7 @@ def choose_options(
     tag_field: str | None,
     nulls: str,
     audio_root: str | os.PathLike[str] | None,
+    may_be_empty: bool = False,
 ) -> TableOptions:
     """Check what the user said of the columns against the schema of the first table.
 
@@ -298,7 +299,7 @@ def choose_options(
     tag = choose_tag(schema, tag_field, where)
     root = None if audio_root is None else os.path.abspath(audio_root)
     chosen = choose_fields(schema, fields, tag_column=None if tag is None else tag.name, audio_root=root, where=where)
-    if not chosen and schema.tag is None:  # our writer makes a file without data keys if no sequence told it any
+    if not chosen and schema.tag is None and not may_be_empty:  # our writer makes files without data keys
         raise ConfigError(
             f"none of the columns {list(schema.top)} becomes an array",
             where=where,
