@@ -44,6 +44,7 @@ class JsonField(Field):
         self._is_text: bool | None = None
         self._ndim: int | None = None
         self._frame_shape: tuple[int, ...] | None = None
+        self._has_empty = False  # whether there was an empty list
         self._kinds: set[str] = set()
         self._low = self._high = 0
         self._is_wide = False  # whether numbers need float64, if any of them is a fraction
@@ -101,9 +102,10 @@ class JsonField(Field):
             shape = self._given.shape
             self._frame_shape = None if None in shape else tuple(size or 0 for size in shape)
         is_empty = array.shape == (0,)
+        self._has_empty |= is_empty
         if self._ndim is None and is_empty:
-            return  # of how many axes is not known yet
-        expected = self._ndim if self._ndim is not None else array.ndim
+            return  # of how many axes is not known yet, but one at least
+        expected = self._ndim if self._ndim is not None else max(array.ndim, int(self._has_empty))
         if array.ndim != expected and not (is_empty and expected):
             raise SourceError(
                 f"the field {self.name!r} has {array.ndim} axes here, and {expected} elsewhere",
