@@ -52,6 +52,8 @@ class HuggingFaceDataset(CachedDataset):
         SourceError: The dataset cannot be loaded, or a row becomes no array.
     """
 
+    content_options = ("map_func", "rename_columns", "cast_columns", "data_format", "source_options")
+
     def __init__(
         self,
         dataset_opts: Any,

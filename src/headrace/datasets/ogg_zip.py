@@ -55,6 +55,8 @@ class OggZipDataset(CachedDataset):
         SourceError: An archive is damaged, its text is broken, or recordings are missing.
     """
 
+    content_options = ("audio", "targets", "targets_post_process")
+
     def __init__(
         self,
         path: PathLike | Sequence[PathLike],
@@ -109,6 +111,13 @@ class OggZipDataset(CachedDataset):
             own = {"audio": None, "targets": None, "epoch_wise_filter": self.epoch_wise_filter, "_source": source}
             self._ctor_args = ((paths,), {**kwargs, **own})
         self._set_source(source)
+
+    @property
+    def targets(self) -> Vocabulary | None:
+        """The vocabulary of "classes"."""
+        source = self.source
+        assert isinstance(source, OggZipSource)
+        return source.vocabulary
 
     def _sort_key(self) -> str | None:
         return SORT_LENGTHS

@@ -22,7 +22,6 @@ from .cached import CachedDataset
 from .postprocessing_functions import Function, as_iterator, chosen, name_of, names_taken, plain_seq
 from .postprocessing_layout import Layout
 from .seq import DatasetSeq
-from .sub_epoch import can_jump
 
 
 @dataclass(frozen=True)
@@ -186,7 +185,7 @@ def read_seqs(dataset: Dataset, first: int = 0, step: int = 1) -> Iterator[Datas
     Raises:
         HeadraceError: Somebody else has started an epoch of it.
     """
-    version, jumps = dataset.order_version, can_jump(dataset)
+    version, jumps = dataset.order_version, dataset.supports_jumps
     place, tag = first if jumps else 0, None
     while True:
         if dataset.order_version != version:

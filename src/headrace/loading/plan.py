@@ -44,12 +44,14 @@ class PlanRecipe:
         batch_order: In which order its batches come.
         window_seqs: Sequences of a window.
         seed: Of the loader.
+        grows: Whether the windows of a stream are longer where they would not fill some batches.
     """
 
     batching: Batching
     batch_order: BatchOrder
     window_seqs: int
     seed: int
+    grows: bool = False
 
 
 @dataclass(frozen=True, slots=True)

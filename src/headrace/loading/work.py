@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.batching import (
+    Batching,
     Column,
     LayoutOptions,
     RowLayout,
@@ -30,6 +31,7 @@ from headrace.errors import CacheError, SourceError, TransformError, takes_note
 from headrace.global_rng import kept_globals, seed_globals
 from headrace.rng import derive_rng, wants_rng
 
+from .data_key import data_key_of_item
 from .reading import Failed, Reader, Reading, Wish
 
 Transform = Callable[..., Any]
@@ -91,7 +93,8 @@ class WorkOptions:
         collate: The user's, or None.
         pad_values: By data key.
         pad_multiple: Frames of padded arrays are rounded up to a multiple.
-        data_key: The key that is cut by.
+        data_key: The key that is cut by; None: the one that `batching` counts the frames of, by the layout of an item.
+        batching: How batches are planned.
         whole_keys: Keys that are not cut.
         row_tokens: Tokens of a row, where rows are shared.
         packed_keys: The keys that share rows.
@@ -104,6 +107,7 @@ class WorkOptions:
     pad_values: Mapping[str, Any] = field(default_factory=dict)
     pad_multiple: int = 1
     data_key: str | None = None
+    batching: Batching | None = None
     whole_keys: tuple[str, ...] = ()
     row_tokens: int = 0
     packed_keys: tuple[str, ...] | None = None
@@ -225,8 +229,8 @@ class _BatchMaker:
         assert task.chunk_frames is not None
         assert task.seq_frames is not None
         key, planned = self._options.data_key, int(task.seq_frames[number])
-        if key is None and isinstance(seq, Mapping):
-            key = next(iter(seq), None)  # of an iterable nobody knows the keys beforehand; the plan counts by the same
+        if key is None and isinstance(seq, Mapping) and self._options.batching is not None:
+            key = data_key_of_item(self._options.batching, seq, f"sequence {tag!r}")  # as the plan of a stream does
         if key is None or not isinstance(seq, Mapping):
             raise SourceError("only sequences by data key can be cut into chunks", where=f"sequence {tag!r}")
         if key in seq and len(seq[key]) != planned:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.errors import ConfigError, SourceError, did_you_mean
+from headrace.files.together import settle
 
 _HEAD_BYTES = 512  # a block of a tar, whose mark stands at its end
 _MAX_LINE_BYTES = 1 << 20  # of a first line; a longer one says nothing
@@ -195,6 +196,8 @@ def find_format(path: str | os.PathLike[str]) -> Format:
         SourceError: There is nothing of this name, or it fits no format: those there are, are listed.
     """
     name = os.fspath(path)
+    if not os.path.lexists(name):
+        settle(name)
     try:
         found = _format_of_folder(name) if os.path.isdir(name) else _format_of_file(name)
     except OSError as error:

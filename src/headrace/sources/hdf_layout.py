@@ -279,10 +279,30 @@ def _stored_column(file: h5py.File, name: str, path: str) -> StoredColumn:
         )
     _check_size(dataset, path)
     native = dtype.newbyteorder("=")
-    spec = DataSpec(native.name, tuple(shape[1:]), sparse="int" in native.name and len(shape) == 1)
+    sparse = _said_sparse(dataset, path)
+    if sparse is None:
+        sparse = is_sparse_by_rule(native, len(shape))
+    spec = DataSpec(native.name, tuple(shape[1:]), sparse=sparse)
     offset = _plain_offset(dataset, native)
     chunk_bytes = int(np.prod(dataset.chunks)) * dtype.itemsize if dataset.chunks else 0
     return StoredColumn(spec, int(shape[0]), offset, chunk_bytes)
+
+
+def is_sparse_by_rule(dtype: np.dtype[Any], ndim: int) -> bool:
+    """Whether the layout takes numbers for class indices: integers with no axis but time."""
+    return dtype.kind in "iu" and ndim == 1
+
+
+def _said_sparse(dataset: h5py.Dataset, path: str) -> bool | None:
+    """Return what `HDFWriter` says of data that are not what the rule takes them for; None if it says nothing."""
+    said = dataset.attrs.get("sparse")
+    if said is None:
+        return None
+    if not isinstance(said, bool | np.bool_) or (said and dataset.dtype.kind not in "iu"):
+        raise SourceError(
+            f"the attribute sparse is {said!r} for {dataset.dtype}", where=f"{path}, {dataset.name}", fix="remove it"
+        )
+    return bool(said)
 
 
 def _plain_offset(dataset: h5py.Dataset, native: np.dtype[Any]) -> int:
@@ -298,7 +318,10 @@ def _plain_offset(dataset: h5py.Dataset, native: np.dtype[Any]) -> int:
 
 def _stored_dim(file: h5py.File, data_key: str, name: str, path: str) -> int | None:
     """Return the number of classes or features that the file declares for a key, or None."""
-    if name == "inputs":
+    said = file[name].attrs.get("dim") if "sparse" in file[name].attrs else None
+    if said is not None:
+        value, place = said, f"attribute dim of {name}"
+    elif name == "inputs":
         if file[name].ndim > 1:
             return None  # the attribute only describes; the last axis counts
         value, place = file.attrs.get("inputPattSize"), "attribute inputPattSize"

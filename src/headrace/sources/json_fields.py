@@ -83,7 +83,12 @@ class JsonField(Field):
             elif array.dtype.kind == "f" and not self._is_wide:
                 self._is_wide = not _fits(array, np.dtype(np.float32)) or _loses_digits(array, value)
             self._check_values(array, value, where)
-        return len(array) if array.ndim else 1
+        return len(array) if array.ndim and self._takes_time else 1
+
+    @property
+    def _takes_time(self) -> bool:
+        """Whether the first axis of a list is time: always, unless the layout that was given says otherwise."""
+        return self._given is None or self._given.has_time
 
     def _note_kind(self, is_text: bool, where: str) -> None:
         if self._is_text is None:
@@ -114,11 +119,12 @@ class JsonField(Field):
             )
         self._ndim = expected
         if not is_empty and array.ndim:
+            frame_shape = array.shape[1:] if self._takes_time else array.shape
             if self._frame_shape is None:
-                self._frame_shape = array.shape[1:]
-            elif array.shape[1:] != self._frame_shape:
+                self._frame_shape = frame_shape
+            elif frame_shape != self._frame_shape:
                 raise SourceError(
-                    f"a frame of {self.name!r} has the shape {array.shape[1:]} here, and {self._frame_shape} elsewhere",
+                    f"a frame of {self.name!r} has the shape {frame_shape} here, and {self._frame_shape} elsewhere",
                     where=where,
                     fix="make inner lists equally long",
                 )

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from numpy.typing import NDArray
 
 from headrace.errors import ConfigError, SourceError
+from headrace.files.together import settle
 from headrace.index import CorpusIndex, open_or_build
 from headrace.specs import DataSpec
 
@@ -64,6 +65,8 @@ class JsonlSource(Source):
         index: PathLike | Literal["auto"] | None = "auto",
     ) -> None:
         names = check_paths(files, "JsonlSource")
+        for name in names:
+            settle(name)
         paths = tuple(map(plain_copy, names))
         first: dict[str, Any] = {}
         for path, name in zip(paths, names, strict=True):

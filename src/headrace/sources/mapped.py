@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from headrace.specs import DataSpec
 
 from .arguments import check_corpus_idx, check_data_key, num_frames_of, slice_frames
 from .base import Source
-from .data_types import checked_seq, learn_specs, parse_data_types
+from .data_types import checked_seq, dtype_of, learn_specs, parse_data_types
 
 SORT_LENGTHS = "seq_len"  # name of the column of lengths that only sort; not a data key
 
@@ -39,9 +40,10 @@ class MapSource(Source):
 
     Args:
         obj: The object; it must give the same for the same i.
-        specs: Layouts, see `parse_data_types`; other keys of an item are left out. If `None`, they are learnt from
-            item 0 (the first axis is time; an integer with at most that axis is sparse, with an unknown number of
-            classes), and every item must have the same keys.
+        specs: Layouts, see `parse_data_types`; other keys of an item are left out. A dtype that they do not name is
+            that of the array in item 0, which is read for it. If `None`, all is learnt from item 0 (the first axis is
+            time; an integer with at most that axis is sparse, with an unknown number of classes), and every item must
+            have the same keys.
         labels: Data key -> class labels; they give a sparse key its number of classes, too.
         tags: Tags; else those of `get_seq_tag`, else "seq-0", "seq-1", ... May repeat.
         lengths: Instead of `get_seq_len`: numbers to sort by, `int[N]`, or a dict (data key -> frames, `int[N]`).
@@ -77,7 +79,7 @@ class MapSource(Source):
         self._last: tuple[int, dict[str, NDArray[Any]]] | None = None
         self._index: CorpusIndex | None = None
         self.labels = {key: list(values) for key, values in (labels or {}).items()}
-        self.specs = self._learn() if specs is None else parse_data_types(specs)
+        self.specs = self._learn() if specs is None else self._with_own_dtypes(specs)
         self.specs = {key: self._with_labels(key, spec) for key, spec in self.specs.items()}
         if SORT_LENGTHS in self.specs:
             raise ConfigError(f"{SORT_LENGTHS!r} cannot be a data key: it names what sequences are sorted by")
@@ -90,6 +92,19 @@ class MapSource(Source):
                 fix='give specs, for example {"data": {"shape": (None, 40)}, "classes": {"sparse": True, "dim": 10}}',
             )
         return learn_specs(_item_to_seq(self._obj[0], None, "item 0"), where="item 0")
+
+    def _with_own_dtypes(self, given: Mapping[str, DataSpec | Mapping[str, Any]]) -> dict[str, DataSpec]:
+        """Return declared layouts, with the dtypes of item 0 where they name none."""
+        specs = parse_data_types(given)
+        unnamed = [key for key, options in given.items() if isinstance(options, Mapping) and "dtype" not in options]
+        if not unnamed or not self._num_seqs:
+            return specs
+        item = _item_to_seq(self._obj[0], list(specs), "item 0")
+        for key in unnamed:
+            dtype = dtype_of(item.get(key))
+            if dtype is not None and not (specs[key].sparse and dtype.kind not in "iu"):  # else reading says it
+                specs[key] = replace(specs[key], dtype=dtype.name)
+        return specs
 
     def _with_labels(self, key: str, spec: DataSpec) -> DataSpec:
         """Complete the number of classes by that of the labels."""

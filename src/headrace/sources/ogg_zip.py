@@ -127,6 +127,11 @@ class OggZipSource(Source):
         self._file_of = [places[archive.files[0]] for archive in options.archives]
 
     @property
+    def vocabulary(self) -> Vocabulary | None:
+        """What makes "classes" of texts."""
+        return self._options.vocabulary
+
+    @property
     def index(self) -> CorpusIndex:
         """Tags, lengths, and where texts and recordings are."""
         return self._index

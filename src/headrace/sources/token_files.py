@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import ConfigError, SourceError
+from headrace.files.together import settle
 
 from .npy_format import HEAD_BYTES, parse_npy
 
@@ -80,6 +81,7 @@ def open_token_file(path: str, dtype: np.dtype[Any] | None) -> TokenFile:
     if suffix == ".idx" or (suffix != ".bin" and os.path.exists(path + ".idx")):
         stem = stem if suffix == ".idx" else path
         path, suffix = stem + ".bin", ".bin"
+    settle(stem + ".bin")
     idx_path = stem + ".idx"
     if suffix == ".bin" and os.path.exists(idx_path):
         return _with_dtype(_open_megatron(path, idx_path), dtype)

@@ -94,6 +94,10 @@ class LabelledVocabulary(Vocabulary):
         indices = np.array(classes, np.int32)
         return np.concatenate([indices, self._postfix]) if self._postfix.size else indices
 
+    def label_to_id(self, label: str, default: Any = KeyError) -> Any:
+        """Return the class of a label, see `Vocabulary.label_to_id`. O(1)."""
+        return self._class_of[label] if label in self._class_of else super().label_to_id(label, default)
+
     def _special_class(self, name: str, label: Any) -> int:
         """Return the class of a special label, which is given by its text or its class."""
         if isinstance(label, str) and label in self._class_of:
