@@ -29,16 +29,19 @@ class FormatCase:
 
     Attributes:
         write: Writes the corpus into an empty folder.
-        open: Opens what is in the folder, without an index that was kept.
+        open: Opens what is in the folder, with an index (default: `None`, none that was kept).
         needs: Packages that reading takes.
         counts_lines: Whether the number of sequences follows from what is there, so that nothing tells a part that was
             cut off at the right byte, or one more line feed.
+        stamped: Whether size and time of each file are in the index. Of recordings that a manifest lists they are not:
+            these are compared with the number of samples and the sample rate.
     """
 
     write: Callable[[Path], None]
-    open: Callable[[Path], Source]
+    open: Callable[..., Source]
     needs: tuple[str, ...] = ()
     counts_lines: bool = False
+    stamped: bool = True
 
     @property
     def is_available(self) -> bool:
@@ -88,8 +91,8 @@ def _written(writer: str, name: str, **options: Any) -> Callable[[Path], None]:
     return write
 
 
-def _opened(source: str, name: str, **options: Any) -> Callable[[Path], Source]:
-    return lambda folder: getattr(hr, source)(folder / name, index=None, **options)
+def _opened(source: str, name: str, **options: Any) -> Callable[..., Source]:
+    return lambda folder, index=None: getattr(hr, source)(folder / name, index=index, **options)
 
 
 def _write_hdf(dtype: str, lengths: str = "<i4", **dataset: Any) -> Callable[[Path], None]:
@@ -139,9 +142,9 @@ def _write_tar_members(folder: Path) -> None:
                 archive.addfile(info, io.BytesIO(data))
 
 
-def _open_tar_members(folder: Path) -> Source:
+def _open_tar_members(folder: Path, index: Any = None) -> Source:
     fields = {"npy": "npy", "a": "npz:a", "numbers": "json:numbers", "word": "json:word", "txt": "txt", "cls": "cls"}
-    return hr.TarSource(folder / "x.tar", fields=fields, index=None)
+    return hr.TarSource(folder / "x.tar", fields=fields, index=index)
 
 
 def _write_lines(folder: Path) -> None:
@@ -237,7 +240,9 @@ FORMATS: dict[str, FormatCase] = {
     ),
     "tokens-npy": FormatCase(
         _write_npy_tokens,
-        lambda folder: hr.TokenSource(folder / "x.npy", by="document", documents=folder / "starts.npy", index=None),
+        lambda folder, index=None: hr.TokenSource(
+            folder / "x.npy", by="document", documents=folder / "starts.npy", index=index
+        ),
     ),
     "tokens-idx": FormatCase(_write_megatron, _opened("TokenSource", "x.bin", by="document")),
     "recordings": FormatCase(_write_recordings, _opened("AudioFolderSource", "x", sample_rate=8000), _AUDIO),
@@ -246,6 +251,7 @@ FORMATS: dict[str, FormatCase] = {
         _opened("AudioSource", "m.jsonl", sample_rate=8000, targets={"orth": "word"}),
         ("soundfile", "soxr"),
         counts_lines=True,
+        stamped=False,
     ),
     "ogg-zip": FormatCase(
         _write_ogg_zip,

@@ -16,10 +16,12 @@ import traceback
 import warnings
 from pathlib import Path
 
+import msgspec
 import numpy as np
 from format_cases import FORMATS, FormatCase, content, files_of, same
 
 from headrace.errors import HeadraceError
+from headrace.index.storage import describe_columns, open_stored, write_index
 
 _MAX_MORE_BYTES = 1 << 30  # of address space: whoever makes room for what a damaged file claims runs into it
 _NUMBERS = (0, 1, 2**15, 2**31 - 1, 2**31, 2**32 - 1, 2**40, 2**62, 2**63 - 1, 2**64 - 1)
@@ -46,10 +48,23 @@ def damaged(data: bytes, rng: np.random.Generator) -> tuple[str, bytes]:
     return f"{number} in {width} {order}-endian bytes at byte {place}", bytes(changed[: len(data)])
 
 
-def verdict(case: FormatCase, folder: Path, whole: list, *, is_cut: bool) -> str:
+def damage_index(path: Path, rng: np.random.Generator) -> str:
+    """Change one number in a column of an index, with the right checksums; return what was done."""
+    stored = open_stored(path)
+    columns = {name: np.array(column) for name, column in stored.columns.items()}
+    name = str(rng.choice([name for name, column in columns.items() if column.size]))
+    column = columns[name]
+    place, number = int(rng.integers(0, column.size)), int(rng.choice(np.array(_NUMBERS, np.uint64)))
+    column.view(f"u{column.itemsize}")[place] = number % 2 ** (8 * column.itemsize)
+    columns[name] = column
+    write_index(path, msgspec.structs.replace(stored.header, columns=describe_columns(columns)), columns)
+    return f"{name}[{place}] is {column[place]}"
+
+
+def verdict(case: FormatCase, folder: Path, whole: list, *, index: Path | None = None, is_cut: bool = False) -> str:
     """Read a damaged corpus; return what is wrong with what happened, or an empty text."""
     try:
-        source = case.open(folder)
+        source = case.open(folder, index)
         try:
             found = content(source)
         finally:
@@ -94,6 +109,18 @@ def main() -> None:
                 path.write_bytes(data)
                 if wrong:
                     print(f"BROKE {name}, {path.name}: {what}: {wrong}", flush=True)  # noqa: T201
+            index = folder / "the.hrindex"
+            source = case.open(folder)
+            source.index.save(index)
+            source.close()
+            saved = index.read_bytes()
+            for _ in range(int(num_damages)):
+                what = damage_index(index, rng)
+                print(f"{name}, index: {what}", flush=True)  # noqa: T201
+                wrong = verdict(case, folder, whole, index=index)
+                index.write_bytes(saved)
+                if wrong:
+                    print(f"BROKE {name}, index: {what}: {wrong}", flush=True)  # noqa: T201
         finally:
             shutil.rmtree(folder)
     print("DONE", flush=True)  # noqa: T201

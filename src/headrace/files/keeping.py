@@ -27,10 +27,11 @@ def warn_once_of_folder(logger: logging.Logger, folder: str, message: str, error
 
 
 def remove_oldest(folder: Path, pattern: str, num_kept: int) -> None:
-    """Remove files but for those that were changed or touched last. What is mapped elsewhere stays readable there."""
+    """Remove files but for those that were changed or accessed last. What is mapped elsewhere stays readable there."""
     ages = []
     for path in folder.glob(pattern):
         with contextlib.suppress(FileNotFoundError):  # another process removes them, too
-            ages.append((path.stat().st_mtime_ns, path))
+            status = path.stat()
+            ages.append((max(status.st_mtime_ns, status.st_atime_ns), path))
     for _, path in sorted(ages)[:-num_kept]:
         path.unlink(missing_ok=True)

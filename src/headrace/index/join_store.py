@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import time
 from pathlib import Path
 
 import msgspec
@@ -86,7 +87,8 @@ def _opened(path: Path, left: CorpusIndex, right: CorpusIndex) -> TagJoin:
     if stored.kind != _KIND or stored.num_seqs != len(left) or about.num_others != len(right):
         raise stored.damaged(f"it joins {stored.num_seqs} to {about.num_others}, not {len(left)} to {len(right)}")
     with contextlib.suppress(OSError):
-        os.utime(path)  # it was used: the oldest are removed first
+        # It was used: the oldest are removed first. The modification time says that nobody wrote to it.
+        os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))
     return TagJoin(
         None if about.is_same else stored.locator(_PLACES),
         stored.num_seqs,

@@ -165,6 +165,9 @@ class PlainArraySource(Source):
         self, column: _Column, corpus_idx: int, data_key: str, shape: tuple[int, ...], form: int
     ) -> NDArray[Any]:
         """Return an array that is not stored as its numbers in C order."""
+        has_no_packed = form & DEFLATED and column.packed is None
+        if not 0 < form < 2 * BFLOAT16 or has_no_packed or (form & BFLOAT16 and column.dtype != np.float32):
+            raise self._index.damaged(f"it says that {data_key!r} of sequence {corpus_idx} has the form {form}")
         stored = np.dtype(np.uint16) if form & BFLOAT16 else column.dtype
         file_idx, position = self._file_of(corpus_idx, data_key), self._position(column, corpus_idx, data_key)
         size = math.prod(shape)

@@ -225,7 +225,7 @@ class HDFSource(Source):
         file_idx, position = self._locate(column, corpus_idx, row, num_rows)
         if position < 0 and num_rows:
             return self._handles.read_hdf5(file_idx, column.name, row, row + num_rows, column.dtype)
-        shape: tuple[int, ...] = (num_rows, *column.frame_shape)  # type: ignore[assignment] # no axis is free here
+        shape = (num_rows, *(size or 0 for size in column.frame_shape))  # no axis is free here
         return self._handles.read_plain(file_idx, position, shape, column.dtype)
 
     def _add_read(

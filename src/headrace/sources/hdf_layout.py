@@ -234,10 +234,13 @@ def _length_table(file: h5py.File, names: list[str], path: str) -> list[NDArray[
 
 
 def _numbers(dataset: h5py.Dataset, path: str) -> NDArray[Any]:
-    """Read a table whole, in this machine's number format: NumPy 2.1 crashes where it compares any other with 2**62."""
+    """Read a table whole, in this machine's number format: NumPy 2.1 crashes where it compares any other with 2**62.
+
+    Fractions become float64, which has room for that number.
+    """
     _check_size(dataset, path)
     table = np.asarray(dataset[()])
-    return table.astype(table.dtype.newbyteorder("="), copy=False)
+    return table.astype(np.float64 if table.dtype.kind == "f" else table.dtype.newbyteorder("="), copy=False)
 
 
 def _check_size(dataset: h5py.Dataset, path: str) -> None:

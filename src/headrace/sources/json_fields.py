@@ -44,6 +44,7 @@ class JsonField(Field):
         self._is_text: bool | None = None
         self._ndim: int | None = None
         self._frame_shape: tuple[int, ...] | None = None
+        self._has_empty = False  # whether there was an empty list
         self._kinds: set[str] = set()
         self._low = self._high = 0
         self._is_wide = False  # whether numbers need float64, if any of them is a fraction
@@ -80,8 +81,8 @@ class JsonField(Field):
                     changed = _changed_by(array, np.dtype(np.float64))
                     self._beyond_double = changed if self._beyond_double is None else self._beyond_double
             elif array.dtype.kind == "f" and not self._is_wide:
-                self._is_wide = not _fits(array, np.dtype(np.float32)) or _loses_digits(array)
-            self._check_values(array, where)
+                self._is_wide = not _fits(array, np.dtype(np.float32)) or _loses_digits(array, value)
+            self._check_values(array, value, where)
         return len(array) if array.ndim and self._takes_time else 1
 
     @property
@@ -106,9 +107,10 @@ class JsonField(Field):
             shape = self._given.shape
             self._frame_shape = None if None in shape else tuple(size or 0 for size in shape)
         is_empty = array.shape == (0,)
+        self._has_empty |= is_empty
         if self._ndim is None and is_empty:
-            return  # of how many axes is not known yet
-        expected = self._ndim if self._ndim is not None else array.ndim
+            return  # of how many axes is not known yet, but one at least
+        expected = self._ndim if self._ndim is not None else max(array.ndim, int(self._has_empty))
         if array.ndim != expected and not (is_empty and expected):
             raise SourceError(
                 f"the field {self.name!r} has {array.ndim} axes here, and {expected} elsewhere",
@@ -127,11 +129,12 @@ class JsonField(Field):
                     fix="make inner lists equally long",
                 )
 
-    def _check_values(self, array: NDArray[Any], where: str) -> None:
+    def _check_values(self, array: NDArray[Any], value: Any, where: str) -> None:
         """Check the values against a dtype and a number of classes that were given."""
         dtype = np.dtype(self._given.dtype) if self._given is not None else self._dtype
         dim = self._given.dim if self._given is not None and self._given.sparse else self._dim
-        if dtype is not None and not _fits(array, dtype):
+        is_single = dtype is not None and dtype.kind == "f" and dtype.itemsize < 8 and array.dtype.kind == "f"
+        if dtype is not None and not (_fits(array, dtype) and not (is_single and _has_large_integer(array, value))):
             raise SourceError(
                 f"the field {self.name!r} has values that do not fit {dtype}, as {_example(array)}",
                 where=where,
@@ -249,11 +252,18 @@ def _wide_integers(value: Any, array: NDArray[Any], name: str, where: str) -> ND
     return array
 
 
-def _loses_digits(array: NDArray[Any]) -> bool:
+def _loses_digits(array: NDArray[Any], value: Any) -> bool:
     """Tell whether float32 would change numbers so large that their last whole digit is lost, and float64 would not."""
     size = np.abs(array)
     large = array[(size >= _EXACT_SINGLE) & (size < _EXACT_DOUBLE)]
-    return bool((large.astype(np.float32) != large).any())
+    return bool((large.astype(np.float32) != large).any()) or _has_large_integer(array, value)
+
+
+def _has_large_integer(array: NDArray[Any], value: Any) -> bool:
+    """Tell whether there is a whole number, written as one, among fractions that needs float64 at least."""
+    if not array.size or np.abs(array).max() < _EXACT_DOUBLE:
+        return False
+    return any(type(number) is int and abs(number) >= _EXACT_DOUBLE for number in np.array(value, object).flat)
 
 
 def _changed_by(array: NDArray[Any], dtype: np.dtype[Any]) -> int | None:

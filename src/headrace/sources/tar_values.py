@@ -47,7 +47,7 @@ class NumberField(Field):
         return len(self._array_of(value, where))
 
     def _array_of(self, value: int, where: str) -> NDArray[Any]:
-        dtype = np.dtype(np.int32 if self._is_class else np.int64)
+        dtype: np.dtype[Any] = np.dtype(np.int32 if self._is_class else np.int64)
         if not np.iinfo(dtype).min <= value <= np.iinfo(dtype).max:
             raise SourceError(
                 f"{self.name!r} has {value}, beyond {8 * dtype.itemsize} bits",
