@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import SourceError
+from headrace.files import KeepLimit
 from headrace.index import AMBIGUOUS, MISSING, CorpusIndex, GeneratedTags, join_store, join_tags, open_or_join, storage
 from headrace.index.join import TagJoin
 from headrace.index.lookup import TagTable
@@ -158,13 +159,14 @@ def test_a_folder_that_cannot_be_used_is_said_once(stored, tmp_path, caplog):
 
 
 def test_only_the_joins_that_were_used_last_are_kept(stored, tmp_path, monkeypatch):
-    monkeypatch.setattr(join_store, "_MAX_KEPT", 3)
+    monkeypatch.setattr(join_store, "_LIMIT", KeepLimit(max_files=3))
     left = stored("left", ["a", "b"])
     rights = [stored(f"right{i}", ["b", "a", f"c{i}"]) for i in range(5)]
+    now = os.stat(tmp_path).st_mtime - 1000
     for time, right in enumerate(rights[:3]):
         open_or_join(left, right)
         newest = max(joins(tmp_path), key=lambda path: path.stat().st_mtime_ns)
-        os.utime(newest, (time + 1, time + 1))
+        os.utime(newest, (now + time, now + time))
     used = open_or_join(left, rights[0])  # the oldest was used again
     open_or_join(left, rights[3])
     assert len(joins(tmp_path)) == 3

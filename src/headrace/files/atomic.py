@@ -130,7 +130,7 @@ class PendingFile:
 
 
 @contextmanager
-def atomic_path(path: str | os.PathLike[str], *, fsync: bool = False) -> Iterator[Path]:
+def atomic_path(path: str | os.PathLike[str], *, fsync: bool = False, follow_links: bool = True) -> Iterator[Path]:
     """Yield a temporary path in the folder of `path`, for libraries that open files themselves.
 
     The library must have closed the file when the block ends. On any failure, `KeyboardInterrupt` included, nothing is
@@ -139,18 +139,21 @@ def atomic_path(path: str | os.PathLike[str], *, fsync: bool = False) -> Iterato
     Raises:
         SourceError: The file cannot be written, for example because the disk is full (also if the block ran into it).
     """
-    with PendingFile(path, fsync=fsync) as pending:
+    with PendingFile(path, fsync=fsync, follow_links=follow_links) as pending:
         yield pending.temporary
 
 
 @contextmanager
-def atomic_write(path: str | os.PathLike[str], mode: str = "wb", *, fsync: bool = False) -> Iterator[IO[Any]]:
+def atomic_write(
+    path: str | os.PathLike[str], mode: str = "wb", *, fsync: bool = False, follow_links: bool = True
+) -> Iterator[IO[Any]]:
     """Yield an open file that replaces `path` when the block ends, or vanishes if the block fails.
 
     Args:
         path: The target. Its folder must exist.
         mode: `"wb"`, or `"w"` for UTF-8 text with plain newlines.
-        fsync: Whether to wait until the bytes are on the disk before the file gets its name.
+        fsync: Whether to wait until the bytes and the name are on the disk.
+        follow_links: See `PendingFile`.
 
     Raises:
         SourceError: The file cannot be written, for example because the disk is full (also if the block ran into it).
@@ -159,7 +162,7 @@ def atomic_write(path: str | os.PathLike[str], mode: str = "wb", *, fsync: bool 
         raise ConfigError(f"mode {mode!r} is not one for a new file", fix="use 'wb' or 'w'")
     encoding, newline = (None, None) if mode == "wb" else ("utf-8", "\n")
     with (
-        PendingFile(path, fsync=fsync) as pending,
+        PendingFile(path, fsync=fsync, follow_links=follow_links) as pending,
         open(pending.temporary, mode, encoding=encoding, newline=newline) as file,
     ):
         yield file

@@ -218,10 +218,14 @@ class CorpusIndex:
         """
         return self._stored.header.digest if self._stored else self._computed_digest()
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: str | os.PathLike[str], *, follow_links: bool = True) -> None:
         """Write an index file, atomically. Its folder must exist; the suffix is `.hrindex` by custom.
 
         Files below the folder of the index are named relative to it, so that both can be moved together.
+
+        Args:
+            path: The target.
+            follow_links: If it is a symbolic link, replace the file behind it; else the link.
 
         Raises:
             SourceError: The file cannot be written; nothing is left of it.
@@ -245,7 +249,7 @@ class CorpusIndex:
             about=About(self.kind, self.meta, tuple(stamp.relative_to(folder) for stamp in self.files)),
             columns=describe_columns(columns),
         )
-        write_index(path, header, columns)
+        write_index(path, header, columns, follow_links=follow_links)
 
     def built_from(self, files: Sequence[FileStamp], kind: str) -> Self:
         """Return the same index in memory, said to be built from these files by this kind of source."""

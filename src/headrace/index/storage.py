@@ -29,7 +29,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from headrace.errors import SourceError
-from headrace.files import FileStamp, atomic_write
+from headrace.files import FileStamp, atomic_write, hold_in_use, open_regular
 
 FORMAT_VERSION = 2
 # One index is made by the command, another by its source: which, this room does not know.
@@ -129,11 +129,14 @@ def describe_columns(columns: Mapping[str, NDArray[Any]]) -> tuple[ColumnEntry, 
     return tuple(entries)
 
 
-def write_index(path: str | os.PathLike[str], header: Header, columns: Mapping[str, NDArray[Any]]) -> None:
+def write_index(
+    path: str | os.PathLike[str], header: Header, columns: Mapping[str, NDArray[Any]], *, follow_links: bool = True
+) -> None:
     """Write an index file, atomically.
 
     Args:
         path: The target; its folder must exist.
+        follow_links: Whether the file behind a symbolic link is replaced, or the link.
         header: Its `columns` come from `describe_columns` of the same columns.
         columns: Little-endian, one axis each.
 
@@ -148,7 +151,7 @@ def write_index(path: str | os.PathLike[str], header: Header, columns: Mapping[s
     first = _aligned(_HEADER_START + len(header_bytes))
     total = first + _columns_bytes(header)
     preamble = _PREAMBLE.pack(_MAGIC, FORMAT_VERSION, len(header_bytes), total)
-    with atomic_write(path, fsync=True) as file:
+    with atomic_write(path, fsync=True, follow_links=follow_links) as file:
         file.write(preamble + xxhash.xxh3_128_digest(preamble + header_bytes) + header_bytes)
         for entry, column in zip(header.columns, columns.values(), strict=True):
             file.write(bytes(first + entry.offset - file.tell()))
@@ -160,7 +163,7 @@ def write_index(path: str | os.PathLike[str], header: Header, columns: Mapping[s
 
 
 def open_stored(path: str | os.PathLike[str], *, known: bytes | None = None) -> Stored:
-    """Map an index file. The mapping lives as long as one of its columns.
+    """Map an index file. The mapping lives as long as one of its columns, and protects the file from being removed.
 
     Args:
         path: The file.
@@ -171,7 +174,8 @@ def open_stored(path: str | os.PathLike[str], *, known: bytes | None = None) -> 
     """
     where = os.path.abspath(path)
     try:
-        with open(where, "rb") as file:
+        with open_regular(where) as file:
+            hold_in_use(file.fileno())  # the mapping has a descriptor of its own, of the same open file
             status = os.fstat(file.fileno())
             size = status.st_size
             header, checksum, first = _read_header(file, size, where)
