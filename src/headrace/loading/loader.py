@@ -148,6 +148,7 @@ class DataLoader:
         self._digests_of: tuple[int, dict[str, str]] | None = None
         self._is_agreed = options.check_ranks is None
         self._is_closed = False
+        self._is_watched_next = False  # whether the watcher of memory is that of the next iteration
 
     # --- iteration ---
 
@@ -208,6 +209,9 @@ class DataLoader:
         if self._resumed is not None and self._resumed.epoch == epoch:
             place = self._resumed
         self._agree(place)
+        if not self._is_watched_next:
+            self._runs.engine.watch_memory(None)
+        self._is_watched_next = False
         run, arrivals = self._runs.begin(place)
         iterator = BatchIterator(
             run,
@@ -347,8 +351,13 @@ class DataLoader:
         return self._runs.engine.report
 
     def watch_memory(self, watcher: MemoryWatcher | None) -> None:
-        """Tell a watcher of the shared memory that batches come in from now on, in place of another one or of None."""
+        """Tell a watcher of the shared memory that batches come in from now on, in place of another one or of None.
+
+        It is told until the end of the next iteration, or of the one that is under way: whoever iterates without a
+        watcher of his own gets batches in ordinary memory.
+        """
         self._runs.engine.watch_memory(watcher)
+        self._is_watched_next = watcher is not None
 
     def explain(self) -> str:
         """Return a text about what is loaded, how, and what was left out so far."""
