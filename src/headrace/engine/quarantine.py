@@ -10,6 +10,7 @@ import errno
 import json
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 from headrace.errors import CacheError, ConfigError
@@ -17,7 +18,7 @@ from headrace.errors import CacheError, ConfigError
 from .failure import Failure
 
 _FIX = "name a file of your own, or one that does not exist yet, in a folder that can be written to"
-_KINDS = {
+_KINDS: dict[str, Callable[[int], bool]] = {
     "a folder": stat.S_ISDIR,
     "a symbolic link": stat.S_ISLNK,
     "a pipe": stat.S_ISFIFO,

@@ -245,8 +245,9 @@ def _fork_zygote(fds: Sequence[int], job: Job, fds_of_trainer: Sequence[int]) ->
         os.setsid()
         for fd in fds_of_trainer:
             os.close(fd)
-        control, *ends = fds
-        be_zygote(os.dup(control), *ends, inherited_job=job)
+        control, trainer_end, *pipe = fds
+        own_end, own_life = pipe or (-1, -1)
+        be_zygote(os.dup(control), trainer_end, own_end, own_life, job)
         exit_code = 0
     except SystemExit as error:
         exit_code = error.code if isinstance(error.code, int) else int(error.code is not None)
