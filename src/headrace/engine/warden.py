@@ -14,9 +14,10 @@ from headrace.errors import ConfigError
 
 from .job import Job
 from .messages import Finish, FromWarden, Kill, Spawn, Spawned, ToWarden, decode_from_warden
+from .process_handle import wait_readable
 from .start_method import StartMethod, command_of_worker, environment_of_threads
 from .worker_main import Links
-from .zygote_process import MAX_END_SECONDS, join_zygote, send_to_zygote, wait_readable
+from .zygote_process import MAX_END_SECONDS, join_zygote, send_to_zygote
 
 # Idle workers end in some 20 ms. One that is busy, or whose exit handlers take longer, is killed after this.
 _GRACE_SECONDS = 1.0
@@ -60,7 +61,7 @@ class Warden:
         self._send(Kill(life, grace_seconds))
 
     def receive(self) -> tuple[Sequence[FromWarden], int | None] | None:
-        """Return what the zygote has told, and the pidfd that came with a `Spawned`, which the caller owns.
+        """Return what the zygote has told, and the descriptor that came with a `Spawned`, which the caller owns.
 
         Never blocks. No messages at all means that the zygote is gone.
 
@@ -105,9 +106,9 @@ class Warden:
             except ConfigError:  # a descriptor was lost, of a worker that ends
                 continue
             if heard is not None:
-                messages, pidfd = heard
-                if pidfd is not None:
-                    os.close(pidfd)
+                messages, end = heard
+                if end is not None:
+                    os.close(end)
                 if not messages:
                     return
 

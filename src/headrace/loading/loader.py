@@ -158,6 +158,7 @@ class DataLoader:
         self._digests_of: tuple[int, dict[str, str]] | None = None
         self._is_agreed = options.check_ranks is None
         self._is_closed = False
+        self._is_watched_next = False  # whether the watcher of memory is that of the next iteration
 
     # --- iteration ---
 
@@ -241,12 +242,15 @@ class DataLoader:
                 self._place = place
             waiting = self._take_waiting()
             begun = waiting if waiting is not None and waiting.place == place else self._begin_run(place)
-        iterator = BatchIterator(partial(self._start, epoch), self._move, self._recipe.data_key, begun)
+        iterator = BatchIterator(
+            partial(self._start, epoch, self._is_watched_next), self._move, self._recipe.data_key, begun
+        )
+        self._is_watched_next = False
         if begun is not None:
             self._waiting = weakref.ref(iterator)
         return iterator
 
-    def _start(self, epoch: int | None, iterator: BatchIterator) -> Begun:
+    def _start(self, epoch: int | None, is_watched: bool, iterator: BatchIterator) -> Begun:
         """Return what an iterator iterates over, which is asked for its first batch; all others are over."""
         if self._is_closed:
             raise HeadraceError("this loader is closed", fix="make a new one")
@@ -258,6 +262,8 @@ class DataLoader:
         if begun is None or begun.place != place or begun.ranks != ranks:
             self._take_waiting()
             begun = self._begin_run(place)
+        if not is_watched:
+            self._runs.engine.watch_memory(None)
         self._current = weakref.ref(iterator)
         return begun
 
@@ -410,8 +416,13 @@ class DataLoader:
         return self._runs.engine.report
 
     def watch_memory(self, watcher: MemoryWatcher | None) -> None:
-        """Tell a watcher of the shared memory that batches come in from now on, in place of another one or of None."""
+        """Tell a watcher of the shared memory that batches come in from now on, in place of another one or of None.
+
+        It is told until the end of the next iteration, or of the one that is under way: whoever iterates without a
+        watcher of his own gets batches in ordinary memory.
+        """
         self._runs.engine.watch_memory(watcher)
+        self._is_watched_next = watcher is not None
 
     def explain(self) -> str:
         """Return a text about what is loaded, how, and what was left out so far."""
