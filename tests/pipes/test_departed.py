@@ -100,8 +100,9 @@ def test_other_urls_are_refused_even_if_errors_are_skipped(url):
         list(OnlineReader(IterableWrapper([url]), skip_on_error=True))
 
 
-def test_rows_of_hugging_face_datasets_are_streamed(tmp_path):
+def test_rows_of_hugging_face_datasets_are_streamed(tmp_path, monkeypatch):
     pytest.importorskip("datasets")
+    monkeypatch.setattr(pytest.importorskip("tqdm").tqdm, "monitor_interval", 0)  # which leaves a thread behind
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps({"n": n}) + "\n" for n in range(5)))
     path = str(tmp_path / "rows.jsonl")
     rows = iter(HuggingFaceHubReader("json", data_files=path, split="train"))
