@@ -104,10 +104,6 @@ def _wrap(file_obj: Any, name: str | None, origin: dict[str, Any] | None) -> Str
     return StreamWrapper(file_obj, None, name, origin=origin)
 
 
-def _wrap(file_obj: Any, name: str | None, origin: dict[str, Any] | None) -> StreamWrapper:
-    return StreamWrapper(file_obj, None, name, origin=origin)
-
-
 def close_streams(item: Any) -> None:
     """Close all streams in an item that is thrown away. O(size of its containers)."""
     if type(item) in _PLAIN:
