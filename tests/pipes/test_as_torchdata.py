@@ -149,6 +149,21 @@ def test_functional_datapipe_is_the_decorator_of_users_pipes():
     assert list_functions(IterPipe)["plus_one_for_the_test"] is PlusOne
 
 
+def test_functional_datapipe_decorates_torchs_pipes_too():
+    data = pytest.importorskip("torch.utils.data")
+
+    @functional_datapipe("plus_two_for_the_test")
+    class PlusTwo(data.IterDataPipe):
+        def __init__(self, source_datapipe):
+            self.source_datapipe = source_datapipe
+
+        def __iter__(self):
+            yield from (item + 2 for item in self.source_datapipe)
+
+    assert list(numbers(3).plus_two_for_the_test()) == [2, 3, 4]
+    assert list(data.datapipes.iter.IterableWrapper(range(3)).plus_two_for_the_test()) == [2, 3, 4]
+
+
 def test_the_names_of_torchdatas_utils_are_there():
     from headrace.pipes import utils
 
