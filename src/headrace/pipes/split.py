@@ -213,9 +213,12 @@ class Splitter(IterPipe[Any]):
         }
 
     def restore(self, state: State) -> None:
-        self._buffers = [deque(items) for items in state["buffers"]]
-        self._has_begun, self._has_left = list(state["has_begun"]), list(state["has_left"])
-        self._has_ended, self._undealt = state["has_ended"], list(state["undealt"])
+        buffers = [deque(items) for items in state["buffers"]]
+        begun, left, undealt = list(state["has_begun"]), list(state["has_left"]), list(state["undealt"])
+        if not len(buffers) == len(begun) == len(left) == self.num_instances or len(undealt) > 1:
+            raise ResumeError(f"the state is of {len(buffers)} readers, and {self!r} has {self.num_instances}")
+        self._buffers, self._has_begun, self._has_left = buffers, begun, left
+        self._has_ended, self._undealt = state["has_ended"], undealt
         self._find_open()
         self._round = _Round()
 
