@@ -198,8 +198,8 @@ class Replica:
         snapshot = None
         if not has_ended and self._error is None and len(items) * item_bytes <= self._max_bytes // 2:
             snapshot = self._snapshot(seconds)
-        error = self._error if len(items) < wish.count else None
-        return Group(items, has_ended, error, seconds, item_bytes, snapshot)
+        raised = self._error if len(items) < wish.count else None
+        return Group(items, has_ended, raised, seconds, item_bytes, snapshot)
 
     def _begin(self, wish: Wish) -> None:
         """Begin an epoch, or go on in the middle of it."""
