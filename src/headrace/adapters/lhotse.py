@@ -15,6 +15,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,7 @@ from headrace.rng import derive_seed
 
 from .lhotse_draws import Ahead, Drawing, DrawKey, Inline
 from .lhotse_pass import Pass, PassKey
+from .lhotse_private import new_ids
 from .lhotse_sampler import Resume, SamplerSide, Start
 from .lhotse_seeds import watched_globals
 from .lhotse_state import Course, Saved
@@ -218,13 +220,16 @@ class LhotseDataLoader:
         packs = self.num_workers > 0
         is_resumed = loaded is not None and not loaded.is_over
         start = Start(course.start_state if mark.state is None else mark.state, is_restart=loaded is not None)
-        with watched_globals(course.start_globals) as drawn_from:
+        ids = new_ids(pass_key.key or 0)
+        with watched_globals(course.start_globals) as drawn_from, nullcontext() if pass_key.key is None else ids:
             iterator = side.begin(start)
             private = side.private(self._seed, self._worker_init_fn)
             key = None
             if pass_key.key is not None:
                 key = DrawKey(pass_key.key, pass_key.offset, pass_key.world_size, private.keyed, private.has_transforms)
-            drawing = Drawing(side, iterator, packs=packs, digest=mark.state_digest, number=mark.state_num, key=key)
+            drawing = Drawing(
+                side, iterator, packs=packs, digest=mark.state_digest, number=mark.state_num, key=key, ids=ids
+            )
             if is_resumed:
                 assert loaded is not None
                 self._draw_again(drawing, course, loaded)
