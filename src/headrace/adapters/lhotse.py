@@ -27,7 +27,7 @@ from headrace.rng import derive_seed
 from .lhotse_draws import Ahead, Drawing, DrawKey, Inline
 from .lhotse_pass import Pass, PassKey
 from .lhotse_private import new_ids
-from .lhotse_sampler import Resume, SamplerSide, Start
+from .lhotse_sampler import Resume, SamplerSide, Start, is_of_lhotse
 from .lhotse_seeds import watched_globals
 from .lhotse_state import Course, Saved
 from .lhotse_words import TorchWords, refuse_iterable
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from .lhotse_planned import PlannedCutSampler as PlannedCutSampler
 
 _logger = logging.getLogger("headrace.adapters")
+# What a worker of lhotse's takes seconds and hundreds of megabytes to import, torch among it.
+_PRELOAD = ("lhotse.dataset",)
 _MIN_AHEAD = 4  # packed batches that wait for the workers, at least
 
 
@@ -108,7 +110,10 @@ class LhotseDataLoader:
             raise ConfigError(f"engine_options is an EngineOptions(...), got {options!r}")
         self._stall_seconds = options.stall_seconds
         self._engine = Engine(
-            Job(DatasetSetup(dataset, worker_init_fn, isinstance(options.on_error, Skipping), words.collate_fn)),
+            Job(
+                DatasetSetup(dataset, worker_init_fn, isinstance(options.on_error, Skipping), words.collate_fn),
+                preload=_PRELOAD if is_of_lhotse(sampler) or is_of_lhotse(dataset) else (),
+            ),
             num_workers=self.num_workers,
             executor=_make_executor(max_bytes, self.num_workers, start_method, threads_per_worker),
             options=dataclasses.replace(
