@@ -40,8 +40,9 @@ class Warden:
         self._is_fresh = method is StartMethod.SPAWN or (num_threads != 1 and method is not StartMethod.FORK)
         self._executable = command_of_worker() if self._is_fresh else []
         self._environment = dict(environment_of_threads(num_threads)) if self._is_fresh else {}
-        self._modules = [] if self._is_fresh else sorted(modules)
-        self._zygote, self._channel = join_zygote(job if method is StartMethod.FORK else None)
+        self._modules = [] if self._is_fresh else [*sorted(modules), *job.preload]
+        preload = () if self._is_fresh else job.preload
+        self._zygote, self._channel = join_zygote(job if method is StartMethod.FORK else None, preload)
 
     @property
     def pid(self) -> int:

@@ -2,9 +2,9 @@
 
 It is executed anew (never forked off the trainer, unless the trainer asks for that), imports what every worker needs,
 and forks. What is imported here is imported once, and its memory is shared by all workers: so the modules of ours that
-a job refers to are imported, too, and nobody else's. It has one thread, so forking is safe; that needs
-`OMP_NUM_THREADS=1` and its like in its environment, because `import numpy` would start threads. It does not import
-torch.
+a job refers to are imported, too, and of others those alone that the job names (`Job.preload`), in a zygote of their
+own. It has one thread, so forking is safe; that needs `OMP_NUM_THREADS=1` and its like in its environment, because
+`import numpy` would start threads.
 
 Invariants:
 

@@ -134,11 +134,12 @@ _lock = threading.RLock()  # an executor may be collected, and so leave, in the 
 _shared: dict[Any, ZygoteProcess] = {}
 
 
-def join_zygote(job: Job | None) -> tuple[ZygoteProcess, Channel]:
+def join_zygote(job: Job | None, preload: Sequence[str] = ()) -> tuple[ZygoteProcess, Channel]:
     """Return a zygote and a channel to it: one that runs already, if its workers would start in the same way.
 
     Args:
         job: Given to a zygote that is forked off this process, which is nobody else's; None: a clean start.
+        preload: Modules of others that it imports: workers that do not want them come from another one.
 
     Raises:
         ConfigError: This system cannot do it.
@@ -146,7 +147,7 @@ def join_zygote(job: Job | None) -> tuple[ZygoteProcess, Channel]:
     with _lock:
         if job is not None:
             return _start(job)
-        key = _key_of_start()
+        key = (_key_of_start(), tuple(preload))
         zygote = _shared.get(key)
         channel = None if zygote is None else zygote.join()
         if zygote is None or channel is None:
