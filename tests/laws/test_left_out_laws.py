@@ -100,7 +100,7 @@ def test_what_is_delivered_and_what_is_counted_are_all(
     lines = [line for line in heard.texts if "said once" in line]
     assert bool(lines) == bool(counts.left_out or counts.alone or counts.chunked)
     for reason in ("too long", "too short", "in a last batch", "too few for all", "over the budget"):
-        assert sum(reason in line for line in lines) in (0, world_size)
+        assert sum(reason in line for line in lines) <= world_size  # a rank without a batch of a window plans it not
     no_batch = [line for line in heard.texts if "has no batch" in line or " has no sequences" in line]
     assert len(no_batch) == sum(not num_batches for num_batches in NUM_BATCHES[-world_size:])
 

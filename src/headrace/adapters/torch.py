@@ -286,8 +286,12 @@ def to_device(loader: DataLoader, device: torch.device | str, depth: int = 2) ->
     """Return the loader with its batches on a device.
 
     On a GPU they are copied on a stream of their own, `depth` batches ahead of the consumer, straight from the workers'
-    memory, which is page-locked for that until the loader is closed. On the CPU they are tensors over the workers'
-    memory, and nothing is copied.
+    memory, which is page-locked for that until the loader is closed or somebody else iterates over it. On the CPU they
+    are tensors over the workers' memory, and nothing is copied.
+
+    Objects that a `collate` made, other than dicts, lists, tuples and `Batch`, stay on the CPU as they are. What is in
+    them must not be copied to a GPU with `non_blocking=True`: it may lie in page-locked memory, from which such a copy
+    goes on when the batch is gone already and a worker writes there.
 
     Args:
         loader: What to read.

@@ -14,9 +14,10 @@ from headrace.errors import ConfigError
 
 from .job import Job
 from .messages import Finish, FromWarden, Kill, Spawn, Spawned, ToWarden, decode_from_warden
+from .process_handle import wait_readable
 from .start_method import StartMethod, command_of_worker, environment_of_threads
 from .worker_main import Links
-from .zygote_process import MAX_END_SECONDS, join_zygote, send_to_zygote, wait_readable
+from .zygote_process import MAX_END_SECONDS, join_zygote, send_to_zygote
 
 # Idle workers end in some 20 ms. One that is busy, or whose exit handlers take longer, is killed after this.
 _GRACE_SECONDS = 1.0
@@ -51,16 +52,16 @@ class Warden:
         """Return the descriptor that is readable when there is something to `receive`."""
         return self._channel.fileno()
 
-    def spawn(self, life: int, worker_idx: int, links: Links) -> None:
-        """Have a worker started. The caller closes its descriptors."""
-        self._send(Spawn(life, worker_idx, self._executable, self._environment, self._modules), links)
+    def spawn(self, life: int, worker_idx: int, links: Links, handed: Sequence[int] = ()) -> None:
+        """Have a worker started, with more descriptors if wanted. The caller closes its descriptors."""
+        self._send(Spawn(life, worker_idx, self._executable, self._environment, self._modules), (*links, *handed))
 
     def kill(self, life: int, grace_seconds: float = 0.0) -> None:
         """Have a worker and all of its descendants ended, after a grace."""
         self._send(Kill(life, grace_seconds))
 
     def receive(self) -> tuple[Sequence[FromWarden], int | None] | None:
-        """Return what the zygote has told, and the pidfd that came with a `Spawned`, which the caller owns.
+        """Return what the zygote has told, and the descriptor that came with a `Spawned`, which the caller owns.
 
         Never blocks. No messages at all means that the zygote is gone.
 
@@ -105,9 +106,9 @@ class Warden:
             except ConfigError:  # a descriptor was lost, of a worker that ends
                 continue
             if heard is not None:
-                messages, pidfd = heard
-                if pidfd is not None:
-                    os.close(pidfd)
+                messages, end = heard
+                if end is not None:
+                    os.close(end)
                 if not messages:
                     return
 

@@ -79,8 +79,9 @@ class Recipe:
             options.order_of_batches,
             batching.window_seqs(window_seqs),
             options.seed,
-            grows,
-            options.seeds_globals,
+            grows=grows,
+            checks_lengths=batching.needs_lengths and subject.may_change_lengths(),
+            seeds_globals=options.seeds_globals,
         )
         return cls(options, plan, data_key, BatchWork(subject.reading, work))
 

@@ -19,14 +19,15 @@ from typing import Any
 import numpy as np
 
 from headrace.batching import Batching, FixedCount
-from headrace.datasets import CachedDataset, Dataset, MapDataset, StaticDataset, init_dataset
+from headrace.datasets import CachedDataset, Dataset, MapDataset, StaticDataset
+from headrace.datasets.base import Owned
+from headrace.datasets.ownership import open_apart
 from headrace.engine import EngineOptions, WorkerInfo
 from headrace.engine.executors.process import ProcessExecutor
 from headrace.errors import ConfigError, did_you_mean
 from headrace.sources import Source
 
 from .data_key import data_key_of_item, frames_of
-from .known import knows_order
 from .options import LoaderOptions
 from .sampled import Drawn, SampledBatches, SampledSubject, draw_batches, draw_indices
 from .stream import DatasetStream, IterableStream
@@ -204,12 +205,13 @@ def open_subject(dataset: Any, order: ForeignOrder, options: LoaderOptions) -> S
 
 
 def _open_dataset(dataset: Any, shuffled: str | None) -> Subject:
-    own = init_dataset(CachedDataset(source=dataset) if isinstance(dataset, Source) else dataset)
-    if not knows_order(own):
+    own = open_apart(CachedDataset(source=dataset) if isinstance(dataset, Source) else dataset)
+    if not own.knows_order():
         stream = DatasetStream(own)
         stream.is_own = own is not dataset
         return stream
-    subject = DatasetSubject(own if isinstance(dataset, Source) else dataset, own)
+    config = own if isinstance(dataset, Source | Dataset | Owned) else dataset
+    subject = DatasetSubject(config, own, is_own=own is not dataset)
     if shuffled is not None:
         subject.shuffle(shuffled)
     return subject
@@ -233,9 +235,9 @@ def _open_items(items: Any, seq_ordering: str, options: LoaderOptions) -> Subjec
     if isinstance(first, Mapping) and all(np.asarray(value).dtype.kind in "biufc" for value in first.values()):
         if isinstance(items, list | tuple):
             arrays = [{key: np.asarray(value) for key, value in item.items()} for item in items]
-            return _open_dataset(StaticDataset(arrays, seq_ordering=seq_ordering, name="list"), None)
+            return _open_dataset(Owned(StaticDataset(arrays, seq_ordering=seq_ordering, name="list")), None)
         name = type(items).__name__
-        return _open_dataset(MapDataset(items, seq_ordering=seq_ordering, name=name), None)
+        return _open_dataset(Owned(MapDataset(items, seq_ordering=seq_ordering, name=name)), None)
     if options.batching.needs_lengths and isinstance(items, list | tuple) and items and isinstance(items[0], Mapping):
         return _ListSubject(items, seq_ordering, options.batching)
     return ItemsSubject(items, seq_ordering, plans_by_lengths=options.batching.needs_lengths)

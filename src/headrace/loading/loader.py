@@ -52,7 +52,8 @@ class DataLoader:
             batches by data key, other items are stacked in their own structure.
         batching: Which sequences form a batch: `FrameBudget`, `Buckets`, `FixedCount`, `Pack`, `Chunks`, ...
         num_workers: Worker processes; 0 makes the batches in this thread, when they are asked for. Each of them reads
-            all of a stream, unless the stream has workers of its own.
+            all of a stream, unless the stream has workers of its own. `None`: as many as the dataset was given, if it
+            is a `MultiProcDataset` or the like, whose other options of workers hold then as well; else 0.
         seed: Of the order of batches, and of the generators that `transform` gets. The order of the dataset is not
             changed by it.
         rank: Which training process this is; found by itself under torchrun, SLURM and the like, see `find_ranks`, when
@@ -107,7 +108,7 @@ class DataLoader:
         dataset: Any,
         *,
         batching: Batching | None = None,
-        num_workers: int = 0,
+        num_workers: int | None = None,
         seed: int = 0,
         rank: int | None = None,
         world_size: int | None = None,
@@ -134,9 +135,13 @@ class DataLoader:
         given = {**locals(), "pad_values": dict(pad_values or {})}
         own = {field.name: given[field.name] for field in fields(LoaderOptions)}
         order = take_foreign(own, foreign)
-        self._options = options = LoaderOptions(**own)
+        own["num_workers"] = 0 if num_workers is None else num_workers
+        options = LoaderOptions(**own)
         with kept_globals() if options.seeds_globals else nullcontext():  # a sequence may be read to learn the layout
             self._subject = subject = open_subject(dataset, order, options)
+        if subject.workers is not None:
+            options = options.with_workers(subject.workers, takes_number=num_workers is None)
+        self._options = options
         if not subject.is_stream:
             options.check_known_steps(subject.name, subject.num_shards)
         self._ranks = LoaderRanks(options, subject)
@@ -155,6 +160,7 @@ class DataLoader:
         self._is_agreed = options.check_ranks is None
         self._said = LeftOutLog(subject.name, options)
         self._is_closed = False
+        self._is_watched_next = False  # whether the watcher of memory is that of the next iteration
 
     # --- iteration ---
 
@@ -238,12 +244,15 @@ class DataLoader:
                 self._place = place
             waiting = self._take_waiting()
             begun = waiting if waiting is not None and waiting.place == place else self._begin_run(place)
-        iterator = BatchIterator(partial(self._start, epoch), self._move, self._recipe.data_key, begun)
+        iterator = BatchIterator(
+            partial(self._start, epoch, self._is_watched_next), self._move, self._recipe.data_key, begun
+        )
+        self._is_watched_next = False
         if begun is not None:
             self._waiting = weakref.ref(iterator)
         return iterator
 
-    def _start(self, epoch: int | None, iterator: BatchIterator) -> Begun:
+    def _start(self, epoch: int | None, is_watched: bool, iterator: BatchIterator) -> Begun:
         """Return what an iterator iterates over, which is asked for its first batch; all others are over."""
         if self._is_closed:
             raise HeadraceError("this loader is closed", fix="make a new one")
@@ -255,6 +264,8 @@ class DataLoader:
         if begun is None or begun.place != place or begun.ranks != ranks:
             self._take_waiting()
             begun = self._begin_run(place)
+        if not is_watched:
+            self._runs.engine.watch_memory(None)
         self._current = weakref.ref(iterator)
         return begun
 
@@ -414,8 +425,13 @@ class DataLoader:
         return self._runs.engine.report
 
     def watch_memory(self, watcher: MemoryWatcher | None) -> None:
-        """Tell a watcher of the shared memory that batches come in from now on, in place of another one or of None."""
+        """Tell a watcher of the shared memory that batches come in from now on, in place of another one or of None.
+
+        It is told until the end of the next iteration, or of the one that is under way: whoever iterates without a
+        watcher of his own gets batches in ordinary memory.
+        """
         self._runs.engine.watch_memory(watcher)
+        self._is_watched_next = watcher is not None
 
     def explain(self) -> str:
         """Return a text about what is loaded, how, and what was left out so far."""

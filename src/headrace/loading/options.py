@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Self, get_args
 
 from headrace.batching import Batching, BatchOrder, Chunks, FixedCount, FrameBudget, LimitLengths, Pack
+from headrace.datasets.own_workers import OwnWorkers
 from headrace.engine import EngineOptions, Executor, WorkerInfo, make_executor
 from headrace.engine.executors.process import ProcessExecutor
 from headrace.errors import ConfigError
@@ -14,6 +16,8 @@ from headrace.order.policy import check_count
 
 from .agreement import Agree, Agreement
 from .rank_check import CheckRanks
+
+_logger = logging.getLogger("headrace.loading")
 
 Remainder = Literal["drop", "pad", "keep"]
 _INT64_MAX = 2**63 - 1
@@ -85,6 +89,45 @@ class LoaderOptions:
         self._check_agreement()
         if self.collate is not None and (self.pad_values or self.pad_multiple != 1):
             raise ConfigError("pad_values and pad_multiple mean nothing to a collate of your own", fix="pad there")
+
+    def with_workers(self, workers: OwnWorkers, *, takes_number: bool) -> Self:
+        """Return these options with those that a dataset was given for its workers, which this loader's stand for.
+
+        Args:
+            workers: They.
+            takes_number: Whether nobody has told the loader how many.
+
+        Raises:
+            ConfigError: Both were told what to do in a worker, or about its errors.
+        """
+        changes: dict[str, Any] = {}
+        for name in ("worker_init", "engine_options"):
+            value = getattr(workers, name)
+            if value is not None and getattr(self, name) is not None:
+                raise ConfigError(
+                    f"{name} is given to the loader and to its {workers.owner}, whose workers are the loader's",
+                    fix="give it to one of them",
+                )
+            if value is not None:
+                changes[name] = value
+        if takes_number:
+            changes["num_workers"] = workers.num_workers
+            if workers.executor is not None and self.executor == "process":
+                changes["executor"] = workers.executor
+            if (
+                workers.max_bytes is not None
+                and self.max_bytes is None
+                and changes.get("executor") in (None, "process")
+            ):
+                changes["max_bytes"] = workers.max_bytes * max(workers.num_workers, 1)
+        elif workers.num_workers != self.num_workers:
+            _logger.warning(
+                "num_workers=%d of the loader holds, and num_workers=%d of its %s does not: it is read by the loader's",
+                self.num_workers,
+                workers.num_workers,
+                workers.owner,
+            )
+        return replace(self, **changes)
 
     def _check_agreement(self) -> None:
         if (self.agree is None) != (self.agree_every is None):

@@ -50,7 +50,8 @@ class Task(msgspec.Struct, frozen=True):
         rows: Row of each, `int32[n]`, where several share one.
         chunk_starts: First frame of each, `int64[n]`; None if all are whole.
         chunk_frames: Frames of each, `int64[n]`.
-        seq_frames: Frames of the sequence that each is cut from, as planned, `int64[n]`.
+        seq_frames: Frames of each sequence, or of the one that each is cut from, as planned, `int64[n]`; None where
+            it has these anyway.
         seqs: Tag and data of each, where the trainer reads a stream itself; the indices are then places.
     """
 
@@ -227,6 +228,8 @@ class _BatchMaker:
                 if task.chunk_starts is not None:
                     note_place(tag, task.epoch)  # else it was read just now, and is noted
                     seq = self._cut(task, number, tag, seq)
+                elif task.seq_frames is not None:
+                    self._check_length(int(task.seq_frames[number]), tag, seq)
                 if self._options.transform is not None:
                     seq = self._transform(task, number, tag, seq)
             except Exception as error:  # noqa: BLE001 - the engine's policy decides what becomes of one of many
@@ -259,6 +262,21 @@ class _BatchMaker:
             return chunk
         # a transform may write into what it gets, and chunks may overlap
         return {name: np.array(value) if isinstance(value, np.ndarray) else value for name, value in chunk.items()}
+
+    def _check_length(self, planned: int, tag: str, seq: Any) -> None:
+        """Refuse a sequence that is longer than its batch was planned for.
+
+        Raises:
+            TransformError: It is.
+        """
+        key = self._options.data_key
+        if key in seq and len(seq[key]) > planned:
+            raise TransformError(
+                f"{key!r} has {len(seq[key])} frames, and {planned} in the index, by which the batches were planned",
+                where=f"sequence {tag!r}",
+                fix="make sequences longer in the transform of the loader, whose budgets count them before it; or use "
+                "FixedCount(n), which counts no frames",
+            )
 
     def _transform(self, task: Task, number: int, tag: str, seq: Any) -> Any:
         transform = self._options.transform
