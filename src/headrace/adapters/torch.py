@@ -114,12 +114,12 @@ def _refuse_accelerate(loader: TorchLoader) -> None:
     accelerate asks each data loader that it has prepared to note itself before it iterates; one that it does not know
     as torch's (a `DataLoader` of ours, a `TorchLoader`) it leaves as it is.
     """
-    state = getattr(sys.modules.get("accelerate.state"), "GradientState", None)
+    state: Any = getattr(sys.modules.get("accelerate.state"), "GradientState", None)
     divided_by = loader.loader.divided_by
     if divided_by is None or not getattr(state, "_shared_state", None):
         return
     prepared = getattr(state(), "active_dataloader", None)
-    dataset = getattr(prepared, "dataset", None)
+    dataset: Any = getattr(prepared, "dataset", None)
     if dataset is loader and hasattr(prepared, "split_batches"):
         how = "dispatches each batch in parts (dispatch_batches)"
     elif getattr(dataset, "dataset", None) is loader and getattr(dataset, "num_processes", 1) > 1:

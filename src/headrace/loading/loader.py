@@ -27,6 +27,7 @@ from .agreement import Agree
 from .epochs import Epochs, PlannedEpochs, Recipe, StreamEpochs
 from .foreign import open_subject, take_foreign
 from .iteration import BatchIterator, Begun, LoaderEpoch, Place
+from .left_out import LeftOutLog
 from .loader_ranks import LoaderRanks
 from .options import LoaderOptions, Remainder
 from .plan import EpochPlan
@@ -157,6 +158,7 @@ class DataLoader:
         self._waiting: weakref.ref[BatchIterator] | None = None  # for which a run has begun, and that was not asked yet
         self._digests_of: tuple[int, dict[str, str]] | None = None
         self._is_agreed = options.check_ranks is None
+        self._said = LeftOutLog(subject.name, options)
         self._is_closed = False
         self._is_watched_next = False  # whether the watcher of memory is that of the next iteration
 
@@ -289,9 +291,16 @@ class DataLoader:
 
     def _move(self, iterator: BatchIterator, place: Place) -> None:
         """Take note of where the consumer is."""
-        if not iterator.has_delivered:
-            assert iterator.begun is not None
-            self._epoch, self._resumed = iterator.begun.place.epoch + 1, None
+        assert iterator.begun is not None
+        begun, is_first = iterator.begun, not iterator.has_delivered
+        if is_first:
+            self._epoch, self._resumed = begun.place.epoch + 1, None
+        is_over = place.epoch != begun.place.epoch
+        if is_first or is_over:
+            epoch, progress = self._runs.progress()
+            self._said.take(epoch, progress)
+            if is_first and is_over and not begun.place.position:
+                self._said.take_no_batch(begun.place.epoch, begun.ranks, is_empty=self._runs.is_empty())
         self._place = place
 
     def _agree(self, place: Place, ranks: Ranks) -> None:
@@ -344,7 +353,7 @@ class DataLoader:
 
         It plans the whole epoch, see `__len__`.
         """
-        return self._runs.count(epoch)
+        return self._runs.count(epoch, self._ranks.look_up())
 
     # --- state ---
 
