@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 
-
 from headrace.errors import ConfigError
 
 from .quarantine import check_quarantine_path

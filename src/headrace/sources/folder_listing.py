@@ -206,10 +206,10 @@ def for_each(look: Callable[[_Item], _Result], items: Sequence[_Item]) -> list[_
         try:
             for found in pool.map(lambda start: [look(item) for item in items[start : start + size]], blocks):
                 results += found
-            return results
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)  # or all other files would be looked at first
             raise
+    return results
 
 
 class LazyStamps(Sequence[FileStamp]):
