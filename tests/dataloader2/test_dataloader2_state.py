@@ -17,6 +17,7 @@ from headrace.dataloader2 import (
     MultiProcessingReadingService,
     SequentialReadingService,
 )
+from headrace.dataloader2.state import FORMAT
 from headrace.errors import ConfigError, ResumeError
 from headrace.pipes import IterPipe
 from headrace.pipes.iter import IterableWrapper
@@ -196,7 +197,7 @@ def test_the_epoch_of_a_state_may_be_begun_at_its_start() -> None:
     assert list(again) == epoch
 
 
-@pytest.mark.parametrize("state", [{}, [], {"serialized_datapipe": b""}, {"format": "headrace.DataLoader2/1"}])
+@pytest.mark.parametrize("state", [{}, [], {"serialized_datapipe": b""}, {"format": FORMAT}])
 def test_what_is_no_state_is_refused(state: Any) -> None:
     with pytest.raises(ResumeError):
         DataLoader2(_pipe()).load_state_dict(state)

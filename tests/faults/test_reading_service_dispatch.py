@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import random
 import signal
+import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from headrace.dataloader2 import DataLoader2, MultiProcessingReadingService
+from headrace.engine.proc_tree import descendants_of
 from headrace.errors import CacheError, ConfigError, TransformError, WorkerDiedError
 from headrace.pipes.iter import IterableWrapper
 from headrace.pipes.sharding import SHARDING_PRIORITIES
@@ -72,6 +79,72 @@ def test_a_killed_dispatching_process_is_named_with_its_signal(position: int) ->
         pytest.raises(WorkerDiedError, match=r"the dispatching process was killed by signal 9 \(SIGKILL\)"),
     ):
         list(loader)
+
+
+@settings(max_examples=8, deadline=None)
+@given(num_read=st.integers(0, 400), seed=st.integers(0, 99))
+def test_a_dispatching_process_that_is_killed_at_any_moment_never_makes_an_epoch_short(
+    num_read: int, seed: int
+) -> None:
+    sizes = random.Random(seed).choices([1, 3000], k=400)
+    source = IterableWrapper(sizes).map(lambda size: (os.getpid(), np.full(size, 1, np.int32)))
+    pipe = source.sharding_round_robin_dispatch(SHARDING_PRIORITIES.MULTIPROCESSING)
+    found = []
+    with DataLoader2(pipe, reading_service=MultiProcessingReadingService(2)) as loader:
+        iterator = iter(loader)
+        victim, _ = next(iterator)
+        found += [len(array) for _, array in islice(iterator, num_read)]
+        os.kill(victim, signal.SIGKILL)
+        error = None
+        try:
+            for _, array in iterator:
+                found.append(len(array))
+        except WorkerDiedError as raised:
+            error = raised
+    assert found == sizes[1 : 1 + len(found)]
+    assert len(found) == len(sizes) - 1 or "the dispatching process was killed" in str(error)
+
+
+@pytest.mark.parametrize("start_method", [None, "spawn", "forkserver", "fork"])
+def test_no_process_of_a_loader_listens_or_has_a_name_that_a_stranger_could_connect_to(
+    start_method: str | None,
+) -> None:
+    pipe = IterableWrapper(range(1000)).sharding_round_robin_dispatch(SHARDING_PRIORITIES.MULTIPROCESSING)
+    service = MultiProcessingReadingService(2, multiprocessing_context=start_method)
+    with DataLoader2(pipe.map(abs), reading_service=service) as loader:
+        iterator = iter(loader)
+        next(iterator)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:  # that the test can see one
+            listening.bind("\0headrace-test-" + os.urandom(8).hex())
+            ours = {os.getpid(), *descendants_of(os.getpid())}
+            assert len(ours) >= 5  # the zygotes, the workers, the dispatching process
+            inode = os.fstat(listening.fileno()).st_ino
+            assert set(_named_sockets(ours)) == {inode}
+            for other in ("tcp", "tcp6", "udp", "udp6"):
+                inodes = {line.split()[9] for line in Path(f"/proc/net/{other}").read_text().splitlines()[1:]}
+                assert not inodes & {str(found) for found in _sockets_of(ours)}
+        assert list(iterator) == list(range(1, 1000))
+
+
+def _sockets_of(pids: set[int]) -> set[int]:
+    found = set()
+    for pid in pids:
+        for entry in Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(OSError):
+                if (target := str(entry.readlink())).startswith("socket:["):
+                    found.add(int(target.removeprefix("socket:[").removesuffix("]")))
+    return found
+
+
+def _named_sockets(pids: set[int]) -> list[int]:
+    """Return those sockets of processes that have a name or listen."""
+    own = _sockets_of(pids)
+    lines = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()[1:]]
+    return [
+        int(fields[6])
+        for fields in lines
+        if int(fields[6]) in own and (len(fields) > 7 or int(fields[3], 16) & 0x10000)
+    ]
 
 
 def test_a_dispatching_process_that_exits_is_an_error() -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from headrace.errors import SourceError
 from headrace.files import KeepLimit
 from headrace.index import AMBIGUOUS, MISSING, CorpusIndex, GeneratedTags, join_store, join_tags, open_or_join, storage
+from headrace.index.join import TagJoin
 from headrace.index.lookup import TagTable
 
 TAGS = st.lists(st.text("ab0ä", max_size=3), max_size=30) | st.builds(
@@ -137,7 +138,14 @@ def test_places_that_lead_outside_are_refused(stored, tmp_path):
     data[place : place + 4] = np.array([7], "<i4").tobytes()
     path.write_bytes(data)
     with pytest.raises(SourceError, match="damaged") as caught:
-        open_or_join(*indices).of(np.arange(3))
+        CorpusIndex.open(path, check_files=False)
+    assert str(path) in str(caught.value)
+    np.testing.assert_array_equal(open_or_join(*indices).of(np.arange(3)), [2, 1, 0])  # it was made again
+    path.write_bytes(data)
+    joined = CorpusIndex._of_stored(storage.open_stored(path, known=bytes(data[32:48])))
+    wrong = TagJoin(joined.locator("places"), 3, 3, 0, 0, 0, where=str(path))
+    with pytest.raises(SourceError, match="damaged") as caught:
+        wrong.of(np.arange(3))
     assert str(path) in str(caught.value)
 
 
@@ -180,5 +188,5 @@ def test_a_damaged_index_is_named(stored, tmp_path, column, value, message):
     path = tmp_path / "damaged.hrindex"
     path.write_bytes(data)
     with pytest.raises(SourceError, match=message) as caught:
-        join_tags(left, CorpusIndex.open(path))
+        join_tags(left, CorpusIndex._of_stored(storage.open_stored(path, known=bytes(data[32:48]))))
     assert str(path) in str(caught.value)

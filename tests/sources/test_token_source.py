@@ -299,11 +299,11 @@ def test_files_that_are_no_tokens_are_refused(tmp_path, raw):
     for array, message in (
         (np.zeros((2, 2), np.int32), "not integers with one axis"),
         (np.zeros(2), "not integers"),
-        (np.zeros(2, ">u2"), "another machine"),
     ):
         np.save(tmp_path / "t.npy", array)
         with pytest.raises(SourceError, match=message):
             TokenSource(tmp_path / "t.npy", block_length=2)
+    np.save(tmp_path / "t.npy", np.zeros(2, np.uint16))
     (tmp_path / "t.npy").write_bytes((tmp_path / "t.npy").read_bytes()[:-1])
     with pytest.raises(SourceError, match=r"the file has \d+"):
         TokenSource(tmp_path / "t.npy", block_length=2)

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.datasets import Dataset
+from headrace.datasets.config_defaults import SETTINGS_OF_RETURNN
 from headrace.errors import ConfigError, did_you_mean
 from headrace.files.fetch import is_url
 from headrace.sources.config_callables import check_callables
@@ -58,16 +59,6 @@ _PATH_OR_OPTIONS = frozenset({"dataset_opts", "source"})
 _WITHOUT_PATHS = frozenset({"data_map", "data_dims", "data_dtypes", "map_outputs", "sampling_sizes"})
 
 _NOT_PATHS = frozenset({"auto"})  # words with a meaning of their own among the values of PATH_OPTIONS
-# Settings at the top of a RETURNN config that are options of the dataset `train` -> the option, and its types.
-_SETTINGS_OF_RETURNN: Mapping[str, tuple[str, tuple[type, ...]]] = {
-    "window": ("window", (int,)),
-    "context_window": ("context_window", (int, dict, tuple, list)),
-    "chunking": ("chunking", (int, str, dict, tuple, list)),
-    "batching": ("seq_ordering", (str,)),
-    "shuffle_frames_of_nseqs": ("shuffle_frames_of_nseqs", (int,)),
-    "min_chunk_size": ("min_chunk_size", (int, dict)),
-    "chunking_variance": ("chunking_variance", (int, float)),
-}
 _MAX_DEPTH = 60  # of dicts and lists in each other; MetaDatasets of MetaDatasets come to a dozen
 _EPOCHS = re.compile(r"(\d+)(?:\.\.(\d+))?")
 _HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
@@ -275,7 +266,7 @@ def _with_settings_of_returnn(
     """Give `train` the settings of a RETURNN config that apply to it there; return it with what was taken."""
     taken = {
         option: content[setting]
-        for setting, (option, types) in _SETTINGS_OF_RETURNN.items()
+        for setting, (option, types) in SETTINGS_OF_RETURNN.items()
         if isinstance(content.get(setting), types) and content[setting] and dataset.get(option) is None
     }
     if not taken:

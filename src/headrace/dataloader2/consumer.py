@@ -11,17 +11,41 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from itertools import chain, islice
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
 
 from headrace.engine import Engine
+from headrace.engine.arena import MemoryHeldError, ValueTooLargeError
 from headrace.errors import HeadraceError, ResumeError
 from headrace.pipes import IterPipe
 
 from .dispatch import Dispatch
 from .dispatch_client import DispatchLostError
 from .epoch_start import Snapshot, StartFile
-from .group_size import GroupSize
+from .group_size import MAX_ITEMS, GroupSize
 from .replica import Group, Wish
+
+# A group that was too large is asked for again with so many times fewer items.
+_FEWER = 8
+
+_Count = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class _Place(msgspec.Struct, forbid_unknown_fields=True):
+    """Where one worker is, in a state."""
+
+    item: _Count
+    has_ended: bool
+    snapshot_item: _Count | None
+    snapshot: bytes | None
+
+
+class _Places(msgspec.Struct, forbid_unknown_fields=True):
+    """What `WorkerConsumer.state` returns."""
+
+    workers: list[_Place]
+    turn: _Count
 
 
 class WorkerConsumer(IterPipe[Any]):
@@ -32,14 +56,25 @@ class WorkerConsumer(IterPipe[Any]):
         num_workers: At least 1.
         dispatch: The dispatching process, if there is one.
         alone: Whether each item is asked for alone.
+        group_bytes: How much of a worker's shared memory a group of items should take.
         name: What the workers run, for people.
     """
 
-    def __init__(self, engine: Engine, num_workers: int, dispatch: Dispatch | None, *, alone: bool, name: str) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        num_workers: int,
+        dispatch: Dispatch | None,
+        *,
+        alone: bool,
+        group_bytes: int,
+        name: str,
+    ) -> None:
         self._engine = engine
         self._num_workers = num_workers
         self._dispatch = dispatch
         self._alone = alone
+        self._group_bytes = group_bytes
         self._name = name
         self._epoch = 0
         self._starts: list[bytes] = []
@@ -102,17 +137,28 @@ class WorkerConsumer(IterPipe[Any]):
         """Go on where `state` was.
 
         Raises:
-            ResumeError: It was with another number of workers.
+            ResumeError: It was with another number of workers, or is damaged.
         """
-        workers = state["workers"]
+        try:
+            places = msgspec.convert(state, _Places)
+        except msgspec.ValidationError as error:
+            raise ResumeError(f"the state of the workers is damaged: {error}") from error
+        workers = places.workers
         if len(workers) != self._num_workers:
             raise ResumeError(f"the state is of {len(workers)} workers, and there are {self._num_workers}")
+        if places.turn >= self._num_workers:
+            raise ResumeError(f"the state of the workers is damaged: it is the turn of worker {places.turn}")
         self.reset()
-        self._turn = state["turn"]
+        self._turn = places.turn
         for worker_id, worker in enumerate(workers):
-            self._counts[worker_id], self._ended[worker_id] = worker["item"], worker["has_ended"]
-            if worker["snapshot"] is not None:
-                self._snapshots[worker_id] = [Snapshot(worker["snapshot_item"], worker["snapshot"])]
+            self._counts[worker_id], self._ended[worker_id] = worker.item, worker.has_ended
+            if worker.snapshot is not None and worker.snapshot_item is not None:
+                if worker.snapshot_item > worker.item:
+                    raise ResumeError(
+                        f"the state of worker {worker_id} is damaged: item {worker.item}, snapshot of "
+                        f"{worker.snapshot_item}"
+                    )
+                self._snapshots[worker_id] = [Snapshot(worker.snapshot_item, worker.snapshot)]
 
     def _counts_now(self) -> list[int]:
         counts = list(self._counts)
@@ -131,12 +177,27 @@ class WorkerConsumer(IterPipe[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         """Return the items, from where the iteration is."""
+        max_items = 1 if self._alone else MAX_ITEMS
+        while True:
+            size = GroupSize(is_fixed=max_items == 1, max_bytes=self._group_bytes, max_items=max_items)
+            try:
+                yield from self._iterate(size)
+            except (ValueTooLargeError, MemoryHeldError) as error:
+                # Of an item that is too large the user is told; a group that is too large is our own doing.
+                if size.most == 1:
+                    raise
+                max_items = max(size.most // _FEWER, 1) if isinstance(error, ValueTooLargeError) else 1
+                self.restore(self.state())
+            else:
+                return
+
+    def _iterate(self, size: GroupSize) -> Iterator[Any]:
         self._epoch += 1
         for worker_id, file in enumerate(self._files):
             file.write(self._starts[worker_id], next(iter(self._snapshots[worker_id]), None))
         if self._dispatch is not None:
             self._dispatch.begin(self._epoch, self._dispatch_start)
-        run = self._engine.run(self._wishes(GroupSize(is_fixed=self._alone)), in_turns=True)
+        run = self._engine.run(self._wishes(size), in_turns=True)
         self._waiting: list[deque[Group]] = [deque() for _ in range(self._num_workers)]
         try:
             while not all(self._ended):

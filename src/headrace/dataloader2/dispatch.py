@@ -1,8 +1,14 @@
-"""The main process's side of the dispatching process: one engine with one worker, and a line to it."""
+"""The main process's side of the dispatching process: one engine with one worker, and a line to it.
+
+Every line is a pair of sockets that is made here, one end of which goes to the dispatching process and the other to who
+talks with it, when that is started: nothing listens anywhere, so nobody else can connect.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import socket
+from collections.abc import Sequence
 from typing import Any
 
 from headrace.engine import Engine, EngineOptions, Job, Raising
@@ -11,7 +17,7 @@ from headrace.engine.executors.process import ProcessExecutor
 from headrace.errors import HeadraceError, WorkerDiedError
 
 from .dispatch_server import WHERE, DispatchSetup
-from .dispatch_wire import Begin, connect, draw_address, say
+from .dispatch_wire import Begin, Join, say
 
 
 class Dispatch:
@@ -22,39 +28,63 @@ class Dispatch:
         num_workers: How many workers share its items.
         start_method: Of the process.
         max_bytes: Limit on what waits in it for one worker.
-
-    Attributes:
-        address: Where it listens, once `wait_until_listening` has returned.
     """
 
     def __init__(self, graph: Any, num_workers: int, start_method: str | None, max_bytes: int) -> None:
-        self.address = draw_address()
         self._engine = Engine(
-            Job(DispatchSetup(graph, num_workers, self.address, max_bytes)),
+            Job(DispatchSetup(graph, num_workers, max_bytes)),
             num_workers=1,
-            executor=ProcessExecutor(start_method=start_method),
+            executor=ProcessExecutor(start_method=start_method, hand_over=self._make_line),
             options=EngineOptions(tickets_per_worker=2, on_death=Raising()),
         )
         self._run: Any = None
         self._line: Channel | None = None
+        self._is_ready = False
 
     def start(self) -> None:
         """Start the process."""
-        self._run = self._engine.run(["listen", "serve"])
+        self._run = self._engine.run(["begin", "serve"])
 
-    def wait_until_listening(self) -> None:
-        """Wait until workers may connect.
+    def _make_line(self, worker_idx: int) -> list[int]:
+        """Make the line to the process, which begins now; return the end that goes there."""
+        del worker_idx  # there is one
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._line = Channel(ours)  # one that blocks: a process that is gone ends the wait
+        return [theirs.detach()]
+
+    def introduce(self, worker_id: int) -> list[int]:
+        """Make the line between the process and a worker that begins now; return the end that goes to the worker.
 
         Raises:
             WorkerDiedError: The process has ended.
         """
-        if self._line is not None:
+        one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with one:
+            try:
+                self._say(Join(worker_id), [one.fileno()])
+            except BaseException:
+                other.close()
+                raise
+        return [other.detach()]
+
+    def wait_until_ready(self) -> None:
+        """Wait until the process has been set up.
+
+        Raises:
+            WorkerDiedError: It has ended.
+        """
+        if self._is_ready:
             return
         try:
             next(self._run)
-            self._line = connect(self.address, -1)
         except WorkerDiedError as error:
             raise _named(error) from None
+        self._is_ready = True
+
+    def _say(self, message: Join | Begin, fds: Sequence[int] = ()) -> None:
+        assert self._line is not None
+        try:
+            say(self._line, message, fds)
         except OSError:
             raise self.why_gone() from None
 
@@ -68,12 +98,8 @@ class Dispatch:
         Raises:
             WorkerDiedError: The process is gone.
         """
-        self.wait_until_listening()
-        assert self._line is not None
-        try:
-            say(self._line, Begin(epoch, start))
-        except OSError:
-            raise self.why_gone() from None
+        self.wait_until_ready()
+        self._say(Begin(epoch, start))
 
     def why_gone(self) -> HeadraceError:
         """Return the error for a process that has hung up: how it ended."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from headrace.engine.channel import Channel
 from headrace.errors import ConfigError, WorkerDiedError
 from headrace.pipes import IterPipe
 
-from .dispatch_wire import Items, Want, connect, decode_items, say
+from .dispatch_wire import Items, Want, decode_items, say
 from .worker_error import CarriedError
 
 
@@ -23,7 +24,6 @@ class DispatchClient(IterPipe[Any]):
     asked for, so what waits anywhere is bounded.
 
     Args:
-        address: Of the dispatching process.
         alone: Whether each item is asked for alone, when it is needed.
         name: What the dispatching process runs, for errors.
 
@@ -32,15 +32,18 @@ class DispatchClient(IterPipe[Any]):
         epoch: Which iteration; set at its beginning.
     """
 
-    def __init__(self, address: str, *, alone: bool, name: str) -> None:
-        self._address = address
+    def __init__(self, *, alone: bool, name: str) -> None:
         self._alone = alone
         self._name = name
-        self._channel: Any = None
+        self._channel: Any = None  # the worker's, once it has one
         self._is_asked = False
         self._asked_epoch = -1  # the last epoch of which something was asked
         self.worker_id = 0
         self.epoch = 0
+
+    def join(self, worker_id: int, channel: Channel) -> None:
+        """Be a worker's, with the channel that was handed to it."""
+        self.worker_id, self._channel = worker_id, channel
 
     def __repr__(self) -> str:
         return f"DispatchClient({self._name})"
@@ -71,8 +74,6 @@ class DispatchClient(IterPipe[Any]):
 
     def _ask(self, epoch: int) -> None:
         try:
-            if self._channel is None:
-                self._channel = connect(self._address, self.worker_id)
             say(self._channel, Want(epoch, self._alone))
         except OSError:
             raise self._lost() from None

@@ -7,14 +7,13 @@ while nobody wants anything.
 
 Invariants: a worker has at most one request under way, and each is answered once; an epoch begins when the main process
 says so, and requests of epochs that are over are answered with nothing; the process serves until the main process hangs
-up or says nothing more than that it has ended.
+up. Only who was handed a channel by the main process can ask for anything.
 """
 
 from __future__ import annotations
 
 import contextlib
 import select
-import socket
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -24,12 +23,12 @@ from typing import Any
 from headrace.engine import WorkerInfo as EngineWorkerInfo
 from headrace.engine.channel import Channel, close_all
 from headrace.engine.ship import unship
-from headrace.errors import CacheError, HeadraceError
+from headrace.errors import CacheError
 from headrace.pipes.base import IterPipe, read, stop
 from headrace.pipes.graph import list_pipes
 from headrace.pipes.seeds import SeedGenerator, set_datapipes_seed
 
-from .dispatch_wire import Begin, Hello, Want, check_peer, encode_items, hear, listen
+from .dispatch_wire import Begin, Join, Want, encode_items, hear_main, hear_worker
 from .epoch_start import EpochStart
 from .globals_seeding import seed_globals_from
 from .group_size import GroupSize, estimate_bytes
@@ -49,19 +48,16 @@ class DispatchSetup:
     Attributes:
         graph: The end of the part that it runs.
         num_workers: How many workers there are.
-        address: Where it listens.
         max_bytes: Limit on what waits for one worker, about.
     """
 
     graph: Any
     num_workers: int
-    address: str
     max_bytes: int
 
     def __call__(self, info: EngineWorkerInfo) -> Callable[[str], Any]:
-        """Set the process up."""
-        del info
-        return DispatchServer(self.graph, self.num_workers, self.address, self.max_bytes)
+        """Set the process up, with the line to the main process that was handed to it."""
+        return DispatchServer(self.graph, self.num_workers, Channel.of_fd(*info.handed), self.max_bytes)
 
 
 @dataclass(slots=True, eq=False)
@@ -81,24 +77,23 @@ class _Client:
 
 
 class DispatchServer:
-    """Does two tickets: `"listen"` makes the socket, `"serve"` ends with the main process's interest.
+    """Does two tickets: `"begin"` says that it is there, `"serve"` ends with the main process's interest.
 
     Args:
         graph: What to run.
         num_workers: How many shares there are.
-        address: Where to listen.
+        main: The line to the main process.
         max_bytes: Limit on what waits for one worker.
     """
 
-    def __init__(self, graph: Any, num_workers: int, address: str, max_bytes: int) -> None:
-        self._address = address
+    def __init__(self, graph: Any, num_workers: int, main: Channel, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._initial = self._graph = graph
         self._clients = [_Client() for _ in range(num_workers)]
-        self._by_fd: dict[int, tuple[Channel, int | None]] = {}
-        self._main: Channel | None = None
+        self._main = main
+        self._by_fd: dict[int, _Client] = {}
         self._poll = select.poll()
-        self._listener: socket.socket | None = None
+        self._poll.register(main, select.POLLIN)
         self._is_over = False
         self._epoch = -1
         self._iterator: Iterator[Any] | None = None
@@ -107,9 +102,7 @@ class DispatchServer:
 
     def __call__(self, wish: str) -> Any:
         """Do what the main process wants."""
-        if wish == "listen":
-            self._listener = listen(self._address)
-            self._poll.register(self._listener, select.POLLIN)
+        if wish == "begin":
             return None
         try:
             self._serve()
@@ -130,46 +123,41 @@ class DispatchServer:
     # --- what comes ---
 
     def _handle(self, fd: int) -> None:
-        if self._listener is not None and fd == self._listener.fileno():
-            sock, _ = self._listener.accept()
-            try:
-                check_peer(sock)
-            except HeadraceError:
-                sock.close()
-                return
-            channel = Channel(sock)
-            self._by_fd[fd := channel.fileno()] = (channel, None)
-            self._poll.register(fd, select.POLLIN)
+        client = self._by_fd.get(fd)
+        channel = self._main if fd == self._main.fileno() else None if client is None else client.channel
+        if channel is None:  # replaced while the poll told of it
             return
-        if fd not in self._by_fd:
+        received = channel.receive(block=False)
+        if received is None:
             return
-        channel, worker_id = self._by_fd[fd]
-        received = channel.receive()
-        packet, fds = (b"", []) if received is None else received
-        close_all(fds)
-        if not packet:
-            self._drop(fd)
-            return
-        message = hear(packet)
-        if isinstance(message, Hello):
-            self._by_fd[fd] = (channel, message.worker_id)
-            if message.worker_id < 0:
-                self._main = channel
+        packet, fds = received
+        if client is not None:
+            close_all(fds)
+            if packet:
+                client.want = hear_worker(packet)
             else:
-                self._clients[message.worker_id].channel = channel
-        elif isinstance(message, Begin) and channel is self._main:
-            self._begin(message)
-        elif isinstance(message, Want) and worker_id is not None and worker_id >= 0:
-            self._clients[worker_id].want = message
-
-    def _drop(self, fd: int) -> None:
-        channel, worker_id = self._by_fd.pop(fd)
-        self._poll.unregister(fd)
-        if channel is self._main:
+                self._drop(client)
+        elif packet:
+            self._obey(hear_main(packet), fds)
+        else:
             self._is_over = True
-        elif worker_id is not None and self._clients[worker_id].channel is channel:
-            self._clients[worker_id].channel = self._clients[worker_id].want = None
-        channel.close()
+
+    def _obey(self, message: Join | Begin, fds: list[int]) -> None:
+        if isinstance(message, Begin):
+            self._begin(message)
+            return
+        client = self._clients[message.worker_id]
+        self._drop(client)
+        client.channel = Channel.of_fd(*fds)
+        self._by_fd[client.channel.fileno()] = client
+        self._poll.register(client.channel, select.POLLIN)
+
+    def _drop(self, client: _Client) -> None:
+        channel, client.channel, client.want = client.channel, None, None
+        if channel is not None:
+            del self._by_fd[channel.fileno()]
+            self._poll.unregister(channel)
+            channel.close()
 
     def _begin(self, begin: Begin) -> None:
         self._leave()
@@ -295,12 +283,12 @@ class DispatchServer:
 
     def _close(self) -> None:
         self._leave()
-        for channel, _ in self._by_fd.values():
-            channel.shut_down()
-            channel.close()
-        self._by_fd.clear()
-        if self._listener is not None:
-            self._listener.close()
+        for client in self._clients:
+            if client.channel is not None:
+                client.channel.shut_down()
+                self._drop(client)
+        self._main.shut_down()
+        self._main.close()
 
 
 def _before_failure(items: list[Any]) -> list[Any]:

@@ -1,16 +1,15 @@
-"""What the dispatching process and its clients say to each other: whole packets over an abstract socket.
+"""What the dispatching process, the main process and the workers say to each other, in whole packets.
 
-The address is random and in no file system, and both sides refuse a peer of another user, because what comes is
-unpickled. Items go by the engine's codec: small groups within a packet, large ones in a file that only memory holds,
-whose descriptor goes along and of which the receiver's arrays are views.
+Each of them holds one end of a pair of sockets that the main process made and handed over, so there is no name by which
+a stranger could find or join them: what comes is unpickled. Items go by the engine's codec: small groups within a
+packet, large ones in a file that only memory holds, whose descriptor goes along and of which the receiver's arrays are
+views.
 """
 
 from __future__ import annotations
 
 import os
-import secrets
-import socket
-import struct
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -21,14 +20,10 @@ from headrace.engine.channel import MAX_PACKET_BYTES, Channel
 from headrace.engine.codec import decode, encode
 from headrace.engine.memory import Mapping, create_memfd, extend_memfd
 from headrace.engine.slot_protocol import ALIGNMENT
-from headrace.errors import HeadraceError
-
-_CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
-_BACKLOG = 4096
 
 
-class Hello(msgspec.Struct, frozen=True, tag=True):
-    """The first words of a client: the number of a worker, or -1 for the main process."""
+class Join(msgspec.Struct, frozen=True, tag=True):
+    """The main process: the descriptor that comes with this is the channel of a worker, in place of an older one."""
 
     worker_id: int
 
@@ -70,64 +65,28 @@ class Items(msgspec.Struct, frozen=True, tag=True):
 
 
 _ENCODER = msgspec.msgpack.Encoder()
-_FROM_CLIENT: msgspec.msgpack.Decoder[Hello | Begin | Want] = msgspec.msgpack.Decoder(Hello | Begin | Want)
+_FROM_MAIN: msgspec.msgpack.Decoder[Join | Begin] = msgspec.msgpack.Decoder(Join | Begin)
+_FROM_WORKER: msgspec.msgpack.Decoder[Want] = msgspec.msgpack.Decoder(Want)
 _FROM_SERVER: msgspec.msgpack.Decoder[Items] = msgspec.msgpack.Decoder(Items)
 
 
-def draw_address() -> str:
-    """Return an address that nobody can guess, and that is in no file system."""
-    return f"\0headrace-dispatch-{secrets.token_hex(16)}"
-
-
-def listen(address: str) -> socket.socket:
-    """Return a socket that listens."""
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    try:
-        listener.bind(address)
-        listener.listen(_BACKLOG)
-    except BaseException:
-        listener.close()
-        raise
-    return listener
-
-
-def connect(address: str, worker_id: int) -> Channel:
-    """Return a channel to a server, after saying hello.
+def say(channel: Channel, message: Join | Begin | Want, fds: Sequence[int] = ()) -> None:
+    """Send what the main process or a worker has to say.
 
     Raises:
-        OSError: There is no server any more.
+        OSError: The dispatching process is gone.
     """
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    try:
-        sock.connect(address)
-        check_peer(sock)
-    except BaseException:
-        sock.close()
-        raise
-    channel = Channel(sock)
-    channel.send(_ENCODER.encode(Hello(worker_id)))
-    return channel
+    channel.send(_ENCODER.encode(message), fds)
 
 
-def check_peer(sock: socket.socket) -> None:
-    """Refuse a peer that is another user's.
-
-    Raises:
-        HeadraceError: It is.
-    """
-    _, uid, _ = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
-    if uid not in (os.getuid(), os.geteuid()):
-        raise HeadraceError(f"a process of user {uid} is at the other end of a dispatching process's socket")
+def hear_main(packet: bytes) -> Join | Begin:
+    """Return what the main process said."""
+    return _FROM_MAIN.decode(packet)
 
 
-def say(channel: Channel, message: Hello | Begin | Want) -> None:
-    """Send what a client has to say."""
-    channel.send(_ENCODER.encode(message))
-
-
-def hear(packet: bytes) -> Hello | Begin | Want:
-    """Return what a client said."""
-    return _FROM_CLIENT.decode(packet)
+def hear_worker(packet: bytes) -> Want:
+    """Return what a worker said."""
+    return _FROM_WORKER.decode(packet)
 
 
 class _AnswerSlot:

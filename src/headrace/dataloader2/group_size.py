@@ -21,10 +21,15 @@ class GroupSize:
     Args:
         is_fixed: Whether each item travels alone.
         max_bytes: Of a group.
+        max_items: Of a group.
+
+    Attributes:
+        most: How many items the largest group had that was asked for.
     """
 
-    def __init__(self, *, is_fixed: bool = False, max_bytes: int = GROUP_BYTES) -> None:
-        self._is_fixed, self._max_bytes = is_fixed, max_bytes
+    def __init__(self, *, is_fixed: bool = False, max_bytes: int = GROUP_BYTES, max_items: int = MAX_ITEMS) -> None:
+        self._is_fixed, self._max_bytes, self._max_items = is_fixed, max_bytes, max_items
+        self.most = 1
         self._seconds = self._bytes = 0.0  # of one item
         self._largest = 0  # group that was measured
 
@@ -49,7 +54,9 @@ class GroupSize:
             return 1
         by_time = GROUP_SECONDS / max(self._seconds, 1e-9)
         by_bytes = self._max_bytes / max(self._bytes, 1.0)
-        return max(1, round(min(by_time, by_bytes, 2 * self._largest, MAX_ITEMS)))
+        count = max(1, round(min(by_time, by_bytes, 2 * self._largest, self._max_items)))
+        self.most = max(self.most, count)
+        return count
 
 
 def estimate_bytes(item: object, depth: int = 4) -> int:

@@ -27,6 +27,7 @@ from .copying import copy_graph
 from .dispatch import Dispatch
 from .dispatch_client import DispatchClient
 from .epoch_start import EpochStart
+from .group_size import GROUP_BYTES
 from .in_place import InPlace
 from .lengths import length_over_workers
 from .options import check_function, check_start_method, plan_look_ahead
@@ -142,9 +143,10 @@ class MultiProcessingReadingService(PausableEnd, ReadingServiceInterface):
             )
             self._dispatch.start()
             alone = self.worker_prefetch_cnt == 0
-            client = DispatchClient(self._dispatch.address, alone=alone, name=describe(parts.dispatch_root))
+            client = DispatchClient(alone=alone, name=describe(parts.dispatch_root))
             graph = replace(graph, parts.dispatch_root, client)
-        setup = ReplicaSetup(graph, client, self.worker_init_fn, self.worker_reset_fn)
+        max_bytes = self._bytes_per_worker
+        setup = ReplicaSetup(graph, client, self.worker_init_fn, self.worker_reset_fn, max_bytes)
         self._engine = Engine(
             Job(setup),
             num_workers=self.num_workers,
@@ -159,9 +161,14 @@ class MultiProcessingReadingService(PausableEnd, ReadingServiceInterface):
         )
         self._engine.start()
         if self._dispatch is not None:
-            self._dispatch.wait_until_listening()
+            self._dispatch.wait_until_ready()
         self._consumer = WorkerConsumer(
-            self._engine, self.num_workers, self._dispatch, alone=self.worker_prefetch_cnt == 0, name=name
+            self._engine,
+            self.num_workers,
+            self._dispatch,
+            alone=self.worker_prefetch_cnt == 0,
+            group_bytes=min(GROUP_BYTES, max_bytes // 16),
+            name=name,
         )
         self._consumer.note_length(length)
         if not parts.main:
@@ -173,11 +180,12 @@ class MultiProcessingReadingService(PausableEnd, ReadingServiceInterface):
         return _BYTES_PER_WORKER if self.max_bytes is None else max(self.max_bytes // self.num_workers, 1)
 
     def _make_executor(self) -> ProcessExecutor:
-        if self.max_bytes is None:
-            return ProcessExecutor(start_method=self.multiprocessing_context)
         per_worker = self._bytes_per_worker
         return ProcessExecutor(
-            start_method=self.multiprocessing_context, max_bytes=per_worker, slot_bytes=min(1 << 20, per_worker)
+            start_method=self.multiprocessing_context,
+            max_bytes=per_worker,
+            slot_bytes=min(1 << 20, per_worker),
+            hand_over=None if self._dispatch is None else self._dispatch.introduce,
         )
 
     def initialize_iteration(

@@ -23,49 +23,76 @@ class NotPlainError(TypeError):
 _SAFE_INT = 2**53
 
 
-def to_json(value: Any) -> Any:
+def to_json(value: Any, max_bytes: int = sys.maxsize) -> Any:
     """Return plain data as what `json` can write.
 
+    Args:
+        value: The data.
+        max_bytes: How much of it there may be, about.
+
     Raises:
-        NotPlainError: There is something else in it.
+        NotPlainError: There is something else in it, or too much.
     """
-    kind = type(value)
-    if kind in (bool, type(None), str):
-        return value
-    if kind is int:
-        return value if -_SAFE_INT < value < _SAFE_INT else {"$int": str(value)}
-    if kind is float:
-        return value if np.isfinite(value) else {"$float": repr(value)}
-    if kind in (bytes, bytearray):
-        return {"$bytes": base64.b64encode(value).decode("ascii")}
-    if kind is list:
-        return [to_json(element) for element in value]
-    if kind is tuple:
-        return {"$tuple": [to_json(element) for element in value]}
-    if kind is dict:
-        if all(type(key) is str and not key.startswith("$") for key in value):
-            return {key: to_json(element) for key, element in value.items()}
-        return {"$dict": [[to_json(key), to_json(element)] for key, element in value.items()]}
-    if kind in (set, frozenset, deque):
-        return {f"${kind.__name__}": [to_json(element) for element in value]}
-    return _array_to_json(value)
+    return _Writer(max_bytes).write(value)
 
 
-def _array_to_json(value: Any) -> Any:
-    torch = sys.modules.get("torch")
-    if torch is not None and type(value) is torch.Tensor and value.device.type == "cpu" and not value.requires_grad:
-        try:
-            return {"$tensor": to_json(value.numpy())}
-        except TypeError:  # a type that NumPy lacks
-            raise NotPlainError(f"a tensor of {value.dtype}") from None
-    if isinstance(value, (np.ndarray, np.generic)) and type(value) in (np.ndarray, type(np.asarray(value)[()])):
-        array = np.asarray(value)
-        if array.dtype.hasobject or array.dtype.names is not None:
-            raise NotPlainError(f"an array of {array.dtype}")
-        data = base64.b64encode(np.ascontiguousarray(array).tobytes()).decode("ascii")
-        name = "$array" if type(value) is np.ndarray else "$number"
-        return {name: [array.dtype.str, list(array.shape), data]}
-    raise NotPlainError(f"an object of type {type(value).__module__}.{type(value).__qualname__}")
+class _Writer:
+    """Writes one value, and counts its bytes."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = self._bytes_left = max_bytes
+
+    def write(self, value: Any) -> Any:
+        kind = type(value)
+        self._count(8)
+        if kind in (bool, type(None)):
+            return value
+        if kind is str:
+            self._count(len(value))
+            return value
+        if kind is int:
+            return value if -_SAFE_INT < value < _SAFE_INT else {"$int": str(value)}
+        if kind is float:
+            return value if np.isfinite(value) else {"$float": repr(value)}
+        if kind in (bytes, bytearray):
+            return {"$bytes": self._bytes(value)}
+        if kind is list:
+            return [self.write(element) for element in value]
+        if kind is tuple:
+            return {"$tuple": [self.write(element) for element in value]}
+        if kind is dict:
+            if all(type(key) is str and not key.startswith("$") for key in value):
+                return {key: self.write(element) for key, element in value.items()}
+            return {"$dict": [[self.write(key), self.write(element)] for key, element in value.items()]}
+        if kind in (set, frozenset, deque):
+            return {f"${kind.__name__}": [self.write(element) for element in value]}
+        return self._array(value)
+
+    def _array(self, value: Any) -> Any:
+        torch = sys.modules.get("torch")
+        if torch is not None and type(value) is torch.Tensor and value.device.type == "cpu" and not value.requires_grad:
+            try:
+                return {"$tensor": self.write(value.numpy())}
+            except TypeError:  # a type that NumPy lacks
+                raise NotPlainError(f"a tensor of {value.dtype}") from None
+        if isinstance(value, (np.ndarray, np.generic)) and type(value) in (np.ndarray, type(np.asarray(value)[()])):
+            array = np.asarray(value)
+            if array.dtype.hasobject or array.dtype.names is not None:
+                raise NotPlainError(f"an array of {array.dtype}")
+            self._count(array.nbytes)
+            data = base64.b64encode(np.ascontiguousarray(array).tobytes()).decode("ascii")
+            name = "$array" if type(value) is np.ndarray else "$number"
+            return {name: [array.dtype.str, list(array.shape), data]}
+        raise NotPlainError(f"an object of type {type(value).__module__}.{type(value).__qualname__}")
+
+    def _bytes(self, value: bytes | bytearray) -> str:
+        self._count(len(value))
+        return base64.b64encode(value).decode("ascii")
+
+    def _count(self, num_bytes: int) -> None:
+        self._bytes_left -= num_bytes
+        if self._bytes_left < 0:
+            raise NotPlainError(f"more than {self._max_bytes >> 20} MiB of data")
 
 
 def from_json(value: Any) -> Any:
@@ -74,18 +101,29 @@ def from_json(value: Any) -> Any:
     Raises:
         ResumeError: They were not written by it.
     """
-    if isinstance(value, list):
-        return [from_json(element) for element in value]
+    try:
+        return _from_json(value)
+    except RecursionError as error:
+        raise ResumeError("a state is damaged: it is nested too deeply") from error
+
+
+def _from_json(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):  # some of what carries states makes tuples of lists
+        return [_from_json(element) for element in value]
+    if isinstance(value, float) and not np.isfinite(value):
+        raise ResumeError(f"a state is damaged: it holds {value}")
     if not isinstance(value, dict):
         return value
+    if not all(isinstance(key, str) for key in value):
+        raise ResumeError("a state is damaged: a key of it is no text")
     tag = next(iter(value), "")
     if not tag.startswith("$"):
-        return {key: from_json(element) for key, element in value.items()}
+        return {key: _from_json(element) for key, element in value.items()}
     if len(value) != 1 or tag not in _READERS:
         raise ResumeError(f"a state holds {tag!r}, which this version does not know")
     try:
         return _READERS[tag](value[tag])
-    except (TypeError, ValueError, IndexError) as error:
+    except (TypeError, ValueError, IndexError, OverflowError, MemoryError) as error:
         raise ResumeError(f"a state is damaged: {tag} cannot be read ({error})") from error
 
 
@@ -101,18 +139,18 @@ def _tensor_of(value: Any) -> Any:
     torch = sys.modules.get("torch")
     if torch is None:
         raise ResumeError("a state holds a tensor", fix="import torch before you load it")
-    return torch.from_numpy(from_json(value))
+    return torch.from_numpy(_from_json(value))
 
 
 _READERS: dict[str, Any] = {
     "$int": int,
     "$float": float,
     "$bytes": base64.b64decode,
-    "$tuple": lambda elements: tuple(from_json(elements)),
-    "$dict": lambda pairs: {from_json(key): from_json(element) for key, element in pairs},
-    "$set": lambda elements: set(from_json(elements)),
-    "$frozenset": lambda elements: frozenset(from_json(elements)),
-    "$deque": lambda elements: deque(from_json(elements)),
+    "$tuple": lambda elements: tuple(_from_json(elements)),
+    "$dict": lambda pairs: {_from_json(key): _from_json(element) for key, element in pairs},
+    "$set": lambda elements: set(_from_json(elements)),
+    "$frozenset": lambda elements: frozenset(_from_json(elements)),
+    "$deque": lambda elements: deque(_from_json(elements)),
     "$array": _array_of,
     "$number": lambda fields: _array_of(fields)[()],
     "$tensor": _tensor_of,

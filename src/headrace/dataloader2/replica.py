@@ -7,6 +7,8 @@ What pipes raise, `SystemExit` too, is told with the items before it; the loop r
 
 from __future__ import annotations
 
+import io
+import logging
 import pickle
 import sys
 import time
@@ -20,6 +22,7 @@ import msgspec
 
 from headrace.engine import WorkerInfo as EngineWorkerInfo
 from headrace.engine import note_place
+from headrace.engine.channel import Channel
 from headrace.errors import TransformError
 from headrace.global_rng import globals_state, seed_globals, set_globals_state
 from headrace.pipes.base import IterPipe, read, stop
@@ -32,12 +35,19 @@ from .dispatch_client import DispatchClient
 from .epoch_start import ITEM_PURPOSE, EpochStart, Snapshot, read_start
 from .globals_seeding import seed_globals_from
 from .group_size import estimate_bytes
+from .reading import forget_position
 from .services import WorkerInfo
 from .worker_error import CarriedError, is_of_the_engine
 
 # A snapshot is taken after so many seconds of work, and not before it would cost more than 1 in so many.
 _SNAPSHOT_SECONDS = 0.05
 _SNAPSHOT_SHARE = 50
+# Of a snapshot: several of each worker are under way, and the newest is copied with each state. What is larger (a
+# shuffle's buffer of large items) is read again from the snapshot before it, or from the start of the epoch.
+MAX_SNAPSHOT_BYTES = 2 << 20
+
+
+_logger = logging.getLogger("headrace.dataloader2")
 
 
 class Wish(msgspec.Struct, frozen=True, array_like=True):
@@ -110,12 +120,14 @@ class ReplicaSetup:
         client: The pipe in it that stands for the dispatching process, if there is one.
         init_fn: The user's `worker_init_fn`.
         reset_fn: The user's `worker_reset_fn`.
+        max_bytes: The worker's shared memory, into which a group of items has to fit with the snapshot it carries.
     """
 
     graph: Any
     client: DispatchClient | None = None
     init_fn: Callable[[Any, WorkerInfo], Any] | None = None
     reset_fn: Callable[[Any, WorkerInfo, Any], Any] | None = field(default=None)
+    max_bytes: int = 2 << 30
 
     def __call__(self, info: EngineWorkerInfo) -> Callable[[Wish], tuple[Any, ...]]:
         """Set a worker up; what goes wrong is told with its first group."""
@@ -123,7 +135,7 @@ class ReplicaSetup:
             torch.set_num_threads(1)
         worker_info = WorkerInfo(info.num_workers, info.worker_idx)
         try:
-            return Replica(self, worker_info)
+            return Replica(self, worker_info, info.handed)
         except BaseException as error:
             if is_of_the_engine(error):
                 raise
@@ -137,18 +149,20 @@ class Replica:
     Args:
         setup: What it is made of.
         info: Who it is.
+        handed: The line to the dispatching process, if there is one.
     """
 
-    def __init__(self, setup: ReplicaSetup, info: WorkerInfo) -> None:
+    def __init__(self, setup: ReplicaSetup, info: WorkerInfo, handed: tuple[int, ...]) -> None:
         self._info = info
         self._client = setup.client
         self._reset_fn = setup.reset_fn
+        self._max_bytes = setup.max_bytes
         inert = [] if setup.client is None else [setup.client]
         graph = apply_sharding(
             setup.graph, info.num_workers, info.worker_id, SHARDING_PRIORITIES.MULTIPROCESSING, inert_after=inert
         )
         if setup.client is not None:
-            setup.client.worker_id = info.worker_id
+            setup.client.join(info.worker_id, Channel.of_fd(*handed))
         if setup.init_fn is not None:
             graph = checked_pipe(setup.init_fn(graph, info), "worker_init_fn")
         self._initial = self._graph = graph
@@ -180,15 +194,12 @@ class Replica:
         self._position += len(items)
         seconds = time.perf_counter() - start
         has_ended = len(items) < wish.count and self._error is None
-        snapshot = None if has_ended or self._error is not None else self._snapshot(seconds)
-        return Group(
-            items,
-            has_ended,
-            self._error if len(items) < wish.count else None,
-            seconds,
-            estimate_bytes(items[-1]) if items else 0,
-            snapshot,
-        )
+        item_bytes = estimate_bytes(items[-1]) if items else 0
+        snapshot = None
+        if not has_ended and self._error is None and len(items) * item_bytes <= self._max_bytes // 2:
+            snapshot = self._snapshot(seconds)
+        error = self._error if len(items) < wish.count else None
+        return Group(items, has_ended, error, seconds, item_bytes, snapshot)
 
     def _begin(self, wish: Wish) -> None:
         """Begin an epoch, or go on in the middle of it."""
@@ -201,10 +212,16 @@ class Replica:
         if self._client is not None:
             self._client.epoch = wish.epoch
         if snapshot is not None:
-            states, of_globals = pickle.loads(snapshot.data)  # noqa: S301 - from a worker of this loader
-            restore_graph(self._graph, states)
-            set_globals_state(of_globals)
-            self._position = snapshot.item
+            try:
+                states, of_globals = pickle.loads(snapshot.data)  # noqa: S301 - from a worker of this loader
+                restore_graph(self._graph, states)
+                set_globals_state(of_globals)
+            except Exception as error:  # noqa: BLE001 - users write pipes, and there is another way
+                _logger.warning("worker %d reads the epoch again from its start: %s", self._info.worker_id, error)
+                forget_position(self._graph)
+                self._reseed(read_start(wish.path)[0])
+            else:
+                self._position = snapshot.item
         self._iterator = read(self._graph)
 
     def _reseed(self, epoch_start: EpochStart) -> None:
@@ -267,14 +284,56 @@ class Replica:
         if not self._can_tell or self._unsaved_seconds < due or self._client is not None:
             return None
         start = time.perf_counter()
+        max_bytes = min(MAX_SNAPSHOT_BYTES, self._max_bytes // 16)
         try:
             states = graph_state(self._graph)
-            data = None if states is None else bytes(cloudpickle.dumps((states, globals_state())))
+            data = None if states is None else pickle_bounded((states, globals_state()), max_bytes)
+        except TooManyBytesError:  # now: buffers fill and are emptied
+            return None
         except Exception:  # noqa: BLE001 - user code: an item in a buffer that cannot be pickled
             data = None
-        self._unsaved_seconds, self._snapshot_seconds = 0.0, time.perf_counter() - start
+        finally:
+            self._unsaved_seconds, self._snapshot_seconds = 0.0, time.perf_counter() - start
         self._can_tell = data is not None
         return None if data is None else Snapshot(self._position, data)
+
+
+class TooManyBytesError(Exception):
+    """What was to be pickled is larger than it may be."""
+
+
+def pickle_bounded(value: Any, max_bytes: int) -> bytes:
+    """Return the pickle of a value, or give up as soon as it is known to be too large.
+
+    Raises:
+        TooManyBytesError: It is.
+    """
+    if estimate_bytes(value, depth=8) > max_bytes:
+        raise TooManyBytesError
+    file = _BoundedFile(max_bytes)
+    cloudpickle.Pickler(file, protocol=pickle.HIGHEST_PROTOCOL, buffer_callback=file.check).dump(value)
+    return file.getvalue()
+
+
+class _BoundedFile(io.BytesIO):
+    """A file in memory that takes so many bytes."""
+
+    def __init__(self, max_bytes: int) -> None:
+        super().__init__()
+        self._max_bytes = max_bytes
+
+    def write(self, data: Any) -> int:
+        self._check(memoryview(data).nbytes)
+        return super().write(data)
+
+    def check(self, buffer: pickle.PickleBuffer) -> bool:
+        """Check an array before it is copied; True: it goes into the pickle."""
+        self._check(buffer.raw().nbytes)
+        return True
+
+    def _check(self, num_bytes: int) -> None:
+        if self.tell() + num_bytes > self._max_bytes:
+            raise TooManyBytesError
 
 
 def checked_pipe(pipe: Any, option: str) -> Any:

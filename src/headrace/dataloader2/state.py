@@ -1,6 +1,8 @@
 """The state of a loader: data, and never a pickled pipe. With it goes on, exactly, who builds the same graph again.
 
 What it holds: the seed, the epoch, how many items were given in it, and where the pipes are, if they can tell.
+Invariant: a state is taken as it is or refused. Its digest covers all of it, so that a bit that was lost, or a number
+that somebody edited, cannot become other items without a word.
 """
 
 from __future__ import annotations
@@ -8,29 +10,48 @@ from __future__ import annotations
 import logging
 import pickle
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import cloudpickle
+import msgspec
+import xxhash
 
 from headrace.errors import ResumeError
 from headrace.pipes.graph import list_pipes
 
 from .plain_data import NotPlainError, from_json, to_json
 
-FORMAT = "headrace.DataLoader2/1"
-_KEYS = (
-    "seed",
-    "next_seed",
-    "epoch",
-    "position",
-    "is_in_epoch",
-    "graph",
-    "reading_service_state",
-    "epoch_seeding",
-    "pipes",
-)
+FORMAT = "headrace.DataLoader2/2"
+# Of the items that pipes have in hand, in one state: beyond this an epoch is read again rather than written down.
+MAX_GRAPH_BYTES = 256 << 20
 _NOT_OF_RECIPE = ("Prefetcher", "PinMemory")  # they may come and go: the items stay the same
+_OF_WORKERS = "WorkerConsumer"
+_UINT64 = 2**64
 _logger = logging.getLogger("headrace.dataloader2")
+
+_Count = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class _Bytes(msgspec.Struct, forbid_unknown_fields=True):
+    """What `to_json` makes of bytes."""
+
+    text: str = msgspec.field(name="$bytes")
+
+
+class _Saved(msgspec.Struct, forbid_unknown_fields=True):
+    """What a state looks like once `json` has read it."""
+
+    format: str
+    seed: int | None
+    next_seed: int | None
+    epoch: _Count
+    position: _Count
+    is_in_epoch: bool
+    graph: list[tuple[str, Any, dict[str, Any]]] | None
+    reading_service_state: _Bytes | None
+    epoch_seeding: Literal["derived", "same"]
+    pipes: list[str]
+    digest: str
 
 
 @dataclass(frozen=True)
@@ -64,7 +85,7 @@ class LoaderState:
         graph = self.graph
         if graph is not None:
             try:
-                graph = to_json(_opened(graph))
+                graph = to_json([[name, _opened(name, place), *rest] for name, place, *rest in graph], MAX_GRAPH_BYTES)
             except NotPlainError as error:
                 _logger.warning(
                     "%s is in hand (in a shuffle's buffer, say) and cannot be written as plain data: to resume from "
@@ -72,8 +93,8 @@ class LoaderState:
                     error,
                     self.position,
                 )
-                graph = None
-        return {
+                graph = _without_snapshots(graph)
+        state = {
             "format": FORMAT,
             "seed": self.seed,
             "next_seed": self.next_seed,
@@ -85,13 +106,14 @@ class LoaderState:
             "epoch_seeding": self.epoch_seeding,
             "pipes": self.pipes,
         }
+        return {**state, "digest": _digest_of(state)}
 
     @classmethod
     def of_dict(cls, state: Any) -> LoaderState:
         """Read a state.
 
         Raises:
-            ResumeError: It is none of this class's.
+            ResumeError: It is none of this class's, or not as it was taken.
         """
         if not isinstance(state, dict) or state.get("format") != FORMAT:
             found = state.get("format", "no format") if isinstance(state, dict) else type(state).__name__
@@ -99,19 +121,20 @@ class LoaderState:
             if isinstance(state, dict) and "serialized_datapipe" in state:
                 hint = "it is a state of torchdata's, which holds a pickled pipe: start the epoch anew"
             raise ResumeError(f"this is no state of {FORMAT}: {found}", fix=hint)
-        if missing := [key for key in _KEYS if key not in state]:
-            raise ResumeError(f"the state lacks {', '.join(missing)}")
-        graph = state["graph"]
+        saved = _checked(state)
+        graph = from_json(saved.graph)
+        if graph is not None:
+            graph = [[name, _closed(name, place), draws] for name, place, draws in graph]
         return cls(
-            state["seed"],
-            state["next_seed"],
-            state["epoch"],
-            state["position"],
-            state["is_in_epoch"],
-            None if graph is None else _closed(from_json(graph)),
+            saved.seed,
+            saved.next_seed,
+            saved.epoch,
+            saved.position,
+            saved.is_in_epoch,
+            graph,
             from_json(state["reading_service_state"]),
-            state["epoch_seeding"],
-            state["pipes"],
+            saved.epoch_seeding,
+            saved.pipes,
         )
 
     def check_pipes(self, pipes: list[str]) -> None:
@@ -134,19 +157,69 @@ def list_recipe(datapipe: Any) -> list[str]:
     return [name for name in names if name not in _NOT_OF_RECIPE]
 
 
-def _opened(graph: list[list[Any]]) -> list[list[Any]]:
-    """Return the state of a graph with the workers' snapshots, which travel as bytes, as what they hold."""
-    return [[name, _with_snapshots(state, _open), *rest] for name, state, *rest in graph]
+def _digest_of(state: dict[str, Any]) -> str:
+    """Return the digest of all of a state but its digest.
+
+    Raises:
+        ResumeError: There is something in it that no state holds.
+    """
+    try:
+        text = msgspec.json.encode({key: state[key] for key in state if key != "digest"}, order="sorted")
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise ResumeError(f"the state holds what no state holds: {error}") from error
+    return xxhash.xxh3_128_hexdigest(text)
 
 
-def _closed(graph: list[list[Any]]) -> list[list[Any]]:
+def _checked(state: dict[str, Any]) -> _Saved:
+    try:
+        saved = msgspec.convert(state, _Saved)
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise ResumeError(f"the state is damaged: {error}", fix="go on from an older state") from error
+    for seed in (saved.seed, saved.next_seed):
+        if seed is not None and not 0 <= seed < _UINT64:
+            raise ResumeError(f"the state is damaged: {seed} is no seed", fix="go on from an older state")
+    if (digest := _digest_of(state)) != saved.digest:
+        raise ResumeError(
+            f"the state is not as it was taken: its digest says {saved.digest}, its content gives {digest}",
+            fix="go on from an older state, and change none by hand",
+        )
+    return saved
+
+
+def _opened(name: str, place: Any) -> Any:
+    """Return the state of a pipe; the workers' snapshots, which travel as bytes, as what they hold."""
+    return _with_snapshots(place, _open) if _is_of_workers(name, place) else place
+
+
+def _without_snapshots(graph: list[list[Any]]) -> Any:
+    """Return the state of a graph whose workers begin the epoch anew, as JSON; None if that is not enough."""
+    if not any(_is_of_workers(name, place) for name, place, *_ in graph):
+        return None
+    places = [
+        [name, _with_snapshots(place, lambda _: None) if _is_of_workers(name, place) else place, *rest]
+        for name, place, *rest in graph
+    ]
+    try:
+        return to_json(places, MAX_GRAPH_BYTES)
+    except NotPlainError:
+        return None
+
+
+def _closed(name: str, place: Any) -> Any:
     """Undo `_opened`."""
-    return [[name, _with_snapshots(state, _close), *rest] for name, state, *rest in graph]
+    if not _is_of_workers(name, place):
+        return place
+    try:
+        return _with_snapshots(place, _close)
+    except (KeyError, TypeError) as error:
+        raise ResumeError(f"the state is damaged: that of {name} cannot be read ({error!r})") from error
 
 
-def _with_snapshots(state: Any, change: Any) -> Any:
-    if not isinstance(state, dict) or "workers" not in state:
-        return state
+def _is_of_workers(name: str, place: Any) -> bool:
+    return name == _OF_WORKERS and isinstance(place, dict)
+
+
+def _with_snapshots(state: dict[str, Any], change: Any) -> dict[str, Any]:
     workers = [{**worker, "snapshot": change(worker["snapshot"])} for worker in state["workers"]]
     return {**state, "workers": workers}
 

@@ -9,18 +9,21 @@ from __future__ import annotations
 import ast
 import importlib.util
 import logging
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from headrace.errors import ConfigError
+from headrace.files.cached_file import CachedFile
 from headrace.order import parse_seq_ordering
 from headrace.sources.config_callables import check_callables
 from headrace.sources.named_classes import CALLABLE, NAMING_OPTIONS, NamedClasses, check_options, resolve_named
 from headrace.sources.named_classes import resolve_callable as resolve_callable
 
-from .base import Dataset
+from .base import Dataset, dataset_text
+from .digests import given_options, options_text
 
 # Module of this room by class; it is imported when the class is asked for: a worker needs one of them.
 _MODULE_OF = {
@@ -146,6 +149,28 @@ def _init_dataset(
     dataset = cls(**options)
     dataset.initialize()
     return dataset
+
+
+def config_text(config: Any, epoch: int = 1) -> str:
+    """Return a text of the config of a dataset: equal for those that deliver the same; or of a dataset, in an epoch.
+
+    Options that say how fast, or in which folder, are left out, at any depth; see `Dataset.idle_options`.
+    """
+
+    def text_of(value: Any) -> str | None:
+        if isinstance(value, CachedFile):
+            return repr(os.path.basename(value.filename))
+        if not isinstance(value, Mapping) or "class" not in value:
+            return dataset_text(value, epoch)
+        try:
+            cls = resolve_class(value["class"])
+        except ConfigError:  # a source, a vocabulary
+            return None
+        options = {str(name): option for name, option in value.items() if name != "class"}
+        given = given_options(cls, (), options, cls.idle_options(options))
+        return f"{cls.__name__} {options_text(given, text_of)}"
+
+    return options_text(config, text_of)
 
 
 def resolve_class(name: str | type[Dataset]) -> type[Dataset]:

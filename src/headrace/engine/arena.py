@@ -23,6 +23,14 @@ from .memory_guard import MemoryGuard, shortage_error
 _MAX_FILE_BYTES = 1 << 62
 
 
+class ValueTooLargeError(CacheError):
+    """One result needs more shared memory than its worker may have in all."""
+
+
+class MemoryHeldError(CacheError):
+    """A result would fit, but results that the consumer keeps take what it needs."""
+
+
 class ArenaWriter:
     """Hands out slots to write results to, within a limit on memory.
 
@@ -134,7 +142,7 @@ class ArenaWriter:
             raise InternalError("a slot was written after its arena was closed", where=f"slot {memory.slot_idx}")
         wanted = round_to_pages(num_bytes)
         if wanted > self.max_bytes:
-            raise CacheError(
+            raise ValueTooLargeError(
                 f"an item needs {num_bytes} bytes of shared memory, more than the limit max_bytes={self.max_bytes} of "
                 "its worker",
                 fix=f"raise max_bytes to at least {wanted}, or make the item smaller",
@@ -174,10 +182,10 @@ class ArenaWriter:
             fix="drop results sooner, or copy what is kept of them",
         )
 
-    def _hoarding_error(self, memory: SlotMemory, num_bytes: int) -> CacheError:
+    def _hoarding_error(self, memory: SlotMemory, num_bytes: int) -> MemoryHeldError:
         held = self._committed_bytes - memory.committed_bytes
         num_held = sum(slot.is_in_use for slot in self._slots) - 1
-        return CacheError(
+        return MemoryHeldError(
             f"an item needs {num_bytes} bytes of shared memory, but {num_held} results that are still held elsewhere "
             f"take {held} of the max_bytes={self.max_bytes} of this worker",
             fix=f"drop results sooner or copy what is kept of them, or raise max_bytes to at least "

@@ -42,7 +42,7 @@ class Job:
     worker_init: Callable[[WorkerInfo], None] | None = None
     seed: int = 0
 
-    def info_of(self, worker_idx: int, num_workers: int, executor: str) -> WorkerInfo:
+    def info_of(self, worker_idx: int, num_workers: int, executor: str, handed: tuple[int, ...] = ()) -> WorkerInfo:
         """Describe one worker of this job."""
         seed = derive_seed(self.seed, "worker", corpus_idx=worker_idx, bits=63)
-        return WorkerInfo(worker_idx, num_workers, executor, seed)
+        return WorkerInfo(worker_idx, num_workers, executor, seed, handed)

@@ -113,7 +113,7 @@ ToTrainer = IsReady | Done | NotDone | NotSetUp | StreamEnded | Starved | Behind
 
 
 class Spawn(Message, frozen=True, tag=0):
-    """Start a worker. The packet carries the descriptors of `worker_main.Links`.
+    """Start a worker. The packet carries the descriptors of `worker_main.Links`, and those that are handed over.
 
     Attributes:
         life: Number of this start, never used twice by one trainer.

@@ -51,9 +51,9 @@ class Warden:
         """Return the descriptor that is readable when there is something to `receive`."""
         return self._channel.fileno()
 
-    def spawn(self, life: int, worker_idx: int, links: Links) -> None:
-        """Have a worker started. The caller closes its descriptors."""
-        self._send(Spawn(life, worker_idx, self._executable, self._environment, self._modules), links)
+    def spawn(self, life: int, worker_idx: int, links: Links, handed: Sequence[int] = ()) -> None:
+        """Have a worker started, with more descriptors if wanted. The caller closes its descriptors."""
+        self._send(Spawn(life, worker_idx, self._executable, self._environment, self._modules), (*links, *handed))
 
     def kill(self, life: int, grace_seconds: float = 0.0) -> None:
         """Have a worker and all of its descendants ended, after a grace."""

@@ -22,12 +22,14 @@ class WorkerInfo:
         executor: `"inline"`, `"thread"`, `"process"`, or the name of another executor.
         seed: A seed of this worker's own, for foreign code that wants one: data that depend on it depend on the number
             of workers. A worker that is started again has the same seed.
+        handed: Descriptors that the executor's `hand_over` gave to this worker process; whoever uses them owns them.
     """
 
     worker_idx: int
     num_workers: int
     executor: str
     seed: int
+    handed: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ import numpy as np
 from .channel import Channel, close_all
 from .codec import decode
 from .events import Result
-from .lease import ArenaReader
+from .lease import ArenaReader, Lease
 from .memory import create_memfd
 from .messages import (
     BELL,
@@ -87,7 +87,6 @@ class WorkerLife:
         self._records: list[bytes] = []  # came by the ring
         self._num_records = 0  # of the ring, that were handed over
         self._behind: deque[tuple[int, list[ToTrainer]]] = deque()  # came by the socket; after how many of the ring
-        self._discarded: list[int] = []
         self._starved_since: float | None = None  # on the clock of waiting
         self._starved_at = 0  # credits that the starved worker has seen
         self._stack_fd = -1
@@ -135,9 +134,6 @@ class WorkerLife:
     def give_credits(self) -> None:
         """Tell the worker of slots that became free. A microsecond if there are none."""
         freed = self.reader.drain() if self.reader.has_freed else []
-        if self._discarded:
-            freed += self._discarded
-            self._discarded = []
         if freed:
             self._rings.give_credits(freed)
             if self._starved_since is not None:
@@ -206,12 +202,11 @@ class WorkerLife:
 
     def result_of(self, done: Done) -> Result:
         """Return the value of a finished ticket, still encoded."""
-        return _InlineResult(done) if done.slot_idx < 0 else _SlotResult(self, done)
+        return _InlineResult(done) if done.slot_idx < 0 else _SlotResult(self, done, self.reader.hold(done.slot_idx))
 
     def discard(self, done: Done) -> None:
         """Free the slot of a result that nobody wants."""
-        if done.slot_idx >= 0:
-            self._discarded.append(done.slot_idx)
+        self.result_of(done).discard()
 
     # --- the process ---
 
@@ -307,34 +302,28 @@ class WorkerLife:
 
 @dataclass(slots=True, eq=False)
 class _SlotResult(Result):
-    """A value in a slot."""
+    """A value in a slot, which is free when this is dropped, by whomever, or the last view of the value."""
 
-    _life: WorkerLife | None
+    _life: WorkerLife
     _done: Done
+    _lease: Lease | None
 
     def take(self) -> Any:
         """Decode the value: its arrays are views of the slot, and hold it."""
         life, done = self._life, self._done
-        assert life is not None, "a result is taken once"
-        self._life = None
+        lease, self._lease = self._lease, None
+        assert lease is not None, "a result is taken once"
         life.give_credits()  # now, so that the worker writes to warm memory
         reader = life.reader
-        buffer = reader.lease(done.slot_idx, done.offset, done.num_bytes)
+        buffer = reader.view(lease, done.slot_idx, done.offset, done.num_bytes)
+        del lease
         if reader.num_leased > life.max_leases and done.num_bytes < life.copy_bytes:
             buffer = buffer.copy()
         return decode(done.header, buffer)
 
     def discard(self) -> None:
         """Free the slot."""
-        life, self._life = self._life, None
-        if life is not None:
-            life.discard(self._done)
-
-    def __del__(self) -> None:
-        # Neither taken nor discarded: its run was dropped by another thread, which may not do more than this.
-        life = getattr(self, "_life", None)
-        if life is not None:
-            life.reader.free(self._done.slot_idx)
+        self._lease = None
 
 
 @dataclass(slots=True, eq=False)

@@ -82,13 +82,16 @@ class _TrainerGone(SystemExit):
     """The trainer has closed the socket: an end in silence, from wherever the worker is."""
 
 
-def run_worker(worker_idx: int, links: Links, inherited_job: Job | None = None) -> None:
+def run_worker(
+    worker_idx: int, links: Links, inherited_job: Job | None = None, *, handed: tuple[int, ...] = ()
+) -> None:
     """Be a worker until the trainer closes the socket.
 
     Args:
         worker_idx: Which worker.
         links: Its descriptors.
         inherited_job: The job, if this process was forked from one that has it.
+        handed: What the executor's `hand_over` gave to it.
 
     Raises:
         SystemExit: User code asked for it.
@@ -106,7 +109,7 @@ def run_worker(worker_idx: int, links: Links, inherited_job: Job | None = None) 
         sys.modules["torch"].set_num_threads(1)
     loop = _Loop(links, brief)
     try:
-        worker = loop.set_up(worker_idx, brief, buffers, inherited_job)
+        worker = loop.set_up(worker_idx, brief, buffers, inherited_job, handed)
         del brief, buffers  # the job may be large
         if worker is not None:
             loop.run(worker)
@@ -161,7 +164,14 @@ class _Loop:
         self._given_up_at = -1  # after so many credits the trainer said that no more will come
         self._gave_up = False  # in this ticket
 
-    def set_up(self, worker_idx: int, brief: Brief, buffers: Sequence[memoryview], job: Job | None) -> Worker | None:
+    def set_up(
+        self,
+        worker_idx: int,
+        brief: Brief,
+        buffers: Sequence[memoryview],
+        job: Job | None,
+        handed: tuple[int, ...],
+    ) -> Worker | None:
         """Make the user's functions; return None, after telling, if that is not possible."""
         try:
             job = unship(brief.job, buffers) if job is None else job
@@ -169,7 +179,7 @@ class _Loop:
             self._send(NotSetUp(Failure.of(error).to_bytes()))
             return None
         assert isinstance(job, Job)
-        worker = Worker(job, job.info_of(worker_idx, brief.num_workers, "process"))
+        worker = Worker(job, job.info_of(worker_idx, brief.num_workers, "process", handed))
         _kept.append(worker)
         worker.scope.on_place, worker.scope.on_places = self._status.write_place, self._status.write_places
         set_process_scope(worker.scope)

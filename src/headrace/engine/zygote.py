@@ -82,33 +82,33 @@ def be_zygote(control: int, trainer_pidfd: int, inherited_job: Job | None = None
         _be_worker(*start, inherited_job)
 
 
-def _be_worker(spawn: Spawn, links: Links, pidfds: Sequence[int], inherited_job: Job | None) -> None:
+def _be_worker(spawn: Spawn, fds: Sequence[int], pidfds: Sequence[int], inherited_job: Job | None) -> None:
     """Be the worker that was asked for, in this process or in a fresh interpreter."""
     os.environ[LIFE_VARIABLE] = life_of(os.getppid(), spawn.life)
     if not spawn.executable:
-        be_worker(spawn.worker_idx, links, pidfds, inherited_job)
+        be_worker(spawn.worker_idx, fds, pidfds, inherited_job)
         return
     os.environ.update(spawn.environment)
-    for fd in (*links, *pidfds):
+    for fd in (*pidfds, *fds):
         os.set_inheritable(fd, True)
-    numbers = ",".join(map(str, (spawn.worker_idx, *links, *pidfds)))
+    numbers = ",".join(map(str, (spawn.worker_idx, len(pidfds), *pidfds, *fds)))
     os.execv(spawn.executable[0], [*spawn.executable, numbers])  # noqa: S606 - no shell is wanted
 
 
 def main_of_worker(numbers: str) -> None:
     """Be a worker in a fresh interpreter, which was executed by a fork of the zygote."""
-    worker_idx, *fds = map(int, numbers.split(","))
+    worker_idx, num_pidfds, *fds = map(int, numbers.split(","))
     for fd in fds:
         os.set_inheritable(fd, False)
-    links = Links(*fds[: len(Links._fields)])
-    be_worker(worker_idx, links, fds[len(links) :], None)
+    be_worker(worker_idx, fds[num_pidfds:], fds[:num_pidfds], None)
 
 
-def be_worker(worker_idx: int, links: Links, pidfds: Sequence[int], inherited_job: Job | None) -> None:
-    """Be a worker, under guard."""
+def be_worker(worker_idx: int, fds: Sequence[int], pidfds: Sequence[int], inherited_job: Job | None) -> None:
+    """Be a worker, under guard. `fds` are those of `Links`, and then those that were handed over."""
     name_process(f"hr-worker-{worker_idx}")
     start_guard(pidfds)
-    run_worker(worker_idx, links, inherited_job)
+    num_links = len(Links._fields)
+    run_worker(worker_idx, Links(*fds[:num_links]), inherited_job, handed=tuple(fds[num_links:]))
 
 
 def life_of(zygote_pid: int, life: int) -> str:
@@ -138,7 +138,7 @@ class _Zygote:
         for fd in (root.fileno(), trainer_pidfd, self._wake.fileno()):
             self._poll.register(fd, select.POLLIN)
 
-    def serve(self) -> tuple[Spawn, Links, tuple[int, int]] | None:
+    def serve(self) -> tuple[Spawn, list[int], tuple[int, int]] | None:
         """Do what the trainer asks; return in a new worker with what it has to be, and in the zygote at the end."""
         while True:
             ready = {fd for fd, _ in self._poll.poll(self._milliseconds_left())}
@@ -203,10 +203,10 @@ class _Zygote:
 
     def _obey(
         self, channel: Channel, messages: Sequence[Message], fds: list[int]
-    ) -> tuple[Spawn, Links, tuple[int, int]] | None:
+    ) -> tuple[Spawn, list[int], tuple[int, int]] | None:
         for message in messages:
             if isinstance(message, Spawn):  # alone in its packet, because of the descriptors
-                return self._spawn(channel, message, Links(*fds))
+                return self._spawn(channel, message, fds)
             if isinstance(message, Kill):
                 for pid in self._pids_of(channel):
                     if self._life_of_pid[pid] == message.life:
@@ -217,18 +217,18 @@ class _Zygote:
                     self._set_deadline(pid, message.grace_seconds)
         return None
 
-    def _spawn(self, channel: Channel, spawn: Spawn, links: Links) -> tuple[Spawn, Links, tuple[int, int]] | None:
+    def _spawn(self, channel: Channel, spawn: Spawn, fds: list[int]) -> tuple[Spawn, list[int], tuple[int, int]] | None:
         _import(spawn.modules)
         try:
             pid = os.fork()
         except OSError as error:
-            close_all(links)
+            close_all(fds)
             self._reply(channel, NotSpawned(spawn.life, f"fork failed: {error.strerror}"))
             return None
         if pid == 0:
             self._become_child()
-            return spawn, links, (self._trainer_pidfd, self._own_pidfd)
-        close_all(links)
+            return spawn, fds, (self._trainer_pidfd, self._own_pidfd)
+        close_all(fds)
         self._life_of_pid[pid], self._channel_of_pid[pid] = spawn.life, channel
         try:
             pidfd = os.pidfd_open(pid)

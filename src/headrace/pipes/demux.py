@@ -72,8 +72,8 @@ class RoundRobinDemultiplexer(Demultiplexer):
         self._turn = 0
 
     def _deal(self, item: Any, reader: int) -> None:
-        chosen, self._turn = self._turn, (self._turn + 1) % self.num_instances
-        self._give(item, chosen, reader)
+        self._give(item, self._turn, reader)
+        self._turn = (self._turn + 1) % self.num_instances
 
     def child_length(self, reader: int) -> int:
         whole, rest = divmod(len(self.datapipe), self.num_instances)

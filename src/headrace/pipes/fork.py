@@ -23,15 +23,11 @@ class Forker(Splitter):
         self.copy = copy
 
     def _deal(self, item: Any, reader: int) -> None:
-        copied = _COPIES.get(self.copy)
-        for other in self._open:
-            buffer = self._buffers[other]
-            if other != reader and len(buffer) >= self.buffer_size and self._is_crowded(len(buffer)):
-                raise BufferError(
-                    f"Forker buffer overflow, buffer size {self.buffer_size} is insufficient: "
-                    f"child {other} has that many items to read before child {reader} may go on"
-                )
-            buffer.append(item if copied is None else copied(item))
+        self._check_ahead(reader)
+        readers, copied = self._open, _COPIES.get(self.copy)
+        items = [item] * len(readers) if copied is None else [copied(item) for _ in readers]
+        for other, given in zip(readers, items, strict=True):
+            self._buffers[other].append(given)
 
     def child_length(self, reader: int) -> int:  # noqa: ARG002 - all get as many
         return len(self.datapipe)

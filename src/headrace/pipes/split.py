@@ -5,8 +5,10 @@ has caused to be read and another has not yet taken. Together they go through *r
 source. A reader that begins a second time begins a new round for all.
 
 Invariants: items are read from the source by one reader at a time, so that readers may be in several threads (the lock
-of the round protects the source, and is never held while an item is given out). A reader that has left, or that nobody
-can read any more because it was thrown away, has no buffer. The source is closed when all readers have left.
+of the round protects the source, and is never held while an item is given out). An item that was read is dealt to all
+readers or to none: one that cannot be dealt (too many items wait, a function raised) is kept, and is the first to be
+dealt when another reader asks. A reader that has left, or that nobody can read any more because it was thrown away, has
+no buffer. The source is closed when all readers have left; if it raised, no other reader takes that for its end.
 """
 
 from __future__ import annotations
@@ -19,8 +21,12 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
+from headrace.errors import ResumeError
+
 from .arguments import check_buffer_size, check_positive
 from .base import IterPipe, State, read
+
+_END: Any = object()
 
 
 class _Round:
@@ -29,6 +35,7 @@ class _Round:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.source: Iterator[Any] | None = None
+        self.failure: BaseException | None = None  # what the source raised
 
 
 class Splitter(IterPipe[Any]):
@@ -43,6 +50,7 @@ class Splitter(IterPipe[Any]):
     _not_shipped = ("_children", "_round")
     _round: _Round | None = None
     _has_ended: bool
+    _undealt: list[Any]  # the item that was read and could not be dealt, if there is one
 
     def __init__(self, datapipe: IterPipe[Any], num_instances: int, buffer_size: int) -> None:
         self.datapipe = datapipe
@@ -64,7 +72,7 @@ class Splitter(IterPipe[Any]):
 
     @abstractmethod
     def _deal(self, item: Any, reader: int) -> None:
-        """Put an item into buffers. `reader` is the one who asks for it."""
+        """Put an item into all buffers that it is for, or into none and raise. `reader` is the one who asks for it."""
 
     def child_length(self, reader: int) -> int:
         """Return how many items a reader gets."""
@@ -75,8 +83,8 @@ class Splitter(IterPipe[Any]):
         self._children[child.instance_id] = weakref.ref(child)
         self._find_open()
 
-    def begin(self, reader: int) -> None:
-        """Let a reader begin: in the round that is under way if it was not in it yet."""
+    def begin(self, reader: int) -> _Round:
+        """Let a reader begin: in the round that is under way if it was not in it yet. Returns the round."""
         if self._round is None or self._has_begun[reader]:
             if any(child.is_under_way for place in self._children if place != reader and (child := self._child(place))):
                 warnings.warn(
@@ -89,6 +97,17 @@ class Splitter(IterPipe[Any]):
             self._clear()
             self._round = _Round()
         self._has_begun[reader] = True
+        return self._round
+
+    def rejoin(self, reader: int) -> _Round:
+        """Return the round in which a reader that was restored goes on.
+
+        Raises:
+            ResumeError: It is in none.
+        """
+        if self._round is None or not self._has_begun[reader] or self._has_left[reader]:
+            raise ResumeError(f"the state has reader {reader} of {self!r} in the middle of a round that it is not in")
+        return self._round
 
     def leave(self, reader: int, left: _Round) -> None:
         """Note that a reader wants no more. Called by the garbage collector too: takes no lock."""
@@ -99,26 +118,61 @@ class Splitter(IterPipe[Any]):
                 left.source = None
 
     def pull(self, reader: int, current: _Round) -> bool:
-        """Read until there is an item for a reader; False at the end of the source."""
+        """Read until there is an item for a reader, or its round is over; False at the end of the source."""
         buffer = self._buffers[reader]
         with current.lock:
             if self._has_ended or buffer:  # by another thread meanwhile
                 return bool(buffer)
+            if current.failure is not None:
+                raise RuntimeError(f"the source of {self!r} has raised when another reader asked") from current.failure
             if current.source is None:
                 current.source = read(self.datapipe)
-            for item in current.source:
-                self._deal(item, reader)
-                if buffer:
-                    return True
+            undealt = self._undealt
+            while not buffer:
+                if not undealt:
+                    item = self._read_next(current)
+                    if item is _END:
+                        break
+                    undealt.append(item)
+                if self._round is not current:  # somebody began anew meanwhile, in another thread
+                    break
+                self._deal(undealt[0], reader)
+                undealt.clear()
+            return bool(buffer) or self._round is not current
+
+    def _read_next(self, current: _Round) -> Any:
+        """Return the next item of the source, or `_END`."""
+        assert current.source is not None
+        try:
+            item = next(current.source, _END)
+        except BaseException as error:
+            current.failure = error
+            raise
+        if item is _END:
             self._has_ended = True
             current.source = None
-        return False
+        return item
+
+    def _check_ahead(self, reader: int) -> None:
+        """Check that no other reader has so many items before it that this one may not go on.
+
+        Raises:
+            BufferError: One has.
+        """
+        for other in self._open:
+            waiting = len(self._buffers[other])
+            if other != reader and waiting >= self.buffer_size and self._is_crowded(waiting):
+                raise BufferError(
+                    f"{type(self).__name__} buffer overflow, buffer size {self.buffer_size} is insufficient: "
+                    f"child {other} has that many items to read before child {reader} may go on"
+                )
 
     def _clear(self) -> None:
         self._buffers: list[deque[Any]] = [deque() for _ in range(self.num_instances)]
         self._has_begun = [False] * self.num_instances
         self._has_left = [False] * self.num_instances
         self._has_ended = False
+        self._undealt = []
         self._find_open()
 
     def _find_open(self) -> None:
@@ -155,12 +209,13 @@ class Splitter(IterPipe[Any]):
             "has_begun": list(self._has_begun),
             "has_left": list(self._has_left),
             "has_ended": self._has_ended,
+            "undealt": list(self._undealt),
         }
 
     def restore(self, state: State) -> None:
         self._buffers = [deque(items) for items in state["buffers"]]
         self._has_begun, self._has_left = list(state["has_begun"]), list(state["has_left"])
-        self._has_ended = state["has_ended"]
+        self._has_ended, self._undealt = state["has_ended"], list(state["undealt"])
         self._find_open()
         self._round = _Round()
 
@@ -173,6 +228,9 @@ class ChildPipe(IterPipe[Any]):
         instance_id: Which of its readers.
     """
 
+    _not_shipped = ("_current",)
+    _current: _Round | None = None  # the round that it has begun in
+
     def __init__(self, main_datapipe: Splitter, instance_id: int) -> None:
         self.main_datapipe = main_datapipe
         self.instance_id = instance_id
@@ -183,10 +241,10 @@ class ChildPipe(IterPipe[Any]):
         self.main_datapipe.adopt(self)
 
     def reset(self) -> None:
-        self.main_datapipe.begin(self.instance_id)
+        self._current = self.main_datapipe.begin(self.instance_id)
 
     def __iter__(self) -> Iterator[Any]:
-        main, reader, current = self.main_datapipe, self.instance_id, self.main_datapipe._round
+        main, reader, current = self.main_datapipe, self.instance_id, self._current
         assert current is not None
         buffer = main._buffers[reader]
         try:
@@ -205,6 +263,10 @@ class ChildPipe(IterPipe[Any]):
 
     def state(self) -> State:
         return {}
+
+    def restore(self, state: State) -> None:
+        super().restore(state)
+        self._current = self.main_datapipe.rejoin(self.instance_id)
 
     def __len__(self) -> int:
         return self.main_datapipe.child_length(self.instance_id)

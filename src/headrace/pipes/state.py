@@ -58,7 +58,8 @@ def restore_graph(pipe: Any, state: GraphState) -> None:
         state: What `graph_state` returned for the other.
 
     Raises:
-        ResumeError: The graph has other pipes than the one that the state is of.
+        ResumeError: The graph has other pipes than the one that the state is of, or a pipe cannot use its part. The
+            graph then begins its next iteration as if nothing had been restored.
     """
     pipes = [each for each in list_pipes(pipe) if is_iter_pipe(each)]
     have = [type(each).__name__ for each in pipes]
@@ -70,15 +71,25 @@ def restore_graph(pipe: Any, state: GraphState) -> None:
         )
     for each in reversed(pipes):
         stop(each)
+    before = [_generators_of(each) for each in pipes]
     restored = _Restored({id(each) for each, entry in zip(pipes, state, strict=True) if entry[1] == _ENDED})
-    for each, (_, position, generators) in zip(pipes, state, strict=True):
-        for name, draws in generators.items():
-            getattr(each, name).restore(draws)
-        is_under_way = position is not None and position != _ENDED
-        if is_under_way:
-            type(each).restore(each, position)
-        each._is_restored = is_under_way
-        each._restored = restored
+    for each, (name, position, generators) in zip(pipes, state, strict=True):
+        try:
+            _restore_pipe(each, position, generators, restored)
+        except Exception as error:  # each pipe knows its own state, and users write pipes
+            for begun, generators_before in zip(pipes, before, strict=True):
+                begun._is_restored, begun._restored = False, None
+                _set_generators(begun, generators_before)
+            raise ResumeError(f"the state of {name} cannot be used: {type(error).__name__}: {error}") from error
+
+
+def _restore_pipe(pipe: IterPipe[Any], position: Any, generators: dict[str, Any], restored: _Restored) -> None:
+    _set_generators(pipe, generators)
+    is_under_way = position is not None and position != _ENDED
+    if is_under_way:
+        type(pipe).restore(pipe, position)
+    pipe._is_restored = is_under_way
+    pipe._restored = restored
 
 
 class _Restored:
@@ -131,3 +142,8 @@ def _ended(pipes: list[Any]) -> set[int]:
 def _generators_of(pipe: Any) -> dict[str, Any]:
     """Return the generators of a pipe, which count its iterations: no two are alike."""
     return {name: value.state() for name, value in vars(pipe).items() if isinstance(value, Draws)}
+
+
+def _set_generators(pipe: Any, generators: dict[str, Any]) -> None:
+    for name, draws in generators.items():
+        getattr(pipe, name).restore(draws)

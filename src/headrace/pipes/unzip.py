@@ -14,14 +14,10 @@ class UnZipper(Splitter):
     """Gives each reader a column, see `unzip`."""
 
     def _deal(self, item: Any, reader: int) -> None:
-        for column in self._open:
-            buffer = self._buffers[column]
-            if column != reader and len(buffer) >= self.buffer_size and self._is_crowded(len(buffer)):
-                raise BufferError(
-                    f"UnZipper buffer overflow, buffer size {self.buffer_size} is insufficient: "
-                    f"column {column} has that many items to read before column {reader} may go on"
-                )
-            buffer.append(item[column])
+        self._check_ahead(reader)
+        columns = self._open
+        for column, value in zip(columns, [item[column] for column in columns], strict=True):
+            self._buffers[column].append(value)
 
     def child_length(self, reader: int) -> int:  # noqa: ARG002 - all get as many
         return len(self.datapipe)

@@ -13,7 +13,7 @@ import os
 import select
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -21,6 +21,7 @@ import msgspec
 from headrace.errors import ConfigError
 
 from ..brief import Brief, write_brief
+from ..channel import close_all
 from ..events import Beat, Event, Exited
 from ..exit_cause import count_oom_kills, explain_exit
 from ..interrupts import interrupts_wait
@@ -59,6 +60,9 @@ class ProcessExecutor(Executor):
         slot_bytes: How much of a slot is mapped at first; slots grow.
         max_bytes: Limit on the shared memory of each worker, in bytes.
         threads_per_worker: How many threads numerical libraries use in a worker.
+        hand_over: Called here with the number of a worker whenever it is started, or started anew. Returns descriptors
+            that this process of it gets as `WorkerInfo.handed`: a channel that no other process can open or see. They
+            are closed here once they are on their way.
 
     Raises:
         ConfigError: A wrong option.
@@ -73,6 +77,7 @@ class ProcessExecutor(Executor):
         slot_bytes: int = 1 << 20,
         max_bytes: int = 2 << 30,
         threads_per_worker: int = 1,
+        hand_over: Callable[[int], Sequence[int]] | None = None,
     ) -> None:
         self._method = StartMethod.parse(start_method)
         if not 1 <= slot_bytes <= max_bytes or max_bytes > 1 << 48:
@@ -83,6 +88,7 @@ class ProcessExecutor(Executor):
         if threads_per_worker < 1:
             raise ConfigError(f"threads_per_worker is {threads_per_worker}", fix="give 1 or more")
         self._slot_bytes, self._max_bytes, self._num_threads = slot_bytes, max_bytes, threads_per_worker
+        self._hand_over = hand_over
         self._watcher: MemoryWatcher | None = None
         self._job: Job | None = None
         self._warden: Warden | None = None
@@ -183,15 +189,19 @@ class ProcessExecutor(Executor):
     def _start_life(self, worker_idx: int) -> WorkerLife:
         warden = self._start_warden()
         number = next(_lives)
-        life = WorkerLife(
-            number,
-            worker_idx,
-            max_leases=_NUM_SLOTS // 2,
-            copy_bytes=self._max_bytes // _NUM_SLOTS,
-            start=lambda control, arena, rings, status, stack: warden.spawn(
-                number, worker_idx, Links(control, arena, rings, status, stack, self._brief_fd)
-            ),
-        )
+        handed = () if self._hand_over is None else tuple(self._hand_over(worker_idx))
+        try:
+            life = WorkerLife(
+                number,
+                worker_idx,
+                max_leases=_NUM_SLOTS // 2,
+                copy_bytes=self._max_bytes // _NUM_SLOTS,
+                start=lambda control, arena, rings, status, stack: warden.spawn(
+                    number, worker_idx, Links(control, arena, rings, status, stack, self._brief_fd), handed
+                ),
+            )
+        finally:
+            close_all(handed)
         life.reader.watch(self._watcher, self._max_bytes)
         assert self._epoll is not None
         self._by_fd[life.channel.fileno()] = life

@@ -1,0 +1,125 @@
+"""What a loader writes down for itself never ends a run: bounded snapshots, and groups that fit into the memory."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.dataloader2 import DataLoader2, MultiProcessingReadingService
+from headrace.dataloader2.plain_data import NotPlainError, to_json
+from headrace.dataloader2.replica import TooManyBytesError, pickle_bounded
+from headrace.errors import CacheError
+from headrace.pipes.iter import IterableWrapper
+from headrace.pipes.sharding import SHARDING_PRIORITIES
+
+MAX_BYTES = 4 << 20
+
+
+def _sum_of(item: Any) -> int:
+    parts = item if isinstance(item, list) else [item]
+    return sum(int(part[0]) + len(part) for part in parts)
+
+
+def _graph(seed: int, sizes: list[int], buffers: list[tuple[str, int]], num_items: int) -> Any:
+    def make(number: int) -> Any:
+        draw = np.random.default_rng((seed, number))
+        _ = draw.random(3000).sum()  # some work, so that snapshots are due
+        return np.full(sizes[int(draw.integers(len(sizes)))], number % 256, np.uint8)
+
+    pipe = IterableWrapper(range(num_items)).sharding_filter().map(make)
+    for kind, size in buffers:
+        if kind == "shuffle":
+            pipe = pipe.shuffle(buffer_size=size)
+        elif kind == "prefetch":
+            pipe = pipe.prefetch(size)
+        else:
+            left, right = pipe.fork(2, buffer_size=-1)
+            pipe = left.concat(right)
+    return pipe.map(_sum_of)
+
+
+@pytest.mark.filterwarnings("ignore:Unlimited buffer size")
+@settings(max_examples=6, deadline=None)
+@given(
+    seed=st.integers(0, 99),
+    sizes=st.lists(st.sampled_from([1, 1000, 60_000, 300_000]), min_size=1, max_size=3),
+    buffers=st.lists(
+        st.tuples(st.sampled_from(["shuffle", "prefetch", "fork"]), st.sampled_from([2, 60, 400])), max_size=2
+    ),
+    num_read=st.integers(1, 500),
+)
+def test_buffers_of_any_size_give_the_same_stream_and_states(
+    seed: int, sizes: list[int], buffers: list[tuple[str, int]], num_read: int
+) -> None:
+    def loader() -> DataLoader2[Any]:
+        service = MultiProcessingReadingService(1, max_bytes=MAX_BYTES)
+        made: DataLoader2[Any] = DataLoader2(_graph(seed, sizes, buffers, 500), reading_service=service)
+        made.seed(seed)
+        return made
+
+    with DataLoader2(_graph(seed, sizes, buffers, 500)) as here:
+        here.seed(seed)
+        expected = sorted(here)
+    with loader() as whole:
+        iterator = iter(whole)
+        begun = list(itertools.islice(iterator, num_read))
+        state = json.loads(json.dumps(whole.state_dict()))
+        rest = list(iterator)
+    assert sorted(begun + rest) == expected
+    assert len(json.dumps(state)) < 2 * MAX_BYTES
+    with loader() as again:
+        again.load_state_dict(state)
+        assert list(again) == rest
+
+
+@pytest.mark.parametrize("is_dispatched", [False, True])
+def test_a_group_of_items_that_became_large_all_at_once_is_made_of_fewer(is_dispatched: bool) -> None:
+    sizes = [10] * 3000 + [MAX_BYTES // 3] * 20 + [10] * 100
+    pipe: Any = IterableWrapper(sizes)
+    if is_dispatched:
+        pipe = pipe.sharding_round_robin_dispatch(SHARDING_PRIORITIES.MULTIPROCESSING)
+    pipe = pipe.map(lambda size: np.full(size, 7, np.uint8))
+    with DataLoader2(pipe, reading_service=MultiProcessingReadingService(1, max_bytes=MAX_BYTES)) as loader:
+        assert [array.size for array in loader] == sizes
+
+
+def test_an_item_that_is_alone_too_large_is_an_error_behind_those_before_it() -> None:
+    sizes = [10] * 500 + [2 * MAX_BYTES]
+    pipe = IterableWrapper(sizes).map(lambda size: np.full(size, 7, np.uint8))
+    found = []
+    with (
+        DataLoader2(pipe, reading_service=MultiProcessingReadingService(1, max_bytes=MAX_BYTES)) as loader,
+        pytest.raises(CacheError, match="an item needs"),
+    ):
+        found.extend(array.size for array in loader)
+    assert found == [10] * 500
+
+
+@given(
+    st.lists(st.integers(0, 5000), max_size=30), st.integers(0, 60_000), st.sampled_from([bytes, np.zeros, "x".__mul__])
+)
+def test_a_pickle_is_whole_or_is_refused_before_it_is_larger_than_it_may_be(
+    sizes: list[int], max_bytes: int, make: Any
+) -> None:
+    value = [make(size) for size in sizes]
+    try:
+        data = pickle_bounded(value, max_bytes)
+    except TooManyBytesError:
+        # A guess from a few items, and then what was counted: both are near the truth.
+        assert 17 * len(pickle.dumps(value, 5)) >= max_bytes
+    else:
+        assert len(data) <= max_bytes
+        assert [len(part) for part in pickle.loads(data)] == sizes
+
+
+def test_a_state_has_a_limit() -> None:
+    assert to_json([b"12345678"] * 3, 100)
+    with pytest.raises(NotPlainError, match="more than"):
+        to_json([b"12345678"] * 7, 100)
