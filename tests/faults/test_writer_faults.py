@@ -230,3 +230,41 @@ print("whole")
 def test_of_two_writers_at_one_name_one_wins_and_the_other_is_told(name: str, tmp_path: Path) -> None:
     done = run(AT_ONCE, name, str(tmp_path), "10")
     assert done.stdout == "whole\n", (done.stdout, done.stderr)
+
+
+# A limit of the size of a file stands for a full disk: the system refuses to write more, by an error of the same kind.
+FULL = COMMON + """
+import resource
+warm()
+
+def limited(num_bytes, **options):
+    def act():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, num_bytes))
+        begin("new", **options).close()
+    return child(act)
+
+size, outcomes = 1, set()
+while True:  # without an old target: nothing is left, or all is there
+    code = limited(size)
+    outcomes.add(code)
+    assert code in (0, 7), code
+    if code == 0:
+        break
+    assert names() == [], (size, names())
+    size *= 2
+assert found() == "new" and outcomes == {0, 7}, outcomes
+whole = names()
+for size in (1, size // 4, size // 2):  # with one: it stays, or the new one is there
+    assert child(lambda: begin("old", overwrite=True).close()) == 0
+    code = limited(size, overwrite=True)
+    assert found() == ("new" if code == 0 else "old"), (size, code)
+    assert not [name for name in names() if name.startswith(".")], names()
+print("whole")
+"""
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_on_a_full_disk_there_is_a_clear_error_and_the_old_target_or_nothing(name: str, tmp_path: Path) -> None:
+    done = run(FULL, name, str(tmp_path))
+    assert done.stdout == "whole\n", (done.stdout, done.stderr)
+    assert "File too large" in done.stderr

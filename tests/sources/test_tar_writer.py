@@ -481,3 +481,31 @@ def test_a_writer_that_is_killed_leaves_no_archive_and_the_next_one_clears_up(tm
     subprocess.run([sys.executable, "-c", textwrap.dedent(next_one), str(path)], check=True, timeout=60)
     assert list(tmp_path.iterdir()) == [path]
     assert len(TarSource(path, index=None)) == 50
+
+
+def test_a_forked_child_that_forgets_its_copy_of_a_writer_takes_nothing_from_its_parent(tmp_path):
+    writer = TarWriter(tmp_path / "shard.tar")
+    writer.append("a", {"data": np.ones(3)})
+    writer._file.flush()  # a child that forgets a file of Python's writes what was in its buffer
+    pid = os.fork()
+    if pid == 0:
+        del writer
+        gc.collect()
+        os._exit(0)
+    os.waitpid(pid, 0)
+    writer.close()
+    assert TarSource(tmp_path / "shard.tar", index=None).tag(0) == "a"
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SourceError("refused"), OSError(5, "unwell")])
+def test_an_error_is_not_its_own_cause(tmp_path, error, monkeypatch):
+    writer = TarWriter(tmp_path / "shard.tar")
+
+    def fail():
+        raise error
+
+    monkeypatch.setattr(writer, "_finish", fail)
+    with pytest.raises((KeyboardInterrupt, SourceError)) as caught:
+        writer.close()
+    assert caught.value.__cause__ is not caught.value
+    assert list(tmp_path.iterdir()) == []

@@ -82,6 +82,8 @@ def remove_unused(folder: Path, pattern: str, *, limit: KeepLimit, now: float | 
     now = time.time() if now is None else now
     found = []
     for path in folder.glob(pattern):
+        if path.name.startswith("."):  # in the making
+            continue
         with contextlib.suppress(OSError):  # another process removes them, too
             status = path.lstat()
             used = max(status.st_atime, status.st_mtime) if stat.S_ISREG(status.st_mode) else 0.0

@@ -8,6 +8,7 @@ next process that makes one beside it removes it, see `leftovers.py`.
 from __future__ import annotations
 
 import ctypes
+import itertools
 import os
 import shutil
 
@@ -16,6 +17,8 @@ from headrace.errors import ConfigError, SourceError
 from .atomic import fsync_path
 from .leftovers import remove_leftovers_once, temporary_name
 from .rename import exchange, rename_new
+
+_MAX_SYNCED = 64  # files and folders, one after the other; each takes some milliseconds
 
 
 class PendingFolder:
@@ -107,25 +110,27 @@ def _folder_exists(path: str) -> ConfigError:
 def sync_tree(folder: str) -> None:
     """Wait until all files below a folder, and their names, are on the disk.
 
-    One call for the whole file system where the system has it (Linux): one for each of a million files takes hours.
+    Many of them by one call for the whole file system, where the system has it (Linux): one for each of a million files
+    takes hours. It also waits for what others have written there.
 
     Raises:
         OSError: The disk could not take them.
     """
+    walk = ((parent, [*names, ""]) for parent, _, names in os.walk(folder))
+    paths = (os.path.join(parent, name) for parent, names in walk for name in names)
+    few = list(itertools.islice(paths, _MAX_SYNCED + 1))
     syncfs = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
-    if syncfs is not None:
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            if syncfs(descriptor) != 0:
-                code = ctypes.get_errno()
-                raise OSError(code, os.strerror(code), folder)
-        finally:
-            os.close(descriptor)
+    if len(few) <= _MAX_SYNCED or syncfs is None:
+        for path in itertools.chain(few, paths):
+            fsync_path(path)
         return
-    for parent, _, names in os.walk(folder):
-        for name in names:
-            fsync_path(os.path.join(parent, name))
-        fsync_path(parent)
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        if syncfs(descriptor) != 0:
+            code = ctypes.get_errno()
+            raise OSError(code, os.strerror(code), folder)
+    finally:
+        os.close(descriptor)
 
 
 def folder_error(path: str, error: OSError) -> SourceError:

@@ -84,16 +84,14 @@ class PendingFiles:
         if not self._is_open:
             return
         made = os.listdir(self._folder)
-        about = {"main": self._names[0], "gone": [name for name in self._names[1:] if name not in made]}
         try:
-            with open(os.path.join(self._folder, _ABOUT), "x", encoding="utf-8") as file:
-                json.dump(about, file)
-            for name in (*made, _ABOUT):
+            for name in made:
                 fsync_path(os.path.join(self._folder, name))
-            fsync_path(self._folder)
             with _locked(self.path):
                 _finish(self.path)
                 self._check_target()
+                self._note_what_goes(made)
+                fsync_path(self._folder)
                 os.rename(self._folder, _ready_folder(self.path))
                 self._is_open = False
                 fsync_path(self._parent)
@@ -102,6 +100,14 @@ class PendingFiles:
             raise _write_error(self.path, error) from error
         finally:
             self.abort()
+
+    def _note_what_goes(self, made: Sequence[str]) -> None:
+        """Note the older files beside the main one in whose place no new ones are made."""
+        gone = [name for name in self._names[1:] if name not in made and os.path.lexists(f"{self._parent}/{name}")]
+        if gone:
+            with open(os.path.join(self._folder, _ABOUT), "x", encoding="utf-8") as file:
+                json.dump(gone, file)
+            fsync_path(os.path.join(self._folder, _ABOUT))
 
     def abort(self) -> None:
         """Remove the temporary folder. Does nothing after `commit` or a first call."""
@@ -148,19 +154,23 @@ def _finish(path: str) -> None:
     except FileNotFoundError:
         return
     main = os.path.basename(path)
-    if main in names:  # else all are in their places
-        with open(os.path.join(ready, _ABOUT), encoding="utf-8") as file:
-            gone: list[str] = json.load(file)["gone"]
+    if main in names:
         # First the old one goes, so that who knows nothing of this never reads it with what is beside the new one.
-        for name in (main, *gone):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+    if _ABOUT in names:
+        with open(os.path.join(ready, _ABOUT), encoding="utf-8") as file:
+            gone: list[str] = json.load(file)
+        for name in gone:
             if os.path.basename(name) == name:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(os.path.join(parent, name))
-        for name in sorted(names, key=lambda name: name == main):
-            if name != _ABOUT:
-                os.rename(os.path.join(ready, name), os.path.join(parent, name))
-        fsync_path(parent)
-    shutil.rmtree(ready)
+        os.unlink(os.path.join(ready, _ABOUT))
+    # None of this waits for the disk: after a power cut the rest is done again, whatever came there first.
+    for name in sorted(names, key=lambda name: name == main):
+        if name != _ABOUT:
+            os.rename(os.path.join(ready, name), os.path.join(parent, name))
+    os.rmdir(ready)
 
 
 @contextlib.contextmanager

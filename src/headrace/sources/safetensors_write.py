@@ -113,7 +113,7 @@ class SafetensorsWriter(FileWriter):
             file.write(make_safetensors_header(tensors, about))
             for size in _ITEM_SIZES:
                 for block in self._spools[size].blocks(()):
-                    file.write(block)
+                    file.write(block.data)
 
 
 def _header_bytes_of(tag: str, keys: Iterable[str]) -> int:

@@ -103,6 +103,7 @@ class FileWriter(Writer):
 
     def __init__(self, path: str | os.PathLike[str], *, overwrite: bool, beside: Sequence[str] = ()) -> None:
         self._is_open = False
+        self._pid = os.getpid()
         self.path = os.path.abspath(path)
         self._overwrite = overwrite
         self._num_seqs = 0
@@ -156,7 +157,9 @@ class FileWriter(Writer):
             self._begin()
         except BaseException as error:
             self.abort()
-            raise self._told(error) from error
+            if isinstance(error, self._disk_errors):
+                raise self._disk_error(error) from error
+            raise
 
     @property
     def num_seqs(self) -> int:
@@ -185,7 +188,9 @@ class FileWriter(Writer):
             raise
         except BaseException as error:  # an interrupt, too, may have come in the middle of a sequence
             self.abort()
-            raise self._told(error) from error
+            if isinstance(error, self._disk_errors):
+                raise self._disk_error(error) from error
+            raise
         self._num_seqs += 1
 
     def close(self) -> None:
@@ -203,7 +208,9 @@ class FileWriter(Writer):
             self._pending.commit()
         except BaseException as error:
             self.abort()
-            raise self._told(error) from error
+            if isinstance(error, self._disk_errors):
+                raise self._disk_error(error) from error
+            raise
         self.abort()  # which has nothing to remove any more
 
     def abort(self) -> None:
@@ -219,15 +226,12 @@ class FileWriter(Writer):
             if self._pending is not None:
                 self._pending.abort()
 
-    def _told(self, error: BaseException) -> BaseException:
-        """Return what to raise for an error: that of the disk in our words."""
-        if not isinstance(error, self._disk_errors):
-            return error
+    def _disk_error(self, error: Exception) -> SourceError:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
         return SourceError(f"cannot write: {reason}", where=self.path, fix="make room, or write to another folder")
 
     def __del__(self) -> None:
-        if getattr(self, "_is_open", False):
+        if getattr(self, "_is_open", False) and os.getpid() == self._pid:  # a forked child has only a copy
             name = type(self).__name__
             warnings.warn(f"a {name} of {self.path} was neither closed nor aborted", ResourceWarning, stacklevel=2)
             self.abort()
