@@ -1,5 +1,6 @@
 """Who says which training process this is, and what is refused."""
 
+import collections
 import os
 import pickle
 import subprocess
@@ -9,9 +10,11 @@ import warnings
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from headrace.errors import ConfigError
-from headrace.ranks import Ranks, find_ranks
+from headrace.ranks import Ranks, find_ranks, ranks_of_mesh
 
 PREFIXES = ("SLURM_", "OMPI_", "PMI_")
 SCRIPT = "from headrace.ranks import find_ranks; r = find_ranks(); print(r.rank, r.world_size, r.source)"
@@ -210,3 +213,73 @@ def test_a_program_of_its_own_finds_its_rank_and_loads_no_framework(variables, e
     )
     assert done.stderr == ""
     assert done.stdout.startswith(expected)
+
+
+# --- parts of the ranks that work on the same data ---
+
+
+class Mesh:
+    """The face of torch's `DeviceMesh` that is used."""
+
+    def __init__(self, dims, rank):
+        self.shape = tuple(dims.values()) if isinstance(dims, dict) else dims
+        self.mesh_dim_names = tuple(dims) if isinstance(dims, dict) else None
+        self.place = None if rank is None else tuple(int(i) for i in np.unravel_index(rank, self.shape))
+
+    def get_coordinate(self):
+        return self.place
+
+
+@pytest.mark.parametrize(
+    ("dims", "rank", "expected"),
+    [
+        ({"dp": 4}, 3, (3, 4)),
+        ({"tp": 4}, 3, (0, 1)),
+        ({"rows": 4}, 3, (3, 4)),
+        ((5,), 2, (2, 5)),
+        ({"dp": 2, "tp": 3}, 4, (1, 2)),
+        ({"pp": 2, "dp_replicate": 2, "dp_shard": 3, "cp": 1, "tp": 2}, 12 + 6 + 4 + 1, (5, 6)),
+        ({"pp": 2, "tp": 3}, 4, (0, 1)),
+    ],
+)
+def test_the_dimensions_of_data_parallelism_count_in_a_mesh(dims, rank, expected):
+    ranks = ranks_of_mesh(Mesh(dims, rank))
+    assert (ranks.rank, ranks.world_size) == expected
+
+
+@given(st.permutations(["dp", "dp_shard", "tp", "pp"]), st.lists(st.integers(1, 4), min_size=4, max_size=4))
+def test_as_many_ranks_get_each_share_as_work_on_the_same_data(names, sizes):
+    dims, total = dict(zip(names, sizes, strict=True)), int(np.prod(sizes))
+    found = [ranks_of_mesh(Mesh(dims, rank)) for rank in range(total)]
+    shares = collections.Counter((ranks.rank, ranks.world_size) for ranks in found)
+    num_shares = dims["dp"] * dims["dp_shard"]
+    assert shares == {(rank, num_shares): total // num_shares for rank in range(num_shares)}
+
+
+@pytest.mark.parametrize(
+    ("mesh", "text"),
+    [
+        (Mesh((2, 2), 0), "has no names"),
+        (Mesh({"dp": 2, "rows": 2}, 0), "does not say it of 'rows'"),
+        (Mesh({"dp": 2, "tp": 2}, None), "not in the mesh"),
+        ("dp", "must be a DeviceMesh of torch, got str"),
+    ],
+)
+def test_a_mesh_that_does_not_say_which_share_this_is_is_refused(mesh, text):
+    with pytest.raises(ConfigError, match=text):
+        ranks_of_mesh(mesh)
+
+
+def test_megatron_knows_which_ranks_get_the_same_data(monkeypatch, environment):
+    environment(TORCHRUN)
+    groups = {"get_data_parallel_rank": 1, "get_data_parallel_world_size": 2}
+    fake(monkeypatch, "megatron.core.parallel_state", model_parallel_is_initialized=False, **groups)
+    assert found() == (1, 4, "torchrun")
+    fake(monkeypatch, "megatron.core.parallel_state", model_parallel_is_initialized=True, **groups)
+    assert found() == (1, 2, "data parallelism of megatron.core")
+
+
+def test_processes_of_lightning_are_told_when_their_ranks_are_known(environment):
+    environment({"WORLD_SIZE": "2", "LOCAL_RANK": "1", "NODE_RANK": "0"})
+    with pytest.raises(ConfigError, match="Lightning starts its processes so"):
+        find_ranks()

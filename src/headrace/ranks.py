@@ -18,6 +18,16 @@ from typing import Any
 from headrace.errors import ConfigError
 
 _FIX = "give rank= and world_size=, or start the program by a launcher that sets both"
+_FIX_OF_LIGHTNING = (
+    "Lightning starts its processes so, and tells their ranks when the trainer begins (torch.distributed): begin to "
+    "iterate only then, as trainer.fit does; or give rank= and world_size="
+)
+# Dimensions of a device mesh along which processes get different data, by the names that torch, torchtitan, Lightning
+# and accelerate give them; and those along which processes work on the same data. `_divides_data` knows more of them.
+_DATA_DIMS = frozenset(("dp", "ddp", "fsdp", "hsdp", "data", "data_parallel", "batch", "replicate", "shard"))
+_SAME_DATA_DIMS = frozenset(
+    ("tp", "pp", "cp", "sp", "ep", "etp", "tensor", "pipeline", "pipe", "context", "sequence", "expert", "model")
+)
 
 
 @dataclass(frozen=True)
@@ -59,9 +69,10 @@ class Ranks:
 def find_ranks(rank: int | None = None, world_size: int | None = None) -> Ranks:
     """Find out which of how many training processes this is.
 
-    The first of these that knows: the arguments; torch.distributed, if initialised; torchrun (`RANK`, `WORLD_SIZE`);
-    SLURM, in a step that srun started (`SLURM_PROCID`, `SLURM_STEP_NUM_TASKS`); Open MPI and MPICH; JAX, if
-    `jax.distributed` is initialised; Ray Train, in one of its workers. If none does, this is a single process.
+    The first of these that knows: the arguments; Megatron, if its parallel groups are initialised (which divides the
+    data among some of the ranks only); torch.distributed, if initialised; torchrun (`RANK`, `WORLD_SIZE`); SLURM, in a
+    step that srun started (`SLURM_PROCID`, `SLURM_STEP_NUM_TASKS`); Open MPI and MPICH; JAX, if `jax.distributed` is
+    initialised; Ray Train, in one of its workers. If none does, this is a single process.
 
     A launcher that runs inside another one knows better, so the tasks of SLURM do not count where mpirun has started
     processes of its own in them. The script of sbatch and the shell of salloc are single processes, however many tasks
@@ -83,6 +94,75 @@ def find_ranks(rank: int | None = None, world_size: int | None = None) -> Ranks:
         if found is not None:
             return found
     return Ranks(0, 1, "single process")
+
+
+def ranks_of_mesh(mesh: Any) -> Ranks:
+    """Return which share of the data this process gets, of a mesh of processes of which some work on the same data.
+
+    Args:
+        mesh: A `torch.distributed.device_mesh.DeviceMesh`. If its dimensions have names, those of data parallelism
+            count (`"dp"`, `"dp_replicate"`, `"dp_shard"`, `"fsdp"`, `"data"`, ...), and those of tensor, pipeline,
+            context and expert parallelism do not. One dimension of another name, or without one, divides the data.
+
+    Raises:
+        ConfigError: It is no such mesh, this process is not in it, or it does not say which dimensions divide the data.
+    """
+    try:
+        names = None if mesh.mesh_dim_names is None else tuple(mesh.mesh_dim_names)
+        shape, place = tuple(mesh.shape), mesh.get_coordinate()
+    except AttributeError as error:
+        raise ConfigError(
+            f"mesh must be a DeviceMesh of torch, got {type(mesh).__name__}",
+            fix='give torch.distributed.device_mesh.init_device_mesh(...)["dp"], or rank= and world_size=',
+        ) from error
+    text = f"mesh of {shape}" if names is None else f"mesh {dict(zip(names, shape, strict=True))}"
+    if place is None:
+        raise ConfigError("this process is not in the mesh", where=text, fix="give the mesh that it trains in")
+    divides = [None if names is None else _divides_data(names[dim]) for dim in range(len(shape))]
+    if len(shape) == 1:
+        divides = [divides[0] is not False]
+    if None in divides:
+        unknown = "has no names" if names is None else f"does not say it of {names[divides.index(None)]!r}"
+        raise ConfigError(
+            f"which dimensions of the mesh divide the data? It {unknown}",
+            where=text,
+            fix='give the part along which the data are divided, such as mesh["dp"], or rank= and world_size=',
+        )
+    dims = [dim for dim, is_data in enumerate(divides) if is_data]
+    rank, world_size = 0, 1
+    for dim in dims:
+        rank, world_size = rank * shape[dim] + place[dim], world_size * shape[dim]
+    return Ranks(rank, world_size, text)
+
+
+def _divides_data(name: str) -> bool | None:
+    """Tell whether processes along a dimension of a mesh get different data; None if its name does not say so."""
+    if name in _DATA_DIMS or (name.startswith("dp_") and "cp" not in name):  # such as dp_replicate, dp_shard
+        return True
+    return False if name in _SAME_DATA_DIMS or name.endswith("_parallel") else None
+
+
+def parts_of_torch() -> bool:
+    """Tell whether torch.distributed has groups of some ranks only: they may be of tensor or pipeline parallelism."""
+    world = getattr(sys.modules.get("torch.distributed.distributed_c10d"), "_world", None)
+    found = _of_torch()
+    if world is None or found is None:
+        return False
+    try:
+        sizes = {len(ranks) for ranks in world.pg_group_ranks.values()}
+    except (AttributeError, TypeError):  # another version of torch
+        return False
+    return any(1 < size < found.world_size for size in sizes)
+
+
+def _of_megatron() -> Ranks | None:
+    state = sys.modules.get("megatron.core.parallel_state")
+    is_initialized = getattr(state, "model_parallel_is_initialized", None)
+    if state is None or is_initialized is None or not is_initialized():
+        return None
+    return Ranks(
+        state.get_data_parallel_rank(), state.get_data_parallel_world_size(), "data parallelism of megatron.core"
+    )
 
 
 def _of_torch() -> Ranks | None:
@@ -148,6 +228,7 @@ def _of_ray() -> Ranks | None:
 
 
 _ASKED: tuple[Callable[[], Ranks | None], ...] = (
+    _of_megatron,
     _of_torch,
     _of_torchrun,
     _of_slurm,
@@ -172,7 +253,12 @@ def _of_variables(launcher: str, rank_name: str, size_name: str) -> Ranks | None
     for name, text in texts.items():
         if text is None:
             others = ", ".join(other for other in texts if other != name)
-            raise ConfigError(f"the environment sets {others}, but not {name}", where=where, fix=_FIX)
+            is_lightning = name == "RANK" and _text("LOCAL_RANK") and _text("NODE_RANK")
+            raise ConfigError(
+                f"the environment sets {others}, but not {name}",
+                where=where,
+                fix=_FIX_OF_LIGHTNING if is_lightning else _FIX,
+            )
         if not (text.strip().isascii() and text.strip().isdecimal()):
             raise ConfigError(f"{name}={text!r} in the environment is not a number", where=where, fix=_FIX)
     return Ranks(int(texts[rank_name] or 0), int(texts[size_name] or 0), where)

@@ -5,6 +5,7 @@ This module knows no dataset and no file. Start with `DataSpec`.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import ConfigError
+
+_NUMBER_KINDS = "biufc"
+_MAX_AXES = 32  # of NumPy 1, time included; NumPy 2 has 64
+_MAX_SIZE = 2**63 - 1
+_WRITE_AGAIN = "the file that says so is damaged, or of another kind: write it again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +68,28 @@ class DataSpec:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> DataSpec:
-        """Make a spec from what `to_json` returned."""
-        return cls(
-            dtype=str(data["dtype"]),
-            shape=tuple(data["shape"]),
-            sparse=bool(data["sparse"]),
-            dim=data["dim"],
-            has_time=bool(data["has_time"]),
-        )
+        """Make a spec from what `to_json` returned, perhaps in a file that was damaged since.
+
+        Raises:
+            ConfigError: It is no such thing: a part is missing or of another kind, the dtype is none of numbers in
+                native byte order, or no array can have such a shape.
+        """
+        try:
+            dtype, shape, dim = data["dtype"], data["shape"], data["dim"]
+            sparse, has_time = data["sparse"], data["has_time"]
+        except (KeyError, TypeError, IndexError) as error:
+            raise ConfigError(f"this describes no data key: {_short(data)}", fix=_WRITE_AGAIN) from error
+        is_spec = isinstance(dtype, str) and isinstance(sparse, bool) and isinstance(has_time, bool)
+        is_spec = is_spec and (dim is None or _is_size(dim)) and isinstance(shape, list | tuple)
+        if not is_spec or len(shape) >= _MAX_AXES or not all(size is None or _is_size(size) for size in shape):
+            raise ConfigError(f"this describes no data key: {_short(data)}", fix=_WRITE_AGAIN)
+        spec = cls(dtype, tuple(shape), sparse, dim, has_time)
+        stored = np.dtype(dtype)
+        if stored.kind not in _NUMBER_KINDS or not stored.isnative:
+            raise ConfigError(f"the dtype {dtype!r} is none of numbers in native byte order", fix=_WRITE_AGAIN)
+        if math.prod(size for size in shape if size) * stored.itemsize > _MAX_SIZE:
+            raise ConfigError(f"no array has the shape {shape}", fix=_WRITE_AGAIN)
+        return spec
 
     @classmethod
     def of_array(cls, array: NDArray[Any], *, dim: int | None = None) -> DataSpec:
@@ -86,3 +106,12 @@ class DataSpec:
         if dim is None:
             dim = int(array.max(initial=0)) + 1 if sparse else (int(array.shape[-1]) if array.ndim > 1 else 1)
         return cls(dtype=array.dtype.name, shape=shape, sparse=sparse, dim=dim, has_time=array.ndim > 0)
+
+
+def _is_size(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MAX_SIZE
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 200 else f"{text[:200]}..."

@@ -348,11 +348,41 @@ def test_ranks_of_which_one_leaves_a_batch_out_are_refused():
         ({"sampler": 7}, "a sampler gives batches"),
         ({"dataset": Numbers}, "asked for dataset"),
         ({"dataset": 7}, "asked for dataset"),
+        ({"batch_size": 4}, "batch_size=4 is for the sampler to say"),
+        ({"shuffle": True}, "shuffle=True is for the sampler to say"),
+        ({"drop_last": True}, "drop_last=True is for the sampler to say"),
+        ({"collate_fn": 3}, "collate_fn must be a function"),
+        ({"timeout": 3, "engine_options": EngineOptions()}, "engine_options says what timeout says"),
+        ({"persistant_workers": True}, "no option 'persistant_workers'"),
     ],
 )
 def test_wrong_options_are_refused_when_it_is_built(options, text):
     with pytest.raises(ConfigError, match=text):
         LhotseDataLoader(**{"dataset": Numbers(), "sampler": [1], **options})
+
+
+class Seeded:
+    """What torch's generator answers."""
+
+    def initial_seed(self):
+        return 5
+
+
+def test_the_words_of_torch_are_taken():
+    words = {"batch_size": None, "persistent_workers": True, "pin_memory": False, "drop_last": False, "shuffle": None}
+    with LhotseDataLoader(Noisy(), range(6), num_workers=2, prefetch_factor=None, **words, timeout=30,
+                          generator=Seeded(), collate_fn=lambda value: ("collated", value)) as loader:  # fmt: skip
+        found = list(loader)
+    with LhotseDataLoader(Noisy(), range(6), num_workers=1, seed=5) as loader:
+        assert found == [("collated", value) for value in loader]
+
+
+def test_worker_init_fn_is_not_called_where_the_training_makes_the_batches():
+    random.seed(3)
+    before = random.getstate()
+    with LhotseDataLoader(Numbers(), [1], num_workers=0, worker_init_fn=random.seed) as loader:
+        assert list(loader)
+    assert random.getstate() == before
 
 
 def test_a_generator_gives_one_pass():
@@ -523,7 +553,8 @@ def test_a_sampler_that_hangs_is_named():
         gate.wait()
 
     side = SamplerSide(hang())
-    ahead = Ahead(Drawing(side, side.begin(Start()), packs=True), 4, 0.3, "my sampler")
+    drawing = Drawing(side, side.begin(Start()), packs=True)
+    ahead = Ahead(drawing, drawing.draw(), 4, 0.3, "my sampler")
     assert [drawn.number for drawn in ahead.take(5)] == [0]
     with pytest.raises(StalledError, match="the sampler has not given a batch") as caught:
         ahead.take(1)

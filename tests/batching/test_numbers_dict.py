@@ -45,10 +45,13 @@ def test_a_default_stands_for_the_other_keys_and_is_combined_too():
 
 def test_plain_numbers_and_dicts_are_operands_on_the_right_and_numbers_on_the_left_of_sums_and_products():
     lengths = NumbersDict({"a": 4})
-    assert _parts(lengths + 2) == ({"a": 6}, 2)
-    assert _parts(2 + lengths) == ({"a": 6}, 2)
-    assert _parts(2 - lengths) == ({"a": -2}, 2)
-    assert _parts(3 * lengths) == ({"a": 12}, 3)
+    assert _parts(lengths + 2) == ({"a": 6}, None)
+    assert _parts(2 + lengths) == ({"a": 6}, None)
+    assert _parts(2 - lengths) == ({"a": -2}, None)
+    assert _parts(3 * lengths) == ({"a": 12}, None)
+    assert _parts(NumbersDict({"a": 4}, broadcast_value=1) + 2) == ({"a": 6}, 3)
+    assert _parts(NumbersDict(5) - 1) == ({}, 4)
+    assert _parts(NumbersDict() + 1) == ({}, None)
     assert _parts(lengths + {"a": 1, "c": 1}) == ({"a": 5, "c": 1}, None)
     assert _parts(-lengths) == ({"a": -4}, None)
 
@@ -138,6 +141,45 @@ def test_max_and_min_of_several_are_by_key():
     assert _parts(NumbersDict.max([NumbersDict(), {"a": 1}])) == ({"a": 1}, None)
     with pytest.raises(ConfigError, match="at least one"):
         NumbersDict.max([])
+
+
+def test_plain_numbers_count_in_max_and_min_for_what_they_meet():
+    assert _parts(NumbersDict.min([NumbersDict({"data": 5}), 3])) == ({"data": 3}, None)
+    assert _parts(NumbersDict.max([7, NumbersDict({"data": 5})])) == ({"data": 7}, None)
+    assert _parts(NumbersDict.max([NumbersDict({"data": 5}), 3, 4])) == ({"data": 5}, 4)
+    assert _parts(NumbersDict.max([2])) == ({}, 2)
+    assert NumbersDict.min([NumbersDict({"data": 5}) + 10, NumbersDict({"data": 11})]) == 11
+    with pytest.raises(TypeError, match="not \\['a', 3\\]"):
+        NumbersDict.max(["a", 3])
+
+
+def test_assignments_change_the_object_itself():
+    total = NumbersDict({"a": 1})
+    held, numbers = total, total.dict
+    total += {"a": 2, "b": 3}
+    total *= 2
+    assert held is total
+    assert numbers == {"a": 6, "b": 6}
+    total //= 4
+    total -= NumbersDict(1)
+    assert _parts(held) == ({"a": 0, "b": 0}, -1)
+    total /= 2
+    assert held.value == -0.5
+
+
+def test_the_names_of_the_documented_class():
+    numbers = NumbersDict({"a": 1, "b": 2})
+    numbers.dict["c"] = 3
+    assert (numbers.dict, numbers.value, numbers.keys_set) == ({"a": 1, "b": 2, "c": 3}, None, {"a", "b", "c"})
+    numbers.value = 7
+    assert (numbers["z"], numbers.broadcast_value, numbers.has_value_for("z")) == (7, 7, True)
+    numbers.value = None
+    assert not numbers.has_value_for("z")
+    assert (numbers.pop("c"), numbers.pop("c", 9)) == (3, 9)
+    del numbers["b"]
+    assert _parts(numbers.unary_op(lambda number: number + 1)) == ({"a": 2}, None)
+    with pytest.raises(ConfigError, match="as the default"):
+        numbers.value = "x"
 
 
 def test_any_compare_is_over_our_keys_and_the_pair_of_defaults():

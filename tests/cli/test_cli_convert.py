@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import shutil
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -520,3 +522,30 @@ def test_a_source_with_some_keys_of_another_is_a_source(hdf: Path) -> None:
     check_source(source)
     assert list(source.specs) == ["classes"]
     source.close()
+
+
+@pytest.mark.parametrize("name", ["hdf", "tar", "parquet", "arrow", "numpy", "safetensors", "jsonl"])
+def test_images_of_a_tar_are_kept_as_numbers_in_every_format_that_holds_several_keys(
+    invoke: Invoke, tmp_path: Path, name: str
+) -> None:
+    if name in ("parquet", "arrow"):
+        pytest.importorskip("pyarrow")
+    images = [np.random.default_rng(seed).integers(0, 256, (5, 4, 3), np.uint8) for seed in range(3)]
+    with tarfile.open(tmp_path / "images.tar", "w") as archive:
+        for number, image in enumerate(images):
+            pixels = io.BytesIO()
+            np.save(pixels, image)
+            for member, content in ((f"{number}.img.npy", pixels.getvalue()), (f"{number}.jpg", bytes(range(250)))):
+                info = tarfile.TarInfo(member)
+                info.size = len(content)
+                archive.addfile(info, io.BytesIO(content))
+    out = tmp_path / f"out{FORMATS[name].suffix}"
+    result = invoke("convert", tmp_path / "images.tar", out)
+    assert result.exit_code == 0, result.stderr
+    assert result.stderr.count("warning") == 0
+    with contextlib.closing(open_source(str(out), index=None)) as written:
+        assert written.specs["img"] == DataSpec("uint8", (4, 3), dim=3)
+        assert written.specs["jpg"] == DataSpec("uint8", dim=1)
+        for number, image in enumerate(images):
+            assert written.read(number, "img").tobytes() == image.tobytes()
+            assert written.read(number, "jpg").tobytes() == bytes(range(250))

@@ -5,7 +5,8 @@ import threading
 import numpy as np
 import pytest
 
-from headrace.datasets import CachedDataset2, DatasetSeq, SingleStreamPipeDataset
+import headrace as hr
+from headrace.datasets import CachedDataset2, Dataset, DatasetSeq, SingleStreamPipeDataset, StaticDataset
 from headrace.errors import ConfigError, OptionalNotImplementedError, SourceError
 
 
@@ -181,9 +182,9 @@ def test_a_sequence_knows_its_lengths():
 
 def test_an_order_follows_lengths_that_change_from_epoch_to_epoch():
     dataset = Stream(3, seq_ordering="sorted")
-    assert dataset.get_seq_order_for_epoch(1, 3, lambda i: [3, 2, 1][i]) == [2, 1, 0]
-    assert dataset.get_seq_order_for_epoch(2, 3, lambda i: [1, 2, 3][i]) == [0, 1, 2]
-    assert dataset.get_seq_order_for_epoch(3, 3, lambda i: [0.9, 0.1, 0.5][i]) == [1, 2, 0]
+    assert dataset.get_seq_order_for_epoch(1, 3, lambda i: [3, 2, 1][i]).tolist() == [2, 1, 0]
+    assert dataset.get_seq_order_for_epoch(2, 3, lambda i: [1, 2, 3][i]).tolist() == [0, 1, 2]
+    assert dataset.get_seq_order_for_epoch(3, 3, lambda i: [0.9, 0.1, 0.5][i]).tolist() == [1, 2, 0]
 
 
 def test_a_sequence_that_the_sub_class_keeps_is_not_changed():
@@ -249,3 +250,34 @@ def test_a_window_over_what_are_no_vectors_is_refused():
 
     with pytest.raises(ConfigError, match="window=3 joins frames that are vectors"):
         next(Samples(window=3).epoch(1))
+
+
+@pytest.mark.parametrize("options", [{}, {"partition_epoch": 2}, {"repeat_epoch": 2}, {"unique_seq_tags": False}])
+@pytest.mark.parametrize("ordering", ["default", "reverse", "random", "sorted", "laplace:2", "permute"])
+def test_the_order_for_users_is_a_range_or_an_array_of_their_own(ordering, options):
+    dataset = Dataset(seq_ordering=ordering, **options)
+    order = dataset.get_seq_order_for_epoch(1, 10, lambda i: i % 3)
+    again = dataset.get_seq_order_for_epoch(1, 10, lambda i: i % 3)
+    assert isinstance(order, (range, np.ndarray))
+    assert isinstance(order, range) == (ordering in ("default", "reverse") and "repeat_epoch" not in options)
+    assert list(order) == list(again)
+    if isinstance(order, np.ndarray):
+        assert order.dtype == np.int64
+        assert (order[order > 3] > 3).all()
+        order[:] = 0
+        assert list(dataset.get_seq_order_for_epoch(1, 10, lambda i: i % 3)) == list(again)
+    assert len(dataset.get_seq_order_for_epoch(None, 10)) == 0
+
+
+def test_a_sub_class_may_say_the_order_of_an_epoch_itself():
+    class Backwards(StaticDataset):
+        def get_seq_order_for_epoch(self, epoch, num_seqs, get_seq_len=None):
+            order = super().get_seq_order_for_epoch(epoch, num_seqs, get_seq_len)
+            return order[::-1]
+
+    seqs = [{"data": np.full((2, 1), i, np.float32)} for i in range(5)]
+    dataset, plain = Backwards(seqs, seq_ordering="random"), StaticDataset(seqs, seq_ordering="random")
+    found = [seq.tag for seq in dataset.epoch(1)]
+    assert found == [seq.tag for seq in plain.epoch(1)][::-1]
+    with hr.DataLoader(dataset, batch_size=2) as loader:
+        assert [tag for batch in loader for tag in batch.tags] == found

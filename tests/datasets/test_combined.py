@@ -809,10 +809,13 @@ def test_a_config_that_contains_itself_is_refused():
         init_dataset(config)
 
 
-def test_one_object_cannot_be_two_parts_and_two_levels_cannot_shard():
+def test_one_object_may_be_two_parts():
     dataset = init_dataset(part("a", 2))
-    with pytest.raises(ConfigError, match="are one object"):
-        CombinedDataset({"a": dataset, "b": dataset}, {("a", "data"): "data", ("b", "data"): "data"})
+    whole = CombinedDataset({"a": dataset, "b": dataset}, {("a", "data"): "data", ("b", "data"): "data"})
+    assert tags(whole, 1) == tags(dataset, 1) * 2
+
+
+def test_two_levels_cannot_shard():
     for config in (
         combined([4, 4], [{"_num_shards": 2}, {}], _num_shards=2),
         combined([4, 4], [{"_num_shards": 2}, {"_num_shards": 2}]),

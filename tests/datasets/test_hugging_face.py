@@ -134,7 +134,7 @@ def test_a_format_decides_what_data_leave_open(folder):
         ({"data_format": {"x": {"dim": 3}}}, "dim is 3, but that of the column is 2"),
         ({"data_format": {"y": {"sparse_dim": 5}}}, "sparse_dim is 5, but that of the column is 2"),
         ({"data_format": {"x": {"sparse": True}}}, "sparse is True"),
-        ({"data_format": {"text": {"dtype": "string"}}}, "texts as such are no arrays"),
+        ({"data_format": {"x": {"dtype": "string"}}}, "holds no texts"),
         ({"data_format": {"x": {"dtpye": "float32"}}}, "did you mean 'dtype'"),
         ({"data_format": {"z": {}}}, "no column 'z'"),
         ({"data_format": {}}, "data_format is a dict"),
@@ -264,3 +264,47 @@ def test_a_dataset_without_rows_has_epochs_without_sequences(folder):
     dataset = HuggingFaceDataset(empty, data_format=FORMAT, seq_ordering="sorted", sorting_seq_len_column="seconds")
     for made in (dataset, pickle.loads(pickle.dumps(dataset))):
         assert _tags(made) == []
+
+
+def _letters(seq, **_):
+    return {"letters": np.array([ord(letter) for letter in str(seq["text"])], np.int32)}
+
+
+@pytest.mark.parametrize("more", [{}, {"x": FORMAT["x"]}], ids=["alone", "beside arrays"])
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_texts_are_tokenized_by_a_function(folder, more, num_workers):
+    config = {
+        "class": "PostprocessingDataset",
+        "dataset": {
+            "class": "HuggingFaceDataset",
+            "dataset_opts": folder,
+            "data_format": {"text": {"dtype": "string"}, **more},
+            "seq_ordering": "random",
+        },
+        "map_seq": _letters,
+        "map_outputs": {"letters": {"dtype": "int32", "shape": (None,), "sparse_dim": 300}},
+    }
+    expected = {row["id"]: [ord(letter) for letter in row["text"]] for row in _rows()}
+    with init_dataset(config) as dataset:
+        assert dataset.get_data_keys() == ["letters"]
+        assert {seq.tag: seq["letters"].tolist() for seq in dataset.epoch(1)} == expected
+        with DataLoader(dataset, batching=FixedCount(4), num_workers=num_workers) as loader:
+            found = {}
+            for batch in loader:
+                for tag, row, frames in zip(batch.tags, batch["letters"], batch.lengths["letters"], strict=True):
+                    found[tag] = row[:frames].tolist()
+    assert found == expected
+
+
+def test_a_text_as_such_is_read_by_its_key_and_is_no_part_of_batches(folder):
+    with HuggingFaceDataset(folder, data_format={"text": {"dtype": "string"}, "x": FORMAT["x"]}) as dataset:
+        dataset.initialize()
+        assert (dataset.get_text_keys(), dataset.get_data_keys()) == (["text"], ["x"])
+        assert dataset.get_data_dtype("text") == "string"
+        for one in (dataset, pickle.loads(pickle.dumps(dataset))):
+            one.init_seq_order(epoch=1, seq_list=["id4", "id1"])
+            one.load_seqs(0, 2)
+            rows = _rows()
+            assert [str(one.get_data(i, "text")) for i in (0, 1)] == [rows[4]["text"], rows[1]["text"]]
+        with DataLoader(dataset, batching=FixedCount(4)) as loader:
+            assert all(list(batch.arrays) == ["x"] for batch in loader)

@@ -6,7 +6,7 @@ import pickle
 import pytest
 from meta_cases import DATA_MAP, Counting, StreamedAndKnown, in_memory, lists_in, meta_config, stream, words
 
-from headrace.datasets import CachedDataset, MetaDataset, StaticDataset, init_dataset, meta
+from headrace.datasets import CachedDataset, MetaDataset, init_dataset, meta
 from headrace.errors import ConfigError, SourceError
 
 
@@ -132,7 +132,6 @@ def test_data_maps_that_do_not_fit_are_refused_when_built():
     wrong("(dim, ndim)", "'data'", data_dims={"data": (3, 2)})
     wrong("data_dims names the data key 'x'", data_dims={"x": (3, 2)})
     wrong("data_dtypes names the data key 'x'", data_dtypes={"x": "int8"})
-    wrong("one object", datasets=dict.fromkeys(["features", "alignments"], StaticDataset(words(["a"]))))
     dedicated = {
         "class": "MultiProcDataset",
         "dataset": features,

@@ -27,7 +27,7 @@ def values(dataset, epoch):
     return [int(seq["data"][0, 0]) for seq in dataset.epoch(epoch)]
 
 
-SIZES = st.lists(st.integers(1, 12), min_size=1, max_size=4)
+SIZES = st.lists(st.integers(1, 12), min_size=1, max_size=4, unique=True)  # else two have the same tags and lengths
 ORDERINGS = st.sampled_from(["default", "random", "laplace:2", "sorted_reverse", "permute"])
 
 

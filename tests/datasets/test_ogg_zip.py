@@ -170,3 +170,21 @@ def test_a_copy_of_an_empty_corpus_keeps_its_layout(tmp_path):
     copy = pickle.loads(pickle.dumps(dataset))
     assert copy.get_data_keys() == dataset.get_data_keys() == ["data", "classes", "orth"]
     assert contents(copy) == []
+
+
+def _letters(seq, **_):
+    letters = np.array([ord(letter) for letter in str(seq["raw"])], np.int32)
+    return {"data": seq["data"], "letters": letters}
+
+
+def test_a_function_makes_classes_of_the_text_itself(corpus):
+    outputs = {"data": {"dtype": "float32", "shape": (None, 1)}, "letters": {"dtype": "int32", "sparse_dim": 128}}
+    inner = config(corpus, targets=None, targets_post_process=None, seq_ordering="random")
+    changed = {"class": "PostprocessingDataset", "dataset": inner, "map_seq": _letters, "map_outputs": outputs}
+    with init_dataset(changed) as dataset:
+        seqs = list(dataset.epoch(2))
+    with init_dataset(inner) as plain:
+        for seq, before in zip(seqs, plain.epoch(2), strict=True):
+            assert seq["letters"].tolist() == before["orth"].tolist()
+    with init_dataset({"class": "PostprocessingDataset", "dataset": inner, "map_seq": lambda seq, **_: seq}) as dataset:
+        assert [sorted(seq.features) for seq in dataset.epoch(1)] == [["data", "orth"]] * NUM_SEQS

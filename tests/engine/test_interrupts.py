@@ -1,5 +1,8 @@
 """Ctrl-C while processes are started or ended: it comes a moment later, and nothing is left behind."""
 
+import atexit
+import gc
+import os
 import signal
 import threading
 
@@ -108,3 +111,66 @@ def test_an_interrupt_while_workers_are_ended_leaves_nothing(monkeypatch):
         with pytest.raises(KeyboardInterrupt):
             engine.close()
         engine.close()
+
+
+def drop(made):
+    """Drop the only object of a list."""
+    made.clear()
+    gc.collect()
+
+
+class Finalized:
+    """What takes its time in its finalizer, and is interrupted there."""
+
+    def __init__(self, ended):
+        self.ended = ended
+
+    def __del__(self):
+        with interrupts_wait():
+            interrupt()
+            self.ended.append(1)
+
+
+@pytest.mark.parametrize("is_in_a_cycle", [False, True])
+def test_an_interrupt_in_a_finalizer_has_its_effect_after_it(is_in_a_cycle):
+    ended = []
+    made = [Finalized(ended)]
+    if is_in_a_cycle:
+        made[0].me = made[0]
+    with pytest.raises(KeyboardInterrupt):
+        drop(made)
+    assert ended == [1]
+
+
+def test_an_interrupt_while_an_engine_is_dropped_is_not_lost():
+    """A worker's exit handler sends it, so it comes while the finalizer waits for the end of the worker."""
+    trainer = os.getpid()
+
+    def make(_info):
+        atexit.register(os.kill, trainer, signal.SIGINT)
+        return abs
+
+    with nothing_left():
+        engines = [Engine(Job(make), num_workers=1)]
+        assert [delivered.value for delivered in engines[0].run([-1, -2])] == [1, 2]
+        with pytest.raises(KeyboardInterrupt):
+            drop(engines)
+        gc.collect()
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_an_interrupt_while_a_run_is_dropped_is_not_lost(monkeypatch):
+    real = process.ProcessExecutor.cancel
+
+    def interrupted(executor, run_id):
+        interrupt()
+        real(executor, run_id)
+
+    with nothing_left(), Engine(Job(double), num_workers=1) as engine:
+        runs = [engine.run(range(100))]
+        assert next(runs[0]).value == 0
+        monkeypatch.setattr(process.ProcessExecutor, "cancel", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            drop(runs)
+        monkeypatch.undo()
+        assert [delivered.value for delivered in engine.run(range(9))] == [2 * number for number in range(9)]

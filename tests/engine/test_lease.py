@@ -6,6 +6,7 @@ import ctypes
 import gc
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import threading
@@ -16,7 +17,7 @@ import pytest
 
 from headrace.engine.arena import ArenaWriter
 from headrace.engine.lease import ArenaReader
-from headrace.engine.memory import PAGE_BYTES, create_memfd, extend_memfd
+from headrace.engine.memory import PAGE_BYTES, Mapping, create_memfd, extend_memfd
 from headrace.errors import InternalError
 
 NUM_BYTES = 4096
@@ -311,6 +312,73 @@ def test_a_forked_child_frees_nothing_even_when_it_drops_its_views(pair):
     assert sorted(reader.drain()) == [0, 1]
 
 
+def calls_during(act):
+    """Return the Python functions that are called while `act` does."""
+    calls = []
+    sys.setprofile(lambda frame, event, _: calls.append(frame.f_code.co_qualname) if event == "call" else None)
+    try:
+        act()
+    finally:
+        sys.setprofile(None)
+    return [name for name in calls if name != act.__qualname__]
+
+
+def test_no_python_code_runs_when_the_last_view_of_a_slot_goes(pair):
+    _, reader = pair
+    views = [lend(pair)[5:], lend(pair).reshape(64, -1).T]
+    assert calls_during(views.clear) == []
+    assert sorted(reader.drain()) == [0, 1]
+
+
+def test_no_python_code_runs_when_a_mapping_is_undone():
+    fd = create_memfd("headrace-undone")
+    extend_memfd(fd, PAGE_BYTES)
+    arrays = [Mapping(fd, 0, PAGE_BYTES).as_array()[7:] for _ in range(3)]
+    os.close(fd)
+    assert Path("/proc/self/maps").read_text().count("headrace-undone") == 3
+    assert calls_during(arrays.clear) == []
+    assert "headrace-undone" not in Path("/proc/self/maps").read_text()
+
+
+def test_what_a_handler_of_signals_raises_is_not_lost_where_leases_end(monkeypatch):
+    """A signal that comes while nothing but leases ends is raised to the one who drops them, each time."""
+    unraisable, raised, caught = [], 0, 0
+    monkeypatch.setattr(sys, "unraisablehook", unraisable.append)
+    num_slots, num_rounds = 64, 300
+    fd = create_memfd("headrace-test")
+    extend_memfd(fd, num_slots * PAGE_BYTES)
+
+    def interrupt(*_):
+        nonlocal raised
+        raised += 1
+        raise KeyboardInterrupt
+
+    def drop(views, turn):
+        while views or raised == turn:  # it has not come yet
+            view = views.pop() if views else None
+            del view
+
+    handler = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        with ArenaReader(fd) as reader:
+            os.close(fd)
+            for turn in range(num_rounds):
+                views = [reader.lease(slot_idx, slot_idx * PAGE_BYTES, 100) for slot_idx in range(num_slots)]
+                try:
+                    signal.setitimer(signal.ITIMER_REAL, 1e-6 * (1 + turn % 50))
+                    drop(views, turn)
+                except KeyboardInterrupt:
+                    caught += 1
+                assert raised == turn + 1
+                views.clear()
+                assert sorted(reader.drain()) == list(range(num_slots))
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, handler)
+    assert unraisable == []
+    assert caught == num_rounds
+
+
 def test_no_lease_is_lost_when_threads_drop_them_under_an_eager_collector():
     num_threads, num_rounds, num_slots = 4, 400, 16
     fd = create_memfd("headrace-test")
@@ -338,7 +406,7 @@ def test_no_lease_is_lost_when_threads_drop_them_under_an_eager_collector():
         thread.start()
     try:
         for _ in range(num_rounds):
-            for slot_idx in set(range(num_slots * num_threads)) - reader._leased:
+            for slot_idx in set(range(num_slots * num_threads)) - reader._leased.keys():
                 view = reader.lease(slot_idx, slot_idx * PAGE_BYTES, 100)
                 num_made += 1
                 boxes[slot_idx % num_threads].append(view[3:].reshape(-1, 1))
@@ -353,7 +421,7 @@ def test_no_lease_is_lost_when_threads_drop_them_under_an_eager_collector():
     gc.collect()
     num_freed += len(reader.drain())
     assert reader.num_leased == 0
-    assert reader._leased == set()
+    assert reader._leased == {}
     assert num_freed == num_made >= num_slots * num_threads
     reader.close()
 

@@ -259,6 +259,22 @@ def test_a_dead_warden_is_replaced_and_the_stream_goes_on() -> None:
         assert [delivered.value for delivered in stream] == list(range(1, 100))
 
 
+def test_the_death_of_a_warden_is_one_death_for_all_workers() -> None:
+    options = EngineOptions(on_death=Restarting(budget=2))
+    with Engine(Job(lambda info: lambda number: number), num_workers=3, options=options) as engine:
+        executor = engine._workers.executor
+        assert isinstance(executor, ProcessExecutor)
+        run = engine.run(range(300))
+        seen = [next(run).value for _ in range(50)]
+        for _ in range(2):
+            assert executor._warden is not None
+            os.kill(executor._warden.pid, signal.SIGKILL)
+            seen += [next(run).value for _ in range(100)]
+        seen += [delivered.value for delivered in run]
+        assert seen == list(range(300))
+        assert engine.report.num_restarts == 6
+
+
 def test_the_death_of_the_warden_is_named_beyond_the_budget() -> None:
     executor = ProcessExecutor()
     options = EngineOptions(on_death=Raising())

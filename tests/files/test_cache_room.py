@@ -364,7 +364,27 @@ def test_whoever_holds_the_room_for_long_is_named(make_cache, sources, tmp_path)
     cache.get_file(sources["a"])
 
 
-def test_whoever_makes_a_copy_for_long_is_named(make_cache, sources, tmp_path):
+def test_who_only_looks_whether_a_copy_is_in_use_fails_nobody(make_cache, sources, tmp_path, monkeypatch):
+    cache = make_cache(wait_seconds=0)
+    _use(cache, sources["a"])
+    (entry,) = (tmp_path / "cache" / "entries").iterdir()
+    glance = lock_exclusive_nowait(str(entry))  # as `headrace cache ls` does, which may be stopped in the middle of it
+    num_tries, make_nowait = 0, cache_copy.Copier.make_nowait
+
+    def tried(self, task):
+        nonlocal num_tries
+        num_tries += 1
+        if num_tries == 3:
+            glance.close()
+        return make_nowait(self, task)
+
+    monkeypatch.setattr(cache_copy.Copier, "make_nowait", tried)
+    assert Path(cache.get_file(sources["a"])).read_bytes() == b"a" * 100
+    assert num_tries >= 3
+
+
+def test_whoever_makes_a_copy_for_long_is_named(make_cache, sources, tmp_path, monkeypatch):
+    monkeypatch.setattr(cache_copy, "_GLANCE_SECONDS", 0.05)
     cache = make_cache(wait_seconds=0.05)
     _use(cache, sources["a"])
     (entry,) = (tmp_path / "cache" / "entries").iterdir()

@@ -9,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import SourceError
+from headrace.files import KeepLimit
 from headrace.index import AMBIGUOUS, MISSING, CorpusIndex, GeneratedTags, join_store, join_tags, open_or_join, storage
+from headrace.index.join import TagJoin
 from headrace.index.lookup import TagTable
 
 TAGS = st.lists(st.text("ab0ä", max_size=3), max_size=30) | st.builds(
@@ -136,7 +138,14 @@ def test_places_that_lead_outside_are_refused(stored, tmp_path):
     data[place : place + 4] = np.array([7], "<i4").tobytes()
     path.write_bytes(data)
     with pytest.raises(SourceError, match="damaged") as caught:
-        open_or_join(*indices).of(np.arange(3))
+        CorpusIndex.open(path, check_files=False)
+    assert str(path) in str(caught.value)
+    np.testing.assert_array_equal(open_or_join(*indices).of(np.arange(3)), [2, 1, 0])  # it was made again
+    path.write_bytes(data)
+    joined = CorpusIndex._of_stored(storage.open_stored(path, known=bytes(data[32:48])))
+    wrong = TagJoin(joined.locator("places"), 3, 3, 0, 0, 0, where=str(path))
+    with pytest.raises(SourceError, match="damaged") as caught:
+        wrong.of(np.arange(3))
     assert str(path) in str(caught.value)
 
 
@@ -150,13 +159,14 @@ def test_a_folder_that_cannot_be_used_is_said_once(stored, tmp_path, caplog):
 
 
 def test_only_the_joins_that_were_used_last_are_kept(stored, tmp_path, monkeypatch):
-    monkeypatch.setattr(join_store, "_MAX_KEPT", 3)
+    monkeypatch.setattr(join_store, "_LIMIT", KeepLimit(max_files=3))
     left = stored("left", ["a", "b"])
     rights = [stored(f"right{i}", ["b", "a", f"c{i}"]) for i in range(5)]
+    now = os.stat(tmp_path).st_mtime - 1000
     for time, right in enumerate(rights[:3]):
         open_or_join(left, right)
         newest = max(joins(tmp_path), key=lambda path: path.stat().st_mtime_ns)
-        os.utime(newest, (time + 1, time + 1))
+        os.utime(newest, (now + time, now + time))
     used = open_or_join(left, rights[0])  # the oldest was used again
     open_or_join(left, rights[3])
     assert len(joins(tmp_path)) == 3
@@ -178,5 +188,5 @@ def test_a_damaged_index_is_named(stored, tmp_path, column, value, message):
     path = tmp_path / "damaged.hrindex"
     path.write_bytes(data)
     with pytest.raises(SourceError, match=message) as caught:
-        join_tags(left, CorpusIndex.open(path))
+        join_tags(left, CorpusIndex._of_stored(storage.open_stored(path, known=bytes(data[32:48]))))
     assert str(path) in str(caught.value)

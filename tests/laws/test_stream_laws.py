@@ -3,11 +3,12 @@
 import json
 
 import numpy as np
+import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from headrace.batching import Buckets, Chunks, FixedCount, FrameBudget, Pack
-from headrace.loading import DataLoader
+from headrace.batching import Buckets, Chunks, FixedCount, FrameBudget, LimitLengths, Pack
+from headrace.loading import DataLoader, epochs
 
 LENGTHS = st.lists(st.integers(0, 20), max_size=40)
 BATCHINGS = st.sampled_from(
@@ -21,10 +22,18 @@ BATCHINGS = st.sampled_from(
         Chunks(FrameBudget(40), frames=8, step=5, context=(2, 1)),
     ]
 )
-RECIPES = st.fixed_dictionaries({"batching": BATCHINGS, "window_seqs": st.integers(1, 30), "seed": st.integers(0, 3)})
+WINDOWS = st.one_of(st.none(), st.integers(1, 30))  # None: blocks of 4, see below
+RECIPES = st.fixed_dictionaries({"batching": BATCHINGS, "window_seqs": WINDOWS, "seed": st.integers(0, 3)})
 WORKERS = st.integers(0, 4)
 RANKS = st.integers(1, 5)
 REMAINDERS = st.sampled_from(["drop", "pad", "keep"])
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _small_blocks():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(epochs, "STREAM_WINDOW_SEQS", 4)
+        yield
 
 
 class Stream:
@@ -146,3 +155,36 @@ def test_padded_steps_per_epoch_are_that_many_on_every_rank_from_any_step_on(
             loader.load_state_dict(state)
             rest = [(print_of(batch), batch.is_repeat) for batch in next(loader.epochs())]
         assert rest == expected[done:]
+
+
+@given(
+    st.lists(st.integers(1, 20), min_size=30, max_size=150),
+    st.integers(20, 400),
+    st.sampled_from(["plain", "filtered", "cut"]),
+    WORKERS,
+)
+@settings(max_examples=40, deadline=None)
+def test_windows_of_a_stream_fill_batches_of_any_budget(lengths, budget, kind, workers):
+    batching = FrameBudget(budget, padded=False)
+    longest = {"plain": 20, "filtered": 4, "cut": 3}[kind]
+    if kind == "filtered":
+        batching = LimitLengths(batching, max_frames=4)
+    elif kind == "cut":
+        batching = Chunks(batching, frames=3)
+    with open_loader(lengths, {"batching": batching}, workers=workers) as loader:
+        found = [batch.num_frames for batch in loader]
+    num_short = sum(num_frames <= budget - longest for num_frames in found)  # one more would have fit
+    assert num_short <= len(found) // 8 + 1
+
+
+@given(st.integers(1, 400), st.integers(1, 30), st.integers(1, 60))
+@settings(max_examples=40, deadline=None)
+def test_a_window_that_somebody_asks_for_is_never_another_one(num_seqs, window_seqs, budget):
+    with open_loader([1] * num_seqs, {"batching": FrameBudget(budget), "window_seqs": window_seqs}) as loader:
+        found = [batch.seq_idx.tolist() for batch in loader]
+    expected = [
+        list(range(first, min(first + budget, start + window_seqs, num_seqs)))
+        for start in range(0, num_seqs, window_seqs)
+        for first in range(start, min(start + window_seqs, num_seqs), budget)
+    ]
+    assert found == expected

@@ -9,6 +9,7 @@ import pytest
 from headrace import CacheError, MapDataset, ResumeError
 from headrace.batching import BatchTable, Buckets, FixedCount, FrameBudget, PlanCounts
 from headrace.batching.base import Batching
+from headrace.files import KeepLimit
 from headrace.loading import DataLoader, kept_tables
 from headrace.loading.plan import EpochPlan
 
@@ -207,18 +208,19 @@ def test_a_folder_that_cannot_be_used_is_logged_once_and_the_table_stays_in_memo
     assert planned == []
 
 
-def _refuse(path):
+def _refuse(path, **_options):
     raise PermissionError(13, "Permission denied", str(path))
 
 
 def test_only_so_many_tables_are_kept(monkeypatch, cache):
-    monkeypatch.setattr(kept_tables, "_MAX_KEPT", 3)
+    monkeypatch.setattr(kept_tables, "_LIMIT", KeepLimit(max_files=3))
+    now = os.stat(cache.parent.parent).st_mtime - 1000
     monkeypatch.setattr(kept_tables, "_MAX_IN_MEMORY", 2)
     for number in range(6):
         kept_tables.keep_table(
             f"{number}", kept_tables.PlanTable(BatchTable(np.array([number])), PlanCounts(seqs=number))
         )
-        os.utime(cache / f"{number}.hrplan", (number, number))
+        os.utime(cache / f"{number}.hrplan", (now + number, now + number))
     kept_tables.keep_table("6", kept_tables.PlanTable(BatchTable(np.array([6])), PlanCounts()))
     assert len(list(cache.iterdir())) == 3
     assert len(kept_tables._in_memory) == 2

@@ -1,7 +1,6 @@
 """What batches hold, from which datasets, and what transform and collate do to them."""
 
 import pickle
-import random
 from collections import namedtuple
 
 import numpy as np
@@ -374,35 +373,6 @@ def test_a_batch_of_which_nothing_can_be_read_is_passed_over_by_one_rank_alone_o
         pytest.raises(HeadraceError, match=r"(?s)one step less.*rank 1 of 2"),
     ):
         list(loader)
-
-
-def test_code_that_draws_from_global_generators_can_be_seeded_by_the_batch(seqs):
-    def noisy(seq):
-        return {"x": np.float64(random.random()), "y": np.float64(np.random.random())}
-
-    def draws(num_workers, first=0, **options):
-        options = {"batching": FixedCount(4), "transform": noisy, "seed_globals": True, **options}
-        with DataLoader(StaticDataset(seqs), num_workers=num_workers, **options) as loader:
-            if first:
-                batches = iter(loader)
-                for _ in range(first):
-                    next(batches)
-                batches.close()
-                state = loader.state_dict()
-                loader.load_state_dict(state)
-            return [(batch["x"].tolist(), batch["y"].tolist()) for batch in loader]
-
-    random.seed(1)
-    np.random.seed(1)
-    before = random.getstate(), np.random.get_state()[1].tolist()
-    alone = draws(0)
-    assert (random.getstate(), np.random.get_state()[1].tolist()) == before
-    assert draws(2) == alone
-    assert draws(0, first=3) == alone[3:]
-    assert len({x for row, _ in alone for x in row}) == 40
-    assert draws(0, seed=1) != alone
-    with pytest.raises(ConfigError, match="threads of a process share"):
-        draws(1, executor="thread")
 
 
 # --- collate ---

@@ -197,9 +197,7 @@ def test_a_false_window_is_found_when_all_batches_are_counted(seqs):
 def test_a_state_that_comes_too_late_is_refused(seqs):
     state = saved_after(seqs, 2)
     with open_loader(seqs) as loader:
-        iterator = iter(loader)  # nothing was asked for yet
-        with pytest.raises(ResumeError, match=r"too late"):
-            loader.load_state_dict(state)
+        iterator = iter(loader)
         next(iterator)
         with pytest.raises(ResumeError, match=r"too late"):
             loader.load_state_dict(state)
@@ -262,6 +260,34 @@ def test_the_epoch_that_was_loaded_may_be_said_again_but_another_is_warned_of(se
         assert "gives up the loaded position: batch 2 of epoch 1" in caplog.text
         batch = next(iter(loader))
     assert (batch.epoch, batch.position) == (2, 0)
+
+
+def test_an_iterator_that_was_asked_for_nothing_uses_up_no_epoch_and_ends_no_iteration(seqs):
+    with open_loader(seqs) as loader:
+        before = loader.state_dict()
+        kept = iter(loader)  # as tqdm.auto does
+        assert loader.state_dict() == before
+        batches = iter(loader)
+        first = next(batches)
+        iter(loader)  # as a look at a loader in the middle of an epoch
+        assert (first.epoch, next(batches).position) == (1, 1)
+        assert next(kept).epoch == 2
+        with pytest.raises(HeadraceError, match="another iteration"):
+            next(batches)
+
+
+def test_an_epoch_whose_first_batch_fails_is_not_used_up(seqs):
+    failing = [True]
+
+    def fail_once(seq):
+        if failing.pop() if failing else False:
+            raise ZeroDivisionError
+        return seq
+
+    with open_loader(seqs, transform=fail_once) as loader:
+        with pytest.raises(ZeroDivisionError):
+            next(iter(loader))
+        assert next(iter(loader)).epoch == 1
 
 
 def test_a_second_iteration_makes_the_first_raise(seqs):

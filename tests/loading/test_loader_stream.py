@@ -301,8 +301,32 @@ def test_dedicated_workers_are_a_stream_whose_order_depends_on_their_number(file
         loader.load_state_dict(state)
 
 
-def test_another_reader_of_the_same_dataset_is_noticed(files):
+def test_another_reader_of_the_same_dataset_does_not_matter(files):
     with open_files(files) as dataset, DataLoader(dataset, batching=FixedCount(1), window_seqs=4) as loader:
+        tags = [seq.tag for seq in dataset.epoch(1)]
+        iterator = iter(loader)
+        seen = next(iterator).tags
+        dataset.init_seq_order(epoch=2)
+        assert seen + [tag for batch in iterator for tag in batch.tags] == tags
+
+
+class FromIterator(CachedDataset2):
+    """Cannot be made again: what it was made of can be read once."""
+
+    num_inputs, num_outputs = 1, {"data": (1, 2)}
+
+    def __init__(self, seqs):
+        super().__init__()
+        self.seqs = seqs
+
+    def _collect_single_seq(self, seq_idx):
+        number = next(self.seqs, None)
+        return None if number is None else DatasetSeq(seq_idx, np.full((1, 1), number, np.float32))
+
+
+def test_another_reader_of_a_dataset_that_cannot_be_copied_is_noticed():
+    dataset = FromIterator(iter(range(40)))
+    with DataLoader(dataset, batching=FixedCount(1), window_seqs=4) as loader:
         iterator = iter(loader)
         next(iterator)
         dataset.init_seq_order(epoch=2)

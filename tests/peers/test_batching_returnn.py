@@ -56,6 +56,43 @@ def test_sums_products_extremes_and_comparisons_are_the_same(left, right):
     assert _ours(left).has_values() == _theirs(left).has_values()
 
 
+_operand = st.one_of(_parts, st.integers(-9, 9))
+
+
+def _made(make, operand):
+    return make(operand) if isinstance(operand, tuple) else operand
+
+
+@given(_operand, _operand)
+def test_plain_numbers_on_either_side_are_the_same(left, right):
+    assume(isinstance(left, tuple) or isinstance(right, tuple))
+    for op in (operator.add, operator.sub, operator.mul):
+        ours, theirs = (op(_made(make, left), _made(make, right)) for make in (_ours, _theirs))
+        assert (ours.dict, ours.value) == (theirs.dict, theirs.value)
+        assert repr(ours) == repr(theirs)
+    if isinstance(left, tuple):
+        for result_with_default in (True, False):
+            ours, theirs = (
+                make(left).elem_eq(_made(make, right), result_with_default=result_with_default)
+                for make in (_ours, _theirs)
+            )
+            assert (ours.dict, ours.value) == (theirs.dict, theirs.value)
+        for op in (operator.iadd, operator.isub, operator.imul):
+            ours, theirs = _ours(left), _theirs(left)
+            assert op(ours, _made(_ours, right)) is ours
+            op(theirs, _made(_theirs, right))
+            assert (ours.dict, ours.value) == (theirs.dict, theirs.value)
+    assert (_made(_ours, left) == _made(_ours, right)) == (_made(_theirs, left) == _made(_theirs, right))
+
+
+@given(st.lists(_operand, min_size=1, max_size=4))
+def test_extremes_of_several_numbers_and_dicts_are_the_same(items):
+    for name in ("max", "min"):
+        ours = getattr(NumbersDict, name)([_made(_ours, item) for item in items])
+        theirs = getattr(Theirs, name)([_made(_theirs, item) for item in items])
+        assert (ours.dict, ours.value) == (theirs.dict, theirs.value)
+
+
 @given(_parts, _positive_parts)
 def test_divisions_are_the_same(left, right):
     for op in (operator.truediv, operator.floordiv):

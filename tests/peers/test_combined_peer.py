@@ -146,17 +146,23 @@ def test_sub_epochs_of_shuffled_parts_lose_nothing_here_and_something_there(corp
 
 @pytest.mark.parametrize("options", [{}, {"seq_ordering": "random"}, {"seq_ordering": "laplace:2"}], ids=str)
 @pytest.mark.parametrize("sizes", [3, {"a": 1, "b": 7, "c": 40}, {"a": 5, "b": 0, "c": 2}], ids=str)
-def test_samples_of_fixed_sizes_are_the_same(corpora, options, sizes):
-    config = combined(corpora, {"sampling_sizes": sizes, **options})
+@pytest.mark.parametrize("order", ["default", "random", "laplace:2"])
+def test_samples_of_fixed_sizes_are_the_same(corpora, options, sizes, order):
+    config = combined(corpora, {"sampling_sizes": sizes, **options}, {name: {"seq_ordering": order} for name in "abc"})
     ours, theirs = init_dataset(config), peer_of(config)
     same_seqs(ours, theirs, KEYS, (1, 2, 3, 9), fracs=True)
     ours.close()
 
 
-def test_samples_of_files_fail_there_and_work_here(corpora):
+def test_samples_fail_there_when_they_are_built_and_work_here(corpora):
     config = combined(corpora, {"sampling_sizes": 2})
-    with pytest.raises(ZeroDivisionError):
-        peer_init_dataset(config)
+    static = {
+        "class": "StaticDataset",
+        "data": [{"data": np.zeros((2, 3), "float32"), "classes": np.zeros(1, "int32")}],
+    }
+    for refused in (config, {**config, "datasets": dict.fromkeys("abc", static)}):
+        with pytest.raises((ZeroDivisionError, AssertionError)):
+            peer_init_dataset(refused)
     ours = init_dataset(config)
     assert [seq.tag for seq in ours.epoch(1)] == ["a-0", "a-1", "b-0", "b-1", "c-0", "c-1"]
     ours.close()

@@ -5,12 +5,15 @@ import warnings
 import numpy as np
 import pytest
 
+import headrace.datasets
 from headrace.datasets import init_dataset
 from headrace.sources import HDFWriter
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     peer_init_dataset = pytest.importorskip("returnn.datasets.basic").init_dataset
+    returnn_basic = pytest.importorskip("returnn.datasets.basic")
+    returnn_generating = pytest.importorskip("returnn.datasets.generating")
     PeerNumbersDict = pytest.importorskip("returnn.util.basic").NumbersDict
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -162,15 +165,140 @@ def test_dummy_data_are_equal(options):
     same(read_all(init_dataset(config), 2), read_all(peer_init_dataset(config), 2))
 
 
-def test_12ax_has_the_same_layout():
-    config = {"class": "Task12AXDataset", "num_seqs": 5}
+@pytest.mark.parametrize(
+    "options", [{}, {"seq_ordering": "random", "partition_epoch": 3}, {"fixed_random_seed": 5, "random_seed_offset": 7}]
+)
+def test_12ax_data_are_equal(options):
+    config = {"class": "Task12AXDataset", "num_seqs": 60, **options}
     ours, theirs = init_dataset(config), peer_init_dataset(config)
-    for dataset in (ours, theirs):
-        dataset.init_seq_order(epoch=1)
-        dataset.load_seqs(0, 1)
+    for epoch in (1, 2, 7):
+        same(read_all(ours, epoch), read_all(theirs, epoch))
     for key in ("data", "classes"):
         assert ours.get_data_dim(key) == theirs.get_data_dim(key)
         assert ours.is_data_sparse(key) == theirs.is_data_sparse(key)
+
+
+def test_the_number_of_sequences_is_told_at_the_same_moments():
+    configs = [
+        {"class": "DummyDataset", "input_dim": 2, "output_dim": 3, "num_seqs": 4},
+        {"class": "Task12AXDataset", "num_seqs": 4},
+        {"class": "StaticDataset", "data": [{"data": np.zeros((3, 2), "float32")}] * 4},
+    ]
+    for config in configs:
+        options = {key: value for key, value in config.items() if key != "class"}
+        found = []
+        for module in (headrace.datasets, returnn_generating):
+            dataset = getattr(module, config["class"])(**options)
+            numbers = [dataset.num_seqs]
+            for start in (dataset.initialize, lambda: dataset.init_seq_order(1), dataset.init_seq_order):  # noqa: B023
+                start()
+                numbers.append(dataset.num_seqs)
+            found.append(numbers)
+        assert found[0] == found[1] == [4, 0, 4, 0]
+
+
+class _Drawn:
+    """What a user writes, over either library: a dataset that draws from `self.random`."""
+
+    def __init__(self, **kwargs):
+        super().__init__(input_dim=3, output_dim=5, num_seqs=11, **kwargs)
+
+    def generate_seq(self, seq_idx):
+        frames = self.random.randint(1, 9)
+        return self.make_seq(
+            seq_idx,
+            self.random.normal(size=(frames, 3)).astype("float32"),
+            targets=self.random.randint(0, 5, frames).astype("int32"),
+        )
+
+
+def test_what_generated_data_draw_is_equal():
+    class Ours(_Drawn, headrace.datasets.GeneratingDataset):
+        make_seq = headrace.datasets.DatasetSeq
+
+    class Theirs(_Drawn, returnn_generating.GeneratingDataset):
+        make_seq = returnn_basic.DatasetSeq
+
+    for options in ({}, {"seq_ordering": "random", "random_seed_offset": 3}, {"partition_epoch": 2}):
+        ours, theirs = Ours(**options), Theirs(**options)
+        for dataset in (ours, theirs):
+            dataset.initialize()
+        for epoch in (1, 2, 3):
+            same(read_all(ours, epoch), read_all(theirs, epoch))
+
+
+@pytest.mark.parametrize("attributes", [
+    {"chunk_size": 10, "chunk_step": 5}, {"chunk_size": 3}, {"chunk_size": 0, "chunk_step": 4},
+    {"chunk_size": {"data": 4, "classes": 4}, "chunk_step": {"data": 2, "classes": 2}},
+    {"custom_chunking_func": lambda dataset, seq_idx_start, **_: iter([(0, 1, 4), (2, 0, 3)])},
+])  # fmt: skip
+def test_chunks_that_are_set_as_attributes_are_cut(hdf_file, attributes):
+    config = {"class": "HDFDataset", "files": [hdf_file], "seq_ordering": "random", "cache_byte_size": 0}
+    found = []
+    for make in (init_dataset, peer_init_dataset):
+        dataset = make(config)
+        for name, value in attributes.items():
+            setattr(dataset, name, value)
+        if make is peer_init_dataset and attributes == {"chunk_size": 3}:
+            dataset.chunk_step = 3  # which is the default here
+        dataset.init_seq_order(epoch=2)
+        for recurrent_net in (True, False):
+            chunks = [
+                (i, *(part if isinstance(part, int) else (part["data"], part["classes"]) for part in parts))
+                for i, *parts in dataset.iterate_seqs(recurrent_net=recurrent_net)
+            ]
+            found.append(chunks)
+    assert found[:2] == found[2:]
+
+
+def test_class_indices_that_are_no_classes_are_delivered():
+    data = [{"data": np.zeros(3, "float32"), "classes": np.array([-1, 5, 12], "int16")}]
+    config = {"class": "StaticDataset", "data": data, "output_dim": {"data": (1, 1), "classes": (10, 1)}}
+    same(read_all(init_dataset(config), 1), read_all(peer_init_dataset(config), 1))
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float16", "int16", "float32"])
+def test_a_map_dataset_without_a_declared_dtype_delivers_what_it_has(dtype):
+    def items(base):
+        class Items(base):
+            def __init__(self):
+                super().__init__(data_types={"data": {"shape": (None, 3)}, "classes": {"sparse": True, "dim": 9}})
+
+            def __len__(self):
+                return 4
+
+            def __getitem__(self, index):
+                return {"data": np.full((index + 1, 3), index, dtype), "classes": np.full(2, index, "int64")}
+
+        return Items
+
+    from returnn.datasets.map import MapDatasetBase as PeerMapDatasetBase
+
+    from headrace.datasets import MapDatasetBase
+
+    ours = init_dataset({"class": "MapDatasetWrapper", "map_dataset": items(MapDatasetBase)})
+    theirs = peer_init_dataset({"class": "MapDatasetWrapper", "map_dataset": items(PeerMapDatasetBase)})
+    assert ours.get_data_dtype("data") == dtype
+    same(read_all(ours, 1), read_all(theirs, 1))
+
+
+def test_labels_make_the_same_text():
+    cases = [
+        ([chr(byte) for byte in range(256)], np.array(list("wër".encode()), "uint8")),
+        ([chr(byte) for byte in range(256)], np.array(ord("w"), "uint8")),
+        (list("abcdef"), np.array([0, 5, 2], "int32")),
+        (list("abcdef"), np.array(4, "int32")),
+        (["one", "two"], np.array([1, 0, 1], "int32")),
+        ([chr(97 + i % 26) for i in range(1000)], np.array([1, 0, 1], "int32")),
+    ]
+    for labels, indices in cases:
+        config = {"class": "StaticDataset", "data": [{"data": np.atleast_1d(indices)}]}
+        texts = []
+        for make in (init_dataset, peer_init_dataset):
+            dataset = make({**config, "output_dim": {"data": (len(labels), 1)}})
+            dataset.labels["data"] = labels
+            texts.append(dataset.serialize_data(key="data", data=indices))
+        assert texts[0] == texts[1]
 
 
 def test_static_datasets_are_equal():

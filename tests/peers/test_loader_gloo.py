@@ -12,6 +12,7 @@ import pytest
 
 from headrace import ConfigError, DataLoader, StaticDataset
 from headrace.batching import Buckets, FrameBudget
+from headrace.sources import HDFWriter
 
 pytest.importorskip("torch.distributed")
 from headrace.adapters.torch_ranks import all_agree
@@ -95,6 +96,72 @@ distributed.barrier()
 distributed.destroy_process_group()
 """
 
+# Loaders that are made before the process group, as everybody does whom a trainer starts.
+LATE = """
+import json, os, sys
+import numpy as np
+import torch.distributed as distributed
+from headrace import ConfigError, DataLoader, DistributeFilesDataset
+from headrace.batching import FixedCount
+
+rank, world_size, port, folder, *_ = int(sys.argv[1]), *sys.argv[2:]
+world_size = int(world_size)
+items = [{"data": np.full(3, i)} for i in range(41)]
+files = [os.path.join(folder, f"{i}.hdf") for i in range(4)]
+shared = DistributeFilesDataset(
+    files=files, partition_epoch=1, distrib_shard_files=True, executor="inline", num_workers=0,
+    get_sub_epoch_dataset=lambda part: {"class": "HDFDataset", "files": part},
+)
+loader = DataLoader(items, batch_size=4)
+of_files = DataLoader(shared, batching=FixedCount(4), num_workers=1, remainder="keep")
+early = DataLoader(items, batch_size=4)
+assert len(loader) == 11 and loader.state_dict()["position"] == 0
+assert "to be looked up again" in loader.explain() and "to be looked up" not in repr(loader)
+of_files.state_dict(), of_files.explain()
+waiting = iter(loader)
+next(iter(early))
+distributed.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=world_size)
+assert len(loader) == 5
+found = [(batch.position, batch.tags) for batch in waiting]
+with loader, of_files, early:
+    tags = [tag for batch in of_files for tag in batch.tags]
+    try:
+        next(iter(early))
+    except ConfigError as error:
+        assert "began as rank 0 of 1" in str(error) and f"is rank {rank} of 2" in str(error)
+    else:
+        raise AssertionError("ranks have changed")
+    assert "looked up again" not in loader.explain()
+    json.dump([found, tags], open(os.path.join(folder, f"found-{rank}"), "w"))
+distributed.barrier()
+distributed.destroy_process_group()
+"""
+
+# Four ranks, of which two each work on the same batch.
+MESH = """
+import json, logging, os, sys
+import numpy as np
+import torch.distributed as distributed
+from torch.distributed.device_mesh import init_device_mesh
+from headrace import DataLoader
+
+rank, world_size, port, folder, *_ = int(sys.argv[1]), *sys.argv[2:]
+os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=port, RANK=str(rank), WORLD_SIZE=world_size)
+mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+items = [{"data": np.full(3, i)} for i in range(40)]
+found = []
+for part in (mesh, mesh["dp"], None):
+    messages = []
+    handler = logging.Handler()
+    handler.emit = lambda record: messages.append(record.levelname)
+    logging.getLogger("headrace.loading").handlers = [handler]
+    with DataLoader(items, batch_size=4, mesh=part) as loader:
+        found.append(([batch.position for batch in loader], loader.ranks.source, messages))
+json.dump(found, open(os.path.join(folder, f"found-{rank}"), "w"))
+distributed.barrier()
+distributed.destroy_process_group()
+"""
+
 
 def free_port():
     with socket.socket() as probe:
@@ -174,6 +241,35 @@ def test_ranks_that_read_unequal_shares_agree_on_their_steps_also_after_a_resume
         assert [is_repeat for *_, is_repeat in log] == [step >= num_own for step in range(num_steps)]
         found = [number - 1000 * rank for _, numbers, is_repeat in log if not is_repeat for number in numbers]
         assert found == list(range(len(found)))
+
+
+def read_found(folder, world_size):
+    return [json.loads((folder / f"found-{rank}").read_text()) for rank in range(world_size)]
+
+
+def test_loaders_that_are_made_before_the_process_group_share_the_data(tmp_path):
+    for i in range(4):
+        with HDFWriter(tmp_path / f"{i}.hdf") as writer:
+            for j in range(6):
+                writer.append(f"{i}-{j}", {"data": np.zeros((2, 2), np.float32)})
+    statuses = run_job(tmp_path, 2, job=LATE)
+    assert [status for status, *_ in statuses] == [0, 0], statuses
+    ranks = read_found(tmp_path, 2)
+    assert [[position for position, _ in found] for found, _ in ranks] == [[0, 2, 4, 6, 8], [1, 3, 5, 7, 9]]
+    shares = [tags for _, tags in ranks]
+    assert [len(tags) for tags in shares] == [12, 12]
+    assert len({tag for tags in shares for tag in tags}) == 24
+
+
+@pytest.mark.slow
+def test_ranks_of_one_row_of_a_mesh_get_the_same_batches_and_without_it_a_warning(tmp_path):
+    statuses = run_job(tmp_path, 4, job=MESH)
+    assert [status for status, *_ in statuses] == [0] * 4, statuses
+    for rank, (by_name, by_part, unsaid) in enumerate(read_found(tmp_path, 4)):
+        assert by_name[0] == by_part[0] == list(range(rank // 2, 10, 2))
+        assert by_name[2] == by_part[2] == []
+        assert unsaid[0] == list(range(rank, 8, 4))
+        assert unsaid[2] == ["WARNING"]
 
 
 def test_ranks_cannot_agree_before_they_know_each_other():

@@ -1,10 +1,11 @@
 """Hand-made files for the tests of sources."""
 
 import h5py
+import msgspec
 import numpy as np
 import pytest
 
-from headrace.index.storage import open_stored
+from headrace.index.storage import describe_columns, open_stored, write_index
 
 HDF_LENGTHS = [3, 0, 5, 1]
 
@@ -45,14 +46,12 @@ def write_layout():
 
 @pytest.fixture
 def damage_index():
-    """Return a function that writes one number all over a column of an index file."""
+    """Return a function that writes one number all over a column of an index file, with the right checksums."""
 
     def damage(path, name, value):
-        start = path.read_bytes()
-        column = open_stored(path).columns[name]
-        position = start.find(column.tobytes())
-        assert start.count(column.tobytes()) == 1, "the column cannot be told from others"
-        wrong = np.full(len(column), value, column.dtype).tobytes()
-        path.write_bytes(start[:position] + wrong + start[position + len(wrong) :])
+        stored = open_stored(path)
+        columns = {key: np.array(column) for key, column in stored.columns.items()}
+        columns[name] = np.full(len(columns[name]), value, columns[name].dtype)
+        write_index(path, msgspec.structs.replace(stored.header, columns=describe_columns(columns)), columns)
 
     return damage

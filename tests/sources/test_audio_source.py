@@ -471,11 +471,11 @@ def test_a_manifest_that_changes_under_the_source_is_noticed(manifest, folder):
         source.read(0, "orth")
     source.close()
     _write(folder, _record("a", 100, word="zwei", text="kurz"))
-    with pytest.raises(SourceError, match="the length of 'orth' was 7 and is 4"):
+    with pytest.raises(SourceError, match="changed since it was indexed"):
         source.read(0, "orth")
     source.close()
     manifest.unlink()
-    with pytest.raises(SourceError, match="cannot be read"):
+    with pytest.raises(SourceError, match="cannot be opened"):
         source.read(0, "orth")
 
 

@@ -3,11 +3,13 @@
 import gzip
 import io
 import json
+import os
 import pickle
 import shutil
 import tarfile
 import warnings
 
+import h5py
 import numpy as np
 import pytest
 
@@ -73,6 +75,12 @@ def cuts(tmp_path_factory):
             ]
             found.append(cut)
     return CutSet.from_cuts(found)
+
+
+@pytest.fixture(autouse=True)
+def in_the_folder_of_all_files(tmp_path_factory, monkeypatch):
+    """Manifests may name files below the current folder."""
+    monkeypatch.chdir(tmp_path_factory.getbasetemp())
 
 
 FIELDS = {
@@ -396,16 +404,95 @@ def test_torn_shards_are_refused(cuts, tmp_path):
 def test_manifests_that_run_programs_are_refused(cuts, tmp_path, change, monkeypatch):
     monkeypatch.chdir(tmp_path)
     path = edited(cuts, tmp_path / "cuts.jsonl", lambda record: record["recording"]["sources"][0].update(change))
-    with pytest.raises(SourceError, match="would have lhotse run a program"):
-        CutSource(path, fields={"data": "audio"})
+    with pytest.raises(SourceError, match=r"only data are read|audio files are missing"):
+        CutSource(path, fields={"data": "audio"}, root="/")
     assert not (tmp_path / "executed").exists()
 
 
 @pytest.mark.parametrize("kind", ["memory_raw", "kaldiio"])
 def test_arrays_that_may_execute_something_are_refused(cuts, kind, tmp_path):
     path = edited(cuts, tmp_path / "cuts.jsonl", lambda record: record["features"].update(storage_type=kind))
-    with pytest.raises(SourceError, match="load a pickle"):
+    with pytest.raises(SourceError, match=r"an array is stored as .*only data are read"):
         CutSource(path, fields={"features": "features"})
+
+
+def test_files_outside_of_the_roots_are_refused_and_root_names_more(cuts, tmp_path, monkeypatch):
+    path = tmp_path / "cuts.jsonl"
+    cuts.to_file(path)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SourceError, match=r"only files below .* are read") as caught:
+        CutSource(path)
+    assert "root=" in str(caught.value)
+    folder = str(next(iter(cuts)).features.storage_path)
+    others = [str(next(iter(cuts)).recording.sources[0].source).rpartition("/")[0], tmp_path]
+    for root in ("/", folder.rpartition("/")[0], [folder, *others]):
+        np.testing.assert_array_equal(CutSource(path, root=root).read(0, "audio"), next(iter(cuts)).load_audio().T)
+    (tmp_path / "link").symlink_to(others[0])
+    moved = tmp_path / "moved"
+    moved.mkdir()
+
+    def through_link(record):
+        for name in ("features", "custom"):
+            record.pop(name)
+        source = record["recording"]["sources"][0]
+        source["source"] = source["source"].replace(others[0], str(tmp_path / "link"))
+
+    with pytest.raises(SourceError, match=r"which is .*, and only files below"):
+        CutSource(edited(cuts, moved / "cuts.jsonl", through_link))
+    with pytest.raises(ConfigError, match="root is the folder"):
+        CutSource(path, root=tmp_path / "nowhere")
+
+
+def test_a_source_that_is_a_pipe_is_refused_and_does_not_hang(cuts, tmp_path):
+    os.mkfifo(tmp_path / "pipe.wav")
+
+    def use_pipe(record):
+        record["recording"]["sources"][0]["source"] = str(tmp_path / "pipe.wav")
+
+    with pytest.raises(SourceError, match="audio files are missing"):
+        CutSource(edited(cuts, tmp_path / "cuts.jsonl", use_pipe), fields={"data": "audio"})
+
+    def store_in_pipe(record):
+        record["features"].update(storage_path=str(tmp_path), storage_key="pipe.wav")
+
+    source = CutSource(edited(cuts, tmp_path / "cuts.jsonl", store_in_pipe), fields={"data": "features"})
+    with pytest.raises(SourceError, match="no regular file"):
+        source.read(0, "data")
+
+
+def test_a_field_of_shar_cannot_take_the_name_of_something_that_cuts_have(cuts, tmp_path):
+    place = write_shar(cuts, tmp_path / "shar", {"recording": "wav", "style": "jsonl"}, shard_size=100)
+    for name in ("__class__", "supervisions", "load_audio"):
+        for path in place.glob("style.*"):
+            lines = gzip.decompress(path.read_bytes()).replace(b'"style"', f'"{name}"'.encode())
+            (place / f"{name}.000000.jsonl.gz").write_bytes(gzip.compress(lines))
+        with pytest.raises(SourceError, match="which cuts have already"):
+            CutSource(place, fields={"data": "audio"}, index=None)
+        (place / f"{name}.000000.jsonl.gz").unlink()
+
+
+def test_hdf5_features_in_other_files_are_refused(cuts, tmp_path):
+    outside = tmp_path / "outside.h5"
+    with h5py.File(outside, "w") as file:
+        file["feats"] = np.zeros((10, 5), np.float32)
+    with h5py.File(tmp_path / "inside.h5", "w") as file:
+        file["feats"] = np.ones((10, 5), np.float32)
+        file["other"] = h5py.ExternalLink(str(outside), "feats")
+        file.create_dataset("huge", (2**40, 5), np.float32, chunks=(1024, 5))
+
+    def use(key):
+        def edit(record):
+            record["features"].update(
+                storage_type="numpy_hdf5", storage_path=str(tmp_path / "inside.h5"), storage_key=key
+            )
+
+        return CutSource(edited(cuts, tmp_path / f"{key}.jsonl", edit), fields={"data": "features"})
+
+    np.testing.assert_array_equal(use("feats").read(0, "data"), np.ones((10, 5)))
+    with pytest.raises(SourceError, match="is a link to the other file"):
+        use("other").read(0, "data")
+    with pytest.raises(SourceError, match=r"claims .* bytes, and 0 are stored"):
+        use("huge").read(0, "data")
 
 
 def test_a_cut_without_a_field_is_named(cuts, tmp_path):
@@ -448,7 +535,7 @@ def test_bad_lines_are_named(cuts, tmp_path):
         ("[]", "a line is a list"),
         ('{"id": "r", "sources": [], "sampling_rate": 8000}', "a line is no cut"),
         ('{"id": "s", "recording_id": "r", "start": 0, "duration": 1}', "a line is no cut"),
-        ('{"type": "OddCut", "id": "r", "start": 0}', "lhotse cannot make a cut"),
+        ('{"type": "OddCut", "id": "r", "start": 0}', "a cut of the type 'OddCut' is not known"),
     ]:
         path.write_text(f"{json.dumps(next(iter(cuts)).to_dict())}\n{line}\n")
         with pytest.raises(SourceError, match=message) as caught:

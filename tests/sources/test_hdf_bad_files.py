@@ -369,3 +369,28 @@ def test_a_type_that_numpy_does_not_have_is_refused(tmp_path, write_layout):
         h5py.h5d.create(file.id, b"inputs", h5py.h5t.UNIX_D32LE, h5py.h5s.create_simple((9,)))
     with pytest.raises(SourceError, match=r"corpus\.hdf"):
         HDFSource(path, index=None)
+
+
+@pytest.mark.parametrize("rows", [2**40, 2**33, 10**9])
+@pytest.mark.parametrize("name", ["inputs", "seqLengths", "seqTags", "labels", "times"])
+def test_a_small_file_that_claims_very_many_rows_is_refused_before_they_are_read(tmp_path, name, rows):
+    path = tmp_path / "huge.hdf"
+    with h5py.File(path, "w") as file:
+        for dataset, shape, dtype in (
+            ("inputs", (4, 2), "f4"),
+            ("times", (4, 2), "f4"),
+            ("seqLengths", (2, 1), "i4"),
+            ("seqTags", (2,), "S3"),
+            ("labels", (2,), "S3"),
+        ):
+            is_huge = dataset == name
+            stored = file.create_dataset(
+                dataset,
+                (rows, *shape[1:]) if is_huge else shape,
+                dtype,
+                chunks=(1000, *shape[1:]) if is_huge else None,
+            )
+            if dataset == "seqLengths" and not is_huge:
+                stored[...] = 2
+    with pytest.raises(SourceError, match=r"claims to be|add up to"):
+        HDFSource(path, index=None)

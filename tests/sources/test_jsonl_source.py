@@ -14,6 +14,7 @@ from hypothesis.extra import numpy as hnp
 
 from headrace.errors import ConfigError, SourceError
 from headrace.sources import JsonlSource, JsonlWriter
+from headrace.sources.vocabulary_labels import LabelVocabulary
 from headrace.specs import DataSpec
 from headrace.testing import check_source
 
@@ -96,7 +97,7 @@ def test_numbers_of_any_size_are_exact_or_refused(tmp_path):
     assert source.read(0, "x").tolist() == [2**63, 0]
     assert source.read(0, "y").tolist() == [1e300, 0.5]
     for wrong in ([2**63, -1], [2**64]):
-        with pytest.raises(SourceError, match="no number, text, or list of numbers"):
+        with pytest.raises(SourceError, match="which 64 bits do not hold"):
             JsonlSource(_write(tmp_path / "n.jsonl", [{"x": wrong}]))
 
 
@@ -305,3 +306,49 @@ def test_a_full_disk_is_an_error_that_leaves_nothing(tmp_path):
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(ConfigError, match="the writer is closed"):
         writer.append("more", {"x": np.zeros(1)})
+
+
+def test_an_error_names_the_file_that_it_is_about(tmp_path):
+    paths = [_write(tmp_path / f"{i}.jsonl", [{"tag": f"t{i}", "w": "a"}]) for i in range(2)]
+    vocabulary = LabelVocabulary(labels=["a"], unknown_label=None)
+    source = JsonlSource(paths, fields={"w": {"field": "w", "vocab": vocabulary}}, index=None)
+    vocabulary._class_of.clear()  # as if it were another one
+    for i, path in enumerate(paths):
+        with pytest.raises(SourceError, match="none of the 1 labels") as caught:
+            source.read(i, "w")
+        assert str(path) in str(caught.value)
+    source.close()
+
+
+@pytest.mark.parametrize(
+    ("values", "dtype"),
+    [
+        ([1700000099, 0.5], "float64"),
+        ([1700000099.25], "float64"),
+        ([[1700000099, 0.5]], "float64"),
+        ([16777216, 0.5], "float32"),
+        ([-1e30, 0.1], "float32"),
+        ([1e300], "float64"),
+        ([2**53 + 1], "int64"),
+        ([2**63, -1], "float64"),
+    ],
+)
+def test_a_field_has_a_dtype_that_keeps_its_whole_digits(tmp_path, values, dtype):
+    source = JsonlSource(_write(tmp_path / "n.jsonl", [{"x": value} for value in values]), index=None)
+    assert source.specs["x"].dtype == dtype
+    source.close()
+
+
+@pytest.mark.parametrize("values", [[2**53 + 1, 0.5], [0.5, 2**53 + 1], [[2**53 + 1, 0.5]], [2**64 - 1, -1], [[], 1]])
+def test_numbers_that_no_dtype_holds_together_are_refused(tmp_path, values):
+    with pytest.raises(SourceError, match=r"no dtype holds both|axes"):
+        JsonlSource(_write(tmp_path / "n.jsonl", [{"x": value} for value in values]), index=None)
+
+
+def test_a_dtype_that_changes_whole_numbers_is_refused(tmp_path):
+    path = _write(tmp_path / "n.jsonl", [{"x": [1700000099, 0.5]}])
+    with pytest.raises(SourceError, match="do not fit float32, as 1700000099"):
+        JsonlSource(path, fields={"x": {"field": "x", "dtype": "float32"}}, index=None)
+    source = JsonlSource(path, fields={"x": {"field": "x", "dtype": "float64"}}, index=None)
+    assert source.read(0, "x").tolist() == [1700000099, 0.5]
+    source.close()

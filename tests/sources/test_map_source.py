@@ -138,7 +138,7 @@ def test_values_of_the_object_are_not_written_to():
 
 def test_an_item_is_asked_for_once_for_all_of_its_keys():
     obj = Items([_dict_item(3), _dict_item(4)])
-    source = MapSource(obj, specs=SPECS)
+    source = MapSource(obj, specs={key: {**SPECS[key], "dtype": str(obj.items[0][key].dtype)} for key in SPECS})
     for i in (0, 1):
         source.read(i, "data")
         source.read(i, "classes")
@@ -148,6 +148,21 @@ def test_an_item_is_asked_for_once_for_all_of_its_keys():
     source.close()
     source.read(1, "data")
     assert obj.num_calls == 3
+
+
+def test_a_dtype_that_is_not_declared_is_that_of_item_0():
+    items = [{"data": np.zeros((3, 2), "float64"), "classes": np.zeros(3, "int16")}] * 2
+    source = MapSource(items, specs=SPECS)
+    assert {key: spec.dtype for key, spec in source.specs.items()} == {"data": "float64", "classes": "int16"}
+    check_source(source)
+    declared = MapSource(items, specs={"data": {"shape": (None, 2), "dtype": "float32"}})
+    with pytest.raises(SourceError, match="dtype is float64, not float32"):
+        declared.read(0, "data")
+    assert MapSource([{"data": [[1, 2]], "classes": [1]}], specs=SPECS).read(0, "data").dtype == np.float32
+    assert MapSource([], specs=SPECS).specs["data"].dtype == "float32"
+    for wrong in ({"data": np.zeros((3, 2)), "classes": np.zeros(3)}, {"data": np.zeros((3, 2))}):
+        with pytest.raises(SourceError):
+            MapSource([wrong], specs=SPECS).read(0, "data")
 
 
 def test_tags_come_from_the_argument_the_object_or_a_rule():

@@ -455,7 +455,7 @@ def small_files():
 def test_a_full_disk_ends_the_writer_and_leaves_nothing(tmp_path, keys):
     writer = NumpyFolderWriter(tmp_path / "corpus")
     writer.append("a", {key: np.zeros(10) for key in keys})
-    with pytest.raises(SourceError, match=r"cannot write the folder: File too large"):
+    with pytest.raises(SourceError, match=r"cannot write: File too large"):
         writer.append("b", {key: np.zeros(1 << 18) for key in keys})
     with pytest.raises(ConfigError, match="closed"):
         writer.append("c", {key: np.zeros(10) for key in keys})

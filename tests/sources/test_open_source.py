@@ -192,6 +192,9 @@ def test_a_format_that_cannot_be_written_says_so(tmp_path: Path) -> None:
 
 TAR_HEAD = b"a.txt".ljust(257, b"\0") + b"ustar\x0000".ljust(255, b"\0")
 
+# As pyarrow begins a stream: the mark, the size of the message, and the message with its kind, "schema".
+STREAM_HEAD = bytes.fromhex("ffffffff780000001000000000000a000c000600050008000a000000000104000c000000") + bytes(200)
+
 
 @pytest.mark.parametrize(
     ("name", "content", "found"),
@@ -201,7 +204,10 @@ TAR_HEAD = b"a.txt".ljust(257, b"\0") + b"ustar\x0000".ljust(255, b"\0")
         ("x.tgz", b"\x1f\x8b", "TarSource"),
         ("x", b"PAR1", "ParquetSource"),
         ("x", b"ARROW1\0\0", "ArrowSource"),
-        ("x", b"\xff\xff\xff\xff\x01", "ArrowSource"),
+        ("x", STREAM_HEAD, "ArrowSource"),
+        ("x.bin", STREAM_HEAD, "ArrowSource"),
+        ("x.bin", b"\xff" * 200, "TokenSource"),
+        ("x.bin", b"\xff\xff\xff\xff" + bytes(range(1, 200)), "TokenSource"),
         ("x.safetensors", b"", "SafetensorsSource"),
         ("x", b"\x93NUMPY", "NumpyFolderSource"),
         ("x.npz", b"PK\x03\x04", "NumpyFolderSource"),

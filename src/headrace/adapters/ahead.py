@@ -70,15 +70,15 @@ class RunAhead:
         self._place: Place | None = None  # of the consumer, while batches are ahead of it
 
     def run(self, begin: Callable[[], Iterator[Any]], sender: Sender) -> Iterator[Any]:
-        """Return the batches of an iterator that begins now, each once it was handed over."""
-        batches = begin()
-        self._place = self._loader.place
-        return self._run(batches, sender)
+        """Return the batches of an iterator, each once it was handed over."""
+        return self._run(begin(), sender)
 
     def _run(self, batches: Iterator[Any], sender: Sender) -> Iterator[Any]:
         ahead: deque[tuple[Sent, Place]] = deque()
         busy: deque[tuple[Event, list[Any]]] = deque()  # memory that may still be read from
         error: Exception | None = None
+        if self._place is None:
+            self._place = self._loader.place
         try:
             while True:
                 try:

@@ -3,7 +3,8 @@
 The documented loader of lhotse 0.8 to 0.12, under its name and with its arguments, on the engine of this project. The
 parts: `lhotse_sampler.py` (how a pass over a sampler begins, and how its position is kept), `lhotse_draws.py` (drawing
 ahead), `lhotse_work.py` (what a worker does), `lhotse_pass.py` (one pass), `lhotse_state.py` (what
-is saved), `lhotse_seeds.py` (samplers that draw from global generators).
+is saved), `lhotse_seeds.py` (samplers that draw from global generators), `lhotse_private.py` (generators, seeds
+and counters that samplers and datasets keep for themselves), `lhotse_words.py` (torch's arguments).
 
 Invariants: the stream does not depend on the number of workers, nor on what becomes of them; the state is that of what
 was handed over, never of what was prefetched. Neither lhotse nor torch is imported here.
@@ -14,6 +15,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -22,17 +24,21 @@ from headrace.engine.executors.process import ProcessExecutor
 from headrace.errors import ConfigError, HeadraceError, ResumeError, StalledError, check_count
 from headrace.rng import derive_seed
 
-from .lhotse_draws import Ahead, Drawing, Inline
+from .lhotse_draws import Ahead, Drawing, DrawKey, Inline
 from .lhotse_pass import Pass, PassKey
-from .lhotse_sampler import Resume, SamplerSide, Start
+from .lhotse_private import new_ids
+from .lhotse_sampler import Resume, SamplerSide, Start, is_of_lhotse
 from .lhotse_seeds import watched_globals
 from .lhotse_state import Course, Saved
+from .lhotse_words import TorchWords, refuse_iterable
 from .lhotse_work import DatasetSetup
 
 if TYPE_CHECKING:
     from .lhotse_planned import PlannedCutSampler as PlannedCutSampler
 
 _logger = logging.getLogger("headrace.adapters")
+# What a worker of lhotse's takes seconds and hundreds of megabytes to import, torch among it.
+_PRELOAD = ("lhotse.dataset",)
 _MIN_AHEAD = 4  # packed batches that wait for the workers, at least
 
 
@@ -48,17 +54,21 @@ class LhotseDataLoader:
         sampler: What gives the batches: any lhotse sampler, a `PlannedCutSampler`, or any iterable. It runs in a thread
             of its own, ahead of the training.
         num_workers: Worker processes; 0 makes the batches in this thread, when they are asked for.
-        prefetch_factor: How many tickets a worker may be ahead. A ticket is one batch; batches that take less than some
-            milliseconds, and are small, share one.
+        prefetch_factor: How many tickets a worker may be ahead; None: 2. A ticket is one batch; batches that take less
+            than some milliseconds, and are small, share one.
         seed: The global generators of Python, NumPy and torch (if loaded) are seeded for each batch by (seed, epoch,
             batch) before `dataset[batch]`, so that random transforms do not depend on the workers. None: they are not.
         resume: How `load_state_dict` finds the position: `"replay"` draws again what had been drawn, without loading
             it; `"snapshot"` trusts the sampler's own state; `"auto"` replays lhotse's samplers and asks others.
-        worker_init_fn: Called in each worker with its number, before anything else.
+        worker_init_fn: Called in each worker process with its number, before anything else; lhotse's
+            (`make_worker_init_fn(rank, ...)`) also says what a sampler's `seed="randomized"` stands for.
         threads_per_worker: How many threads torch, OpenMP and BLAS use in a worker.
         start_method: How workers are started: None (a clean start of our own), `"spawn"`, `"forkserver"`, `"fork"`.
         max_bytes: Limit on the shared memory of all workers together; default: 2 GiB each.
         engine_options: What to do about errors, deaths and stalls.
+        **torch_words: Torch's arguments: `collate_fn` is applied to `dataset[batch]` in the worker, `timeout`,
+            `generator` and `multiprocessing_context` say `stall_seconds`, `seed` and `start_method`;
+            `persistent_workers` and `batch_size=None` are how it is; what is for the sampler to say is refused.
 
     Raises:
         ConfigError: An option is wrong.
@@ -69,7 +79,7 @@ class LhotseDataLoader:
         dataset: Any,
         sampler: Any,
         num_workers: int = 1,
-        prefetch_factor: int = 2,
+        prefetch_factor: int | None = 2,
         *,
         seed: int | None = 0,
         resume: Resume = "auto",
@@ -78,22 +88,32 @@ class LhotseDataLoader:
         start_method: str | None = None,
         max_bytes: int | None = None,
         engine_options: EngineOptions | None = None,
+        **torch_words: Any,
     ) -> None:
         self._engine: Engine | None = None
         self._pass: Pass | None = None
         self.dataset, self.sampler = _checked_dataset(dataset), sampler
         self.num_workers = check_count("num_workers", num_workers)
-        self.prefetch_factor = check_count("prefetch_factor", prefetch_factor, minimum=1)
+        self.prefetch_factor = check_count(
+            "prefetch_factor", 2 if prefetch_factor is None else prefetch_factor, minimum=1
+        )
+        words = TorchWords(seed, start_method, engine_options)
+        words.take(torch_words)
+        seed, start_method, engine_options = words.seed, words.start_method, words.engine_options
         self._seed = None if seed is None else check_count("seed", seed, minimum=-(2**63) + 1, maximum=2**63 - 1)
         if worker_init_fn is not None and not callable(worker_init_fn):
             raise ConfigError(f"worker_init_fn must be a function, got {worker_init_fn!r}")
+        self._worker_init_fn = worker_init_fn
         self._side = SamplerSide(sampler, resume)
         options = EngineOptions() if engine_options is None else engine_options
         if not isinstance(options, EngineOptions):
             raise ConfigError(f"engine_options is an EngineOptions(...), got {options!r}")
         self._stall_seconds = options.stall_seconds
         self._engine = Engine(
-            Job(DatasetSetup(dataset, worker_init_fn, isinstance(options.on_error, Skipping))),
+            Job(
+                DatasetSetup(dataset, worker_init_fn, isinstance(options.on_error, Skipping), words.collate_fn),
+                preload=_PRELOAD if is_of_lhotse(sampler) or is_of_lhotse(dataset) else (),
+            ),
             num_workers=self.num_workers,
             executor=_make_executor(max_bytes, self.num_workers, start_method, threads_per_worker),
             options=dataclasses.replace(
@@ -106,6 +126,7 @@ class LhotseDataLoader:
         self._is_closed = False
         self._epoch = 0
         self._course = Course()
+        self._is_broken_off = False  # the last pass
         self._last: tuple[int, int, bool] | None = None  # epoch and number of the last pass, and whether it ended
         self._loaded: Saved | None = None
 
@@ -172,6 +193,7 @@ class LhotseDataLoader:
             raise HeadraceError("this loader is closed", fix="make a new one")
         self._stop()
         self._engine.start()  # the workers get ready while the sampler does
+        private = self._side.private(self._seed, self._worker_init_fn)
         loaded = self._loaded
         if loaded is not None and loaded.epoch != self.epoch:
             _logger.warning("the sampler's epoch was set to %d: the loaded position is given up", self.epoch)
@@ -181,33 +203,48 @@ class LhotseDataLoader:
             course = Course(self.epoch, self._next_passes(), start_state=pending)
         else:
             course = Course.of_saved(loaded, self._side.is_elastic)
-        source = self._open(course, loaded)
-        self._course, self._loaded = course, None
+        if loaded is not None and loaded.start_private is not None:
+            private.restore(loaded.start_private)
+        elif self._is_broken_off:
+            private.renew(self._course.start_private, course.epoch, self._course.epoch)
+        course.start_private.update(private.state())
         key = None
         if self._seed is not None:
             key = derive_seed(self._seed, "lhotse: pass", epoch=course.epoch, occurrence=course.passes)
         offset = course.origin + self._side.rank
         pass_key = PassKey(course.epoch, key, offset, self._side.world_size)
+        self._course, self._is_broken_off = course, True
+        source = self._open(course, loaded, pass_key)
+        self._loaded = None
         self._pass = Pass(self._engine, source, pass_key, course.mark, groups=self.num_workers > 0)
         self._pass.start()
 
-    def _open(self, course: Course, loaded: Saved | None) -> Ahead | Inline:
+    def _open(self, course: Course, loaded: Saved | None, pass_key: PassKey) -> Ahead | Inline:
         """Begin to draw, at the position of a state if there is one."""
         side, mark = self._side, course.mark
         packs = self.num_workers > 0
         is_resumed = loaded is not None and not loaded.is_over
         start = Start(course.start_state if mark.state is None else mark.state, is_restart=loaded is not None)
-        with watched_globals(course.start_globals) as drawn_from:
+        ids = new_ids(pass_key.key or 0)
+        with watched_globals(course.start_globals) as drawn_from, nullcontext() if pass_key.key is None else ids:
             iterator = side.begin(start)
-            drawing = Drawing(side, iterator, packs=packs, digest=mark.state_digest, number=mark.state_num)
+            private = side.private(self._seed, self._worker_init_fn)
+            key = None
+            if pass_key.key is not None:
+                key = DrawKey(pass_key.key, pass_key.offset, pass_key.world_size, private.keyed, private.has_transforms)
+            drawing = Drawing(
+                side, iterator, packs=packs, digest=mark.state_digest, number=mark.state_num, key=key, ids=ids
+            )
             if is_resumed:
                 assert loaded is not None
                 self._draw_again(drawing, course, loaded)
-            if packs:
+            first = drawing.draw()
+            if packs and not drawing.is_keyed:
                 depth = max(_MIN_AHEAD, self.num_workers * self.prefetch_factor)
-                source: Ahead | Inline = Ahead(drawing, depth, self._stall_seconds, type(self.sampler).__name__)
+                name = type(self.sampler).__name__
+                source: Ahead | Inline = Ahead(drawing, first, depth, self._stall_seconds, name)
             else:
-                source = Inline(drawing)
+                source = Inline(drawing, first)
         course.start_globals.update(drawn_from)
         return source
 
@@ -245,6 +282,7 @@ class LhotseDataLoader:
         if live is None:
             return
         self._last = self._course.epoch, self._course.passes, live.is_complete
+        self._is_broken_off = not live.is_complete
         live.close()
         if not live.source.close(self._stall_seconds or float("inf")):
             raise StalledError(
@@ -265,9 +303,11 @@ class LhotseDataLoader:
         if self._loaded is not None:
             return self._loaded.to_dict()
         live, course, side = self._pass, self._course, self._side
+        private = side.private(self._seed, self._worker_init_fn)
         if live is None:
             course = Course(self.epoch, self._next_passes(), start_state=side.pending_state())
         mark = course.mark
+        is_between = live is None or live.is_complete
         return Saved(
             epoch=course.epoch,
             passes=course.passes,
@@ -281,6 +321,7 @@ class LhotseDataLoader:
             sampler=side.describe(),
             start_state=course.start_state,
             start_globals=dict(course.start_globals),
+            start_private=private.state() if is_between else dict(course.start_private),
             state=mark.state,
             state_batches=mark.state_num,
             state_digest=f"{mark.state_digest:x}",
@@ -346,6 +387,7 @@ class LhotseDataLoader:
 
 
 def _checked_dataset(dataset: Any) -> Any:
+    refuse_iterable(dataset)
     if isinstance(dataset, type) or not hasattr(dataset, "__getitem__"):
         raise ConfigError(
             f"a dataset is asked for dataset[batch], and {dataset if isinstance(dataset, type) else type(dataset)} "

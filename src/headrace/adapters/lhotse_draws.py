@@ -4,8 +4,8 @@ A sampler may take milliseconds for a batch, and seconds now and then, when it f
 and packs for the workers, until enough is ready, and the training waits only if the sampler is slower than itself.
 
 Invariants: one thread at a time uses the sampler; the first batch is drawn by the caller, so that what a sampler draws
-from global generators when it begins does not depend on threads. The two sides share two `SimpleQueue`s and nothing
-else, which no finalizer and no signal can find locked.
+from global generators when it begins does not depend on threads; one that draws from them later has no thread. The two
+sides share two `SimpleQueue`s and nothing else, which no finalizer and no signal can find locked.
 """
 
 from __future__ import annotations
@@ -15,13 +15,17 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
 from headrace.engine.ship import ship_payload
 from headrace.errors import ConfigError, InternalError, StalledError
+from headrace.global_rng import kept_globals, seed_globals
 
+from .lhotse_private import Keyed, NewIds
 from .lhotse_sampler import SamplerSide, chain_digest
+from .lhotse_seeds import plain_globals
 
 # A signal that arrives just before a wait begins is not seen before the wait is over.
 _MAX_WAIT_SECONDS = 0.25
@@ -63,8 +67,31 @@ class Drawn(NamedTuple):
         return len(self.content) if type(self.content) is bytes else 0
 
 
+@dataclass(frozen=True)
+class DrawKey:
+    """What the randomness of drawing a batch depends on.
+
+    Attributes:
+        key: Of the pass.
+        offset: Number of batch 0 of the pass among those of all ranks.
+        stride: From one batch to the next among those of all ranks.
+        transforms: The generators of the functions that the sampler applies to its batches.
+        is_wanted: Whether each batch is drawn with seeded generators from the first one on.
+    """
+
+    key: int
+    offset: int
+    stride: int
+    transforms: Keyed
+    is_wanted: bool
+
+
 class Drawing:
     """One pass over a sampler: draws one batch after another.
+
+    A sampler that applies functions to its batches, or that needs numbers of global generators, or ids for new cuts, to
+    begin, is drawn from with generators that are seeded for each batch. These belong to the whole process, so such a
+    sampler is of the thread that asks, and does not run beside it.
 
     Args:
         side: The sampler.
@@ -72,20 +99,36 @@ class Drawing:
         packs: Whether batches are packed for a worker.
         digest: Of what was drawn before.
         number: Of the next batch.
+        key: Of the randomness; None: generators are left alone.
+        ids: Where ids of new cuts came from while the pass began.
+
+    Attributes:
+        is_keyed: Whether generators are seeded for each batch; settled by the first one.
     """
 
     def __init__(
-        self, side: SamplerSide, iterator: Iterator[Any], *, packs: bool, digest: int = 0, number: int = 0
+        self,
+        side: SamplerSide,
+        iterator: Iterator[Any],
+        *,
+        packs: bool,
+        digest: int = 0,
+        number: int = 0,
+        key: DrawKey | None = None,
+        ids: NewIds | None = None,
     ) -> None:
-        self._side, self._iterator, self._packs = side, iterator, packs
+        self._side, self._iterator, self._packs, self._key = side, iterator, packs, key
+        self._ids = NewIds() if ids is None else ids
         self.digest, self.number = digest, number
+        self.is_keyed = key is not None and key.is_wanted
+        self._is_settled = key is None or key.is_wanted
         self._seconds = 0.0  # of drawing, since the last state
         self._state_seconds = 0.0
 
     def skip(self) -> bool:
         """Draw a batch and forget it; return False at the end."""
         try:
-            batch = next(self._iterator)
+            batch = self._next()
         except StopIteration:
             return False
         self.digest, self.number = chain_digest(self.digest, batch), self.number + 1
@@ -97,7 +140,7 @@ class Drawing:
         start = time.perf_counter() if keeps_state else 0.0
         number = self.number
         try:
-            batch = next(self._iterator)
+            batch = self._next()
             digest = chain_digest(self.digest, batch)
             content = _pack(batch) if self._packs else batch
         except StopIteration:
@@ -112,6 +155,21 @@ class Drawing:
             return Drawn(number, content, digest, self._snapshot())
         except Exception as error:  # noqa: BLE001 - the boundary of a thread: the training raises it
             return Drawn(number, None, digest, error=error, is_end=True)
+
+    def _next(self) -> Any:
+        if not self._is_settled:
+            before = plain_globals()
+            batch = next(self._iterator)
+            self.is_keyed, self._is_settled = self._ids.are_used or plain_globals() != before, True
+            return batch
+        key = self._key
+        if not self.is_keyed or key is None:
+            return next(self._iterator)
+        number = key.offset + self.number * key.stride
+        with kept_globals(), key.transforms.kept(), NewIds():
+            seed_globals(key.key, "lhotse: draw", number=number)
+            key.transforms.seed(key.key, number)
+            return next(self._iterator)
 
     def _snapshot(self) -> Any:
         """Ask for the sampler's state, if it is time for that."""
@@ -148,23 +206,32 @@ def _refuse(error: ConfigError) -> None:
 
 
 class Inline:
-    """Draws when asked: what there is without workers.
+    """Draws when asked, in the thread that asks.
+
+    Args:
+        drawing: The pass.
+        first: What was drawn of it already.
 
     Attributes:
         end: What came at the end of the pass, once it was taken.
     """
 
-    def __init__(self, drawing: Drawing) -> None:
+    def __init__(self, drawing: Drawing, first: Drawn) -> None:
         self._drawing = drawing
+        self._first: Drawn | None = first
         self.end: Drawn | None = None
 
     def take(self, max_num: int) -> list[Drawn]:
-        """Draw one batch; at the end, that."""
-        del max_num
-        drawn = self.end or self._drawing.draw()
-        if drawn.is_end:
-            self.end = drawn
-        return [drawn]
+        """Draw up to so many batches; at the end, that."""
+        found: list[Drawn] = []
+        num_bytes = 0
+        while len(found) < max_num and num_bytes < MAX_TICKET_BYTES and self.end is None:
+            drawn, self._first = self._first or self._drawing.draw(), None
+            found.append(drawn)
+            num_bytes += drawn.num_bytes
+            if drawn.is_end:
+                self.end = drawn
+        return found or [drawn for drawn in [self.end] if drawn is not None]
 
     def close(self, seconds: float = 0.0) -> bool:
         """Do nothing."""
@@ -177,6 +244,7 @@ class Ahead:
 
     Args:
         drawing: The pass.
+        first: What was drawn of it already.
         depth: How many batches may wait here.
         stall_seconds: For how long the training waits for one batch; 0: for ever.
         name: Of the sampler, for messages.
@@ -185,13 +253,12 @@ class Ahead:
         end: What came at the end of the pass, once it was taken.
     """
 
-    def __init__(self, drawing: Drawing, depth: int, stall_seconds: float, name: str) -> None:
+    def __init__(self, drawing: Drawing, first: Drawn, depth: int, stall_seconds: float, name: str) -> None:
         self._depth, self._stall_seconds, self._name = depth, stall_seconds, name
         self._drawn: SimpleQueue[Drawn] = SimpleQueue()
         self._taken: SimpleQueue[_Taken | None] = SimpleQueue()  # None: it is over
         self._num_untold = self._bytes_untold = 0  # taken, and the thread does not know it yet
-        self._next_number = drawing.number
-        first = drawing.draw()
+        self._next_number = first.number
         self._drawn.put(first)
         self.end: Drawn | None = None
         self._thread: threading.Thread | None = None

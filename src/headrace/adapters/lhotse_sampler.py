@@ -23,6 +23,8 @@ import xxhash
 from headrace.errors import ConfigError, HeadraceError, ResumeError
 from headrace.ranks import find_ranks
 
+from .lhotse_private import Private, parts_with_epochs
+
 Resume = Literal["auto", "replay", "snapshot"]
 
 _SETTINGS = ("seed", "world_size", "shuffle", "drop_last")
@@ -76,7 +78,7 @@ class SamplerSide:
         self.sampler = sampler
         self.is_elastic = has_state and bool(getattr(sampler, "is_elastic", False))
         if resume == "auto":
-            self.keeps_state = has_state and (self.is_elastic or not _is_of_lhotse(sampler))
+            self.keeps_state = has_state and (self.is_elastic or not is_of_lhotse(sampler))
         else:
             self.keeps_state = resume == "snapshot"
         self.is_elastic = self.is_elastic and self.keeps_state
@@ -87,6 +89,29 @@ class SamplerSide:
         self.rank: int = rank
         self.world_size: int = world_size
         self._num_begun = 0
+        self._private: Private | None = None
+
+    def private(self, seed: int | None, worker_init_fn: Any = None) -> Private:
+        """Return what the sampler keeps for itself; the first call settles it, and asks which rank this is.
+
+        Args:
+            seed: Of the loader.
+            worker_init_fn: Of the loader: lhotse's says the seed and the rank that "randomized" stands for.
+
+        Raises:
+            ConfigError: Ranks that share one stream would each draw another one.
+        """
+        if self._private is None:
+            base_seed, rank = _of_worker_init(worker_init_fn)
+            is_sharing = self.world_size > 1
+            if rank is None:
+                rank = find_ranks().rank
+            if base_seed is None and is_sharing:
+                base_seed = seed
+            self._private = Private(
+                self.sampler, keys_transforms=seed is not None, base_seed=base_seed, rank=rank, is_sharing=is_sharing
+            )
+        return self._private
 
     @property
     def epoch(self) -> int | None:
@@ -99,10 +124,14 @@ class SamplerSide:
         set_epoch = getattr(self.sampler, "set_epoch", None)
         if set_epoch is not None:
             set_epoch(epoch)
+        for part in parts_with_epochs(self.sampler):
+            part.set_epoch(epoch)
 
     def describe(self) -> dict[str, Any]:
         """Return its type and those settings that decide what it gives."""
         found = {name: getattr(self.sampler, name, None) for name in _SETTINGS}
+        if self._private is not None and (word := self._private.word_of("seed")) is not None:
+            found["seed"] = word
         settings = {name: value for name, value in found.items() if value is not None and isinstance(value, _PLAIN)}
         return {"type": type(self.sampler).__name__, **settings}
 
@@ -168,20 +197,27 @@ class SamplerSide:
 
 
 def ids_of(batch: Any) -> list[str]:
-    """Return what a batch of a sampler consists of: the ids of its cuts, or the indices."""
-    ids = getattr(batch, "ids", None)
-    if isinstance(ids, Iterable) and not isinstance(ids, str):
-        return [str(one) for one in ids]
+    """Return what a batch of a sampler consists of: the ids of its cuts, or the indices; of texts, the texts."""
     if isinstance(batch, np.ndarray):
         return [str(one) for one in batch.ravel().tolist()]
     if isinstance(batch, list | tuple):
         return [one for part in batch for one in ids_of(part)]
     if isinstance(batch, Mapping):
         return [one for key, part in batch.items() for one in (str(key), *ids_of(part))]
+    ids = getattr(batch, "ids", None)
+    if isinstance(ids, Iterable) and not isinstance(ids, str):
+        try:
+            return [str(one) for one in ids]
+        except AttributeError:  # a set of texts, which have no id
+            return [one for part in batch for one in ids_of(part)]
     own = getattr(batch, "id", None)
-    if isinstance(own, str):
-        return [own]
-    return [str(batch) if isinstance(batch, _PLAIN) else type(batch).__name__]
+    if isinstance(own, str | int):
+        return [str(own)]
+    if isinstance(batch, _PLAIN):
+        return [str(batch)]
+    texts = [getattr(batch, name, None) for name in ("text", "source", "target")]
+    found = [one for text in texts if text is not None for one in ids_of(text)]
+    return found or [type(batch).__name__]
 
 
 def chain_digest(before: int, batch: Any) -> int:
@@ -190,5 +226,16 @@ def chain_digest(before: int, batch: Any) -> int:
     return xxhash.xxh3_64_intdigest(text.encode("utf-8", "surrogatepass"), before)
 
 
-def _is_of_lhotse(sampler: Any) -> bool:
-    return any(kind.__module__.partition(".")[0] == "lhotse" for kind in type(sampler).__mro__)
+def is_of_lhotse(value: Any) -> bool:
+    """Tell whether a sampler or a dataset is one of lhotse's, or of a class below them."""
+    return any(kind.__module__.partition(".")[0] == "lhotse" for kind in type(value).__mro__)
+
+
+def _of_worker_init(function: Any) -> tuple[int | None, int | None]:
+    """Return the seed and the rank that lhotse's `make_worker_init_fn` was given; None for what it was not."""
+    inner = getattr(function, "func", None)
+    if getattr(inner, "__module__", "") != "lhotse.dataset.dataloading":
+        return None, None
+    given = function.keywords
+    is_seeding = given.get("set_different_node_and_worker_seeds", True)
+    return (given.get("seed") if is_seeding else None), given.get("rank")

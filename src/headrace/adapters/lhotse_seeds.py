@@ -25,46 +25,66 @@ def watched_globals(replaced: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     Yields:
         A dict that holds, after the block, plain data for each generator that was drawn from.
     """
-    before = _states()
+    before = plain_globals()
     found: dict[str, Any] = {}
     _set_states(replaced)
     try:
         yield found
     finally:
         _set_states({name: state for name, state in before.items() if name in replaced})
-        now = _states()
+        now = plain_globals()
         found.update({name: state for name, state in before.items() if now.get(name) != state})
         found.update(replaced)
 
 
-def _states() -> dict[str, Any]:
-    version, words, gauss = random.getstate()
-    name, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
-    found: dict[str, Any] = {
-        "random": [version, _pack(np.array(words, np.uint32)), gauss],
-        "numpy": [name, _pack(np.asarray(keys, np.uint32)), int(position), int(has_gauss), float(cached)],
-    }
+def plain_globals() -> dict[str, Any]:
+    """Return where the global generators are, as JSON data: `random` and `numpy`, and `torch` if it is loaded."""
+    found = {"random": plain_python(random.getstate()), "numpy": plain_legacy(np.random.get_state(legacy=True))}
     torch = sys.modules.get("torch")
     if torch is not None:
-        found["torch"] = _pack(torch.get_rng_state().numpy())
+        found["torch"] = pack(torch.get_rng_state().numpy())
     return found
 
 
 def _set_states(states: Mapping[str, Any]) -> None:
     if "random" in states:
-        version, words, gauss = states["random"]
-        random.setstate((version, tuple(_unpack(words, np.uint32).tolist()), gauss))
+        random.setstate(python_state(states["random"]))
     if "numpy" in states:
-        name, keys, position, has_gauss, cached = states["numpy"]
-        np.random.set_state((name, _unpack(keys, np.uint32), position, has_gauss, cached))
+        np.random.set_state(legacy_state(states["numpy"]))
     torch = sys.modules.get("torch")
     if "torch" in states and torch is not None:
-        torch.set_rng_state(torch.from_numpy(_unpack(states["torch"], np.uint8).copy()))
+        torch.set_rng_state(torch.from_numpy(unpack(states["torch"], np.uint8).copy()))
 
 
-def _pack(array: Any) -> str:
+def plain_python(state: Any) -> Any:
+    """Return the state of a `random.Random` as JSON data."""
+    version, words, gauss = state
+    return [version, pack(np.array(words, np.uint32)), gauss]
+
+
+def python_state(plain: Any) -> Any:
+    """Return what `plain_python` was given."""
+    version, words, gauss = plain
+    return version, tuple(unpack(words, np.uint32).tolist()), gauss
+
+
+def plain_legacy(state: Any) -> Any:
+    """Return the state of a `numpy.random.RandomState` as JSON data."""
+    name, keys, position, has_gauss, cached = state
+    return [name, pack(np.asarray(keys, np.uint32)), int(position), int(has_gauss), float(cached)]
+
+
+def legacy_state(plain: Any) -> Any:
+    """Return what `plain_legacy` was given."""
+    name, keys, position, has_gauss, cached = plain
+    return name, unpack(keys, np.uint32), position, has_gauss, cached
+
+
+def pack(array: Any) -> str:
+    """Return the bytes of an array as text."""
     return base64.b64encode(array.tobytes()).decode()
 
 
-def _unpack(text: str, dtype: Any) -> Any:
+def unpack(text: str, dtype: Any) -> Any:
+    """Return an array of what `pack` returned."""
     return np.frombuffer(base64.b64decode(text), dtype)

@@ -15,6 +15,7 @@ from headrace.errors import ResumeError
 from .lhotse_pass import Mark
 
 VERSION = 1
+_ADDED = ("start_private",)  # older states do not have it
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,7 @@ class Saved:
         sampler: What it was like.
         start_state: The sampler's state when the pass began, if it did not begin with its epoch.
         start_globals: The global generators then, if the sampler drew from them.
+        start_private: The sampler's own seeds, counters and generators then; of a pass that is over, those after it.
         state: The sampler's state after `state_batches` batches with the digest `state_digest`, if it was taken.
     """
 
@@ -49,6 +51,7 @@ class Saved:
     sampler: dict[str, Any]
     start_state: Any = None
     start_globals: dict[str, Any] | None = None
+    start_private: dict[str, Any] | None = None
     state: Any = None
     state_batches: int = 0
     state_digest: str = "0"
@@ -77,7 +80,13 @@ class Saved:
         if state.get("version") != VERSION:
             raise ResumeError(f"the state has version {state.get('version')!r}, and this Headrace reads {VERSION}")
         try:
-            saved = cls(**{entry.name: state[entry.name] for entry in fields(cls)})
+            saved = cls(
+                **{
+                    entry.name: state[entry.name]
+                    for entry in fields(cls)
+                    if entry.name in state or entry.name not in _ADDED
+                }
+            )
             counts = [saved.passes, saved.origin, saved.batches, saved.state_batches, saved.rank, saved.world_size]
             is_whole = (
                 all(type(count) is int and count >= 0 for count in counts)
@@ -87,6 +96,7 @@ class Saved:
                 and saved.state_batches <= saved.batches
                 and isinstance(saved.sampler, Mapping)
                 and isinstance(saved.start_globals, Mapping | None)
+                and isinstance(saved.start_private, Mapping | None)
             )
             int(saved.digest, 16), int(saved.state_digest, 16)
         except (KeyError, TypeError, ValueError) as error:
@@ -106,6 +116,7 @@ class Course:
         origin: Batches of all ranks before its batch 0.
         start_state: See `Saved`.
         start_globals: See `Saved`; filled in when the pass has begun.
+        start_private: See `Saved`; the same.
         mark: How far the training is.
     """
 
@@ -114,6 +125,7 @@ class Course:
     origin: int = 0
     start_state: Any = None
     start_globals: dict[str, Any] = field(default_factory=dict)
+    start_private: dict[str, Any] = field(default_factory=dict)
     mark: Mark = field(default_factory=Mark)
 
     @classmethod
@@ -121,10 +133,10 @@ class Course:
         """Return where a saved pass is to go on; with a state of all ranks, as a new course from there."""
         if is_elastic:  # the sampler's own state is all it takes, and batches count from there
             state = saved.start_state if saved.state is None else saved.state
-            return cls(saved.epoch, saved.passes, saved.position, state)
+            return cls(saved.epoch, saved.passes, saved.position, state)  # generators are keyed by the batch
         mark = Mark(saved.batches, int(saved.digest, 16))
         mark.state, mark.state_num, mark.state_digest = saved.state, 0, 0
         if saved.state is not None:
             mark.state_num, mark.state_digest = saved.state_batches, int(saved.state_digest, 16)
         start_globals = dict(saved.start_globals or {})
-        return cls(saved.epoch, saved.passes, saved.origin, saved.start_state, start_globals, mark)
+        return cls(saved.epoch, saved.passes, saved.origin, saved.start_state, start_globals, {}, mark)

@@ -6,9 +6,10 @@ and the training may go on after it.
 
 from __future__ import annotations
 
+import sys
 import time
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -19,6 +20,7 @@ from headrace.engine.ship import unship
 from headrace.errors import takes_note
 from headrace.global_rng import kept_globals, seed_globals
 
+from .lhotse_private import Keyed, NewIds, walk
 from .lhotse_sampler import ids_of
 
 _MAX_NOTE_CHARS = 2000
@@ -50,19 +52,24 @@ class DatasetSetup:
 
     Attributes:
         dataset: The user's.
-        worker_init_fn: Called with the number of the worker.
+        worker_init_fn: Called with the number of the worker; not where the training itself makes the batches.
         skips: Whether batches that fail are left out.
+        collate_fn: Applied to what the dataset returns.
     """
 
     dataset: Any
     worker_init_fn: Callable[[int], Any] | None
     skips: bool
+    collate_fn: Callable[[Any], Any] | None = None
 
     def __call__(self, info: WorkerInfo) -> Callable[[Ticket], tuple[Any, ...]]:
         """Begin the life of a worker."""
-        if self.worker_init_fn is not None:
-            self.worker_init_fn(info.worker_idx)
-        return _Work(self.dataset, is_inline=info.executor == "inline", skips=self.skips)
+        is_inline = info.executor == "inline"  # the training's own process, which is no worker
+        if not is_inline:
+            _tell_torch(info, self.dataset)
+            if self.worker_init_fn is not None:
+                self.worker_init_fn(info.worker_idx)
+        return _Work(self.dataset, self.collate_fn, is_inline=is_inline, skips=self.skips)
 
 
 class _Work:
@@ -72,8 +79,10 @@ class _Work:
     for one that is left out), or None; the seconds it took; about how many bytes the last value has.
     """
 
-    def __init__(self, dataset: Any, *, is_inline: bool, skips: bool) -> None:
-        self._dataset, self._is_inline, self._skips = dataset, is_inline, skips
+    def __init__(self, dataset: Any, collate_fn: Callable[[Any], Any] | None, *, is_inline: bool, skips: bool) -> None:
+        self._dataset, self._collate_fn = dataset, collate_fn
+        self._is_inline, self._skips = is_inline, skips
+        self._keyed: Keyed | None = None
 
     def __call__(self, ticket: Ticket) -> tuple[Any, ...]:
         start = time.perf_counter()
@@ -81,20 +90,36 @@ class _Work:
         failed: dict[int, bytes | Failure | None] = {}
         number = ticket.offset
         # In the user's process the generators are the user's; in a worker nobody else draws from them.
-        with kept_globals() if self._is_inline and ticket.key is not None else nullcontext():
+        with self._kept() if self._is_inline and ticket.key is not None else nullcontext():
             for place, content in enumerate(ticket.contents):
                 if ticket.key is not None:
                     seed_globals(ticket.key, "lhotse: batch", number=number)
+                    self._own_generators().seed(ticket.key, number)
                 number += ticket.stride
                 batch: Any = None
                 try:
                     batch = unship(content) if type(content) is bytes and not self._is_inline else content
                     note_place(_place_text(batch), ticket.epoch)
-                    values.append(self._dataset[batch])
+                    value = self._dataset[batch]
+                    values.append(value if self._collate_fn is None else self._collate_fn(value))
                 except Exception as error:  # noqa: BLE001 - the boundary of user code: it goes on as a Failure
                     values.append(None)
                     failed[place] = self._note_failure(error, batch, ticket, place)
         return values, failed or None, time.perf_counter() - start, estimate_bytes(values[-1])
+
+    def _own_generators(self) -> Keyed:
+        """Return the generators that the dataset keeps for itself."""
+        if self._keyed is None:
+            if not self._is_inline:
+                NewIds().begin()
+            self._keyed = Keyed(walk((self._dataset, self._collate_fn)))
+        return self._keyed
+
+    @contextmanager
+    def _kept(self) -> Iterator[None]:
+        """Put the user's generators back in the end."""
+        with self._own_generators().kept(), kept_globals(), NewIds():
+            yield
 
     def _note_failure(self, error: Exception, batch: Any, ticket: Ticket, place: int) -> bytes | Failure | None:
         ids = [] if batch is None else ids_of(batch)
@@ -104,6 +129,15 @@ class _Work:
             return None
         failure = Failure.of(error)
         return failure if self._is_inline else failure.to_bytes()
+
+
+def _tell_torch(info: WorkerInfo, dataset: Any) -> None:
+    """Have `torch.utils.data.get_worker_info` answer, if torch is there: lhotse and others ask it who they are."""
+    worker = sys.modules.get("torch.utils.data._utils.worker")
+    if worker is not None:
+        worker._worker_info = worker.WorkerInfo(
+            id=info.worker_idx, num_workers=info.num_workers, seed=info.seed, dataset=dataset
+        )
 
 
 def _place_text(batch: Any) -> str:

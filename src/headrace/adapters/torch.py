@@ -8,6 +8,7 @@ that a copy wrote to is known to the stream that reads it.
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
@@ -72,7 +73,9 @@ class TorchLoader(IterableDataset):  # type: ignore[misc, type-arg, unused-ignor
 
         Raises:
             HeadraceError: In a worker of torch's `DataLoader`, each of which would read all batches.
+            ConfigError: accelerate divides the batches among the ranks once more.
         """
+        _refuse_accelerate(self)
         if get_worker_info() is not None:
             raise HeadraceError(
                 "a loader is read in a worker of torch's DataLoader: each of its workers would read all batches",
@@ -103,6 +106,32 @@ class TorchLoader(IterableDataset):  # type: ignore[misc, type-arg, unused-ignor
     def close(self) -> None:
         """End the workers."""
         self.loader.close()
+
+
+def _refuse_accelerate(loader: TorchLoader) -> None:
+    """Refuse that accelerate divides what is divided: each rank would get a share of its share.
+
+    accelerate asks each data loader that it has prepared to note itself before it iterates; one that it does not know
+    as torch's (a `DataLoader` of ours, a `TorchLoader`) it leaves as it is.
+    """
+    state = getattr(sys.modules.get("accelerate.state"), "GradientState", None)
+    divided_by = loader.loader.divided_by
+    if divided_by is None or not getattr(state, "_shared_state", None):
+        return
+    prepared = getattr(state(), "active_dataloader", None)
+    dataset = getattr(prepared, "dataset", None)
+    if dataset is loader and hasattr(prepared, "split_batches"):
+        how = "dispatches each batch in parts (dispatch_batches)"
+    elif getattr(dataset, "dataset", None) is loader and getattr(dataset, "num_processes", 1) > 1:
+        how = f"gives each of {dataset.num_processes} processes some of the batches"
+    else:
+        return
+    raise ConfigError(
+        f"two levels would divide the data: the loader ({divided_by}), and accelerate, which {how}",
+        where=type(prepared).__name__,
+        fix="do not give the loader to accelerator.prepare: each process has batches of its own already. Or let "
+        "accelerate alone divide them: headrace.DataLoader(..., rank=0, world_size=1)",
+    )
 
 
 class Copier(Protocol):
@@ -257,8 +286,12 @@ def to_device(loader: DataLoader, device: torch.device | str, depth: int = 2) ->
     """Return the loader with its batches on a device.
 
     On a GPU they are copied on a stream of their own, `depth` batches ahead of the consumer, straight from the workers'
-    memory, which is page-locked for that until the loader is closed. On the CPU they are tensors over the workers'
-    memory, and nothing is copied.
+    memory, which is page-locked for that until the loader is closed or somebody else iterates over it. On the CPU they
+    are tensors over the workers' memory, and nothing is copied.
+
+    Objects that a `collate` made, other than dicts, lists, tuples and `Batch`, stay on the CPU as they are. What is in
+    them must not be copied to a GPU with `non_blocking=True`: it may lie in page-locked memory, from which such a copy
+    goes on when the batch is gone already and a worker writes there.
 
     Args:
         loader: What to read.

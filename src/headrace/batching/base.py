@@ -6,6 +6,7 @@ it; equal batchings make equal plans; `str` is a stable text that says what deci
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import fields
 from typing import Any
@@ -76,6 +77,14 @@ class Batching(ABC):
     def count_batches(self, num_seqs: int) -> int | None:  # noqa: ARG002
         """Return the number of batches of a window if it depends on nothing but its number of sequences, else None."""
         return None
+
+    def fullness(self, frames: NDArray[np.int64]) -> float:  # noqa: ARG002
+        """Return how many full batches so many pieces make at most: windows of streams grow until there are enough.
+
+        Args:
+            frames: Length of each piece, `int64[M]`.
+        """
+        return math.inf  # a policy of the user's own: nobody knows, and windows stay as they are
 
     def cut(self, pieces: Pieces) -> Pieces:
         """Leave out, or cut, what cannot be in a batch as it is. O(n)."""

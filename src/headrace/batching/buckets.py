@@ -110,6 +110,10 @@ class Buckets(Batching):
         """Return the number of batches if all hold as many sequences: what is left over is joined to full ones."""
         return None if isinstance(self.budget, tuple) else self.budget.count_batches(num_seqs)
 
+    def fullness(self, frames: NDArray[np.int64]) -> float:
+        """Return the number of batches that are full; of several budgets, by the largest."""
+        return min(budget.fullness(frames) for budget in self._budgets)
+
     def cut(self, pieces: Pieces) -> Pieces:
         """Treat what is too long for its bucket."""
         if not isinstance(self.budget, tuple):

@@ -94,6 +94,10 @@ class Chunks(Batching):
 
         return pieces.split(num_chunks, cut, rest=int((pieces.frames - covered).sum()))
 
+    def fullness(self, frames: NDArray[np.int64]) -> float:
+        """Return what the other batching says."""
+        return self.batching.fullness(frames)
+
     def group(self, frames: NDArray[np.int64], key: WindowKey) -> Groups:
         """Group with the other batching."""
         return self.batching.group(frames, key)

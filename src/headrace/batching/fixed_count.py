@@ -59,6 +59,10 @@ class FixedCount(Batching):
         """Return the number of batches of so many sequences."""
         return num_seqs // self.num_seqs if self.last == "drop" else -(-num_seqs // self.num_seqs)
 
+    def fullness(self, frames: NDArray[np.int64]) -> float:
+        """Return the number of pieces in batches."""
+        return len(frames) / self.num_seqs
+
     def group(self, frames: NDArray[np.int64], key: WindowKey) -> Groups:  # noqa: ARG002
         """Group consecutive pieces."""
         num_batches = self.count_batches(len(frames))

@@ -78,6 +78,11 @@ class FrameBudget(Batching):
         """Treat what is too long."""
         return apply_too_long(pieces, self.longest, self.too_long, str(self))
 
+    def fullness(self, frames: NDArray[np.int64]) -> float:
+        """Return the share of a batch that each piece takes, added up."""
+        shares = np.minimum(self.costs_of(frames) / self.max_frames, 1)
+        return float(np.maximum(shares, 0 if self.max_seqs is None else 1 / self.max_seqs).sum())
+
     def group(self, frames: NDArray[np.int64], key: WindowKey) -> Groups:  # noqa: ARG002
         """Group consecutive pieces."""
         costs = self.costs_of(frames)

@@ -75,6 +75,10 @@ class LimitLengths(Batching):
         too_short, too_long = int(is_short.sum()), int(is_long.sum())
         return pieces.keep(~(is_short | is_long), too_short=too_short, too_long=too_long)
 
+    def fullness(self, frames: NDArray[np.int64]) -> float:
+        """Return what the other batching says."""
+        return self.batching.fullness(frames)
+
     def group(self, frames: NDArray[np.int64], key: WindowKey) -> Groups:
         """Group with the other batching."""
         return self.batching.group(frames, key)

@@ -7,15 +7,16 @@ on them. Invariant: a key that is not listed has the default, or no value if the
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, ItemsView, Iterable, Iterator, KeysView, Mapping
+from collections.abc import Callable, ItemsView, Iterable, Iterator, KeysView, Mapping, Sequence
 from numbers import Real
-from typing import Any, TypeAlias, cast
+from typing import Any, Self, TypeAlias, cast
 
 import numpy as np
 
 from headrace.errors import ConfigError
 
 Number: TypeAlias = int | float
+_Numbers: TypeAlias = dict[str, Number]
 _BinaryOp: TypeAlias = Callable[[Any, Any], Any]
 
 
@@ -27,8 +28,9 @@ class NumbersDict:
     name.
 
     In `a + b`, `a - b`, `a * b`, `a / b`, `a // b` a side without a value for a key counts as the neutral element: 0
-    for sums, 1 for products. The other operand may be a number or a dict. A number on the left works for `+`, `-` and
-    `*` only.
+    for sums, 1 for products. The other operand may be a number or a dict. A number counts for the keys of the other
+    side, and for its default if it has one, but makes none: `NumbersDict({"data": 5}) + 1` is
+    `NumbersDict({"data": 6})`. On the left, a number works for `+`, `-` and `*` only. `a += b` changes `a` itself.
 
     `a == b` compares the keys of both sides, each with its default where it has one; a key that only one side knows
     makes them unequal; the defaults are compared only if both sides have one. So `NumbersDict(3) == NumbersDict()`:
@@ -45,7 +47,7 @@ class NumbersDict:
     """
 
     __slots__ = ("_default", "_numbers")
-    _numbers: dict[str, Number]
+    _numbers: _Numbers
     _default: Number | None
     __hash__ = None  # type: ignore[assignment]  # mutable
 
@@ -72,11 +74,6 @@ class NumbersDict:
         self._numbers = {key: _checked(value, key) for key, value in numbers.items()}
         self._default = None if default is None else _checked(default, None)
 
-    @property
-    def broadcast_value(self) -> Number | None:
-        """The default for keys that are not listed."""
-        return self._default
-
     def copy(self) -> NumbersDict:
         """Return an independent copy."""
         return NumbersDict(self)
@@ -86,7 +83,7 @@ class NumbersDict:
             return f"NumbersDict({self._numbers!r})" if self._numbers else "NumbersDict()"
         if not self._numbers:
             return f"NumbersDict({self._default!r})"
-        return f"NumbersDict({self._numbers!r}, broadcast_value={self._default!r})"
+        return f"NumbersDict(numbers_dict={self._numbers!r}, broadcast_value={self._default!r})"
 
     # --- as a mapping ---
 
@@ -98,6 +95,17 @@ class NumbersDict:
 
     def __setitem__(self, key: str, value: Number) -> None:
         self._numbers[key] = _checked(value, key)
+
+    def __delitem__(self, key: str) -> None:
+        del self._numbers[key]
+
+    def pop(self, key: str, *default: Any) -> Any:
+        """Take a listed key out and return its number, or what is given for one that is not listed."""
+        return self._numbers.pop(key, *default)
+
+    def has_value_for(self, key: str) -> bool:
+        """Tell whether a key has a number, the default included."""
+        return self._default is not None or key in self._numbers
 
     def __contains__(self, key: object) -> bool:
         """Tell whether the key is listed; the default does not count."""
@@ -146,13 +154,16 @@ class NumbersDict:
 
     @staticmethod
     def max(items: Iterable[NumbersDict | Mapping[str, Number] | Number]) -> NumbersDict:
-        """Return the largest number of each key; a side without a value for a key does not count there."""
-        return _fold(items, max)
+        """Return the largest number of each key.
+
+        A side without a value for a key does not count there; a plain number does as in sums, see the class.
+        """
+        return _fold(list(items), max)
 
     @staticmethod
     def min(items: Iterable[NumbersDict | Mapping[str, Number] | Number]) -> NumbersDict:
-        """Return the smallest number of each key; a side without a value for a key does not count there."""
-        return _fold(items, min)
+        """Return the smallest number of each key, as `max` does the largest."""
+        return _fold(list(items), min)
 
     @staticmethod
     def constant_like(const_number: Number, numbers_dict: NumbersDict) -> NumbersDict:
@@ -191,17 +202,7 @@ class NumbersDict:
     # --- arithmetic ---
 
     def __eq__(self, other: object) -> bool:
-        right = _operand(other)
-        if right is None:
-            return NotImplemented
-        both_default = self._default is not None and right._default is not None
-        if both_default and self._default != right._default:
-            return False
-        for key in NumbersDict.keys_union(self, right):
-            ours, theirs = self.get(key), right.get(key)
-            if ours is None or theirs is None or ours != theirs:
-                return False
-        return True
+        return NotImplemented if _operands(self, other) is None else all(self.elem_eq(other).values())
 
     def __add__(self, other: object) -> NumbersDict:
         return _combine(self, other, operator.add, 0)
@@ -227,9 +228,79 @@ class NumbersDict:
     def __floordiv__(self, other: object) -> NumbersDict:
         return _combine(self, other, operator.floordiv, 1)
 
+    def __iadd__(self, other: object) -> Self:
+        return self._become(self + other)
+
+    def __isub__(self, other: object) -> Self:
+        return self._become(self - other)
+
+    def __imul__(self, other: object) -> Self:
+        return self._become(self * other)
+
+    def __itruediv__(self, other: object) -> Self:
+        return self._become(self / other)
+
+    def __ifloordiv__(self, other: object) -> Self:
+        return self._become(self // other)
+
+    def _become(self, result: NumbersDict) -> Self:
+        self._numbers.clear()  # the dict stays the same object: somebody may hold `dict`
+        self._numbers.update(result._numbers)
+        self._default = result._default
+        return self
+
     def __neg__(self) -> NumbersDict:
-        default = None if self._default is None else -self._default
-        return NumbersDict(numbers_dict={key: -n for key, n in self.items()}, broadcast_value=default)
+        return self.unary_op(operator.neg)
+
+    def unary_op(self, op: Callable[[Any], Any]) -> NumbersDict:
+        """Return `op` of each number, the default included."""
+        return _made(
+            {key: op(value) for key, value in self.items()}, None if self._default is None else op(self._default)
+        )
+
+    def elem_eq(self, other: object, result_with_default: bool = True) -> NumbersDict:
+        """Compare by key.
+
+        Args:
+            other: A `NumbersDict`, a dict or a number.
+            result_with_default: Whether the defaults are compared, too, if both sides have one.
+
+        Returns:
+            Data key -> whether the numbers are equal, `None` where a side has none; and the same of the defaults.
+        """
+        sides = _operands(self, other)
+        if sides is None:
+            raise TypeError(f"a NumbersDict is compared with numbers, not with {other!r}")
+        first, second = sides
+        equal: _BinaryOp = lambda left, right: None if left is None or right is None else left == right  # noqa: E731
+        numbers = {key: equal(first.get(key), second.get(key)) for key in NumbersDict.keys_union(first, second)}
+        return _made(numbers, equal(first._default, second._default) if result_with_default else None)
+
+    # --- by the names of RETURNN's class ---
+
+    @property
+    def keys_set(self) -> set[str]:
+        """The listed keys."""
+        return set(self._numbers)
+
+    @property
+    def broadcast_value(self) -> Number | None:
+        """The default for keys that are not listed."""
+        return self._default
+
+    @property
+    def value(self) -> Number | None:
+        """The default for keys that are not listed, the same as `broadcast_value`; can be set."""
+        return self._default
+
+    @value.setter
+    def value(self, default: Number | None) -> None:
+        self._default = None if default is None else _checked(default, None)
+
+    @property
+    def dict(self) -> _Numbers:
+        """The listed keys with their numbers: the object's own, not a copy."""
+        return self._numbers
 
 
 def _checked(value: object, key: str | None) -> Number:
@@ -246,41 +317,63 @@ def _checked(value: object, key: str | None) -> Number:
     return cast("Number", value)
 
 
-def _operand(other: object) -> NumbersDict | None:
-    """Return the other side of an operator as a `NumbersDict`, or `None` if it is nothing of that kind."""
-    if isinstance(other, NumbersDict):
-        return other
-    if isinstance(other, Mapping) or (isinstance(other, Real) and not isinstance(other, bool | np.bool_)):
-        return NumbersDict(cast("Number", other))
+def _operands(left: object, right: object) -> tuple[NumbersDict, NumbersDict] | None:
+    """Return both sides of an operator as `NumbersDict`s, or `None` if one is nothing of that kind."""
+    if isinstance(right, NumbersDict) and not isinstance(left, NumbersDict):
+        first = _operand(left, right)
+        return None if first is None else (first, right)
+    first = left if isinstance(left, NumbersDict) else _operand(left, None)
+    second = None if first is None else _operand(right, first)
+    return None if first is None or second is None else (first, second)
+
+
+def _operand(side: object, other: NumbersDict | None) -> NumbersDict | None:
+    """Return one side of an operator: a number stands for what the other side lists, and nothing else."""
+    if isinstance(side, NumbersDict):
+        return side
+    if isinstance(side, Mapping):
+        return NumbersDict(side)
+    if isinstance(side, Real) and not isinstance(side, bool | np.bool_):
+        number = cast("Number", side)
+        return NumbersDict(number) if other is None else NumbersDict.constant_like(number, other)
     return None
 
 
-def _combine(left: object, right: object, op: _BinaryOp, neutral: int) -> NumbersDict:
-    """Apply a binary operator key by key and to the defaults."""
-    first, second = _operand(left), _operand(right)
-    if first is None or second is None:
-        return NotImplemented  # type: ignore[no-any-return]  # Python then raises its TypeError
-    numbers = {
-        key: op(first.get(key, neutral), second.get(key, neutral)) for key in NumbersDict.keys_union(first, second)
-    }
-    return NumbersDict(numbers_dict=numbers, broadcast_value=_join(first._default, second._default, op, neutral))
-
-
-def _join(left: Number | None, right: Number | None, op: _BinaryOp, neutral: int) -> Number | None:
-    """Apply a binary operator to two defaults, of which each may be missing."""
-    if left is None and right is None:
-        return None
-    result: Number = op(neutral if left is None else left, neutral if right is None else right)
+def _made(numbers: _Numbers, default: Any) -> NumbersDict:
+    """Return the result of an operator: its values need not be numbers, such as those of a comparison."""
+    result = NumbersDict()
+    result._numbers, result._default = numbers, default
     return result
 
 
-def _fold(items: Iterable[NumbersDict | Mapping[str, Number] | Number], choose: Callable[..., Number]) -> NumbersDict:
-    """Choose one number for each key, and one default."""
-    sides = [NumbersDict(item) for item in items]
-    if not sides:
+def _combine(left: object, right: object, op: _BinaryOp, neutral: int | None) -> NumbersDict:
+    """Apply a binary operator key by key and to the defaults; without a neutral element, to what there is."""
+    sides = _operands(left, right)
+    if sides is None:
+        return NotImplemented  # type: ignore[no-any-return]  # Python then raises its TypeError
+    first, second = sides
+    numbers = {
+        key: _join(first.get(key), second.get(key), op, neutral) for key in NumbersDict.keys_union(first, second)
+    }
+    return _made(numbers, _join(first._default, second._default, op, neutral))
+
+
+def _join(left: Any, right: Any, op: _BinaryOp, neutral: int | None) -> Any:
+    """Apply a binary operator to two numbers, of which each may be missing."""
+    if left is None and right is None:
+        return None
+    if neutral is None and (left is None or right is None):
+        return right if left is None else left
+    return op(neutral if left is None else left, neutral if right is None else right)
+
+
+def _fold(items: Sequence[NumbersDict | Mapping[str, Number] | Number], choose: _BinaryOp) -> NumbersDict:
+    """Choose one number for each key, and one default; from the end, since a number counts for what it is met with."""
+    if not items:
         raise ConfigError("NumbersDict.max and .min need at least one item")
-    numbers: dict[str, Number] = {}
-    for key in NumbersDict.keys_union(*sides):
-        numbers[key] = choose(value for side in sides if (value := side.get(key)) is not None)
-    defaults = [side._default for side in sides if side._default is not None]
-    return NumbersDict(numbers_dict=numbers, broadcast_value=choose(defaults) if defaults else None)
+    result: NumbersDict | Mapping[str, Number] | Number = items[-1]
+    for item in reversed(items[:-1]):
+        result = _combine(item, result, choose, None)
+    if result is NotImplemented:
+        raise TypeError(f"NumbersDict.max and .min are of numbers, dicts and NumbersDicts, not {items!r}")
+    return NumbersDict(result)

@@ -72,6 +72,10 @@ class Pack(Batching):
         """Treat what is longer than a row."""
         return apply_too_long(pieces, self.row_tokens, self.too_long, str(self))
 
+    def fullness(self, frames: NDArray[np.int64]) -> float:
+        """Return the share of a batch that the tokens take."""
+        return float(np.clip(frames, 1, self.row_tokens).sum()) / (self.row_tokens * self.num_rows)
+
     def group(self, frames: NDArray[np.int64], key: WindowKey) -> Groups:
         """Place the pieces in rows, shuffle the rows and group them."""
         is_alone = frames > self.row_tokens

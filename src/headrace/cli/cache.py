@@ -141,7 +141,9 @@ def _options(cache_directory: Path | None) -> FileCacheOptions:
 
 def _open(options: FileCacheOptions) -> CacheFolder | None:
     """Return the folder, or None if it is none of a cache: looking at one must not make one."""
-    return CacheFolder(options.folder) if os.path.isfile(os.path.join(options.folder, "room.lock")) else None
+    if not os.path.isfile(os.path.join(options.folder, "room.lock")):
+        return None
+    return CacheFolder(options.folder, trusted=options.trusted_folder)
 
 
 def _totals(options: FileCacheOptions, folder: CacheFolder | None) -> dict[str, Any]:

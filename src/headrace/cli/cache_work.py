@@ -16,7 +16,7 @@ from headrace.files.cache_lock import LockTable, lock_shared_nowait
 from headrace.files.cache_options import FileCacheOptions, bytes_text
 from headrace.files.cache_plan import read_distances
 from headrace.files.cache_room import CacheRoom
-from headrace.files.cache_survey import EntryState, is_in_use, record_of, survey, users_of
+from headrace.files.cache_survey import EntryState, find_users, is_in_use, record_of, survey
 from headrace.files.fetch import stat_source
 from headrace.files.urls import shown_url
 
@@ -191,7 +191,7 @@ def _describe(folder: CacheFolder, state: EntryState, table: LockTable) -> dict[
         "bytes": state.num_bytes,
         "last_use": state.last_use,
         "is_whole": record is not None,
-        "used_by": users_of(folder, state.key, table) if is_in_use(folder, state.key) else None,
+        "used_by": find_users(folder, state.key, table),
     }
     if record is not None:
         described.update(

@@ -1,8 +1,8 @@
 """Config files: from a path to a `Job`, which is a dataset and the epochs to run.
 
-TOML, JSON and Python literals are data: nothing in them is executed (a callable that they name as "module:function" is
-imported by `init_dataset`), and a relative file name is relative to the config's folder. A `.py` config is the user's
-own program, and is run as one.
+TOML, JSON and Python literals are data: nothing in them is executed, and what they name as "module:function" is
+imported only from modules that the user allowed or that lie beside the config. A relative file name is relative to the
+config's folder. A `.py` config is the user's own program, and is run as one.
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from headrace.datasets import Dataset
+from headrace.datasets.config_defaults import SETTINGS_OF_RETURNN
 from headrace.errors import ConfigError, did_you_mean
 from headrace.files.fetch import is_url
+from headrace.sources.config_callables import check_callables
 
 JOB_KEYS = ("dataset", "train", "epochs")
 PATH_OPTIONS = frozenset(
@@ -57,16 +59,7 @@ _PATH_OR_OPTIONS = frozenset({"dataset_opts", "source"})
 _WITHOUT_PATHS = frozenset({"data_map", "data_dims", "data_dtypes", "map_outputs", "sampling_sizes"})
 
 _NOT_PATHS = frozenset({"auto"})  # words with a meaning of their own among the values of PATH_OPTIONS
-# Settings at the top of a RETURNN config that are options of the dataset `train` -> the option, and its types.
-_SETTINGS_OF_RETURNN: Mapping[str, tuple[str, tuple[type, ...]]] = {
-    "window": ("window", (int,)),
-    "context_window": ("context_window", (int, dict, tuple, list)),
-    "chunking": ("chunking", (int, str, dict, tuple, list)),
-    "batching": ("seq_ordering", (str,)),
-    "shuffle_frames_of_nseqs": ("shuffle_frames_of_nseqs", (int,)),
-    "min_chunk_size": ("min_chunk_size", (int, dict)),
-    "chunking_variance": ("chunking_variance", (int, float)),
-}
+_MAX_DEPTH = 60  # of dicts and lists in each other; MetaDatasets of MetaDatasets come to a dozen
 _EPOCHS = re.compile(r"(\d+)(?:\.\.(\d+))?")
 _HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
 _PARSE_ERRORS = (ValueError, SyntaxError, TypeError, RecursionError, MemoryError)  # what the three parsers raise
@@ -87,15 +80,16 @@ class Job:
     notes: tuple[str, ...] = ()
 
 
-def load_job(path: Path, settings: Iterable[str] = ()) -> Job:
+def load_job(path: Path, settings: Iterable[str] = (), *, callables: Iterable[str] = ()) -> Job:
     """Read a config file.
 
     Args:
         path: `.toml`, `.json` or `.py`; any other name holds one Python literal.
         settings: "key=value" texts that override options of the dataset, see `apply_setting`.
+        callables: Modules whose functions and classes the config may name, see `check_callables`.
 
     Raises:
-        ConfigError: The file cannot be read or understood, or has an unknown key.
+        ConfigError: The file cannot be read or understood, has an unknown key, or names what it may not.
     """
     if not path.is_file():
         raise ConfigError("no such config file", where=str(path))
@@ -105,7 +99,9 @@ def load_job(path: Path, settings: Iterable[str] = ()) -> Job:
     else:
         # For "module:function". Last on the path, so that a file beside the config cannot shadow an installed module.
         _extend_import_path(folder, front=False)
-        job = _job_of(_resolve_paths(_parse(path), folder), str(path), strict=True)
+        content = _parse(path)
+        check_callables(content, where=str(path), callables=callables, folder=str(folder))
+        job = _job_of(_resolve_paths(content, folder), str(path), strict=True)
     settings = list(settings)
     if not settings:
         return job
@@ -174,10 +170,12 @@ def _parse(path: Path) -> Any:
     try:
         text = content.decode("utf-8-sig")  # some editors put a byte order mark before UTF-8
         if path.suffix == ".toml":
-            return tomllib.loads(text)
-        if path.suffix == ".json":
-            return json.loads(text)
-        return ast.literal_eval(text.strip())
+            parsed: Any = tomllib.loads(text)
+        elif path.suffix == ".json":
+            parsed = json.loads(text)
+        else:
+            parsed = ast.literal_eval(text.strip())
+        _check_depth(parsed)
     except _PARSE_ERRORS as error:
         form = {".toml": "TOML", ".json": "JSON"}.get(path.suffix, "a Python literal")
         raise ConfigError(
@@ -185,6 +183,22 @@ def _parse(path: Path) -> Any:
             where=str(path),
             fix="the name tells the form: .toml, .json, .py, else one Python literal",
         ) from error
+    return parsed
+
+
+def _check_depth(value: Any) -> None:
+    """Raise a RecursionError for what is nested more deeply than anything that reads it later can follow."""
+    level = [value]
+    for _ in range(_MAX_DEPTH):
+        level = [
+            child
+            for item in level
+            if isinstance(item, (Mapping, list, tuple))
+            for child in (item.values() if isinstance(item, Mapping) else item)
+        ]
+        if not level:
+            return
+    raise RecursionError(f"nested more than {_MAX_DEPTH} levels deep")
 
 
 def _parse_value(text: str) -> Any:
@@ -252,7 +266,7 @@ def _with_settings_of_returnn(
     """Give `train` the settings of a RETURNN config that apply to it there; return it with what was taken."""
     taken = {
         option: content[setting]
-        for setting, (option, types) in _SETTINGS_OF_RETURNN.items()
+        for setting, (option, types) in SETTINGS_OF_RETURNN.items()
         if isinstance(content.get(setting), types) and content[setting] and dataset.get(option) is None
     }
     if not taken:

@@ -24,7 +24,7 @@ from headrace.specs import DataSpec
 
 from .convert_journal import Journal, ShardRecord, describe_files, describe_options
 from .convert_plan import Shard, Sharding, plan_shards
-from .convert_shards import Target, WriteShards, largest_values, open_target, remove, size_of, sync, write_shard
+from .convert_shards import Target, WriteShards, largest_values, open_target, remove, size_of, write_shard
 from .drawing import format_count
 from .progress import Reporter, open_reporter
 
@@ -179,8 +179,7 @@ class Conversion:
                     if journal is None:
                         records.append(record)
                     else:
-                        sync(str(journal.path.parent / record.name), self.target.format)
-                        journal.note(record)
+                        journal.note(record)  # it is on the disk: writers wait for that
         except BaseException as error:
             if journal is not None:
                 done = f"{format_count(len(journal.done))} of {format_count(num_shards)}"

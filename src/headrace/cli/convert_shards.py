@@ -19,7 +19,9 @@ from numpy.typing import NDArray
 from headrace.engine import WorkerInfo
 from headrace.errors import HeadraceError, SourceError, takes_note
 from headrace.files.atomic import fsync_path
-from headrace.files.pending_folder import PendingFolder, exchange_folders
+from headrace.files.pending_folder import PendingFolder
+from headrace.files.rename import exchange
+from headrace.files.together import PendingFiles
 from headrace.sources import Source, open_source
 from headrace.sources.configs import keeps_index, open_writer
 from headrace.sources.formats import FORMATS, Format
@@ -109,20 +111,28 @@ def _write_aside(
 def _put_in_place(new: str, old: str, entry: Format) -> None:
     """Let a file or folder, with what lies beside it, take the place of an older one.
 
-    A single file or folder does so in one step. Of several files the old ones go first: none is read with new ones.
+    A single file or folder does so in one step, several files as `PendingFiles` does it.
     """
-    beside = list(zip(entry.files_beside(new), entry.files_beside(old), strict=True))
     old = os.path.realpath(old)  # a link stays
     try:
-        if os.path.isdir(new) and os.path.isdir(old) and not os.path.islink(old):
-            exchange_folders(new, old)
-            return
-        if beside or os.path.isdir(new) or os.path.isdir(old):
-            remove(old, entry)
-        for made, place in beside:
-            if os.path.lexists(made):
-                os.replace(made, place)
-        os.replace(new, old)
+        if os.path.isdir(new) and os.path.isdir(old):
+            exchange(new, old)
+        elif entry.beside:
+            if os.path.isdir(old):
+                remove(old, entry)
+            together = PendingFiles(old, entry.files_beside(old), overwrite=True)
+            try:
+                for made in (*entry.files_beside(new), new):
+                    if os.path.lexists(made):
+                        os.rename(made, together.temporary(made))
+                together.commit()
+            finally:
+                together.abort()
+        else:
+            if os.path.isdir(new) or os.path.isdir(old):
+                remove(old, entry)
+            os.replace(new, old)
+        fsync_path(os.path.dirname(old))
     except OSError as error:
         raise SourceError(f"cannot be put in its place: {error.strerror or error}", where=old) from error
 
@@ -187,19 +197,6 @@ def size_of(path: str) -> int:
     if not os.path.isdir(path):
         return os.stat(path).st_size if os.path.exists(path) else -1
     return sum(os.stat(os.path.join(folder, name)).st_size for folder, _, names in os.walk(path) for name in names)
-
-
-def sync(path: str, entry: Format) -> None:
-    """Wait until what was written, and its name, are on the disk: what the journal notes survives a power cut."""
-    for name in (*entry.files_beside(path), path):
-        if os.path.isdir(name):
-            for folder, _, files in os.walk(name):
-                for file in files:
-                    fsync_path(os.path.join(folder, file))
-                fsync_path(folder)
-        elif os.path.exists(name):
-            fsync_path(name)
-    fsync_path(os.path.dirname(path))
 
 
 def _verify(target: Target, shard: Shard, data_keys: list[str], expected: str) -> None:

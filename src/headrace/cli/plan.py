@@ -41,6 +41,10 @@ def plan(
     ranks: Annotated[
         str | None, typer.Option(metavar="R[,R...]", help="Numbers of ranks; several are compared. Default: as run.")
     ] = None,
+    callables: Annotated[
+        list[str] | None,
+        typer.Option("--allow-callables", metavar="MODULE", help="A module whose functions the config may name."),
+    ] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override an option of the dataset.")
     ] = None,
@@ -57,7 +61,7 @@ def plan(
     _check_target("--png", png, (".png",))
     if png is not None:
         check_can_draw()
-    job, messages = load_job(config, settings or ()), open_messages()
+    job, messages = load_job(config, settings or (), callables=callables or ()), open_messages()
     for note in job.notes:
         messages.print(f"note: {note}")
     try:

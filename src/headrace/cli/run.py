@@ -27,6 +27,10 @@ def run(
     epochs: Annotated[
         str | None, typer.Option(metavar="N|A..B", help="3 for 1, 2, 3; 2..4 for those. Default: the config's, or 1.")
     ] = None,
+    callables: Annotated[
+        list[str] | None,
+        typer.Option("--allow-callables", metavar="MODULE", help="A module whose functions the config may name."),
+    ] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override an option of the dataset.")
     ] = None,
@@ -51,7 +55,7 @@ def run(
 ) -> None:
     """Read epochs of a corpus in order; tell what came, how fast, and a digest of the stream."""
     workers = WorkerOptions(num_workers, buffer_size, on_error, quarantine, max_errors)
-    job = load_job(config, settings or ())
+    job = load_job(config, settings or (), callables=callables or ())
     numbers = job.epochs if epochs is None else parse_epochs(epochs, "--epochs")
     output, messages = open_output(), open_messages()
     for note in job.notes:

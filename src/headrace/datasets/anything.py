@@ -32,6 +32,7 @@ class AnythingDataset(Dataset):
     """
 
     supports_jumps = True  # no sequence depends on the one before
+    content_options = ("data_keys",)
 
     def __init__(self, *, data_keys: Mapping[str, Mapping[str, Any]], **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -56,6 +57,9 @@ class AnythingDataset(Dataset):
         if seq_order is not None:
             self._order = ArrayOrder(check_indices(seq_order, 2**62, f"dataset {self.name!r}"))
         return True
+
+    def _complete_outputs(self) -> None:
+        """Do nothing: `num_inputs` is that of the first key, whatever its name."""
 
     def get_current_seq_order(self) -> Order:
         """Return the corpus indices that were given."""

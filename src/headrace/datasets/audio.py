@@ -29,6 +29,8 @@ class AudioDataset(CachedDataset):
         SourceError: The manifest is not valid, or audio is missing or outside its root.
     """
 
+    content_options = ("features", "targets", "source_options")
+
     def __init__(
         self,
         manifest: str | os.PathLike[str],

@@ -10,17 +10,19 @@ The file is long because the documented face is: about sixty methods, most of th
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
-from headrace.batching import NumbersDict, parse_chunking, parse_context_window
+from headrace.batching import Chunking, ChunkingFunction, NumbersDict, parse_chunking, parse_context_window
 from headrace.errors import ConfigError, OptionalNotImplementedError, did_you_mean
 from headrace.order import (
     ArrayOrder,
@@ -33,17 +35,44 @@ from headrace.order import (
     RangeOrder,
     derive_order_seed,
 )
+from headrace.sources import Source
+from headrace.specs import DataSpec
 
 from .batch_arrays import index_shape_for_batches
 from .batches import Batch, BatchSetGenerator, plan_batches
-from .checks import check_count, check_epoch, check_flag, check_indices, check_path, check_share, check_window
+from .checks import (
+    check_count,
+    check_epoch,
+    check_flag,
+    check_indices,
+    check_outputs,
+    check_path,
+    check_share,
+    check_window,
+)
 from .chunk_iteration import iterate_chunks
+from .config_defaults import eval_defaults, fill_from_config, train_defaults
+from .corpus_facts import CorpusFacts, LengthsOf
+from .digests import IDLE_OPTIONS, digest_array, digest_text, given_options, options_text, recipe_text
 from .epoch_handle import EpochHandle, check_not_stale
 from .seq import DatasetSeq
 from .tag_tables import as_lengths, first_of_tag, lengths_of_tags, mask_of_tags, read_wanted_tags
 
+if TYPE_CHECKING:
+    from .own_workers import OwnWorkers
+
 SeqOrdering = str | Policy | Callable[..., "str | Policy"]
+# Options that may be set on an object, besides those of the order: a copy has them, too.
+_PLAIN_OPTIONS = (
+    "window",
+    "context_window",
+    "chunking",
+    "min_chunk_size",
+    "chunking_variance",
+    "unique_seq_tags",
+)
 _UNKNOWN_COUNT_SCALE = 100.0  # documented shape of the pseudo progress when the number of sequences is unknown
+_MAKE_ORDER = ("init_seq_order", "get_current_seq_order", "get_seq_order_for_epoch", "_order_of_epoch")
 
 
 class Dataset:
@@ -55,7 +84,8 @@ class Dataset:
             even number is raised by one. Only for classes that support it.
         context_window: Extra frames around each chunk in batches: int n (for "data"), dict, or a pair (left, right) of
             dicts. n counts the frame itself: n - 1 extra frames, the odd one to the right.
-        chunking: `None`, 50, "50:25", (50, 25), dicts by data key, or a function (see `iterate_seqs`).
+        chunking: `None`, 50, "50:25", (50, 25), dicts by data key, or a function (see `iterate_seqs`). Also to be set
+            later: it, or its parts `chunk_size`, `chunk_step` (0: that of the size) and `custom_chunking_func`.
         seq_ordering: An ordering such as "laplace:.1000", a policy such as `order.Laplace(seqs_per_bin=1000)`, or a
             function called as `f(epoch=E)` that returns one of them.
         fixed_random_seed: The seed of every epoch, whatever its number.
@@ -81,6 +111,8 @@ class Dataset:
 
     supports_window = False
     supports_frame_shuffling = False
+    content_options: tuple[str, ...] = ()
+    """Arguments that change what a sequence holds, and that neither tags nor lengths nor the order tell."""
 
     num_inputs: int = 0
     num_outputs: dict[str, tuple[int, int]] | None = None
@@ -91,6 +123,32 @@ class Dataset:
         self = super().__new__(cls)
         self._ctor_args = (args, kwargs)
         return self
+
+    @classmethod
+    def from_config(cls, config: Any, **kwargs: Any) -> Self:
+        """Make a dataset of this class, with options that the settings of a RETURNN config give it.
+
+        Args:
+            config: A mapping, or RETURNN's `Config`, see `kwargs_update_from_config`.
+            **kwargs: Options of the class; they count first.
+        """
+        cls.kwargs_update_from_config(config, kwargs)
+        return cls(**kwargs)
+
+    @staticmethod
+    def kwargs_update_from_config(config: Any, kwargs: dict[str, Any]) -> None:
+        """Set options that `kwargs` lacks by the settings of a config: `batching`, `chunking`, `window`, ..."""
+        fill_from_config(config, kwargs)
+
+    @staticmethod
+    def get_default_kwargs_eval(config: Any) -> dict[str, Any]:
+        """Return the options that data for evaluation have by default: sorted, not cut."""
+        return eval_defaults(config)
+
+    @staticmethod
+    def get_default_kwargs_train(config: Any) -> dict[str, Any]:
+        """Return the options that training data have by default: those of a shard, if the config asks for shards."""
+        return train_defaults(config)
 
     def __init__(
         self,
@@ -113,6 +171,9 @@ class Dataset:
         _num_shards: int = 1,
         _shard_index: int = 0,
     ) -> None:
+        self._given = self._ctor_args  # as they were written: a class may put others in their place, for copies
+        self._content: str | None = None
+        self._apart: tuple[bool, Dataset | None] = False, None
         self.name = name or f"dataset_id{id(self)}"
         self.window = check_window(window, supported=self.supports_window, owner=type(self).__name__)
         self.shuffle_frames_of_nseqs = check_count("shuffle_frames_of_nseqs", shuffle_frames_of_nseqs)
@@ -122,7 +183,7 @@ class Dataset:
                 fix="use a dataset of the CachedDataset family, or leave the option out",
             )
         self.context_window = parse_context_window(context_window)
-        self.chunking = parse_chunking(chunking)
+        self.chunking = chunking
         self.min_chunk_size = NumbersDict(min_chunk_size)
         self.chunking_variance = check_share("chunking_variance", chunking_variance)
         self.seq_list_filter_file = check_path("seq_list_filter_file", seq_list_filter_file)
@@ -134,6 +195,8 @@ class Dataset:
         self._rnd_seq_drop: random.Random | None = None
         self.order_version = 0
         self.draws_by_tag = False  # see `key_draws_by_tag`
+        self._claim: Callable[[], object] | None = None  # whose part it is, if it cannot be copied
+        self._order_options: dict[str, Any] = {}  # those that were set since it was made
         self._epoch: int | None = None
         self._estimated_num_seqs = estimated_num_seqs
         self._recipe = OrderRecipe(
@@ -158,6 +221,7 @@ class Dataset:
         """Set options after construction, as sub-classes do; takes effect with the next `init_seq_order`."""
         self._recipe = dataclasses.replace(self._recipe, **changes)
         self._planner = OrderPlanner(self._recipe)
+        self._apart = False, None  # it has the old options
 
     @property
     def seq_ordering(self) -> SeqOrdering:
@@ -167,6 +231,7 @@ class Dataset:
     @seq_ordering.setter
     def seq_ordering(self, value: SeqOrdering) -> None:
         self._change_recipe(seq_ordering=value)
+        self._order_options["seq_ordering"] = value
         self._seq_ordering = value
 
     @property
@@ -177,6 +242,7 @@ class Dataset:
     @partition_epoch.setter
     def partition_epoch(self, value: int | None) -> None:
         self._change_recipe(partition_epoch=value)
+        self._order_options["partition_epoch"] = value
 
     @property
     def repeat_epoch(self) -> int:
@@ -186,6 +252,7 @@ class Dataset:
     @repeat_epoch.setter
     def repeat_epoch(self, value: int | None) -> None:
         self._change_recipe(repeat_epoch=value)
+        self._order_options["repeat_epoch"] = value
 
     @property
     def fixed_random_seed(self) -> int | None:
@@ -195,6 +262,7 @@ class Dataset:
     @fixed_random_seed.setter
     def fixed_random_seed(self, value: int | None) -> None:
         self._change_recipe(fixed_random_seed=value)
+        self._order_options["fixed_random_seed"] = value
 
     @property
     def random_seed_offset(self) -> int:
@@ -204,6 +272,7 @@ class Dataset:
     @random_seed_offset.setter
     def random_seed_offset(self, value: int | None) -> None:
         self._change_recipe(random_seed_offset=value)
+        self._order_options["random_seed_offset"] = value
 
     @property
     def num_shards(self) -> int:
@@ -224,6 +293,25 @@ class Dataset:
     def epoch(self, number: int | None) -> None:
         self._epoch = check_epoch(number)
 
+    @property
+    def chunking(self) -> Chunking | ChunkingFunction | None:
+        """How `iterate_seqs` cuts sequences: parsed, or the function that was given; `None` if it does not."""
+        if self.custom_chunking_func is not None:
+            return self.custom_chunking_func
+        return parse_chunking((self.chunk_size, self.chunk_step))
+
+    @chunking.setter
+    def chunking(self, value: Any) -> None:
+        """Set it in any of the forms that the constructor takes."""
+        self.chunk_size: Any = 0
+        self.chunk_step: Any = 0
+        self.custom_chunking_func: ChunkingFunction | None = None
+        parsed = parse_chunking(value)
+        if isinstance(parsed, Chunking):
+            self.chunk_size, self.chunk_step = parsed.size, parsed.step
+        else:
+            self.custom_chunking_func = parsed
+
     # --- life cycle ---
 
     def initialize(self) -> None:
@@ -235,6 +323,15 @@ class Dataset:
         if self.num_outputs is None:
             raise ConfigError(f"{type(self).__name__} did not set num_outputs", where=f"dataset {self.name!r}")
         self.init_seq_order()
+        self._complete_outputs()
+
+    def _complete_outputs(self) -> None:
+        """Bring what a sub-class has set as `num_outputs` to one form: (dim, ndim) of every key, "data" included."""
+        if self.num_outputs is None:
+            return
+        outputs = check_outputs(self.num_outputs, self.num_inputs or 0, f"dataset {self.name!r}")
+        if outputs != self.num_outputs:
+            self.num_outputs = outputs
 
     def init_seq_order(
         self, epoch: int | None = None, seq_list: Sequence[str] | None = None, seq_order: Sequence[int] | None = None
@@ -261,6 +358,7 @@ class Dataset:
             )
         self._epoch = check_epoch(epoch)
         self.order_version += 1
+        self._complete_outputs()
         self._drop_seed = self.get_random_seed_for_epoch(self._epoch)
         self._rnd_seq_drop = None
         return True
@@ -309,6 +407,8 @@ class Dataset:
         if free_resources:
             self._planner.invalidate()
             self._keep = None
+            if self._apart[1] is not None:
+                self._apart[1].close()
 
     def close(self) -> None:
         """Release all that is held. The same as `finish_epoch(free_resources=True)`; harmless twice."""
@@ -325,14 +425,46 @@ class Dataset:
         args, kwargs = self._ctor_args
         return _rebuild, (type(self), args, kwargs, self._state())
 
+    def __copy__(self) -> Self:
+        """Return a dataset of the same arguments and options, with parts of its own; arrays are shared.
+
+        Raises:
+            ConfigError: An argument is an iterator, which can be read once.
+        """
+        if type(self).__reduce__ is not Dataset.__reduce__:
+            return copy.deepcopy(self)
+        make, arguments = self.__reduce__()
+        for value in (*self._ctor_args[0], *self._ctor_args[1].values()):
+            if isinstance(value, Iterator):
+                raise ConfigError(
+                    f"it was made of a {type(value).__name__}, which can be read once",
+                    where=f"dataset {self.name!r}",
+                    fix="give an object whose __iter__ begins anew",
+                )
+        made: Self = make(*with_copied_parts(arguments))
+        return made
+
     def _state(self) -> dict[str, Any]:
         """Return what a copy needs besides the constructor's arguments."""
-        return {"shard": (self._recipe.num_shards, self._recipe.shard_index), "epoch": self._epoch}
+        return {
+            "shard": (self._recipe.num_shards, self._recipe.shard_index),
+            "epoch": self._epoch,
+            "order": dict(self._order_options),
+            "options": {name: getattr(self, name) for name in _PLAIN_OPTIONS},
+            "weights": dict(self.weights),
+            "content": self.content_text() if self.content_options else self._content,
+            "by_tag": self.draws_by_tag,
+        }
 
     def _restore(self, state: Mapping[str, Any]) -> None:
         """Take over what `_state` returned."""
         if state["shard"] != (self._recipe.num_shards, self._recipe.shard_index):
             self.set_sharding(*state["shard"])
+        for name, value in {**state["order"], **state["options"]}.items():
+            setattr(self, name, value)
+        self.weights, self._content = dict(state["weights"]), state["content"]
+        if state["by_tag"]:
+            self.key_draws_by_tag()
         self._epoch = state["epoch"]
 
     # --- order ---
@@ -349,17 +481,33 @@ class Dataset:
 
     def get_seq_order_for_epoch(
         self, epoch: int | None, num_seqs: int, get_seq_len: Callable[[int], int] | NDArray[Any] | None = None
-    ) -> Order:
+    ) -> range | NDArray[np.int64]:
         """Return the corpus indices of an epoch, in order: for sub-classes that keep their own corpus.
+
+        A sub-class may override it, to have an order of its own.
 
         Args:
             epoch: The epoch number; `None` gives an empty order.
             num_seqs: Number of sequences in the corpus.
             get_seq_len: Corpus index -> length, or `int[N]`; only asked by orderings that need lengths.
 
+        Returns:
+            A `range`, where the order is one, else `int64[n]`, which is the caller's own.
+
         Raises:
             ConfigError: The ordering needs lengths and there are none.
         """
+        return self._planned_order(epoch, num_seqs, get_seq_len).to_indices()
+
+    def _lazy_order_for_epoch(
+        self, epoch: int | None, num_seqs: int, get_seq_len: Callable[[int], int] | NDArray[Any] | None = None
+    ) -> Order:
+        """Return what `get_seq_order_for_epoch` does, not held in memory where that is not overridden."""
+        if type(self).get_seq_order_for_epoch is Dataset.get_seq_order_for_epoch:
+            return self._planned_order(epoch, num_seqs, get_seq_len)
+        return self._explicit_order(self.get_seq_order_for_epoch(epoch, num_seqs, get_seq_len), num_seqs)
+
+    def _planned_order(self, epoch: int | None, num_seqs: int, get_seq_len: Any) -> Order:
         if epoch is None:
             return RangeOrder(range(0))
         if isinstance(num_seqs, float) and math.isinf(num_seqs):
@@ -399,6 +547,9 @@ class Dataset:
     def _first_of_tag(self) -> NDArray[np.int64]:
         return first_of_tag(self._corpus_tags())
 
+    def _order_of_epoch(self, epoch: int) -> Order:
+        self._not_offered(f"the order of epoch {epoch}")
+
     def get_current_seq_order(self) -> Order:
         """Return the corpus indices of the current epoch, in order."""
         self._not_offered("get_current_seq_order")
@@ -432,6 +583,14 @@ class Dataset:
     def get_data(self, seq_idx: int, key: str) -> NDArray[Any]:
         """Return the array of one data key, `dtype[T, ...]`."""
         raise OptionalNotImplementedError(f"{type(self).__name__} must define get_data")
+
+    def get_input_data(self, sorted_seq_idx: int) -> NDArray[Any]:
+        """Return `get_data` of "data": an older name of RETURNN's."""
+        return self.get_data(sorted_seq_idx, "data")
+
+    def get_targets(self, target: str, sorted_seq_idx: int) -> NDArray[Any]:
+        """Return `get_data` of a data key: an older name of RETURNN's."""
+        return self.get_data(sorted_seq_idx, target)
 
     def get_data_slice(self, seq_idx: int, key: str, start_frame: int, end_frame: int) -> NDArray[Any]:
         """Return frames start..end (exclusive) of one data key."""
@@ -595,6 +754,14 @@ class Dataset:
         """Return the data keys: "data", then the targets."""
         return ["data", *self.get_target_list()]
 
+    def get_text_keys(self) -> list[str]:
+        """Return the keys of texts, which `get_data` returns as arrays of one string, `str[]`.
+
+        They are no part of batches and no data keys: the functions of a `PostprocessingDataset` get them, and make
+        arrays of them.
+        """
+        return []
+
     def get_target_list(self) -> list[str]:
         """Return the data keys without "data"."""
         return ["classes"]
@@ -630,10 +797,245 @@ class Dataset:
         return key in self.labels
 
     def serialize_data(self, key: str, data: NDArray[Any]) -> str:
-        """Return the text of class indices, `int[T]` or an int, joined by blanks (single characters: by nothing)."""
-        labels = self.labels[key]
-        words = [labels[int(index)] for index in np.atleast_1d(data)]
-        return ("" if all(len(label) == 1 for label in labels) else " ").join(words)
+        """Return the text of class indices, `int[T]` or an int, by `labels[key]`.
+
+        Words are joined by blanks, single characters (of fewer than 1000) by nothing; the 256 byte values are the
+        bytes of UTF-8 text.
+
+        Raises:
+            ConfigError: There are no labels, or a class has none.
+        """
+        if key not in self.labels:
+            raise ConfigError(
+                f"no labels of {key!r}", where=f"dataset {self.name!r}", fix=did_you_mean(key, self.labels)
+            )
+        labels, classes = self.labels[key], np.asarray(data)
+        wrong = classes[(classes < 0) | (classes >= len(labels))].tolist()
+        if wrong:
+            what = f"the class {wrong[0]} of {key!r} has no label: there are {len(labels)}"
+            raise ConfigError(what, where=f"dataset {self.name!r}", fix="take out what marks no class, such as -1")
+        if classes.ndim and len(labels) == 256 and all(label == chr(byte) for byte, label in enumerate(labels)):
+            return classes.astype(np.uint8).tobytes().decode(errors="replace")
+        are_characters = len(labels) < 1000 and all(len(label) == 1 for label in labels)
+        return ("" if are_characters else " ").join(labels[index] for index in np.atleast_1d(classes).tolist())
+
+    # --- what is known without reading: asked by loaders, and by datasets made of others ---
+
+    def inner_datasets(self) -> Sequence[Dataset]:
+        """Return the datasets that this one is made of; nobody else has them."""
+        return ()
+
+    def knows_order(self) -> bool:
+        """Whether an epoch's sequences and their order are known before it is read; `initialize` was called."""
+        try:
+            self.get_current_seq_order()
+        except NotImplementedError:
+            return False
+        return True
+
+    def corpus_facts(self) -> CorpusFacts | None:
+        """Return what is known of the corpus, `None` if it is not known under which index each tag is. O(1)."""
+        return None
+
+    def knows_corpus(self) -> bool:
+        """Whether any sequence can be asked for by its corpus index, and the order is known."""
+        if self.corpus_facts() is None:
+            return False
+        try:
+            self.get_current_seq_order()
+        except NotImplementedError:
+            return False
+        return True
+
+    def corpus_size(self) -> int | None:
+        """Return how many corpus indices there are, `None` if that is not known."""
+        facts = self.corpus_facts()
+        if facts is not None:
+            return len(facts.index)
+        try:
+            return None if self._wanted_tags is not None else self.get_total_num_seqs(fast=True)
+        except (NotImplementedError, TypeError):  # a class of the user's own need not know `fast`
+            return None
+
+    def known_specs(self) -> dict[str, DataSpec]:
+        """Return the layout of the data keys, as far as it is that of the arrays and not a guess."""
+        return {}
+
+    def corpus_lengths(self, key: str, *, may_cost: bool) -> LengthsOf | None:
+        """Return the lengths of a data key by corpus index, `None` if they are not known without reading.
+
+        A class of the user's own that defines `get_seq_length` is asked by it, in an order of its own.
+
+        Args:
+            key: The data key.
+            may_cost: Whether to generate sequences, or to ask a user's object, in order to learn them.
+        """
+        apart = self._asked_apart() if may_cost and self._defines_lengths() else None
+        if apart is None:
+            return None
+        epoch = self._epoch
+
+        def lengths_of(indices: NDArray[np.int64]) -> NDArray[np.int64]:
+            apart.init_seq_order(epoch, seq_order=indices.tolist())
+            return np.array([apart.get_seq_length(place)[key] for place in range(len(indices))], np.int64)
+
+        return lengths_of
+
+    def _defines_lengths(self) -> bool:
+        """Whether a sub-class says lengths without reading."""
+        return type(self).get_seq_length is not Dataset.get_seq_length and self.knows_order()
+
+    def _asked_apart(self) -> Dataset | None:
+        """Return a copy of this dataset, which can be asked while this one is read; `None` if there can be none."""
+        is_known, apart = self._apart
+        if not is_known:
+            try:
+                apart = copy.copy(self)
+                apart.initialize()
+            except Exception:  # noqa: BLE001 - of the user's constructor: anything
+                apart = None
+            self._apart = True, apart
+        return apart
+
+    def may_change_lengths(self) -> bool:
+        """Whether sequences may come out with other lengths than `corpus_lengths` says, behind a transform."""
+        return any(inner.may_change_lengths() for inner in self.inner_datasets())
+
+    def has_fixed_lengths(self) -> bool:
+        """Whether lengths are the same in all epochs."""
+        return False
+
+    def covers_lengths(self, key: str) -> bool:
+        """Whether the lengths of a data key are part of what `data_text` tells."""
+        return False
+
+    def data_text(self) -> str:
+        """Return a text that tells this corpus from others: a digest of its tags and lengths, where these are known."""
+        facts = self.corpus_facts()
+        if facts is not None:
+            return facts.index.digest
+        digest = xxhash.xxh3_128(type(self).__name__.encode())
+        try:
+            for tag in self.get_all_tags():
+                digest.update(tag.encode("utf-8", "surrogatepass") + b"\0")
+        except NotImplementedError:
+            pass
+        return digest.hexdigest()
+
+    def order_text(self, epoch: int) -> str:
+        """Return a text of all that decides what an epoch delivers, besides the corpus.
+
+        Equal texts, equal streams of equal corpora: the order, what is drawn, and options of how sequences are read.
+        Where the current epoch is does not matter, and stays.
+        """
+        return "; ".join([recipe_text(self._recipe, epoch), *self._order_details(epoch), self.reading_text(epoch)])
+
+    def reading_text(self, epoch: int) -> str:
+        """Return a text of all that decides what a sequence holds, in whatever order sequences are asked for."""
+        inner = [f"of {inner.reading_text(epoch)}" for inner in self.inner_datasets()]
+        return "; ".join([*self._reading_details(), *inner])
+
+    def _reading_details(self) -> list[str]:
+        """Return what this dataset itself does to sequences."""
+        content, drawn = self.content_text(), self.draws_text()
+        return [
+            *([f"window {self.window}"] if self.window > 1 else []),
+            *([f"options {content}"] if content else []),
+            *([f"draws {drawn}"] if drawn else []),
+        ]
+
+    def _order_details(self, epoch: int) -> list[str]:
+        """Return what the order depends on besides the recipe."""
+        parts = [f"unique {self.unique_seq_tags}"]
+        if self._wanted_tags is not None:
+            parts.append(f"kept {self._kept_text()}")
+        if self.seq_order_seq_lens_file is not None:
+            parts.append(f"sorted by {self._sorted_text()}")
+        own = self._own_order_text(epoch)
+        return [*parts, own] if own else parts
+
+    def _kept_text(self) -> str:
+        try:
+            return digest_array(self._keep_mask())
+        except NotImplementedError:
+            return digest_text(" ".join(sorted(map(str, self._wanted_tags or ()))))
+
+    def _sorted_text(self) -> str:
+        try:
+            return digest_array(np.asarray(self._lengths_of_file()))
+        except NotImplementedError:
+            return str(self.seq_order_seq_lens_file)
+
+    def _own_order_text(self, epoch: int) -> str:
+        """Return the order of a class of the user's own that makes it itself, O(N); else nothing."""
+        makes_order = any(not _is_of_headrace(getattr(type(self), name)) for name in _MAKE_ORDER)
+        apart = self._asked_apart() if makes_order and self.knows_order() else None
+        if apart is None:
+            return ""
+        apart.init_seq_order(epoch)
+        return f"own order {digest_array(np.asarray(apart.get_current_seq_order(), np.int64))}"
+
+    def draws_text(self) -> str:
+        """Return the seeds of what this dataset itself draws for the content of sequences; or nothing."""
+        return f"{self.fixed_random_seed} {self.random_seed_offset or 0}"
+
+    def content_text(self) -> str:
+        """Return the arguments named by `content_options` as a text; of a copy, those of the first one.
+
+        Of a stream of the user's own class, about which nothing else is known, all arguments.
+        """
+        if self._content is None:
+            args, kwargs = self._given
+            given = given_options(type(self), args, kwargs, IDLE_OPTIONS)
+            if _is_of_headrace(type(self)) or self.knows_order():
+                given = {name: given[name] for name in self.content_options if name in given}
+            self._content = options_text(given, dataset_text) if given else ""
+        return self._content
+
+    @classmethod
+    def idle_options(cls, options: Mapping[str, Any]) -> frozenset[str]:  # noqa: ARG003 (for those whose stream depends)
+        """Return the options that change nothing that is delivered, of these: those of speed, names and places."""
+        return IDLE_OPTIONS
+
+    @property
+    def supports_jumps(self) -> bool:
+        """Whether the sequence at any place is given without reading those before it.
+
+        A class of the user's own says so by an attribute. All others are read from their start on, each place once:
+        that is what the epoch API promises to a sub-class.
+        """
+        return False
+
+    @property
+    def has_workers(self) -> bool:
+        """Whether processes other than the caller's read it, or a part of it."""
+        return any(inner.has_workers for inner in self.inner_datasets())
+
+    def own_workers(self) -> OwnWorkers | None:
+        """Return the workers that this dataset was given, if the stream is the same without them."""
+        return None
+
+    @property
+    def skips_failed(self) -> bool:
+        """Whether sequences that fail are left out, so that an order does not say how many come."""
+        return False
+
+    @property
+    def knows_dtypes(self) -> bool:
+        """Whether the dtypes that this dataset names are those of its arrays, and not the documented guess."""
+        return False
+
+    def forget_places(self) -> None:
+        """Take it that this is read in parts, whose places are not those of the epoch.
+
+        Datasets that tell places to functions then tell corpus indices instead, and not how much of the epoch is done.
+        """
+        for inner in self.inner_datasets():
+            inner.forget_places()
+
+    def get_fast_source(self) -> Source | None:
+        """Return the source, if sequences come out as they are in it, and it reads many at once quickly."""
+        return None
 
     # --- chunks and batches ---
 
@@ -643,7 +1045,7 @@ class Dataset:
         """Walk through the epoch by chunks.
 
         Args:
-            recurrent_net: If false, chunking is ignored.
+            recurrent_net: If false, chunking is ignored; a function is asked all the same, and told so.
             used_data_keys: The keys that count for chunking; all if `None`.
 
         Yields:
@@ -692,3 +1094,43 @@ def _rebuild(cls: type[Dataset], args: tuple[Any, ...], kwargs: dict[str, Any], 
     dataset = cls(*args, **kwargs)
     dataset._restore(state)
     return dataset
+
+
+def dataset_text(value: Any, epoch: int = 1) -> str | None:
+    """Return a text of a dataset in an epoch, for `options_text`; `None` for all else."""
+    if isinstance(value, Owned):
+        value = value.dataset
+    if isinstance(value, Dataset):
+        return f"{type(value).__name__} {value.data_text()} {value.order_text(epoch)}"
+    return None
+
+
+def _is_of_headrace(value: Any) -> bool:
+    return str(getattr(value, "__module__", "")).startswith("headrace.")
+
+
+class Owned:
+    """A dataset that belongs to whoever is given this: it is taken as it is, where any other object is copied.
+
+    It stands among the arguments of a composed dataset for a part that is made already, so that a copy of the whole
+    copies each part once.
+
+    Args:
+        dataset: The dataset.
+    """
+
+    def __init__(self, dataset: Dataset) -> None:
+        self.dataset = dataset
+
+
+def with_copied_parts(value: Any) -> Any:
+    """Return constructor's arguments in which each dataset is a copy; arrays and all else are shared."""
+    if isinstance(value, Dataset):
+        return copy.copy(value)
+    if isinstance(value, Owned):
+        return Owned(copy.copy(value.dataset))
+    if type(value) in (list, tuple):
+        return type(value)(map(with_copied_parts, value))
+    if type(value) is dict:
+        return {key: with_copied_parts(item) for key, item in value.items()}
+    return value

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,10 +27,13 @@ from headrace.errors import (
 )
 from headrace.order import ArrayOrder, Order, OrderCorpus, occurrences
 from headrace.rng import derive_rng, wants_rng
-from headrace.sources import Source
+from headrace.sources import SORT_LENGTHS, MapSource, Source
+from headrace.specs import DataSpec
 
 from .base import Dataset
 from .checks import check_count, check_indices, check_tags
+from .corpus_facts import CorpusFacts, LengthsOf
+from .digests import digest_array
 from .frame_shuffle import shuffle_group_frames
 from .loaded import Features, LoadedSeqs
 from .order_cursor import OrderCursor, outside_of_epoch
@@ -57,6 +60,8 @@ class CachedDataset(Dataset):
 
     supports_window = True
     supports_frame_shuffling = True
+    supports_jumps = True
+    knows_dtypes = True
     sorts_by_column = False  # whether `_sort_lengths` are numbers that are stored besides, and no lengths of data
 
     def __init__(
@@ -147,15 +152,14 @@ class CachedDataset(Dataset):
         """Return how often each sequence of the current order came before, if a transform draws by it."""
         if not self._transform_wants_rng or not self._cursor.order.may_repeat:
             return None
-        self._count_occurrences()
-        return self._occurrences
+        return self._occurrences_now()
 
     def _has_own_order(self) -> bool:
         """Whether the order of an epoch does not come from the planner."""
         return False
 
     def _order_of_epoch(self, epoch: int) -> Order:
-        return self.get_seq_order_for_epoch(epoch, len(self.source))
+        return self._lazy_order_for_epoch(epoch, len(self.source))
 
     def _order_corpus(self, num_seqs: int, get_seq_len: Any) -> OrderCorpus:
         corpus = super()._order_corpus(num_seqs, get_seq_len)
@@ -206,6 +210,63 @@ class CachedDataset(Dataset):
         """Return the corpus indices of the current epoch, in order."""
         return self._cursor.order
 
+    # --- what is known without reading ---
+
+    def corpus_facts(self) -> CorpusFacts:
+        """Return what the index knows."""
+        return CorpusFacts(
+            index=self.source.index,
+            sort_lengths=self._sort_lengths,
+            kept=lambda: None if self._wanted_tags is None else self._keep_mask(),
+            draws_by_occurrence=self._transform_wants_rng,
+            occurrences=self._occurrences_now,
+        )
+
+    def known_specs(self) -> dict[str, DataSpec]:
+        """Return the layout of the source."""
+        return dict(self.source.specs)
+
+    def corpus_lengths(self, key: str, *, may_cost: bool) -> LengthsOf | None:
+        """Return the lengths of the index."""
+        self._check_key(key)
+        if isinstance(self.source, MapSource) and not may_cost:
+            return None
+        index = self.source.index
+        if not index.has_lengths(key) and isinstance(self.source, MapSource) and index.has_lengths(SORT_LENGTHS):
+            key = SORT_LENGTHS
+        return index.lengths(key).__getitem__ if index.has_lengths(key) else None
+
+    def may_change_lengths(self) -> bool:
+        """Whether there is a transform."""
+        return self._transform is not None
+
+    def has_fixed_lengths(self) -> bool:
+        """Yes: they are those of the index."""
+        return True
+
+    def covers_lengths(self, key: str) -> bool:  # noqa: ARG002
+        """Yes: they are part of the digest of the index."""
+        return True
+
+    def draws_text(self) -> str:
+        """Return the seeds, if a transform draws."""
+        return super().draws_text() if self._transform_wants_rng else ""
+
+    def _order_details(self, epoch: int) -> list[str]:
+        details = super()._order_details(epoch)
+        if self.sorts_by_column:
+            details.append(f"sorted by {digest_array(np.asarray(self._sort_lengths()))}")
+        if self._has_own_order():
+            details.append(f"own order {digest_array(np.asarray(self._order_of_epoch(epoch)))}")
+        return details
+
+    def _reading_details(self) -> list[str]:
+        return [*super()._reading_details(), *(["transform"] if self._transform is not None else [])]
+
+    def get_fast_source(self) -> Source | None:
+        """Return the source, if neither an option nor a sub-class stands between it and a reader."""
+        return self.source if reads_plainly(self) and self._reads_by_key() and self.source.has_fast_rows else None
+
     def supports_seq_order_sorting(self) -> bool:
         """Whether lengths are known without reading sequences."""
         key = self._sort_key()
@@ -224,16 +285,16 @@ class CachedDataset(Dataset):
             raise outside_of_epoch(error, self, self._cursor) from None
 
     def _occurrence(self, seq_idx: int) -> int:
-        self._count_occurrences()
-        assert self._occurrences is not None
-        return int(self._occurrences[seq_idx - self._cursor.first])
+        return int(self._occurrences_now()[seq_idx - self._cursor.first])
 
-    def _count_occurrences(self) -> None:
+    def _occurrences_now(self) -> NDArray[np.int64]:
+        """Return how often each sequence of the current order came before, `int64[n]`."""
         if self._occurrences is None:
             given = self._order_is_given
             self._occurrences = (
                 occurrences(self._cursor.order) if given else self._planner.occurrences_for_epoch(int(self.epoch))
             )
+        return self._occurrences
 
     def _read_raw(self, corpus_idx: int) -> Features:
         """Return one sequence of the source, through the cache; its arrays are ours to give away."""
@@ -512,6 +573,16 @@ class CachedDataset(Dataset):
         if key == "data" and self.window > 1 and shape and shape[-1] is not None:
             shape[-1] *= self.window
         return shape
+
+
+_WAYS = ("load_seqs", "get_seq", "get_data", "get_tag", "take_features")
+
+
+def reads_plainly(dataset: Dataset) -> TypeGuard[CachedDataset]:
+    """Tell whether it is a `CachedDataset`, and no sub-class has changed how sequences are read."""
+    return isinstance(dataset, CachedDataset) and all(
+        getattr(type(dataset), way) is getattr(CachedDataset, way) for way in _WAYS
+    )
 
 
 def _name_of(function: Any) -> str:

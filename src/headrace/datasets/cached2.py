@@ -28,7 +28,7 @@ class CachedDataset2(Dataset):
 
     - define `_collect_single_seq(seq_idx) -> DatasetSeq | None`; `None` means behind the end;
     - set `num_inputs` and `num_outputs`, and `labels` where there are some; what is not set is learnt from the first
-    sequence;
+      sequence. `num_inputs` alone says that there is "data";
     - override `init_seq_order`, call `super().init_seq_order(...)` first, then set `_num_seqs` (and `_num_timesteps`,
       `_estimated_num_seqs`) if they are known.
 
@@ -73,6 +73,7 @@ class CachedDataset2(Dataset):
     def initialize(self) -> None:
         """Get ready to read. The layout may still be unknown: it is learnt from the first sequence."""
         self.init_seq_order()
+        self._complete_outputs()
 
     def finish_epoch(self, *, free_resources: bool = False) -> None:
         """End the epoch, see `Dataset.finish_epoch`."""
@@ -204,6 +205,9 @@ class CachedDataset2(Dataset):
         """Say no: each `load_seqs` goes through, because it also drops what is behind."""
         return start == end
 
+    def _defines_lengths(self) -> bool:
+        return type(self).get_seq_length is not CachedDataset2.get_seq_length and super()._defines_lengths()
+
     # --- how much there is ---
 
     @property
@@ -252,8 +256,9 @@ class CachedDataset2(Dataset):
         return self._seq_at(self._load_start)
 
     def get_data_keys(self) -> list[str]:
-        """Return the data keys, "data" first; those of the first sequence if `num_outputs` is not set."""
-        keys = self.num_outputs if self.num_outputs is not None else self._first_seq().features
+        """Return the data keys, "data" first: of the sequence at hand, else of `num_outputs`, else of the first."""
+        has_seq = self._is_loaded(self._load_start)
+        keys = self._first_seq().features if has_seq or self.num_outputs is None else self.num_outputs
         return sorted(keys, key=lambda key: (key != "data", key))
 
     def get_target_list(self) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -51,6 +51,36 @@ def check_window(window: Any, *, supported: bool, owner: str) -> int:
     if frames > 1 and not supported:
         raise ConfigError(f"{owner} does not support window={window}", fix="leave window at 1")
     return frames
+
+
+def check_outputs(num_outputs: Any, num_inputs: int, where: str) -> dict[str, tuple[int, int]]:
+    """Return `num_outputs` as data key -> (dim, ndim), with "data" among them.
+
+    Args:
+        num_outputs: Data key -> (dim, ndim), or -> dim: ndim is then 2 for "data", else 1; or the dim of "classes".
+        num_inputs: Size of a frame of "data", which RETURNN's datasets name only here; 0 if there is no such key.
+        where: For the error.
+
+    Raises:
+        ConfigError: It has another form.
+    """
+    given = num_outputs if isinstance(num_outputs, Mapping) else {"classes": num_outputs}
+    outputs: dict[str, tuple[int, int]] = {}
+    if num_inputs and "data" not in given:
+        outputs["data"] = check_count("num_inputs", num_inputs), 2
+    for key, value in given.items():
+        pair = value if isinstance(value, tuple | list) else (value, 2 if key == "data" else 1)
+        if len(pair) != 2:
+            raise ConfigError(
+                f"num_outputs[{key!r}] must be (dim, ndim) or dim: {value!r}",
+                where=where,
+                fix='write {"classes": (10, 1)}; ndim counts time, and is 1 for class indices',
+            )
+        outputs[key] = (
+            check_count(f"the dim of num_outputs[{key!r}]", pair[0]),
+            check_count(f"the number of axes of num_outputs[{key!r}]", pair[1]),
+        )
+    return outputs
 
 
 def check_tags(seq_list: Any) -> list[str]:

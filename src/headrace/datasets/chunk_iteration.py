@@ -33,9 +33,9 @@ class ChunkWalk(Iterator[Chunk]):
         self._version = dataset.order_version
         self._last_seq_idx = -1
         self.rng = epoch_rng(dataset)
-        chunking = dataset.chunking if recurrent_net else None
+        chunking = dataset.chunking
         if chunking is None or isinstance(chunking, Chunking):
-            self._chunks = _chunks(dataset, chunking, used_data_keys, self.rng)
+            self._chunks = _chunks(dataset, chunking if recurrent_net else None, used_data_keys, self.rng)
         else:
             self._chunks = chunking(
                 dataset=dataset, seq_idx_start=0, recurrent_net=recurrent_net, used_data_keys=used_data_keys

@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 from headrace.errors import ConfigError, check_count, did_you_mean
 from headrace.sources import Source
 
-from .base import Dataset
+from .base import Dataset, Owned
 from .configs import DatasetConfig
-from .corpus_facts import knows_corpus
 from .delegating import DelegatingDataset, outer_options
 from .joint import JointDataset
 from .joint_layout import (
@@ -47,7 +46,7 @@ class _JoinedDataset(DelegatingDataset):
 
     def get_fast_source(self) -> Source | None:
         """Return what reads many sequences at once, if there is such a thing."""
-        return self.inner.get_fast_source() if isinstance(self.inner, JointDataset) else None
+        return self.inner.get_fast_source()
 
 
 class CombinedDataset(_JoinedDataset):
@@ -66,7 +65,10 @@ class CombinedDataset(_JoinedDataset):
         datasets: Name -> config of a sub-dataset. Only those are opened that `data_map` names.
         data_map: (sub-dataset, its data key) -> data key; or a list of [sub-dataset, its data key, data key].
         sampling_sizes: How many sequences of each sub-dataset a full epoch has: a number for all, or by sub-dataset.
-            They are taken in its order, on from where the full epoch before has stopped.
+            Full epoch E takes those at places (E - 1) * size to E * size (exclusive, modulo its number of sequences)
+            of the sub-dataset's order in E. If that is the same in each epoch, E goes on where E - 1 has stopped; a
+            shuffled sub-dataset has another order each time, so that some sequences come again before others came at
+            all. `MixDataset` goes on in one pass.
         data_dims: Data key -> (dim, ndim): what must be found. Says also which number of classes holds for a data key
             that sub-datasets have with different ones.
         data_dtypes: Data key -> dtype, likewise; only logged if something else is found.
@@ -110,7 +112,7 @@ class CombinedDataset(_JoinedDataset):
                 (),
                 {
                     **kwargs,
-                    "datasets": opened,
+                    "datasets": {name: Owned(dataset) for name, dataset in opened.items()},
                     "data_map": [list(entry) for entry in entries],
                     "sampling_sizes": sizes,
                     "data_dims": data_dims,
@@ -144,22 +146,22 @@ class ConcatDataset(_JoinedDataset):
         check_no_cycle(datasets)
         configs = {str(number): config for number, config in enumerate(datasets)}
         opened = open_datasets(configs, self, kwargs.get("random_seed_offset"))
-        layout = make_layout(opened, same_keys(opened))
+        layout = make_layout(opened, same_keys(opened), takes_all=True)
         self._inner = _join(opened, layout, None, {**kwargs, "name": self.name})
         self._follow()
         if type(self).__init__ is ConcatDataset.__init__:
-            self._ctor_args = ((), {**kwargs, "datasets": list(opened.values())})
+            self._ctor_args = ((), {**kwargs, "datasets": list(map(Owned, opened.values()))})
 
 
 def _join(
     datasets: Mapping[str, Dataset], layout: JointLayout, sizes: Mapping[str, int] | None, options: dict[str, Any]
 ) -> JointDataset | TurnsDataset:
     """Return the joint corpus of sub-datasets, or the stream of them."""
-    if all(knows_corpus(dataset) for dataset in datasets.values()):
+    if all(dataset.knows_corpus() for dataset in datasets.values()):
         check_shards(datasets, (1, 0))
         return JointDataset(datasets, layout, sampling_sizes=sizes, **options)
     if sizes is not None:
-        unknown = next(name for name, dataset in datasets.items() if not knows_corpus(dataset))
+        unknown = next(name for name, dataset in datasets.items() if not dataset.knows_corpus())
         raise ConfigError(
             f"sampling_sizes needs random access to all sub-datasets, and {unknown!r} "
             f"({type(datasets[unknown]).__name__}) has none",

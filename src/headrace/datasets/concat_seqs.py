@@ -23,18 +23,18 @@ from headrace.order import Order
 from headrace.sources import SORT_LENGTHS, Source
 from headrace.specs import DataSpec
 
-from .base import Dataset
+from .base import Dataset, Owned
 from .cached import CachedDataset
 from .checks import absolute_name, check_flag, check_path
 from .concat_seqs_join import Joining
 from .concat_seqs_list import SeqParts, occurrences_of_parts
-from .configs import DatasetConfig, init_dataset
-from .corpus_facts import CorpusFacts, facts_of
-from .epoch_places import forget_places
+from .configs import DatasetConfig
+from .corpus_facts import CorpusFacts
+from .digests import digest_text
 from .epoch_wise_filter import EpochWiseFilter
-from .known_lengths import known_lengths, may_change_lengths
 from .loaded import Features
 from .meta_part import MetaPart
+from .ownership import open_part
 from .postprocessing_layout import layout_of
 
 _LOGGER = logging.getLogger("headrace.datasets")
@@ -88,7 +88,7 @@ class ConcatSeqsDataset(CachedDataset):
         super().__init__(**kwargs)
         check_flag("use_cache_manager", use_cache_manager)
         offset = self.random_seed_offset
-        self._inner = init_dataset(dataset, default_kwargs={"random_seed_offset": offset} if offset else None)
+        self._inner = open_part(dataset, {"random_seed_offset": offset} if offset else None, owner=self)
         self.seq_list_file = _absolute("seq_list_file", seq_list_file)
         self.seq_len_file = None if seq_len_file is None else _absolute("seq_len_file", seq_len_file)
         self.epoch_wise_filter = EpochWiseFilter.of(epoch_wise_filter)
@@ -108,11 +108,11 @@ class ConcatSeqsDataset(CachedDataset):
         self._starts: NDArray[np.int64] | None = None  # of the parts of each place of the order, once it is begun
         self._set_source(JoinedSource(specs, labels, self._make_index(), self._read_stored))
         self._seq_parts = self._seq_parts.without_tags()  # an object for each is a lot
-        forget_places(self._inner)  # they are those of parts
+        self._inner.forget_places()  # they are those of parts
         _warn_of_order(self._inner)
         if type(self).__init__ is ConcatSeqsDataset.__init__:  # a copy may be made in another folder
             self._ctor_args = (
-                (self._inner, self.seq_list_file, self.seq_len_file, seq_tag_delim),
+                (Owned(self._inner), self.seq_list_file, self.seq_len_file, seq_tag_delim),
                 {**kwargs, **joining, "epoch_wise_filter": self.epoch_wise_filter},
             )
 
@@ -121,20 +121,39 @@ class ConcatSeqsDataset(CachedDataset):
         """The inner dataset."""
         return self._inner
 
+    def inner_datasets(self) -> Sequence[Dataset]:
+        """Return the inner dataset."""
+        return (self._inner,)
+
     @property
     def joins_changed_seqs(self) -> bool:
         """Whether a transform of the inner dataset may change lengths, so that the index does not say them."""
-        return may_change_lengths(self._inner)
+        return self._inner.may_change_lengths()
+
+    def may_change_lengths(self) -> bool:
+        """Whether a transform may, here or in the inner dataset."""
+        return super().may_change_lengths() or self.joins_changed_seqs
+
+    def corpus_facts(self) -> CorpusFacts:
+        """Return what the index of the joined sequences knows."""
+        facts = super().corpus_facts()
+        return replace(facts, draws_by_occurrence=facts.draws_by_occurrence or self._inner_draws())
+
+    def data_text(self) -> str:
+        """Return a text of the joined corpus, and of what is joined how."""
+        return digest_text(f"{self.source.index.digest} {self._joining} {self._inner.data_text()}")
 
     def _make_index(self) -> CorpusIndex:
         parts, lengths = self._seq_parts, {}
         is_last = parts.is_last()
 
         def lengths_of(key: str) -> NDArray[Any]:
-            found = None if self._indices is None else known_lengths(self._inner, key)
-            if found is None:
+            found = None
+            if self._indices is not None and self._inner.has_fixed_lengths():
+                found = self._inner.corpus_lengths(key, may_cost=False)
+            if found is None or self._indices is None:
                 raise OptionalNotImplementedError(f"the lengths of {key!r} are not known")
-            return found[self._indices]
+            return found(self._indices)
 
         for key in self._part.keys:
             try:
@@ -185,11 +204,6 @@ class ConcatSeqsDataset(CachedDataset):
         if not self._cursor.order.may_repeat or not (self._transform_wants_rng or self._inner_draws()):
             return None
         return self._occurrences_now()
-
-    def _occurrences_now(self) -> NDArray[np.int64]:
-        self._count_occurrences()
-        assert self._occurrences is not None
-        return self._occurrences
 
     def _inner_draws(self) -> bool:
         facts = self._part.facts
@@ -326,17 +340,6 @@ class JoinedSource(Source):
     def read_seq(self, corpus_idx: int) -> Features:
         """Return all data keys of one sequence, as they are stored."""
         return self._read_stored(corpus_idx)
-
-
-@facts_of.register
-def _(dataset: ConcatSeqsDataset) -> CorpusFacts:
-    return CorpusFacts(
-        index=dataset.source.index,
-        sort_lengths=dataset._sort_lengths,
-        kept=lambda: None if dataset._wanted_tags is None else dataset._keep_mask(),
-        draws_by_occurrence=dataset._transform_wants_rng or dataset._inner_draws(),
-        occurrences=dataset._occurrences_now,
-    )
 
 
 def _absolute(name: str, path: Any) -> str:

@@ -9,17 +9,21 @@ from __future__ import annotations
 import ast
 import importlib.util
 import logging
+import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from headrace.errors import ConfigError
+from headrace.files.cached_file import CachedFile
 from headrace.order import parse_seq_ordering
-from headrace.sources.named_classes import CALLABLE, NamedClasses, check_options
+from headrace.sources.config_callables import check_callables
+from headrace.sources.named_classes import CALLABLE, NAMING_OPTIONS, NamedClasses, check_options, resolve_named
 from headrace.sources.named_classes import resolve_callable as resolve_callable
 
-from .base import Dataset
+from .base import Dataset, dataset_text
+from .digests import given_options, options_text
 
 # Module of this room by class; it is imported when the class is asked for: a worker needs one of them.
 _MODULE_OF = {
@@ -46,16 +50,6 @@ _MODULE_OF = {
     "Task12AXDataset": "generating",
     "VariableDataset": "variable",
 }
-_CALLABLE_OPTIONS = (
-    "chunking",
-    "get_dataset",
-    "get_sub_epoch_dataset",
-    "map_dataset",
-    "map_func",
-    "seq_ordering",
-    "targets_post_process",
-    "transform",
-)
 # Documented classes that are not offered: what to write instead.
 _INSTEAD = {
     "BlissDataset": "AudioDataset or OggZipDataset; RETURNN's tools/bliss-to-ogg-zip.py makes the archive",
@@ -81,6 +75,7 @@ _INSTEAD = {
 }
 # What RETURNN writes into a config for its own processes. It has no effect here.
 _INTERNAL_OF_RETURNN = ("_distrib_info", "_meta_info_cache")
+_READ_LATER = frozenset({"class", "map_seq", "map_seq_stream"})  # by what they are options of
 _LOGGER = logging.getLogger("headrace.datasets")
 _CLASSES = NamedClasses("dataset", Dataset, __package__, _MODULE_OF)
 
@@ -93,6 +88,7 @@ def init_dataset(
     default_kwargs: Mapping[str, Any] | None = None,
     *,
     parent_dataset: Dataset | None = None,
+    callables: Iterable[str] | None = None,
 ) -> Dataset:
     """Make a dataset and initialize it.
 
@@ -103,17 +99,35 @@ def init_dataset(
         extra_kwargs: Options that override those of the config.
         default_kwargs: Options used where the config has none.
         parent_dataset: Its `random_seed_offset` and sharding are defaults, too.
+        callables: The modules whose functions and classes the config may name as "package.module:name". By default a
+            text may name none, as it is data, and a dict any: it is your program's own. Give `()` with a dict that you
+            read from a file which somebody else wrote.
 
     Raises:
-        ConfigError: An unknown class or option; the nearest valid name is given.
+        ConfigError: An unknown class or option; the nearest valid name is given. Or the config names what it may not.
     """
+    try:
+        return _init_dataset(config, extra_kwargs, default_kwargs, parent_dataset, callables)
+    except RecursionError as error:
+        raise ConfigError("the config is nested too deeply", fix="does it hold itself?") from error
+
+
+def _init_dataset(
+    config: DatasetConfig,
+    extra_kwargs: Mapping[str, Any] | None,
+    default_kwargs: Mapping[str, Any] | None,
+    parent_dataset: Dataset | None,
+    callables: Iterable[str] | None,
+) -> Dataset:
     if isinstance(config, Dataset):
         config.initialize()
         return config
     if callable(config):
-        return init_dataset(config(), extra_kwargs, default_kwargs, parent_dataset=parent_dataset)
+        return init_dataset(config(), extra_kwargs, default_kwargs, parent_dataset=parent_dataset, callables=callables)
     if isinstance(config, str):
-        config = _parse_text(config)
+        config, callables = _parse_text(config), callables or ()
+    if callables is not None:
+        check_callables(config, where="dataset config", callables=callables)
     if not isinstance(config, Mapping):
         raise ConfigError(
             f"a dataset is described by a dict, got {type(config).__name__}", fix='write {"class": "HDFDataset", ...}'
@@ -129,12 +143,34 @@ def init_dataset(
         if options.pop(name, None) is not None:
             _LOGGER.info("the option %r of %s is for RETURNN's own processes and has no effect", name, cls.__name__)
     check_options(cls, options, _CLASSES.kind)
-    for name in _CALLABLE_OPTIONS:
-        if name in options:
+    for name in NAMING_OPTIONS & options.keys():
+        if name not in _READ_LATER:
             options[name] = _resolve_option(name, options[name])
     dataset = cls(**options)
     dataset.initialize()
     return dataset
+
+
+def config_text(config: Any, epoch: int = 1) -> str:
+    """Return a text of the config of a dataset: equal for those that deliver the same; or of a dataset, in an epoch.
+
+    Options that say how fast, or in which folder, are left out, at any depth; see `Dataset.idle_options`.
+    """
+
+    def text_of(value: Any) -> str | None:
+        if isinstance(value, CachedFile):
+            return repr(os.path.basename(value.filename))
+        if not isinstance(value, Mapping) or "class" not in value:
+            return dataset_text(value, epoch)
+        try:
+            cls = resolve_class(value["class"])
+        except ConfigError:  # a source, a vocabulary
+            return None
+        options = {str(name): option for name, option in value.items() if name != "class"}
+        given = given_options(cls, (), options, cls.idle_options(options))
+        return f"{cls.__name__} {options_text(given, text_of)}"
+
+    return options_text(config, text_of)
 
 
 def resolve_class(name: str | type[Dataset]) -> type[Dataset]:
@@ -160,7 +196,7 @@ def _resolve_option(name: str, value: Any) -> Any:
         except ConfigError:
             if importlib.util.find_spec(value.partition(":")[0].partition(".")[0]) is None:
                 raise  # a misspelt ordering, such as "laplce:x", not a module
-    return resolve_callable(value)
+    return resolve_named(name, value)
 
 
 def _defaults_of_parent(parent: Dataset | None) -> dict[str, Any]:
@@ -211,7 +247,7 @@ def _value(node: ast.expr) -> Any:
 def _literal(text: str, whole: str) -> Mapping[str, Any]:
     try:
         value = ast.literal_eval(text)
-    except (SyntaxError, ValueError) as error:
+    except (SyntaxError, ValueError, MemoryError) as error:  # MemoryError: of the parser, nested too deeply
         raise ConfigError(
             f"not a Python literal: {whole[:80]!r} ({error})", fix="a config text is data: no calls, no names"
         ) from error

@@ -20,8 +20,8 @@ from headrace.errors import ConfigError
 from headrace.order import Order, OrderReport
 
 from .base import Dataset
+from .corpus_facts import CorpusFacts
 from .inner_answers import InnerAnswers
-from .own_workers import has_workers
 from .seq import DatasetSeq
 
 OUTER_OPTIONS = (
@@ -50,10 +50,9 @@ class DelegatingDataset(InnerAnswers):
         """Return the inner dataset of an epoch."""
         return self.inner
 
-    @property
-    def has_workers(self) -> bool:
-        """Whether processes other than the caller's read it."""
-        return has_workers(self.inner)
+    def corpus_facts(self) -> CorpusFacts | None:
+        """Return what the inner dataset knows, if it is the same in all epochs."""
+        return self.inner.corpus_facts() if self.has_one_corpus else None
 
     def _follow(self) -> None:
         """Take over what the inner dataset says of itself."""

@@ -19,16 +19,15 @@ from headrace.ranks import Ranks
 
 from .cached2 import CachedDataset2
 from .checks import check_flag
-from .configs import init_dataset
+from .digests import recipe_text
 from .distribute_files_plan import FileShare, ShareOptions
 from .distribute_files_work import CountSeqs, cannot_share
 from .multi_proc_work import ReadSeqs
+from .ownership import open_part
 from .seq import DatasetSeq
-from .sub_epoch import can_jump
 from .sub_epoch_checks import GetSubEpochDataset, cached_files_of, read_in_place
 from .sub_epoch_files import SubEpochFiles, check_cache_options
 from .sub_epoch_layout import KeyLayout, SubEpochLayout
-from .sub_epoch_own import own_datasets
 from .sub_epoch_stream import StreamOptions, SubEpochStream
 
 # Options of every dataset that look at sequences before they are read: they are for the sub-dataset.
@@ -63,7 +62,7 @@ class DistributeFilesDataset(CachedDataset2):
             that all ranks have the same number. Without it nothing is cut here: as documented, the training loop drops
             the rest when one rank ends. "keep": never cut.
         num_workers: How many workers share a sub-epoch; 0 reads in this process. More than one need a sub-dataset that
-            gives any sequence at once, see `can_jump`.
+            gives any sequence at once, see `Dataset.supports_jumps`.
         rank: This rank, if it should not be found.
         world_size: The number of ranks, likewise.
         executor: "process", "thread" or "inline".
@@ -216,6 +215,36 @@ class DistributeFilesDataset(CachedDataset2):
                 progress(len(counts), len(places))
         self._share.take_counts(counts)
         self._reset_reading()
+
+    # --- what is known without reading ---
+
+    @property
+    def has_workers(self) -> bool:
+        """Whether the work is done elsewhere than in the reader's thread."""
+        return not self._stream_options.is_inline
+
+    @property
+    def skips_failed(self) -> bool:
+        """Whether sequences that fail are left out."""
+        return self._stream_options.skips
+
+    def data_text(self) -> str:
+        """Return the file list."""
+        return f"files {self._share.names_text(self.files)}"
+
+    def order_text(self, epoch: int) -> str:
+        """Return the files of a sub-epoch, and what the dataset is that they make."""
+        files = self._share.names_text(self.get_files(epoch))
+        of_files = f"files {files}; {self._share.config_text(epoch)}"
+        return "; ".join([recipe_text(self._recipe, epoch), of_files, *self._reading_details()])
+
+    def reading_text(self, epoch: int) -> str:
+        """Return all of `order_text`: each sub-epoch has files of its own."""
+        return self.order_text(epoch)
+
+    def draws_text(self) -> str:
+        """Return nothing: the sub-dataset draws."""
+        return ""
 
     # --- epochs ---
 
@@ -456,10 +485,10 @@ class DistributeFilesDataset(CachedDataset2):
             return
         with SubEpochFiles(self._stream_options.cache) as files:
             config, _ = files.fetch(config, None)
-            dataset = init_dataset(own_datasets(config))
+            dataset = open_part(config)
             try:
                 num_workers = self._stream_options.num_workers
-                if num_workers > 1 and not can_jump(dataset):
+                if num_workers > 1 and not dataset.supports_jumps:
                     raise cannot_share(dataset, num_workers, f"dataset {self.name!r}")
                 self._set_layout(SubEpochLayout.of(dataset, f"entry 0 of the file list, {spec.files}"))
             finally:
@@ -478,6 +507,9 @@ class DistributeFilesDataset(CachedDataset2):
         """Size of a frame of "data"; 0 if there is no such key."""
         layout = self._known_layout()
         return 0 if layout is None else layout.num_inputs
+
+    def _complete_outputs(self) -> None:
+        """Do nothing: they are those of the sub-epochs, whose files may not be there yet."""
 
     @property
     def num_outputs(self) -> dict[str, tuple[int, int]] | None:  # type: ignore[override]

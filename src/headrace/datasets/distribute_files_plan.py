@@ -7,6 +7,8 @@ counted, so that all ranks say the same about each other without asking.
 from __future__ import annotations
 
 import logging
+import os
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -16,12 +18,13 @@ from numpy.typing import NDArray
 from headrace.errors import ConfigError
 from headrace.files.distribute import FilePlan
 from headrace.files.sizes import FileTable
-from headrace.files.tree import FileTree
+from headrace.files.tree import FileTree, map_leaves, tree_key, tree_leaves
 from headrace.order import OrderRecipe
 from headrace.order.epochs import full_epoch_of
 from headrace.ranks import Ranks, find_ranks
 
 from .checks import check_count, check_flag
+from .configs import config_text
 from .distribute_files_work import Counted
 from .sub_epoch import SubEpochPlan, SubEpochSpec
 from .sub_epoch_checks import GetSubEpochDataset, SubDatasetDefaults, describe_files, make_sub_dataset
@@ -180,13 +183,14 @@ class FileShare:
             ConfigError: There are fewer files than bins.
             SourceError: A file is missing.
         """
-        if self._plan is None:
+        num_shards = self.shards[0]
+        if self._plan is None or self._plan.num_shards != num_shards:  # ranks may be found after this was asked once
             recipe = self._recipe
             self._generation += 1
             self._plan = FilePlan(
                 self.sizes,
                 partition_epoch=recipe.num_sub_epochs,
-                num_shards=self.shards[0],
+                num_shards=num_shards,
                 ordering="random" if str(recipe.seq_ordering) == "random" else "default",
                 random_seed_offset=recipe.random_seed_offset or 0,
                 fixed_random_seed=recipe.fixed_random_seed,
@@ -258,6 +262,18 @@ class FileShare:
             return self._specs[key]
         full_epoch = full_epoch_of(epoch, self._recipe.num_sub_epochs) + 1
         return self._make_spec(key, epoch, full_epoch, trees, f"sub-epoch {epoch}")
+
+    def config_text(self, epoch: int) -> str:
+        """Return a text of the dataset that the user's function describes for a sub-epoch, see `config_text`."""
+        spec = self._spec_of(epoch)
+        return config_text(spec.dataset, spec.full_epoch)
+
+    def names_text(self, trees: Sequence[FileTree]) -> str:
+        """Return the names of files without the folder that all files are in: it may be another one later."""
+        names = [name for tree in self.trees for name in tree_leaves(tree)]
+        folders = [os.path.dirname(name) for name in names]
+        root = os.path.commonprefix(folders)  # noqa: RUF071 (any common beginning will do)
+        return " ".join(tree_key(map_leaves(tree, lambda name: name[len(root) :])) for tree in trees)
 
     def spec_of_entry(self, place: int) -> SubEpochSpec:
         """Return the dataset of one entry of the file list alone.
@@ -337,9 +353,12 @@ class FileShare:
 
     def state(self) -> dict[str, Any]:
         """Return what a copy need not find out again, or cannot, in a worker that knows no ranks."""
-        is_told = self.ranks is not None and self.ranks.world_size > 1
+        ranks = self.ranks  # a worker may be started before an epoch has begun here
+        if ranks is None and self._options.shards_files:
+            ranks = self._find_ranks()
+        is_told = ranks is not None and ranks.world_size > 1
         counts = self._counts if self._is_counted else None
-        return {"sizes": self._sizes, "ranks": self.ranks if is_told else self._carried, "counts": counts}
+        return {"sizes": self._sizes, "ranks": ranks if is_told else self._carried, "counts": counts}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Take over what `state` returned."""

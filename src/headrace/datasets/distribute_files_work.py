@@ -19,13 +19,12 @@ from headrace.files.cached_file import replace_cached_files
 from headrace.files.urls import is_url
 
 from .base import Dataset
-from .configs import init_dataset
 from .hdf import HDFDataset
+from .ownership import open_part
 from .shared_once import Reference, Shared
-from .sub_epoch import OpenSubEpoch, ReadPart, SubEpochPlan, SubEpochSpec, can_jump, num_seqs_of
+from .sub_epoch import OpenSubEpoch, ReadPart, SubEpochPlan, SubEpochSpec, num_seqs_of
 from .sub_epoch_checks import SubDataset, read_in_place
 from .sub_epoch_files import CacheOptions, SubEpochFiles
-from .sub_epoch_own import own_datasets
 from .sub_epoch_shelf import Shelf
 
 SharedPlan = Shared | Reference
@@ -188,7 +187,7 @@ class SubEpochReader:
             self._shelf.arrange(plan.specs, plan.layout)
             self._plan = plan
         opened = self._shelf.take(self._plan.specs[0], lambda: reference.is_current)
-        if self._num_workers > 1 and not can_jump(opened.dataset):
+        if self._num_workers > 1 and not opened.dataset.supports_jumps:
             raise cannot_share(opened.dataset, self._num_workers, opened.spec.where)
         return opened
 
@@ -210,7 +209,7 @@ class SubEpochReader:
         note_place(f"(counting {spec.files})")
         with SubEpochFiles(self._cache) as files:
             config, _ = files.fetch(read_in_place(spec.dataset), lambda: note_place(f"(fetching {spec.files})"))
-            dataset = init_dataset(own_datasets(config))
+            dataset = open_part(config)
             try:
                 dataset.init_seq_order(epoch=spec.full_epoch)
                 num_seqs = num_seqs_of(dataset)

@@ -75,6 +75,32 @@ class EpochWiseFilter:
         _LOGGER.info("epoch %d: %d of %d sequences kept, mean length up to %s", epoch, len(indices), num_before, limits)
         return ArrayOrder(indices) if isinstance(seq_order, Order) else indices.tolist()
 
+    @classmethod
+    def filter_epoch(
+        cls,
+        opts: Mapping[str, float],
+        seq_order: Sequence[int],
+        get_seq_len: Callable[[int], float],
+        debug_msg_prefix: str = "",
+    ) -> list[int]:
+        """Return the sequences of an order that are kept by the options of one range of epochs.
+
+        Args:
+            opts: `{"max_mean_len": x}`.
+            seq_order: Corpus indices.
+            get_seq_len: Corpus index -> length.
+            debug_msg_prefix: Begins the line in the log.
+        """
+        limit = _check_options(opts)
+        indices = np.asarray(seq_order, np.int64)
+        if limit is None or not len(indices):
+            return indices.tolist()
+        kept = _keep(indices, np.array([get_seq_len(i) for i in indices.tolist()]), limit)
+        _LOGGER.info(
+            "%s%d of %d sequences kept, mean length up to %s", debug_msg_prefix, len(kept), len(indices), limit
+        )
+        return kept.tolist()
+
     def __repr__(self) -> str:
         return f"EpochWiseFilter({self.limits!r})"
 

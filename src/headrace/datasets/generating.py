@@ -15,25 +15,28 @@ from numpy.typing import NDArray
 
 from headrace.batching import NumbersDict
 from headrace.errors import ConfigError
-from headrace.index import GeneratedTags
-from headrace.order import Order, RangeOrder
-from headrace.rng import derive_seed
+from headrace.index import CorpusIndex, GeneratedTags
+from headrace.order import Order, RangeOrder, occurrences
 
 from .cached2 import CachedDataset2
-from .checks import check_count, check_tags
+from .checks import check_count, check_outputs, check_tags
+from .corpus_facts import CorpusFacts, LengthsOf
 from .order_cursor import OrderCursor
 from .seq import DatasetSeq
+
+_SEEDS = 2**32  # that a RandomState takes
 
 
 class GeneratingDataset(CachedDataset2):
     """Base class: a sub-class defines `generate_seq(seq_idx) -> DatasetSeq`.
 
-    While that runs, `self.random` is a `RandomState` seeded by (epoch seed, corpus index). Sorting orders generate
+    While that runs, `self.random` is a `RandomState` seeded by the pair (epoch seed, corpus index), as RETURNN's
+    classes have it, so that what they draw is the same to the bit. Sorting orders generate
     every sequence once per full epoch to learn its length. (RETURNN takes them for "default" in silence.)
 
     Args:
         input_dim: Size of a frame of "data", or its number of classes; `None` if there is no "data".
-        output_dim: Number of classes of "classes", or data key -> (dim, ndim).
+        output_dim: Number of classes of "classes", or data key -> (dim, ndim), or -> dim.
         num_seqs: Number of sequences; `math.inf` (only in "default" order) never ends.
         **kwargs: See `Dataset`.
     """
@@ -58,10 +61,9 @@ class GeneratingDataset(CachedDataset2):
             )
         self._corpus_num_seqs = num_seqs
         self.num_inputs = input_dim or 0
-        outputs = output_dim if isinstance(output_dim, Mapping) else {"classes": (output_dim, 1)}
-        self.num_outputs = {key: _dim_ndim(key, value) for key, value in outputs.items()}
-        if input_dim is not None and "data" not in self.num_outputs:
-            self.num_outputs = {"data": (input_dim, 2), **self.num_outputs}
+        self.num_outputs = check_outputs(output_dim, self.num_inputs, f"output_dim of dataset {self.name!r}")
+        for key, (dim, _) in self.num_outputs.items():
+            check_count(f"output_dim[{key!r}]", dim, minimum=1)
         self.random = np.random.RandomState(0)
         self._cursor = OrderCursor()
         self._epoch_seed = 0
@@ -71,7 +73,7 @@ class GeneratingDataset(CachedDataset2):
         self._not_offered("generate_seq")
 
     def _generate(self, corpus_idx: int) -> DatasetSeq:
-        self.random.seed(derive_seed(self._epoch_seed, "generating", corpus_idx=corpus_idx, bits=32))
+        self.random.seed((self._epoch_seed % _SEEDS, corpus_idx % _SEEDS))
         return self.generate_seq(corpus_idx)
 
     def _lengths(self) -> NDArray[np.int64]:
@@ -86,6 +88,7 @@ class GeneratingDataset(CachedDataset2):
         """Start a (sub-)epoch. `seq_list` holds the made-up tags `seq-<corpus index>`."""
         super().init_seq_order(epoch, seq_list, seq_order)
         self._epoch_seed = self.get_random_seed_for_epoch(epoch)
+        self.random.seed(self._epoch_seed % _SEEDS)
         if seq_list is not None:
             seq_order = [_corpus_idx_of_tag(tag) for tag in check_tags(seq_list)]
         infinite = self._corpus_num_seqs == math.inf
@@ -97,7 +100,7 @@ class GeneratingDataset(CachedDataset2):
         elif infinite:
             order = RangeOrder(range(self._recipe.shard_index, 2**62, self._recipe.num_shards))
         else:
-            order = self.get_seq_order_for_epoch(epoch, int(self._corpus_num_seqs), self._lengths_once())
+            order = self._lazy_order_for_epoch(epoch, int(self._corpus_num_seqs), self._lengths_once())
         self._cursor = OrderCursor(order)
         if not (infinite and seq_order is None and epoch is not None):
             self._num_seqs = len(order)
@@ -125,7 +128,9 @@ class GeneratingDataset(CachedDataset2):
 
     @property
     def num_seqs(self) -> int:
-        """Number of sequences of the current epoch; `math.inf` if it never ends."""
+        """Number of sequences of the current epoch, of all before the first; `math.inf` if it never ends."""
+        if not self.order_version and self._epoch is None:
+            return self._corpus_num_seqs  # type: ignore[return-value]
         if self._num_seqs is None and self._epoch is not None:
             return math.inf  # type: ignore[return-value]
         return super().num_seqs
@@ -141,6 +146,31 @@ class GeneratingDataset(CachedDataset2):
     def supports_sharding(self) -> bool:
         """Yes."""
         return True
+
+    supports_jumps = True
+    content_options: tuple[str, ...] = ("input_dim", "output_dim")
+
+    def knows_order(self) -> bool:
+        """Whether there is an end."""
+        return self._corpus_num_seqs != math.inf
+
+    def corpus_facts(self) -> CorpusFacts | None:
+        """Return what is known of finite data."""
+        if self._corpus_num_seqs == math.inf:
+            return None
+        return CorpusFacts(
+            index=CorpusIndex.from_columns(tags=self._corpus_tags(), lengths={}),
+            sort_lengths=self._lengths,
+            kept=lambda: None if self._wanted_tags is None else self._keep_mask(),
+            draws_by_occurrence=False,
+            occurrences=lambda: occurrences(self.get_current_seq_order()),
+        )
+
+    def corpus_lengths(self, key: str, *, may_cost: bool) -> LengthsOf | None:
+        """Generate all sequences of the current epoch, to learn the lengths of the first data key."""
+        if key != self.get_data_keys()[0] or not may_cost or self._corpus_num_seqs == math.inf:
+            return None
+        return self._lengths().__getitem__  # now: they differ from epoch to epoch
 
     def _corpus_tags(self) -> GeneratedTags:
         if self._corpus_num_seqs == math.inf:
@@ -196,6 +226,15 @@ class DummyDataset(GeneratingDataset):
         **kwargs: See `Dataset`.
     """
 
+    content_options = (
+        "input_dim",
+        "output_dim",
+        "seq_len",
+        "input_max_value",
+        "input_shift",
+        "input_scale",
+    )
+
     def __init__(
         self,
         input_dim: int,
@@ -230,13 +269,13 @@ class DummyDataset(GeneratingDataset):
 
 
 class Task12AXDataset(GeneratingDataset):
-    """The 12AX task: a small test of memory with two nested contexts.
+    """The 12AX task: a small test of memory with two nested contexts. The data are those of RETURNN's class.
 
-    A stream of the symbols 1 2 3 A B C X Y Z. The answer is R at an X that follows an A while the last digit of {1, 2}
-    is 1, and at a Y that follows a B while it is 2; everywhere else it is L. Symbols without meaning in between (3, C,
-    Z) are distractors. Source: O'Reilly and Frank, "Making Working Memory Work", Neural Computation 18, 2006.
+    A stream of the symbols 1 2 3 A B C X Y Z. The answer is R at an X if the last of 1 and 2 was 1 and the last of A
+    and B, since the last X or Y, was A; at a Y likewise with 2 and B; everywhere else it is L. The symbols 3, C and Z
+    are distractors. Source: O'Reilly and Frank, "Making Working Memory Work", Neural Computation 18, 2006.
 
-    Keys: "data" float32[T, 9] (one-hot), "classes" int32[T] (0 is L, 1 is R), 10 to 100 frames.
+    Keys: "data" float32[T, 9] (one-hot), "classes" int32[T] (0 is L, 1 is R), 10 to 99 frames.
 
     Args:
         **kwargs: `num_seqs`, and see `Dataset`.
@@ -250,36 +289,34 @@ class Task12AXDataset(GeneratingDataset):
         self.labels = {"data": list(self._SYMBOLS), "classes": list(self._ANSWERS)}
 
     def generate_seq(self, seq_idx: int) -> DatasetSeq:
-        """Return a stream of outer contexts (1 or 2), each with up to four inner pairs."""
-        symbols: list[str] = []
-        size = int(self.random.randint(10, 101))
+        """Return the stream of one corpus index."""
+        size = int(self.random.randint(10, 100))
+        symbols = str(self.random.choice(["", *"12"]))
         while len(symbols) < size:
-            symbols.append(str(self.random.choice(list("12"))))
-            for _ in range(self.random.randint(1, 5)):
-                pair = self.random.choice(["AX", "BY"]) if self.random.rand() < 0.5 else None
-                symbols.extend(pair or [self.random.choice(list("3ABC")), self.random.choice(list("3XYZ"))])
+            symbols += self._maybe(0.5, [*"12"]) + self._maybe(0.9, ["AX", "BY"])
+            symbols += "".join(iter(lambda: self._maybe(0.5, [*self._SYMBOLS]), ""))
         symbols = symbols[:size]
         data = np.eye(len(self._SYMBOLS), dtype=np.float32)[[self._SYMBOLS.index(symbol) for symbol in symbols]]
         classes = np.array([self._ANSWERS.index(answer) for answer in answers_12ax(symbols)], dtype=np.int32)
         return DatasetSeq(seq_idx, data, targets=classes)
 
+    def _maybe(self, chance: float, choices: Sequence[str]) -> str:
+        """Draw whether, and then which."""
+        return str(self.random.choice(choices)) if self.random.uniform() < chance else ""
+
 
 def answers_12ax(symbols: Sequence[str]) -> list[str]:
     """Return the right answer, "L" or "R", at each symbol of a 12AX stream."""
-    context, previous, answers = "", "", []
+    context, letter, answers = "", "", []
     for symbol in symbols:
+        answers.append("R" if context + letter + symbol in ("1AX", "2BY") else "L")
         if symbol in "12":
             context = symbol
-        hit = (context, previous, symbol) in (("1", "A", "X"), ("2", "B", "Y"))
-        answers.append("R" if hit else "L")
-        previous = symbol
+        elif symbol in "AB":
+            letter = symbol
+        elif symbol in "XY":
+            letter = ""
     return answers
-
-
-def _dim_ndim(key: str, value: Any) -> tuple[int, int]:
-    dim, ndim = value if isinstance(value, tuple | list) else (value, 1)
-    name = f"output_dim[{key!r}]"
-    return check_count(name, dim, minimum=1), check_count(f"axes of {name}", ndim)
 
 
 def _corpus_idx_of_tag(tag: str) -> int:

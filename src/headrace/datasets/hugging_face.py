@@ -39,7 +39,9 @@ class HuggingFaceDataset(CachedDataset):
             `{"_type": "Value", "dtype": "int32"}`.
         data_format: Column -> what must be known of its arrays, a dict with any of "dtype", "shape" (`None` for axes
             that differ, first of all time), "ndim", "dim", "sparse", "sparse_dim"; for texts with "vocab": a
-            vocabulary, or a dict of one, see `parse_field`; "bytes" for UTF-8. Only these columns are read.
+            vocabulary, or a dict of one, see `parse_field`; "bytes" for UTF-8. Only these columns are read. A column of
+            texts with the dtype "string" and no vocabulary is no part of batches: `get_data` returns the text as an
+            array of one string, and the functions of a `PostprocessingDataset` get it, to make arrays of it.
         seq_tag_column: Column with the tags; "seq-0", "seq-1", ... if `None`.
         sorting_seq_len_column_data: Column whose length sequences are sorted by; characters of texts.
         sorting_seq_len_column: Column of numbers that sequences are sorted by, such as durations. Without either, it
@@ -51,6 +53,8 @@ class HuggingFaceDataset(CachedDataset):
         ConfigError: An option is wrong, or the data are not of the given format.
         SourceError: The dataset cannot be loaded, or a row becomes no array.
     """
+
+    content_options = ("map_func", "rename_columns", "cast_columns", "data_format", "source_options")
 
     def __init__(
         self,
@@ -74,6 +78,7 @@ class HuggingFaceDataset(CachedDataset):
                 where=f"dataset {self.name!r}",
                 fix="leave one of them out",
             )
+        self._nulls = (source_options or {}).get("nulls", "refuse")
         self._by_length_of, self._by_value_of = sorting_seq_len_column_data, sorting_seq_len_column
         self.sorts_by_column = not (sorting_seq_len_column is None and sorting_seq_len_column_data is None)
         self._sorted_by: NDArray[Any] | None = None
@@ -83,6 +88,8 @@ class HuggingFaceDataset(CachedDataset):
             dataset = self._load(dataset_opts, use_file_cache=use_file_cache)
             dataset = _changed(dataset, map_func, rename_columns, cast_columns)
             source = _open(dataset, data_format, seq_tag_column, source_options or {})
+        self._text_keys = _text_keys(data_format)
+        self._texts: HuggingFaceSource | None = None  # the same rows
         for column in (sorting_seq_len_column, sorting_seq_len_column_data):
             if column is not None and source.dataset is not None:
                 _check_column(column, source.dataset)
@@ -90,8 +97,28 @@ class HuggingFaceDataset(CachedDataset):
             # A copy has what was loaded and mapped here: to do it again might give something else.
             own = {"data_format": data_format, "sorting_seq_len_column": sorting_seq_len_column}
             own["sorting_seq_len_column_data"] = sorting_seq_len_column_data
+            own["source_options"] = source_options
             self._ctor_args = ((), {**kwargs, **own, "dataset_opts": source})
         self._set_source(source)
+
+    def get_text_keys(self) -> list[str]:
+        """Return the columns of texts that become no arrays."""
+        return self._text_keys
+
+    def get_data(self, seq_idx: int, key: str) -> NDArray[Any]:
+        """Return one data key of one sequence, see `Dataset.get_data`; also a text, as an array `str[]`."""
+        if key not in self._text_keys:
+            return super().get_data(seq_idx, key)
+        if self._texts is None:
+            assert isinstance(self.source, HuggingFaceSource)
+            fields = {name: {"field": name, "vocab": "bytes"} for name in self._text_keys}
+            columns = self.source.dataset.select_columns(self._text_keys)
+            self._texts = HuggingFaceSource(columns, fields=fields, nulls=self._nulls, index=None)
+        return np.array(self._texts.read(self._corpus_idx(seq_idx), key).tobytes().decode())
+
+    def get_data_dtype(self, key: str) -> str:
+        """Return the dtype of a data key; "string" for a text."""
+        return "string" if key in self._text_keys else super().get_data_dtype(key)
 
     def _load(self, dataset_opts: Any, *, use_file_cache: bool) -> Any:
         datasets = import_datasets()
@@ -153,18 +180,29 @@ def _open(
         vocab = options.get("vocab")
         is_text = _is_text(dataset, key)
         if options.get("dtype") == "string" and vocab is None:
-            raise ConfigError(
-                "texts as such are no arrays",
-                where=f"data_format of {key!r}",
-                fix='give a "vocab": a vocabulary, or "bytes" for UTF-8 (dtype "uint8")',
-            )
+            if not is_text:
+                raise ConfigError(
+                    "the dtype is 'string', and the column holds no texts",
+                    where=f"data_format of {key!r}",
+                    fix="correct the format, or the column by cast_columns",
+                )
+            continue
         vocab = "bytes" if vocab is None and is_text else vocab
         fields[key] = {"field": key} if vocab is None else {"field": key, "vocab": vocab}
     if seq_tag_column is not None:
         _check_column(seq_tag_column, dataset)
-    source = HuggingFaceSource(dataset, fields=fields, tag_field=seq_tag_column, **source_options)
+    source = HuggingFaceSource(
+        dataset, fields=fields, tag_field=seq_tag_column, may_be_empty=not fields, **source_options
+    )
     source.declare({key: _agreed(source, key, options) for key, options in data_format.items() if key in source.specs})
     return source
+
+
+def _text_keys(data_format: Any) -> list[str]:
+    """Return the keys of a format that are texts as such."""
+    return [
+        key for key, options in data_format.items() if options.get("dtype") == "string" and options.get("vocab") is None
+    ]
 
 
 def _is_text(dataset: Any, column: str) -> bool:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 
+from headrace.specs import DataSpec
+
 from .base import Dataset
+from .corpus_facts import LengthsOf
 
 
 class InnerAnswers(Dataset):
@@ -15,6 +18,56 @@ class InnerAnswers(Dataset):
     @abstractmethod
     def inner(self) -> Dataset:
         """The dataset that answers."""
+
+    def inner_datasets(self) -> Sequence[Dataset]:
+        """Return the inner dataset."""
+        return (self.inner,)
+
+    def knows_order(self) -> bool:
+        """Whether the inner dataset does."""
+        return self.inner.knows_order()
+
+    def corpus_size(self) -> int | None:
+        """Return the size of the corpus of the inner dataset."""
+        return self.inner.corpus_size()
+
+    def known_specs(self) -> dict[str, DataSpec]:
+        """Return what the inner dataset knows."""
+        return self.inner.known_specs()
+
+    def corpus_lengths(self, key: str, *, may_cost: bool) -> LengthsOf | None:
+        """Return the lengths that the inner dataset knows."""
+        return self.inner.corpus_lengths(key, may_cost=may_cost)
+
+    def has_fixed_lengths(self) -> bool:
+        """Whether the inner dataset has."""
+        return self.inner.has_fixed_lengths()
+
+    def covers_lengths(self, key: str) -> bool:
+        """Whether `data_text` of the inner dataset tells them."""
+        return self.inner.covers_lengths(key)
+
+    def data_text(self) -> str:
+        """Return the text of the inner dataset."""
+        return self.inner.data_text()
+
+    def order_text(self, epoch: int) -> str:
+        """Return the text of the inner dataset."""
+        return self.inner.order_text(epoch)
+
+    def draws_text(self) -> str:
+        """Return nothing: the inner dataset draws."""
+        return ""
+
+    @property
+    def supports_jumps(self) -> bool:
+        """Whether the inner dataset does."""
+        return self.inner.supports_jumps
+
+    @property
+    def knows_dtypes(self) -> bool:
+        """Whether the inner dataset does."""
+        return self.inner.knows_dtypes
 
     def supports_seq_order_sorting(self) -> bool:
         """Whether the inner dataset does."""

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
 from headrace.batching import NumbersDict
@@ -24,13 +25,13 @@ from headrace.specs import DataSpec
 from .base import Dataset
 from .cached import CachedDataset
 from .checks import check_indices, check_tags
-from .corpus_facts import CorpusFacts, facts_of
-from .fast_reading import fast_source
+from .corpus_facts import CorpusFacts, LengthsOf
+from .digests import recipe_text
 from .joint_corpus import JointCorpus
 from .joint_layout import JointLayout
 from .joint_order import GumbelScale, JointPolicy, parse_joint_ordering
 from .joint_places import PartPlaces
-from .joint_source import JointSource
+from .joint_source import JointLengths, JointSource
 from .meta_part import MetaPart
 from .multi_proc import MultiProcDataset
 from .over_corpora import OverCorpora
@@ -43,8 +44,8 @@ class JointDataset(OverCorpora):
     Args:
         datasets: Sub-dataset by name, in the order of the joint corpus; each knows its order and its tags.
         layout: Which data key comes from where.
-        sampling_sizes: Sub-dataset -> how many of its sequences a full epoch takes; each full epoch goes on where the
-            one before has stopped, and from the end to the start.
+        sampling_sizes: Sub-dataset -> how many of its sequences a full epoch takes: the n-th one from place
+            (n - 1) * size of its own order in that epoch, and from the end to the start.
         interleave_gumbel_scale: See `Interleave`.
         **kwargs: See `Dataset`. `seq_ordering` is laid over what the sub-datasets offer by their own orders.
     """
@@ -114,6 +115,49 @@ class JointDataset(OverCorpora):
         joined = np.concatenate(masks)
         return joined if own is None else joined & own
 
+    # --- what is known without reading ---
+
+    @property
+    def _made_of(self) -> Sequence[MetaPart]:
+        return self.parts
+
+    def known_specs(self) -> dict[str, DataSpec]:
+        """Return the layout of the data keys, where all parts that have them say it."""
+        return {key: spec for key, spec in self.layout.specs.items() if spec is not None}
+
+    def corpus_lengths(self, key: str, *, may_cost: bool) -> LengthsOf | None:
+        """Return the lengths of a data key over the corpora: those of sequences that lack it are zero."""
+        self._spec_of(key)
+        columns = {}
+        for number, part in enumerate(self.parts):
+            if key in part.keys:
+                column = part.dataset.corpus_lengths(part.keys[key], may_cost=may_cost)
+                if column is None:
+                    return None
+                columns[number] = column
+        return JointLengths(self.corpus, columns, self.layout.empty_length(key)).__getitem__
+
+    def data_text(self) -> str:
+        """Return a digest of the texts of all parts, and of which data key comes from where."""
+        texts = [f"{part.name} {sorted(part.keys.items())} {part.dataset.data_text()}" for part in self.parts]
+        return xxhash.xxh3_128_hexdigest(" | ".join(["joint", *texts]).encode())
+
+    def order_text(self, epoch: int) -> str:
+        """Return what decides the joint order, and the orders of the parts."""
+        number = full_epoch_of(epoch, self.partition_epoch) + 1
+        parts = [f"of {part.name}: {part.dataset.order_text(number)}" for part in self.parts]
+        return "; ".join([recipe_text(self._recipe, epoch), *self._order_details(epoch), *parts])
+
+    def reading_text(self, epoch: int) -> str:
+        """Return what decides what the sequences of the parts hold: they are read by full epochs."""
+        return super().reading_text(full_epoch_of(epoch, self.partition_epoch) + 1)
+
+    def _order_details(self, epoch: int) -> list[str]:
+        details = super()._order_details(epoch)
+        if self.sampling_sizes is not None:
+            details.append(f"sizes {sorted(self.sampling_sizes.items())}")
+        return details
+
     # --- order ---
 
     def init_seq_order(
@@ -177,9 +221,13 @@ class JointDataset(OverCorpora):
         self._planner.recipe = dataclasses.replace(self._recipe, seq_ordering=policy)
 
     def _own_order(self, part: MetaPart, full_epoch: int) -> Order:
-        part.dataset.init_seq_order(full_epoch)
+        part.dataset.init_seq_order(self._part_epoch(part, full_epoch))
         order = part.dataset.get_current_seq_order()
         return order if isinstance(order, Order) else ArrayOrder(np.asarray(order))
+
+    def _part_epoch(self, part: MetaPart, epoch: int) -> int:  # noqa: ARG002 (a sub-class numbers them by the part)
+        """Return the epoch number that a part is started with."""
+        return epoch
 
     def _num_offered(self, part: MetaPart, num_seqs: int) -> int:
         return num_seqs if self.sampling_sizes is None else self.sampling_sizes[part.name]
@@ -209,8 +257,8 @@ class JointDataset(OverCorpora):
 
     def _order_corpus(self, num_seqs: int, get_seq_len: Any) -> OrderCorpus:
         corpus = super()._order_corpus(num_seqs, get_seq_len)
-        is_fixed = all(_has_fixed_lengths(part.dataset) for part in self.parts)
-        return dataclasses.replace(corpus, lengths=corpus.lengths or self._sort_lengths, is_fixed=is_fixed)
+        lengths = corpus.lengths or self._sort_lengths
+        return dataclasses.replace(corpus, lengths=lengths, is_fixed=self.has_fixed_lengths())
 
     def _sort_lengths(self) -> NDArray[Any]:
         """Return `int[N]`: what the parts sort by."""
@@ -218,7 +266,7 @@ class JointDataset(OverCorpora):
         if self._lengths is not None:
             return self._lengths
         lengths = np.concatenate([_sort_lengths_of(part.dataset, facts) for part, facts in self._all_facts()])
-        if all(_has_fixed_lengths(part.dataset) for part in self.parts):
+        if self.has_fixed_lengths():
             self._lengths = lengths
         return lengths
 
@@ -240,9 +288,6 @@ class JointDataset(OverCorpora):
             self._counted = full, occurrences(full)
         start, stop = slice_bounds(len(full), epoch, self.partition_epoch, self.num_shards, self.shard_index)
         return self._counted[1][start:stop]
-
-    def _draws_by_occurrence(self) -> bool:
-        return any(facts.draws_by_occurrence for _, facts in self._all_facts())
 
     def get_occurrences(self) -> NDArray[np.int64] | None:
         """Return how often each sequence of the current order came before, if a part's transform draws by it."""
@@ -303,7 +348,9 @@ class JointDataset(OverCorpora):
         counted = None
         if order.may_repeat and self._facts(part).draws_by_occurrence:
             counted = self._count_occurrences()[own]
-        epoch = None if self._epoch is None else full_epoch_of(self._epoch, self.partition_epoch) + 1
+        epoch = None
+        if self._epoch is not None:
+            epoch = self._part_epoch(part, full_epoch_of(self._epoch, self.partition_epoch) + 1)
         part.start_at(epoch, 0, indices, counted)
         return part
 
@@ -385,7 +432,7 @@ class JointDataset(OverCorpora):
     def get_fast_source(self) -> Source | None:
         """Return what reads many sequences at once past the parts, if that makes no difference."""
         corpus = self.corpus
-        sources = {number: fast_source(part.dataset) for number, part in enumerate(self.parts)}
+        sources = {number: part.dataset.get_fast_source() for number, part in enumerate(self.parts)}
         if self._fast is None or self._fast[0] is not corpus or self._fast[1] != sources:
             self._fast = corpus, sources, self._joint_source(corpus, sources)
         return self._fast[2]
@@ -462,18 +509,3 @@ def _sort_lengths_of(dataset: Dataset, facts: CorpusFacts) -> NDArray[Any]:
     while isinstance(dataset, MultiProcDataset):
         dataset = dataset.inner
     return facts.sort_lengths() if dataset.seq_order_seq_lens_file is None else dataset._lengths_of_file()
-
-
-def _has_fixed_lengths(dataset: Dataset) -> bool:
-    return isinstance(dataset, CachedDataset)
-
-
-@facts_of.register
-def _(dataset: JointDataset) -> CorpusFacts:
-    return CorpusFacts(
-        index=dataset.corpus.index,
-        sort_lengths=dataset._sort_lengths,
-        kept=dataset._kept,
-        draws_by_occurrence=dataset._draws_by_occurrence(),
-        occurrences=dataset._count_occurrences,
-    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -16,7 +16,8 @@ from headrace.specs import DataSpec
 
 from .base import Dataset
 from .cached import CachedDataset
-from .configs import DatasetConfig, init_dataset
+from .configs import DatasetConfig
+from .ownership import open_part
 
 _LOGGER = logging.getLogger("headrace.datasets")
 _remarked: set[str] = set()  # so that each is said once in a process
@@ -82,12 +83,14 @@ class JointLayout:
         specs: Data key -> layout; `None` if it is learnt from the first sequence.
         outputs: Data key -> (dim, ndim), where declared.
         labels: Data key -> class labels, where there are some.
+        takes_all: Whether no data key of a sub-dataset is left out on purpose.
     """
 
     keys: Mapping[str, Mapping[str, str]]
     specs: Mapping[str, DataSpec | None]
     outputs: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     labels: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    takes_all: bool = False
 
     @property
     def data_keys(self) -> list[str]:
@@ -110,12 +113,28 @@ class JointLayout:
         spec = self.specs[key]
         return 0 if spec is None or spec.has_time else 1
 
-    def check(self, features: Mapping[str, NDArray[Any]], where: str) -> None:
+    def check(
+        self, features: Mapping[str, NDArray[Any]], where: str, *, takes: Collection[str], offered: Collection[str]
+    ) -> None:
         """Compare what was read with the layout.
 
+        Args:
+            features: The arrays by data key of the whole.
+            where: Which sequence.
+            takes: The data keys of its sub-dataset that they are.
+            offered: All data keys that it has there.
+
         Raises:
-            SourceError: A data key is missing, or of another type.
+            SourceError: A data key is missing, left out by mistake, or of another type.
         """
+        left_out = sorted(set(offered) - set(takes)) if self.takes_all else []
+        if left_out:
+            raise SourceError(
+                f"it has the data key {left_out[0]!r}, of which its sub-dataset has said nothing: it shows "
+                f"{sorted(takes)}",
+                where=where,
+                fix="let the sub-dataset name it in num_outputs",
+            )
         for key, array in features.items():
             spec = self.specs[key]
             if spec is not None and (array.dtype != spec.dtype or array.ndim != spec.ndim):
@@ -131,6 +150,8 @@ def make_layout(
     entries: Sequence[KeySource],
     data_dims: Mapping[str, Any] | None = None,
     data_dtypes: Mapping[str, str] | None = None,
+    *,
+    takes_all: bool = False,
 ) -> JointLayout:
     """Compare what the sub-datasets have under each data key, and return the layout of the whole.
 
@@ -140,6 +161,7 @@ def make_layout(
         data_dims: Data key -> (dim, ndim): what must be found; also says which number of classes holds where the
             sub-datasets differ.
         data_dtypes: Data key -> dtype, likewise; only logged if something else is found.
+        takes_all: Whether no data key of a sub-dataset is left out on purpose.
 
     Raises:
         ConfigError: A data key does not exist, or has two layouts.
@@ -176,7 +198,7 @@ def make_layout(
     for key, known in specs.items():
         if known is not None:
             outputs[key] = known.num_outputs
-    return JointLayout(keys, specs, outputs, labels)
+    return JointLayout(keys, specs, outputs, labels, takes_all)
 
 
 def spec_of(dataset: Dataset, key: str) -> DataSpec | None:
@@ -198,19 +220,12 @@ def open_datasets(
     """Open sub-datasets; the name of the whole and the seed offset are defaults.
 
     Raises:
-        ConfigError: A config is wrong, or one object is named twice.
+        ConfigError: A config is wrong.
     """
-    opened: dict[int, str] = {}
     datasets = {}
     for name, config in configs.items():
         defaults = {"name": f"{whole.name}_{name}", "random_seed_offset": seed_offset or 0}
-        dataset = init_dataset(config, default_kwargs=defaults)
-        if opened.setdefault(id(dataset), name) != name:
-            raise ConfigError(
-                f"the sub-datasets {opened[id(dataset)]!r} and {name!r} are one object, which has only one order",
-                fix="give a config for each",
-            )
-        datasets[name] = dataset
+        datasets[name] = open_part(config, defaults, owner=whole)
     return datasets
 
 

@@ -81,6 +81,21 @@ class LmDataset(CachedDataset):
         SourceError: A file is missing, or a line is not UTF-8 or has an unknown symbol (it names symbol and line).
     """
 
+    content_options = (
+        "orth_vocab",
+        "orth_symbols_file",
+        "orth_symbols_map_file",
+        "orth_replace_map_file",
+        "word_based",
+        "word_end_symbol",
+        "seq_end_symbol",
+        "unknown_symbol",
+        "auto_replace_unknown_symbol",
+        "add_delayed_seq_data",
+        "delayed_seq_data_start_symbol",
+        "dtype",
+    )
+
     def __init__(
         self,
         corpus_file: Files | Any,

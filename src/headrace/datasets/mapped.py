@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
+import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import ConfigError
@@ -157,6 +159,35 @@ class StaticDataset(CachedDataset):
             dims["data"] = input_dim
         specs = _declared_specs(input_dim, output_dim or {}) if not data else None
         self._set_source(MemorySource(data, dims=None if specs else dims or None, specs=specs or None))
+
+    @classmethod
+    def copy_from_dataset(cls, dataset: Any, start_seq_idx: int = 0, max_seqs: int | None = None) -> Self:
+        """Return sequences of another dataset, held in memory.
+
+        Args:
+            dataset: One of ours or of RETURNN's, with an active epoch; a `StaticDataset` needs none, and is taken in
+                the order of its corpus.
+            start_seq_idx: The first sequence to take.
+            max_seqs: How many; `None`: all to the end.
+        """
+        stop = math.inf if max_seqs is None else start_seq_idx + max_seqs
+        if isinstance(dataset, StaticDataset):
+            last = int(min(stop, len(dataset.source)))
+            data = [dataset.source.read_seq(i) for i in range(start_seq_idx, last)]
+        else:
+            data, seq_idx = [], start_seq_idx
+            while seq_idx < stop and dataset.is_less_than_num_seqs(seq_idx):
+                dataset.load_seqs(seq_idx, seq_idx + 1)
+                data.append({key: np.array(dataset.get_data(seq_idx, key)) for key in dataset.get_data_keys()})
+                seq_idx += 1
+        outputs = {key: (dataset.get_data_dim(key), ndim) for key, (_, ndim) in dataset.num_outputs.items()}
+        targets = [key for key in outputs if key != "data"] if not data else [key for key in data[0] if key != "data"]
+        return cls(data, target_list=targets, output_dim=outputs)
+
+    @property
+    def num_seqs(self) -> int:
+        """Number of sequences of the current epoch; of all before the first."""
+        return super().num_seqs if self.order_version or self._epoch is not None else len(self.source)
 
 
 def _declared_specs(input_dim: int | None, output_dim: Mapping[str, Any]) -> dict[str, DataSpec]:

@@ -16,15 +16,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
 from headrace.batching import NumbersDict
 from headrace.errors import ConfigError, did_you_mean
 from headrace.order import ArrayOrder, Order, OrderCorpus, OrderReport, RangeOrder, occurrences
+from headrace.specs import DataSpec
 
+from .base import Owned
 from .checks import absolute_name, check_indices, check_path, check_tags
 from .configs import DatasetConfig
-from .corpus_facts import CorpusFacts, facts_of
+from .corpus_facts import LengthsOf
+from .digests import digest_array
 from .meta_corpus import MetaCorpus, join_corpora
 from .meta_lists import SeqListFile, read_key_lengths, read_seq_lists
 from .meta_options import MetaOptions, check_layout, open_parts, remarks
@@ -112,7 +116,7 @@ class MetaDataset(OverCorpora):
         passed_on = ("_num_shards", "_shard_index") if self._control is not None else ()
         return {
             **{name: value for name, value in given.items() if name not in passed_on},
-            "datasets": {name: part.dataset for name, part in self._parts.items()},
+            "datasets": {name: Owned(part.dataset) for name, part in self._parts.items()},
             "data_map": self.data_map,
             "seq_list_file": self.seq_list_file,
             "seq_order_control_dataset": self.seq_order_control_dataset,
@@ -191,6 +195,48 @@ class MetaDataset(OverCorpora):
                     _LOGGER.warning("MetaDataset %r: %s", self.name, remark)
         return corpus
 
+    # --- what is known without reading ---
+
+    @property
+    def _made_of(self) -> Sequence[MetaPart]:
+        return sorted(self._parts.values(), key=lambda part: part.name)
+
+    @property
+    def knows_dtypes(self) -> bool:
+        """Whether all sub-datasets do."""
+        return all(inner.knows_dtypes for inner in self.inner_datasets())
+
+    def known_specs(self) -> dict[str, DataSpec]:
+        """Return what the sub-datasets know of their data keys."""
+        found = {key: self._part(key).dataset.known_specs().get(own) for key, (_, own) in self.data_map.items()}
+        return {key: spec for key in self.get_data_keys() if (spec := found[key]) is not None}
+
+    def corpus_lengths(self, key: str, *, may_cost: bool) -> LengthsOf | None:
+        """Return the lengths that the sub-dataset of a data key knows."""
+        part, corpus = self._part(key), self.corpus
+        inner = part.dataset.corpus_lengths(part.keys[key], may_cost=may_cost)
+        return None if inner is None else lambda indices: inner(corpus.places(part.name, indices))
+
+    def data_text(self) -> str:
+        """Return a digest of the texts of all sub-datasets, and of what belongs together."""
+        parts = self._parts.values()
+        texts = [f"{part.name} {sorted(part.keys.items())} {part.dataset.data_text()}" for part in parts]
+        if self._lists is not None:
+            texts += [f"list of {name} {tags.digest}" for name, tags in self._lists.items()]
+        return xxhash.xxh3_128_hexdigest(" | ".join([self.corpus.index.digest, *sorted(texts)]).encode())
+
+    def order_text(self, epoch: int) -> str:
+        """Return what decides the order, of the control dataset if there is one, and what the others hold."""
+        if self._control is None:
+            return super().order_text(epoch)
+        return f"{self._control.name}: {self._control.dataset.order_text(epoch)}; {self.reading_text(epoch)}"
+
+    def _order_details(self, epoch: int) -> list[str]:
+        details = super()._order_details(epoch)
+        if self.seq_lens_file is not None:
+            details.append(f"sorted by {digest_array(np.asarray(self._sort_lengths()))}")
+        return details
+
     # --- order ---
 
     def init_seq_order(
@@ -212,7 +258,7 @@ class MetaDataset(OverCorpora):
         elif self._control is not None:
             order = self._order_of_control(self._control, epoch)
         else:
-            order = self.get_seq_order_for_epoch(epoch, len(self._check_corpus().index))
+            order = self._lazy_order_for_epoch(epoch, len(self._check_corpus().index))
         is_given = seq_list is not None or seq_order is not None
         if is_given:
             self.corpus.check_these(order.block(0, len(order)))
@@ -265,10 +311,6 @@ class MetaDataset(OverCorpora):
             else:
                 self._occurrences = self._planner.occurrences_for_epoch(int(self.epoch))
         return self._occurrences
-
-    def _draws_by_occurrence(self) -> bool:
-        facts = [part.facts for part in self._parts.values()]
-        return any(known is not None and known.draws_by_occurrence for known in facts)
 
     def get_occurrences(self) -> NDArray[np.int64] | None:
         """Return how often each sequence of the current order came before, if a sub-dataset's transform draws by it."""
@@ -440,14 +482,3 @@ def _absolute(seq_list_file: Any) -> Any:
     if isinstance(seq_list_file, Mapping):
         return {name: absolute_name(check_path("seq_list_file", path)) for name, path in seq_list_file.items()}
     return absolute_name(check_path("seq_list_file", seq_list_file))
-
-
-@facts_of.register
-def _(dataset: MetaDataset) -> CorpusFacts:
-    return CorpusFacts(
-        index=dataset.corpus.index,
-        sort_lengths=dataset._sort_lengths,
-        kept=dataset._kept,
-        draws_by_occurrence=dataset._draws_by_occurrence(),
-        occurrences=dataset._count_occurrences,
-    )

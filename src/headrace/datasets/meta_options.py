@@ -9,9 +9,10 @@ from typing import Any
 from headrace.errors import ConfigError, did_you_mean
 
 from .base import Dataset
-from .configs import DatasetConfig, init_dataset
+from .configs import DatasetConfig
 from .meta_part import MetaPart
 from .multi_proc import MultiProcDataset
+from .ownership import open_part
 
 # What an order is made of; where another dataset gives it, these say nothing.
 _ORDER_OPTIONS = {
@@ -105,7 +106,6 @@ def open_parts(options: MetaOptions, whole: Dataset, filter_file: Any) -> dict[s
     Raises:
         ConfigError: A config is wrong, a data key does not exist, or two levels would shard or filter.
     """
-    opened: dict[int, str] = {}
     parts = {}
     for name, keys in options.keys_by_part().items():
         config = options.datasets[name]
@@ -114,12 +114,7 @@ def open_parts(options: MetaOptions, whole: Dataset, filter_file: Any) -> dict[s
         if is_control:
             defaults.update(_num_shards=whole.num_shards, _shard_index=whole.shard_index)
             config = _with_filter(config, filter_file, name)
-        dataset = init_dataset(config, default_kwargs=defaults)
-        if opened.setdefault(id(dataset), name) != name:
-            raise ConfigError(
-                f"the sub-datasets {opened[id(dataset)]!r} and {name!r} are one object, which has only one order",
-                fix="give a config for each, or one sub-dataset for both",
-            )
+        dataset = open_part(config, defaults, owner=whole)
         if is_control and whole.num_shards > 1:
             _shard(dataset, whole, name)
         if isinstance(dataset, MultiProcDataset) and dataset.sharding_method == "dedicated":

@@ -17,7 +17,7 @@ from headrace.index import CorpusIndex
 
 from .base import Dataset
 from .cached import CachedDataset
-from .corpus_facts import CorpusFacts, facts_of
+from .corpus_facts import CorpusFacts
 
 
 class MetaPart:
@@ -34,7 +34,7 @@ class MetaPart:
         self.dataset = dataset
         self.keys = dict(keys)
         self._are_distinct = len(set(self.keys.values())) == len(self.keys)
-        self.is_started = False
+        self._version: int | None = None  # its `order_version` with the current order of the whole
         self._reads_by_key = False  # whether data keys that nobody wants are left unread
         self._shift = 0  # from a place of the whole to the place here
         self._tags: list[str] | None = None  # that must come, from place `_first` of the whole on
@@ -44,7 +44,7 @@ class MetaPart:
     @property
     def facts(self) -> CorpusFacts | None:
         """What is known of its corpus."""
-        return facts_of(self.dataset)
+        return self.dataset.corpus_facts()
 
     @property
     def source(self) -> object:
@@ -61,9 +61,14 @@ class MetaPart:
         except NotImplementedError:
             return None
 
+    @property
+    def is_started(self) -> bool:
+        """Whether it has its share of the current order; not any more if somebody else has positioned it since."""
+        return self._version == self.dataset.order_version
+
     def forget(self) -> None:
         """Take it that the current order is over."""
-        self.is_started = False
+        self._version = None
         self._tags = None
 
     def go(self, shift: int = 0) -> None:
@@ -73,7 +78,7 @@ class MetaPart:
             shift: What is added to a place of the whole to get the place here.
         """
         dataset = self.dataset
-        self.is_started, self._shift = True, shift
+        self._version, self._shift = dataset.order_version, shift
         self._reads_by_key = isinstance(dataset, CachedDataset) and dataset._reads_by_key() and not self._wants_all()
 
     def _wants_all(self) -> bool:

@@ -19,17 +19,17 @@ from headrace.errors import ConfigError, InternalError, SourceError, check_count
 from headrace.order import Lane, MixedOrder, Mixture, Order, Policy, full_epoch_of
 from headrace.rng import derive_seed
 
-from .base import Dataset
-from .cached import CachedDataset
+from .base import Dataset, Owned
 from .combined import same_keys
 from .configs import DatasetConfig
-from .corpus_facts import knows_corpus
 from .delegating import DelegatingDataset, outer_options
 from .joint import JointDataset
 from .joint_layout import JointLayout, check_no_cycle, make_layout, open_datasets, parse_data_map
 from .meta_part import MetaPart
 
 EpochSize = int | Literal["sum", "first_exhausted", "all_exhausted"]
+_OTHER_PASSES = 2**20  # full epochs from the passes of one sub-dataset to those of another over the same corpus
+_COMPARED = 4096  # positions of two orders: enough to tell whether they are one
 _EPOCH_SIZES = ("sum", "first_exhausted", "all_exhausted")
 
 
@@ -40,6 +40,10 @@ class MixDataset(DelegatingDataset):
     none of its sequences comes a second time before all of them have come. Where an epoch of the mixture ends, the next
     one goes on. So a small corpus with a large weight comes again, a large one with a small weight is read on, and
     nothing is left out for ever.
+
+    If two sub-datasets read the same corpus in the same shuffled order, say under two transforms, the second one's
+    passes are other ones: its epochs are numbered from 2**20 full epochs on, so that neither its order nor what its
+    transforms draw repeats the first one's. (Not if a `fixed_random_seed` is what they have in common.)
 
     Args:
         datasets: Name -> config of a sub-dataset. Each must know its corpus; streams cannot be mixed by position.
@@ -90,7 +94,7 @@ class MixDataset(DelegatingDataset):
             )
         opened = open_datasets(datasets, self, kwargs.get("random_seed_offset"))
         for name, dataset in opened.items():
-            if not knows_corpus(dataset):
+            if not dataset.knows_corpus():
                 raise ConfigError(
                     f"the sub-dataset {name!r} ({type(dataset).__name__}) does not know its corpus, so that nobody can "
                     "say what its n-th sequence is",
@@ -105,7 +109,7 @@ class MixDataset(DelegatingDataset):
                 (),
                 {
                     **kwargs,
-                    "datasets": opened,
+                    "datasets": {name: Owned(dataset) for name, dataset in opened.items()},
                     "weights": weights,
                     "per": per,
                     "mixing": mixing,
@@ -216,6 +220,7 @@ class _MixedCorpus(JointDataset):
         self._sizes: list[list[int]] | None = None  # of the epochs of each part, up to where they come again
         self._mixture: Mixture | None = None
         self._mixed_corpus: object = None
+        self._shifts: dict[str, int] = {}  # sub-dataset -> what is added to the numbers of its full epochs
 
     def _change_recipe(self, **changes: Any) -> None:
         ordering = changes.pop("seq_ordering", "default")
@@ -234,6 +239,7 @@ class _MixedCorpus(JointDataset):
         """Return the mixture, and how many sequences the epochs of each part have."""
         corpus = self.corpus
         if self._mixture is None or self._sizes is None or self._mixed_corpus is not corpus:
+            self._shifts = self._shifts_of_twins()
             self._sizes = [
                 [len(self._own_order(part, epoch)) for epoch in range(1, part.dataset.partition_epoch + 1)]
                 for part in self.parts
@@ -242,6 +248,25 @@ class _MixedCorpus(JointDataset):
             self._check_sizes(self._mixture, self._sizes)
             self._mixed_corpus, self._version = corpus, self._version + 1
         return self._mixture, self._sizes
+
+    def _shifts_of_twins(self) -> dict[str, int]:
+        """Return sub-dataset -> `_OTHER_PASSES` for each one before it that has the same corpus and the same order."""
+        self._shifts = {}
+        indices = {part.name: facts.index for part, facts in self._all_facts()}
+        num_seqs = [len(index) for index in indices.values()]
+        seen: dict[object, int] = {}
+        shifts = {}
+        for part, size in zip(self.parts, num_seqs, strict=True):
+            if num_seqs.count(size) == 1:
+                continue  # nobody's twin: no digest has to be computed
+            order = self._own_order(part, 1)
+            look = indices[part.name].digest, len(order), order.block(0, min(len(order), _COMPARED)).tobytes()
+            shifts[part.name] = seen.get(look, 0) * _OTHER_PASSES
+            seen[look] = seen.get(look, 0) + 1
+        return shifts
+
+    def _part_epoch(self, part: MetaPart, epoch: int) -> int:
+        return epoch + self._shifts.get(part.name, 0) * part.dataset.partition_epoch
 
     def _weights(self, sizes: Sequence[Sequence[int]]) -> list[float]:
         given = self._options.weights
@@ -321,7 +346,7 @@ class _MixedCorpus(JointDataset):
         They are asked for now: a part has one current order, and while the mixture is read, that is its share of it.
         """
         lanes = []
-        bounds = zip(*mixture.draw_bounds(positions.start, positions.stop), strict=True)
+        bounds = zip(mixture.num_draws(positions.start), mixture.num_draws(positions.stop), strict=True)
         starts = self.corpus.starts.tolist()
         for part, own, (first, last), start in zip(self.parts, sizes, bounds, starts, strict=False):
             orders: dict[int, Order] = {}
@@ -356,7 +381,8 @@ def _no_ordering(ordering: Any, name: str) -> ConfigError:
 
 def _indexed_lengths(part: MetaPart, key: str) -> NDArray[Any] | None:
     dataset = part.dataset
-    if key not in part.keys or not isinstance(dataset, CachedDataset):
+    size = dataset.corpus_size() if key in part.keys and dataset.has_fixed_lengths() else None
+    if size is None:
         return None
-    index = dataset.source.index
-    return index.lengths(part.keys[key]) if index.has_lengths(part.keys[key]) else None
+    column = dataset.corpus_lengths(part.keys[key], may_cost=True)
+    return None if column is None else column(np.arange(size))

@@ -17,19 +17,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.batching import NumbersDict
-from headrace.errors import check_count
-from headrace.order import ArrayOrder, Order
+from headrace.errors import ConfigError, check_count
+from headrace.order import ArrayOrder, Order, occurrences
 
-from .base import Dataset
+from .base import Dataset, Owned
 from .cached2 import CachedDataset2
 from .checks import check_indices
-from .configs import DatasetConfig, init_dataset
-from .corpus_facts import knows_corpus
+from .configs import DatasetConfig
+from .corpus_facts import LengthsOf
 from .delegating import inherited_options, outer_options
 from .inner_answers import InnerAnswers
 from .joint_layout import check_no_cycle
-from .own_workers import has_workers
+from .ownership import open_part, taken_away
 from .seq import DatasetSeq
+
+_MAX_EPOCHS = 1_000_000  # more are a mistake, most likely
+_MAX_TOLD = 10_000  # whose recipes are told one by one
+_MAX_SEQS = 2**31  # of an epoch: 16 GiB for their order
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +61,7 @@ class MultiEpochDataset(InnerAnswers, CachedDataset2):
 
     Args:
         dataset: Config of the inner dataset.
-        multi_epoch: M.
+        multi_epoch: M, at most 1,000,000.
         **kwargs: See `Dataset`. `random_seed_offset`, `_num_shards` and `_shard_index` are defaults for the inner
             dataset; all else about the order is its own.
 
@@ -70,25 +74,26 @@ class MultiEpochDataset(InnerAnswers, CachedDataset2):
     def __init__(self, *, dataset: DatasetConfig, multi_epoch: int, **kwargs: Any) -> None:
         super().__init__(**outer_options(kwargs, type(self).__name__))
         check_no_cycle(dataset)
-        self.multi_epoch = check_count("multi_epoch", multi_epoch, minimum=1)
+        self.multi_epoch = check_count("multi_epoch", multi_epoch, minimum=1, maximum=_MAX_EPOCHS)
         inherited = inherited_options(kwargs, f"{type(self).__name__} {kwargs.get('name') or ''}")
-        self._inner = init_dataset(dataset, default_kwargs=inherited)
+        self._inner = open_part(dataset, inherited, owner=self)
         self.num_inputs, self.num_outputs = self.inner.num_inputs, self.inner.num_outputs
         self.labels = dict(self.inner.labels)
         self.shuffle_frames_of_nseqs = self.inner.shuffle_frames_of_nseqs
         self._recipe, self._seq_ordering = self.inner._recipe, self.inner.seq_ordering
-        self._knows_order = knows_corpus(self.inner)
+        self._knows_order = self.inner.knows_corpus()
         self._orders: list[Order] = []
         self._counts: list[NDArray[np.int64] | None] = []
         self._forget()
         if type(self).__init__ is MultiEpochDataset.__init__:  # a copy may be made in another folder
-            self._ctor_args = ((), {**kwargs, "dataset": self.inner, "multi_epoch": self.multi_epoch})
+            self._ctor_args = ((), {**kwargs, "dataset": Owned(self.inner), "multi_epoch": self.multi_epoch})
 
     def _forget(self) -> None:
         self._segments: list[Segment] = []
         self._coming: list[int] = []  # epochs of a stream that are not begun yet
         self._current: Segment | None = None
         self._shift = 0  # from a place to the place in the inner dataset
+        self._version: int | None = None  # of the inner dataset, with the current segment
         self._orders, self._counts = [], []
         self._codes: NDArray[np.int64] | None = None  # occurrences of a part of an epoch
 
@@ -109,10 +114,28 @@ class MultiEpochDataset(InnerAnswers, CachedDataset2):
         """The dataset whose epochs are read."""
         return self._inner
 
+    def knows_order(self) -> bool:
+        """Whether the inner dataset knows its corpus."""
+        return self._knows_order
+
     @property
-    def has_workers(self) -> bool:
-        """Whether processes other than the caller's read it."""
-        return has_workers(self.inner)
+    def supports_jumps(self) -> bool:
+        """Whether the inner dataset does, and the order is known."""
+        return self._knows_order and self.inner.supports_jumps
+
+    def corpus_lengths(self, key: str, *, may_cost: bool) -> LengthsOf | None:
+        """Return the lengths that the inner dataset knows, if they are those of all of its epochs."""
+        return self.inner.corpus_lengths(key, may_cost=may_cost) if self.inner.has_fixed_lengths() else None
+
+    def order_text(self, epoch: int) -> str:
+        """Return what decides the inner epochs, each of them: a function may give each another order, or corpus."""
+        texts = dict.fromkeys(self.inner.order_text(number) for number in self.inner_epochs(epoch)[:_MAX_TOLD])
+        return f"{self.multi_epoch} epochs, {'; '.join(texts)}"
+
+    def reading_text(self, epoch: int) -> str:
+        """Return what decides what sequences hold in the inner epochs."""
+        texts = dict.fromkeys(self.inner.reading_text(number) for number in self.inner_epochs(epoch)[:_MAX_TOLD])
+        return f"{self.multi_epoch} epochs, {'; '.join(texts)}"
 
     # --- order ---
 
@@ -129,6 +152,7 @@ class MultiEpochDataset(InnerAnswers, CachedDataset2):
                 self._num_seqs = 0
                 return True
             self._segments = [Segment(None, 0)]
+            self._current, self._version = self._segments[0], self.inner.order_version
             if self._knows_order:
                 self._orders, self._counts = [self.inner.get_current_seq_order()], [self.inner.get_occurrences()]
                 self._num_seqs = len(self._orders[0])
@@ -140,6 +164,13 @@ class MultiEpochDataset(InnerAnswers, CachedDataset2):
         for number in self.inner_epochs(epoch):
             self.inner.init_seq_order(number)
             order = self.inner.get_current_seq_order()
+            if len(order) * self.multi_epoch > _MAX_SEQS:
+                raise ConfigError(
+                    f"multi_epoch={self.multi_epoch} times {len(order):,} sequences are too many: their order is in "
+                    "memory",
+                    where=f"dataset {self.name!r}, epoch {epoch}",
+                    fix="lower multi_epoch; an epoch may end sooner",
+                )
             self._orders.append(order if isinstance(order, Order) else self._explicit_order(order, 2**62))
             self._counts.append(self.inner.get_occurrences())
             self._segments.append(Segment(number, start))
@@ -178,7 +209,9 @@ class MultiEpochDataset(InnerAnswers, CachedDataset2):
             return self._codes
         codes = []
         for number, (order, counts) in enumerate(zip(self._orders, self._counts, strict=True)):
-            codes.append((np.zeros(len(order), np.int64) if counts is None else counts) * self.multi_epoch + number)
+            if counts is None:  # nothing inside draws, but who reads it may
+                counts = occurrences(order) if order.may_repeat else np.zeros(len(order), np.int64)
+            codes.append(counts * self.multi_epoch + number)
         return np.concatenate(codes)
 
     def finish_epoch(self, *, free_resources: bool = False) -> None:
@@ -226,14 +259,17 @@ class MultiEpochDataset(InnerAnswers, CachedDataset2):
 
     def _begin(self, segment: Segment) -> None:
         if segment is self._current:
-            return
+            if self._version == self.inner.order_version:
+                return
+            if segment.epoch is None:
+                raise taken_away(self.inner, self)
         place = 0
         if segment.indices is not None:
             assert segment.epoch is not None
             place = self.inner.init_part(segment.epoch, segment.start, segment.indices, segment.occurrences)
         elif segment.epoch is not None:
             self.inner.init_seq_order(segment.epoch)
-        self._current, self._shift = segment, place - segment.start
+        self._current, self._shift, self._version = segment, place - segment.start, self.inner.order_version
 
     # --- how much there is, layout ---
 

@@ -24,8 +24,10 @@ from .base import Dataset
 from .blockwise import BlockwiseDataset
 from .checks import check_count
 from .configs import init_dataset
+from .corpus_facts import CorpusFacts
 from .inner_answers import InnerAnswers
 from .multi_proc_work import DedicatedWork, OrderedWork, RunOfSeqs
+from .own_workers import OwnWorkers
 from .run_cutting import RunLimits
 from .seq import DatasetSeq
 from .seq_block import Parts, SeqBlock
@@ -122,6 +124,67 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
             self.labels = dict(self._inner.labels)
             self._recipe, self._seq_ordering = self._inner._recipe, self._inner.seq_ordering
         return self._inner
+
+    def inner_datasets(self) -> Sequence[Dataset]:
+        """Return the inner dataset, if it is made already."""
+        return () if self._inner is None else (self._inner,)
+
+    @property
+    def _is_ordered(self) -> bool:
+        return self.sharding_method == "seq_order"
+
+    def knows_order(self) -> bool:
+        """Whether the inner dataset does; "dedicated" takes no order, and tells none."""
+        return self._is_ordered and self.inner.knows_order()
+
+    def corpus_facts(self) -> CorpusFacts | None:
+        """Return what the inner dataset knows, likewise."""
+        return self.inner.corpus_facts() if self._is_ordered else None
+
+    def order_text(self, epoch: int) -> str:
+        """Return what decides the inner order; with "dedicated" also who takes turns, and how long they are."""
+        text = super().order_text(epoch)
+        if self._is_ordered:
+            return text
+        return f"{text}; {self.num_workers} workers, buffer_size {self.buffer_size}, max_bytes {self.max_bytes}"
+
+    @classmethod
+    def idle_options(cls, options: Mapping[str, Any]) -> frozenset[str]:
+        """Return those of speed; with "dedicated" the stream depends on workers and buffers."""
+        idle = super().idle_options(options)
+        if options.get("sharding_method", "seq_order") == "seq_order":
+            return idle
+        return idle - {"num_workers", "buffer_size", "max_bytes"}
+
+    @property
+    def supports_jumps(self) -> bool:
+        """Whether it takes an order."""
+        return self._is_ordered
+
+    @property
+    def has_workers(self) -> bool:
+        """Yes."""
+        return True
+
+    def own_workers(self) -> OwnWorkers | None:
+        """Return them, if any worker may read any sequence."""
+        if not self._is_ordered:
+            return None
+        return OwnWorkers(
+            type(self).__name__,
+            self._config,
+            self.inner,
+            self.num_workers,
+            self._executor if self.num_workers else None,
+            self._worker_init,
+            self._engine_options,
+            self.max_bytes,
+        )
+
+    @property
+    def skips_failed(self) -> bool:
+        """Whether sequences that fail are left out."""
+        return self._skips()
 
     @property
     def engine_report(self) -> EngineReport | None:

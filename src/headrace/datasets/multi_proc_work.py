@@ -18,9 +18,8 @@ from headrace.engine import WorkerInfo, is_in_place, note_place, note_places, sk
 from headrace.errors import CacheError
 
 from .base import Dataset
-from .cached import CachedDataset
+from .cached import CachedDataset, reads_plainly
 from .configs import init_dataset
-from .fast_reading import fast_source, reads_plainly
 from .run_cutting import RunLimits
 from .seq_block import Parts, make_columns, read_columns
 
@@ -109,7 +108,7 @@ def _own(features: Features) -> Features:
 
 def _read_at_once(dataset: Dataset, indices: NDArray[np.int64], epoch: int) -> Parts | None:
     """Read sequences together, if dataset and source allow it and nothing goes wrong."""
-    source = fast_source(dataset)
+    source = dataset.get_fast_source()
     if source is None:
         return None
     try:

@@ -26,7 +26,8 @@ class OggZipDataset(CachedDataset):
     """Recordings and texts in zip archives, with RETURNN's parameters; see `OggZipSource` for what an archive is.
 
     Keys are "data" (if `audio`), "classes" (if `targets`) and "orth", the UTF-8 bytes of the text. `get_data` also
-    answers "raw", the text itself as an array of one string, which is not part of batches. Orders that sort use
+    answers "raw", the text itself as an array of one string, which is not part of batches, and which the functions of
+    a `PostprocessingDataset` get. Orders that sort use
     `int(duration * 100)`.
 
     Args:
@@ -54,6 +55,8 @@ class OggZipDataset(CachedDataset):
         ConfigError: An option is wrong, or not offered.
         SourceError: An archive is damaged, its text is broken, or recordings are missing.
     """
+
+    content_options = ("audio", "targets", "targets_post_process")
 
     def __init__(
         self,
@@ -110,6 +113,13 @@ class OggZipDataset(CachedDataset):
             self._ctor_args = ((paths,), {**kwargs, **own})
         self._set_source(source)
 
+    @property
+    def targets(self) -> Vocabulary | None:
+        """The vocabulary of "classes"."""
+        source = self.source
+        assert isinstance(source, OggZipSource)
+        return source.vocabulary
+
     def _sort_key(self) -> str | None:
         return SORT_LENGTHS
 
@@ -129,6 +139,10 @@ class OggZipDataset(CachedDataset):
         if key != _RAW:
             return super().get_data(seq_idx, key)
         return np.array(self._text(seq_idx))
+
+    def get_text_keys(self) -> list[str]:
+        """Return ["raw"], the text itself."""
+        return [_RAW]
 
     def get_data_dtype(self, key: str) -> str:
         """Return the dtype of a data key; "string" for "raw"."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,8 @@ from headrace.index import CorpusIndex
 from headrace.order import Order
 
 from .base import Dataset
+from .corpus_facts import CorpusFacts
+from .meta_part import MetaPart
 from .order_cursor import OrderCursor, outside_of_epoch
 
 _TAG_BLOCK = 256  # tags decoded at a time: alone, each takes ten times as long
@@ -88,6 +90,55 @@ class OverCorpora(Dataset):
         """Return the number of sequences of the whole corpus, without those that a filter drops."""
         kept = self._kept()
         return len(self.corpus.index) if kept is None else int(np.count_nonzero(kept))
+
+    @property
+    @abstractmethod
+    def _made_of(self) -> Sequence[MetaPart]:
+        """The parts."""
+
+    @abstractmethod
+    def _sort_lengths(self) -> NDArray[Any]:
+        """Return `int[N]`: what sequences are sorted by."""
+
+    @abstractmethod
+    def _count_occurrences(self) -> NDArray[np.int64]:
+        """Return how often each sequence of the current order came before, `int64[n]`."""
+
+    def _draws_by_occurrence(self) -> bool:
+        facts = [part.facts for part in self._made_of]
+        return any(known is not None and known.draws_by_occurrence for known in facts)
+
+    def corpus_facts(self) -> CorpusFacts:
+        """Return what is known of the corpora as one."""
+        return CorpusFacts(
+            index=self.corpus.index,
+            sort_lengths=self._sort_lengths,
+            kept=self._kept,
+            draws_by_occurrence=self._draws_by_occurrence(),
+            occurrences=self._count_occurrences,
+        )
+
+    def inner_datasets(self) -> Sequence[Dataset]:
+        """Return the datasets of the parts."""
+        return [part.dataset for part in self._made_of]
+
+    @property
+    def supports_jumps(self) -> bool:
+        """Whether all parts do."""
+        return all(inner.supports_jumps for inner in self.inner_datasets())
+
+    def has_fixed_lengths(self) -> bool:
+        """Whether all parts have."""
+        return all(inner.has_fixed_lengths() for inner in self.inner_datasets())
+
+    def covers_lengths(self, key: str) -> bool:
+        """Whether the texts of all parts with the data key do."""
+        with_key = [part for part in self._made_of if key in part.keys]
+        return all(part.dataset.covers_lengths(part.keys[key]) for part in with_key)
+
+    def draws_text(self) -> str:
+        """Return nothing: the parts draw."""
+        return ""
 
     def have_corpus_seq_idx(self) -> bool:
         """Yes."""

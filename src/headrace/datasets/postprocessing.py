@@ -24,14 +24,14 @@ from headrace.order import Order, OrderReport, RangeOrder, derive_order_seed, oc
 from headrace.rng import wants_rng
 from headrace.specs import DataSpec
 
-from .base import Dataset
+from .base import Dataset, Owned
 from .cached2 import CachedDataset2
 from .checks import check_count, check_flag
-from .configs import DatasetConfig, init_dataset
-from .corpus_facts import CorpusFacts, facts_of
-from .generating import GeneratingDataset
+from .configs import DatasetConfig
+from .corpus_facts import CorpusFacts, LengthsOf
 from .multi_proc import MultiProcDataset
-from .own_workers import has_workers
+from .own_workers import OwnWorkers
+from .ownership import open_part
 from .postprocessing_call import DrawKey, MapSeq, MapStream, check_keys, read_seqs, wrong_count
 from .postprocessing_functions import META_KEYS, parse_function
 from .postprocessing_layout import layout_of, parse_outputs
@@ -46,7 +46,6 @@ from .postprocessing_work import (
     unpack_blocks,
 )
 from .seq import DatasetSeq
-from .sub_epoch import can_jump
 
 _OF_INNER = (  # options that say which sequences there are, and in which order
     "seq_ordering",
@@ -101,6 +100,7 @@ class PostprocessingDataset(CachedDataset2):
     """
 
     supports_window = False
+    content_options = ("map_outputs",)
 
     def __init__(
         self,
@@ -128,14 +128,14 @@ class PostprocessingDataset(CachedDataset2):
         self._engine_options = engine_options
         self._check_combination()
         self._own_seeds = {name: getattr(self, name) for name in _SEEDS}
-        self._inner = init_dataset(dataset, parent_dataset=self)
+        self._inner = open_part(dataset, parent_dataset=self, owner=self)
         if self.num_shards > 1 and self._inner.num_shards == 1:  # a dataset that was made before, or that has others
             self._inner.set_sharding(self.num_shards, self.shard_index)
         self._layout = layout_of(self._inner) if map_outputs is None else parse_outputs(map_outputs)
         check_keys(self._inner, layout_of(self._inner), META_KEYS)
         self._take_layout()
         self._follow_inner()
-        self._is_indexed = self.map_seq is not None and knows_order(self._inner)
+        self._is_indexed = self.map_seq is not None and _gives_all_in_order(self._inner)
         self._pool: MultiProcDataset | None = None
         self._engine: Engine | None = None
         self._reader: SeqReader | None = None
@@ -146,7 +146,10 @@ class PostprocessingDataset(CachedDataset2):
         self._is_stale = False  # whether workers were told what is no longer so
         self.knows_places = True
         if type(self).__init__ is PostprocessingDataset.__init__:  # a copy may be made in another folder
-            self._ctor_args = ((), {**self._function_options(), **kwargs, **self._own_seeds, "dataset": self._inner})
+            self._ctor_args = (
+                (),
+                {**self._function_options(), **kwargs, **self._own_seeds, "dataset": Owned(self._inner)},
+            )
 
     def _function_options(self) -> dict[str, Any]:
         return {
@@ -224,31 +227,109 @@ class PostprocessingDataset(CachedDataset2):
         return _without_workers(self._inner)
 
     @property
+    def _ordered(self) -> Dataset:
+        """The dataset without workers that was started with the current order."""
+        pool = self._pool
+        if pool is None or not self._is_pooled() or self._part is not None:
+            return self._base
+        whole = pool.inner
+        assert isinstance(whole, PostprocessingDataset)
+        return whole._base
+
+    @property
     def is_indexed(self) -> bool:
         """Whether any sequence can be made without those before it: order and tags are those of the inner dataset."""
         return self._is_indexed
 
+    def inner_datasets(self) -> Sequence[Dataset]:
+        """Return the inner dataset."""
+        return (self._inner,)
+
+    def knows_order(self) -> bool:
+        """Whether any sequence can be made without those before it."""
+        return self._is_indexed
+
+    def corpus_facts(self) -> CorpusFacts | None:
+        """Return what the inner dataset knows."""
+        facts = self._inner.corpus_facts() if self._is_indexed else None
+        if facts is None:
+            return None
+        draws = facts.draws_by_occurrence or self._draws()
+        return dataclasses.replace(facts, draws_by_occurrence=draws, occurrences=self._count_occurrences)
+
+    def corpus_size(self) -> int | None:
+        """Return the size of the corpus of the inner dataset."""
+        return self._inner.corpus_size() if self._is_indexed else None
+
+    def known_specs(self) -> dict[str, DataSpec]:
+        """Return the layout of the data keys whose dtype is known."""
+        return self.specs
+
+    def corpus_lengths(self, key: str, *, may_cost: bool) -> LengthsOf | None:
+        """Return the lengths of the inner dataset, if they are said to stay."""
+        return self._inner.corpus_lengths(key, may_cost=may_cost) if self.keeps_lengths_of(key) else None
+
+    def has_fixed_lengths(self) -> bool:
+        """Whether the inner dataset has."""
+        return self._inner.has_fixed_lengths()
+
+    def covers_lengths(self, key: str) -> bool:
+        """Whether the lengths are those that the inner dataset tells."""
+        return self.keeps_lengths_of(key) and self._inner.covers_lengths(key)
+
+    def data_text(self) -> str:
+        """Return the text of the inner dataset."""
+        return self._inner.data_text()
+
+    def order_text(self, epoch: int) -> str:
+        """Return what decides the inner order, and what the function depends on."""
+        return "; ".join([self._inner.order_text(epoch), *self._reading_details()])
+
+    def draws_text(self) -> str:
+        """Return what the function depends on, besides its code and what it gets."""
+        if self.map_seq is not None:
+            return f"function of a sequence, seeds {self._own_seeds}"
+        return f"function of a stream, seeds {self._own_seeds}, {self.num_workers} workers"
+
+    @classmethod
+    def idle_options(cls, options: Mapping[str, Any]) -> frozenset[str]:
+        """Return those of speed; what a function of a stream makes depends on the workers."""
+        idle = super().idle_options(options) | {"buf_size"}
+        return idle if options.get("map_seq_stream") is None else idle - {"num_workers"}
+
+    def own_workers(self) -> OwnWorkers | None:
+        """Return them, if `map_seq` can be called for any sequence: whoever reads some does it himself."""
+        if not self._is_pooled():
+            return None
+        return OwnWorkers(
+            type(self).__name__, self, self, self.num_workers, None, None, engine_options=self._engine_options
+        )
+
+    @property
+    def skips_failed(self) -> bool:
+        """Whether sequences that fail are left out."""
+        return self._skips()
+
+    def forget_places(self) -> None:
+        """See `Dataset.forget_places`."""
+        super().forget_places()
+        self.knows_places = False
+
     @property
     def supports_jumps(self) -> bool:
         """Whether what lies in between is not read by a reader that jumps ahead."""
-        return self._is_indexed and can_jump(self._inner)
+        return self._is_indexed and self._inner.supports_jumps
 
     @property
     def has_workers(self) -> bool:
         """Whether processes other than the caller's are at work, here or in the inner dataset."""
-        return self.num_workers > 0 or has_workers(self._inner)
+        return self.num_workers > 0 or self._inner.has_workers
 
     @property
     def specs(self) -> dict[str, DataSpec]:
         """The layout of the data keys whose dtype is known."""
         layout = self._layout
         return {} if layout is None else {k: spec for k, spec in layout.specs.items() if k not in layout.any_dtype}
-
-    @property
-    def draws_text(self) -> str:
-        """What the stream depends on, besides the inner dataset and the code of the function."""
-        num_workers = self.num_workers if self.map_seq is None else 0
-        return f"seeds {self._own_seeds}, {num_workers} workers over a stream"
 
     def keeps_lengths_of(self, data_key: str) -> bool:
         """Tell whether the lengths of a data key are those of the inner dataset."""
@@ -303,7 +384,7 @@ class PostprocessingDataset(CachedDataset2):
         starts = self._open_pool() if self._is_pooled() else self._inner
         starts.init_seq_order(epoch, seq_list, seq_order)
         if self._is_indexed:
-            self._order, self._occurrences = _order_of(starts), self._base.get_occurrences()
+            self._order, self._occurrences = _order_of(starts), self._ordered.get_occurrences()
             self._num_seqs = None if self._skips() else len(self._order)
         elif self.keeps_count and not self._skips():
             self._num_seqs = _finite_num_seqs(self._inner)
@@ -543,7 +624,7 @@ class PostprocessingDataset(CachedDataset2):
         """Return data key -> number of frames; reads the sequence, unless it was said that lengths stay."""
         if not (self.keeps_lengths and self._is_indexed) or self._is_loaded(seq_idx):
             return super().get_seq_length(seq_idx)
-        lengths = self._base.get_seq_length(seq_idx)  # it has the same order
+        lengths = self._ordered.get_seq_length(seq_idx)
         return NumbersDict({key: lengths[key] for key in self.get_data_keys()})
 
     def get_all_tags(self) -> Sequence[str]:
@@ -610,19 +691,9 @@ def _check_options(options: Mapping[str, Any], map_seq: Any, map_seq_stream: Any
             )
 
 
-def knows_order(dataset: Dataset) -> bool:
-    """Tell whether a dataset, once initialized, says the order of an epoch, and gives all sequences of it."""
-    if isinstance(dataset, MultiProcDataset) and dataset._skips():
-        return False
-    if isinstance(dataset, PostprocessingDataset) and (dataset._skips() or not dataset._is_indexed):
-        return False
-    if isinstance(dataset, GeneratingDataset) and math.isinf(dataset._corpus_num_seqs):
-        return False
-    try:
-        dataset.get_current_seq_order()
-    except NotImplementedError:
-        return False
-    return True
+def _gives_all_in_order(dataset: Dataset) -> bool:
+    """Tell whether a dataset says the order of an epoch, and gives all sequences of it."""
+    return dataset.knows_order() and not dataset.skips_failed
 
 
 def _order_of(dataset: Dataset) -> Order:
@@ -640,18 +711,6 @@ def _finite_num_seqs(dataset: Dataset) -> int | None:
 
 def _without_workers(dataset: Dataset) -> Dataset:
     """Return a dataset whose stream is the same and that has no workers, where there is one: workers need none."""
-    while isinstance(dataset, MultiProcDataset) and knows_order(dataset):
+    while isinstance(dataset, MultiProcDataset) and _gives_all_in_order(dataset):
         dataset = dataset.inner
     return dataset
-
-
-@facts_of.register
-def _(dataset: PostprocessingDataset) -> CorpusFacts | None:
-    facts = facts_of(dataset.inner) if dataset.is_indexed else None
-    if facts is None:
-        return None
-    return dataclasses.replace(
-        facts,
-        draws_by_occurrence=facts.draws_by_occurrence or dataset._draws(),
-        occurrences=dataset._count_occurrences,
-    )

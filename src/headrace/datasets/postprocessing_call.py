@@ -19,10 +19,9 @@ from headrace.rng import derive_seed
 from .base import Dataset
 from .blockwise import BlockwiseDataset
 from .cached import CachedDataset
-from .postprocessing_functions import Function, as_iterator, chosen, name_of, names_taken, plain_seq
-from .postprocessing_layout import Layout
+from .postprocessing_functions import META_KEYS, Function, as_iterator, chosen, name_of, names_taken, plain_seq
+from .postprocessing_layout import Layout, is_text
 from .seq import DatasetSeq
-from .sub_epoch import can_jump
 
 
 @dataclass(frozen=True)
@@ -164,7 +163,7 @@ def _length(array: NDArray[Any]) -> int:
 def _arrays(result: dict[str, Any], layout: Layout | None, tag: str, where: str) -> dict[str, NDArray[Any]]:
     if layout is not None:
         return layout.check(result, tag, where)
-    arrays = {key: value for key, value in result.items() if key not in ("complete_frac", "seq_idx", "seq_tag")}
+    arrays = {key: value for key, value in result.items() if key not in META_KEYS and not is_text(value)}
     return DatasetSeq(0, arrays, seq_tag=tag).features
 
 
@@ -186,7 +185,7 @@ def read_seqs(dataset: Dataset, first: int = 0, step: int = 1) -> Iterator[Datas
     Raises:
         HeadraceError: Somebody else has started an epoch of it.
     """
-    version, jumps = dataset.order_version, can_jump(dataset)
+    version, jumps = dataset.order_version, dataset.supports_jumps
     place, tag = first if jumps else 0, None
     while True:
         if dataset.order_version != version:
@@ -202,15 +201,17 @@ def read_seqs(dataset: Dataset, first: int = 0, step: int = 1) -> Iterator[Datas
             raise
         if seq is not None:
             tag = seq.seq_tag
-            yield own_seq(dataset, seq)
+            yield own_seq(dataset, seq, place)
         place += step if jumps else 1
 
 
-def own_seq(dataset: Dataset, seq: DatasetSeq) -> DatasetSeq:
-    """Return a sequence whose arrays may be written to: some datasets keep what they give."""
-    if isinstance(dataset, CachedDataset | BlockwiseDataset):
+def own_seq(dataset: Dataset, seq: DatasetSeq, place: int) -> DatasetSeq:
+    """Return a sequence with its texts, whose arrays may be written to: some datasets keep what they give."""
+    texts = {key: dataset.get_data(place, key) for key in dataset.get_text_keys()}
+    is_own = isinstance(dataset, CachedDataset | BlockwiseDataset)
+    if is_own and not texts:
         return seq
-    features = {key: np.array(array) for key, array in seq.features.items()}
+    features = {**{key: array if is_own else np.array(array) for key, array in seq.features.items()}, **texts}
     return DatasetSeq.made_of(seq.seq_idx, features, seq.seq_tag, seq.complete_frac, seq.corpus_idx)
 
 

@@ -14,8 +14,8 @@ from itertools import islice
 from typing import Any
 
 from headrace.errors import ConfigError, TransformError, check_count
+from headrace.sources.named_classes import resolve_named
 
-from .configs import resolve_callable
 from .postprocessing_returnn import TakesTensorDict, takes_tensor_dict
 
 META_KEYS = ("complete_frac", "seq_idx", "seq_tag")
@@ -111,13 +111,13 @@ def parse_function(name: str, value: Any) -> Function:
         ConfigError: It is none of them.
     """
     if isinstance(value, str):
-        value = resolve_callable(value)
+        value = resolve_named("map_seq", value)
     elif isinstance(value, list | tuple):
         return Sequential(*value)
     elif isinstance(value, Mapping):
         options = dict(value)
         cls = options.pop("class", None)
-        made_by = _CLASSES.get(cls) or (resolve_callable(cls) if isinstance(cls, str) and ":" in cls else None)
+        made_by = _CLASSES.get(cls) or (resolve_named("class", cls) if isinstance(cls, str) and ":" in cls else None)
         if made_by is None:
             raise ConfigError(
                 f"{name} is a dict of the class {cls!r}",

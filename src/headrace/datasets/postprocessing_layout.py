@@ -14,9 +14,6 @@ from headrace.sources.data_types import find_mismatch, parse_data_types
 from headrace.specs import DataSpec
 
 from .base import Dataset
-from .cached import CachedDataset
-from .meta import MetaDataset
-from .multi_proc import MultiProcDataset
 from .postprocessing_functions import META_KEYS, plain_seq
 
 _IGNORED = ("batch_dim_axis", "time_dim_axis", "feature_dim_axis", "available_for_inference", "version", "name")
@@ -49,7 +46,11 @@ class Layout:
             TransformError: They are not as they should be.
         """
         place = f"sequence {tag!r}, {where}"
-        found = {key: value for key, value in plain_seq(data).items() if key not in META_KEYS}
+        found = {
+            key: value
+            for key, value in plain_seq(data).items()
+            if key not in META_KEYS and (key in self.specs or not is_text(value))
+        }
         is_whole = found.keys() >= self.specs.keys() if self.is_declared else found.keys() == self.specs.keys()
         if not is_whole:
             raise TransformError(
@@ -80,6 +81,11 @@ class Layout:
         return array
 
 
+def is_text(value: Any) -> bool:
+    """Tell whether a value is a text, which a function gets and which is no data key, see `Dataset.get_text_keys`."""
+    return isinstance(value, np.ndarray) and value.dtype.kind == "U" and not value.ndim
+
+
 def layout_of(dataset: Dataset) -> Layout | None:
     """Return the layout of a dataset; `None` if it shows it with its first sequence."""
     if dataset.num_outputs is None:
@@ -92,16 +98,7 @@ def layout_of(dataset: Dataset) -> Layout | None:
         is_sparse = dataset.is_data_sparse(key)
         shape = tuple(dataset.get_data_shape(key))
         specs[key] = DataSpec(dataset.get_data_dtype(key), shape, is_sparse, dim, has_time=ndim > len(shape))
-    return Layout(specs, frozenset(specs) if not knows_dtypes(dataset) else frozenset())
-
-
-def knows_dtypes(dataset: Dataset) -> bool:
-    """Tell whether the dtypes that a dataset names are those of its arrays, and not the documented guess."""
-    if isinstance(dataset, MultiProcDataset):
-        return knows_dtypes(dataset.inner)
-    if isinstance(dataset, MetaDataset):
-        return all(knows_dtypes(part.dataset) for part in dataset._parts.values())
-    return isinstance(dataset, CachedDataset) or getattr(dataset, "knows_dtypes", False) is True
+    return Layout(specs, frozenset() if dataset.knows_dtypes else frozenset(specs))
 
 
 def parse_outputs(map_outputs: Any) -> Layout:

@@ -90,7 +90,7 @@ class IndexedReader(SeqReader):
         try:
             if not isinstance(inner, CachedDataset):
                 inner.load_seqs(seq_idx, seq_idx + 1)
-            seq = own_seq(inner, inner.get_seq(seq_idx))
+            seq = own_seq(inner, inner.get_seq(seq_idx), seq_idx)
         except Exception as error:
             takes_note(error, f"while sequence {seq_idx} of the inner dataset {inner.name!r} was read")
             raise

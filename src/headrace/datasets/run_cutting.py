@@ -20,7 +20,6 @@ from headrace.sources import MapSource, Source
 
 from .base import Dataset
 from .cached import CachedDataset
-from .fast_reading import fast_source
 
 MAX_RUN_BYTES = 1 << 20
 _MAX_SEQS = 1024  # more gain nothing, as the cost of a message is shared by enough of them
@@ -45,7 +44,7 @@ class SeqBytes:
     @classmethod
     def of(cls, dataset: Dataset) -> SeqBytes | None:
         """Return the sizes for a dataset, `None` where they are not known without reading."""
-        source = dataset.source if isinstance(dataset, CachedDataset) else fast_source(dataset)
+        source = dataset.source if isinstance(dataset, CachedDataset) else dataset.get_fast_source()
         if source is None or isinstance(source, MapSource):
             return None  # a user's object would have to be asked for each of its lengths
         return cls(source) if all(source.index.has_lengths(key) for key in source.specs) else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import queue
-from typing import Any
+from typing import Any, NoReturn
 
 from numpy.typing import NDArray
 
@@ -36,6 +36,14 @@ class SingleStreamPipeDataset(CachedDataset2):
         self.dtype = dtype
         self._waiting: queue.Queue[tuple[NDArray[Any], str | None] | None] = queue.Queue(_MAX_WAITING)
         self._finished = False
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be copied: what the producer hands over comes here.
+
+        Raises:
+            ConfigError: Always.
+        """
+        raise ConfigError("it is fed by a thread of this process", where=f"dataset {self.name!r}")
 
     def producer_add_data(self, data: NDArray[Any], seq_tag: str | None = None) -> None:
         """Hand over a sequence, `dtype[T, ...]`; called by the producer.

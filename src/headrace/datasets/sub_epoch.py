@@ -15,12 +15,6 @@ from headrace.order import Order
 
 from .base import Dataset
 from .cached import CachedDataset
-from .delegating import DelegatingDataset
-from .generating import GeneratingDataset
-from .joint import JointDataset
-from .meta import MetaDataset
-from .multi_epoch import MultiEpochDataset
-from .multi_proc import MultiProcDataset
 from .multi_proc_work import ReadSeqs
 from .sub_epoch_checks import SubDataset
 from .sub_epoch_layout import SubEpochLayout
@@ -83,25 +77,6 @@ class ReadPart:
     failure: bytes | None = None
 
 
-def can_jump(dataset: Dataset) -> bool:
-    """Whether a dataset gives the sequence at any place without reading those before it.
-
-    A class of the user's own says so by an attribute `supports_jumps = True`. All others are read from their start on,
-    each place once: that is what the epoch API promises to a sub-class.
-    """
-    if isinstance(dataset, MultiProcDataset):
-        return dataset.sharding_method == "seq_order"
-    if isinstance(dataset, MetaDataset):
-        return all(can_jump(part.dataset) for part in dataset._parts.values())
-    if isinstance(dataset, JointDataset):
-        return all(can_jump(part.dataset) for part in dataset.parts)
-    if isinstance(dataset, DelegatingDataset):
-        return can_jump(dataset.inner)
-    if isinstance(dataset, MultiEpochDataset):
-        return dataset.have_corpus_seq_idx() and can_jump(dataset.inner)
-    return isinstance(dataset, CachedDataset | GeneratingDataset) or getattr(dataset, "supports_jumps", False)
-
-
 class OpenSubEpoch:
     """A sub-epoch whose dataset is open and whose order is started. Not thread-safe.
 
@@ -115,7 +90,7 @@ class OpenSubEpoch:
         self.spec = spec
         self.dataset = dataset
         self.held = held
-        self._can_jump = can_jump(dataset)
+        self._can_jump = dataset.supports_jumps
         self._place = 0  # the next one that a dataset without jumps gives
         # A sequence has the same draws in whatever sub-epoch and on whatever rank its file comes to be read.
         dataset.key_draws_by_tag()

@@ -26,11 +26,10 @@ from headrace.engine import note_place
 from headrace.errors import CacheError, takes_note
 
 from .base import Dataset
-from .configs import init_dataset
+from .ownership import open_part
 from .sub_epoch import OpenSubEpoch, SubEpochSpec
 from .sub_epoch_files import SubEpochFiles
 from .sub_epoch_layout import SubEpochLayout
-from .sub_epoch_own import own_datasets
 
 _logger = logging.getLogger("headrace.datasets")
 _WAIT_SECONDS = 1.0  # between two looks at what another thread is building: no limit, the engine has one
@@ -243,7 +242,7 @@ class Shelf:
         config, held = self._files.fetch(spec.dataset, beat)
         dataset: Dataset | None = None
         try:
-            dataset = init_dataset(own_datasets(config))
+            dataset = open_part(config)
             self._check_layout(dataset, spec)
             return OpenSubEpoch(spec, dataset, held)
         except BaseException:

@@ -19,10 +19,10 @@ from headrace.order.policy import legacy_rng
 
 from .base import Dataset
 from .cached2 import CachedDataset2
-from .corpus_facts import knows_corpus
+from .digests import recipe_text
 from .joint_layout import JointLayout
 from .joint_order import GumbelScale, Interleave, RandomDataset, Reversed, parse_joint_ordering
-from .own_workers import has_workers
+from .ownership import taken_away
 from .seq import DatasetSeq
 
 _ORDERINGS = (Default, Reversed, Interleave, RandomDataset)
@@ -41,12 +41,14 @@ class Turn:
     def __init__(self, name: str, dataset: Dataset, keys: Mapping[str, str]) -> None:
         self.name, self.dataset, self.keys = name, dataset, dict(keys)
         self.used = 0
+        self._version: int | None = None
         self.num_seqs: int | None = None
         self._are_distinct = len(set(self.keys.values())) == len(self.keys)
 
     def start(self, epoch: int | None) -> None:
         """Start an epoch."""
         self.dataset.init_seq_order(epoch)
+        self._version = self.dataset.order_version
         self.used = 0
         try:
             num_seqs = self.dataset.num_seqs
@@ -56,6 +58,7 @@ class Turn:
 
     def has_next(self) -> bool:
         """Tell whether there is a next sequence; may load it."""
+        self._check_position()
         return self.dataset.is_less_than_num_seqs(self.used)
 
     def progress(self) -> float:
@@ -86,16 +89,22 @@ class Turn:
 
     def pass_over(self) -> None:
         """Go on behind the next sequence."""
+        self._check_position()
         self.dataset.load_seqs(self.used, self.used + 1)  # a stream must be read in its order
         self.used += 1
 
+    def _check_position(self) -> None:
+        if self._version != self.dataset.order_version:
+            raise taken_away(self.dataset, self.name)
+
     def take(self, layout: JointLayout) -> DatasetSeq:
         """Return the next sequence, with the data keys of the whole; if anything is wrong, it stays the next one."""
+        self._check_position()
         dataset, place = self.dataset, self.used
         dataset.load_seqs(place, place + 1)
         seq = dataset.get_seq(place)
         features = {key: seq.get_data(own) for key, own in self.keys.items()}
-        layout.check(features, f"sequence {seq.seq_tag!r}")
+        layout.check(features, f"sequence {seq.seq_tag!r}", takes=self.keys.values(), offered=seq.features)
         self.used += 1
         if not self._are_distinct:
             features = {key: array.copy() for key, array in features.items()}
@@ -188,10 +197,22 @@ class TurnsDataset(CachedDataset2):
                     fix=f"give {option} to the sub-datasets",
                 )
 
-    @property
-    def has_workers(self) -> bool:
-        """Whether processes other than the caller's read one of the sub-datasets."""
-        return any(has_workers(turn.dataset) for turn in self.turns)
+    def inner_datasets(self) -> Sequence[Dataset]:
+        """Return the sub-datasets."""
+        return [turn.dataset for turn in self.turns]
+
+    def draws_text(self) -> str:
+        """Return nothing: the sub-datasets draw."""
+        return ""
+
+    def data_text(self) -> str:
+        """Return the texts of all sub-datasets."""
+        return " | ".join(f"{turn.name} {turn.dataset.data_text()}" for turn in self.turns)
+
+    def order_text(self, epoch: int) -> str:
+        """Return who takes turns how, and the orders of the sub-datasets."""
+        parts = [f"{turn.name} {sorted(turn.keys.items())}: {turn.dataset.order_text(epoch)}" for turn in self.turns]
+        return "; ".join([recipe_text(self._recipe, epoch), *parts])
 
     def _forget(self) -> None:
         self._choices: Iterator[int] = iter(())
@@ -378,7 +399,7 @@ def check_shards(datasets: Mapping[str, Dataset], shard: tuple[int, int]) -> Non
 def _first_unknown(datasets: Mapping[str, Dataset]) -> str:
     """Return a text about the first dataset without random access."""
     for name, dataset in datasets.items():
-        if not knows_corpus(dataset):
+        if not dataset.knows_corpus():
             return f"{name!r} ({type(dataset).__name__})"
     return "none"
 

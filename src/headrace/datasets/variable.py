@@ -14,10 +14,9 @@ from headrace.specs import DataSpec
 
 from .base import Dataset
 from .checks import check_flag
-from .configs import init_dataset
 from .delegating import DelegatingDataset, inherited_options, outer_options
-from .epoch_places import forget_places
 from .joint_layout import spec_of
+from .ownership import open_part
 
 GetDataset = Callable[..., "Mapping[str, Any] | Dataset"]
 
@@ -69,16 +68,37 @@ class VariableDataset(DelegatingDataset):
         """The dataset of the current epoch; before the first one, that of epoch 1."""
         return self._open[-1][1]
 
-    @property
-    def knows_places(self) -> bool:
-        """Whether the places at which this is read are those of the epoch, see `forget_places`."""
-        return self._knows_places
+    def forget_places(self) -> None:
+        """See `Dataset.forget_places`; those that are made later are told, too."""
+        self._knows_places = False
+        for _, dataset in self._open:
+            dataset.forget_places()
 
-    @knows_places.setter
-    def knows_places(self, value: bool) -> None:
-        self._knows_places = value
-        for _, dataset in () if value else self._open:
-            forget_places(dataset)
+    def data_text(self) -> str:
+        """Return the text of the one corpus; where there are several, `order_text` tells that of the epoch."""
+        return super().data_text() if self.has_one_corpus else type(self).__name__
+
+    def order_text(self, epoch: int) -> str:
+        """Return the corpus of an epoch, and what decides its order."""
+        chosen = self.dataset_of(epoch)
+        return f"{chosen.data_text()}; {chosen.order_text(epoch)}"
+
+    def reading_text(self, epoch: int) -> str:
+        """Return what decides what the sequences of an epoch hold: its corpus is told as well."""
+        chosen = self.dataset_of(epoch)
+        return f"{chosen.data_text()}; {chosen.reading_text(epoch)}"
+
+    def corpus_size(self) -> int | None:
+        """Return the size of the one corpus; each epoch may have another one."""
+        return super().corpus_size() if self.has_one_corpus else None
+
+    def has_fixed_lengths(self) -> bool:
+        """No: each epoch may have others."""
+        return False
+
+    def covers_lengths(self, key: str) -> bool:
+        """Whether the one corpus does."""
+        return self.has_one_corpus and super().covers_lengths(key)
 
     def _load(self, epoch: int) -> None:
         """Make the dataset of an epoch the current one."""
@@ -87,11 +107,11 @@ class VariableDataset(DelegatingDataset):
             self._asked = None
         self._open = [entry for entry in self._open if entry is not found] + [found]  # not `remove`: arrays in configs
         while len(self._open) > self._max_open:
-            _close(self._open.pop(0))
+            self._open.pop(0)[1].close()
         if self.draws_by_tag:
             self.inner.key_draws_by_tag()
         if not self._knows_places:
-            forget_places(self.inner)
+            self.inner.forget_places()
         self._loaded = epoch
         self._follow()
 
@@ -113,14 +133,11 @@ class VariableDataset(DelegatingDataset):
         for entry in known:
             if _are_equal(entry[0], config):
                 return entry
-        if isinstance(config, Dataset):
-            made: tuple[Any, Dataset] = config, init_dataset(config)
-        else:
-            made = _copied(config), init_dataset(config, default_kwargs=self._defaults)
+        made = _copied(config), open_part(config, self._defaults, owner=self)
         try:
             self._check_layout(made[1], where)
         except ConfigError:
-            _close(made)
+            made[1].close()
             raise
         return made
 
@@ -133,7 +150,7 @@ class VariableDataset(DelegatingDataset):
             if any(found is entry for entry in self._open):
                 return found[1]
             if self._asked is not None and self._asked[1] is not found:
-                _close(self._asked[1])
+                self._asked[1][1].close()
             self._asked = epoch, found
         return self._asked[1][1]
 
@@ -194,7 +211,7 @@ class VariableDataset(DelegatingDataset):
         if not free_resources:
             return
         if self._asked is not None:
-            _close(self._asked[1])
+            self._asked[1][1].close()
             self._asked = None
         for _, dataset in self._open[:-1]:
             dataset.finish_epoch(free_resources=True)
@@ -221,18 +238,14 @@ class VariableDataset(DelegatingDataset):
         return super().get_total_num_seqs(fast=fast)
 
 
-def _close(entry: tuple[Any, Dataset]) -> None:
-    """Close a dataset, unless the user made it: then it stays the user's."""
-    if not isinstance(entry[0], Dataset):
-        entry[1].close()
-
-
 def _takes(function: Callable[..., Any], name: str) -> bool:
     try:
         parameters = inspect.signature(function).parameters
     except (TypeError, ValueError):
         return True
-    return name in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    # a method has its own `self`, which `**kwargs` does not show
+    takes_all = inspect.isfunction(function) and any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    return name in parameters or takes_all
 
 
 def _copied(config: Any) -> Any:

@@ -14,7 +14,8 @@ import fcntl
 import mmap
 import os
 import sys
-from collections.abc import Callable
+import weakref
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,7 @@ _MUNMAP.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 _MADVISE = _LIBC.madvise
 _MADVISE.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 _MAP_FAILED = ctypes.c_void_p(-1).value
+_MAP_FIXED = 0x10  # not in Python's `mmap`
 
 
 def create_memfd(name: str) -> int:
@@ -89,6 +91,14 @@ def extend_memfd(fd: int, num_bytes: int) -> None:
         ) from error
 
 
+class _End(weakref.ref["Mapping"]):
+    """What the callable gets when a mapping ends, and hands on to C as one argument more than it has use for."""
+
+    __slots__ = ()
+
+    _as_parameter_ = 0
+
+
 class Mapping:
     """Bytes of a memfd in the memory of this process, shared and writable, until the last array over them is gone.
 
@@ -104,10 +114,9 @@ class Mapping:
         CacheError: The address space of the process or its number of mappings is used up.
     """
 
-    __slots__ = ("__array_interface__", "address", "num_bytes", "offset")
+    __slots__ = ("__array_interface__", "__weakref__", "_end", "address", "num_bytes", "offset")
 
     def __init__(self, fd: int, offset: int, num_bytes: int) -> None:
-        self.num_bytes = 0  # nothing to undo yet
         address = _MMAP(None, num_bytes, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, fd, offset)
         if address == _MAP_FAILED:
             reason = os.strerror(ctypes.get_errno())
@@ -115,6 +124,10 @@ class Mapping:
                 f"{num_bytes} bytes of shared memory cannot be mapped: {reason}",
                 fix="lower max_bytes, or raise the limit on address space (`ulimit -v`) or `vm.max_map_count`",
             )
+        # NumPy arrays are opaque to the garbage collector, so this end never comes while an array over the mapping
+        # lives, not even inside a garbage cycle. C code calls C code then: Python code would run with it what handlers
+        # of signals raise, and lose that. The reference is kept by what it refers to, which is enough for that.
+        self._end = _End(self, partial(_MUNMAP, address, num_bytes))
         self.address: int = address
         self.offset = offset
         self.num_bytes = num_bytes
@@ -129,13 +142,16 @@ class Mapping:
         if _MADVISE(self.address, num_bytes, mmap.MADV_REMOVE) != 0:
             raise OSError(ctypes.get_errno(), "cannot give shared memory back")
 
-    # NumPy arrays are opaque to the garbage collector, so this never runs while an array over the mapping lives, not
-    # even inside a garbage cycle. Names are bound early: at the exit of the interpreter globals may be gone.
-    def __del__(
-        self, munmap: Callable[..., Any] = _MUNMAP, is_finalizing: Callable[[], bool] = sys.is_finalizing
-    ) -> None:
-        if self.num_bytes and not is_finalizing():
-            munmap(self.address, self.num_bytes)
+    def make_private(self, fd: int) -> None:
+        """Have what this process writes from now on stay its own; what others write is still seen where it has not.
+
+        Arrays stay valid. If the system refuses, everything stays shared.
+
+        Args:
+            fd: The memfd.
+        """
+        flags = mmap.MAP_PRIVATE | _MAP_FIXED
+        _MMAP(self.address, self.num_bytes, mmap.PROT_READ | mmap.PROT_WRITE, flags, fd, self.offset)
 
 
 def bytes_interface(address: int, num_bytes: int) -> dict[str, Any]:

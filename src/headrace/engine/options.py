@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from headrace.errors import ConfigError
+
+from .quarantine import check_quarantine
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +52,8 @@ class Skipping:
 
     def __post_init__(self) -> None:
         _check_at_least("budget of skips", self.budget, 0)
-        if self.quarantine is not None and not Path(self.quarantine).absolute().parent.is_dir():
-            raise ConfigError(f"the folder of the quarantine file does not exist: {os.fspath(self.quarantine)}")
+        if self.quarantine is not None:
+            check_quarantine(self.quarantine)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ import numpy as np
 from .channel import Channel, close_all
 from .codec import decode
 from .events import Result
-from .lease import ArenaReader
+from .lease import ArenaReader, Lease
 from .memory import create_memfd
 from .messages import (
     BELL,
@@ -36,7 +36,8 @@ from .messages import (
     decode_for_trainer,
     encode_packet,
 )
-from .proc_tree import kill_tree, state_of
+from .proc_tree import state_of
+from .process_handle import ProcessHandle
 from .rings import TrainerRings, create_rings
 from .status_page import StatusPage, create_status_page
 from .worker_info import Place
@@ -76,18 +77,16 @@ class WorkerLife:
         self.worker_idx = worker_idx
         self.max_leases = max_leases
         self.copy_bytes = copy_bytes
-        self.pid: int | None = None
         self.has_exited = False
         self.is_open = True  # its socket
         self.waits_for_room = False  # whether the executor listens for room in the socket
-        self._pidfd: int | None = None
+        self.process: ProcessHandle | None = None  # known soon after the start
         self._outbox: list[ToWorker] = []
         self._outbox_bytes = 0
         self._packet: bytes | None = None  # did not fit into the socket yet
         self._records: list[bytes] = []  # came by the ring
         self._num_records = 0  # of the ring, that were handed over
         self._behind: deque[tuple[int, list[ToTrainer]]] = deque()  # came by the socket; after how many of the ring
-        self._discarded: list[int] = []
         self._starved_since: float | None = None  # on the clock of waiting
         self._starved_at = 0  # credits that the starved worker has seen
         self._stack_fd = -1
@@ -135,9 +134,6 @@ class WorkerLife:
     def give_credits(self) -> None:
         """Tell the worker of slots that became free. A microsecond if there are none."""
         freed = self.reader.drain() if self.reader.has_freed else []
-        if self._discarded:
-            freed += self._discarded
-            self._discarded = []
         if freed:
             self._rings.give_credits(freed)
             if self._starved_since is not None:
@@ -206,18 +202,18 @@ class WorkerLife:
 
     def result_of(self, done: Done) -> Result:
         """Return the value of a finished ticket, still encoded."""
-        return _InlineResult(done) if done.slot_idx < 0 else _SlotResult(self, done)
+        return _InlineResult(done) if done.slot_idx < 0 else _SlotResult(self, done, self.reader.hold(done.slot_idx))
 
     def discard(self, done: Done) -> None:
         """Free the slot of a result that nobody wants."""
-        if done.slot_idx >= 0:
-            self._discarded.append(done.slot_idx)
+        self.result_of(done).discard()
 
     # --- the process ---
 
-    def set_process(self, pid: int, pidfd: int | None) -> None:
-        """Note that the process runs; the descriptor is this object's from now on."""
-        self.pid, self._pidfd = pid, pidfd
+    @property
+    def pid(self) -> int | None:
+        """The number of the process, where it is known."""
+        return None if self.process is None else self.process.pid
 
     @property
     def has_got_on(self) -> bool:
@@ -232,31 +228,22 @@ class WorkerLife:
 
     def kill_unless_ended(self, seconds: float) -> None:
         """End the process and its descendants if it lives on for so long: where there is no warden that would."""
-        if self._pidfd is None or self.pid is None:
-            return
-        poll = select.poll()
-        poll.register(self._pidfd, select.POLLIN)
-        if poll.poll(1000 * seconds):
-            return
-        with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self._pidfd, 0)  # raises if the pid is no longer its own
-            kill_tree(self.pid)
+        if self.process is not None and not self.process.wait_for_end(seconds):
+            self.process.kill_tree()
 
     def read_stack(self) -> str | None:
         """Ask for the Python stack of all threads of the worker, and say what else is known of what it does."""
-        if self._pidfd is None or self.pid is None or self.has_exited:
+        if self.process is None or self.has_exited:
             return None
         self.take_stack()  # of an earlier answer that came too late
-        try:
-            signal.pidfd_send_signal(self._pidfd, signal.SIGUSR1)
-        except ProcessLookupError:
+        if not self.process.send(signal.SIGUSR1):
             return None
         stack, wait = "", _STACK_SECONDS
         poll = select.poll()
         poll.register(self._stack_fd, select.POLLIN)
         while poll.poll(1000 * wait) and (more := self.take_stack()):
             stack, wait = stack + more, _STACK_SILENCE_SECONDS
-        notes = [f"process {self.pid}, state {state_of(self.pid)}"]
+        notes = [f"process {self.process.pid}, state {state_of(self.process.pid)}"]
         if self._status.is_starved:
             notes.append("it waits for a free slot: all its shared memory is held by results that are kept elsewhere")
         return "\n".join([*notes, stack.rstrip()]).rstrip()
@@ -290,9 +277,9 @@ class WorkerLife:
         if self._stack_fd >= 0:
             os.close(self._stack_fd)
             self._stack_fd = -1
-        if self._pidfd is not None:
-            os.close(self._pidfd)
-            self._pidfd = None
+        if self.process is not None:
+            self.process.close()
+            self.process = None
 
     def _wake(self) -> None:
         self._starved_since = None
@@ -307,34 +294,28 @@ class WorkerLife:
 
 @dataclass(slots=True, eq=False)
 class _SlotResult(Result):
-    """A value in a slot."""
+    """A value in a slot, which is free when this is dropped, by whomever, or the last view of the value."""
 
-    _life: WorkerLife | None
+    _life: WorkerLife
     _done: Done
+    _lease: Lease | None
 
     def take(self) -> Any:
         """Decode the value: its arrays are views of the slot, and hold it."""
         life, done = self._life, self._done
-        assert life is not None, "a result is taken once"
-        self._life = None
+        lease, self._lease = self._lease, None
+        assert lease is not None, "a result is taken once"
         life.give_credits()  # now, so that the worker writes to warm memory
         reader = life.reader
-        buffer = reader.lease(done.slot_idx, done.offset, done.num_bytes)
+        buffer = reader.view(lease, done.slot_idx, done.offset, done.num_bytes)
+        del lease
         if reader.num_leased > life.max_leases and done.num_bytes < life.copy_bytes:
             buffer = buffer.copy()
         return decode(done.header, buffer)
 
     def discard(self) -> None:
         """Free the slot."""
-        life, self._life = self._life, None
-        if life is not None:
-            life.discard(self._done)
-
-    def __del__(self) -> None:
-        # Neither taken nor discarded: its run was dropped by another thread, which may not do more than this.
-        life = getattr(self, "_life", None)
-        if life is not None:
-            life.reader.free(self._done.slot_idx)
+        self._lease = None
 
 
 @dataclass(slots=True, eq=False)

@@ -14,10 +14,11 @@ if TYPE_CHECKING:
     from .cache import CachedFile, FileCache
     from .cache_options import FileCacheOptions
     from .distribute import FilePlan, distribute_in_order, distribute_largest_first
-    from .keeping import remove_oldest, warn_once_of_folder
+    from .keeping import KeepLimit, hold_in_use, note_use, remove_unused, warn_once_of_folder
     from .listing import Files, read_file_list
     from .lists import read_seq_lens, read_tag_list
     from .places import resolve_inside, user_cache_dir
+    from .private import kept_folder, kept_path, open_regular
     from .sizes import FileTable
     from .stamps import TOO_MANY_OPEN, TOO_MANY_OPEN_FIX, FileStamp
     from .tree import FileTree, map_leaves, tree_key, tree_leaves
@@ -33,16 +34,22 @@ __all__ = [
     "FileTable",
     "FileTree",
     "Files",
+    "KeepLimit",
     "PendingFile",
     "atomic_path",
     "atomic_write",
     "distribute_in_order",
     "distribute_largest_first",
+    "hold_in_use",
+    "kept_folder",
+    "kept_path",
     "map_leaves",
+    "note_use",
+    "open_regular",
     "read_file_list",
     "read_seq_lens",
     "read_tag_list",
-    "remove_oldest",
+    "remove_unused",
     "resolve_inside",
     "tree_key",
     "tree_leaves",
@@ -57,10 +64,11 @@ __getattr__, __dir__ = export_lazily(
         "cache": ("CachedFile", "FileCache"),
         "cache_options": ("FileCacheOptions",),
         "distribute": ("FilePlan", "distribute_in_order", "distribute_largest_first"),
-        "keeping": ("remove_oldest", "warn_once_of_folder"),
+        "keeping": ("KeepLimit", "hold_in_use", "note_use", "remove_unused", "warn_once_of_folder"),
         "listing": ("Files", "read_file_list"),
         "lists": ("read_seq_lens", "read_tag_list"),
         "places": ("resolve_inside", "user_cache_dir"),
+        "private": ("kept_folder", "kept_path", "open_regular"),
         "sizes": ("FileTable",),
         "stamps": ("TOO_MANY_OPEN", "TOO_MANY_OPEN_FIX", "FileStamp"),
         "tree": ("FileTree", "map_leaves", "tree_key", "tree_leaves"),

@@ -1,8 +1,9 @@
 """Files that appear whole or not at all.
 
 Data go to a temporary name in the folder of the target and are renamed over it at the end, so that a reader sees the
-old file or the new one, never a part. Invariant: after `commit` or `abort` the temporary name is gone. Only a SIGKILL
-between the two can leave one behind; the next process that writes to the same folder removes it, see `leftovers.py`.
+old file or the new one, never a part. Where nothing may be replaced the name is taken in one step, so that of two
+writers one fails. Invariant: after `commit` or `abort` the temporary name is gone. Only a SIGKILL between the two can
+leave one behind; the next process that writes to the same folder removes it, see `leftovers.py`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import IO, Any, Self
 from headrace.errors import ConfigError, SourceError
 
 from .leftovers import remove_leftovers_once, temporary_name
+from .rename import rename_new
 
 # What a file system says when it takes no more bytes. Another OSError from inside a `with` block is the caller's own.
 _CANNOT_WRITE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS, errno.ESTALE})
@@ -36,27 +38,42 @@ class PendingFile:
     """A file under its temporary name, until `commit` gives it its own or `abort` removes it.
 
     For writers that live longer than a `with` block; otherwise use `atomic_write` or `atomic_path`. As a context
-    manager it commits if the block succeeds and aborts if it fails. If the target is a symbolic link, the file behind
-    it is replaced.
+    manager it commits if the block succeeds and aborts if it fails.
 
     Args:
         path: The target. Its folder must exist.
-        fsync: Whether to wait until the bytes are on the disk before the file gets its name.
+        fsync: Whether to wait until the bytes and the name are on the disk.
+        overwrite: Whether a file that has the name, before or in the end, is replaced.
+        follow_links: If the target is a symbolic link, replace the file behind it; else the link itself, which is
+            right where others may make links.
 
     Attributes:
         path: The target, links resolved.
         temporary: Where to write: an existing empty file in the same folder, with the permissions of a new file.
 
     Raises:
+        ConfigError: The target exists and may not be replaced.
         SourceError: The folder is missing or not writable, or the target exists and is not a regular file.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, fsync: bool = False) -> None:
-        self.path = Path(os.path.realpath(path))
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        fsync: bool = False,
+        overwrite: bool = True,
+        follow_links: bool = True,
+    ) -> None:
+        self._given = os.path.abspath(path)
+        if not overwrite and os.path.lexists(self._given):
+            raise file_exists(self._given)
+        folder, name = os.path.split(self._given)
+        self.path = Path(os.path.realpath(path) if follow_links else os.path.join(os.path.realpath(folder), name))
         self.temporary = self.path.with_name(temporary_name())
-        self._fsync = fsync
+        self._fsync, self._overwrite = fsync, overwrite
         self._is_open = False
-        if self.path.exists() and not self.path.is_file():
+        is_link = self.path.is_symlink()  # to itself, or one that is replaced as it is
+        if not is_link and self.path.exists() and not self.path.is_file():
             raise SourceError(
                 "cannot write: a folder or device has this name", where=str(self.path), fix="give another path"
             )
@@ -72,6 +89,7 @@ class PendingFile:
         """Give the file its own name; whoever wrote it must have closed it. A second call does nothing.
 
         Raises:
+            ConfigError: Another file has come to the name meanwhile, and may not be replaced. It stays.
             SourceError: The file system refused; the temporary file is removed and the target is as it was.
         """
         if not self._is_open:
@@ -79,10 +97,15 @@ class PendingFile:
         try:
             if self._fsync:
                 fsync_path(self.temporary)
-            os.replace(self.temporary, self.path)
+            if self._overwrite:
+                os.replace(self.temporary, self.path)
+            else:
+                rename_new(self.temporary, self.path)
             self._is_open = False
             if self._fsync:
                 fsync_path(self.path.parent)
+        except FileExistsError as error:
+            raise file_exists(self._given) from error
         except OSError as error:
             raise _write_error(self.path, error) from error
         finally:
@@ -107,7 +130,7 @@ class PendingFile:
 
 
 @contextmanager
-def atomic_path(path: str | os.PathLike[str], *, fsync: bool = False) -> Iterator[Path]:
+def atomic_path(path: str | os.PathLike[str], *, fsync: bool = False, follow_links: bool = True) -> Iterator[Path]:
     """Yield a temporary path in the folder of `path`, for libraries that open files themselves.
 
     The library must have closed the file when the block ends. On any failure, `KeyboardInterrupt` included, nothing is
@@ -116,18 +139,21 @@ def atomic_path(path: str | os.PathLike[str], *, fsync: bool = False) -> Iterato
     Raises:
         SourceError: The file cannot be written, for example because the disk is full (also if the block ran into it).
     """
-    with PendingFile(path, fsync=fsync) as pending:
+    with PendingFile(path, fsync=fsync, follow_links=follow_links) as pending:
         yield pending.temporary
 
 
 @contextmanager
-def atomic_write(path: str | os.PathLike[str], mode: str = "wb", *, fsync: bool = False) -> Iterator[IO[Any]]:
+def atomic_write(
+    path: str | os.PathLike[str], mode: str = "wb", *, fsync: bool = False, follow_links: bool = True
+) -> Iterator[IO[Any]]:
     """Yield an open file that replaces `path` when the block ends, or vanishes if the block fails.
 
     Args:
         path: The target. Its folder must exist.
         mode: `"wb"`, or `"w"` for UTF-8 text with plain newlines.
-        fsync: Whether to wait until the bytes are on the disk before the file gets its name.
+        fsync: Whether to wait until the bytes and the name are on the disk.
+        follow_links: See `PendingFile`.
 
     Raises:
         SourceError: The file cannot be written, for example because the disk is full (also if the block ran into it).
@@ -136,10 +162,15 @@ def atomic_write(path: str | os.PathLike[str], mode: str = "wb", *, fsync: bool 
         raise ConfigError(f"mode {mode!r} is not one for a new file", fix="use 'wb' or 'w'")
     encoding, newline = (None, None) if mode == "wb" else ("utf-8", "\n")
     with (
-        PendingFile(path, fsync=fsync) as pending,
+        PendingFile(path, fsync=fsync, follow_links=follow_links) as pending,
         open(pending.temporary, mode, encoding=encoding, newline=newline) as file,
     ):
         yield file
+
+
+def file_exists(path: str) -> ConfigError:
+    """Return what to raise for a target that may not be replaced."""
+    return ConfigError("the file exists", where=path, fix="give another path, or overwrite=True")
 
 
 def fsync_path(path: str | os.PathLike[str]) -> None:

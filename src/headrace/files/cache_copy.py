@@ -31,6 +31,9 @@ from .fetch_retry import NO_SPACE
 from .urls import shown_url
 
 _STEP_BYTES = 4 << 20
+# Who only looks whether a copy is in use (`headrace cache ls`) has its lock for a moment, also from those who would not
+# wait for a copy in the making. A loaded machine may take long over that moment.
+_GLANCE_SECONDS = 2.0
 _FIRST_WAIT_SECONDS = 0.1  # after a full disk, before the next try; doubles
 _NUM_LOOKS, _LOOK_SECONDS = 4, 0.01  # how often, and how far apart, before what is locked counts as in use
 _ROOM_PAUSE_SECONDS = 0.5  # between two searches for room, each of which looks at everything
@@ -134,12 +137,14 @@ class Copier:
             CacheError: No room, or who makes the copy gives no sign of life.
             SourceError: The source cannot be read, or is of another version now.
         """
-        patience = Patience(self._options.wait_seconds, task.stop)
+        for_copy = Patience(self._options.wait_seconds, task.stop)
+        for_glance = Patience(max(self._options.wait_seconds, _GLANCE_SECONDS), task.stop)
         while True:
             copy = self.find(task.key, task.source) or self.make_nowait(task)
             if copy is not None:
                 return copy
             progress = self._folder.written_bytes(self._folder.part_name(task.key))
+            patience = for_copy if self._folder.has_part(task.key) else for_glance
             patience.pause(progress, functools.partial(self._give_up, task))
 
     def make_nowait(self, task: CopyTask) -> Copy | None:

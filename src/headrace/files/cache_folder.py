@@ -10,8 +10,8 @@
 
 Invariants: `data/<key>` and `parts/<key>-*` change only under the exclusive lock of the entry; a record is written last
 and goes first. The name of a part tells the machine's boot: two nodes over one network disk that keeps their locks
-apart never write to the same file. The folder belongs to one user (mode 0700); it is not defended against others who
-may write to it.
+apart never write to the same file. The folder belongs to one user (mode 0700). So do those above it at the default
+place, which others can foresee; elsewhere it is not defended against those whom its user lets write there.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from headrace.errors import CacheError
 
 from .cache_entry import EntryKey, EntryRecord, size_in
 from .cache_lock import FileLock, lock_exclusive_nowait
+from .private import make_named, make_private
 
 _PART_NAME = "part"
 _ALLOCATED_BYTES = 512  # the unit of st_blocks, whatever the file system
@@ -49,12 +50,15 @@ class CacheFolder:
 
     Args:
         root: The folder; made if it is missing, with mode 0700.
+        trusted: The folder above it from which on all must be this user's own, see `make_private`; `None`: the user
+            named the folder, and vouches for the place.
 
     Raises:
         CacheError: It cannot be made or written to, belongs to another user, or its disk offers no locks.
     """
 
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str, *, trusted: str | None = None) -> None:
+        self._given, self._trusted = root, trusted
         self.root = os.path.realpath(root)
         self.boot = boot_digest()
         self.room_path = f"{self.root}/room.lock"
@@ -69,16 +73,20 @@ class CacheFolder:
     def make(self) -> None:
         """Make what is missing: also in the middle of work, after a cleaner of the system removed the folder."""
         try:
-            _make_private(self.root)
-            owner = os.stat(self.root).st_uid
-            if os.geteuid() not in (owner, 0):
-                what = f"the cache folder belongs to user {owner}, and this is user {os.geteuid()}"
-                raise CacheError(what, where=self.root, fix="choose a folder of your own: cache_directory=...")
+            if self._trusted is None:
+                make_named(self.root)
+            else:
+                make_private(self._given, trusted=self._trusted)
+            owners = {os.geteuid(), os.stat(self.root).st_uid}
             for path in (self.entries, self.data, self.parts, self.plans):
                 with contextlib.suppress(FileExistsError):
                     os.mkdir(path, 0o700)
-                if not stat.S_ISDIR(os.lstat(path).st_mode):
+                status = os.lstat(path)
+                if not stat.S_ISDIR(status.st_mode):
                     raise CacheError("this is a link or a file, not a folder of the cache", where=path, fix="remove it")
+                if status.st_uid not in owners:
+                    what = f"this part of the cache belongs to user {status.st_uid}, and this is user {os.geteuid()}"
+                    raise CacheError(what, where=path, fix="remove it")
         except OSError as error:
             what = f"the cache folder cannot be made: {error.strerror}"
             fix = "choose a folder that you may write to: cache_directory=..."
@@ -207,17 +215,6 @@ def boot_digest() -> str:
     except OSError:
         boot = socket.gethostname().encode()
     return xxhash.xxh3_64_hexdigest(boot)
-
-
-def _make_private(path: str) -> None:
-    """Make a folder and those above it that are missing, all for this user alone."""
-    missing = []
-    while not os.path.isdir(path):
-        missing.append(path)
-        path = os.path.dirname(path)
-    for folder in reversed(missing):
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(folder, 0o700)
 
 
 def _remove_tree(path: str) -> None:

@@ -114,6 +114,11 @@ class FileCacheOptions:
         """
         return expand_folder(str(self.cache_directory))
 
+    @property
+    def trusted_folder(self) -> str | None:
+        """The folder of temporary files, if the default below it is used; `None` where the user named a folder."""
+        return expand_folder("$TMPDIR") if self.cache_directory == DEFAULT_FOLDER else None
+
     @classmethod
     def of(cls, values: Mapping[str, Any], where: str) -> FileCacheOptions:
         """Build options from a mapping.

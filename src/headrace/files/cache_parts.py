@@ -50,7 +50,7 @@ class CacheParts:
     def __init__(self, options: FileCacheOptions) -> None:
         self._options = options
         self.pid = os.getpid()
-        self.folder = CacheFolder(options.folder)
+        self.folder = CacheFolder(options.folder, trusted=options.trusted_folder)
         self.room = CacheRoom(self.folder, options)
         self.plan = FuturePlan(self.folder.plans)
         self.copier = Copier(self.folder, self.room, options, on_shortage=lambda: self.prefetcher.interrupt())

@@ -104,6 +104,13 @@ def users_of(folder: CacheFolder, key: EntryKey, table: LockTable | None = None)
     return ", ".join(holders) or "a process that this one cannot see"
 
 
+def find_users(folder: CacheFolder, key: EntryKey, table: LockTable) -> str | None:
+    """Name who has a lock on an entry, `None` if nobody has; the lock is tried only if the table names nobody."""
+    if table.holders_of(folder.entry_path(key)) or is_in_use(folder, key):
+        return users_of(folder, key, table)
+    return None
+
+
 def _state(
     folder: CacheFolder, key: EntryKey, has_copy: bool, parts: Sequence[str], last_use: float | None
 ) -> EntryState:

@@ -1,4 +1,4 @@
-"""Names of temporary files that say whose they are, and the removal of those whose process died.
+"""Names of temporary files and folders that say whose they are, and the removal of those whose process died.
 
 A process that is killed cannot remove its temporary files. So their names carry where it ran (this boot of this
 machine, and which set of process numbers), its process number and when it started: whoever writes next in the same
@@ -14,6 +14,7 @@ import functools
 import os
 import re
 import secrets
+import shutil
 import socket
 import time
 from pathlib import Path
@@ -33,7 +34,7 @@ def temporary_name() -> str:
 
 @functools.lru_cache(maxsize=1024)
 def remove_leftovers_once(folder: str) -> None:
-    """Remove the temporary files in a folder that dead processes left; what cannot be removed stays.
+    """Remove the temporary files and folders in a folder that dead processes left; what cannot be removed stays.
 
     Lists the folder, so this is done once for each folder and process (of the last 1024 folders).
     """
@@ -42,7 +43,10 @@ def remove_leftovers_once(folder: str) -> None:
             match = _NAME.fullmatch(entry.name)
             if match is not None and _is_left_over(entry, match):
                 with contextlib.suppress(OSError):  # another process was quicker, or the folder is not ours
-                    os.unlink(entry.path)
+                    if entry.is_dir(follow_symlinks=False):
+                        shutil.rmtree(entry.path, ignore_errors=True)
+                    else:
+                        os.unlink(entry.path)
 
 
 def _is_left_over(entry: os.DirEntry[str], match: re.Match[str]) -> bool:

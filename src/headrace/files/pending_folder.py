@@ -7,17 +7,15 @@ next process that makes one beside it removes it, see `leftovers.py`.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
-import functools
 import os
 import shutil
 
 from headrace.errors import ConfigError, SourceError
 
-from .leftovers import _NAME, _is_left_over, temporary_name
-
-_AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # see renameat2(2)
+from .atomic import fsync_path
+from .leftovers import remove_leftovers_once, temporary_name
+from .rename import exchange, rename_new
 
 
 class PendingFolder:
@@ -28,6 +26,7 @@ class PendingFolder:
         overwrite: Whether an existing target may be replaced. Only one that holds `marker` is: no other folder is
             removed by mistake.
         marker: Name of a file that each folder of the format has.
+        fsync: Whether to wait until all bytes and names are on the disk.
 
     Attributes:
         path: The target, absolute.
@@ -38,9 +37,9 @@ class PendingFolder:
         SourceError: The folder above is missing or not writable.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, overwrite: bool, marker: str) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, overwrite: bool, marker: str, fsync: bool = False) -> None:
         self.path = os.path.abspath(path)
-        self._overwrite, self._marker = overwrite, marker
+        self._overwrite, self._marker, self._fsync = overwrite, marker, fsync
         self._is_open = False
         self._check_target()
         parent = os.path.dirname(os.path.realpath(self.path))
@@ -50,13 +49,13 @@ class PendingFolder:
         except OSError as error:
             raise folder_error(self.path, error) from error
         self._is_open = True
-        _remove_leftovers_once(parent)
+        remove_leftovers_once(parent)
 
     def _check_target(self) -> None:
         if not os.path.lexists(self.path):
             return
         if not self._overwrite:
-            raise ConfigError("the folder exists", where=self.path, fix="give another path, or overwrite=True")
+            raise _folder_exists(self.path)
         if not os.path.isfile(os.path.join(self.path, self._marker)):
             raise ConfigError(
                 f"what is there is not of this format: it has no {self._marker}",
@@ -76,10 +75,19 @@ class PendingFolder:
         try:
             self._check_target()
             target = os.path.realpath(self.path)
-            if os.path.lexists(target):
-                exchange_folders(self.temporary, target)
-            else:
-                os.rename(self.temporary, target)
+            if self._fsync:
+                sync_tree(self.temporary)
+            try:
+                rename_new(self.temporary, target)
+            except FileExistsError:
+                if not self._overwrite:
+                    raise
+                self._check_target()
+                exchange(self.temporary, target)
+            if self._fsync:
+                fsync_path(os.path.dirname(target))
+        except FileExistsError as error:
+            raise _folder_exists(self.path) from error
         except OSError as error:
             raise folder_error(self.path, error) from error
         finally:
@@ -92,36 +100,36 @@ class PendingFolder:
             shutil.rmtree(self.temporary, ignore_errors=True)
 
 
+def _folder_exists(path: str) -> ConfigError:
+    return ConfigError("the folder exists", where=path, fix="give another path, or overwrite=True")
+
+
+def sync_tree(folder: str) -> None:
+    """Wait until all files below a folder, and their names, are on the disk.
+
+    One call for the whole file system where the system has it (Linux): one for each of a million files takes hours.
+
+    Raises:
+        OSError: The disk could not take them.
+    """
+    syncfs = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
+    if syncfs is not None:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            if syncfs(descriptor) != 0:
+                code = ctypes.get_errno()
+                raise OSError(code, os.strerror(code), folder)
+        finally:
+            os.close(descriptor)
+        return
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            fsync_path(os.path.join(parent, name))
+        fsync_path(parent)
+
+
 def folder_error(path: str, error: OSError) -> SourceError:
     """Return what to raise for a folder that cannot be written."""
     return SourceError(
         f"cannot write the folder: {error.strerror or error}", where=path, fix="make room, or write to another folder"
     )
-
-
-def exchange_folders(left: str, right: str) -> None:
-    """Let two folders change names, in one step if the system can."""
-    renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
-    if renameat2 is not None:
-        names = os.fsencode(left), os.fsencode(right)
-        if renameat2(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_EXCHANGE) == 0:
-            return
-    # Not a temporary name: what is killed in between must not lose both.
-    aside = f"{right}.headrace-old"
-    os.rename(right, aside)
-    try:
-        os.rename(left, right)
-    except OSError:
-        os.rename(aside, right)
-        raise
-    os.rename(aside, left)
-
-
-@functools.lru_cache(maxsize=1024)
-def _remove_leftovers_once(parent: str) -> None:
-    """Remove the temporary folders that dead processes left beside a target."""
-    with contextlib.suppress(OSError), os.scandir(parent) as entries:
-        for entry in entries:
-            match = _NAME.fullmatch(entry.name)
-            if match is not None and entry.is_dir(follow_symlinks=False) and _is_left_over(entry, match):
-                shutil.rmtree(entry.path, ignore_errors=True)

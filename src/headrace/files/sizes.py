@@ -25,9 +25,9 @@ from .atomic import atomic_write
 from .cache_lock import lock_exclusive_nowait
 from .cache_wait import Patience
 from .fetch import SourceStat
-from .keeping import warn_once_of_folder
+from .keeping import KeepLimit, note_use, remove_unused, warn_once_of_folder
 from .measure import Progress, measure_files
-from .places import user_cache_dir
+from .private import kept_folder, kept_path, open_regular
 from .tree import FileTree, map_leaves, tree_key, tree_leaves
 from .urls import is_url
 
@@ -36,6 +36,8 @@ _FORMAT_VERSION = 1
 _UNKNOWN = -1
 _LOCK_SECONDS = 5.0  # others hold it for some milliseconds; after that, only a count may be lost, which is found again
 
+_FOLDER = "files"  # in the user's cache folder
+_LIMIT = KeepLimit(max_files=1024)
 _NOT_KEPT = "what is known of the files cannot be kept, and is found out again the next time"
 
 
@@ -148,14 +150,17 @@ class FileTable:
         if self._path is None:
             return
         try:
+            if self._path.parent == kept_path(_FOLDER):
+                kept_folder(_FOLDER)
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with _locked(self._path.parent):
                 kept = self._take_what_is_kept()
                 record = self._record()
                 if record != kept:
-                    with atomic_write(self._path) as file:
+                    with atomic_write(self._path, follow_links=False) as file:
                         file.write(msgspec.json.encode(record))
-        except (OSError, SourceError) as error:
+                    remove_unused(self._path.parent, "*.json", limit=_LIMIT)
+        except (OSError, SourceError, CacheError) as error:
             warn_once_of_folder(_LOGGER, str(self._path.parent), _NOT_KEPT, error)
 
     def _record(self) -> _Record:
@@ -183,7 +188,7 @@ def _record_path(trees: Sequence[FileTree], folder: str | os.PathLike[str] | Non
     """Return where the table of a list is kept: the name is a digest of the names in full, in the order of the list."""
     if folder is None:
         try:
-            folder = user_cache_dir() / "files"
+            folder = kept_path(_FOLDER)
         except CacheError as error:
             warn_once_of_folder(_LOGGER, "", _NOT_KEPT, error)
             return None
@@ -200,10 +205,11 @@ def _full_name(name: str) -> str:
 def _read_record(path: Path, num_rows: int) -> _Record | None:
     """Return a kept table; None if there is none that can be read: then all is found out again."""
     try:
-        record = msgspec.json.decode(path.read_bytes(), type=_Record)
+        with open_regular(path) as file:
+            record = msgspec.json.decode(file.read(), type=_Record)
     except FileNotFoundError:
         return None
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (OSError, SourceError, msgspec.MsgspecError, UnicodeDecodeError) as error:
         _LOGGER.debug("the table of files %s cannot be read: %s", path, error)
         return None
     columns = (record.sizes, record.versions, record.num_seqs, record.num_frames)
@@ -211,6 +217,7 @@ def _read_record(path: Path, num_rows: int) -> _Record | None:
     if not is_whole or record.checksum != xxhash.xxh3_128_hexdigest(b"".join(columns)):
         _LOGGER.debug("the table of files %s is damaged", path)
         return None
+    note_use(path)
     return record
 
 

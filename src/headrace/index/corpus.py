@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, Self
@@ -108,7 +109,7 @@ class CorpusIndex:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], check_files: bool = True) -> Self:
-        """Map an index file: O(1) in the number of sequences.
+        """Map an index file: O(1) in the number of sequences, as long as nobody wrote to it since `save`.
 
         Args:
             path: What `save` or `headrace index` wrote.
@@ -117,7 +118,13 @@ class CorpusIndex:
         Raises:
             SourceError: The index is missing, torn, damaged or of another version, or a file changed since.
         """
-        stored = open_stored(path)
+        index = cls._of_stored(open_stored(path))
+        if check_files:
+            index._check_files()
+        return index
+
+    @classmethod
+    def _of_stored(cls, stored: Stored) -> Self:
         header = stored.header
         if header.tag_prefix is not None:
             tags: Tags = GeneratedTags(header.num_seqs, header.tag_prefix)
@@ -132,10 +139,7 @@ class CorpusIndex:
             }
             for role, dtypes in (("lengths/", LENGTH_DTYPES), ("locators/", COLUMN_DTYPES))
         )
-        index = cls(tags, lengths, locators, about=stored.about, stored=stored)
-        if check_files:
-            index._check_files()
-        return index
+        return cls(tags, lengths, locators, about=stored.about, stored=stored)
 
     @property
     def num_seqs(self) -> int:
@@ -214,10 +218,14 @@ class CorpusIndex:
         """
         return self._stored.header.digest if self._stored else self._computed_digest()
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: str | os.PathLike[str], *, follow_links: bool = True) -> None:
         """Write an index file, atomically. Its folder must exist; the suffix is `.hrindex` by custom.
 
         Files below the folder of the index are named relative to it, so that both can be moved together.
+
+        Args:
+            path: The target.
+            follow_links: If it is a symbolic link, replace the file behind it; else the link.
 
         Raises:
             SourceError: The file cannot be written; nothing is left of it.
@@ -237,10 +245,11 @@ class CorpusIndex:
             num_duplicates=self.num_duplicates,
             tag_prefix=self.tags.prefix if isinstance(self.tags, GeneratedTags) else None,
             digest=self.digest,
+            written_ns=int(time.time()) * 10**9,
             about=About(self.kind, self.meta, tuple(stamp.relative_to(folder) for stamp in self.files)),
             columns=describe_columns(columns),
         )
-        write_index(path, header, columns)
+        write_index(path, header, columns, follow_links=follow_links)
 
     def built_from(self, files: Sequence[FileStamp], kind: str) -> Self:
         """Return the same index in memory, said to be built from these files by this kind of source."""
@@ -313,12 +322,12 @@ class CorpusIndex:
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self._stored:
-            return _reopen, (type(self), self._stored.path, self.digest)
+            return _reopen, (type(self), self._stored.path, self.digest, self._stored.checksum)
         return _rebuild, (type(self), self.tags, self._lengths, self._locators, self._about)
 
 
-def _reopen(cls: type[CorpusIndex], path: str, digest: str) -> CorpusIndex:
-    index = cls.open(path, check_files=False)
+def _reopen(cls: type[CorpusIndex], path: str, digest: str, checksum: bytes) -> CorpusIndex:
+    index = cls._of_stored(open_stored(path, known=checksum))
     if index.digest != digest:
         what = f"the index was replaced: its digest was {digest} and is {index.digest} now"
         raise SourceError(what, where=path, fix="start the program again")

@@ -6,16 +6,14 @@ index, whose one column are the places.
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import os
 from pathlib import Path
 
 import msgspec
 import xxhash
 
 from headrace.errors import CacheError, SourceError
-from headrace.files import remove_oldest, user_cache_dir, warn_once_of_folder
+from headrace.files import KeepLimit, kept_folder, kept_path, note_use, remove_unused, warn_once_of_folder
 
 from .corpus import CorpusIndex
 from .join import TagJoin, join_tags
@@ -26,7 +24,8 @@ _LOGGER = logging.getLogger("headrace.index")
 _KIND = "join 1"
 _PLACES = "places"
 _MIN_KEPT_SEQS = 500_000  # below, joining again takes some 0.2 s at most
-_MAX_KEPT = 32  # files: a corpus that changes from day to day must not fill the disk
+_FOLDER = "joins"  # in the user's cache folder
+_LIMIT = KeepLimit(max_files=32)  # a corpus that changes from day to day must not fill the disk
 _NOT_KEPT = "a join stays in memory and will be made again, as it cannot be kept"
 
 
@@ -52,29 +51,31 @@ def open_or_join(left: CorpusIndex, right: CorpusIndex) -> TagJoin:
     """
     if left.path is None or right.path is None or len(left) < _MIN_KEPT_SEQS:
         return join_tags(left, right)
+    name = _file_name(left, right)
     try:
-        path = _path_of(left, right)
+        folder = kept_path(_FOLDER)
     except CacheError as error:
         warn_once_of_folder(_LOGGER, "", _NOT_KEPT, error)
         return join_tags(left, right)
     try:
-        return _opened(path, left, right)
+        return _opened(folder / name, left, right)
     except SourceError as error:  # none yet, or one that is torn
         _LOGGER.debug("joining: %s", error)
     join = join_tags(left, right)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _save(join, path)
-        remove_oldest(path.parent, "*.hrindex", _MAX_KEPT)
-        return _opened(path, left, right)
-    except (OSError, SourceError) as error:
-        warn_once_of_folder(_LOGGER, str(path.parent), _NOT_KEPT, error)
+        folder = kept_folder(_FOLDER)
+        _save(join, folder / name)
+        kept = _opened(folder / name, left, right)
+        remove_unused(folder, "*.hrindex", limit=_LIMIT)
+    except (OSError, SourceError, CacheError) as error:
+        warn_once_of_folder(_LOGGER, str(folder), _NOT_KEPT, error)
         return join
+    return kept
 
 
-def _path_of(left: CorpusIndex, right: CorpusIndex) -> Path:
+def _file_name(left: CorpusIndex, right: CorpusIndex) -> str:
     name = xxhash.xxh3_128_hexdigest(f"{FORMAT_VERSION} {_KIND} {left.digest} {right.digest}".encode())
-    return user_cache_dir() / "joins" / f"{name}.hrindex"
+    return f"{name}.hrindex"
 
 
 def _opened(path: Path, left: CorpusIndex, right: CorpusIndex) -> TagJoin:
@@ -85,8 +86,7 @@ def _opened(path: Path, left: CorpusIndex, right: CorpusIndex) -> TagJoin:
         raise stored.damaged(f"it is no join: {error}") from error
     if stored.kind != _KIND or stored.num_seqs != len(left) or about.num_others != len(right):
         raise stored.damaged(f"it joins {stored.num_seqs} to {about.num_others}, not {len(left)} to {len(right)}")
-    with contextlib.suppress(OSError):
-        os.utime(path)  # it was used: the oldest are removed first
+    note_use(path)
     return TagJoin(
         None if about.is_same else stored.locator(_PLACES),
         stored.num_seqs,
@@ -106,4 +106,4 @@ def _save(join: TagJoin, path: Path) -> None:
         locators={} if join.places is None else {_PLACES: join.places},
         meta=msgspec.to_builtins(about),
     )
-    index.built_from((), _KIND).save(path)
+    index.built_from((), _KIND).save(path, follow_links=False)

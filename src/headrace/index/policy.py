@@ -5,13 +5,20 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Literal
 
 import xxhash
 
 from headrace.errors import CacheError, SourceError
-from headrace.files import FileStamp, user_cache_dir, warn_once_of_folder
+from headrace.files import (
+    FileStamp,
+    KeepLimit,
+    kept_folder,
+    kept_path,
+    note_use,
+    remove_unused,
+    warn_once_of_folder,
+)
 
 from .corpus import CorpusIndex
 from .storage import BUILD, FORMAT_VERSION
@@ -19,6 +26,8 @@ from .storage import BUILD, FORMAT_VERSION
 _LOGGER = logging.getLogger("headrace.index")
 _MIN_CACHED_SEQS = 2_000  # below, and with few files, building again is about as quick as finding it
 _MIN_CACHED_FILES = 16
+_FOLDER = "index"  # in the user's cache folder
+_LIMIT = KeepLimit(max_bytes=32 << 30)  # some 300 million sequences
 _NOT_KEPT = "the index stays in memory and will be built again the next time, as it cannot be kept"
 
 
@@ -80,31 +89,36 @@ def _check_purpose(corpus: CorpusIndex, files: Sequence[str | os.PathLike[str]],
 def _opened_from_cache(
     files: Sequence[str | os.PathLike[str]], build: Callable[[], CorpusIndex], kind: str
 ) -> CorpusIndex:
+    name = _file_name(files, kind)
     try:
-        path = _cache_path(files, kind)
+        folder = kept_path(_FOLDER)
     except CacheError as error:
         warn_once_of_folder(_LOGGER, "", _NOT_KEPT, error)
         return _built(files, build, kind)
     try:
-        corpus = CorpusIndex.open(path)
+        corpus = CorpusIndex.open(folder / name)
         _check_purpose(corpus, files, kind)
     except SourceError as error:  # none yet, or one that is too old
         _LOGGER.debug("building the index: %s", error)
     else:
-        return corpus
+        note_use(folder / name)
+        if os.path.lexists(folder / name):  # nobody has just removed it: workers will open it, too
+            return corpus
     corpus = _built(files, build, kind)
     if corpus.num_seqs < _MIN_CACHED_SEQS and len(files) < _MIN_CACHED_FILES:
         return corpus
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        corpus.save(path)
-        return CorpusIndex.open(path, check_files=False)
-    except (OSError, SourceError) as error:
-        warn_once_of_folder(_LOGGER, str(path.parent), _NOT_KEPT, error)
+        folder = kept_folder(_FOLDER)
+        corpus.save(folder / name, follow_links=False)
+        kept = CorpusIndex.open(folder / name, check_files=False)
+        remove_unused(folder, "*.hrindex", limit=_LIMIT)
+    except (OSError, SourceError, CacheError) as error:
+        warn_once_of_folder(_LOGGER, str(folder), _NOT_KEPT, error)
         return corpus
+    return kept
 
 
-def _cache_path(files: Sequence[str | os.PathLike[str]], kind: str) -> Path:
+def _file_name(files: Sequence[str | os.PathLike[str]], kind: str) -> str:
     paths = [os.fsencode(os.path.abspath(file)) for file in files]
     name = xxhash.xxh3_128_hexdigest(b"\0".join([str(FORMAT_VERSION).encode(), kind.encode(), *paths]))
-    return user_cache_dir() / "index" / f"{name}.hrindex"
+    return f"{name}.hrindex"

@@ -7,12 +7,15 @@
     columns      little-endian numbers, each starting at a multiple of 64 bytes, gaps filled with zeros
 
 Opening reads the preamble and the header and maps the rest: O(1) in the number of sequences. A torn file is seen by
-its size, a damaged header by its checksum; damaged columns are seen by `verify` only. The file is never changed in
-place, since a reader may have mapped it: a new one replaces it.
+its size, a damaged header by its checksum. The file is never changed in place, since a reader may have mapped it: a new
+one replaces it. So its modification time is set to one that the header names, and as long as it is that, nobody wrote
+to the columns; else, and where the file is small, they are compared with their checksums, which takes 0.1 s a GB. What
+changes columns and leaves the time as it is (a disk that forgets) is seen by `verify` only.
 """
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import struct
@@ -26,9 +29,9 @@ import xxhash
 from numpy.typing import NDArray
 
 from headrace.errors import SourceError
-from headrace.files import FileStamp, atomic_write
+from headrace.files import FileStamp, atomic_write, hold_in_use, open_regular
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 # One index is made by the command, another by its source: which, this room does not know.
 BUILD = "build one for these files: `headrace index FILES` for HDF5, `source.index.save(path)` for any source"
 REBUILD = "build it again: `headrace index --refresh FILES` for HDF5; for any source remove it, and save it once more"
@@ -39,6 +42,7 @@ _MAGIC = b"HRINDEX\n"
 _PREAMBLE = struct.Struct("<8s3Q")
 _CHECKSUM_BYTES = 16
 _HEADER_START = _PREAMBLE.size + _CHECKSUM_BYTES
+_ALWAYS_CHECKED_BYTES = 8 << 20  # 1 ms
 _ALIGNMENT = 64  # bytes: a cache line, so that any dtype is aligned
 
 
@@ -82,6 +86,7 @@ class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         num_duplicates: Number of sequences whose tag an earlier one has.
         tag_prefix: Prefix of generated tags; None if there are columns of tags.
         digest: Digest over tags and lengths.
+        written_ns: Modification time that the file was given, whole seconds: every file system keeps these.
         about: Where it comes from; paths relative to the folder of the index file where they lie below it.
         columns: The columns, in the order of the file.
     """
@@ -90,6 +95,7 @@ class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     num_duplicates: int
     tag_prefix: str | None
     digest: str
+    written_ns: int
     about: About
     columns: tuple[ColumnEntry, ...]
 
@@ -100,12 +106,14 @@ class Stored(msgspec.Struct, frozen=True):
     Attributes:
         path: Where it is, absolute.
         header: Its header.
+        checksum: Of the header, which names the checksums of all columns.
         about: The header's, with absolute paths.
         columns: Its columns, read-only views of the mapping.
     """
 
     path: str
     header: Header
+    checksum: bytes
     about: About
     columns: dict[str, NDArray[Any]]
 
@@ -121,11 +129,14 @@ def describe_columns(columns: Mapping[str, NDArray[Any]]) -> tuple[ColumnEntry, 
     return tuple(entries)
 
 
-def write_index(path: str | os.PathLike[str], header: Header, columns: Mapping[str, NDArray[Any]]) -> None:
+def write_index(
+    path: str | os.PathLike[str], header: Header, columns: Mapping[str, NDArray[Any]], *, follow_links: bool = True
+) -> None:
     """Write an index file, atomically.
 
     Args:
         path: The target; its folder must exist.
+        follow_links: Whether the file behind a symbolic link is replaced, or the link.
         header: Its `columns` come from `describe_columns` of the same columns.
         columns: Little-endian, one axis each.
 
@@ -140,25 +151,34 @@ def write_index(path: str | os.PathLike[str], header: Header, columns: Mapping[s
     first = _aligned(_HEADER_START + len(header_bytes))
     total = first + _columns_bytes(header)
     preamble = _PREAMBLE.pack(_MAGIC, FORMAT_VERSION, len(header_bytes), total)
-    with atomic_write(path, fsync=True) as file:
+    with atomic_write(path, fsync=True, follow_links=follow_links) as file:
         file.write(preamble + xxhash.xxh3_128_digest(preamble + header_bytes) + header_bytes)
         for entry, column in zip(header.columns, columns.values(), strict=True):
             file.write(bytes(first + entry.offset - file.tell()))
             file.write(np.ascontiguousarray(column).data)
         file.write(bytes(total - file.tell()))
+        file.flush()
+        with contextlib.suppress(OSError):  # then the columns are compared with their checksums
+            os.utime(file.fileno() if os.utime in os.supports_fd else file.name, ns=(header.written_ns,) * 2)
 
 
-def open_stored(path: str | os.PathLike[str]) -> Stored:
-    """Map an index file. The mapping lives as long as one of its columns.
+def open_stored(path: str | os.PathLike[str], *, known: bytes | None = None) -> Stored:
+    """Map an index file. The mapping lives as long as one of its columns, and protects the file from being removed.
+
+    Args:
+        path: The file.
+        known: Checksum of the header of an index whose columns were looked at before: they are not again.
 
     Raises:
         SourceError: The file is missing, torn, damaged, of another version, or not an index.
     """
     where = os.path.abspath(path)
     try:
-        with open(where, "rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            header, first = _read_header(file, size, where)
+        with open_regular(where) as file:
+            hold_in_use(file.fileno())  # the mapping has a descriptor of its own, of the same open file
+            status = os.fstat(file.fileno())
+            size = status.st_size
+            header, checksum, first = _read_header(file, size, where)
             mapping = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
     except FileNotFoundError as error:
         raise SourceError("the index does not exist", where=where, fix=BUILD) from error
@@ -167,7 +187,11 @@ def open_stored(path: str | os.PathLike[str]) -> Stored:
     columns = {entry.name: _map_column(mapping, entry, first, where) for entry in header.columns}
     folder = Path(where).parent
     files = tuple(stamp.resolved(folder) for stamp in header.about.files)
-    return Stored(where, header, msgspec.structs.replace(header.about, files=files), columns)
+    stored = Stored(where, header, checksum, msgspec.structs.replace(header.about, files=files), columns)
+    is_untouched = status.st_mtime_ns == header.written_ns and size > _ALWAYS_CHECKED_BYTES
+    if not is_untouched and checksum != known:
+        check_checksums(stored)
+    return stored
 
 
 def stored_column(stored: Stored, name: str, dtypes: tuple[str, ...], size: int | None = None) -> NDArray[Any]:
@@ -198,8 +222,8 @@ def check_checksums(stored: Stored) -> None:
             raise SourceError(what, where=stored.path, fix=REBUILD)
 
 
-def _read_header(file: IO[bytes], size: int, where: str) -> tuple[Header, int]:
-    """Return the header and the place of the first column."""
+def _read_header(file: IO[bytes], size: int, where: str) -> tuple[Header, bytes, int]:
+    """Return the header, its checksum, and the position of the first column."""
     start = file.read(_HEADER_START)
     if not start.startswith(_MAGIC[: len(start)]):
         raise SourceError("this is not an index", where=where, fix=f"give another file, or {BUILD}")
@@ -219,7 +243,7 @@ def _read_header(file: IO[bytes], size: int, where: str) -> tuple[Header, int]:
         header = msgspec.json.decode(header_bytes, type=Header)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise SourceError(f"the header of the index is not readable: {error}", where=where, fix=REBUILD) from error
-    return header, _aligned(_HEADER_START + header_size)
+    return header, checksum, _aligned(_HEADER_START + header_size)
 
 
 def _map_column(mapping: mmap.mmap, entry: ColumnEntry, first: int, where: str) -> NDArray[Any]:

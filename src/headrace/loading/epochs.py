@@ -13,11 +13,12 @@ from typing import Protocol, Self
 
 from headrace.batching import PLAN_VERSION, WINDOW_SEQS, Batching, PlanCounts, Steps
 from headrace.engine import Engine, Job, Run
-from headrace.errors import ResumeError
+from headrace.errors import ConfigError, ResumeError
 from headrace.ranks import Ranks
 from headrace.rng import wants_rng
 
 from .agreement import agreed_steps
+from .data_key import choose_data_key
 from .iteration import Arrivals, Place, PlannedArrivals, StreamArrivals
 from .kept_tables import table_name
 from .options import LoaderOptions, pack_of
@@ -38,44 +39,57 @@ class Recipe:
     Attributes:
         options: The user's.
         plan: How sequences form batches.
-        ranks: Who shares the batches.
-        data_key: Whose frames count; None where sequences are not by data key.
+        data_key: Whose frames count; None where sequences are not by data key. Of a stream, the first item decides.
         work: What is done to a batch.
     """
 
     options: LoaderOptions
     plan: PlanRecipe
-    ranks: Ranks
     data_key: str | None
     work: BatchWork
 
     @classmethod
-    def of(cls, options: LoaderOptions, subject: Subject, ranks: Ranks) -> Self:
+    def of(cls, options: LoaderOptions, subject: Subject) -> Self:
         """Put together what the user said with what the dataset is."""
-        batching, window_seqs = options.batching, options.window_seqs
-        if subject.is_stream and window_seqs == WINDOW_SEQS:
-            window_seqs = STREAM_WINDOW_SEQS
-        data_key, pack = batching.data_key or subject.data_key, pack_of(batching)
+        batching = options.batching
+        window_seqs = options.window_seqs or (STREAM_WINDOW_SEQS if subject.is_stream else WINDOW_SEQS)
+        grows = subject.is_stream and options.window_seqs is None
+        if subject.is_stream:
+            data_key = batching.data_key or subject.data_key
+        else:
+            data_key = choose_data_key(batching, subject.data_key, subject.reading.specs, subject.name)
+            _check_lengths(batching, subject, data_key)
+        pack = pack_of(batching)
         work = WorkOptions(
             seed=options.seed,
             transform=options.transform,
             collate=options.collate,
             pad_values=options.pad_values,
             pad_multiple=options.pad_multiple,
-            data_key=data_key,
+            data_key=None if subject.is_stream else data_key,
+            batching=batching,
             whole_keys=batching.whole_keys,
             row_tokens=0 if pack is None else pack.row_tokens,
             packed_keys=None if pack is None else pack.packed_keys,
-            seeds_globals=options.seed_globals,
+            seeds_globals=options.seeds_globals,
         )
-        plan = PlanRecipe(batching, options.order_of_batches, batching.window_seqs(window_seqs), options.seed)
-        return cls(options, plan, ranks, data_key, BatchWork(subject.reading, work))
+        plan = PlanRecipe(
+            batching,
+            options.order_of_batches,
+            batching.window_seqs(window_seqs),
+            options.seed,
+            grows=grows,
+            checks_lengths=batching.needs_lengths and subject.may_change_lengths(),
+            seeds_globals=options.seeds_globals,
+        )
+        return cls(options, plan, data_key, BatchWork(subject.reading, work))
 
     @property
     def batching_text(self) -> str:
         """All that decides the batches, but for order and seed."""
         plan = self.plan
-        return f"{plan.batching} {plan.batch_order} {plan.window_seqs} {self.data_key} plan {PLAN_VERSION}"
+        window = f"{plan.window_seqs}+" if plan.grows else str(plan.window_seqs)
+        return f"{plan.batching} {plan.batch_order} {window} {self.data_key} plan {PLAN_VERSION}"
 
     def start_engine(self, job: Job) -> Engine:
         """Return an engine for a job; workers are started by the first run."""
@@ -95,16 +109,16 @@ class Epochs(ABC):
     engine: Engine
 
     @abstractmethod
-    def begin(self, place: Place) -> tuple[Run, Arrivals]:
-        """Begin at a place of an epoch.
+    def begin(self, place: Place, ranks: Ranks) -> tuple[Run, Arrivals]:
+        """Begin at a place of an epoch, for one of the ranks.
 
         Raises:
             ResumeError: There is no such place.
         """
 
     @abstractmethod
-    def num_steps(self, epoch: int, position: int) -> int:
-        """Return the number of steps of an epoch on this rank, from a position on."""
+    def num_steps(self, epoch: int, position: int, ranks: Ranks) -> int:
+        """Return the number of steps of an epoch on one of the ranks, from a position on."""
 
     @abstractmethod
     def count(self, epoch: int) -> PlanCounts:
@@ -125,27 +139,27 @@ class PlannedEpochs(Epochs):
         self.plan: EpochPlan | None = None
         batching = recipe.plan.batching
         self._wanted = Wanted(
-            batching.data_key,
+            recipe.data_key,
             lengths=batching.needs_lengths,
             occurrences=options.transform is not None and wants_rng(options.transform),
         )
         self._keeps_tables = (
-            batching.needs_lengths and is_of_headrace(batching) and subject.pins_lengths(batching.data_key)
+            batching.needs_lengths and is_of_headrace(batching) and subject.pins_lengths(recipe.data_key)
         )
 
-    def begin(self, place: Place) -> tuple[Run, Arrivals]:
+    def begin(self, place: Place, ranks: Ranks) -> tuple[Run, Arrivals]:
         """Plan the window of the place, and begin."""
         if self.plan is not None and self.plan.epoch == place.epoch and not self.plan.knows(place.window):
             self.plan = None
         plan = self.plan_of(place.epoch, place.window)
-        options, ranks = self._recipe.options, self._recipe.ranks
+        options = self._recipe.options
         may_repeat = options.agree_every is not None and options.remainder == "pad"  # behind the end, too
         if not may_repeat and place.position > place.window[1] and not plan.has(place.position - 1):
             raise ResumeError(
                 f"the state is at batch {place.position}, and epoch {place.epoch} has {plan.end} batches",
                 fix="give the state as it was saved",
             )
-        arrivals = PlannedArrivals(place.epoch)
+        arrivals = PlannedArrivals()
         if options.agree_every is None:
             steps = plan_steps(plan, ranks.rank, ranks.world_size, place.position, options.remainder)
         else:
@@ -166,7 +180,7 @@ class PlannedEpochs(Epochs):
         decides = f"{epoch} {recipe.plan.seed} {recipe.batching_text}"
         return lambda: table_name(f"{subject.data_digest()} {digest_text(subject.order_text(epoch))} {decides}")
 
-    def num_steps(self, epoch: int, position: int) -> int:
+    def num_steps(self, epoch: int, position: int, ranks: Ranks) -> int:
         """Count batches, by planning all windows, once for each epoch.
 
         Raises:
@@ -178,7 +192,7 @@ class PlannedEpochs(Epochs):
                 where=f"epoch {epoch}",
                 fix="count(epoch) tells what this rank has",
             )
-        ranks, num_batches = self._recipe.ranks, self.plan_of(epoch).num_batches()
+        num_batches = self.plan_of(epoch).num_batches()
         return len(Steps(num_batches, ranks.rank, ranks.world_size, position, self._recipe.options.remainder))
 
     def count(self, epoch: int) -> PlanCounts:
@@ -211,14 +225,14 @@ class ReadByWorkers:
 
     def __init__(self, subject: StreamSubject, recipe: Recipe) -> None:
         options = recipe.options
-        work = StreamWork(subject, recipe.plan, recipe.data_key, recipe.work)
+        work = StreamWork(subject, recipe.plan, recipe.work)
         self.engine = recipe.start_engine(Job(work, options.worker_init, options.seed))
         self._name, self._num_workers = subject.name, max(options.num_workers, 1)
 
     def begin(self, run: StreamRun, on_progress: Callable[[Progress], None]) -> tuple[Run, Arrivals]:
         """Begin a pass over the stream in each worker."""
         marks = WindowMarks(self._name, run.epoch, self._num_workers)
-        return self.engine.run_stream(run), StreamArrivals(run.epoch, on_progress, marks)
+        return self.engine.run_stream(run), StreamArrivals(on_progress, marks)
 
 
 class ReadByTrainer:
@@ -231,8 +245,8 @@ class ReadByTrainer:
 
     def begin(self, run: StreamRun, on_progress: Callable[[Progress], None]) -> tuple[Run, Arrivals]:
         """Begin a pass over the stream here."""
-        recipe, arrivals = self._recipe, PlannedArrivals(run.epoch)
-        plan = StreamPlan(self._subject, recipe.plan, run.epoch, run.window, recipe.data_key)
+        recipe, arrivals = self._recipe, PlannedArrivals()
+        plan = StreamPlan(self._subject, recipe.plan, run.epoch, run.window)
         tasks = arrivals.tasks(plan, steps_of(run, plan))
         return self.engine.run(_with_progress(tasks, plan, on_progress)), arrivals
 
@@ -248,16 +262,16 @@ class StreamEpochs(Epochs):
     """Epochs of a stream, whose order is known when it was read."""
 
     def __init__(self, subject: StreamSubject, recipe: Recipe) -> None:
-        self._recipe = recipe
+        self._subject, self._recipe = subject, recipe
         is_carried = subject.has_workers and recipe.options.num_workers > 0
         self._starter: StreamStarter = ReadByTrainer(subject, recipe) if is_carried else ReadByWorkers(subject, recipe)
         self.engine = self._starter.engine
         self._epoch = 0
         self._progress = Progress()
 
-    def begin(self, place: Place) -> tuple[Run, Arrivals]:
+    def begin(self, place: Place, ranks: Ranks) -> tuple[Run, Arrivals]:
         """Begin; what is wrong with the place is said by the first batch."""
-        options, ranks = self._recipe.options, self._recipe.ranks
+        options = self._recipe.options
         run = StreamRun(
             place.epoch,
             place.position,
@@ -267,6 +281,7 @@ class StreamEpochs(Epochs):
             options.remainder,
             options.steps_per_epoch,
             options.agree_every,
+            self._subject.num_shards,
         )
         self._epoch, self._progress = place.epoch, Progress()
         return self._starter.begin(run, self._take_progress)
@@ -275,7 +290,7 @@ class StreamEpochs(Epochs):
         if progress.num_planned >= self._progress.num_planned:  # one worker may be behind another
             self._progress = progress
 
-    def num_steps(self, epoch: int, position: int) -> int:
+    def num_steps(self, epoch: int, position: int, ranks: Ranks) -> int:
         """Return what the user said.
 
         Raises:
@@ -285,7 +300,7 @@ class StreamEpochs(Epochs):
         options = self._recipe.options
         if options.steps_per_epoch is None:
             raise NoLengthError("the number of steps of a stream is not known", fix="give steps_per_epoch=")
-        return max(options.steps_per_epoch - position // self._recipe.ranks.world_size, 0)
+        return max(options.steps_per_epoch - position // ranks.world_size, 0)
 
     def count(self, epoch: int) -> PlanCounts:
         """Not known."""
@@ -299,6 +314,16 @@ class StreamEpochs(Epochs):
         if not known.num_planned:
             return None
         return f"epoch {self._epoch}: {known.num_planned} of {known.num_windows} windows planned: {known.counts}"
+
+
+def _check_lengths(batching: Batching, subject: Subject, data_key: str | None) -> None:
+    if batching.needs_lengths and not subject.knows_lengths(data_key):
+        raise ConfigError(
+            f"{batching} needs the lengths of the sequences, and they are not known",
+            where=subject.name,
+            fix="give them (MapDataset: lengths=, or a method get_seq_len; PostprocessingDataset: "
+            "map_seq_preserves_lengths=True, where it does), or use FixedCount(n)",
+        )
 
 
 def is_of_headrace(batching: Batching) -> bool:

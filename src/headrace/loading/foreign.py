@@ -12,20 +12,22 @@ from __future__ import annotations
 import dataclasses
 import logging
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from headrace.batching import FixedCount
-from headrace.datasets import CachedDataset, Dataset, MapDataset, StaticDataset, init_dataset
+from headrace.batching import Batching, FixedCount
+from headrace.datasets import CachedDataset, Dataset, MapDataset, StaticDataset
+from headrace.datasets.base import Owned
+from headrace.datasets.ownership import open_apart
 from headrace.engine import EngineOptions, WorkerInfo
 from headrace.engine.executors.process import ProcessExecutor
 from headrace.errors import ConfigError, did_you_mean
 from headrace.sources import Source
 
-from .known import knows_order
+from .data_key import data_key_of_item, frames_of
 from .options import LoaderOptions
 from .sampled import Drawn, SampledBatches, SampledSubject, draw_batches, draw_indices
 from .stream import DatasetStream, IterableStream
@@ -203,12 +205,13 @@ def open_subject(dataset: Any, order: ForeignOrder, options: LoaderOptions) -> S
 
 
 def _open_dataset(dataset: Any, shuffled: str | None) -> Subject:
-    own = init_dataset(CachedDataset(source=dataset) if isinstance(dataset, Source) else dataset)
-    if not knows_order(own):
+    own = open_apart(CachedDataset(source=dataset) if isinstance(dataset, Source) else dataset)
+    if not own.knows_order():
         stream = DatasetStream(own)
         stream.is_own = own is not dataset
         return stream
-    subject = DatasetSubject(own if isinstance(dataset, Source) else dataset, own)
+    config = own if isinstance(dataset, Source | Dataset | Owned) else dataset
+    subject = DatasetSubject(config, own, is_own=own is not dataset)
     if shuffled is not None:
         subject.shuffle(shuffled)
     return subject
@@ -232,7 +235,45 @@ def _open_items(items: Any, seq_ordering: str, options: LoaderOptions) -> Subjec
     if isinstance(first, Mapping) and all(np.asarray(value).dtype.kind in "biufc" for value in first.values()):
         if isinstance(items, list | tuple):
             arrays = [{key: np.asarray(value) for key, value in item.items()} for item in items]
-            return _open_dataset(StaticDataset(arrays, seq_ordering=seq_ordering, name="list"), None)
+            return _open_dataset(Owned(StaticDataset(arrays, seq_ordering=seq_ordering, name="list")), None)
         name = type(items).__name__
-        return _open_dataset(MapDataset(items, seq_ordering=seq_ordering, name=name), None)
+        return _open_dataset(Owned(MapDataset(items, seq_ordering=seq_ordering, name=name)), None)
+    if options.batching.needs_lengths and isinstance(items, list | tuple) and items and isinstance(items[0], Mapping):
+        return _ListSubject(items, seq_ordering, options.batching)
     return ItemsSubject(items, seq_ordering, plans_by_lengths=options.batching.needs_lengths)
+
+
+class _ItemsWithLengths:
+    """A list of dicts that tells their lengths, as it is in memory."""
+
+    def __init__(self, items: Sequence[Mapping[str, Any]], data_key: str | None) -> None:
+        self._items, self._data_key = items, data_key
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __getitem__(self, number: int) -> Mapping[str, Any]:
+        return self._items[number]
+
+    def get_seq_len(self, number: int) -> int:
+        """Return the frames of the data key that counts."""
+        return 1 if self._data_key is None else frames_of(self._items[number][self._data_key])
+
+
+class _ListSubject(ItemsSubject):
+    """A list of dicts that are no dataset (they have texts, or a collate of the user's gets them): lengths are known.
+
+    Args:
+        items: At least one.
+        seq_ordering: The order.
+        batching: It may name a data key; the first item says which has a time axis.
+    """
+
+    def __init__(self, items: Sequence[Mapping[str, Any]], seq_ordering: str, batching: Batching) -> None:
+        data_key = data_key_of_item(batching, items[0], "the first item of the list")
+        super().__init__(_ItemsWithLengths(items, data_key), seq_ordering, plans_by_lengths=True)
+        self.name, self.data_key = "list", data_key
+
+    def knows_lengths(self, data_key: str | None) -> bool:
+        """Return True for the key that counts."""
+        return data_key == self.data_key

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from headrace.engine import Delivered, Run
 from headrace.errors import HeadraceError, TransformError
+from headrace.ranks import Ranks
 
 from .agreement import Agreement
 from .batch import Batch, Packing
@@ -66,8 +67,6 @@ class Arrived:
 class Arrivals(Protocol):
     """What is known in the trainer of the batches of one run."""
 
-    epoch: int
-
     def take(self, delivered: Delivered) -> Arrived | None:
         """Return what came; None stands for the end of the epoch.
 
@@ -80,14 +79,9 @@ class Arrivals(Protocol):
 
 
 class PlannedArrivals:
-    """Batches that the trainer has planned: each ticket is a task.
+    """Batches that the trainer has planned: each ticket is a task."""
 
-    Args:
-        epoch: Number of the epoch.
-    """
-
-    def __init__(self, epoch: int) -> None:
-        self.epoch = epoch
+    def __init__(self) -> None:
         self._asked: deque[Arrived] = deque()  # without their values
         self._next_ticket = 0
 
@@ -115,13 +109,11 @@ class StreamArrivals:
     """Batches of a stream, which workers read.
 
     Args:
-        epoch: Number of the epoch.
         on_progress: Called with what is known of the stream.
         marks: Compares what the workers have read.
     """
 
-    def __init__(self, epoch: int, on_progress: Callable[[Progress], None], marks: WindowMarks) -> None:
-        self.epoch = epoch
+    def __init__(self, on_progress: Callable[[Progress], None], marks: WindowMarks) -> None:
         self._marks = marks
         self._on_progress = on_progress
         self._next_ticket = 0
@@ -146,33 +138,53 @@ class StreamArrivals:
         return delivered.ticket - self._next_ticket
 
 
-class BatchIterator(Iterator[Any]):
-    """The batches of the rest of an epoch. Not thread-safe.
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A run that has begun: batches are on their way, and none was handed over yet.
 
-    Args:
-        run: Of the engine, just begun.
+    Attributes:
+        place: Where it begins.
+        ranks: For which rank.
+        run: Of the engine.
         arrivals: What its tickets are.
         agreement: By which the ranks find out how many steps they have; None: they know.
         equal_steps_of: Which rank this is of those that must have equally many steps; None: it need not.
-        on_place: Called with each new place of the consumer.
+    """
+
+    place: Place
+    ranks: Ranks
+    run: Run
+    arrivals: Arrivals
+    agreement: Agreement | None
+    equal_steps_of: str | None
+
+
+class BatchIterator(Iterator[Any]):
+    """The batches of the rest of an epoch. Not thread-safe.
+
+    It has no effect on anything before it is asked for its first batch: only then the epoch is used up, and another
+    iterator of the same loader is over. Batches may be on their way before, which no one can see.
+
+    Args:
+        start: Returns what is iterated over, when the first batch is asked for.
+        on_place: Called with this iterator and each new place of the consumer.
         data_key: Of the batches.
+        begun: What `start` may return, if nothing has happened in between.
     """
 
     def __init__(
         self,
-        run: Run,
-        arrivals: Arrivals,
-        *,
-        agreement: Agreement | None,
-        equal_steps_of: str | None,
-        on_place: Callable[[Place], None],
+        start: Callable[[BatchIterator], Begun],
+        on_place: Callable[[BatchIterator, Place], None],
         data_key: str | None,
+        begun: Begun | None,
     ) -> None:
         self.is_over = False
+        self.has_started = False
+        self.has_delivered = False
+        self.begun = begun
         self._superseded: str | None = None
-        self._run, self._arrivals = run, arrivals
-        self._agreement, self._equal_steps_of = agreement, equal_steps_of
-        self._on_place = on_place
+        self._start, self._on_place = start, on_place
         self._data_key = data_key
         self._layout: dict[str, tuple[Any, int]] | None = None
 
@@ -185,57 +197,64 @@ class BatchIterator(Iterator[Any]):
                 several ranks.
             BaseException: What user code raised.
         """
-        epoch = self._arrivals.epoch
         if self._superseded is not None:
-            raise HeadraceError(f"this iterator is over, because {self._superseded}", where=f"epoch {epoch}")
+            where = None if self.begun is None else f"epoch {self.begun.place.epoch}"
+            raise HeadraceError(f"this iterator is over, because {self._superseded}", where=where)
         if self.is_over:
             raise StopIteration
-        arrived = self._receive()
+        if not self.has_started:
+            self.begun = self._start(self)
+            self.has_started = True
+        begun = self.begun
+        assert begun is not None
+        arrived = self._receive(begun)
         try:
-            if self._agreement is not None and not self._is_agreed(arrived, self._agreement):
+            if begun.agreement is not None and not self._is_agreed(begun, arrived, begun.agreement):
                 arrived = None
             if arrived is not None:
                 made = arrived.value
-                value = self._batch(arrived, made) if isinstance(made, MadeBatch) else made
+                value = self._batch(begun, arrived, made) if isinstance(made, MadeBatch) else made
         except BaseException:
             self.close()
             raise
+        epoch = begun.place.epoch
         if arrived is None:
             self.close()
-            self._on_place(Place(epoch + 1))
+            self._on_place(self, Place(epoch + 1))
             raise StopIteration
-        self._on_place(Place(epoch, arrived.step.position, arrived.step.window))
+        self._on_place(self, Place(epoch, arrived.step.position, arrived.step.window))
+        self.has_delivered = True
         return value
 
-    def _receive(self) -> Arrived | None:
+    def _receive(self, begun: Begun) -> Arrived | None:
         """Wait for the next batch; None at the end of this rank's epoch."""
         try:
-            delivered = next(self._run, None)
+            delivered = next(begun.run, None)
         except BaseException:
             self.is_over = True
             raise
         try:
-            self._check_gap(self._arrivals.num_skipped(delivered))
-            return None if delivered is None else self._arrivals.take(delivered)
+            self._check_gap(begun, begun.arrivals.num_skipped(delivered))
+            return None if delivered is None else begun.arrivals.take(delivered)
         except BaseException:
             self.close()
             raise
 
-    def _is_agreed(self, arrived: Arrived | None, agreement: Agreement) -> bool:
+    def _is_agreed(self, begun: Begun, arrived: Arrived | None, agreement: Agreement) -> bool:
         """Tell whether all ranks have the step that comes next; ask them, if that is due."""
         num_left = 0 if arrived is None else arrived.step.num_left
         if not agreement.goes_on(num_left):
             if num_left:
                 _logger.info(
                     "epoch %d ends, as other ranks have no more steps; this one leaves out %d or more",
-                    self._arrivals.epoch,
+                    begun.place.epoch,
                     num_left,
                 )
             return False
         if arrived is None:
             raise HeadraceError(
                 "this rank has no batch that it could repeat, and the others have more steps",
-                where=f"epoch {self._arrivals.epoch}, {self._equal_steps_of}",
+                where=f"epoch {begun.place.epoch}, {begun.equal_steps_of}",
                 fix='give each rank a share that is not empty, or remainder="drop"',
             )
         agreement.take_step()
@@ -244,7 +263,13 @@ class BatchIterator(Iterator[Any]):
     def close(self) -> None:
         """Give up what is under way; the workers stay. Harmless at any time."""
         self.is_over = True
-        self._run.close()
+        if self.begun is not None:
+            self.begun.run.close()
+
+    def give_up_begun(self) -> Begun | None:
+        """Return what has begun for this iterator, which was not asked for a batch yet, and has to begin by itself."""
+        begun, self.begun = self.begun, None
+        return begun
 
     def supersede(self, reason: str) -> None:
         """Close it for a reason that the consumer did not give: it raises from now on, and never seems complete."""
@@ -252,18 +277,19 @@ class BatchIterator(Iterator[Any]):
             self._superseded = reason
             self.close()
 
-    def _check_gap(self, num_skipped: int) -> None:
+    def _check_gap(self, begun: Begun, num_skipped: int) -> None:
         """Refuse that batches were left out because of errors, where ranks have equal steps."""
-        if num_skipped and self._equal_steps_of is not None:
+        if num_skipped and begun.equal_steps_of is not None:
             raise HeadraceError(
                 "a batch was left out because of an error, so this rank would have one step less than the others",
-                where=f"epoch {self._arrivals.epoch}, {self._equal_steps_of}",
+                where=f"epoch {begun.place.epoch}, {begun.equal_steps_of}",
                 fix="mend what fails (the quarantine file names it); single sequences are skipped without harm",
             )
 
-    def _batch(self, arrived: Arrived, made: MadeBatch) -> Batch:
+    def _batch(self, begun: Begun, arrived: Arrived, made: MadeBatch) -> Batch:
         step, places, indices, starts = arrived.step, arrived.places, arrived.indices, arrived.chunk_starts
-        self._check_layout(step.number, made)
+        epoch = begun.place.epoch
+        self._check_layout(epoch, step.number, made)
         if made.kept is not None:
             places, indices = places[made.kept], indices[made.kept]
             starts = None if starts is None else starts[made.kept]
@@ -274,7 +300,7 @@ class BatchIterator(Iterator[Any]):
             made.tags,
             places,
             indices,
-            self._arrivals.epoch,
+            epoch,
             step.number,
             step.step,
             step.is_repeat,
@@ -283,7 +309,7 @@ class BatchIterator(Iterator[Any]):
             data_key,
         )
 
-    def _check_layout(self, number: int, made: MadeBatch) -> None:
+    def _check_layout(self, epoch: int, number: int, made: MadeBatch) -> None:
         """Refuse a data key whose dtype or axes change in mid-epoch, and keys that come and go."""
         layout = {
             key: (value.dtype, value.ndim) if isinstance(value, np.ndarray) else (None, 0)
@@ -297,7 +323,7 @@ class BatchIterator(Iterator[Any]):
         before, now = (_layout_text(one.get(key)) for one in (self._layout, layout))
         raise TransformError(
             f"the data key {key!r} changes in mid-epoch: {before} before, and {now} now",
-            where=f"batch {number} of epoch {self._arrivals.epoch}",
+            where=f"batch {number} of epoch {epoch}",
             fix="let the transform return the same keys, dtypes and axes for all sequences",
         )
 

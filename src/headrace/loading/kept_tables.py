@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import logging
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -18,13 +17,23 @@ import xxhash
 
 from headrace.batching import BatchTable, PlanCounts
 from headrace.errors import CacheError, SourceError
-from headrace.files import atomic_write, remove_oldest, user_cache_dir, warn_once_of_folder
+from headrace.files import (
+    KeepLimit,
+    atomic_write,
+    kept_folder,
+    kept_path,
+    note_use,
+    open_regular,
+    remove_unused,
+    warn_once_of_folder,
+)
 
 _logger = logging.getLogger("headrace.loading")
 _FORMAT = 1
 _MIN_KEPT_SEQS = 200_000  # below, planning again takes some 0.2 s at most
 _MAX_WINDOWS = 1 << 20  # of a kept table: 4 MiB
-_MAX_KEPT = 512  # files, of some KB; an epoch of a recipe is one file
+_LIMIT = KeepLimit(max_files=512)  # of some KB; an epoch of a recipe is one file
+_FOLDER = "plans"  # in the user's cache folder
 _MAX_IN_MEMORY = 32  # tables
 _CHECKSUM_BYTES = 16
 
@@ -80,36 +89,33 @@ def keep_table(name: str, table: PlanTable) -> None:
     """
     _remember(name, table)
     try:
-        path = _path_of(name)
+        folder = kept_folder(_FOLDER)
     except CacheError as error:
         warn_once_of_folder(_logger, "", _NOT_KEPT, error)
         return
     windows = table.batches.batches_of_windows.astype("<i4").tobytes()
     content = msgspec.msgpack.encode(_File(name, windows, asdict(table.counts)))
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_write(path) as file:
+        with atomic_write(folder / _file_name(name), follow_links=False) as file:
             file.write(xxhash.xxh3_128_digest(content) + content)
-        remove_oldest(path.parent, "*.hrplan", _MAX_KEPT)
+        remove_unused(folder, "*.hrplan", limit=_LIMIT)
     except (OSError, SourceError) as error:
-        warn_once_of_folder(_logger, str(path.parent), _NOT_KEPT, error)
+        warn_once_of_folder(_logger, str(folder), _NOT_KEPT, error)
 
 
 def forget_table(name: str) -> None:
     """Give up a table that does not fit the plan."""
     _in_memory.pop(name, None)
     with contextlib.suppress(OSError, CacheError):
-        _path_of(name).unlink(missing_ok=True)
+        (kept_path(_FOLDER) / _file_name(name)).unlink(missing_ok=True)
 
 
 def _read(name: str) -> PlanTable | None:
     try:
-        path = _path_of(name)
-        if not path.is_file():  # whatever has this name must not be waited for
-            return None
-        with path.open("rb") as file:
+        path = kept_path(_FOLDER) / _file_name(name)
+        with open_regular(path) as file:
             data = file.read(_CHECKSUM_BYTES + 5 * _MAX_WINDOWS + 1)
-    except (CacheError, OSError):
+    except (CacheError, OSError, SourceError):
         return None
     content = data[_CHECKSUM_BYTES:]
     if xxhash.xxh3_128_digest(content) != data[:_CHECKSUM_BYTES]:
@@ -124,13 +130,12 @@ def _read(name: str) -> PlanTable | None:
         return None
     if file_content.name != name:
         return None
-    with contextlib.suppress(OSError):
-        path.touch()  # it was used: the oldest are removed first
+    note_use(path)
     return table
 
 
-def _path_of(name: str) -> Path:
-    return user_cache_dir() / "plans" / f"{name}.hrplan"
+def _file_name(name: str) -> str:
+    return f"{name}.hrplan"
 
 
 def _remember(name: str, table: PlanTable) -> None:

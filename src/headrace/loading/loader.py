@@ -9,26 +9,30 @@ from __future__ import annotations
 import logging
 import weakref
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import fields
+from functools import partial
 from typing import Any, NoReturn, Self
 
-from headrace.batching import WINDOW_SEQS, Batching, BatchOrder, FixedCount, PlanCounts
+from headrace.batching import Batching, BatchOrder, PlanCounts
 from headrace.engine import EngineOptions, EngineReport, Executor, WorkerInfo
 from headrace.engine.lease import MemoryWatcher
 from headrace.errors import ConfigError, HeadraceError, ResumeError
+from headrace.global_rng import kept_globals
 from headrace.order.policy import check_count
+from headrace.ranks import Ranks
 from headrace.version import __version__
 
 from .agreement import Agree
 from .epochs import Epochs, PlannedEpochs, Recipe, StreamEpochs
 from .foreign import open_subject, take_foreign
-from .iteration import BatchIterator, LoaderEpoch, Place
+from .iteration import BatchIterator, Begun, LoaderEpoch, Place
+from .loader_ranks import LoaderRanks
 from .options import LoaderOptions, Remainder
 from .plan import EpochPlan
 from .rank_check import CheckRanks, card_of, compare_cards
-from .sampled import SampledBatches
 from .state import FORMAT, LoaderState, digest_text
-from .stream import StreamSubject, check_stream
+from .stream import StreamSubject
 
 _logger = logging.getLogger("headrace.loading")
 
@@ -47,11 +51,16 @@ class DataLoader:
             batches by data key, other items are stacked in their own structure.
         batching: Which sequences form a batch: `FrameBudget`, `Buckets`, `FixedCount`, `Pack`, `Chunks`, ...
         num_workers: Worker processes; 0 makes the batches in this thread, when they are asked for. Each of them reads
-            all of a stream, unless the stream has workers of its own.
+            all of a stream, unless the stream has workers of its own. `None`: as many as the dataset was given, if it
+            is a `MultiProcDataset` or the like, whose other options of workers hold then as well; else 0.
         seed: Of the order of batches, and of the generators that `transform` gets. The order of the dataset is not
             changed by it.
-        rank: Which training process this is; found by itself under torchrun, SLURM and the like, see `find_ranks`.
+        rank: Which training process this is; found by itself under torchrun, SLURM and the like, see `find_ranks`, when
+            the first batch is asked for, and the same from then on.
         world_size: How many there are.
+        mesh: In place of both, where several processes work on the same batch (tensor, pipeline or context
+            parallelism): the `DeviceMesh` of torch, or the part of it along which the data are divided, `mesh["dp"]`;
+            see `ranks_of_mesh`.
         remainder: What becomes of the last batches of an epoch, fewer than ranks: `"drop"`, `"pad"` (the first batches
             of the epoch once more, marked by `is_repeat`), or `"keep"` (the last ranks have one step less).
         transform: Called in a worker as `transform(seq)` or, if it has a parameter `rng`, `transform(seq, rng=
@@ -77,11 +86,15 @@ class DataLoader:
         batch_order: In which order batches come. Default: in that of the dataset where batches are runs of it
             (`FixedCount`, `FrameBudget`), else `BatchOrder()`: shuffled, and sorted by cost in groups, so that ranks do
             not wait for each other.
-        window_seqs: How many sequences are planned at a time.
+        window_seqs: How many sequences are planned at a time. None: 65,536; of a stream, whose sequences are in memory
+            until then, 512, and further 512 until they fill 8 batches.
         pad_values: Data key -> what to pad with; 0 for the others.
         pad_multiple: Round the frames of padded arrays up to a multiple.
         seed_globals: Seed the global generators of Python, NumPy and torch (if loaded) for each batch, by (seed, epoch,
-            batch), while it is made: for code that draws from them.
+            batch), while code of yours makes it (for each window, while it gives the items of a stream): so that what
+            draws from them is the same in each run, for any number of workers. In this process they are put back. None:
+            so it is, but for workers that are threads, which share them. It costs 15 us a batch, 40 us in this process,
+            and nothing where no code of yours is involved.
         **foreign: Torch's words: `batch_size`, `shuffle`, `sampler`, `collate_fn`, `drop_last`, `worker_init_fn`,
             `prefetch_factor`, `generator`, `timeout`, ...
 
@@ -94,10 +107,11 @@ class DataLoader:
         dataset: Any,
         *,
         batching: Batching | None = None,
-        num_workers: int = 0,
+        num_workers: int | None = None,
         seed: int = 0,
         rank: int | None = None,
         world_size: int | None = None,
+        mesh: Any = None,
         remainder: Remainder = "drop",
         transform: Callable[..., Any] | None = None,
         collate: Callable[[list[Any]], Any] | None = None,
@@ -111,43 +125,40 @@ class DataLoader:
         max_bytes: int | None = None,
         worker_init: Callable[[WorkerInfo], None] | None = None,
         batch_order: BatchOrder | None = None,
-        window_seqs: int = WINDOW_SEQS,
+        window_seqs: int | None = None,
         pad_values: Mapping[str, Any] | None = None,
         pad_multiple: int = 1,
-        seed_globals: bool = False,
+        seed_globals: bool | None = None,
         **foreign: Any,
     ) -> None:
         given = {**locals(), "pad_values": dict(pad_values or {})}
         own = {field.name: given[field.name] for field in fields(LoaderOptions)}
         order = take_foreign(own, foreign)
-        self._options = options = LoaderOptions(**own)
-        self._subject = subject = open_subject(dataset, order, options)
+        own["num_workers"] = 0 if num_workers is None else num_workers
+        options = LoaderOptions(**own)
+        with kept_globals() if options.seeds_globals else nullcontext():  # a sequence may be read to learn the layout
+            self._subject = subject = open_subject(dataset, order, options)
+        if subject.workers is not None:
+            options = options.with_workers(subject.workers, takes_number=num_workers is None)
+        self._options = options
         if not subject.is_stream:
             options.check_known_steps(subject.name, subject.num_shards)
-        batching = options.batching
-        if batching.needs_lengths and not subject.knows_lengths(batching.data_key):
-            raise ConfigError(
-                f"{batching} needs the lengths of the sequences, and they are not known",
-                where=subject.name,
-                fix="give them (MapDataset: lengths=, or a method get_seq_len; PostprocessingDataset: "
-                "map_seq_preserves_lengths=True, where it does), or use FixedCount(n)",
-            )
-        is_even = subject.has_even_shards and isinstance(batching, FixedCount | SampledBatches)
-        self.ranks = options.find_ranks(subject.num_shards, subject.sharded_by, is_even)
-        self._recipe = Recipe.of(options, subject, self.ranks)
+        self._ranks = LoaderRanks(options, subject)
+        self._recipe = Recipe.of(options, subject)
         self._runs: Epochs
         if isinstance(subject, StreamSubject):
-            check_stream(subject, options.remainder, options.steps_per_epoch, self.ranks)
             self._runs = StreamEpochs(subject, self._recipe)
         else:
             self._runs = PlannedEpochs(subject, self._recipe)
         self._epoch = 1  # the next one to be iterated over
         self._resumed: Place | None = None
         self._place = Place(1)  # where the consumer is
-        self._current: weakref.ref[BatchIterator] | None = None
+        self._current: weakref.ref[BatchIterator] | None = None  # the last that was asked for a batch
+        self._waiting: weakref.ref[BatchIterator] | None = None  # for which a run has begun, and that was not asked yet
         self._digests_of: tuple[int, dict[str, str]] | None = None
         self._is_agreed = options.check_ranks is None
         self._is_closed = False
+        self._is_watched_next = False  # whether the watcher of memory is that of the next iteration
 
     # --- iteration ---
 
@@ -158,9 +169,31 @@ class DataLoader:
         """
         self._runs.engine.start()
 
+    @property
+    def ranks(self) -> Ranks:
+        """Which rank this is, of how many: as it is known now, and for good once a batch was asked for.
+
+        Where the surroundings contradict themselves until a trainer has begun, it is 0 of 1, and `source` says so.
+        """
+        try:
+            return self._ranks.look_up()
+        except ConfigError as error:
+            return Ranks(0, 1, f"not known yet: {error.what}")
+
+    @property
+    def divided_by(self) -> str | None:
+        """Who gives each rank a share of the data, as text; None if this loader loads all of it."""
+        if self._subject.num_shards > 1:
+            return f"the dataset shards itself: {self._subject.sharded_by}"
+        ranks = self.ranks
+        return f"rank {ranks.rank} of {ranks.world_size}, {ranks.source}" if ranks.world_size > 1 else None
+
     def __iter__(self) -> BatchIterator:
-        """Begin the next epoch, or the rest of the one that was loaded; the workers begin at once."""
-        return self._begin(self._epoch)
+        """Return an iterator over the next epoch, or the rest of the one that was loaded; the workers begin at once.
+
+        The epoch is used up by its first batch, not by this: an iterator that was asked for nothing has no effect.
+        """
+        return self._begin(None)
 
     def epochs(self, first: int | None = None, last: int | None = None) -> Iterator[LoaderEpoch]:
         """Return the epochs one after the other, each to be iterated over.
@@ -198,35 +231,75 @@ class DataLoader:
         if self._live() is None:
             self._place = self._resumed or Place(self._epoch)
 
-    def _begin(self, epoch: int) -> BatchIterator:
+    def _begin(self, epoch: int | None) -> BatchIterator:
+        """Return an iterator over an epoch, None: over the one that is next when it is asked for its first batch."""
         if self._is_closed:
             raise HeadraceError("this loader is closed", fix="make a new one")
+        begun = None
+        if self._live() is None:
+            place = self._place_of(epoch)
+            if epoch is not None and self._place.epoch != epoch:
+                self._place = place
+            waiting = self._take_waiting()
+            begun = waiting if waiting is not None and waiting.place == place else self._begin_run(place)
+        iterator = BatchIterator(
+            partial(self._start, epoch, self._is_watched_next), self._move, self._recipe.data_key, begun
+        )
+        self._is_watched_next = False
+        if begun is not None:
+            self._waiting = weakref.ref(iterator)
+        return iterator
+
+    def _start(self, epoch: int | None, is_watched: bool, iterator: BatchIterator) -> Begun:
+        """Return what an iterator iterates over, which is asked for its first batch; all others are over."""
+        if self._is_closed:
+            raise HeadraceError("this loader is closed", fix="make a new one")
+        place, ranks = self._place_of(epoch), self._ranks.settle()
         live = self._live()
         if live is not None:
             live.supersede("another iteration over the same loader has begun")
-        place = Place(epoch)
-        if self._resumed is not None and self._resumed.epoch == epoch:
-            place = self._resumed
-        self._agree(place)
-        run, arrivals = self._runs.begin(place)
-        iterator = BatchIterator(
-            run,
-            arrivals,
-            agreement=self._options.start_agreement(),
-            equal_steps_of=self._options.equal_steps_of(self.ranks, self._subject.num_shards),
-            on_place=self._set_place,
-            data_key=self._recipe.data_key,
-        )
-        self._place, self._epoch, self._resumed = place, epoch + 1, None
+        begun = self._take_waiting() if self._is_waiting(iterator) else None
+        if begun is None or begun.place != place or begun.ranks != ranks:
+            self._take_waiting()
+            begun = self._begin_run(place)
+        if not is_watched:
+            self._runs.engine.watch_memory(None)
         self._current = weakref.ref(iterator)
-        return iterator
+        return begun
 
-    def _agree(self, place: Place) -> None:
+    def _place_of(self, epoch: int | None) -> Place:
+        number = self._epoch if epoch is None else epoch
+        resumed = self._resumed
+        return Place(number) if resumed is None or resumed.epoch != number else resumed
+
+    def _begin_run(self, place: Place) -> Begun:
+        ranks = self._ranks.look_up()
+        self._agree(place, ranks)
+        run, arrivals = self._runs.begin(place, ranks)
+        return Begun(place, ranks, run, arrivals, self._options.start_agreement(), self._ranks.equal_steps_of(ranks))
+
+    def _is_waiting(self, iterator: BatchIterator) -> bool:
+        return self._waiting is not None and self._waiting() is iterator
+
+    def _take_waiting(self) -> Begun | None:
+        """Return what has begun for an iterator that was not asked for a batch yet; it will have to begin by itself."""
+        waiting = None if self._waiting is None else self._waiting()
+        self._waiting = None
+        return None if waiting is None or waiting.is_over else waiting.give_up_begun()
+
+    def _move(self, iterator: BatchIterator, place: Place) -> None:
+        """Take note of where the consumer is."""
+        if not iterator.has_delivered:
+            assert iterator.begun is not None
+            self._epoch, self._resumed = iterator.begun.place.epoch + 1, None
+        self._place = place
+
+    def _agree(self, place: Place, ranks: Ranks) -> None:
         """Compare with the other ranks, once; see `rank_check.py`."""
         check_ranks, options = self._options.check_ranks, self._options
         if self._is_agreed or check_ranks is None:
             return
-        digests = dict(self._digests(place.epoch))
+        digests = self._digests(place.epoch)
         if self._subject.num_shards > 1:
             del digests["order"]  # each rank has its own
         parts = {
@@ -238,15 +311,12 @@ class DataLoader:
             "agree_every": options.agree_every,
             **digests,
         }
-        compare_cards(check_ranks(card_of(parts, self.ranks)), self.ranks)
+        compare_cards(check_ranks(card_of(parts, ranks)), ranks)
         self._is_agreed = True
 
     def _live(self) -> BatchIterator | None:
         iterator = None if self._current is None else self._current()
         return None if iterator is None or iterator.is_over else iterator
-
-    def _set_place(self, place: Place) -> None:
-        self._place = place
 
     def __len__(self) -> int:
         """Return the number of steps of a whole epoch on this rank: of the current epoch, or else of the next.
@@ -258,7 +328,7 @@ class DataLoader:
 
     def num_steps(self, epoch: int, position: int = 0) -> int:
         """Return the number of steps of an epoch on this rank, from a position on."""
-        return self._runs.num_steps(epoch, position)
+        return self._runs.num_steps(epoch, position, self._ranks.look_up())
 
     def _plan_of(self, epoch: int) -> EpochPlan:
         """Return the plan of an epoch whose order is known, for measurements and tests."""
@@ -298,7 +368,7 @@ class DataLoader:
 
     @property
     def is_iterating(self) -> bool:
-        """Whether there is an iterator that is not at its end."""
+        """Whether there is an iterator that was asked for a batch, and is not at its end."""
         return self._live() is not None
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -314,7 +384,7 @@ class DataLoader:
             raise ResumeError(
                 "load_state_dict comes too late: an iteration over this loader has begun",
                 where=f"epoch {self._place.epoch}, batch {self._place.position}",
-                fix="load the state before iter(loader), or finish or drop the iterator first",
+                fix="load the state before the first batch, or finish or drop the iterator first",
             )
         loaded = LoaderState.of_dict(state)
         loaded.check_digests(self._digests(loaded.epoch))
@@ -325,19 +395,18 @@ class DataLoader:
     def _digests(self, epoch: int) -> dict[str, str]:
         if self._digests_of is None or self._digests_of[0] != epoch:
             self._digests_of = epoch, self._make_digests(epoch)
-        return self._digests_of[1]
+        num_shards = self._subject.num_shards
+        # a position is one in the share of a rank, so their number may not change
+        return {**({"shards": str(num_shards)} if num_shards > 1 else {}), **self._digests_of[1]}
 
     def _make_digests(self, epoch: int) -> dict[str, str]:
-        digests = {
+        return {
             "data": self._subject.data_digest()[:32],
             "order": digest_text(self._subject.order_text(epoch)),
             "batching": digest_text(self._recipe.batching_text),
             "seed": digest_text(str(self._options.seed)),
             "user": digest_text(self._options.recipe_version or ""),
         }
-        if self._subject.num_shards > 1:  # a position is one in the share of a rank, so their number may not change
-            digests = {"shards": str(self._subject.num_shards), **digests}
-        return digests
 
     # --- what happens, and the end ---
 
@@ -347,17 +416,23 @@ class DataLoader:
         return self._runs.engine.report
 
     def watch_memory(self, watcher: MemoryWatcher | None) -> None:
-        """Tell a watcher of the shared memory that batches come in from now on, in place of another one or of None."""
+        """Tell a watcher of the shared memory that batches come in from now on, in place of another one or of None.
+
+        It is told until the end of the next iteration, or of the one that is under way: whoever iterates without a
+        watcher of his own gets batches in ordinary memory.
+        """
         self._runs.engine.watch_memory(watcher)
+        self._is_watched_next = watcher is not None
 
     def explain(self) -> str:
         """Return a text about what is loaded, how, and what was left out so far."""
-        recipe, ranks, options = self._recipe.plan, self.ranks, self._options
+        recipe, options = self._recipe.plan, self._options
         agreed = "" if options.agree is None else f", steps agreed on in blocks of {options.agree_every}"
+        grows = " or more" if recipe.grows else ""
         lines = [
             f"dataset:  {self._subject.name}, order {self._subject.order_text(self._place.epoch)}",
-            f"batching: {recipe.batching}, {recipe.batch_order}, windows of {recipe.window_seqs:,} sequences",
-            f"ranks:    {ranks.rank} of {ranks.world_size} ({ranks.source}), remainder {options.remainder!r}{agreed}",
+            f"batching: {recipe.batching}, {recipe.batch_order}, windows of {recipe.window_seqs:,} sequences{grows}",
+            f"ranks:    {self._ranks}, remainder {options.remainder!r}{agreed}",
             f"workers:  {options.num_workers}, executor {self._engine_name()}",
             f"place:    epoch {self._place.epoch}, batch {self._place.position}",
         ]
@@ -382,9 +457,10 @@ class DataLoader:
     def close(self) -> None:
         """End the workers and close the dataset; harmless twice. Batches that were delivered stay valid."""
         self._is_closed = True
-        live = self._live()
-        if live is not None:
-            live.supersede("its loader was closed")
+        for found in (self._current, self._waiting):
+            iterator = None if found is None else found()
+            if iterator is not None:
+                iterator.supersede("its loader was closed")
         self._runs.engine.close()
         self._subject.close()
 

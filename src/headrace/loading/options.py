@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Self, get_args
 
-from headrace.batching import WINDOW_SEQS, Batching, BatchOrder, Chunks, FixedCount, FrameBudget, LimitLengths, Pack
+from headrace.batching import Batching, BatchOrder, Chunks, FixedCount, FrameBudget, LimitLengths, Pack
+from headrace.datasets.own_workers import OwnWorkers
 from headrace.engine import EngineOptions, Executor, WorkerInfo, make_executor
 from headrace.engine.executors.process import ProcessExecutor
 from headrace.errors import ConfigError
 from headrace.order.policy import check_count
-from headrace.ranks import Ranks, find_ranks
 
 from .agreement import Agree, Agreement
 from .rank_check import CheckRanks
+
+_logger = logging.getLogger("headrace.loading")
 
 Remainder = Literal["drop", "pad", "keep"]
 _INT64_MAX = 2**63 - 1
@@ -33,6 +36,7 @@ class LoaderOptions:
     seed: int = 0
     rank: int | None = None
     world_size: int | None = None
+    mesh: Any = None
     remainder: Remainder = "drop"
     transform: Callable[..., Any] | None = None
     collate: Callable[[list[Any]], Any] | None = None
@@ -46,18 +50,18 @@ class LoaderOptions:
     max_bytes: int | None = None
     worker_init: Callable[[WorkerInfo], None] | None = None
     batch_order: BatchOrder | None = None
-    window_seqs: int = WINDOW_SEQS
+    window_seqs: int | None = None
     pad_values: Mapping[str, Any] = field(default_factory=dict)
     pad_multiple: int = 1
-    seed_globals: bool = False
+    seed_globals: bool | None = None
 
     def __post_init__(self) -> None:
         """Check each of them."""
         if not isinstance(self.batching, Batching):
             raise ConfigError(f"batching must be a policy such as FrameBudget(80_000), got {self.batching!r}")
-        for name, minimum in (("num_workers", 0), ("window_seqs", 1), ("pad_multiple", 1)):
+        for name, minimum in (("num_workers", 0), ("pad_multiple", 1)):
             object.__setattr__(self, name, check_count("DataLoader", name, getattr(self, name), minimum=minimum))
-        for name in ("max_bytes", "steps_per_epoch", "agree_every"):
+        for name in ("max_bytes", "steps_per_epoch", "agree_every", "window_seqs"):
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, check_count("DataLoader", name, getattr(self, name), minimum=1))
         seed = check_count("DataLoader", "seed", self.seed, minimum=-_INT64_MAX, maximum=_INT64_MAX)
@@ -70,9 +74,9 @@ class LoaderOptions:
             raise ConfigError(f"DataLoader: batch_order is a BatchOrder(...), got {self.batch_order!r}")
         if self.engine_options is not None and not isinstance(self.engine_options, EngineOptions):
             raise ConfigError(f"DataLoader: engine_options is an EngineOptions(...), got {self.engine_options!r}")
-        if not isinstance(self.seed_globals, bool):
-            raise ConfigError(f"DataLoader: seed_globals is True or False, got {self.seed_globals!r}")
-        if self.seed_globals and self.num_workers and getattr(self.executor, "name", self.executor) == "thread":
+        if not isinstance(self.seed_globals, bool | None):
+            raise ConfigError(f"DataLoader: seed_globals is True, False or None, got {self.seed_globals!r}")
+        if self.seed_globals and self._has_threads:
             raise ConfigError(
                 "seed_globals=True, and the threads of a process share its generators",
                 fix='use executor="process", or draw from the rng that a transform gets',
@@ -80,9 +84,50 @@ class LoaderOptions:
         for name in ("transform", "collate", "worker_init", "check_ranks", "agree"):
             if getattr(self, name) is not None and not callable(getattr(self, name)):
                 raise ConfigError(f"DataLoader: {name} must be a function, got {getattr(self, name)!r}")
+        if self.mesh is not None and not (self.rank is None and self.world_size is None):
+            raise ConfigError("mesh and rank or world_size both say which rank this is", fix="leave one of them out")
         self._check_agreement()
         if self.collate is not None and (self.pad_values or self.pad_multiple != 1):
             raise ConfigError("pad_values and pad_multiple mean nothing to a collate of your own", fix="pad there")
+
+    def with_workers(self, workers: OwnWorkers, *, takes_number: bool) -> Self:
+        """Return these options with those that a dataset was given for its workers, which this loader's stand for.
+
+        Args:
+            workers: They.
+            takes_number: Whether nobody has told the loader how many.
+
+        Raises:
+            ConfigError: Both were told what to do in a worker, or about its errors.
+        """
+        changes: dict[str, Any] = {}
+        for name in ("worker_init", "engine_options"):
+            value = getattr(workers, name)
+            if value is not None and getattr(self, name) is not None:
+                raise ConfigError(
+                    f"{name} is given to the loader and to its {workers.owner}, whose workers are the loader's",
+                    fix="give it to one of them",
+                )
+            if value is not None:
+                changes[name] = value
+        if takes_number:
+            changes["num_workers"] = workers.num_workers
+            if workers.executor is not None and self.executor == "process":
+                changes["executor"] = workers.executor
+            if (
+                workers.max_bytes is not None
+                and self.max_bytes is None
+                and changes.get("executor") in (None, "process")
+            ):
+                changes["max_bytes"] = workers.max_bytes * max(workers.num_workers, 1)
+        elif workers.num_workers != self.num_workers:
+            _logger.warning(
+                "num_workers=%d of the loader holds, and num_workers=%d of its %s does not: it is read by the loader's",
+                self.num_workers,
+                workers.num_workers,
+                workers.owner,
+            )
+        return replace(self, **changes)
 
     def _check_agreement(self) -> None:
         if (self.agree is None) != (self.agree_every is None):
@@ -122,41 +167,30 @@ class LoaderOptions:
                 fix="leave agree and agree_every out: all ranks have equally many steps",
             )
 
-    def find_ranks(self, num_shards: int, sharded_by: str, is_even: bool = False) -> Ranks:
-        """Return who shares the batches: exactly one level shards.
+    def check_equal_steps(self, name: str) -> None:
+        """Refuse what promises several ranks of a stream equal steps, and does not promise them.
 
         Args:
-            num_shards: Into how many shards the dataset divides itself.
-            sharded_by: The options that say so.
-            is_even: Whether all shards have as many batches.
+            name: Of the stream.
 
         Raises:
-            ConfigError: Two levels would shard, or ranks would have different numbers of steps unasked.
+            ConfigError: So it is.
         """
-        if num_shards <= 1:
-            return find_ranks(self.rank, self.world_size)
-        if (self.world_size or 1) > 1:
+        if self.remainder == "keep" and self.steps_per_epoch is not None:
             raise ConfigError(
-                f"two levels would divide the data: the dataset ({sharded_by}) and the loader "
-                f"(world_size={self.world_size})",
-                fix="leave out the dataset's sharding: the loader gives all ranks equally many steps",
+                'remainder="keep" allows unequal steps, steps_per_epoch promises equal ones',
+                where=name,
+                fix='use "drop", or "pad", which repeats the first batches where there are too few',
             )
-        if self.remainder != "keep" and self.steps_per_epoch is None and self.agree is None and not is_even:
-            raise ConfigError(
-                f"the dataset divides itself ({sharded_by}), so ranks may have different numbers of batches, and "
-                f'remainder="{self.remainder}" promises equal steps',
-                fix='leave out the dataset\'s sharding, or give remainder="keep", steps_per_epoch= (for streams), or '
-                "agree= and agree_every=, by which the ranks find out together",
-            )
-        return Ranks(0, 1, f"the dataset shards itself: {sharded_by}")
 
-    def equal_steps_of(self, ranks: Ranks, num_shards: int) -> str | None:
-        """Return which rank this is of several that must have equally many steps; None if it is alone, or need not."""
-        if ranks.world_size > 1:
-            return f"rank {ranks.rank} of {ranks.world_size}"
-        if num_shards > 1 and self.remainder != "keep":
-            return f"one of {num_shards} ranks"
-        return None if self.agree is None else "one of several ranks"
+    @property
+    def _has_threads(self) -> bool:
+        return self.num_workers > 0 and getattr(self.executor, "name", self.executor) == "thread"
+
+    @property
+    def seeds_globals(self) -> bool:
+        """Whether the global generators are seeded where code of the user's may draw from them."""
+        return not self._has_threads if self.seed_globals is None else self.seed_globals
 
     def start_agreement(self) -> Agreement | None:
         """Return how the ranks find out together how many steps an epoch has; None if they know."""

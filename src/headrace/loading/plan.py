@@ -44,12 +44,18 @@ class PlanRecipe:
         batch_order: In which order its batches come.
         window_seqs: Sequences of a window.
         seed: Of the loader.
+        grows: Whether the windows of a stream are longer where they would not fill some batches.
+        checks_lengths: Whether sequences may be read with other lengths than those that they are planned by.
+        seeds_globals: Whether the global generators are seeded while a stream is read.
     """
 
     batching: Batching
     batch_order: BatchOrder
     window_seqs: int
     seed: int
+    grows: bool = False
+    checks_lengths: bool = False
+    seeds_globals: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +251,7 @@ class EpochPlan:
         window = self._plan(window_number)
         batch = window.plan[number - first]
         places = window.first_place + batch.members.astype(np.int64)
-        counted = self._order.occurrences
+        counted, checks = self._order.occurrences, self._recipe.checks_lengths
         task = Task(
             self.epoch,
             number,
@@ -254,7 +260,7 @@ class EpochPlan:
             batch.rows,
             batch.chunk_starts,
             batch.chunk_frames,
-            None if batch.chunk_starts is None else window.lengths[batch.members].astype(np.int64),
+            window.lengths[batch.members].astype(np.int64) if batch.chunk_starts is not None or checks else None,
         )
         return task, places
 

@@ -18,8 +18,7 @@ from headrace.batching import Column
 from headrace.datasets.base import Dataset
 from headrace.datasets.cached import CachedDataset
 from headrace.datasets.configs import init_dataset
-from headrace.datasets.epoch_places import forget_places
-from headrace.datasets.fast_reading import fast_source
+from headrace.datasets.ownership import open_apart
 from headrace.engine import WorkerInfo, note_place, note_places
 from headrace.sources import Source
 from headrace.specs import DataSpec
@@ -53,7 +52,13 @@ class Failed:
 
 
 class Reader(ABC):
-    """Reads in one worker. Not thread-safe."""
+    """Reads in one worker. Not thread-safe.
+
+    Attributes:
+        is_all_ours: Whether no code of the user's reads, which might draw from the global generators.
+    """
+
+    is_all_ours = False
 
     @abstractmethod
     def read(self, wish: Wish) -> Iterator[tuple[str, Any]]:
@@ -102,17 +107,18 @@ class DatasetReading(Reading):
 
     def open(self, info: WorkerInfo) -> Reader:
         """Build the dataset. What was carried to another process is a copy already."""
-        config = self.config if info.executor == "process" else copy_datasets(self.config)
-        return _DatasetReader(init_dataset(config))
+        make = init_dataset if info.executor == "process" else open_apart
+        return _DatasetReader(make(self.config))
 
 
 class _DatasetReader(Reader):
     def __init__(self, dataset: Dataset) -> None:
         self._dataset = dataset
-        forget_places(dataset)  # the members of a batch are not neighbours in the epoch
-        source = fast_source(dataset)
+        dataset.forget_places()  # the members of a batch are not neighbours in the epoch
+        source = dataset.get_fast_source()
         has_texts = source is not None and any(_is_text(spec) for spec in source.specs.values())
         self._source = None if has_texts else source
+        self.is_all_ours = self._source is not None and type(self._source).__module__.startswith("headrace.")
 
     def columns(self, wish: Wish) -> tuple[list[str], dict[str, Column]] | None:
         source = self._source
@@ -185,21 +191,6 @@ class _SourceColumn(Column):
 
 def _is_text(spec: DataSpec) -> bool:
     return np.dtype(spec.dtype).kind not in "biufc"
-
-
-def copy_datasets(value: Any) -> Any:
-    """Return a value, such as a config, in which each dataset is a new one of the same arguments; arrays are shared.
-
-    Datasets may hold others, which `copy.copy` would share and `copy.deepcopy` would copy with all that they hold.
-    """
-    if isinstance(value, Dataset):
-        function, arguments = value.__reduce__()
-        return function(*copy_datasets(arguments))
-    if type(value) in (list, tuple):
-        return type(value)(map(copy_datasets, value))
-    if type(value) is dict:
-        return {key: copy_datasets(item) for key, item in value.items()}
-    return value
 
 
 @dataclass(frozen=True)

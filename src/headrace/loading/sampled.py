@@ -110,7 +110,7 @@ class SampledSubject(Subject):
                 fix="give a list, or an object whose __iter__ begins anew",
             )
         self.name = f"{subject.name} in the order of {type(sampler).__name__}"
-        self.reading, self.data_key = subject.reading, subject.data_key
+        self.reading, self.data_key, self.workers = subject.reading, subject.data_key, subject.workers
         self.num_shards, self.sharded_by = subject.num_shards, subject.sharded_by
         for part in (sampler, getattr(sampler, "sampler", None)):  # a batch sampler has one that gives indices
             num_replicas = getattr(part, "num_replicas", 1)
@@ -175,8 +175,16 @@ class SampledSubject(Subject):
     def order_text(self, epoch: int) -> str:
         """Return a digest of the indices."""
         drawn = self._drawn_for(epoch)
-        text = f"sampled {digest_array(drawn.indices)}"
+        text = f"{self.reading_text(epoch)}sampled {digest_array(drawn.indices)}"
         return text if drawn.starts is None else f"{text} in batches {digest_array(drawn.starts)}"
+
+    def reading_text(self, epoch: int) -> str:
+        """Return that of the other subject."""
+        return self._subject.reading_text(epoch)
+
+    def may_change_lengths(self) -> bool:
+        """Ask the other subject."""
+        return self._subject.may_change_lengths()
 
     def pins_lengths(self, data_key: str | None) -> bool:
         """Ask the other subject."""

@@ -11,10 +11,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
-import numpy as np
-import xxhash
-from numpy.typing import NDArray
 
+from headrace.datasets.digests import digest_array as digest_array
+from headrace.datasets.digests import digest_text as digest_text
 from headrace.errors import ResumeError
 
 FORMAT = 1
@@ -94,13 +93,3 @@ class LoaderState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                     where=f"epoch {self.epoch}, batch {self.position}",
                     fix=_FIXES[part],
                 )
-
-
-def digest_text(text: str) -> str:
-    """Return a short digest of a text, 16 hex digits."""
-    return xxhash.xxh3_64_hexdigest(text.encode("utf-8", "surrogatepass"))
-
-
-def digest_array(array: NDArray[Any]) -> str:
-    """Return a short digest of numbers, 16 hex digits."""
-    return xxhash.xxh3_64_hexdigest(np.ascontiguousarray(array).data)

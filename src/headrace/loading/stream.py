@@ -11,32 +11,22 @@ Invariant: what the batches hold is a pure function of (stream, recipe, epoch), 
 from __future__ import annotations
 
 import copy
-import os
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
 
-from headrace.datasets import Dataset, DistributeFilesDataset, MultiProcDataset, init_dataset
-from headrace.datasets.delegating import DelegatingDataset
-from headrace.datasets.multi_epoch import MultiEpochDataset
-from headrace.datasets.own_workers import has_workers
-from headrace.datasets.postprocessing import PostprocessingDataset
-from headrace.datasets.sub_epoch import can_jump
-from headrace.datasets.turns import TurnsDataset
-from headrace.datasets.variable import VariableDataset
+from headrace.datasets import Dataset, DistributeFilesDataset, init_dataset
+from headrace.datasets.ownership import open_apart
 from headrace.engine import WorkerInfo
 from headrace.errors import ConfigError, HeadraceError
-from headrace.files import FileTree, map_leaves, tree_key, tree_leaves
-from headrace.ranks import Ranks
 
-from .known import digest_of, knows_order, order_text, recipe_text, specs_of
-from .reading import Reader, Reading, Wish, copy_datasets
+from .reading import Reader, Reading, Wish
 from .state import digest_text
 from .stream_marks import mark_of
-from .subject import EpochOrder, Subject, Wanted
+from .subject import EpochOrder, Subject, Wanted, check_dataset_options
 
 STREAM_WINDOW_SEQS = 512  # they are in the reader's memory, so not as many as are planned from an index
 
@@ -58,8 +48,15 @@ class StreamSubject(Subject):
         """Return what a worker reads: this very stream inline, else one that nobody else reads."""
 
     @abstractmethod
-    def read_from(self, epoch: int, place: int) -> Iterator[tuple[str, Any]]:
-        """Yield the tag and the data of each sequence of an epoch from a place on."""
+    def read_from(self, epoch: int, place: int, on_read: Callable[[int], None]) -> Iterator[tuple[str, Any]]:
+        """Yield the tag and the data of each sequence of an epoch from a place on.
+
+        Args:
+            epoch: Its number.
+            place: Of the first one.
+            on_read: Called with the place of each sequence before it is read, also of those that are passed over; with
+                0 before anything else.
+        """
 
     def mark_of(self, tag: str, seq: Any) -> bytes:
         """Return what a sequence is told from others by, in each process that reads it; see `stream_marks.py`."""
@@ -86,32 +83,43 @@ class DatasetStream(StreamSubject):
     def __init__(self, dataset: Dataset) -> None:
         self.dataset = dataset
         self.name = type(dataset).__name__
+        check_dataset_options(dataset, self.name)
         self.data_key = next(iter(dataset.get_data_keys()), None)
-        self.reading = StreamReading(specs_of(dataset), is_by_key=True)
-        if isinstance(dataset, DistributeFilesDataset):
-            self.sharded_by = "distrib_shard_files=True"
-        else:
-            self.sharded_by = "_num_shards"
-        self.num_shards = dataset.num_shards
-        self.sharded_by = f"{self.sharded_by} of {self.name}, {self.num_shards} shards"
-        self.has_workers = has_workers(dataset)
+        self.reading = StreamReading(dataset.known_specs(), is_by_key=True)
+        self.has_workers = dataset.has_workers
+
+    @property
+    def num_shards(self) -> int:  # type: ignore[override]
+        """Ask the dataset: files are shared by ranks, which may be known only when an epoch begins."""
+        return self.dataset.num_shards
+
+    @property
+    def sharded_by(self) -> str:  # type: ignore[override]
+        """Say which option it is."""
+        option = "distrib_shard_files=True" if isinstance(self.dataset, DistributeFilesDataset) else "_num_shards"
+        return f"{option} of {self.name}, {self.num_shards} shards"
 
     def for_worker(self, info: WorkerInfo) -> Self:
         """Return this stream inline, and what was carried to another process; threads get one each."""
         stream = copy.copy(self)
         if info.executor == "thread":
-            stream.dataset = copy_datasets(self.dataset)
-        if info.executor != "inline":
-            stream.dataset = init_dataset(stream.dataset)
+            stream.dataset = open_apart(self.dataset)
+        elif info.executor != "inline":
+            stream.dataset = init_dataset(self.dataset)
         return stream
 
-    def read_from(self, epoch: int, place: int) -> Iterator[tuple[str, Any]]:
+    def read_from(self, epoch: int, place: int, on_read: Callable[[int], None]) -> Iterator[tuple[str, Any]]:
         """Read one sequence after the other."""
         dataset = self.dataset
+        on_read(0)
         dataset.init_seq_order(epoch=epoch)
         version = dataset.order_version
-        seq_idx = place if can_jump(dataset) else 0
-        while dataset.is_less_than_num_seqs(seq_idx):
+        seq_idx = place if dataset.supports_jumps else 0
+        while True:
+            if seq_idx:
+                on_read(seq_idx)
+            if not dataset.is_less_than_num_seqs(seq_idx):
+                return
             if dataset.order_version != version:
                 raise HeadraceError(
                     "somebody else has started an epoch of the dataset that a loader is reading",
@@ -131,58 +139,11 @@ class DatasetStream(StreamSubject):
 
     def data_digest(self) -> str:
         """Return a digest of the file list, or of the tags where they are known; else of the class only."""
-        return digest_text(_data_text(self.dataset))
+        return digest_text(self.dataset.data_text())
 
     def order_text(self, epoch: int) -> str:
         """Return the recipe of the order, with all else that it depends on: the files, or who takes turns."""
-        return _order_text(self.dataset, epoch)
-
-
-def _data_text(dataset: Dataset) -> str:
-    if isinstance(dataset, PostprocessingDataset | MultiEpochDataset):
-        return _data_text(dataset.inner)
-    if isinstance(dataset, DelegatingDataset) and dataset.has_one_corpus:
-        return _data_text(dataset.inner)
-    if isinstance(dataset, TurnsDataset):
-        return " | ".join(f"{turn.name} {_data_text(turn.dataset)}" for turn in dataset.turns)
-    if isinstance(dataset, DistributeFilesDataset):
-        return f"files {_names_of(dataset.files, dataset)}"
-    if not isinstance(dataset, VariableDataset) and knows_order(dataset):  # it is a part of a stream
-        return digest_of(dataset)
-    try:
-        return "\0".join(dataset.get_all_tags())
-    except NotImplementedError:
-        return type(dataset).__name__
-
-
-def _order_text(dataset: Dataset, epoch: int) -> str:
-    if isinstance(dataset, VariableDataset):
-        chosen = dataset.dataset_of(epoch)
-        return f"{_data_text(chosen)}; {_order_text(chosen, epoch)}"
-    if knows_order(dataset):  # it is a part of a stream
-        return order_text(dataset, epoch)
-    if isinstance(dataset, PostprocessingDataset):
-        return f"{_order_text(dataset.inner, epoch)}; function: {dataset.draws_text}"
-    if isinstance(dataset, DelegatingDataset):
-        return _order_text(dataset.inner, epoch)
-    if isinstance(dataset, MultiEpochDataset):
-        first = dataset.inner_epochs(epoch)[0]
-        return f"{dataset.multi_epoch} epochs, {_order_text(dataset.inner, first)}"
-    text = recipe_text(dataset._recipe, epoch)
-    if isinstance(dataset, DistributeFilesDataset):
-        text += f"; files {_names_of(dataset.get_files(epoch), dataset)}"
-    if isinstance(dataset, MultiProcDataset):
-        text += f"; {dataset.num_workers} workers, buffer_size {dataset.buffer_size}"
-    for turn in dataset.turns if isinstance(dataset, TurnsDataset) else ():
-        text += f"; {turn.name} {sorted(turn.keys.items())}: {_order_text(turn.dataset, epoch)}"
-    return text
-
-
-def _names_of(trees: Sequence[FileTree], dataset: DistributeFilesDataset) -> str:
-    """Return the names of files without the folder that all files of a dataset are in: it may be another one later."""
-    names = [name for tree in dataset.files for name in tree_leaves(tree)]
-    root = os.path.commonprefix([os.path.dirname(name) for name in names])  # noqa: RUF071 (any common beginning will do)
-    return " ".join(tree_key(map_leaves(tree, lambda name: name[len(root) :])) for tree in trees)
+        return self.dataset.order_text(epoch)
 
 
 class IterableStream(StreamSubject):
@@ -206,14 +167,16 @@ class IterableStream(StreamSubject):
         stream._iterable = copy.copy(self._iterable)
         return stream
 
-    def read_from(self, epoch: int, place: int) -> Iterator[tuple[str, Any]]:
+    def read_from(self, epoch: int, place: int, on_read: Callable[[int], None]) -> Iterator[tuple[str, Any]]:
         """Iterate, and pass over what comes before the place."""
+        on_read(0)
         set_epoch = getattr(self._iterable, "set_epoch", None)
         if set_epoch is not None:
             set_epoch(epoch)
         for seq_idx, item in enumerate(self._iterable):
             if seq_idx >= place:
                 yield f"seq-{seq_idx}", item
+            on_read(seq_idx + 1)
 
     def mark_of(self, tag: str, seq: Any) -> bytes:
         """Return some of its content: the tag is only its place."""
@@ -252,17 +215,3 @@ class _TakenSeqs(Reader):
     def read(self, wish: Wish) -> Iterator[tuple[str, Any]]:
         assert wish.seqs is not None
         yield from wish.seqs
-
-
-def check_stream(subject: StreamSubject, remainder: str, steps_per_epoch: int | None, ranks: Ranks) -> None:
-    """Refuse options that streams cannot keep.
-
-    Raises:
-        ConfigError: Equal steps of ranks are promised, and not promised.
-    """
-    if remainder == "keep" and steps_per_epoch is not None and ranks.world_size > 1:
-        raise ConfigError(
-            'remainder="keep" allows unequal steps, steps_per_epoch promises equal ones',
-            where=subject.name,
-            fix='use "drop", or "pad", which repeats the first batches where there are too few',
-        )

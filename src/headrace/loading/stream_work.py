@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.engine import Failure, WorkerInfo
-from headrace.errors import HeadraceError, ResumeError
+from headrace.errors import ConfigError, HeadraceError, ResumeError
 
 from .agreement import agreed_steps
 from .plan import PlanRecipe, Step, plan_steps
@@ -41,6 +41,7 @@ class StreamRun:
         remainder: See `DataLoader`.
         max_steps: Steps of a whole epoch that every rank has to have; None: as many as there are.
         agree_every: How many steps to look ahead, where ranks agree on how many there are; None: they do not.
+        num_shards: Into how many shards the stream divides itself.
     """
 
     epoch: int
@@ -51,6 +52,7 @@ class StreamRun:
     remainder: str
     max_steps: int | None
     agree_every: int | None = None
+    num_shards: int = 1
 
 
 @dataclass(slots=True)
@@ -112,13 +114,11 @@ class StreamWork:
     Attributes:
         subject: The stream.
         recipe: How its sequences form batches.
-        data_key: Whose lengths count.
         work: What is done to a batch.
     """
 
     subject: StreamSubject
     recipe: PlanRecipe
-    data_key: str | None
     work: BatchWork
 
     def __call__(self, info: WorkerInfo) -> Callable[[StreamRun], Iterator[Any]]:
@@ -126,8 +126,21 @@ class StreamWork:
         subject, make = self.subject.for_worker(info), self.work(info)
 
         def begin(run: StreamRun) -> Iterator[Any]:
+            if subject.num_shards != run.num_shards:
+                raise ConfigError(
+                    f"{subject.name} has {run.num_shards} shards in the trainer, and {subject.num_shards} in a worker",
+                    where=f"worker {info.worker_idx}, epoch {run.epoch}",
+                    fix="start the distributed training before loader.start()",
+                )
             is_marked = info.num_workers > 1
-            plan = StreamPlan(subject, self.recipe, run.epoch, run.window, self.data_key, is_marked=is_marked)
+            plan = StreamPlan(
+                subject,
+                self.recipe,
+                run.epoch,
+                run.window,
+                is_marked=is_marked,
+                keeps_globals=info.executor != "process",
+            )
             return _Steps(run, plan, make, info)
 
         return begin

@@ -16,21 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.datasets.base import Dataset
-from headrace.datasets.cached import CachedDataset
-from headrace.datasets.combined import CombinedDataset, ConcatDataset
-from headrace.datasets.corpus_facts import facts_of
-from headrace.datasets.generating import GeneratingDataset
-from headrace.datasets.joint import JointDataset
-from headrace.datasets.meta import MetaDataset
-from headrace.datasets.multi_proc import MultiProcDataset
+from headrace.datasets.corpus_facts import LengthsOf
+from headrace.datasets.own_workers import OwnWorkers
 from headrace.errors import ConfigError
 from headrace.order import Order, OrderCorpus, OrderPlanner, OrderRecipe, occurrences
 
-from .known import LengthsOf, digest_of, lengths_are_indexed, lengths_column, order_text, specs_of
 from .reading import DatasetReading, ItemsReading, Reading
 from .state import digest_array, digest_text
-
-_INDEXED = (MetaDataset, CachedDataset, GeneratingDataset, JointDataset)
 
 
 @dataclass(frozen=True)
@@ -80,6 +72,7 @@ class Subject(ABC):
         sharded_by: The options that say so.
         has_even_shards: Whether all shards have as many sequences.
         is_stream: Whether the order is not known beforehand.
+        workers: Those that the dataset was given, where the loader's read it in their place.
     """
 
     is_stream = False
@@ -89,6 +82,7 @@ class Subject(ABC):
     num_shards: int = 1
     sharded_by: str = ""
     has_even_shards: bool = False
+    workers: OwnWorkers | None = None
 
     @abstractmethod
     def start(self, epoch: int, wanted: Wanted) -> EpochOrder:
@@ -118,6 +112,14 @@ class Subject(ABC):
         """Return how many corpus indices there are, None if nobody says so."""
         return None
 
+    def reading_text(self, epoch: int) -> str:  # noqa: ARG002
+        """Return a text of all that decides what a sequence holds, besides its corpus."""
+        return ""
+
+    def may_change_lengths(self) -> bool:
+        """Tell whether sequences may be read with other lengths than those that they are planned by."""
+        return False
+
     def close(self) -> None:  # noqa: B027 (most hold nothing)
         """Release what is held."""
 
@@ -127,21 +129,23 @@ class DatasetSubject(Subject):
 
     Args:
         config: What workers make theirs of: a config, or the dataset itself, which is copied.
-        dataset: Initialized. It is asked for its order only, and may be somebody else's as well.
+        dataset: Initialized. It is asked for its order only.
+        is_own: Whether it was made for the loader, which closes it.
     """
 
-    def __init__(self, config: Any, dataset: Dataset) -> None:
-        self.is_own = config is not dataset
+    def __init__(self, config: Any, dataset: Dataset, *, is_own: bool) -> None:
+        self.is_own = is_own
         own = dataset
         self._shuffled: str | None = None
-        while isinstance(own, MultiProcDataset) and own.sharding_method == "seq_order":
-            config, own = own._config, own.inner  # the stream is that of the inner dataset; we have workers
+        while (workers := own.own_workers()) is not None:  # only one of the two should have some
+            self.workers = self.workers or workers
+            if workers.dataset is own:
+                break
+            config, own = workers.config, workers.dataset
         self.name = f"{type(own).__name__} {own.name!r}" if "dataset_id" not in own.name else type(own).__name__
-        if isinstance(own, CombinedDataset | ConcatDataset):
-            own = own.inner
         self.dataset = own
-        _check_options(own, self.name)
-        self.reading = DatasetReading(config, specs_of(own))
+        check_dataset_options(own, self.name)
+        self.reading = DatasetReading(config, own.known_specs())
         self.data_key = next(iter(own.get_data_keys()), None)
         self.num_shards = own.num_shards
         self.sharded_by = f"_num_shards={own.num_shards} of {self.name}"
@@ -156,47 +160,59 @@ class DatasetSubject(Subject):
             order = dataset._explicit_order(order, 2**62)
         counted = dataset.get_occurrences()  # of the dataset's own transform
         if counted is None and wanted.occurrences and order.may_repeat:
-            facts = facts_of(dataset)
+            facts = dataset.corpus_facts()
             counted = occurrences(order) if facts is None else facts.occurrences()
-        key = wanted.data_key or self.data_key or ""
-        lengths_of = _no_lengths if self.data_key is None else lengths_column(dataset, key, may_cost=wanted.lengths)
+        lengths_of = self._lengths_of(wanted.data_key, may_cost=wanted.lengths)
         return EpochOrder(epoch, order, lengths_of, counted, self._shortest_by(lengths_of))
 
+    def _lengths_of(self, data_key: str | None, *, may_cost: bool) -> LengthsOf | None:
+        """Return the lengths of a data key by corpus index.
+
+        Raises:
+            ConfigError: There is no such data key.
+        """
+        if self.data_key is None:
+            return _no_lengths  # an empty corpus without data keys
+        key = data_key or self.data_key
+        if key not in self.dataset.get_data_keys():
+            self.dataset.get_data_dtype(key)  # raises, with the keys that there are
+        return self.dataset.corpus_lengths(key, may_cost=may_cost)
+
     def _shortest_by(self, lengths_of: LengthsOf | None) -> Callable[[], int] | None:
-        if lengths_of is None or not isinstance(self.dataset, _INDEXED):
+        size = self.corpus_size()
+        if lengths_of is None or not size:
             return None
-        return lambda: int(np.min(lengths_of(np.arange(self.corpus_size() or 0))))
+        return lambda: int(np.min(lengths_of(np.arange(size))))
 
     def corpus_size(self) -> int | None:
-        """Return the length of the index."""
-        dataset = self.dataset
-        if not isinstance(dataset, _INDEXED):
-            return None
-        facts = facts_of(dataset)
-        return len(dataset.corpus.index if facts is None else facts.index)  # type: ignore[union-attr]
+        """Return how many corpus indices there are, if the dataset knows it."""
+        return self.dataset.corpus_size()
+
+    def reading_text(self, epoch: int) -> str:
+        """Return how the dataset reads, and what it draws."""
+        return self.dataset.reading_text(epoch)
+
+    def may_change_lengths(self) -> bool:
+        """Ask the dataset whether a transform stands between the index and the reader."""
+        return self.dataset.may_change_lengths()
 
     def knows_lengths(self, data_key: str | None) -> bool:
         """Ask the index, or what generates the sequences."""
-        key, dataset = data_key or self.data_key, self.dataset
-        if key is None or self.data_key is None:
-            return True  # an empty corpus without data keys
-        if isinstance(dataset, GeneratingDataset) and key == self.data_key:
-            return facts_of(dataset) is not None
-        return lengths_column(dataset, key, may_cost=True) is not None
+        return self._lengths_of(data_key, may_cost=True) is not None
 
     def data_digest(self) -> str:
         """Return the digest of the index, or of the indices of all sub-datasets."""
-        return digest_of(self.dataset)
+        return self.dataset.data_text()
 
     def order_text(self, epoch: int) -> str:
         """Return the recipe of the order."""
         with self._ordering():
-            return order_text(self.dataset, epoch)
+            return self.dataset.order_text(epoch)
 
     def pins_lengths(self, data_key: str | None) -> bool:
         """Ask whether they come from an index."""
         key = data_key or self.data_key
-        return key is not None and lengths_are_indexed(self.dataset, key)
+        return key is not None and self.dataset.covers_lengths(key)
 
     def shuffle(self, seq_ordering: str) -> None:
         """Shuffle a dataset that has no order of its own.
@@ -284,8 +300,12 @@ def _ask_each(get_seq_len: Callable[[int], int]) -> LengthsOf:
     return lambda indices: np.array([get_seq_len(i) for i in indices.tolist()], np.int64)
 
 
-def _check_options(dataset: Dataset, name: str) -> None:
-    """Refuse what belongs to the batches of the epoch API, and would be left out in silence."""
+def check_dataset_options(dataset: Dataset, name: str) -> None:
+    """Refuse what belongs to the batches of the epoch API, and would be left out in silence; also of parts.
+
+    Raises:
+        ConfigError: A dataset, or one that it is made of, has such an option.
+    """
     if dataset.shuffle_frames_of_nseqs:
         raise ConfigError(
             f"shuffle_frames_of_nseqs={dataset.shuffle_frames_of_nseqs} mixes neighbours of the order, which are in "
@@ -299,3 +319,11 @@ def _check_options(dataset: Dataset, name: str) -> None:
             where=name,
             fix="leave it out, and give the loader batching=Chunks(...)",
         )
+    if any(count > 0 for side in dataset.context_window for count in side.values()):
+        raise ConfigError(
+            "the option context_window is for generate_batches, and a loader has no use for it",
+            where=name,
+            fix="leave it out, and give the loader batching=Chunks(..., context=...)",
+        )
+    for inner in dataset.inner_datasets():
+        check_dataset_options(inner, f"{type(inner).__name__} {inner.name!r}, a part of {name}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.batching import (
+    Batching,
     Column,
     LayoutOptions,
     RowLayout,
@@ -30,6 +32,7 @@ from headrace.errors import CacheError, SourceError, TransformError, takes_note
 from headrace.global_rng import kept_globals, seed_globals
 from headrace.rng import derive_rng, wants_rng
 
+from .data_key import data_key_of_item
 from .reading import Failed, Reader, Reading, Wish
 
 Transform = Callable[..., Any]
@@ -47,7 +50,8 @@ class Task(msgspec.Struct, frozen=True):
         rows: Row of each, `int32[n]`, where several share one.
         chunk_starts: First frame of each, `int64[n]`; None if all are whole.
         chunk_frames: Frames of each, `int64[n]`.
-        seq_frames: Frames of the sequence that each is cut from, as planned, `int64[n]`.
+        seq_frames: Frames of each sequence, or of the one that each is cut from, as planned, `int64[n]`; None where
+            it has these anyway.
         seqs: Tag and data of each, where the trainer reads a stream itself; the indices are then places.
     """
 
@@ -91,11 +95,12 @@ class WorkOptions:
         collate: The user's, or None.
         pad_values: By data key.
         pad_multiple: Frames of padded arrays are rounded up to a multiple.
-        data_key: The key that is cut by.
+        data_key: The key that is cut by; None: the one that `batching` counts the frames of, by the layout of an item.
+        batching: How batches are planned.
         whole_keys: Keys that are not cut.
         row_tokens: Tokens of a row, where rows are shared.
         packed_keys: The keys that share rows.
-        seeds_globals: Whether to seed the global generators for each batch.
+        seeds_globals: Whether to seed the global generators for each batch that code of the user's has to do with.
     """
 
     seed: int = 0
@@ -104,6 +109,7 @@ class WorkOptions:
     pad_values: Mapping[str, Any] = field(default_factory=dict)
     pad_multiple: int = 1
     data_key: str | None = None
+    batching: Batching | None = None
     whole_keys: tuple[str, ...] = ()
     row_tokens: int = 0
     packed_keys: tuple[str, ...] | None = None
@@ -124,7 +130,10 @@ class BatchWork:
 
     def __call__(self, info: WorkerInfo) -> Callable[[Task], Any]:
         """Get ready in a worker."""
-        return _BatchMaker(self.reading.open(info), self.reading, self.options).make
+        keep_globals = kept_globals if self.options.seeds_globals and info.executor != "process" else nullcontext
+        with keep_globals():  # a dataset may read a sequence to learn its layout
+            reader = self.reading.open(info)
+        return _BatchMaker(reader, self.reading, self.options, keep_globals).make
 
 
 @dataclass(slots=True)
@@ -138,19 +147,27 @@ class _Members:
 
 
 class _BatchMaker:
-    def __init__(self, reader: Reader, reading: Reading, options: WorkOptions) -> None:
+    def __init__(
+        self,
+        reader: Reader,
+        reading: Reading,
+        options: WorkOptions,
+        keep_globals: Callable[[], AbstractContextManager[None]],
+    ) -> None:
         self._reader = reader
         self._options = options
         self._is_by_key = reading.is_by_key
         self._is_plain = options.transform is None and options.collate is None
+        self._seeds_globals = options.seeds_globals and not (self._is_plain and reader.is_all_ours)
+        self._keep_globals = keep_globals
         self._wants_rng = options.transform is not None and wants_rng(options.transform)
         self._layout = LayoutOptions(reading.specs, options.pad_values, options.pad_multiple)
 
     def make(self, task: Task) -> Any:
         """Make the batch of a task."""
-        if not self._options.seeds_globals:
+        if not self._seeds_globals:
             return self._make(task)
-        with kept_globals():
+        with self._keep_globals():
             seed_globals(self._options.seed, "global generators", epoch=task.epoch, number=task.number)
             return self._make(task)
 
@@ -209,6 +226,8 @@ class _BatchMaker:
                 if task.chunk_starts is not None:
                     note_place(tag, task.epoch)  # else it was read just now, and is noted
                     seq = self._cut(task, number, tag, seq)
+                elif task.seq_frames is not None:
+                    self._check_length(int(task.seq_frames[number]), tag, seq)
                 if self._options.transform is not None:
                     seq = self._transform(task, number, tag, seq)
             except Exception as error:  # noqa: BLE001 - the engine's policy decides what becomes of one of many
@@ -225,8 +244,8 @@ class _BatchMaker:
         assert task.chunk_frames is not None
         assert task.seq_frames is not None
         key, planned = self._options.data_key, int(task.seq_frames[number])
-        if key is None and isinstance(seq, Mapping):
-            key = next(iter(seq), None)  # of an iterable nobody knows the keys beforehand; the plan counts by the same
+        if key is None and isinstance(seq, Mapping) and self._options.batching is not None:
+            key = data_key_of_item(self._options.batching, seq, f"sequence {tag!r}")  # as the plan of a stream does
         if key is None or not isinstance(seq, Mapping):
             raise SourceError("only sequences by data key can be cut into chunks", where=f"sequence {tag!r}")
         if key in seq and len(seq[key]) != planned:
@@ -241,6 +260,21 @@ class _BatchMaker:
             return chunk
         # a transform may write into what it gets, and chunks may overlap
         return {name: np.array(value) if isinstance(value, np.ndarray) else value for name, value in chunk.items()}
+
+    def _check_length(self, planned: int, tag: str, seq: Any) -> None:
+        """Refuse a sequence that is longer than its batch was planned for.
+
+        Raises:
+            TransformError: It is.
+        """
+        key = self._options.data_key
+        if key in seq and len(seq[key]) > planned:
+            raise TransformError(
+                f"{key!r} has {len(seq[key])} frames, and {planned} in the index, by which the batches were planned",
+                where=f"sequence {tag!r}",
+                fix="make sequences longer in the transform of the loader, whose budgets count them before it; or use "
+                "FixedCount(n), which counts no frames",
+            )
 
     def _transform(self, task: Task, number: int, tag: str, seq: Any) -> Any:
         transform = self._options.transform

@@ -78,6 +78,13 @@ class Order(Sequence[int]):
         array = self.block(0, len(self))
         return array if dtype is None and not copy else np.array(array, dtype=dtype)
 
+    def to_indices(self) -> range | NDArray[np.int64]:
+        """Return the corpus indices as Python and NumPy have them: a `range`, else an `int64[n]` of the caller's own.
+
+        O(len(self)) memory, unless it is a range.
+        """
+        return np.array(self.block(0, len(self)))
+
 
 class RangeOrder(Order):
     """Corpus indices first, first + step, ...: no memory."""
@@ -96,6 +103,10 @@ class RangeOrder(Order):
     def slice(self, start: int, stop: int) -> RangeOrder:
         """Return positions start..stop as an order."""
         return RangeOrder(self._indices[start:stop])
+
+    def to_indices(self) -> range:
+        """Return the range."""
+        return self._indices
 
 
 class ArrayOrder(Order):

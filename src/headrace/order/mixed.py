@@ -72,7 +72,7 @@ class MixedOrder(Order):
 
     def __init__(self, mixture: Mixture, lanes: Sequence[Lane], positions: range) -> None:
         self._mixture, self._lanes, self._positions = mixture, lanes, positions
-        bounds = zip(*mixture.draw_bounds(positions.start, positions.stop), strict=True)
+        bounds = zip(mixture.num_draws(positions.start), mixture.num_draws(positions.stop), strict=True)
         self.may_repeat = len(positions) > 0 and any(
             lane.may_repeat_within(int(first), int(last)) for lane, (first, last) in zip(lanes, bounds, strict=True)
         )

@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from fractions import Fraction
-from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,7 +35,8 @@ class Mixture:
         weights: Of each lane, not negative, not all 0; only their ratios count. Ratios of small whole numbers, also
             when they are written as floats, are exact; others are rounded to one part in 2**30.
         shuffle_seed: Shuffle which lane comes when within blocks of 4096 positions, keyed by this seed; the shares of
-            a block stay what they are. `None` keeps them evenly spread: 2 : 1 gives A B A, A B A, ...
+            a block stay what they are, and the draws of a lane still come in their order. `None` keeps them evenly
+            spread: 2 : 1 gives A B A, A B A, ...
 
     Raises:
         ConfigError: A weight is negative or not finite, or all are 0.
@@ -47,6 +47,7 @@ class Mixture:
         self._shuffle_seed = shuffle_seed
         self._lanes = np.flatnonzero(self.units)
         self._sums = np.concatenate([[0], np.cumsum(self.units[self._lanes])])
+        self._last_block: tuple[int, NDArray[np.int64], NDArray[np.int64]] | None = None  # see `_block`
 
     @property
     def num_lanes(self) -> int:
@@ -56,14 +57,17 @@ class Mixture:
     def place(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the lane that each position draws from, and the number of the draw in it, both `int64[n]`.
 
-        O(n log lanes). Shuffled ones cost a table for each block of 4096 positions that is touched.
+        The draws of a lane are numbered in the order of the positions. O(n log lanes); shuffled ones cost a table for
+        each block of 4096 positions that is touched.
         """
-        if self._shuffle_seed is not None:
-            positions = self._shuffled(positions)
+        positions = np.asarray(positions, np.int64)
+        return self._place_evenly(positions) if self._shuffle_seed is None else self._place_shuffled(positions)
+
+    def _place_evenly(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         lanes = np.empty(len(positions), np.int64)
         draws = np.empty(len(positions), np.int64)
         # Parts of the tree still to be walked: which of the positions, their numbers within the part, its leaves.
-        parts = [(np.arange(len(positions)), np.asarray(positions, np.int64), 0, len(self._lanes))]
+        parts = [(np.arange(len(positions)), positions, 0, len(self._lanes))]
         while parts:
             chosen, numbers, first, last = parts.pop()
             if last - first == 1:
@@ -77,21 +81,12 @@ class Mixture:
         return lanes, draws
 
     def num_draws(self, position: int) -> NDArray[np.int64]:
-        """Return how often each lane is drawn from before a position, `int64[lanes]`.
-
-        Exact for shuffled mixtures, too: within a block it is counted.
-        """
-        if self._shuffle_seed is not None and position % _SHUFFLED_BLOCK:
-            start = position - position % _SHUFFLED_BLOCK
-            lanes, _ = self.place(np.arange(start, position))
-            return self._num_even_draws(start) + np.bincount(lanes, minlength=self.num_lanes)
-        return self._num_even_draws(position)
-
-    def draw_bounds(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return bounds first, last (exclusive) of each lane's draws by positions start..stop, both `int64[lanes]`."""
-        if self._shuffle_seed is not None:
-            start, stop = start // _SHUFFLED_BLOCK * _SHUFFLED_BLOCK, -(-stop // _SHUFFLED_BLOCK) * _SHUFFLED_BLOCK
-        return self._num_even_draws(start), self._num_even_draws(stop)
+        """Return how often each lane is drawn from before a position, `int64[lanes]`: the number of its next draw."""
+        block, offset = divmod(position, _SHUFFLED_BLOCK)
+        if self._shuffle_seed is None or not offset:
+            return self._num_even_draws(position)
+        lanes, _ = self._block(block)
+        return self._num_even_draws(position - offset) + np.bincount(lanes[:offset], minlength=self.num_lanes)
 
     def first_position_with(self, num_draws: Sequence[int], *, wanted: str) -> int:
         """Return the first position before which lanes were drawn from so often, O(log position) look-ups.
@@ -135,19 +130,34 @@ class Mixture:
         rounded: NDArray[np.int64] = quotients * left + (rests * left + whole // 2) // whole
         return rounded
 
-    def _shuffled(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _place_shuffled(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        blocks, offsets = np.divmod(positions, _SHUFFLED_BLOCK)
+        lanes = np.empty(len(positions), np.int64)
+        draws = np.empty(len(positions), np.int64)
+        by_block = np.argsort(blocks, kind="stable")
+        for here in np.split(by_block, np.flatnonzero(np.diff(blocks[by_block])) + 1):
+            if len(here):
+                lanes_of_block, draws_of_block = self._block(int(blocks[here[0]]))
+                lanes[here], draws[here] = lanes_of_block[offsets[here]], draws_of_block[offsets[here]]
+        return lanes, draws
+
+    def _block(self, block: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the lane and the number of the draw of each position of a shuffled block.
+
+        Only whose turn it is is shuffled. The draws that a lane has in the block are then handed to its turns in
+        rising order: shuffled with them, a corpus would come again before all of it has come.
+        """
+        last = self._last_block
+        if last is not None and last[0] == block:
+            return last[1], last[2]
         assert self._shuffle_seed is not None
-        blocks, offsets = np.divmod(np.asarray(positions, np.int64), _SHUFFLED_BLOCK)
-        result = np.empty_like(offsets)
-        for block in np.unique(blocks).tolist():
-            here = blocks == block
-            result[here] = block * _SHUFFLED_BLOCK + _block_shuffle(self._shuffle_seed, block).at(offsets[here])
-        return result
-
-
-@lru_cache(maxsize=64)
-def _block_shuffle(seed: int, block: int) -> Permutation:
-    return Permutation(_SHUFFLED_BLOCK, derive_seed(seed, "mixture", occurrence=block, bits=63))
+        shuffle = Permutation(_SHUFFLED_BLOCK, derive_seed(self._shuffle_seed, "mixture", occurrence=block, bits=63))
+        start = block * _SHUFFLED_BLOCK
+        lanes, draws = self._place_evenly(start + shuffle.at(np.arange(_SHUFFLED_BLOCK, dtype=np.int64)))
+        by_lane = np.argsort(lanes, kind="stable")
+        draws[by_lane] = draws[np.lexsort((draws, lanes))]
+        self._last_block = block, lanes, draws  # one assignment: threads may ask at once
+        return lanes, draws
 
 
 def _whole_weights(weights: Sequence[float]) -> NDArray[np.int64]:

@@ -12,6 +12,7 @@ import zlib
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -110,14 +111,11 @@ class PlainArraySource(Source):
         if column is None or column.forms is not None or column.axes:
             super().read_rows(corpus_indices, data_key, out)
             return
-        start = 0
-        for corpus_idx in corpus_indices.tolist():
-            check_corpus_idx(corpus_idx, self._index.num_seqs)
-            stop = start + column.lengths[corpus_idx]
-            self._fill(column, corpus_idx, data_key, out[start:stop])
-            start = stop
-        if start != len(out):
-            raise IndexError(f"{start} frames of {data_key!r} do not fit into {len(out)} rows")
+        lengths = [column.lengths[check_corpus_idx(idx, self._index.num_seqs)] for idx in corpus_indices.tolist()]
+        ends = [0, *accumulate(lengths)]
+        if ends[-1] != len(out) or min(lengths, default=0) < 0:
+            raise IndexError(f"{ends[-1]} frames of {data_key!r} do not fit into {len(out)} rows")
+        self._fill(column, corpus_indices, data_key, [out[a:b] for a, b in pairwise(ends)])
 
     def read_into(self, corpus_indices: NDArray[np.int64], data_key: str, outs: Sequence[NDArray[Any]]) -> None:
         """Read one data key of several sequences, each into an array of its own; no byte is copied twice."""
@@ -130,13 +128,17 @@ class PlainArraySource(Source):
             if len(out) != column.lengths[corpus_idx]:
                 frames = column.lengths[corpus_idx]
                 raise IndexError(f"{frames} frames of {data_key!r} do not fit into {len(out)} rows")
-            self._fill(column, corpus_idx, data_key, out)
+        self._fill(column, corpus_indices, data_key, outs)
 
-    def _fill(self, column: _Column, corpus_idx: int, data_key: str, out: NDArray[Any]) -> None:
-        """Read a plain array, or its first frames, to its place."""
-        if out.size:
-            file_idx = self._file_of(corpus_idx, data_key)
-            self._files.read_into(file_idx, self._position(column, corpus_idx, data_key), out)
+    def _fill(
+        self, column: _Column, corpus_indices: NDArray[np.int64], data_key: str, outs: Sequence[NDArray[Any]]
+    ) -> None:
+        """Read plain arrays, each to its place."""
+        self._files.read_many(
+            (self._file_of(corpus_idx, data_key), self._position(column, corpus_idx, data_key), out)
+            for corpus_idx, out in zip(corpus_indices.tolist(), outs, strict=True)
+            if out.size
+        )
 
     def _position(self, column: _Column, corpus_idx: int, data_key: str) -> int:
         position = column.at[corpus_idx]
@@ -154,29 +156,28 @@ class PlainArraySource(Source):
             shape = (column.lengths[corpus_idx], *frame_shape) if column.spec.has_time else frame_shape
             whole = self._read_form(column, corpus_idx, data_key, shape, form)
             return np.asarray(whole[start:end] if column.spec.has_time else whole, order="C")
-        array: NDArray[Any] = np.empty(
-            (end - start, *frame_shape) if column.spec.has_time else frame_shape, column.dtype
-        )
-        if array.size:
-            position = self._position(column, corpus_idx, data_key)
-            position += start * math.prod(frame_shape) * column.dtype.itemsize
-            self._files.read_into(self._file_of(corpus_idx, data_key), position, array)
-        return array
+        shape = (end - start, *frame_shape) if column.spec.has_time else frame_shape
+        position = self._position(column, corpus_idx, data_key) if end > start or not column.spec.has_time else 0
+        position += start * math.prod(frame_shape) * column.dtype.itemsize
+        return self._files.read_array(self._file_of(corpus_idx, data_key), position, shape, column.dtype)
 
     def _read_form(
         self, column: _Column, corpus_idx: int, data_key: str, shape: tuple[int, ...], form: int
     ) -> NDArray[Any]:
         """Return an array that is not stored as its numbers in C order."""
+        has_no_packed = form & DEFLATED and column.packed is None
+        if not 0 < form < 2 * BFLOAT16 or has_no_packed or (form & BFLOAT16 and column.dtype != np.float32):
+            raise self._index.damaged(f"it says that {data_key!r} of sequence {corpus_idx} has the form {form}")
         stored = np.dtype(np.uint16) if form & BFLOAT16 else column.dtype
         file_idx, position = self._file_of(corpus_idx, data_key), self._position(column, corpus_idx, data_key)
-        flat: NDArray[Any] = np.empty(int(np.prod(shape, dtype=np.int64)), stored)
+        size = math.prod(shape)
         if form & DEFLATED:
             assert column.packed is not None
             packed = self._files.read(file_idx, position, column.packed[corpus_idx])
             where = f"{self._index.tags[corpus_idx]!r}, data key {data_key!r}"
-            flat.view(np.uint8)[...] = _inflated(packed, flat.nbytes, where)
-        elif flat.size:
-            self._files.read_into(file_idx, position, flat)
+            flat = _inflated(packed, size * stored.itemsize, where).view(stored)
+        else:
+            flat = self._files.read_array(file_idx, position, (size,), stored)
         if form & SWAPPED:
             flat.byteswap(inplace=True)
         if form & BFLOAT16:
@@ -200,7 +201,7 @@ def _inflated(packed: bytes, num_bytes: int, where: str) -> NDArray[np.uint8]:
         raise SourceError(
             f"a compressed array has {len(content) - begin} bytes, not {num_bytes}", where=where, fix="restore the file"
         )
-    return np.frombuffer(content, np.uint8, offset=begin)
+    return np.frombuffer(content, np.uint8, offset=begin).copy()
 
 
 def _view(column: NDArray[Any]) -> memoryview[int]:

@@ -3,8 +3,9 @@
 Both forms of Arrow's IPC are read: files (also called Feather) and streams (such as the `data-*-of-*.arrow` of Hugging
 Face's datasets). Nothing is decoded: a row is a view of the file, and what is given out is one copy of it.
 
-A memory map has its price: if a file is cut short by somebody while it is mapped, the process that touches the lost
-part is killed by the system (SIGBUS). Files are compared with their stamps when they are opened, not after.
+A memory map has its price: if a file is cut short by somebody while a row is copied from it, the process is killed by
+the system (SIGBUS). Files are compared with their stamps before and after each read, so that a file that was cut or
+rewritten before gives an error.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from .table_layout import import_arrow
 from .table_source import DEFAULT_CACHE_BYTES
 
 _FILE_MARK = b"ARROW1"
+_FIRST_MESSAGE = 8  # position of the schema in a file: after the mark, filled up
 _CONTINUES = b"\xff\xff\xff\xff"  # before each message of a stream, but for those of before Arrow 0.15
 
 
@@ -68,6 +70,7 @@ class _MappedFile:
 
     Args:
         path: Which.
+        descriptor: It, open.
 
     Attributes:
         schema: Its Arrow schema.
@@ -77,9 +80,10 @@ class _MappedFile:
         SourceError: It has no end.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, descriptor: int) -> None:
         pa = import_arrow()
-        with pa.memory_map(path) as mapped:
+        # By its descriptor: a file of this name may be another one by now. `mmap.mmap` would keep one more open.
+        with pa.memory_map(f"/dev/fd/{descriptor}") as mapped:
             self._buffer = mapped.read_buffer()  # holds the mapping for as long as a view of it is there
         self._last: tuple[int, Any] = (-1, None)
         self._messages: list[Any] = []
@@ -88,6 +92,7 @@ class _MappedFile:
         if self._buffer[: len(_FILE_MARK)].to_pybytes() == _FILE_MARK:
             self._reader = pa.ipc.open_file(self._buffer)
             self.schema, self.num_batches = self._reader.schema, int(self._reader.num_record_batches)
+            self._check_num_batches(pa, path)
             return
         self._reader = None
         # Without it, a stream that was torn between two batches could not be told from a whole one.
@@ -98,19 +103,38 @@ class _MappedFile:
                 where=path,
                 fix="is it torn? write or download it again",
             )
-        self._read_stream(pa)
+        self._read_stream(pa, path)
 
-    def _read_stream(self, pa: Any) -> None:
+    def _check_num_batches(self, pa: Any, path: str) -> None:
+        """Compare the number of batches in the footer with the messages that lie before it, which are a stream."""
+        messages = pa.ipc.MessageReader.open_stream(self._buffer[_FIRST_MESSAGE:])
+        num_found = sum(message.type == "record batch" for message in messages)
+        if num_found != self.num_batches:
+            raise SourceError(
+                f"the footer of the file names {self.num_batches} batches, but there are {num_found}",
+                where=path,
+                fix="write or download it again: it is damaged",
+            )
+
+    def _read_stream(self, pa: Any, path: str) -> None:
         """Find the batches of a stream; those with dictionaries are made at once, as one needs what came before."""
-        stream = pa.ipc.open_stream(self._buffer)
+        file = pa.BufferReader(self._buffer)
+        stream = pa.ipc.open_stream(file)
         self.schema = stream.schema
         if any("dictionary<" in str(field.type) for field in self.schema):
             self._batches = list(stream)
         else:
-            messages = iter(pa.ipc.MessageReader.open_stream(self._buffer))
+            file.seek(0)
+            messages = iter(pa.ipc.MessageReader.open_stream(file))
             next(messages)  # the schema
             self._messages = list(messages)
         self.num_batches = len(self._batches) or len(self._messages)
+        if file.tell() != file.size():
+            raise SourceError(
+                f"the Arrow stream ends at byte {file.tell()} of {file.size()}: rows may be missing",
+                where=path,
+                fix="write or download it again; streams cannot be joined with `cat`: give them as several files",
+            )
 
     def batch(self, number: int) -> Any:
         """Return a batch; the last one is kept."""
@@ -122,6 +146,7 @@ class _MappedFile:
                 batch = self._batches[number]
             else:
                 batch = pa.ipc.read_record_batch(self._messages[number], self.schema)
+            batch.validate()  # that its columns have as many rows as it says
             self._last = number, batch
         return self._last[1]
 
@@ -139,8 +164,8 @@ class _ArrowTables(TableFiles[_MappedFile]):
         "`headrace convert` makes a file of it that is not compressed"
     )
 
-    def _open(self, path: str) -> _MappedFile:
-        return _MappedFile(path)
+    def _open(self, path: str, descriptor: int) -> _MappedFile:
+        return _MappedFile(path, descriptor)
 
     def _schema_of(self, handle: _MappedFile) -> Any:
         return handle.schema

@@ -19,7 +19,8 @@ from .arguments import check_corpus_idx
 from .audio_gather import AudioOptions, gather_index, index_kind
 from .audio_scan import DEFAULT_LENGTH_FIELD, Layout
 from .log_mel import LogMel
-from .manifest import ManifestReader
+from .manifest import decode_line
+from .plain_files import PlainFiles
 from .recordings import RecordingSource
 
 
@@ -84,7 +85,7 @@ class AudioSource(RecordingSource):
     def _attach(self, options: AudioOptions, index: CorpusIndex) -> None:
         super()._attach(options, index)
         self._layout = options.layout
-        self._reader = ManifestReader(self._layout.manifest)
+        self._manifest = PlainFiles(index.files)
 
     @property
     def _place(self) -> str:
@@ -98,8 +99,8 @@ class AudioSource(RecordingSource):
         if not 0 <= start <= start + num_bytes <= index.files[0].size:
             what = f"bytes {start}..{start + num_bytes} of a manifest of {index.files[0].size}"
             raise index.damaged(f"it says that sequence {corpus_idx} is in {what}")
-        record = self._reader.read(start, num_bytes)
         where = f"{self._layout.manifest}, byte {start}"
+        record = decode_line(self._manifest.read(0, start, num_bytes), where)
         tag = self._layout.tag(record, where)
         if tag != index.tags[corpus_idx]:
             raise self._changed(f"the tag was {index.tags[corpus_idx]!r} and is {tag!r}", where)
@@ -110,7 +111,7 @@ class AudioSource(RecordingSource):
 
     def close(self) -> None:
         """Release the manifest; a later read opens it again."""
-        self._reader.close()
+        self._manifest.close()
 
     def __getstate__(self) -> tuple[AudioOptions, CorpusIndex]:
         return self._options, self._index

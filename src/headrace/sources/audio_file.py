@@ -22,6 +22,9 @@ _CHUNKED_FORMS: dict[tuple[bytes, bytes], Literal["little", "big"]] = {
     (b"FORM", b"AIFC"): "big",
 }
 _MAX_CHUNKS = 1000  # looked at before the samples; usual are one to five
+_OGG_HEAD_BYTES = 27  # of a page, before its table of segments
+_MAX_OGG_PAGE_BYTES = _OGG_HEAD_BYTES + 255 + 255 * 255
+_OGG_END_OF_STREAM = 4  # a flag of a page
 _UNKNOWN_BYTES = 0x7FF00000  # sizes from here on stand for "not known": 0x7FFFF000 (SoX), 0xFFFFFFFF (FFmpeg), ...
 
 if TYPE_CHECKING:
@@ -45,44 +48,80 @@ def read_header(recording: str | bytes | IO[bytes], where: str | None = None) ->
         info = soundfile.info(file)
     except (RuntimeError, OSError) as error:  # soundfile's errors are RuntimeErrors
         raise _unreadable(name, error) from error
-    if isinstance(file, str):
-        refuse_torn_file(file)
-    else:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(0)
-        _refuse_torn(file, size, name)
+    refuse_torn(file, name)
     return int(info.frames), int(info.samplerate)
 
 
-def refuse_torn_file(path: str) -> None:
-    """Compare the size of a WAV or AIFF file with what its header says: libsndfile takes what is there for all.
+def refuse_torn(recording: str | bytes | IO[bytes], where: str | None = None) -> None:
+    """Compare where a WAV, AIFF or Ogg file ends with what it says: libsndfile takes what is there for all.
 
-    Files of other formats pass, and so do those of which the length was not known when their header was written (to a
-    pipe, for example), for which programs write a length of almost 2 or 4 GiB, or 0.
+    The last page of an Ogg file says that its stream ends there. Files of other formats pass, and so do those of which
+    the length was not known when their header was written (to a pipe, for example), for which programs write a length
+    of almost 2 or 4 GiB, or 0.
 
     Raises:
         SourceError: The file ends before its samples do, or it cannot be read.
     """
+    name = where or _name_of(recording)
     try:
-        with open(path, "rb") as file:
-            _refuse_torn(file, os.fstat(file.fileno()).st_size, path)
+        if isinstance(recording, str):
+            with open(recording, "rb") as file:
+                _refuse_torn(file, name)
+        else:
+            _refuse_torn(io.BytesIO(recording) if isinstance(recording, bytes) else recording, name)
     except OSError as error:
-        raise _unreadable(path, error) from error
+        raise _unreadable(name, error) from error
 
 
-def _refuse_torn(file: IO[bytes], size: int, where: str) -> None:
-    end = _end_of_samples(file)
-    if end is not None and end > size:
+def _refuse_torn(file: IO[bytes], where: str) -> None:
+    size = file.seek(0, os.SEEK_END)
+    file.seek(0)
+    form = file.read(12)
+    if form[:4] == b"OggS":
+        file.seek(max(size - _MAX_OGG_PAGE_BYTES, 0))
+        what = _wrong_ogg_end(file.read(_MAX_OGG_PAGE_BYTES))
+    else:
+        end = _end_of_samples(file, form)
+        is_torn = end is not None and end > size
+        what = f"it has {size} bytes, and its header says that the samples end at byte {end}" if is_torn else None
+    if what is not None:
         raise SourceError(
-            f"the recording is torn: it has {size} bytes, and its header says that the samples end at byte {end}",
+            f"the recording is torn: {what}",
             where=where,
             fix="replace it by a whole one; if it is whole, say num_samples and sample_rate in the manifest",
         )
 
 
-def _end_of_samples(file: IO[bytes]) -> int | None:
-    """Return where the samples of a WAV or AIFF file end by its header; None if it does not say."""
-    form = file.read(12)
+def _wrong_ogg_end(tail: bytes) -> str | None:
+    """Say what is wrong with the end of an Ogg file; `None` if it ends as it should.
+
+    Args:
+        tail: So many last bytes that they have all of the last page, if it is whole (RFC 3533).
+    """
+    start = tail.rfind(b"OggS")
+    while start >= 0:
+        head = tail[start : start + _OGG_HEAD_BYTES]
+        if head[4:5] in (b"", b"\0"):  # else these four bytes stand somewhere in the samples
+            break
+        start = tail.rfind(b"OggS", 0, start)
+    if start < 0:
+        return "it ends in something else than a page of Ogg"
+    sizes = tail[start + _OGG_HEAD_BYTES : start + _OGG_HEAD_BYTES + head[26]] if len(head) == _OGG_HEAD_BYTES else b""
+    if len(head) < _OGG_HEAD_BYTES or len(sizes) < head[26]:
+        return "it ends in the header of a page"
+    missing = start + _OGG_HEAD_BYTES + len(sizes) + sum(sizes) - len(tail)
+    if missing > 0:
+        return f"its last page lacks {missing} bytes"
+    return None if head[5] & _OGG_END_OF_STREAM else "its last page does not say that the stream ends there"
+
+
+def _end_of_samples(file: IO[bytes], form: bytes) -> int | None:
+    """Return where the samples of a WAV or AIFF file end by its header; None if it does not say.
+
+    Args:
+        file: After its first 12 bytes.
+        form: These.
+    """
     order = _CHUNKED_FORMS.get((form[:4], form[8:12]))
     if order is None:
         return None

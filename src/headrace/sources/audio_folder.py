@@ -121,6 +121,8 @@ class AudioFolderSource(RecordingSource):
     def _recording(self, corpus_idx: int, record: Mapping[str, Any], where: str) -> str:  # noqa: ARG002
         index = self._index
         suffix, size, time = (int(index.locator(name)[corpus_idx]) for name in ("suffix", "size", "time"))
+        if not 0 <= suffix < len(self._suffixes):
+            raise index.damaged(f"it says that sequence {corpus_idx} has suffix {suffix} of {len(self._suffixes)}")
         path = os.path.join(self._root, index.tags[corpus_idx] + self._suffixes[suffix])
         check_stamp(FileStamp(path, size, time, digest=""))
         return path

@@ -18,6 +18,8 @@ from headrace.errors import SourceError
 from headrace.index import CorpusIndex
 from headrace.specs import DataSpec
 
+from .arguments import slice_frames
+
 
 class Source(ABC):
     """Random access to the sequences of a corpus.
@@ -47,12 +49,16 @@ class Source(ABC):
         """
 
     def read_slice(self, corpus_idx: int, data_key: str, start: int, end: int) -> NDArray[Any]:
-        """Return frames start..end (both within the sequence) of one data key, `dtype[end - start, ...]`.
+        """Return frames start..end of one data key, `dtype[end - start, ...]`, as a new array.
 
         A key without time has one frame, and is returned as it is.
+
+        Raises:
+            IndexError: There is no such sequence, or not 0 <= start <= end <= its length.
+            SourceError: As for `read`.
         """
         array = self.read(corpus_idx, data_key)
-        return array[start:end] if self.specs[data_key].has_time else array
+        return slice_frames(array, self.specs[data_key], start, end).copy()
 
     def read_seq(self, corpus_idx: int) -> dict[str, NDArray[Any]]:
         """Return all data keys of one sequence."""

@@ -1,9 +1,10 @@
 """A source of lhotse's cuts: manifests, Shar folders, and cut sets in memory, with random access.
 
 lhotse reads Shar in sequence. Here the place of each cut and of its data is indexed once, and one `pread` for each part
-finds it again; what is read goes through lhotse's own `Cut`, so transforms, mixes and formats are lhotse's. Read
-`cuts_files.py` for what is a corpus, `cuts_gather.py` for what is indexed, `cuts_table.py` for how a cut is found,
-`cuts_keys.py` for what becomes an array.
+finds it again; what is read goes through lhotse's own `Cut`, so transforms and mixes are lhotse's. A manifest is data:
+`cuts_schema.py` lists what it may say, `cuts_roots.py` says which files it may name, `cuts_record.py` makes lhotse's
+objects of it, and `cuts_decoding.py` reads their files without any program. Read `cuts_files.py` for what is a corpus,
+`cuts_gather.py` for what is indexed, `cuts_table.py` for how a cut is found, `cuts_keys.py` for what becomes an array.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from .base import Source
 from .cuts_files import CutFiles, find_cut_files
 from .cuts_gather import CutOptions, gather_held, gather_stored, index_kind
 from .cuts_keys import CutKey
+from .cuts_roots import NO_ROOTS, Roots
 from .cuts_table import CutTable, HeldCuts, StoredCuts
 
 
@@ -42,6 +44,8 @@ class CutSource(Source):
             has in the form of an array, and its text.
         tolerance: Seconds that a recording may end before its cut does, at least 0.001. lhotse alone makes up for half
             a second, by samples in reverse.
+        root: Folder, or folders, that the files lie in which a manifest names; relative paths start at the current
+            folder, as lhotse has it. None: the folders of the manifests, and the current one. `"/"` allows all files.
         index: `"auto"` keeps the index of a large corpus in the cache folder and finds it there the next time; `None`
             always reads the manifests; a path opens the index that `CutSource(...).index.save(path)` wrote with the
             same options. Not for cuts in memory.
@@ -52,7 +56,8 @@ class CutSource(Source):
     Raises:
         ConfigError: An option is wrong, or lhotse is not installed.
         SourceError: A manifest or a shard is wrong, fields of Shar do not fit together, audio is missing, a cut does
-            not have a field, an id comes twice; or a manifest would have lhotse run a program (`command`, `pipe:`).
+            not have a field, an id comes twice; or a manifest names a file outside of `root`, or something that is not
+            read from files as it is (a command, a URL, a pickle).
     """
 
     def __init__(
@@ -61,6 +66,7 @@ class CutSource(Source):
         *,
         fields: Mapping[str, str | Mapping[str, Any]] | None = None,
         tolerance: float = 0.0,
+        root: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
         index: str | os.PathLike[str] | Literal["auto"] | None = "auto",
     ) -> None:
         if isinstance(tolerance, bool) or not isinstance(tolerance, int | float) or not 0 <= tolerance < math.inf:
@@ -70,17 +76,20 @@ class CutSource(Source):
             if index not in ("auto", None):
                 raise ConfigError("cuts in memory have no index file", where="CutSource(index=...)", fix="leave it out")
             held = _eager(files)
-            self._attach(None, held, options, gather_held(held, options))
+            self._attach(None, held, options, gather_held(held, options), NO_ROOTS)
             return
         found = find_cut_files(files)
+        roots = Roots.of(root, found.all)
         corpus = open_or_build(
-            found.all, lambda: gather_stored(found, options), index=index, kind=index_kind(found, options)
+            found.all, lambda: gather_stored(found, options, roots), index=index, kind=index_kind(found, options)
         )
-        self._attach(found, [], options, corpus)
+        self._attach(found, [], options, corpus, roots)
 
-    def _attach(self, files: CutFiles | None, held: list[Any], options: CutOptions, index: CorpusIndex) -> None:
+    def _attach(
+        self, files: CutFiles | None, held: list[Any], options: CutOptions, index: CorpusIndex, roots: Roots
+    ) -> None:
         """Work out everything that follows from the options and the index."""
-        self._cut_files, self._held, self._options, self._index = files, held, options, index
+        self._cut_files, self._held, self._options, self._index, self._roots = files, held, options, index, roots
         meta = index.meta
         fields = options.fields if options.fields is not None else dict(meta["fields"])
         self._keys: dict[str, CutKey] = options.keys(fields, meta["kinds"])
@@ -88,7 +97,7 @@ class CutSource(Source):
         self.labels: dict[str, Sequence[str]] = dict(meta["labels"])
         for name, key in self._keys.items():
             key.settle(self.specs[name], meta["labels"].get(name), meta["sample_rates"][name])
-        self._table: CutTable = HeldCuts(held) if files is None else StoredCuts(files, index)
+        self._table: CutTable = HeldCuts(held) if files is None else StoredCuts(files, index, roots)
         self._shar_fields = [key.shar_field for key in self._keys.values()]
 
     @property
@@ -163,10 +172,10 @@ class CutSource(Source):
         """Release files; a later read opens them again."""
         self._table.close()
 
-    def __getstate__(self) -> tuple[CutFiles | None, list[Any], CutOptions, CorpusIndex]:
-        return self._cut_files, self._held, self._options, self._index
+    def __getstate__(self) -> tuple[CutFiles | None, list[Any], CutOptions, CorpusIndex, Roots]:
+        return self._cut_files, self._held, self._options, self._index, self._roots
 
-    def __setstate__(self, state: tuple[CutFiles | None, list[Any], CutOptions, CorpusIndex]) -> None:
+    def __setstate__(self, state: tuple[CutFiles | None, list[Any], CutOptions, CorpusIndex, Roots]) -> None:
         self._attach(*state)
 
 

@@ -21,7 +21,9 @@ from headrace.index import CorpusIndex
 from .cuts_audio import recordings_of
 from .cuts_files import CutFiles
 from .cuts_keys import CutKey, custom_kinds, default_fields, parse_key
+from .cuts_lhotse import lhotse_errors
 from .cuts_lines import scan_lines
+from .cuts_roots import NO_ROOTS, Roots
 from .cuts_shar import Member, scan_tar
 from .cuts_table import LINE_BYTES, LINE_START, SHARD, Place, attach_data, attach_value, decode_cut
 
@@ -83,10 +85,11 @@ class Gathering:
 
     Args:
         options: How cuts become arrays.
+        roots: Where files that a manifest names may be.
     """
 
-    def __init__(self, options: CutOptions) -> None:
-        self._options = options
+    def __init__(self, options: CutOptions, roots: Roots = NO_ROOTS) -> None:
+        self._options, self._roots = options, roots
         self._columns = _Columns()
         self._keys: dict[str, CutKey] | None = None
         self._fields: Mapping[str, Any] = options.fields or {}
@@ -127,16 +130,17 @@ class Gathering:
         """
         text_bytes = [0] * len(files.all)
         for shard, path in enumerate(files.cuts):
-            others = {name: _Members(files, name, shard) for name in files.fields}
+            others = {name: _Members(files, name, shard, self._roots) for name in files.fields}
             for number, start, line in scan_lines(path):
                 text_bytes[shard] = start + len(line)
                 where = f"{path}, line {number}"
-                cut = decode_cut(line, where)
+                cut = decode_cut(line, self._roots, where)
                 for name, found in ((SHARD, shard), (LINE_START, start), (LINE_BYTES, len(line))):
                     self._columns.locators[name].append(found)
                 for name, members in others.items():
                     self._columns.note_member(name, members.take(cut, where))
-                self.take(cut, where)
+                with lhotse_errors("take down the cut", where):
+                    self.take(cut, where)
             for members in others.values():
                 members.end(path)
                 text_bytes[members.file_idx] = members.text_bytes
@@ -182,7 +186,8 @@ class Gathering:
 class _Members:
     """The parts that one shard of a field of Shar has of the cuts, in their order."""
 
-    def __init__(self, files: CutFiles, name: str, shard: int) -> None:
+    def __init__(self, files: CutFiles, name: str, shard: int, roots: Roots) -> None:
+        self._roots = roots
         self.file_idx = files.file_idx(name, shard)
         self.text_bytes = 0
         self._name, self._path = name, files.fields[name][shard]
@@ -201,7 +206,7 @@ class _Members:
             cut_id = member.cut_id
             if member.start >= 0 and cut_id == cut.id:
                 data = (self._read(member), member.suffix) if self._reads_data else None
-                attach_data(cut, self._name, member.meta, data, place)
+                attach_data(cut, self._name, member.meta, data, self._roots, place)
                 self._reads_data = False
         else:
             _, start, line = part
@@ -230,9 +235,9 @@ class _Members:
         )
 
 
-def gather_stored(files: CutFiles, options: CutOptions) -> CorpusIndex:
+def gather_stored(files: CutFiles, options: CutOptions, roots: Roots) -> CorpusIndex:
     """Build the index of files."""
-    gathering = Gathering(options)
+    gathering = Gathering(options, roots)
     text_bytes = gathering.take_stored(files)
     return gathering.index(text_bytes)
 

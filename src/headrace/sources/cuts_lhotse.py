@@ -35,10 +35,11 @@ def import_lhotse() -> ModuleType:
 
 @contextmanager
 def lhotse_errors(doing: str, where: str, fix: str | None = None) -> Iterator[None]:
-    """Turn whatever lhotse, or a library below it, raises in the block into a `SourceError`."""
+    """Turn whatever lhotse, or a library below it, raises in the block into a `SourceError`; ours get the place."""
     try:
         yield
-    except HeadraceError:
+    except HeadraceError as error:
+        error.where = error.where or where
         raise
     except Exception as error:
         reason = " ".join(str(error).split())[:500]

@@ -18,7 +18,7 @@ from pathlib import Path
 import xxhash
 
 from headrace.errors import CacheError, SourceError
-from headrace.files import FileStamp, atomic_path, user_cache_dir
+from headrace.files import FileStamp, KeepLimit, atomic_path, kept_folder, note_use, remove_unused
 
 from .cuts_files import is_gzipped
 from .plain_files import PlainFiles, check_stamp
@@ -27,6 +27,7 @@ _LOGGER = logging.getLogger("headrace.sources")
 # Texts of compressed manifests that a process holds: about 50,000 cuts.
 MEMORY_BYTES = 32 << 20
 _ATTEMPTS = 2
+_LIMIT = KeepLimit(max_bytes=64 << 30)  # what is removed too early is unpacked again
 _BAD_GZIP = (EOFError, gzip.BadGzipFile, zlib.error)
 
 
@@ -106,9 +107,14 @@ class LineFiles:
             path = _place_of(stamp)
             if not path.is_file() or path.stat().st_size < self._text_bytes[file_idx]:
                 check_stamp(stamp)
-                path.parent.mkdir(parents=True, exist_ok=True)
-                with atomic_path(path) as temporary, gzip.open(stamp.path) as packed, open(temporary, "wb") as text:
+                with (
+                    atomic_path(path, follow_links=False) as temporary,
+                    gzip.open(stamp.path) as packed,
+                    open(temporary, "wb") as text,
+                ):
                     shutil.copyfileobj(packed, text, 1 << 20)
+                remove_unused(path.parent, "*.*", limit=_LIMIT)
+            note_use(path)
             unpacked = FileStamp.of(path)
         except _BAD_GZIP as error:
             raise _torn(stamp.path, error) from error
@@ -152,7 +158,7 @@ class LineFiles:
 def _place_of(stamp: FileStamp) -> Path:
     what = "\0".join([stamp.path, str(stamp.size), str(stamp.mtime_ns), stamp.digest])
     name = xxhash.xxh3_128_hexdigest(what.encode("utf-8", "surrogateescape"))
-    return user_cache_dir() / "manifests" / f"{name}{os.path.splitext(stamp.path.removesuffix('.gz'))[1]}"
+    return kept_folder("manifests") / f"{name}{os.path.splitext(stamp.path.removesuffix('.gz'))[1]}"
 
 
 def _torn(path: str, error: Exception) -> SourceError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -14,7 +14,11 @@ from headrace.index import CorpusIndex
 from .cuts_files import CutFiles
 from .cuts_lhotse import import_lhotse, lhotse_errors
 from .cuts_lines import LineFiles
+from .cuts_roots import Roots
 from .plain_files import PlainFiles
+
+if TYPE_CHECKING:
+    from types import ModuleType
 
 _decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
 
@@ -34,8 +38,7 @@ class Place(NamedTuple):
         return cls(*(f"{field}/{name}" for name in cls._fields))
 
 
-# Pickles, and what looks into files of commands.
-_UNSAFE = ("memory_raw", "memory_writer", "kaldiio")
+_JSON = (dict, list, str, int, float, bool, type(None))
 SHARD, LINE_START, LINE_BYTES = "shard", "line_start", "line_bytes"
 
 
@@ -88,10 +91,11 @@ class StoredCuts(CutTable):
     Args:
         files: Of the corpus.
         index: Of these files.
+        roots: Where what they name may be.
     """
 
-    def __init__(self, files: CutFiles, index: CorpusIndex) -> None:
-        self._files, self._index = files, index
+    def __init__(self, files: CutFiles, index: CorpusIndex, roots: Roots) -> None:
+        self._files, self._index, self._roots = files, index, roots
         self._lines = LineFiles(index.files, index.meta["text_bytes"])
         self._data = PlainFiles(index.files)
         self._file_idx = {field: files.file_idx(field, 0) for field in files.fields}
@@ -101,7 +105,7 @@ class StoredCuts(CutTable):
         """Read the line of a cut again, and what Shar has of it."""
         where, shard = self.where(corpus_idx), self._shard(corpus_idx)
         line = self._lines.read(shard, self._number(LINE_START, corpus_idx), self._number(LINE_BYTES, corpus_idx))
-        cut = decode_cut(line, where)
+        cut = decode_cut(line, self._roots, where)
         tag = self._index.tags[corpus_idx]
         if cut.id != tag:
             raise SourceError(f"the cut here was {tag!r} and is {cut.id!r}", where=where, fix="build the source again")
@@ -124,7 +128,8 @@ class StoredCuts(CutTable):
             file_idx, self._number(place.meta_start, corpus_idx), self._number(place.meta_bytes, corpus_idx)
         )
         suffix = self._index.meta["suffixes"][self._number(place.suffix, corpus_idx)]
-        attach_data(cut, field, meta, (self._data.read(file_idx, start, num_bytes), suffix), where)
+        data = self._data.read(file_idx, start, num_bytes), suffix
+        attach_data(cut, field, meta, data, self._roots, where)
 
     def _number(self, name: str, corpus_idx: int) -> int:
         return int(self._index.locator(name)[corpus_idx])
@@ -145,11 +150,11 @@ class StoredCuts(CutTable):
         self._data.close()
 
 
-def decode_cut(line: bytes, where: str) -> Any:
+def decode_cut(line: bytes, roots: Roots, where: str) -> Any:
     """Return the cut of a line of a manifest.
 
     Raises:
-        SourceError: It is none, or would have lhotse execute something.
+        SourceError: It is none, says more than data may, or names a file outside of the roots.
     """
     record = _decode(line, where)
     if not str(record.get("type")).endswith("Cut"):
@@ -158,12 +163,10 @@ def decode_cut(line: bytes, where: str) -> Any:
             where=where,
             fix="recordings, features and supervisions become cuts by lhotse's CutSet.from_manifests(...)",
         )
-    refuse_commands(record, where)
-    with lhotse_errors("make a cut of a line", where):
-        return import_lhotse().serialization.deserialize_item(record)
+    return _records().cut_of(record, roots, where)
 
 
-def attach_data(cut: Any, field: str, meta: bytes, data: tuple[bytes, str] | None, where: str) -> None:
+def attach_data(cut: Any, field: str, meta: bytes, data: tuple[bytes, str] | None, roots: Roots, where: str) -> None:
     """Give a cut what Shar has of a field.
 
     Args:
@@ -171,56 +174,51 @@ def attach_data(cut: Any, field: str, meta: bytes, data: tuple[bytes, str] | Non
         field: Of Shar.
         meta: Its manifest as JSON.
         data: The data and the ending of their name; None: only the manifest, for what needs no data.
+        roots: Where files may be.
         where: For messages.
 
     Raises:
-        SourceError: The manifest is none.
+        SourceError: The manifest is none, or the field is not one that Shar has.
     """
-    record = _decode(meta, where)
-    refuse_commands(record, where)
+    part = _records().part_of_shar(_decode(meta, where), roots, where)
     lhotse = import_lhotse()
-    with lhotse_errors(f"read the manifest of {field!r}", where):
-        manifest = lhotse.serialization.deserialize_item(record)
-        if data is not None:
-            lhotse.shar.utils.fill_shar_placeholder(manifest=manifest, data=data[0], tarpath=f"data{data[1]}")
-        setattr(cut, field, manifest)
+    kinds = {"recording": lhotse.Recording, "features": lhotse.Features}
+    if not isinstance(part, kinds.get(field, object)):
+        raise SourceError(f"the field {field!r} of Shar has a {type(part).__mro__[2].__name__}", where=where)
+    if data is not None:
+        with lhotse_errors(f"read the data of {field!r}", where):
+            lhotse.shar.utils.fill_shar_placeholder(manifest=part, data=data[0], tarpath=f"data{data[1]}")
+    _set(cut, field, part, where)
 
 
 def attach_value(cut: Any, field: str, line: bytes, where: str) -> str:
-    """Give a cut a value that Shar has in lines of JSON; return the id of the cut that the line is for."""
+    """Give a cut a value that Shar has in lines of JSON; return the id of the cut that the line is for.
+
+    Raises:
+        SourceError: The line is no JSON object, or the field is one of lhotse's own.
+    """
     record = _decode(line, where)
-    refuse_commands(record, where)
     if field in record:
-        setattr(cut, field, record[field])
+        _set(cut, field, record[field], where)
     return str(record.get("cut_id"))
 
 
-def refuse_commands(record: Any, where: str) -> None:
-    """Refuse manifests that have lhotse run a program or load a pickle.
-
-    Raises:
-        SourceError: This is one.
-    """
-    pending = [record]
-    while pending:
-        value = pending.pop()
-        if isinstance(value, list):
-            pending.extend(value)
-        elif isinstance(value, dict):
-            pending.extend(value.values())
-            bad = [name for name in ("source", "storage_path", "storage_key") if _runs(value.get(name))]
-            bad += ["type"] if "source" in value and value.get("type") == "command" else []
-            bad += ["storage_type"] if value.get("storage_type") in _UNSAFE else []
-            if bad:
-                raise SourceError(
-                    f"the manifest would have lhotse run a program or load a pickle: {bad[0]!r} is {value[bad[0]]!r}",
-                    where=where,
-                    fix="store the data first, by cuts.save_audios(folder), cuts.copy_feats(writer), or SharWriter",
-                )
+def _set(cut: Any, field: str, value: Any, where: str) -> None:
+    """Set a field whose name is that of a file: a custom one, or the recording or features themselves."""
+    is_manifest = field in ("recording", "features") and not isinstance(value, _JSON)
+    if not is_manifest and (hasattr(type(cut), field) or field in type(cut).__dataclass_fields__):
+        raise SourceError(
+            f"a field of Shar is named {field!r}, which cuts have already", where=where, fix="rename the field's files"
+        )
+    setattr(cut, field, value)
 
 
-def _runs(value: Any) -> bool:
-    return isinstance(value, str) and (value.startswith("pipe:") or value.rstrip().endswith("|") or value == "-")
+def _records() -> ModuleType:
+    """Return what makes lhotse's objects, once lhotse is needed."""
+    import_lhotse()
+    from . import cuts_record
+
+    return cuts_record
 
 
 def _decode(line: bytes, where: str) -> dict[str, Any]:

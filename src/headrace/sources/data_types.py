@@ -176,6 +176,13 @@ def as_array(value: Any, spec: DataSpec | None, where: str) -> NDArray[Any]:
     return array
 
 
+def dtype_of(value: Any) -> np.dtype[Any] | None:
+    """Return the dtype of an array or tensor of numbers; `None` for what has none of its own, such as a list."""
+    if isinstance(value, np.ndarray | np.generic):
+        return value.dtype if value.dtype.kind in _NUMBER_KINDS else None
+    return as_array(value, None, "").dtype if callable(getattr(value, "numpy", None)) else None
+
+
 def _array_of_numbers(value: Any, spec: DataSpec | None, where: str) -> NDArray[Any]:
     try:
         array = np.asarray(value)

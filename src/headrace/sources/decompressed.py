@@ -21,12 +21,13 @@ from typing import IO, Any
 import xxhash
 
 from headrace.errors import CacheError, SourceError
-from headrace.files import FileStamp, atomic_path, user_cache_dir
+from headrace.files import FileStamp, KeepLimit, atomic_path, kept_folder, note_use, remove_unused
 
 _OPEN: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 _REFUSED = (".zst", ".lz4", ".zip", ".7z")
 _DAMAGED = (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile)
 _BLOCK_BYTES = 1 << 20
+_LIMIT = KeepLimit(max_bytes=256 << 30, idle_days=7)  # a run that lasts longer reads its copies, or holds them open
 
 
 def is_compressed(path: str) -> bool:
@@ -38,7 +39,8 @@ def plain_copy(path: str, convert: Callable[[IO[bytes], IO[bytes]], None] | None
     """Return the path of the decompressed copy of a file; that of the file itself, if it is not compressed.
 
     The first call takes as long as decompressing takes, and room on the disk. Copies of what the file was before are
-    removed. `headrace.files.user_cache_dir` says where they are; they may be deleted when nothing reads them.
+    removed, and so are those that nothing opened for 90 days, or that have not been opened longest where there are
+    256 GB. They are in the folder `plain` of the user's cache folder, and may be deleted when nothing reads them.
 
     Args:
         path: `.gz`, `.bz2` or `.xz`, else any other name.
@@ -62,9 +64,13 @@ def plain_copy(path: str, convert: Callable[[IO[bytes], IO[bytes]], None] | None
     folder = _cache_folder()
     name = xxhash.xxh3_64_hexdigest(os.fsencode(f"{kind} {stamp.path}"))
     copy = folder / f"{name}-{stamp.digest}-{stamp.mtime_ns:x}"
-    if not copy.exists():
+    if copy.is_file():
+        note_use(copy)
+    else:
         _make_copy(stamp, copy, convert or _copy_bytes)
+        note_use(copy)
         _remove_older(folder, name, stamp.mtime_ns)
+        remove_unused(folder, "*-*", limit=_LIMIT)
     return str(copy)
 
 
@@ -78,7 +84,7 @@ def _remove_older(folder: Path, name: str, mtime_ns: int) -> None:
 
 def _make_copy(stamp: FileStamp, copy: Path, convert: Callable[[IO[bytes], IO[bytes]], None]) -> None:
     open_file = _OPEN.get(os.path.splitext(stamp.path)[1], open)
-    with atomic_path(copy) as temporary:
+    with atomic_path(copy, follow_links=False) as temporary:
         try:
             with open_file(stamp.path, "rb") as source, open(temporary, "wb") as target:
                 convert(source, target)
@@ -102,11 +108,9 @@ def _copy_bytes(source: IO[bytes], target: IO[bytes]) -> None:
 
 def _cache_folder() -> Path:
     try:
-        folder = user_cache_dir() / "plain"
-        folder.mkdir(parents=True, exist_ok=True)
-    except (OSError, CacheError) as error:
+        return kept_folder("plain")
+    except CacheError as error:
         raise SourceError(
             f"there is no folder for decompressed copies: {error}",
             fix="decompress the file, or set HEADRACE_CACHE to a folder that you may write to",
         ) from error
-    return folder

@@ -21,6 +21,8 @@ from numpy.typing import NDArray
 
 from headrace.errors import ConfigError, SourceError, did_you_mean
 
+from .bands import Bands, cosine_transform
+
 _OWN_OPTIONS: dict[str, dict[str, Any]] = {  # of "feature_options", with their defaults
     "raw": {},
     "mfcc": {"n_mels": 128, "fmin": 0.0, "fmax": None, "center": True},
@@ -52,7 +54,7 @@ _NAMES = (
     "window_len",
 )
 _LOG_FLOOR, _POWER_FLOOR, _TOP_DB, _SMALLEST_STD = 1e-3, 1e-10, 80.0, 1e-2
-_BLOCK_FRAMES = 2048
+_BLOCK_FRAMES = 256  # frames transformed at a time, so that their spectra stay near the processor
 
 Samples = NDArray[np.float64]
 
@@ -196,12 +198,12 @@ class ExtractedFeatures:
         num_mels = options.get("n_mels", self.num_filters)
         low, high = options.get("fmin", 0.0), options.get("fmax")
         window, step = self._window_and_step(sample_rate)
-        weights = _slaney_filters(sample_rate, window, num_mels, low, sample_rate / 2 if high is None else high)
-        mels = np.concatenate([np.abs(part) ** 2 @ weights for part in self._spectra(audio, sample_rate)])
+        bands = _slaney_bands(sample_rate, window, num_mels, low, sample_rate / 2 if high is None else high)
+        mels = np.concatenate([bands.sums(part.real**2 + part.imag**2) for part in self._spectra(audio, sample_rate)])
         if self.kind == "mfcc":
             if self.num_filters > num_mels:
                 raise SourceError(f"{self.num_filters} coefficients of {num_mels} bands", where=where, fix="fewer")
-            result = _decibels(mels) @ _cosines(num_mels, self.num_filters)
+            result = cosine_transform(_decibels(mels), self.num_filters)
             frames = self._frames(audio, window, step)
             # Energy in place of the first coefficient; in float32, as there.
             result[:, 0] = np.sqrt(np.mean(np.square(frames.T, dtype=np.float32), axis=0))
@@ -314,25 +316,19 @@ def _decibels(power: Samples) -> Samples:
 
 
 @lru_cache(maxsize=16)
-def _cosines(size: int, num_coefficients: int) -> Samples:
-    """Return the first rows of the orthonormal DCT-II as `float64[size, num_coefficients]`; read-only."""
-    angles = np.pi / size * (np.arange(size)[:, None] + 0.5) * np.arange(num_coefficients)
-    cosines: Samples = np.cos(angles) * np.sqrt(2.0 / size)
-    cosines[:, 0] = np.sqrt(1.0 / size)
-    cosines.flags.writeable = False
-    return cosines
+def _slaney_bands(sample_rate: int, fft_size: int, num_mels: int, low: float, high: float) -> Bands:
+    """Return what sums powers by triangles of equal area."""
+    return Bands(_slaney_filters(sample_rate, fft_size, num_mels, low, high))
 
 
-@lru_cache(maxsize=16)
 def _slaney_filters(sample_rate: int, fft_size: int, num_mels: int, low: float, high: float) -> Samples:
-    """Return triangles of equal area, `[fft_size / 2 + 1, num_mels]`, as float64 of float32 values; read-only."""
+    """Return triangles of equal area, `[fft_size / 2 + 1, num_mels]`, as float64 of float32 values."""
     edges = _mel_to_hz(np.linspace(_hz_to_mel(low), _hz_to_mel(high), num_mels + 2))
     hz = np.fft.rfftfreq(fft_size, 1.0 / sample_rate)[:, None]
     rising, falling = (hz - edges[:-2]) / np.diff(edges)[:-1], (edges[2:] - hz) / np.diff(edges)[1:]
     weights = np.maximum(0, np.minimum(rising, falling)).astype(np.float32)
     weights *= 2.0 / (edges[2:] - edges[:-2])
     result: Samples = weights.astype(np.float64)
-    result.flags.writeable = False
     return result
 
 

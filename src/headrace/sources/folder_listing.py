@@ -27,6 +27,7 @@ IndexOption = PathLike | Literal["auto"] | None
 
 _LOGGER = logging.getLogger("headrace.sources")
 _NUM_THREADS = 16  # they wait for the disk, not for each other
+_MAX_BLOCK = 256  # items that a thread takes at a time
 _LISTING = "listing"  # where the digest is in the index
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -191,15 +192,24 @@ def open_or_build_listed(
 
 
 def for_each(look: Callable[[_Item], _Result], items: Sequence[_Item]) -> list[_Result]:
-    """Call a function for each item, several at a time; return the results in order, or raise the first error."""
+    """Call a function for each item, several at a time; return the results in order, or raise the first error.
+
+    Items go to threads in blocks: a future for each takes a kilobyte, and there may be millions of files.
+    """
     if len(items) < 2:
         return [look(item) for item in items]
-    with ThreadPoolExecutor(min(_NUM_THREADS, len(items))) as pool:
+    num_threads = min(_NUM_THREADS, len(items))
+    size = min(max(len(items) // (4 * num_threads), 1), _MAX_BLOCK)
+    blocks = range(0, len(items), size)
+    results: list[_Result] = []
+    with ThreadPoolExecutor(num_threads) as pool:
         try:
-            return list(pool.map(look, items))
+            for found in pool.map(lambda start: [look(item) for item in items[start : start + size]], blocks):
+                results += found
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)  # or all other files would be looked at first
             raise
+    return results
 
 
 class LazyStamps(Sequence[FileStamp]):

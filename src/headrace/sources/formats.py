@@ -17,11 +17,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.errors import ConfigError, SourceError, did_you_mean
+from headrace.files.together import settle
 
 _HEAD_BYTES = 512  # a block of a tar, whose mark stands at its end
 _MAX_LINE_BYTES = 1 << 20  # of a first line; a longer one says nothing
 _MAX_NAMES = 10_000  # of a folder: where none of so many says something, nothing does
 _TAR_MARK = slice(257, 262)
+_ARROW_STREAM = b"\xff\xff\xff\xff"
+_KIND_SCHEMA = 1  # in a message of Arrow: version, kind, what it is, in the order of its fields
+_SCHEMA_FIELD = 2
 _GZIP = b"\x1f\x8b"
 
 
@@ -126,7 +130,6 @@ _BY_MAGIC: Mapping[bytes, str] = {
     b"\x89HDF\r\n\x1a\n": "hdf",
     b"PAR1": "parquet",
     b"ARROW1": "arrow",
-    b"\xff\xff\xff\xff": "arrow",  # of a stream
     b"\x93NUMPY": "numpy",
     b"fLaC": "audio",
     b"OggS": "audio",
@@ -193,6 +196,8 @@ def find_format(path: str | os.PathLike[str]) -> Format:
         SourceError: There is nothing of this name, or it fits no format: those there are, are listed.
     """
     name = os.fspath(path)
+    if not os.path.lexists(name):
+        settle(name)
     try:
         found = _format_of_folder(name) if os.path.isdir(name) else _format_of_file(name)
     except OSError as error:
@@ -244,10 +249,30 @@ def _format_of_file(path: str) -> str | None:
             return name
     if head[_TAR_MARK] == b"ustar":
         return "tar"
+    if _begins_arrow_stream(head, os.path.getsize(path)):
+        return "arrow"
     lower = path.lower()
     if lower.endswith(_LINE_SUFFIXES):
         return _format_of_lines(path, is_packed=head.startswith(_GZIP))
     return _by_suffix(path)
+
+
+def _begins_arrow_stream(head: bytes, num_bytes: int) -> bool:
+    """Tell whether a file begins as a stream of Arrow does. Its mark alone says little: tokens may be 65535, 65535.
+
+    After the mark come the size of a message, a multiple of 8, and the message, a table of FlatBuffers: it begins with
+    the offset of its root, which begins with the offset of a list of fields, the second of which says "schema".
+    """
+    size, root = (int.from_bytes(head[start : start + 4], "little") for start in (4, 8))
+    if not head.startswith(_ARROW_STREAM) or size % 8 or not 8 <= root < size <= num_bytes - 8:
+        return False
+    table = 8 + root
+    vtable = table - int.from_bytes(head[table : table + 4], "little", signed=True)
+    num_fields = int.from_bytes(head[vtable : vtable + 2], "little") // 2 - 2 if 8 <= vtable <= len(head) - 8 else 0
+    if num_fields < _SCHEMA_FIELD + 1 or vtable + 4 + 2 * num_fields > len(head):
+        return False
+    kind = table + int.from_bytes(head[vtable + 6 : vtable + 8], "little")
+    return head[kind : kind + 1] == bytes([_KIND_SCHEMA])
 
 
 def _format_of_lines(path: str, *, is_packed: bool) -> str | None:

@@ -169,6 +169,7 @@ class HDFSource(Source):
     def read_rows(self, corpus_indices: NDArray[np.int64], data_key: str, out: NDArray[Any]) -> None:
         """Read one data key of several sequences into one array; neighbours in a file are read at once."""
         column = self._column_of(data_key, corpus_indices)
+        reads: list[tuple[int, int, NDArray[Any]]] = []
         first = file_idx = row = end = 0  # of neighbours: the first one, their file, their rows there
         start = stop = 0  # their rows in `out`
         for corpus_idx in corpus_indices.tolist():
@@ -176,28 +177,29 @@ class HDFSource(Source):
             if num_rows < 0:
                 raise self._index.damaged(f"the length of {data_key!r} of sequence {corpus_idx} is {num_rows}")
             if column.rows[corpus_idx] != end or self._file_of[corpus_idx] != file_idx:
-                self._fill(out[start:stop], column, first, row)
+                self._add_read(reads, out[start:stop], column, first, row)
                 first, file_idx, row, start = corpus_idx, self._file_of[corpus_idx], column.rows[corpus_idx], stop
                 end = row
             end, stop = end + num_rows, stop + num_rows
-        self._fill(out[start:stop], column, first, row)
+        self._add_read(reads, out[start:stop], column, first, row)
         if stop != len(out):
             raise IndexError(f"{stop} frames of {data_key!r} do not fit into {len(out)} rows")
+        self._handles.fill_plain(reads)
 
     def read_into(self, corpus_indices: NDArray[np.int64], data_key: str, outs: Sequence[NDArray[Any]]) -> None:
         """Read one data key of several sequences, each into an array of its own; no byte is copied twice."""
         column = self._column_of(data_key, corpus_indices)
         places = self._locate_plain(column, corpus_indices, outs)
-        if places is None:  # or else an error says what is wrong
+        reads: list[tuple[int, int, NDArray[Any]]] = []
+        if places is not None:
+            reads += zip(*places, outs, strict=True)
+        else:  # some are read through HDF5, or else an error says what is wrong
             for corpus_idx, out in zip(corpus_indices.tolist(), outs, strict=True):
                 if column.lengths[corpus_idx] != len(out):
                     frames = column.lengths[corpus_idx]
                     raise IndexError(f"{frames} frames of {data_key!r} do not fit into {len(out)} rows")
-                self._fill(out, column, corpus_idx, column.rows[corpus_idx])
-            return
-        for file_idx, position, out in zip(*places, outs, strict=True):
-            if out.size:
-                self._handles.read_plain(file_idx, position, out)
+                self._add_read(reads, out, column, corpus_idx, column.rows[corpus_idx])
+        self._handles.fill_plain(reads)
 
     def read_times(self, corpus_idx: int) -> NDArray[Any]:
         """Return the stored `times` of one sequence, `dtype[T, ...]`, as many rows as "data" has frames.
@@ -223,13 +225,13 @@ class HDFSource(Source):
         file_idx, position = self._locate(column, corpus_idx, row, num_rows)
         if position < 0 and num_rows:
             return self._handles.read_hdf5(file_idx, column.name, row, row + num_rows, column.dtype)
-        array: NDArray[Any] = np.empty((num_rows, *column.frame_shape), column.dtype)  # type: ignore[arg-type]
-        if array.size:
-            self._handles.read_plain(file_idx, position, array)
-        return array
+        shape = (num_rows, *(size or 0 for size in column.frame_shape))  # no axis is free here
+        return self._handles.read_plain(file_idx, position, shape, column.dtype)
 
-    def _fill(self, out: NDArray[Any], column: _Column, corpus_idx: int, row: int) -> None:
-        """Read as many rows as the array has, from the first row of a sequence on."""
+    def _add_read(
+        self, reads: list[tuple[int, int, NDArray[Any]]], out: NDArray[Any], column: _Column, corpus_idx: int, row: int
+    ) -> None:
+        """Take down where the rows of an array are, from the first row of a sequence on; through HDF5, read them."""
         if not out.size:
             return
         num_rows = len(out)
@@ -237,7 +239,7 @@ class HDFSource(Source):
         if position < 0:
             out[...] = self._handles.read_hdf5(file_idx, column.name, row, row + num_rows, column.dtype)
         else:
-            self._handles.read_plain(file_idx, position, out)
+            reads.append((file_idx, position, out))
 
     def _locate(self, column: _Column, corpus_idx: int, row: int, num_rows: int) -> tuple[int, int]:
         """Return the file of a sequence and the position of a row in it; -1 if it has to be read through HDF5."""

@@ -9,8 +9,8 @@ are opened anew there.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import h5py
 import numpy as np
@@ -20,12 +20,13 @@ from headrace.errors import SourceError
 from headrace.files import TOO_MANY_OPEN, FileStamp
 
 from .hdf_layout import hdf5_name, open_hdf5
-from .plain_files import PlainFiles, check_stamp, older_half
+from .plain_files import PlainFiles, check_open_file, check_stamp, older_half
 
 MAX_OPEN_HDF5_FILES = 16  # each may hold one chunk cache for each data key
 _MIN_CHUNK_CACHE_BYTES = 1 << 20  # HDF5's own default
 _MAX_CHUNK_CACHE_BYTES = 64 << 20
 
+_Result = TypeVar("_Result")
 _TIMES = None  # as a data key: the dataset `times`
 
 
@@ -44,14 +45,22 @@ class FileHandles:
         self._hdf5_files: dict[int, h5py.File] = {}
         self._hdf5_pid = os.getpid()
 
-    def read_plain(self, file_idx: int, position: int, array: NDArray[Any]) -> None:
-        """Fill an array in C order with the bytes of a file from `position` on, see `PlainFiles.read_into`."""
+    def read_plain(self, file_idx: int, position: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+        """Return an array of the bytes of a file from `position` on, see `PlainFiles.read_array`."""
+        return self._with_room(lambda: self._plain.read_array(file_idx, position, shape, dtype))
+
+    def fill_plain(self, reads: Sequence[tuple[int, int, NDArray[Any]]]) -> None:
+        """Fill arrays in C order with bytes of files, see `PlainFiles.read_many`."""
+        self._with_room(lambda: self._plain.read_many(reads))
+
+    def _with_room(self, read: Callable[[], _Result]) -> _Result:
+        """Read; where the system allows no more open files, close half of them and read again."""
         try:
-            self._plain.read_into(file_idx, position, array)
+            return read()
         except SourceError as error:
             if getattr(error.__cause__, "errno", None) not in TOO_MANY_OPEN or not self._close_older_half():
                 raise
-            self._plain.read_into(file_idx, position, array)
+            return read()
 
     def read_hdf5(
         self, file_idx: int, data_key: str | None, start: int, stop: int, dtype: np.dtype[Any]
@@ -69,12 +78,13 @@ class FileHandles:
         name = "times" if data_key is _TIMES else hdf5_name(file, data_key)
         try:
             rows: NDArray[Any] = file[name][start:stop]
-        except (OSError, RuntimeError, KeyError, ValueError) as error:
+        except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:
             raise SourceError(
                 f"cannot read frames {start}..{stop} of {name}: {error}",
                 where=self._stamps[file_idx].path,
                 fix="write or copy the file again",
             ) from error
+        check_open_file(self._stamps[file_idx], file.id.get_vfd_handle())
         return rows.astype(dtype, copy=False)
 
     def _open_hdf5(self, file_idx: int) -> h5py.File:

@@ -9,6 +9,7 @@ may be missing here. `read_layout` reads no data of a sequence.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from os import fspath
 from typing import Any
@@ -27,6 +28,10 @@ INPUT_KEY = "data"
 READABLE_KINDS = "biufc"
 NOT_CONTIGUOUS = -1
 MAX_FRAMES = 1 << 62  # of one sequence; beyond it is a damaged number, which must not wrap around
+# What was never written is filled in by HDF5, and what is constant is packed to almost nothing: a file of 2 KiB may
+# claim any number of rows. More bytes than this, and than this many for each that is stored, are taken for damage.
+_MAX_FILLED_IN_BYTES = 64 << 20
+_MAX_RATIO = 1 << 15  # zstd packs blocks of 128 KiB into 4 bytes; deflate does 1 : 1032
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +212,7 @@ def _length_table(file: h5py.File, names: list[str], path: str) -> list[NDArray[
         raise SourceError(
             f"seqLengths is {found}, not a table of whole numbers", where=path, fix="store int32[N, keys]"
         )
-    table = np.asarray(dataset[()])
+    table = _numbers(dataset, path)
     bad = ~np.isfinite(table) | (table < 0) | (table > MAX_FRAMES) | (table != np.floor(table))
     if bad.any():
         where = np.argwhere(bad)[0]
@@ -226,6 +231,29 @@ def _length_table(file: h5py.File, names: list[str], path: str) -> list[NDArray[
             fix="one column for inputs, then one for each target in sorted order (a spare one if there is no target)",
         )
     return [table[:, idx].astype(np.int64) for idx in range(len(names))]
+
+
+def _numbers(dataset: h5py.Dataset, path: str) -> NDArray[Any]:
+    """Read a table whole, in this machine's number format: NumPy 2.1 crashes where it compares any other with 2**62.
+
+    Fractions become float64, which has room for that number.
+    """
+    _check_size(dataset, path)
+    table = np.asarray(dataset[()])
+    return table.astype(np.float64 if table.dtype.kind == "f" else table.dtype.newbyteorder("="), copy=False)
+
+
+def _check_size(dataset: h5py.Dataset, path: str) -> None:
+    """Refuse a dataset that claims far more than is stored of it, before room is made for it."""
+    num_bytes, num_stored = dataset.size * dataset.dtype.itemsize, dataset.id.get_storage_size()
+    chunk_bytes = math.prod(dataset.chunks) * dataset.dtype.itemsize if dataset.chunks else 0
+    if max(num_bytes, chunk_bytes) > max(_MAX_FILLED_IN_BYTES, num_stored * _MAX_RATIO):
+        what = f"{dataset.dtype}{list(dataset.shape)} of {num_bytes} bytes"
+        raise SourceError(
+            f"{dataset.name} claims to be {what}, but {num_stored} bytes are stored",
+            where=path,
+            fix="write or copy the file again: rows are missing, or their number is damaged",
+        )
 
 
 def _check_num_frames(data_key: str, lengths: NDArray[np.int64], num_frames: int, path: str) -> None:
@@ -249,11 +277,32 @@ def _stored_column(file: h5py.File, name: str, path: str) -> StoredColumn:
             where=path,
             fix="store integers, floats or bools; text as uint8 codes",
         )
+    _check_size(dataset, path)
     native = dtype.newbyteorder("=")
-    spec = DataSpec(native.name, tuple(shape[1:]), sparse="int" in native.name and len(shape) == 1)
+    sparse = _said_sparse(dataset, path)
+    if sparse is None:
+        sparse = is_sparse_by_rule(native, len(shape))
+    spec = DataSpec(native.name, tuple(shape[1:]), sparse=sparse)
     offset = _plain_offset(dataset, native)
     chunk_bytes = int(np.prod(dataset.chunks)) * dtype.itemsize if dataset.chunks else 0
     return StoredColumn(spec, int(shape[0]), offset, chunk_bytes)
+
+
+def is_sparse_by_rule(dtype: np.dtype[Any], ndim: int) -> bool:
+    """Whether the layout takes numbers for class indices: integers with no axis but time."""
+    return dtype.kind in "iu" and ndim == 1
+
+
+def _said_sparse(dataset: h5py.Dataset, path: str) -> bool | None:
+    """Return what `HDFWriter` says of data that are not what the rule takes them for; None if it says nothing."""
+    said = dataset.attrs.get("sparse")
+    if said is None:
+        return None
+    if not isinstance(said, bool | np.bool_) or (said and dataset.dtype.kind not in "iu"):
+        raise SourceError(
+            f"the attribute sparse is {said!r} for {dataset.dtype}", where=f"{path}, {dataset.name}", fix="remove it"
+        )
+    return bool(said)
 
 
 def _plain_offset(dataset: h5py.Dataset, native: np.dtype[Any]) -> int:
@@ -269,7 +318,10 @@ def _plain_offset(dataset: h5py.Dataset, native: np.dtype[Any]) -> int:
 
 def _stored_dim(file: h5py.File, data_key: str, name: str, path: str) -> int | None:
     """Return the number of classes or features that the file declares for a key, or None."""
-    if name == "inputs":
+    said = file[name].attrs.get("dim") if "sparse" in file[name].attrs else None
+    if said is not None:
+        value, place = said, f"attribute dim of {name}"
+    elif name == "inputs":
         if file[name].ndim > 1:
             return None  # the attribute only describes; the last axis counts
         value, place = file.attrs.get("inputPattSize"), "attribute inputPattSize"
@@ -324,6 +376,7 @@ def _strings(dataset: h5py.Dataset, path: str) -> list[str]:
         raise SourceError(
             f"{dataset.dtype}{list(dataset.shape or ())} is not a list of strings", where=f"{path}, {dataset.name}"
         )
+    _check_size(dataset, path)
     raw: list[bytes] = dataset[()].tolist()
     try:
         # All at once: ten times as quick as one by one. A line break inside a string shows in the number of strings.

@@ -88,6 +88,8 @@ class WriteColumn:
 
     Attributes:
         num_frames: Of all sequences so far.
+        is_sparse: Whether values are class indices.
+        dim: Number of classes, if known.
         spool: Where the frames go; to be set before the first `append`.
     """
 
@@ -101,8 +103,8 @@ class WriteColumn:
         self.dtype = dtype
         self.num_frames = 0
         self._spec = spec
-        self._is_sparse = dtype.kind in "iu" and not spec.shape
-        self._dim = dim
+        self.is_sparse = spec.sparse
+        self.dim = dim
         self._largest = -1
 
     @property
@@ -114,9 +116,9 @@ class WriteColumn:
         """Return the number of classes or features; of class indices, if not given, one more than the largest seen."""
         if self._spec.shape:
             return self.shape[-1]
-        if self._dim is not None:
-            return self._dim
-        return self._largest + 1 if self._is_sparse else 1
+        if self.dim is not None:
+            return self.dim
+        return self._largest + 1 if self.is_sparse else 1
 
     def checked(self, value: NDArray[Any], where: str) -> NDArray[Any]:
         """Return `dtype[T, ...]` as it will be stored, or say why this cannot be. Changes nothing."""
@@ -134,7 +136,7 @@ class WriteColumn:
         if not fits:
             axes = ", ".join(["T", *("?" if size is None else str(size) for size in wanted)])
             raise self._mismatch(f"shape {list(array.shape)}", f"shape [{axes}]", where)
-        if self._is_sparse and array.size:
+        if self.is_sparse and array.size:
             largest = int(array.max())
             if largest > _MAX_CLASS:
                 raise SourceError(
@@ -142,9 +144,9 @@ class WriteColumn:
                     where=where,
                     fix="give signed numbers, or a second axis",
                 )
-            if self._dim is not None and largest >= self._dim:
+            if self.dim is not None and largest >= self.dim:
                 raise SourceError(
-                    f"the class index {largest} of {self.data_key!r} is not below its dim {self._dim}",
+                    f"the class index {largest} of {self.data_key!r} is not below its dim {self.dim}",
                     where=where,
                     fix="correct the data, or the dim in specs, or the labels",
                 )
@@ -156,7 +158,7 @@ class WriteColumn:
         self.num_frames += len(array)
         if None in self._spec.shape:
             self._spec = replace(self._spec, shape=array.shape[1:])
-        if self._is_sparse and self._dim is None and array.size:
+        if self.is_sparse and self.dim is None and array.size:
             self._largest = max(self._largest, int(array.max()))
 
     def _mismatch(self, found: str, wanted: str, where: str) -> SourceError:

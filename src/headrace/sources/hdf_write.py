@@ -8,6 +8,7 @@ the data twice while `close` works.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
@@ -16,14 +17,13 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.errors import ConfigError, HeadraceError, SourceError
-from headrace.files import atomic_path
+from headrace.errors import ConfigError, SourceError
 from headrace.specs import DataSpec
 
-from .hdf_layout import INPUT_KEY
+from .hdf_layout import INPUT_KEY, is_sparse_by_rule
 from .hdf_sink import ForgivingFile
 from .hdf_spool import Spool, WriteColumn
-from .writer import Writer
+from .writer import FileWriter
 
 _COMPRESSIONS = (None, "gzip", "lzf")
 _CHUNK_BYTES = 256 << 10  # unpacking one takes about a millisecond, and the overhead of HDF5 per chunk no longer shows
@@ -31,11 +31,12 @@ _MAX_LENGTH = 2**31 - 1  # seqLengths is int32 in the documented layout
 _MAX_TAG_PADDING = 4  # tags of a fixed width may take so many times the bytes of the tags alone
 
 
-class HDFWriter(Writer):
+class HDFWriter(FileWriter):
     """Writes one HDF5 file, sequence by sequence; a context manager, which aborts if its block fails.
 
-    The layout knows no key without time: such a value is stored as one frame. Class indices are what the layout takes
-    for them: integers with no axis but time.
+    The layout knows no key without time: such a value is stored as one frame. It takes integers with no axis but time
+    for class indices, and nothing else; where a spec says otherwise, an attribute `sparse` of the data says so to
+    `HDFSource`. Other programs do not look at it.
 
     Args:
         path: The file to make. Its folder must exist.
@@ -62,9 +63,7 @@ class HDFWriter(Writer):
             raise ConfigError(
                 f"unknown compression {compression!r}", where="HDFWriter", fix="use None, 'gzip' or 'lzf'"
             )
-        self.path = os.path.abspath(path)
-        self._overwrite = overwrite
-        self._check_target()
+        super().__init__(path, overwrite=overwrite)
         self._compression = compression
         self._labels = {key: list(entries) for key, entries in (labels or {}).items()}
         for key, entries in self._labels.items():
@@ -72,105 +71,48 @@ class HDFWriter(Writer):
                 raise ConfigError(
                     f"a label of {key!r} has a NUL in it, where HDF5 would cut it", where=self.path, fix="remove it"
                 )
-        self._num_seqs = 0
-        self._is_open = True
-        self._spools: list[Spool] = []
-        try:
-            self._tags = self._new_spool(np.dtype(np.uint8))
-            self._tag_lengths = self._new_spool(np.dtype(np.int32))
-            self._lengths = self._new_spool(np.dtype(np.int32))
-            self._columns: list[WriteColumn] = []
-            if specs:
-                self._adopt(self._new_columns(specs))
-        except HeadraceError:
-            self.abort()
-            raise
+        self._columns: list[WriteColumn] = []
+        self._wanted = self._new_columns(specs) if specs else []
+        self._open()
 
-    @property
-    def num_seqs(self) -> int:
-        """Number of sequences appended so far."""
-        return self._num_seqs
+    def _begin(self) -> None:
+        self._target = self._pend().temporary
+        self._tags = self._new_spool(np.dtype(np.uint8))
+        self._tag_lengths = self._new_spool(np.dtype(np.int32))
+        self._lengths = self._new_spool(np.dtype(np.int32))
+        self._adopt(self._wanted)
 
-    def append(self, tag: str, data: Mapping[str, NDArray[Any]]) -> None:
-        """Append one sequence. If it is refused, nothing of it is stored, and the next one may be appended.
-
-        Args:
-            tag: Its name: no NUL in it. The layout allows a tag twice.
-            data: Data key -> `dtype[T, ...]`; a scalar is one frame. T may be 0 and may differ from key to key.
-
-        Raises:
-            SourceError: A key is missing or new, or a dtype or a frame shape is not that of the sequences before (or
-                of `specs`), or a class index is not below the dim. If the disk is full the writer is aborted, too.
-            ConfigError: The writer is closed.
-        """
-        if not self._is_open:
-            raise ConfigError("the writer is closed", where=self.path, fix="append before close()")
+    def _checked(
+        self, tag: str, data: Mapping[str, NDArray[Any]], where: str
+    ) -> tuple[bytes, list[WriteColumn], list[NDArray[Any]]]:
         tag_bytes = _encode_tag(tag, self.path)
-        where = f"{self.path}, sequence {tag!r}"
         columns = self._columns or self._new_columns({key: _spec_of(key, value, where) for key, value in data.items()})
         _check_keys(data, columns, where)
         arrays = [column.checked(data[column.data_key], where) for column in columns]
-        lengths = [len(array) for array in arrays]
-        if max(lengths) > _MAX_LENGTH:
-            raise SourceError(
-                f"{max(lengths)} frames; the layout holds up to {_MAX_LENGTH}", where=where, fix="split it"
-            )
+        longest = max(map(len, arrays))
+        if longest > _MAX_LENGTH:
+            raise SourceError(f"{longest} frames; the layout holds up to {_MAX_LENGTH}", where=where, fix="split it")
+        return tag_bytes, columns, arrays
+
+    def _put(self, checked: tuple[bytes, list[WriteColumn], list[NDArray[Any]]]) -> None:
+        tag_bytes, columns, arrays = checked
         if not self._columns:
             self._adopt(columns)
-        try:
-            for column, array in zip(columns, arrays, strict=True):
-                column.append(array)
-            self._lengths.append(np.array(lengths, np.int32))
-            self._tag_lengths.append(np.array([len(tag_bytes)], np.int32))
-            self._tags.append(np.frombuffer(tag_bytes, np.uint8))
-        except BaseException as error:  # an interrupt, too, may have come between two keys of one sequence
-            self.abort()
-            if isinstance(error, OSError):
-                raise self._write_error(error) from error
-            raise
-        self._num_seqs += 1
+        for column, array in zip(columns, arrays, strict=True):
+            column.append(array)
+        self._lengths.append(np.array([len(array) for array in arrays], np.int32))
+        self._tag_lengths.append(np.array([len(tag_bytes)], np.int32))
+        self._tags.append(np.frombuffer(tag_bytes, np.uint8))
 
-    def close(self) -> None:
-        """Write the file and give it its name. Does nothing after `close` or `abort`.
-
-        Raises:
-            SourceError: The disk is full or refuses; nothing is left.
-            ConfigError: The file has come into being meanwhile; nothing is left of ours.
-        """
-        if not self._is_open:
-            return
-        try:
-            self._check_target()
-            with atomic_path(self.path) as temporary, ForgivingFile(temporary) as sink:
-                with h5py.File(sink, "w") as file:
-                    self._assemble(file, sink.check)
-                sink.close()
-                sink.check()
-        except OSError as error:
-            raise self._write_error(error) from error
-        finally:
-            self.abort()
-
-    def abort(self) -> None:
-        """Give up and leave nothing. Does nothing after `close` or `abort`."""
-        self._is_open = False
-        for spool in self._spools:
-            spool.close()
-
-    def _check_target(self) -> None:
-        if os.path.lexists(self.path) and not self._overwrite:
-            raise ConfigError("the file exists", where=self.path, fix="give another path, or overwrite=True")
+    def _finish(self) -> None:
+        with ForgivingFile(self._target) as sink:
+            with h5py.File(sink, "w") as file:
+                self._assemble(file, sink.check)
+            sink.close()
+            sink.check()
 
     def _new_spool(self, dtype: np.dtype[Any]) -> Spool:
-        try:
-            self._spools.append(Spool(os.path.dirname(self.path), dtype))
-        except OSError as error:
-            raise self._write_error(error) from error
-        return self._spools[-1]
-
-    def _write_error(self, error: Exception) -> SourceError:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
-        return SourceError(f"cannot write: {reason}", where=self.path, fix="make room, or write to another folder")
+        return self._opened.enter_context(contextlib.closing(Spool(os.path.dirname(self.path), dtype)))
 
     def _new_columns(self, specs: Mapping[str, DataSpec]) -> list[WriteColumn]:
         for data_key in specs:
@@ -227,6 +169,10 @@ class HDFWriter(Writer):
             num_rows = min(max(_CHUNK_BYTES // row_bytes, 1), shape[0])
             storage = {"chunks": (num_rows, *shape[1:]), "compression": self._compression, "shuffle": True}
         dataset = file.create_dataset(name, shape, column.dtype, **storage)
+        if column.is_sparse != is_sparse_by_rule(column.dtype, len(shape)):
+            dataset.attrs["sparse"] = column.is_sparse
+            if column.dim is not None:
+                dataset.attrs["dim"] = column.dim
         start = 0
         for rows in column.spool.blocks(shape[1:], align=storage["chunks"][0] if storage else 1):
             dataset[start : start + len(rows)] = rows

@@ -123,6 +123,7 @@ class HuggingFaceSource(TableSource):
         tag_field: Column with the tags, texts or whole numbers; "seq-0", "seq-1", ... if `None`.
         nulls: See `ParquetSource`.
         audio_root: See `ParquetSource`; "/" for recordings anywhere on this machine.
+        may_be_empty: Whether there may be no data keys at all; else that is taken for a mistake.
         index: `"auto"` keeps the index in the cache folder if it is dear to gather (audio, vocabularies) and the
             dataset is one of files, without a selection; `None` always gathers it; a path opens one that was saved.
 
@@ -139,12 +140,19 @@ class HuggingFaceSource(TableSource):
         tag_field: str | None = None,
         nulls: Literal["refuse", "empty"] = "refuse",
         audio_root: PathLike | None = None,
+        may_be_empty: bool = False,
         index: PathLike | Literal["auto"] | None = "auto",
     ) -> None:
         self.dataset = load_hugging_face(dataset)
         tables = _DatasetTables(self.dataset)
         options = choose_options(
-            tables.schema(0), tables.name(0), fields=fields, tag_field=tag_field, nulls=nulls, audio_root=audio_root
+            tables.schema(0),
+            tables.name(0),
+            fields=fields,
+            tag_field=tag_field,
+            nulls=nulls,
+            audio_root=audio_root,
+            may_be_empty=may_be_empty,
         )
         rows = tables.rows
         files = [str(entry["filename"]) for entry in self.dataset.cache_files]

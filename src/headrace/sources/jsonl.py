@@ -9,13 +9,13 @@ from typing import Any, Literal
 from numpy.typing import NDArray
 
 from headrace.errors import ConfigError, SourceError
+from headrace.files.together import settle
 from headrace.index import CorpusIndex, open_or_build
 from headrace.specs import DataSpec
 
 from .arguments import check_corpus_idx, check_data_key, num_frames_of, slice_frames
 from .base import Source
 from .decompressed import plain_copy
-from .json_fields import JsonField
 from .jsonl_gather import (
     DEFAULT_TAG_FIELD,
     JsonlOptions,
@@ -65,6 +65,8 @@ class JsonlSource(Source):
         index: PathLike | Literal["auto"] | None = "auto",
     ) -> None:
         names = check_paths(files, "JsonlSource")
+        for name in names:
+            settle(name)
         paths = tuple(map(plain_copy, names))
         first: dict[str, Any] = {}
         for path, name in zip(paths, names, strict=True):
@@ -86,10 +88,8 @@ class JsonlSource(Source):
         self.specs: dict[str, DataSpec] = {key: DataSpec.from_json(spec) for key, spec in index.meta["specs"].items()}
         self.labels: dict[str, Sequence[str]] = {**self._given_labels, **index.meta["labels"]}
         for key, field in options.fields.items():
-            if isinstance(field, JsonField):
-                field.adopt(self.specs[key])
-            else:
-                field.settle(self.labels.get(key))
+            field.adopt(self.specs[key])
+            field.settle(self.labels.get(key))
         names = row_fields(options)
         self._decoder = RowDecoder(names)
         self._column_of = {key: names.index(field.name) for key, field in options.fields.items()}
@@ -105,7 +105,7 @@ class JsonlSource(Source):
     def read(self, corpus_idx: int, data_key: str) -> NDArray[Any]:
         """Return one data key of one object, `dtype[T, ...]`, or a scalar array."""
         check_data_key(data_key, self.specs)
-        return self._encoded(corpus_idx, data_key, self._row(corpus_idx))
+        return self._encoded(corpus_idx, data_key, *self._row(corpus_idx))
 
     def read_slice(self, corpus_idx: int, data_key: str, start: int, end: int) -> NDArray[Any]:
         """Return frames start..end of one data key; the line is read whole."""
@@ -113,11 +113,11 @@ class JsonlSource(Source):
 
     def read_seq(self, corpus_idx: int) -> dict[str, NDArray[Any]]:
         """Return all data keys of one object, from one read."""
-        row = self._row(corpus_idx)
-        return {data_key: self._encoded(corpus_idx, data_key, row) for data_key in self.specs}
+        row, where = self._row(corpus_idx)
+        return {data_key: self._encoded(corpus_idx, data_key, row, where) for data_key in self.specs}
 
-    def _row(self, corpus_idx: int) -> tuple[Any, ...]:
-        """Read a line again; return the values of its fields."""
+    def _row(self, corpus_idx: int) -> tuple[tuple[Any, ...], str]:
+        """Read a line again; return the values of its fields, and what errors name."""
         index = self._index
         check_corpus_idx(corpus_idx, index.num_seqs)
         file_idx = 0 if self._file_of is None else int(self._file_of[corpus_idx])
@@ -131,14 +131,14 @@ class JsonlSource(Source):
         row = self._decoder.decode(self._files.read(file_idx, start, num_bytes), where)
         if self._options.tag_field is not None and tag_of(row[0], where) != index.tags[corpus_idx]:
             raise _changed(f"the tag was {index.tags[corpus_idx]!r} and is {row[0]!r}", where)
-        return row
+        return row, f"{self._options.names[file_idx]}, tag {index.tags[corpus_idx]!r}"
 
-    def _encoded(self, corpus_idx: int, data_key: str, row: tuple[Any, ...]) -> NDArray[Any]:
-        where = f"{self._options.names[0]}, tag {self._index.tags[corpus_idx]!r}"
+    def _encoded(self, corpus_idx: int, data_key: str, row: tuple[Any, ...], where: str) -> NDArray[Any]:
         array = self._fields[data_key].encode(row[self._column_of[data_key]], where)
         expected = int(self._index.lengths(data_key)[corpus_idx])
         if num_frames_of(array, self.specs[data_key]) != expected:
-            raise _changed(f"the length of {data_key!r} was {expected} and is {len(array)}", where)
+            actual = num_frames_of(array, self.specs[data_key])
+            raise _changed(f"the length of {data_key!r} was {expected} and is {actual}", where)
         return array
 
     def close(self) -> None:

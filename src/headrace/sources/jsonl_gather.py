@@ -21,7 +21,7 @@ from .manifest_fields import Field, parse_field
 from .utf8 import decode_utf8
 
 _T = TypeVar("_T")
-INDEX_KIND = "jsonl/1"  # with the version of what the columns and `meta` say
+INDEX_KIND = "jsonl/2"  # with the version of what the columns and `meta` say
 DEFAULT_TAG_FIELD = "tag"
 _BAD_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _OWN_OPTIONS = ("field", "dtype", "dim")

@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import IO, Any
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import ConfigError, HeadraceError, SourceError
-from headrace.files import PendingFile
 from headrace.specs import DataSpec
 
 from .jsonl_gather import DEFAULT_TAG_FIELD
 from .jsonl_specs import jsonl_specs_path, make_jsonl_specs
-from .pending import open_pending
-from .writer import Writer
+from .writer import FileWriter
 
 
-class JsonlWriter(Writer):
+class JsonlWriter(FileWriter):
     """Writes a sequence as a line of JSON; a context manager, which aborts if its block fails.
 
     What JSON cannot say goes to `x.jsonl.specs.json`, beside `x.jsonl`.
     Keys without time are numbers, keys with time are lists, and texts are texts. `JsonlSource` reads the very same
-    arrays again: dtypes, shapes, and every bit of float64 and smaller floats. The `.jsonl` gets its name last.
+    arrays again: dtypes, shapes, and every bit of float64 and smaller floats. The `.jsonl` gets its name last; if the
+    process is killed while the files get their names, `JsonlSource` or the next writer finishes it.
 
     Args:
         path: The file to make. Its folder must exist.
@@ -49,23 +47,21 @@ class JsonlWriter(Writer):
         text_keys: Collection[str] | None = None,
         overwrite: bool = False,
     ) -> None:
-        self.path = os.path.abspath(path)
-        self._overwrite = overwrite
+        specs_path = jsonl_specs_path(os.path.abspath(path))
+        super().__init__(path, overwrite=overwrite, beside=[specs_path])
+        self._specs_path = specs_path
         self._labels = {key: list(names) for key, names in (labels or {}).items()}
         self._wanted_texts = None if text_keys is None else frozenset(text_keys)
         self._specs: dict[str, DataSpec] = {}
         self._texts: frozenset[str] = frozenset()
-        self._check_target()
         if specs:
             self._adopt(dict(specs))
         self._encoder = msgspec.json.Encoder()
-        self._num_seqs = 0
-        self._pending, self._file = open_pending(self.path)
-        self._is_open = True
+        self._open()
 
-    def _check_target(self) -> None:
-        if os.path.lexists(self.path) and not self._overwrite:
-            raise ConfigError("the file exists", where=self.path, fix="give another path, or overwrite=True")
+    def _begin(self) -> None:
+        self._files = self._pend_together()
+        self._file: IO[bytes] = self._opened.enter_context(open(self._files.temporary(self.path), "wb"))  # noqa: SIM115
 
     def _adopt(self, specs: dict[str, DataSpec]) -> None:
         """Make these the layouts of the file, if JSON can hold them."""
@@ -101,41 +97,20 @@ class JsonlWriter(Writer):
             raise ConfigError(f"labels for {unknown}, but the keys are {sorted(specs)}", where=self.path)
         self._specs, self._texts = specs, wanted
 
-    @property
-    def num_seqs(self) -> int:
-        """Number of sequences appended so far."""
-        return self._num_seqs
-
-    def append(self, tag: str, data: Mapping[str, NDArray[Any]]) -> None:
-        """Append one sequence. If it is refused, nothing of it is stored, and the next one may be appended.
-
-        Raises:
-            SourceError: A key is missing or new, an array has another layout, a number is NaN or infinite, or a text is
-                not UTF-8; or the disk is full, which aborts the writer.
-            ConfigError: The writer is closed.
-        """
-        if not self._is_open:
-            raise ConfigError("the writer is closed", where=self.path, fix="append before close()")
+    def _checked(self, tag: str, data: Mapping[str, NDArray[Any]], where: str) -> bytes:
         if not isinstance(tag, str):
             raise SourceError(f"the tag {tag!r} is not a str", where=self.path, fix="give a str")
-        where = f"{self.path}, sequence {tag!r}"
         arrays = {key: np.asarray(value) for key, value in data.items()}
         is_first = not self._specs
         try:
-            line = self._line(tag, arrays, where)
+            return self._line(tag, arrays, where)
         except HeadraceError as error:
             if is_first:
                 self._specs = {}  # what a refused one said of the layout does not hold
             raise SourceError(error.what, where=where, fix=error.fix) from error
-        try:
-            self._file.write(line)
-            self._num_seqs += 1
-        except OSError as error:
-            self.abort()
-            raise SourceError(f"cannot write: {error.strerror}", where=self.path, fix="make room") from error
-        except BaseException:
-            self.abort()
-            raise
+
+    def _put(self, checked: bytes) -> None:
+        self._file.write(checked)
 
     def _line(self, tag: str, arrays: Mapping[str, NDArray[Any]], where: str) -> bytes:
         if not self._specs:
@@ -176,34 +151,11 @@ class JsonlWriter(Writer):
             raise SourceError(f"{key!r} has a class that is none of the {spec.dim}", where=where)
         return array.tolist()
 
-    def close(self) -> None:
-        """Finish the files and give them their names. Does nothing after `close` or `abort`.
-
-        Raises:
-            SourceError: The disk is full or refuses; the `.jsonl` does not appear.
-            ConfigError: The file has come into being meanwhile; nothing is left of ours.
-        """
-        if not self._is_open:
-            return
-        try:
-            self._check_target()
-            num_bytes = self._file.tell()
-            self._file.close()
-            with PendingFile(jsonl_specs_path(self.path)) as pending:
-                pending.temporary.write_text(make_jsonl_specs(num_bytes, self._specs, self._labels), encoding="utf-8")
-            self._pending.commit()
-        except OSError as error:
-            raise SourceError(f"cannot write: {error.strerror}", where=self.path, fix="make room") from error
-        finally:
-            self.abort()
-
-    def abort(self) -> None:
-        """Give up and leave nothing. Does nothing after `close` or `abort`."""
-        if self._is_open:
-            self._is_open = False
-            with contextlib.suppress(OSError):  # it tries to write what it still holds, which nobody wants any more
-                self._file.close()
-            self._pending.abort()
+    def _finish(self) -> None:
+        num_bytes = self._file.tell()
+        self._file.close()
+        with open(self._files.temporary(self._specs_path), "w", encoding="utf-8") as file:
+            file.write(make_jsonl_specs(num_bytes, self._specs, self._labels))
 
 
 def _is_bytes(spec: DataSpec) -> bool:

@@ -1,14 +1,13 @@
 """Manifests: text files with one JSON object a line, each for one sequence.
 
-`scan_manifest` reads a manifest once and says where each line is; `ManifestReader` reads one line again by its place,
-so that nothing of the manifest but these places needs to stay in memory. JSON is read strictly: NaN, for example, is
-not JSON.
+`scan_manifest` reads a manifest once and says where each line is; `decode_line` takes one that was read again, so that
+nothing of the manifest but these positions needs to stay in memory. JSON is read strictly: NaN, for example, is not
+JSON.
 """
 
 from __future__ import annotations
 
 import codecs
-import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -16,6 +15,7 @@ import msgspec
 
 from headrace.errors import SourceError
 
+_DECODER: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
 _LARGEST_COUNT = 2**40  # a year of 24 kHz audio is less; more is an error that must not overflow later
 
 
@@ -28,7 +28,6 @@ def scan_manifest(path: str) -> Iterator[tuple[int, int, int, dict[str, Any]]]:
     Raises:
         SourceError: The file cannot be read, or a line is not a JSON object.
     """
-    decoder = msgspec.json.Decoder()
     start = 0
     try:
         with open(path, "rb") as file:
@@ -37,15 +36,20 @@ def scan_manifest(path: str) -> Iterator[tuple[int, int, int, dict[str, Any]]]:
             file.seek(start)
             for line_number, line in enumerate(file, start=1):
                 if line.strip():
-                    yield line_number, start, len(line), _decode(decoder, line, f"{path}, line {line_number}")
+                    yield line_number, start, len(line), decode_line(line, f"{path}, line {line_number}")
                 start += len(line)
     except OSError as error:
         raise SourceError(f"the manifest cannot be read: {error.strerror or error}", where=path) from error
 
 
-def _decode(decoder: msgspec.json.Decoder[Any], line: bytes, where: str) -> dict[str, Any]:
+def decode_line(line: bytes, where: str) -> dict[str, Any]:
+    """Return the object of a line.
+
+    Raises:
+        SourceError: It is none.
+    """
     try:
-        record = decoder.decode(line)
+        record = _DECODER.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise SourceError(
             f"a line of the manifest is not JSON: {error}",
@@ -88,42 +92,3 @@ def count_of(record: Mapping[str, Any], name: str, smallest: int, where: str, *,
             fix=fix or "correct it, or leave it out: the recording says the same",
         )
     return int(value)
-
-
-class ManifestReader:
-    """Reads lines of a manifest by their place. The file is open between the first read and `close`.
-
-    It may be pickled, and shared by processes that were forked: no file position is kept.
-    """
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self._decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
-        self._fd: int | None = None
-
-    def read(self, start: int, num_bytes: int) -> dict[str, Any]:
-        """Return the object of one line.
-
-        Raises:
-            SourceError: The file is not what it was when its lines were counted.
-        """
-        try:
-            if self._fd is None:
-                self._fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
-            line = os.pread(self._fd, num_bytes, start)
-        except OSError as error:
-            raise SourceError(f"the manifest cannot be read: {error.strerror}", where=self._path) from error
-        return _decode(self._decoder, line, f"{self._path}, byte {start}")
-
-    def close(self) -> None:
-        """Release the file."""
-        if self._fd is not None:
-            os.close(self._fd)
-            self._fd = None
-
-    def __del__(self) -> None:
-        # os.close takes no lock and makes nothing, so it is safe in a finalizer.
-        self.close()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return ManifestReader, (self._path,)

@@ -63,6 +63,9 @@ class Field(ABC):
     def settle(self, labels: Sequence[str] | None) -> None:  # noqa: B027 - as above
         """Take the labels that a scan of the same values found, in place of a scan."""
 
+    def adopt(self, spec: DataSpec) -> None:  # noqa: B027 - as above
+        """Take the layout that a scan of the same values found, in place of a scan."""
+
 
 class ClassField(Field):
     """One label a sequence, as class index: `int32[1]`.

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +17,7 @@ from headrace.specs import DataSpec
 
 from .arguments import check_corpus_idx, check_data_key, num_frames_of, slice_frames
 from .base import Source
-from .data_types import checked_seq, learn_specs, parse_data_types
+from .data_types import checked_seq, dtype_of, learn_specs, parse_data_types
 
 SORT_LENGTHS = "seq_len"  # name of the column of lengths that only sort; not a data key
 
@@ -39,9 +40,10 @@ class MapSource(Source):
 
     Args:
         obj: The object; it must give the same for the same i.
-        specs: Layouts, see `parse_data_types`; other keys of an item are left out. If `None`, they are learnt from
-            item 0 (the first axis is time; an integer with at most that axis is sparse, with an unknown number of
-            classes), and every item must have the same keys.
+        specs: Layouts, see `parse_data_types`; other keys of an item are left out. A dtype that they do not name is
+            that of the array in item 0, which is read for it. If `None`, all is learnt from item 0 (the first axis is
+            time; an integer with at most that axis is sparse, with an unknown number of classes), and every item must
+            have the same keys.
         labels: Data key -> class labels; they give a sparse key its number of classes, too.
         tags: Tags; else those of `get_seq_tag`, else "seq-0", "seq-1", ... May repeat.
         lengths: Instead of `get_seq_len`: numbers to sort by, `int[N]`, or a dict (data key -> frames, `int[N]`).
@@ -77,10 +79,12 @@ class MapSource(Source):
         self._last: tuple[int, dict[str, NDArray[Any]]] | None = None
         self._index: CorpusIndex | None = None
         self.labels = {key: list(values) for key, values in (labels or {}).items()}
-        self.specs = self._learn() if specs is None else parse_data_types(specs)
+        self.specs = self._learn() if specs is None else self._with_own_dtypes(specs)
         self.specs = {key: self._with_labels(key, spec) for key, spec in self.specs.items()}
         if SORT_LENGTHS in self.specs:
             raise ConfigError(f"{SORT_LENGTHS!r} cannot be a data key: it names what sequences are sorted by")
+        self._expected = [_Expected.of(key, spec) for key, spec in self.specs.items()]
+        self._claims_by_key = isinstance(lengths, Mapping) or (lengths is None and hasattr(obj, "get_seq_len"))
 
     def _learn(self) -> dict[str, DataSpec]:
         if self._num_seqs == 0:
@@ -90,6 +94,19 @@ class MapSource(Source):
                 fix='give specs, for example {"data": {"shape": (None, 40)}, "classes": {"sparse": True, "dim": 10}}',
             )
         return learn_specs(_item_to_seq(self._obj[0], None, "item 0"), where="item 0")
+
+    def _with_own_dtypes(self, given: Mapping[str, DataSpec | Mapping[str, Any]]) -> dict[str, DataSpec]:
+        """Return declared layouts, with the dtypes of item 0 where they name none."""
+        specs = parse_data_types(given)
+        unnamed = [key for key, options in given.items() if isinstance(options, Mapping) and "dtype" not in options]
+        if not unnamed or not self._num_seqs:
+            return specs
+        item = _item_to_seq(self._obj[0], list(specs), "item 0")
+        for key in unnamed:
+            dtype = dtype_of(item.get(key))
+            if dtype is not None and not (specs[key].sparse and dtype.kind not in "iu"):  # else reading says it
+                specs[key] = replace(specs[key], dtype=dtype.name)
+        return specs
 
     def _with_labels(self, key: str, spec: DataSpec) -> DataSpec:
         """Complete the number of classes by that of the labels."""
@@ -168,33 +185,56 @@ class MapSource(Source):
 
     def _seq(self, corpus_idx: int) -> dict[str, NDArray[Any]]:
         """Return the checked arrays of a sequence; they may belong to the object."""
+        if self._last is not None and self._last[0] == corpus_idx:
+            return self._last[1]
         check_corpus_idx(corpus_idx, self._num_seqs)
-        if self._last is None or self._last[0] != corpus_idx:
-            where = f"item {corpus_idx} of {type(self._obj).__name__}, tag {self.tag(corpus_idx)!r}"
-            keys = None if self._learnt else list(self.specs)
-            seq = _item_to_seq(self._obj[corpus_idx], keys, where)
-            arrays = checked_seq(seq, self.specs, exact=self._learnt, where=where)
-            self._check_claims(corpus_idx, arrays, where)
-            self._last = corpus_idx, arrays
-        return self._last[1]
+        item = self._obj[corpus_idx]
+        arrays = self._arrays_as_expected(item)
+        if arrays is None:
+            where, keys = self._where(corpus_idx), None if self._learnt else list(self.specs)
+            arrays = checked_seq(_item_to_seq(item, keys, where), self.specs, exact=self._learnt, where=where)
+        if self._claims_by_key:
+            self._check_claims(corpus_idx, arrays)
+        self._last = corpus_idx, arrays
+        return arrays
 
-    def _check_claims(self, corpus_idx: int, arrays: Mapping[str, NDArray[Any]], where: str) -> None:
+    def _arrays_as_expected(self, item: Any) -> dict[str, NDArray[Any]] | None:
+        """Return the arrays of an item that is a dict of arrays of the layouts, as most are; `None` if it is not."""
+        if type(item) is not dict or (self._learnt and len(item) != len(self._expected)):
+            return None
+        arrays = {}
+        for key, dtype, num_axes, sizes in self._expected:
+            array = item.get(key)
+            if type(array) is not np.ndarray or array.dtype != dtype or array.ndim != num_axes:
+                return None
+            shape = array.shape
+            for axis, size in sizes:
+                if shape[axis] != size:
+                    return None
+            arrays[key] = array
+        return arrays
+
+    def _where(self, corpus_idx: int) -> str:
+        return f"item {corpus_idx} of {type(self._obj).__name__}, tag {self.tag(corpus_idx)!r}"
+
+    def _check_claims(self, corpus_idx: int, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Compare the frames of a sequence with those that were claimed by data key."""
         if isinstance(self._lengths, Mapping):
             claims: Any = {key: column[corpus_idx] for key, column in self._lengths.items()}
-        elif self._lengths is None and hasattr(self._obj, "get_seq_len"):
+        else:
             try:
                 claims = self._obj.get_seq_len(corpus_idx)
             except NotImplementedError:
+                claims = None
+            if not isinstance(claims, Mapping):  # one number by which to sort, for this sequence as for all
+                self._claims_by_key = False
                 return
-        else:
-            return
-        for key, claimed in claims.items() if isinstance(claims, Mapping) else ():
+        for key, claimed in claims.items():
             actual = num_frames_of(arrays[key], self.specs[key]) if key in arrays else claimed
             if claimed != actual:
                 raise SourceError(
                     f"{key!r} has {actual} frames, but its length is given as {claimed}",
-                    where=where,
+                    where=self._where(corpus_idx),
                     fix="correct get_seq_len or lengths=",
                 )
 
@@ -204,6 +244,23 @@ class MapSource(Source):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_last": None}
+
+
+class _Expected(NamedTuple):
+    """The layout of one data key, as it is compared quickest."""
+
+    key: str
+    dtype: np.dtype[Any]
+    num_axes: int
+    sizes: tuple[tuple[int, int], ...]  # of axes that are not free
+
+    @classmethod
+    def of(cls, key: str, spec: DataSpec) -> _Expected:
+        """Return it from a spec."""
+        sizes = enumerate(spec.shape, start=int(spec.has_time))
+        return cls(
+            key, np.dtype(spec.dtype), spec.ndim, tuple((axis, size) for axis, size in sizes if size is not None)
+        )
 
 
 def _checked_tag(tag: object, where: str) -> str:

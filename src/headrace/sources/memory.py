@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.errors import ConfigError, SourceError, did_you_mean
+from headrace.errors import ConfigError, did_you_mean
 from headrace.index import CorpusIndex, GeneratedTags
 from headrace.specs import DataSpec
 
@@ -30,8 +30,8 @@ class MemorySource(Source):
         tags: Their tags; "seq-0", "seq-1", ... if `None`. May repeat.
         labels: Data key -> class labels.
         dims: Data key -> number of classes, for sparse keys; else that of `labels` or `specs`, else the largest value
-            + 1. Values must then be classes; only where nobody gave a number, negative ones are legal (samples as
-            integers, say, or -1 as padding), and the number of classes is not known (`None`).
+            + 1, or not known (`None`) if there are negative ones. A number that is given is believed, as the one in a
+            file is: -1 for what a loss shall ignore, and values beyond it, are delivered as they are.
         specs: Layouts, see `parse_data_types`; else learnt from the first sequence. Only these keys are used.
 
     Raises:
@@ -70,23 +70,19 @@ class MemorySource(Source):
         self._index = CorpusIndex.from_columns(tags=names, lengths=lengths)
 
     def _complete(self, key: str, spec: DataSpec, given_dim: int | None) -> DataSpec:
-        """Add the number of classes to the spec of a sparse key, if they are classes; check values if it was given."""
+        """Add the number of classes to the spec of a sparse key, if they are classes."""
         if not spec.sparse:
             if given_dim is not None and given_dim != spec.dim:
                 raise ConfigError(f"the data key {key!r} is not sparse: its dim is {spec.dim}, not {given_dim}")
             return spec
         num_labels = len(self.labels[key]) if key in self.labels else None
-        filled = [seq[key] for seq in self._seqs if seq[key].size]
-        smallest = min((int(array.min()) for array in filled), default=0)
-        largest = max((int(array.max()) for array in filled), default=-1)
         dim = next((dim for dim in (given_dim, spec.dim, num_labels) if dim is not None), None)
         if dim is None:
-            return spec if smallest < 0 else replace(spec, dim=largest + 1)
-        if num_labels not in (None, dim):
+            filled = [seq[key] for seq in self._seqs if seq[key].size]
+            is_known = all(int(array.min()) >= 0 for array in filled)
+            dim = max((int(array.max()) for array in filled), default=-1) + 1 if is_known else None
+        elif num_labels not in (None, dim):
             raise ConfigError(f"the data key {key!r} has {dim} classes, but {num_labels} labels")
-        if smallest < 0 or largest >= dim:
-            wrong = smallest if smallest < 0 else largest
-            raise SourceError(f"the data key {key!r} has the value {wrong}, but its classes are 0..{dim - 1}")
         return replace(spec, dim=dim)
 
     @property

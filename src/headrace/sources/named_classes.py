@@ -17,6 +17,22 @@ from typing import Any, Generic, TypeVar
 from headrace.errors import ConfigError, did_you_mean
 
 CALLABLE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")  # "package.module:name"
+# The options of configs that may name a function or a class of the user's own, at any depth.
+NAMING_OPTIONS = frozenset(
+    {
+        "chunking",
+        "class",
+        "get_dataset",
+        "get_sub_epoch_dataset",
+        "map_dataset",
+        "map_func",
+        "map_seq",
+        "map_seq_stream",
+        "seq_ordering",
+        "targets_post_process",
+        "transform",
+    }
+)
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 _T = TypeVar("_T")
@@ -52,7 +68,7 @@ class NamedClasses(Generic[_T]):
             cls: type[_T] = getattr(importlib.import_module(f"{self.package}.{self.module_of[name]}"), name)
             return cls
         if CALLABLE.fullmatch(name):
-            found = resolve_callable(name)
+            found = resolve_named("class", name)
             if isinstance(found, type) and issubclass(found, self.base):
                 return found
             raise ConfigError(f"{name!r} is not a sub-class of {self.package}.{self.base.__name__}")
@@ -91,6 +107,17 @@ def resolve_callable(text: str) -> Any:
             raise ConfigError(f"the module {module_name!r} has no {path!r}", fix=did_you_mean(part, names))
         found = getattr(found, part)
     return found
+
+
+def resolve_named(option: str, text: str) -> Any:
+    """Import what an option of a config names, see `resolve_callable`.
+
+    Args:
+        option: One of `NAMING_OPTIONS`: what is not among them is not looked at where a config is checked.
+        text: "package.module:name".
+    """
+    assert option in NAMING_OPTIONS, option
+    return resolve_callable(text)
 
 
 def check_options(cls: type, options: Mapping[str, Any], kind: str, *, num_positional: int = 0) -> None:

@@ -14,19 +14,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import ConfigError, HeadraceError, SourceError
-from headrace.files.pending_folder import PendingFolder, folder_error
+from headrace.files.pending_folder import PendingFolder
 from headrace.specs import DataSpec
 
 from .npy_header import make_npy_header
 from .numpy_folder_scan import ABOUT_FILE, KEY_OF_NPY, LAYOUTS, TAGS_FILE
-from .writer import Writer
+from .writer import FileWriter
 from .written_layout import WrittenLayout, check_file_tag
 
 # Too long a name, or one where a part of the path is the file of another tag, or the file itself is their folder.
 _NAME_ERRORS = (errno.ENAMETOOLONG, errno.ENOTDIR, errno.EEXIST, errno.EISDIR)
 
 
-class NumpyFolderWriter(Writer):
+class NumpyFolderWriter(FileWriter):
     """Writes a folder that `NumpyFolderSource` reads: sequences in their order, layouts and labels included.
 
     A tag is the path of a file below the folder, so tags must differ and be such paths. `numpy.load` reads each file.
@@ -55,36 +55,24 @@ class NumpyFolderWriter(Writer):
     ) -> None:
         if layout not in LAYOUTS:
             raise ConfigError(f"unknown layout {layout!r}", where="NumpyFolderWriter", fix=f"one of {LAYOUTS}")
-        self.path = os.path.abspath(path)
         self._layout_name = layout
-        self._layout = WrittenLayout(specs, labels, self.path)
+        self._layout = WrittenLayout(specs, labels, os.path.abspath(path))
+        super().__init__(path, overwrite=overwrite)
         self._check_keys(specs or {}, ConfigError)
-        self._num_seqs = 0
         self._folders: set[str] = set()
-        self._folder = PendingFolder(self.path, overwrite=overwrite, marker=ABOUT_FILE)
-        try:
-            with open(os.path.join(self._folder.temporary, ABOUT_FILE), "xb"):  # from now on no tag can have this name
-                self._tags: IO[bytes] | None = open(os.path.join(self._folder.temporary, TAGS_FILE), "xb")  # noqa: SIM115
-        except OSError as error:
-            self._folder.abort()
-            raise folder_error(self.path, error) from error
+        self._open()
 
-    @property
-    def num_seqs(self) -> int:
-        """Number of sequences appended so far."""
-        return self._num_seqs
+    def _begin(self) -> None:
+        self._pending = folder = PendingFolder(self.path, overwrite=self._overwrite, marker=ABOUT_FILE, fsync=True)
+        self._root = folder.temporary
+        with open(os.path.join(self._root, ABOUT_FILE), "xb"):  # from now on no tag can have this name
+            tags = open(os.path.join(self._root, TAGS_FILE), "xb")  # noqa: SIM115
+        self._tags: IO[bytes] = self._opened.enter_context(tags)
 
-    def append(self, tag: str, data: Mapping[str, NDArray[Any]]) -> None:
-        """Append one sequence. If it is refused, nothing of it is stored, and the next one may be appended.
-
-        Raises:
-            SourceError: It does not fit the layout, or its tag is no path or was there before. If the disk is full the
-                writer is aborted, too.
-            ConfigError: The writer is closed.
-        """
-        if self._tags is None:
-            raise ConfigError("the writer is closed", where=self.path, fix="append before close()")
-        specs, arrays = self._layout.checked(tag, data)
+    def _checked(
+        self, tag: str, data: Mapping[str, NDArray[Any]], where: str
+    ) -> tuple[str, dict[str, Mapping[str, NDArray[Any]]]]:
+        specs, arrays = self._layout.checked(tag, data, where)
         check_file_tag(tag, self.path)
         self._check_keys(specs, SourceError)
         files = self._files_of(tag, arrays)
@@ -92,23 +80,23 @@ class NumpyFolderWriter(Writer):
             raise SourceError(f"the tag {tag!r} was there before", where=self.path, fix="give each sequence its own")
         if self._layout.specs is None:
             self._layout.adopt(specs)
+        return tag, files
+
+    def _put(self, checked: tuple[str, dict[str, Mapping[str, NDArray[Any]]]]) -> None:
+        tag, files = checked
         try:
             for name, content in files.items():
                 self._write(name, content)
-            self._tags.write(msgspec.json.encode(tag) + b"\n")
-        except BaseException as error:  # an interrupt, too, may have come between two files
-            if isinstance(error, RecursionError) or (isinstance(error, OSError) and error.errno in _NAME_ERRORS):
-                self._take_back(files)
-                raise SourceError(
-                    f"the tag {tag!r} cannot be the name of a file here: {error}",
-                    where=self.path,
-                    fix="rename it, or write another format",
-                ) from error
-            self.abort()
-            if isinstance(error, OSError):
-                raise folder_error(self.path, error) from error
-            raise
-        self._num_seqs += 1
+        except (OSError, RecursionError) as error:
+            if isinstance(error, OSError) and error.errno not in _NAME_ERRORS:
+                raise
+            self._take_back(files)
+            raise SourceError(
+                f"the tag {tag!r} cannot be the name of a file here: {error}",
+                where=self.path,
+                fix="rename it, or write another format",
+            ) from error
+        self._tags.write(msgspec.json.encode(tag) + b"\n")
 
     def _check_keys(self, specs: Mapping[str, DataSpec], error: type[HeadraceError]) -> None:
         """Refuse data keys that cannot be part of a name."""
@@ -119,7 +107,7 @@ class NumpyFolderWriter(Writer):
 
     def _files_of(self, tag: str, arrays: Mapping[str, NDArray[Any]]) -> dict[str, Mapping[str, NDArray[Any]]]:
         """Return path -> the arrays in that file, by data key."""
-        root = self._folder.temporary
+        root = self._root
         if self._layout_name == "suffix":
             return {os.path.join(root, f"{tag}.{key}.npy"): {key: array} for key, array in arrays.items()}
         if self._layout_name == "folder":
@@ -146,34 +134,11 @@ class NumpyFolderWriter(Writer):
                     with archive.open(zipfile.ZipInfo(f"{key}.npy"), "w", force_zip64=True) as member:
                         _write_array(member, array)
 
-    def close(self) -> None:
-        """Give the folder its name. Does nothing after `close` or `abort`.
-
-        Raises:
-            SourceError: The disk is full or refuses; nothing is left.
-            ConfigError: A folder of this name has come into being meanwhile; nothing is left of ours.
-        """
-        if self._tags is None:
-            return
-        try:
-            tags, self._tags = self._tags, None
-            tags.close()
-            about = {"layout": self._layout_name, **self._layout.about()}
-            with open(os.path.join(self._folder.temporary, ABOUT_FILE), "wb") as file:
-                file.write(msgspec.json.format(msgspec.json.encode(about)) + b"\n")
-            self._folder.commit()
-        except OSError as error:
-            raise folder_error(self.path, error) from error
-        finally:
-            self.abort()
-
-    def abort(self) -> None:
-        """Give up and leave nothing. Does nothing after `close` or `abort`."""
-        if self._tags is not None:
-            tags, self._tags = self._tags, None
-            with contextlib.suppress(OSError):  # a full disk; nobody wants it any more
-                tags.close()
-        self._folder.abort()
+    def _finish(self) -> None:
+        self._tags.close()
+        about = {"layout": self._layout_name, **self._layout.about()}
+        with open(os.path.join(self._root, ABOUT_FILE), "wb") as file:
+            file.write(msgspec.json.format(msgspec.json.encode(about)) + b"\n")
 
 
 def _write_array(file: IO[bytes], array: NDArray[Any]) -> None:

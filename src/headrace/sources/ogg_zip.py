@@ -19,7 +19,7 @@ from headrace.index import CorpusIndex, open_or_build
 from headrace.specs import DataSpec
 
 from .arguments import check_corpus_idx, check_data_key, slice_frames
-from .audio_file import read_samples
+from .audio_file import read_samples, refuse_torn
 from .base import Source
 from .extracted_features import ExtractedFeatures
 from .folder_listing import IndexOption
@@ -127,6 +127,11 @@ class OggZipSource(Source):
         self._file_of = [places[archive.files[0]] for archive in options.archives]
 
     @property
+    def vocabulary(self) -> Vocabulary | None:
+        """What makes "classes" of texts."""
+        return self._options.vocabulary
+
+    @property
     def index(self) -> CorpusIndex:
         """Tags, lengths, and where texts and recordings are."""
         return self._index
@@ -210,6 +215,8 @@ class OggZipSource(Source):
         else:
             member = member_at(self._index, place.corpus_idx)
             recording = read_member(self._files, self._file_of[place.archive], member, where)
+        if not self._index.has_lengths("data"):  # else a torn recording is known by its length
+            refuse_torn(recording, where)
         samples, rate = read_samples(recording, None, where)
         return features(samples, rate, where)
 

@@ -13,11 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import ConfigError, SourceError
-from headrace.files import PendingFile
 from headrace.specs import DataSpec
 
 from .utf8 import decode_utf8
-from .writer import Writer
+from .writer import FileWriter
 
 _FORMATS: dict[str, dict[str, str]] = {
     "wav": {"format": "WAV", "subtype": "FLOAT"},
@@ -27,7 +26,7 @@ _FORMATS: dict[str, dict[str, str]] = {
 _KEYS = ("data", "orth")
 
 
-class OggZipWriter(Writer):
+class OggZipWriter(FileWriter):
     """Writes one archive: key "data" as recordings, "orth" as texts. Needs `headrace[audio]`.
 
     Args:
@@ -53,8 +52,7 @@ class OggZipWriter(Writer):
         sample_rate: int,
         audio_format: Literal["wav", "flac", "ogg"] = "wav",
     ) -> None:
-        self.path = os.path.abspath(path)
-        self._overwrite = overwrite
+        super().__init__(path, overwrite=overwrite)
         if audio_format not in _FORMATS or not self.path.endswith(".zip"):
             raise ConfigError(
                 f"{os.path.basename(self.path)!r} in the format {audio_format!r}",
@@ -72,32 +70,17 @@ class OggZipWriter(Writer):
             dtype, shapes = ("float32", ((), (1,))) if key == "data" else ("uint8", ((),))
             if spec.dtype != dtype or spec.shape not in shapes or not spec.has_time:
                 raise ConfigError(f"{key!r} cannot be {spec}", where=self.path, fix="give samples and UTF-8 bytes")
-        self._check_target()
         self._sample_rate, self._format = sample_rate, audio_format
         self._name = os.path.basename(self.path).removesuffix(".zip")
         self._entries: list[str] = []
-        self._pending = PendingFile(self.path)
-        self._archive: zipfile.ZipFile | None = zipfile.ZipFile(self._pending.temporary, "w", allowZip64=True)
+        self._open()
 
-    @property
-    def num_seqs(self) -> int:
-        """Number of sequences appended so far."""
-        return len(self._entries)
+    def _begin(self) -> None:
+        archive = zipfile.ZipFile(self._pend().temporary, "w", allowZip64=True)
+        self._opened.callback(_close_whatever, archive)
+        self._archive = archive
 
-    def append(self, tag: str, data: Mapping[str, NDArray[Any]]) -> None:
-        """Append one sequence. If it is refused, nothing of it is stored, and the next one may be appended.
-
-        Args:
-            tag: Its name. It may come again.
-            data: "data": `float32[T, 1]` or `float32[T]`; "orth": `uint8[T]`, UTF-8.
-
-        Raises:
-            SourceError: It is not that. If the disk is full the writer is aborted, too.
-            ConfigError: The writer is closed.
-        """
-        if self._archive is None:
-            raise ConfigError("the writer is closed", where=self.path, fix="append before close()")
-        where = f"{self.path}, sequence {tag!r}"
+    def _checked(self, tag: str, data: Mapping[str, NDArray[Any]], where: str) -> tuple[str, str, int, bytes]:
         if not isinstance(tag, str) or set(data) != set(_KEYS):
             raise SourceError(f"a sequence has {sorted(data)}, not {list(_KEYS)}", where=where, fix="give both")
         samples, letters = np.asarray(data["data"]), np.asarray(data["orth"])
@@ -105,16 +88,13 @@ class OggZipWriter(Writer):
             raise SourceError(f"'data' is {samples.dtype}{list(samples.shape)}, not float32[T, 1]", where=where)
         if letters.dtype != np.uint8 or letters.ndim != 1:
             raise SourceError(f"'orth' is {letters.dtype}{list(letters.shape)}, not uint8[T]", where=where)
-        text, content = decode_utf8(letters.tobytes(), where), self._encoded(samples, where)
+        return tag, decode_utf8(letters.tobytes(), where), len(samples), self._encoded(samples, where)
+
+    def _put(self, checked: tuple[str, str, int, bytes]) -> None:
+        tag, text, num_samples, content = checked
         file = f"{len(self._entries):08d}.{self._format}"
-        try:
-            self._archive.writestr(zipfile.ZipInfo(f"{self._name}/{file}"), content)
-        except BaseException as error:  # an interrupt, too, leaves half a member
-            self.abort()
-            if isinstance(error, OSError):
-                raise self._write_error(error) from error
-            raise
-        entry = {"text": text, "duration": len(samples) / self._sample_rate, "file": file, "seq_name": tag}
+        self._archive.writestr(zipfile.ZipInfo(f"{self._name}/{file}"), content)
+        entry = {"text": text, "duration": num_samples / self._sample_rate, "file": file, "seq_name": tag}
         self._entries.append(repr(entry))
 
     def _encoded(self, samples: NDArray[np.float32], where: str) -> bytes:
@@ -135,40 +115,13 @@ class OggZipWriter(Writer):
             raise SourceError(f"the samples cannot be stored as {self._format}: {error}", where=where) from error
         return file.getvalue()
 
-    def close(self) -> None:
-        """Write the text and give the file its name. Does nothing after `close` or `abort`.
+    def _finish(self) -> None:
+        text = "[\n" + "".join(f"{entry},\n" for entry in self._entries) + "]\n"
+        self._archive.writestr(zipfile.ZipInfo(f"{self._name}.txt"), text, zipfile.ZIP_DEFLATED)
+        self._archive.close()
 
-        Raises:
-            SourceError: The disk is full or refuses; nothing is left.
-            ConfigError: The file has come into being meanwhile; nothing is left of ours.
-        """
-        if self._archive is None:
-            return
-        try:
-            self._check_target()
-            text = "[\n" + "".join(f"{entry},\n" for entry in self._entries) + "]\n"
-            self._archive.writestr(zipfile.ZipInfo(f"{self._name}.txt"), text, zipfile.ZIP_DEFLATED)
-            self._archive.close()
-            self._archive = None
-            self._pending.commit()
-        except OSError as error:
-            raise self._write_error(error) from error
-        finally:
-            self.abort()
 
-    def abort(self) -> None:
-        """Give up and leave nothing. Does nothing after `close` or `abort`."""
-        archive, self._archive = self._archive, None
-        if archive is not None:
-            with contextlib.suppress(OSError, ValueError):  # a full disk; nobody wants it any more
-                archive.close()
-        self._pending.abort()
-
-    def _check_target(self) -> None:
-        if os.path.lexists(self.path) and not self._overwrite:
-            raise ConfigError("the file exists", where=self.path, fix="give another path, or overwrite=True")
-
-    def _write_error(self, error: OSError) -> SourceError:
-        return SourceError(
-            f"cannot write: {error.strerror or error}", where=self.path, fix="make room, or write to another folder"
-        )
+def _close_whatever(archive: zipfile.ZipFile) -> None:
+    """Close an archive in which a member may be half written: nobody wants it any more."""
+    with contextlib.suppress(OSError, ValueError):
+        archive.close()

@@ -87,7 +87,7 @@ class _ParquetTables(TableFiles[Any]):
         "cache_bytes"
     )
 
-    def _open(self, path: str) -> Any:
+    def _open(self, path: str, descriptor: int) -> Any:  # noqa: ARG002
         # The positions of a file object are not used (pread), so a forked process may go on with it.
         return import_arrow().parquet.ParquetFile(path, pre_buffer=False, page_checksum_verification=True)
 

@@ -1,4 +1,9 @@
-"""Bytes of the files of one corpus, at any place: at most a fixed number of files is open at a time.
+"""Bytes of the files of one corpus, at any position: at most a fixed number of files is open at a time.
+
+Each read ends with a look at size and modification time of its file, so that a file that is rewritten in place, also
+while it is open, gives a `SourceError` and no other numbers; of many reads at once, one look a file. The look comes
+after the read: before the bytes of a file change, its time does. (By a mapping bytes may change before the time, and
+what is written within the same tick of the file system's clock as the stamp is not seen.)
 
 Bytes come by `preadv`, not from a memory map: no position is shared, so descriptors may be inherited by a forked
 process, and a file that is cut while it is read gives a `SourceError`, where a map would kill the process. Files that
@@ -8,9 +13,10 @@ one look-up. Where the system allows fewer open files, fewer are kept open. Not 
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,10 +25,20 @@ from headrace.errors import SourceError
 from headrace.files import TOO_MANY_OPEN, TOO_MANY_OPEN_FIX, FileStamp
 
 MAX_OPEN_FILES = 64
+_BYTE = np.dtype(np.uint8)
+_REREAD = "open the corpus again; make the index again if it was given"
+
+
+class _OpenFile(NamedTuple):
+    """A descriptor, and what the file must be."""
+
+    descriptor: int
+    size: int
+    mtime_ns: int
 
 
 class PlainFiles:
-    """Reads bytes of files that must be what they were when they were indexed; they are compared when opened.
+    """Reads bytes of files that must be what they were when they were indexed.
 
     Args:
         stamps: The files as they were then.
@@ -30,7 +46,8 @@ class PlainFiles:
 
     def __init__(self, stamps: Sequence[FileStamp]) -> None:
         self._stamps = stamps
-        self._descriptors: dict[int, int] = {}
+        self._files: dict[int, _OpenFile] = {}
+        self._unconfirmed: set[int] = set()  # files that were read and not looked at since; within `read_many` only
 
     def read(self, file_idx: int, position: int, num_bytes: int) -> bytes:
         """Return the bytes position..position + num_bytes of a file.
@@ -38,27 +55,79 @@ class PlainFiles:
         Raises:
             SourceError: The file is gone, was changed since it was indexed, ends too early, or cannot be read.
         """
-        array = np.empty(num_bytes, np.uint8)
-        self.read_into(file_idx, position, array)
-        return array.tobytes()
+        return self.read_array(file_idx, position, (num_bytes,), _BYTE).tobytes()
 
-    def read_into(self, file_idx: int, position: int, array: NDArray[Any]) -> None:
-        """Fill an array in C order with the bytes of a file from `position` on.
+    def read_array(self, file_idx: int, position: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+        """Return an array that is stored in C order from `position` on, as a new one.
+
+        Room is made for it only if the file has so many bytes there: what a damaged file or index says may be anything.
 
         Raises:
             SourceError: As for `read`.
         """
-        if not array.nbytes:
-            return
-        descriptor = self._descriptors.get(file_idx)
-        if descriptor is None:
-            descriptor = self._open(file_idx)
+        num_bytes = math.prod(shape) * dtype.itemsize
+        if num_bytes <= 0:
+            return self._array_without_items(file_idx, shape, dtype)
+        file = self._files.get(file_idx)
+        if file is None:
+            file = self._open(file_idx)
+        descriptor, size, mtime_ns = file
+        if not 0 <= position <= size - num_bytes:
+            raise _ends_before(self._stamps[file_idx].path, size, position, num_bytes)
+        # The steps of `_fill` and `_confirm`, without their calls: a small array is read in 3 us.
         try:
+            array: NDArray[Any] = np.empty(shape, dtype)
             done = os.preadv(descriptor, (array,), position)  # type: ignore[arg-type] # an array is a buffer
-            if done != array.nbytes:
+            if done != num_bytes:
                 self._read_rest(file_idx, descriptor, position, array, done)
+            now = os.fstat(descriptor)
         except OSError as error:
             raise SourceError(f"cannot read: {error.strerror}", where=self._stamps[file_idx].path) from error
+        except ValueError as error:
+            raise self._no_array(file_idx, shape, error) from error
+        if now.st_mtime_ns != mtime_ns or now.st_size != size:
+            raise _changed(self._stamps[file_idx], now)
+        return array
+
+    def _array_without_items(self, file_idx: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+        try:
+            return np.empty(shape, dtype)
+        except ValueError as error:
+            raise self._no_array(file_idx, shape, error) from error
+
+    def _no_array(self, file_idx: int, shape: tuple[int, ...], error: ValueError) -> SourceError:
+        """Return the error for sizes that are negative, or that NumPy cannot multiply."""
+        path = self._stamps[file_idx].path
+        return SourceError(f"there is no array of the shape {shape}: {error}", where=path, fix=_REREAD)
+
+    def read_many(self, reads: Iterable[tuple[int, int, NDArray[Any]]]) -> None:
+        """Fill arrays in C order, each given as file, position there, and array. Each file is looked at once.
+
+        Raises:
+            SourceError: As for `read`; the content of the arrays is arbitrary then.
+        """
+        try:
+            for file_idx, position, array in reads:
+                if array.nbytes:
+                    self._fill(file_idx, position, array)
+                    self._unconfirmed.add(file_idx)
+            for file_idx in self._unconfirmed:
+                self._confirm(file_idx)
+        finally:
+            self._unconfirmed.clear()
+
+    def _fill(self, file_idx: int, position: int, array: NDArray[Any]) -> None:
+        file = self._files.get(file_idx)
+        if file is None:
+            file = self._open(file_idx)
+        try:
+            done = os.preadv(file.descriptor, (array,), position)  # type: ignore[arg-type] # an array is a buffer
+            if done != array.nbytes:
+                self._read_rest(file_idx, file.descriptor, position, array, done)
+        except OSError as error:
+            raise SourceError(f"cannot read: {error.strerror}", where=self._stamps[file_idx].path) from error
+        except OverflowError as error:  # a position beyond 64 bits
+            raise _ends_before(self._stamps[file_idx].path, file.size, position, array.nbytes) from error
 
     def _read_rest(self, file_idx: int, descriptor: int, position: int, array: NDArray[Any], done: int) -> None:
         """Go on after a short read: Linux gives at most 2 GiB at a time. If nothing more comes, the file is short."""
@@ -66,38 +135,52 @@ class PlainFiles:
         while done < len(rest):
             step = os.preadv(descriptor, (rest[done:],), position + done)  # type: ignore[arg-type] # as above
             if not step:
-                raise SourceError(
-                    f"the file ends at byte {os.fstat(descriptor).st_size}, before the {len(rest)} bytes at {position}",
-                    where=self._stamps[file_idx].path,
-                    fix="the file was cut after it was indexed: restore it",
-                )
+                path, size = self._stamps[file_idx].path, os.fstat(descriptor).st_size
+                raise _ends_before(path, size, position, len(rest))
             done += step
 
-    def _open(self, file_idx: int) -> int:
-        check_stamp(self._stamps[file_idx])
-        if len(self._descriptors) >= MAX_OPEN_FILES:
-            os.close(self._descriptors.pop(next(iter(self._descriptors))))
+    def _confirm(self, file_idx: int) -> None:
+        """Refuse a file that is not what it was, after it was read."""
+        descriptor, size, mtime_ns = self._files[file_idx]
+        now = os.fstat(descriptor)
+        if now.st_mtime_ns != mtime_ns or now.st_size != size:
+            raise _changed(self._stamps[file_idx], now)
+
+    def _open(self, file_idx: int) -> _OpenFile:
+        stamp = self._stamps[file_idx]
+        check_stamp(stamp)
+        if len(self._files) >= MAX_OPEN_FILES:
+            self._drop(next(iter(self._files)))
         while True:
             try:
-                descriptor = os.open(self._stamps[file_idx].path, os.O_RDONLY | os.O_CLOEXEC)
+                descriptor = os.open(stamp.path, os.O_RDONLY | os.O_CLOEXEC)
             except OSError as error:
                 if error.errno not in TOO_MANY_OPEN or not self.close_older_half():
-                    raise _cannot_open(self._stamps[file_idx], error) from error
+                    raise _cannot_open(stamp, error) from error
             else:
-                self._descriptors[file_idx] = descriptor
-                return descriptor
+                file = self._files[file_idx] = _OpenFile(descriptor, stamp.size, stamp.mtime_ns)
+                return file
+
+    def _drop(self, file_idx: int) -> None:
+        """Close a file; if it was read and not looked at since, look at it now."""
+        try:
+            if file_idx in self._unconfirmed:
+                self._confirm(file_idx)
+        finally:
+            self._unconfirmed.discard(file_idx)
+            os.close(self._files.pop(file_idx).descriptor)
 
     def close_older_half(self) -> bool:
         """Close half of the files, so that others find room, too; return whether there were any."""
-        older = older_half(self._descriptors)
+        older = older_half(self._files)
         for file_idx in older:
-            os.close(self._descriptors.pop(file_idx))
+            self._drop(file_idx)
         return bool(older)
 
     def close(self) -> None:
         """Close all files; a later read opens them again."""
-        while self._descriptors:
-            os.close(self._descriptors.popitem()[1])
+        while self._files:
+            os.close(self._files.popitem()[1].descriptor)
 
     def __del__(self) -> None:
         self.close()
@@ -116,17 +199,42 @@ def check_stamp(stamp: FileStamp) -> None:
     """
     try:
         now = os.stat(stamp.path)
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise _cannot_open(stamp, error) from error
     if (now.st_size, now.st_mtime_ns) != (stamp.size, stamp.mtime_ns):
-        raise SourceError(
-            f"the file was changed since it was indexed: {stamp.size} bytes of time {stamp.mtime_ns} then, "
-            f"{now.st_size} bytes of time {now.st_mtime_ns} now",
-            where=stamp.path,
-            fix="open the corpus again; make the index again if it was given",
-        )
+        raise _changed(stamp, now)
 
 
-def _cannot_open(stamp: FileStamp, error: OSError) -> SourceError:
-    fix = TOO_MANY_OPEN_FIX if error.errno in TOO_MANY_OPEN else "restore it, or its place"
-    return SourceError(f"the file cannot be opened: {error.strerror}", where=stamp.path, fix=fix)
+def check_open_file(stamp: FileStamp, descriptor: int) -> None:
+    """Refuse an open file whose size or time is not what it was, see `check_stamp`.
+
+    Raises:
+        SourceError: It changed.
+    """
+    now = os.fstat(descriptor)
+    if (now.st_size, now.st_mtime_ns) != (stamp.size, stamp.mtime_ns):
+        raise _changed(stamp, now)
+
+
+def _changed(stamp: FileStamp, now: os.stat_result) -> SourceError:
+    return SourceError(
+        f"the file was changed since it was indexed: {stamp.size} bytes of time {stamp.mtime_ns} then, "
+        f"{now.st_size} bytes of time {now.st_mtime_ns} now",
+        where=stamp.path,
+        fix=_REREAD,
+    )
+
+
+def _ends_before(path: str, size: int, position: int, num_bytes: int) -> SourceError:
+    return SourceError(
+        f"the file ends at byte {size}, before the {num_bytes} bytes at {position}",
+        where=path,
+        fix="the file was cut after it was indexed: restore it",
+    )
+
+
+def _cannot_open(stamp: FileStamp, error: OSError | ValueError) -> SourceError:
+    is_limit = isinstance(error, OSError) and error.errno in TOO_MANY_OPEN
+    fix = TOO_MANY_OPEN_FIX if is_limit else "restore it, or its place"
+    what = getattr(error, "strerror", None) or error
+    return SourceError(f"the file cannot be opened: {what}", where=stamp.path, fix=fix)

@@ -1,17 +1,22 @@
-"""Tables in files: at most a fixed number of them is open, and each is compared with its stamp when it is opened."""
+"""Tables in files: at most a fixed number of them is open, and each is compared with its stamp when it is read.
+
+A descriptor is kept beside what Arrow has open, since Arrow shows none: by it a file that was rewritten in place is
+told from one that was replaced by another of the same name, which does no harm.
+"""
 
 from __future__ import annotations
 
 import os
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any, Generic, Literal, TypeVar
 
 from headrace.errors import ConfigError, SourceError
 from headrace.files import TOO_MANY_OPEN, TOO_MANY_OPEN_FIX, FileStamp
 from headrace.index import CorpusIndex, open_or_build
 
-from .plain_files import MAX_OPEN_FILES, check_stamp, older_half
+from .plain_files import MAX_OPEN_FILES, check_open_file, check_stamp, older_half
 from .table_gather import TableOptions, Tables, choose_options, gather_tables
 from .table_layout import Schema, import_arrow, read_schema
 from .table_source import TableSource
@@ -33,10 +38,11 @@ class TableFiles(Tables, Generic[_Handle]):
         self._stamps = stamps
         self.num_tables = len(stamps)
         self._handles: dict[int, _Handle] = {}
+        self._descriptors: dict[int, int] = {}
 
     @abstractmethod
-    def _open(self, path: str) -> _Handle:
-        """Open a file. What Arrow raises becomes a `SourceError`."""
+    def _open(self, path: str, descriptor: int) -> _Handle:
+        """Open a file, which `descriptor` has open, too. What Arrow raises becomes a `SourceError`."""
 
     @abstractmethod
     def _schema_of(self, handle: _Handle) -> Any:
@@ -65,14 +71,29 @@ class TableFiles(Tables, Generic[_Handle]):
             SourceError: It cannot be read.
         """
         pa = import_arrow()
+        self.confirm(table_idx)
         try:
-            return descend(self._column_of(self.handle(table_idx), piece, path[0]), path[1:])
+            array = descend(self._column_of(self.handle(table_idx), piece, path[0]), path[1:])
         except (pa.ArrowException, OSError, KeyError, ValueError) as error:
             raise SourceError(
                 f"the column {path[0]!r} cannot be read: {error}",
                 where=f"{self.name(table_idx)}, piece {piece}",
                 fix="is the file torn? write or download it again",
             ) from error
+        self.confirm(table_idx)
+        return array
+
+    def confirm(self, table_idx: int) -> None:
+        """Refuse an open file that is not what it was when it was indexed.
+
+        Raises:
+            SourceError: It changed.
+        """
+        descriptor = self._descriptors.get(table_idx)
+        if descriptor is not None:
+            now, stamp = os.fstat(descriptor), self._stamps[table_idx]
+            if now.st_mtime_ns != stamp.mtime_ns or now.st_size != stamp.size:
+                check_open_file(stamp, descriptor)
 
     def handle(self, table_idx: int) -> _Handle:
         """Return an open file.
@@ -85,16 +106,22 @@ class TableFiles(Tables, Generic[_Handle]):
             stamp = self._stamps[table_idx]
             check_stamp(stamp)
             while len(self._handles) >= MAX_OPEN_FILES:
-                self._release(self._handles.pop(next(iter(self._handles))))
-            handle = self._handles[table_idx] = self._opened(stamp.path)
+                self._drop(next(iter(self._handles)))
+            self._descriptors[table_idx], handle = self._opened(stamp.path)
+            self._handles[table_idx] = handle
         return handle
 
-    def _opened(self, path: str) -> _Handle:
+    def _opened(self, path: str) -> tuple[int, _Handle]:
         """Open a file; where the system allows no more open files, close half of the others."""
         pa = import_arrow()
         while True:
             try:
-                return self._open(path)
+                with ExitStack() as stack:
+                    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                    stack.callback(os.close, descriptor)
+                    handle = self._open(path, descriptor)
+                    stack.pop_all()
+                    return descriptor, handle
             except (pa.ArrowException, OSError, ValueError) as error:
                 too_many = isinstance(error, OSError) and error.errno in TOO_MANY_OPEN
                 if not (too_many and self._handles):
@@ -102,15 +129,24 @@ class TableFiles(Tables, Generic[_Handle]):
                     fix = TOO_MANY_OPEN_FIX if too_many else fix
                     raise SourceError(f"this cannot be read: {error}", where=path, fix=fix) from error
             for table_idx in older_half(self._handles):
-                self._release(self._handles.pop(table_idx))
+                self._drop(table_idx)
+
+    def _drop(self, table_idx: int) -> None:
+        os.close(self._descriptors.pop(table_idx))
+        self._release(self._handles.pop(table_idx))
 
     def close(self) -> None:
         """Close all files; they are opened again when needed."""
         while self._handles:
-            self._release(self._handles.popitem()[1])
+            self._drop(next(iter(self._handles)))
+
+    def __del__(self) -> None:
+        # Not `close`: what Arrow has open ends by itself.
+        while self._descriptors:
+            os.close(self._descriptors.popitem()[1])
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_handles": {}}
+        return {**self.__dict__, "_handles": {}, "_descriptors": {}}
 
 
 class FileTableSource(TableSource):

@@ -69,6 +69,13 @@ class Tables(ABC):
         """Tell whether an array takes no memory of its own."""
         return True
 
+    def confirm(self, table_idx: int) -> None:  # noqa: B027 - a table in memory cannot change
+        """Refuse a table whose file was rewritten after it was indexed: before and after views of it are used.
+
+        Raises:
+            SourceError: It was.
+        """
+
     @abstractmethod
     def close(self) -> None:
         """Release files and what is kept of them."""
@@ -177,16 +184,11 @@ class _Gathered:
         where = f"{tables.name(table)}, piece {piece}"
         for field in self._options.fields:
             cells, *_ = read_cells(tables, table, piece, field, self._options.nulls)
-            if cells[0].num_rows != num_rows:
-                raise SourceError(
-                    f"the column {field.column.name!r} has {cells[0].num_rows} rows, and the piece {num_rows}",
-                    where=where,
-                    fix="write or download the file again",
-                )
+            _check_num_rows(field.column, cells[0], num_rows, where)
             self._lengths[field.data_key].append(field.scan(cells, chosen, where))
         rows = np.arange(num_rows, dtype=np.int32) if chosen is None else chosen.astype(np.int32)
         if self._options.tag is not None:
-            self._tags += _tags_of(tables, table, piece, self._options.tag, rows)
+            self._tags += _tags_of(tables, table, piece, self._options.tag, rows, num_rows)
         self._places["row"].append(rows)
         self._places["table"].append(np.full(len(rows), table, np.int32))
         self._places["piece"].append(np.full(len(rows), piece, np.int32))
@@ -222,10 +224,20 @@ def _joined(parts: list[NDArray[Any]], dtype: type) -> NDArray[Any]:
     return np.concatenate(parts) if parts else np.zeros(0, dtype)
 
 
-def _tags_of(tables: Tables, table: int, piece: int, column: Column, rows: NDArray[Any]) -> list[bytes]:
+def _check_num_rows(column: Column, cells: Cells, num_rows: int, where: str) -> None:
+    if cells.num_rows != num_rows:
+        raise SourceError(
+            f"the column {column.name!r} has {cells.num_rows} rows, and the piece {num_rows}",
+            where=where,
+            fix="write or download the file again",
+        )
+
+
+def _tags_of(tables: Tables, table: int, piece: int, column: Column, rows: NDArray[Any], num_rows: int) -> list[bytes]:
     assert column.layout is not None
     where = f"{tables.name(table)}, piece {piece}"
     cells = cells_of(tables.array(table, piece, column.path), column.layout, nulls_are_empty=False, where=where)
+    _check_num_rows(column, cells, num_rows, where)
     wrong = cells.first_wrong(rows.astype(np.int64))
     if wrong is not None:
         raise SourceError(f"the tag {column.name!r} is null", where=f"{where}, row {wrong}", fix="filter the rows")
@@ -275,6 +287,7 @@ def choose_options(
     tag_field: str | None,
     nulls: str,
     audio_root: str | os.PathLike[str] | None,
+    may_be_empty: bool = False,
 ) -> TableOptions:
     """Check what the user said of the columns against the schema of the first table.
 
@@ -286,7 +299,7 @@ def choose_options(
     tag = choose_tag(schema, tag_field, where)
     root = None if audio_root is None else os.path.abspath(audio_root)
     chosen = choose_fields(schema, fields, tag_column=None if tag is None else tag.name, audio_root=root, where=where)
-    if not chosen and schema.tag is None:  # our writer makes a file without data keys if no sequence told it any
+    if not chosen and schema.tag is None and not may_be_empty:  # our writer makes files without data keys
         raise ConfigError(
             f"none of the columns {list(schema.top)} becomes an array",
             where=where,

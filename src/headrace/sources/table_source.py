@@ -19,7 +19,7 @@ from headrace.errors import SourceError
 from headrace.index import CorpusIndex
 from headrace.specs import DataSpec
 
-from .arguments import check_corpus_idx, check_data_key, num_frames_of
+from .arguments import check_corpus_idx, check_data_key, num_frames_of, slice_frames
 from .base import Source
 from .table_columns import Cells
 from .table_fields import TableField
@@ -71,8 +71,13 @@ class TableSource(Source):
             IndexError: There is no such sequence.
             SourceError: There is no such key, or a file is gone, changed or damaged, or the row cannot be decoded.
         """
+        table = self._table_of(corpus_idx)
+        self._tables.confirm(table)
         array = self._view(corpus_idx, data_key)
-        return array.copy() if self._fields[data_key].is_plain else array
+        if self._fields[data_key].is_plain:
+            array = array.copy()
+        self._tables.confirm(table)
+        return array
 
     def read_slice(self, corpus_idx: int, data_key: str, start: int, end: int) -> NDArray[Any]:
         """Return frames start..end of one data key; of stored numbers, no others are copied.
@@ -81,11 +86,11 @@ class TableSource(Source):
             IndexError: There is no such sequence, or not 0 <= start <= end <= its length.
             SourceError: As for `read`.
         """
-        array = self._view(corpus_idx, data_key)
-        spec = self.specs[data_key]
-        if not 0 <= start <= end <= num_frames_of(array, spec):
-            raise IndexError(f"frames {start}..{end} of a sequence of {num_frames_of(array, spec)} frames")
-        return (array[start:end] if spec.has_time else array).copy()
+        table = self._table_of(corpus_idx)
+        self._tables.confirm(table)
+        array = slice_frames(self._view(corpus_idx, data_key), self.specs[data_key], start, end).copy()
+        self._tables.confirm(table)
+        return array
 
     @property
     def has_fast_rows(self) -> bool:
@@ -103,19 +108,37 @@ class TableSource(Source):
         if len(out) != (int(stops[-1]) if len(stops) else 0):
             raise IndexError(f"{lengths.sum()} frames of {data_key!r} do not fit into {len(out)} rows")
         starts = stops - lengths
+        tables = self._tables_in(corpus_indices)
+        self._confirm(tables)
         for place in self._by_piece(corpus_indices):
             array = self._view(int(corpus_indices[place]), data_key)
             out[int(starts[place]) : int(stops[place])] = array if spec.has_time else array[None]
+        self._confirm(tables)
 
     def read_into(self, corpus_indices: NDArray[np.int64], data_key: str, outs: Sequence[NDArray[Any]]) -> None:
         """Read one data key of several sequences, each into an array of its own; rows of one piece together."""
         check_data_key(data_key, self.specs)
         self._check_all(corpus_indices)
+        tables = self._tables_in(corpus_indices)
+        self._confirm(tables)
         for place in self._by_piece(corpus_indices):
             array = self._view(int(corpus_indices[place]), data_key)
             if (array.shape, array.dtype) != (outs[place].shape, outs[place].dtype):
                 raise IndexError(f"{array.dtype} of the shape {array.shape} does not fit into {outs[place].shape}")
             outs[place][...] = array
+        self._confirm(tables)
+
+    def _table_of(self, corpus_idx: int) -> int:
+        return self._tables_of[check_corpus_idx(corpus_idx, self._num_seqs)]
+
+    def _tables_in(self, corpus_indices: NDArray[np.int64]) -> list[int]:
+        found: list[int] = np.unique(self._columns[0][corpus_indices]).tolist()
+        return found
+
+    def _confirm(self, tables: list[int]) -> None:
+        """Refuse tables that were rewritten: before rows of them are touched, and after these were copied."""
+        for table in tables:
+            self._tables.confirm(table)
 
     def _check_all(self, corpus_indices: NDArray[np.int64]) -> None:
         if corpus_indices.size:

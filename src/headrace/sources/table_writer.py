@@ -19,18 +19,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import ConfigError, SourceError, check_count, did_you_mean
-from headrace.files import PendingFile
 from headrace.specs import DataSpec
 
 from .data_types import find_mismatch, learn_specs
 from .table_layout import METADATA_KEY, import_arrow
-from .writer import Writer
+from .writer import FileWriter
 
 _MAX_ITEMS = 2**31 - 1  # that offsets of 32 bits can tell apart
 _KINDS = "biuf"
 
 
-class TableWriter(Writer):
+class TableWriter(FileWriter):
     """Writes one file of rows; sub-classes say of which format.
 
     Args:
@@ -58,27 +57,19 @@ class TableWriter(Writer):
         group_bytes: int,
         tag_field: str,
     ) -> None:
-        import_arrow()
         if rows_per_group is not None:
             check_count("rows_per_group", rows_per_group, minimum=1)
-        self.path = os.path.abspath(path)
-        self._overwrite, self._tag_field = overwrite, tag_field
-        self._check_target()
+        super().__init__(path, overwrite=overwrite)
+        self._disk_errors = (OSError, import_arrow().ArrowException)
+        self._tag_field = tag_field
         self._rows_per_group, self._group_bytes = rows_per_group, group_bytes
         self._labels = {key: [str(label) for label in entries] for key, entries in (labels or {}).items()}
-        self._num_seqs = 0
         self._tags: list[str] = []
         self._rows: dict[str, list[NDArray[Any]]] = {}
         self._num_bytes = 0
         self._specs: dict[str, DataSpec] | None = None if specs is None else self._checked_specs(specs)
         self._sink: Any = None
-        self._pending: PendingFile | None = PendingFile(self.path)
-        self._is_open = True
-
-    @property
-    def num_seqs(self) -> int:
-        """Number of sequences appended so far."""
-        return self._num_seqs
+        self._open()
 
     @abstractmethod
     def _open_sink(self, path: str, schema: Any) -> Any:
@@ -88,21 +79,12 @@ class TableWriter(Writer):
     def _write_group(self, sink: Any, batch: Any) -> None:
         """Write one group of rows."""
 
-    def append(self, tag: str, data: Mapping[str, NDArray[Any]]) -> None:
-        """Append one sequence. If it is refused, nothing of it is stored, and the next one may be appended.
+    def _begin(self) -> None:
+        self._target = self._pend().temporary
 
-        Args:
-            tag: Its name; it may come again.
-            data: Data key -> `dtype[T, ...]`, or an array without time. T may be 0 and may differ from key to key.
-
-        Raises:
-            SourceError: A key is missing or new, or a dtype or a shape is not that of the sequences before (or of
-                `specs`), or a class index is outside of its dim. If the disk is full the writer is aborted, too.
-            ConfigError: The writer is closed, or the format cannot hold such data.
-        """
-        if not self._is_open:
-            raise ConfigError("the writer is closed", where=self.path, fix="append before close()")
-        where = f"{self.path}, sequence {tag!r}"
+    def _checked(
+        self, tag: str, data: Mapping[str, NDArray[Any]], where: str
+    ) -> tuple[str, dict[str, DataSpec], dict[str, NDArray[Any]]]:
         _check_tag(tag, self.path)
         specs = self._specs if self._specs is not None else self._checked_specs(learn_specs(data, where))
         if not data or data.keys() != specs.keys():
@@ -112,89 +94,42 @@ class TableWriter(Writer):
                 fix="give every sequence the same keys (an array of 0 frames where there is nothing)",
             )
         arrays = {key: _checked(data[key], spec, f"{where}, data key {key!r}") for key, spec in specs.items()}
-        self._specs = specs
+        return tag, specs, arrays
+
+    def _put(self, checked: tuple[str, dict[str, DataSpec], dict[str, NDArray[Any]]]) -> None:
+        tag, self._specs, arrays = checked
         self._tags.append(tag)
         for key, array in arrays.items():
             self._rows.setdefault(key, []).append(array)
-        self._num_seqs += 1
         self._num_bytes += len(tag) + sum(array.nbytes for array in arrays.values())
         limit = self._rows_per_group
         if (self._num_bytes >= self._group_bytes) if limit is None else (len(self._tags) >= limit):
             self._flush()
 
-    def close(self) -> None:
-        """Write what is left and give the file its name. Does nothing after `close` or `abort`.
+    def _finish(self) -> None:
+        if self._tags or self._sink is None:
+            self._flush()
+        self._close_sink()
 
-        Raises:
-            SourceError: The disk is full or refuses; nothing is left.
-            ConfigError: The file has come into being meanwhile; nothing is left of ours.
-        """
-        if not self._is_open:
-            return
-        assert self._pending is not None
-        try:
-            if self._tags or self._sink is None:
-                self._flush()
-            sink, self._sink = self._sink, None
-            self._guard(sink.close)
-            self._check_target()
-            self._pending.commit()
-        finally:
-            self.abort()
-
-    def abort(self) -> None:
-        """Give up and leave nothing. Does nothing after `close` or `abort`."""
-        self._is_open = False
+    def _close_sink(self) -> None:
+        """Close it, once: a stream that is closed twice has two ends."""
         sink, self._sink = self._sink, None
-        self._rows, self._tags = {}, []
         if sink is not None:
-            self._drop(sink)
-        pending, self._pending = self._pending, None
-        if pending is not None:
-            pending.abort()
-
-    def _drop(self, sink: Any) -> None:
-        """Close what nobody wants any more, whatever it says: the disk may be full."""
-        pa = import_arrow()
-        try:
             sink.close()
-        except (OSError, pa.ArrowException):
-            return
 
     def _flush(self) -> None:
         """Write the rows that are there as one group; with none, the file has none so far."""
-        assert self._pending is not None
         specs = self._specs or {}
         schema = _schema_of(specs, self._labels, self._tag_field)
         if self._sink is None:
-            path = str(self._pending.temporary)
-            self._sink = self._guard(lambda: self._open_sink(path, schema))
+            self._sink = self._open_sink(str(self._target), schema)
+            self._opened.callback(self._close_sink)
         if self._tags:
             pa = import_arrow()
             arrays = [pa.array(self._tags, pa.string())]
             arrays += [_column_of(self._rows[key], spec) for key, spec in specs.items()]
-            batch = pa.record_batch(arrays, schema=schema)
-            self._guard(lambda: self._write_group(self._sink, batch))
+            self._write_group(self._sink, pa.record_batch(arrays, schema=schema))
         self._tags, self._rows, self._num_bytes = [], {}, 0
-
-    def _guard(self, act: Any) -> Any:
-        """Do something to the file; if the disk refuses, give up."""
-        pa = import_arrow()
-        try:
-            return act()
-        except (OSError, pa.ArrowException) as error:
-            self.abort()
-            reason = error.strerror if isinstance(error, OSError) and error.strerror else error
-            raise SourceError(
-                f"cannot write: {reason}", where=self.path, fix="make room, or write to another folder"
-            ) from error
-        except BaseException:  # an interrupt in the middle of a group
-            self.abort()
-            raise
-
-    def _check_target(self) -> None:
-        if os.path.lexists(self.path) and not self._overwrite:
-            raise ConfigError("the file exists", where=self.path, fix="give another path, or overwrite=True")
 
     def _checked_specs(self, specs: Mapping[str, DataSpec]) -> dict[str, DataSpec]:
         """Return the layouts, if they can be held; sparse keys get the number of their labels.

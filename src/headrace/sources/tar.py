@@ -172,9 +172,7 @@ class TarSource(Source):
         length = column.lengths[corpus_idx]
         file_idx, position = self._locate(column, corpus_idx, length)
         shape = (length, *column.frame_shape) if column.has_time else column.frame_shape
-        array: NDArray[Any] = np.empty(shape, column.dtype)
-        self._files.read_into(file_idx, position, array)
-        return array
+        return self._files.read_array(file_idx, position, shape, column.dtype)
 
     def read_slice(self, corpus_idx: int, data_key: str, start: int, end: int) -> NDArray[Any]:
         """Return frames start..end of one data key, `dtype[end - start, ...]`.
@@ -193,9 +191,8 @@ class TarSource(Source):
             array = self.read(corpus_idx, data_key)
             return array[start:end] if column.has_time else array
         file_idx, position = self._locate(column, corpus_idx, length)
-        part: NDArray[Any] = np.empty((end - start, *column.frame_shape), column.dtype)
-        self._files.read_into(file_idx, position + start * column.frame_bytes, part)
-        return part
+        position += start * column.frame_bytes
+        return self._files.read_array(file_idx, position, (end - start, *column.frame_shape), column.dtype)
 
     @property
     def has_fast_rows(self) -> bool:
@@ -208,18 +205,15 @@ class TarSource(Source):
         if not column.is_plain:
             super().read_rows(corpus_indices, data_key, out)
             return
+        reads = []
         start = 0
         for corpus_idx in corpus_indices.tolist():
             length = column.lengths[corpus_idx]
-            file_idx, position = self._locate(column, corpus_idx, length)
-            if start + length > len(out):
-                break
-            self._files.read_into(file_idx, position, out[start : start + length])
+            reads.append((*self._locate(column, corpus_idx, length), out[start : start + length]))
             start += length
-        else:
-            if start == len(out):
-                return
-        raise IndexError(f"the frames of {data_key!r} of {len(corpus_indices)} sequences are not {len(out)}")
+        if start != len(out):
+            raise IndexError(f"the frames of {data_key!r} of {len(corpus_indices)} sequences are not {len(out)}")
+        self._files.read_many(reads)
 
     def read_into(self, corpus_indices: NDArray[np.int64], data_key: str, outs: Sequence[NDArray[Any]]) -> None:
         """Read one data key of several sequences, each into an array of its own."""
@@ -227,12 +221,13 @@ class TarSource(Source):
         if not column.is_plain:
             super().read_into(corpus_indices, data_key, outs)
             return
+        reads = []
         for corpus_idx, out in zip(corpus_indices.tolist(), outs, strict=True):
             length = column.lengths[corpus_idx]
-            file_idx, position = self._locate(column, corpus_idx, length)
+            reads.append((*self._locate(column, corpus_idx, length), out))
             if length != len(out):
                 raise IndexError(f"{length} frames of {data_key!r} do not fit into {len(out)} rows")
-            self._files.read_into(file_idx, position, out)
+        self._files.read_many(reads)
 
     def _column_of(self, data_key: str) -> _Column:
         column = self._columns.get(data_key)

@@ -7,11 +7,12 @@ from typing import Any
 
 from headrace.errors import ConfigError, did_you_mean
 
+from .json_fields import JsonField
 from .manifest_fields import IndexField, parse_field
 from .tar_arrays import NpyMembers, NpzMembers
 from .tar_audio import AUDIO_EXTENSIONS, AudioMembers
 from .tar_members import BytesMembers, Members, ValueMembers
-from .tar_values import AnyField
+from .tar_values import NumberField
 
 _TEXT_EXTENSIONS = frozenset(("txt", "text", "transcript", "lab", "json", "jsn", "jsonl", "csv", "tsv", "srt", "xml"))
 _CLASS_EXTENSIONS = frozenset(("cls", "cls2", "class"))
@@ -57,7 +58,7 @@ def parse_members(data_key: str, target: Any) -> Members:
         return NpzMembers(field, ".".join(steps), vocab) if steps else NpyMembers(field, vocab)
     is_bare = options.keys() == {"field"}
     if steps:
-        named = AnyField(options["field"]) if is_bare else parse_field(data_key, options)
+        named = JsonField(options["field"]) if is_bare else parse_field(data_key, options)
         return ValueMembers(field, "json", steps, named)
     if is_bare:
         return _members_of_ext(field, last)
@@ -69,7 +70,7 @@ def parse_members(data_key: str, target: Any) -> Members:
 
 def _members_of_ext(ext: str, last: str) -> Members:
     if last in _NUMBER_EXTENSIONS:
-        return ValueMembers(ext, "number", (), AnyField(ext, is_class=last in _CLASS_EXTENSIONS))
+        return ValueMembers(ext, "number", (), NumberField(ext, is_class=last in _CLASS_EXTENSIONS))
     return BytesMembers(ext, is_text=last in _TEXT_EXTENSIONS)
 
 

@@ -21,7 +21,6 @@ from headrace.specs import DataSpec
 
 from .manifest_fields import Field, IndexField
 from .tar_scan import Member, TarBytes
-from .tar_values import AnyField
 from .utf8 import decode_utf8
 
 
@@ -146,8 +145,7 @@ class ValueMembers(Members):
 
     def settle(self, spec: DataSpec, labels: Sequence[str] | None, learnt: Any) -> None:  # noqa: ARG002
         """Let the field take what was learnt."""
-        if isinstance(self._field, AnyField):
-            self._field.settle_spec(spec)
+        self._field.adopt(spec)
         self._field.settle(labels)
         self.labels = labels
 

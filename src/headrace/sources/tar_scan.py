@@ -21,6 +21,8 @@ from headrace.errors import SourceError
 BLOCK = 512  # an archive is made of such blocks: a header, then the data, filled up with zeros
 _WINDOW_BYTES = 4096  # read at once: a page costs no more than a header, and a short member needs no other read
 _MAX_TEXT_BYTES = 1 << 20  # of a long name, or of a pax header; more is damage
+_MAX_LENGTH_DIGITS = 7  # of a record of the pax format
+_LINE_FEED = 10
 _ZEROS = bytes(BLOCK)
 
 _PLAIN = frozenset(b"0\x007")  # kinds of members; 7 was to be stored in one run, which says nothing today
@@ -255,16 +257,18 @@ def _read_said(archive: TarBytes, kind: int, start: int, num_bytes: int) -> dict
 
 def _pax_attributes(text: bytes, path: str, start: int) -> dict[str, bytes]:
     """Take apart records of the form `<bytes of the record> <name>=<value>` and a line feed."""
-    attributes, rest = {}, text
-    while rest.strip(b"\0"):
-        digits, space, _ = rest.partition(b" ")
-        length = int(digits) if digits.isdigit() and len(digits) < 8 else 0
-        record = rest[len(digits) + 1 : length]
-        name, equals, value = record.partition(b"=")
-        if not space or length > len(rest) or not equals or not value.endswith(b"\n"):
+    attributes: dict[str, bytes] = {}
+    position = 0
+    end = len(text.rstrip(b"\0"))
+    while position < end:
+        space = text.find(b" ", position, position + _MAX_LENGTH_DIGITS + 1)
+        digits = text[position:space] if space >= 0 else b""
+        stop = position + int(digits) if digits.isdigit() else 0
+        equals = text.find(b"=", space, stop)
+        if not space < equals < stop <= len(text) or text[stop - 1] != _LINE_FEED:
             raise _damaged("attributes of a member are not of the pax format", path, start)
-        attributes[name.decode("utf-8", "replace")] = value[:-1]
-        rest = rest[length:]
+        attributes[text[space + 1 : equals].decode("utf-8", "replace")] = text[equals + 1 : stop - 1]
+        position = stop
     return attributes
 
 

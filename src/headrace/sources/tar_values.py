@@ -1,4 +1,4 @@
-"""Values of which nobody said what they are: numbers, lists of numbers, or text; a first look at all of them tells."""
+"""Members of archives that hold a whole number: a class index, or a number of any meaning."""
 
 from __future__ import annotations
 
@@ -12,22 +12,20 @@ from headrace.specs import DataSpec
 
 from .manifest_fields import Field
 
-_TEXT, _WHOLE, _REAL = "text", "whole numbers", "numbers"
 
-
-class AnyField(Field):
-    """Text as its UTF-8 bytes, `uint8[T]`; whole numbers as `int64[T]`, others as `float64[T]`; one number is T = 1.
+class NumberField(Field):
+    """A whole number: `int64[1]`, or as class index `int32[1]`.
 
     Args:
         name: Of the field.
-        is_class: Whether values are class indices: `int32[T]`, whose number of classes is the largest and one.
+        is_class: Whether values are class indices, whose number of classes is the largest and one.
     """
 
-    def __init__(self, name: str, *, is_class: bool = False) -> None:
+    def __init__(self, name: str, *, is_class: bool) -> None:
         self.name = name
         self._is_class = is_class
-        self._kind: str | None = None
-        self._smallest = self._largest = 0
+        self._smallest: int | None = None
+        self._largest = 0
         self._spec: DataSpec | None = None
 
     @property
@@ -43,63 +41,33 @@ class AnyField(Field):
         return self._spec
 
     def scan(self, value: Any, where: str) -> int:
-        """Take note of the kind of one value; return the length of its array."""
-        if isinstance(value, str) and not self._is_class:
-            self._merge(_TEXT, where)
-            return len(value.encode())
-        numbers = value if isinstance(value, list) else [value]
-        for number in numbers:
-            if type(number) is int or isinstance(number, bool):
-                self._merge(_WHOLE, where)
-                self._smallest, self._largest = min(self._smallest, number), max(self._largest, number)
-            elif isinstance(number, float) and not self._is_class:
-                self._merge(_REAL, where)
-            else:
-                raise SourceError(
-                    f"{self.name!r} has {str(value)[:60]!r}, which is no text, number or list of numbers",
-                    where=where,
-                    fix="name a field that is in every sequence and has such a value; larger arrays are best as .npy",
-                )
-        limit = 2**31 if self._is_class else 2**63
-        if not -limit <= self._smallest <= self._largest < limit:
+        """Take note of one number; return the length of its array."""
+        self._smallest = value if self._smallest is None else min(self._smallest, value)
+        self._largest = max(self._largest, value)
+        return len(self._array_of(value, where))
+
+    def _array_of(self, value: int, where: str) -> NDArray[Any]:
+        dtype: np.dtype[Any] = np.dtype(np.int32 if self._is_class else np.int64)
+        if not np.iinfo(dtype).min <= value <= np.iinfo(dtype).max:
             raise SourceError(
-                f"{self.name!r} has {str(value)[:60]!r}, beyond {limit.bit_length()} bits",
+                f"{self.name!r} has {value}, beyond {8 * dtype.itemsize} bits",
                 where=where,
                 fix="store such numbers as .npy, or as text",
             )
-        return len(numbers)
-
-    def _merge(self, kind: str, where: str) -> None:
-        if self._kind in (None, kind) or (self._kind, kind) == (_WHOLE, _REAL):
-            self._kind = kind
-        elif (self._kind, kind) != (_REAL, _WHOLE):
-            raise SourceError(
-                f"{self.name!r} has {kind} here, and {self._kind} before",
-                where=where,
-                fix="correct the value, or read another field",
-            )
+        return np.array([value], dtype)
 
     def end_scan(self) -> None:
         """Choose the layout."""
-        if self._kind == _TEXT:
-            self._spec = DataSpec("uint8", sparse=True, dim=256)
-        elif self._kind == _REAL:
-            self._spec = DataSpec("float64", dim=1)
-        elif self._is_class:
-            dim = self._largest + 1 if self._kind and self._smallest >= 0 else None
+        if self._is_class:
+            dim = self._largest + 1 if self._smallest is not None and self._smallest >= 0 else None
             self._spec = DataSpec("int32", sparse=True, dim=dim)
-        elif self._kind == _WHOLE:
+        elif self._smallest is not None:
             self._spec = DataSpec("int64", sparse=True)
 
-    def settle_spec(self, spec: DataSpec) -> None:
+    def adopt(self, spec: DataSpec) -> None:
         """Take the layout that a scan of the same values found."""
         self._spec = spec
 
     def encode(self, value: Any, where: str) -> NDArray[Any]:
-        """Return the array of one value."""
-        dtype = np.dtype(self.spec.dtype)
-        if isinstance(value, str) != (dtype == np.uint8):
-            raise SourceError(f"{self.name!r} has {str(value)[:60]!r}, which it had not when indexed", where=where)
-        if isinstance(value, str):
-            return np.frombuffer(value.encode(), np.uint8).copy()
-        return np.array(value if isinstance(value, list) else [value], dtype)
+        """Return the array of one number."""
+        return self._array_of(value, where)

@@ -7,19 +7,16 @@ The same sequences give the same bytes: no times, no users.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import tarfile
-import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import ConfigError, SourceError
-from headrace.files import PendingFile
 from headrace.specs import DataSpec
 
 from .data_types import checked_seq, learn_specs
@@ -27,14 +24,25 @@ from .npy_header import make_npy_header
 from .tar_names import NOTE_NAME, escape, escape_data_key
 from .tar_note import Note
 from .tar_scan import BLOCK
-from .writer import Writer
+from .writer import FileWriter
 
 _KINDS = "biufc"
 _BUFFER_BYTES = 1 << 20  # written at once; larger ones are no quicker
 _RECORD_BYTES = 20 * BLOCK  # the size of an archive is a multiple of it by custom
 
 
-class TarWriter(Writer):
+@dataclass(frozen=True, slots=True)
+class _Checked:
+    """A sequence that the archive can hold: its tag and name there, layouts, arrays, and class indices in them."""
+
+    tag: str
+    key: str
+    specs: dict[str, DataSpec]
+    arrays: dict[str, NDArray[Any]]
+    ranges: dict[str, tuple[int, int]]
+
+
+class TarWriter(FileWriter):
     """Writes one tar archive, sequence by sequence; a context manager, which aborts if its block fails.
 
     In a tag, `%`, dots, control characters and slashes that are no inner ones are written as `%` and two hexadecimal
@@ -63,10 +71,7 @@ class TarWriter(Writer):
         as_text: Sequence[str] = (),
         overwrite: bool = False,
     ) -> None:
-        self._is_open = False
-        self.path = os.path.abspath(path)
-        self._overwrite = overwrite
-        self._check_target()
+        super().__init__(path, overwrite=overwrite)
         if isinstance(as_text, str):
             raise ConfigError(f"as_text is a list of data keys, not {as_text!r}", where="TarWriter")
         self._as_text = tuple(as_text)
@@ -77,35 +82,13 @@ class TarWriter(Writer):
         self._seen: set[str] = set()
         if specs:
             self._specs = self._checked_specs(specs)
-        self._pending = PendingFile(self.path)
-        try:
-            self._file: IO[bytes] = open(self._pending.temporary, "wb", buffering=_BUFFER_BYTES)  # noqa: SIM115
-        except OSError as error:
-            self._pending.abort()
-            raise self._write_error(error) from error
-        self._is_open = True
+        self._open()
 
-    @property
-    def num_seqs(self) -> int:
-        """Number of sequences appended so far."""
-        return len(self._seen)
+    def _begin(self) -> None:
+        file = open(self._pend().temporary, "wb", buffering=_BUFFER_BYTES)  # noqa: SIM115
+        self._file: IO[bytes] = self._opened.enter_context(file)
 
-    def append(self, tag: str, data: Mapping[str, NDArray[Any]]) -> None:
-        """Append one sequence. If it is refused, nothing of it is stored, and the next one may be appended.
-
-        Args:
-            tag: Its name, unlike all before.
-            data: Data key -> `dtype[T, ...]`, or a scalar or an array of a fixed shape for a key without time.
-
-        Raises:
-            SourceError: A key is missing or new, or a dtype or a shape is not that of the sequences before (or of
-                `specs`), or a class index is not below the dim, or the tag came before. If the disk is full the writer
-                is aborted, too.
-            ConfigError: The writer is closed.
-        """
-        if not self._is_open:
-            raise ConfigError("the writer is closed", where=self.path, fix="append before close()")
-        where = f"{self.path}, sequence {tag!r}"
+    def _checked(self, tag: str, data: Mapping[str, NDArray[Any]], where: str) -> _Checked:
         key = self._key_of(tag, where)
         data = {data_key: _native(value) for data_key, value in data.items()}
         specs = self._specs or self._checked_specs(learn_specs(data, where))
@@ -113,57 +96,26 @@ class TarWriter(Writer):
             raise SourceError("a sequence without data keys cannot be stored", where=where, fix="give it an array")
         arrays = checked_seq(data, specs, exact=True, where=where)
         ranges = {name: _range_of(array, specs[name], f"{where}, data key {name!r}") for name, array in arrays.items()}
-        self._specs = specs
+        return _Checked(tag, key, specs, arrays, ranges)
+
+    def _put(self, checked: _Checked) -> None:
+        self._specs = checked.specs
         parts: list[Any] = []
-        for name, array in arrays.items():
-            parts += _member(f"{key}.{self._extension(name)}", self._content(name, array))
-        self._write(parts)
-        self._seen.add(tag)
-        for name, (low, high) in ranges.items():
+        for name, array in checked.arrays.items():
+            parts += _member(f"{checked.key}.{self._extension(name)}", self._content(name, array))
+        self._file.writelines(parts)
+        self._seen.add(checked.tag)
+        for name, (low, high) in checked.ranges.items():
             lowest, highest = self._ranges.get(name, (0, -1))
             self._ranges[name] = min(low, lowest), max(high, highest)
 
-    def close(self) -> None:
-        """Write the note, give the file its name. Does nothing after `close` or `abort`.
-
-        Raises:
-            SourceError: The disk is full or refuses; nothing is left.
-            ConfigError: The file has come into being meanwhile; nothing is left of ours.
-        """
-        if not self._is_open:
-            return
-        try:
-            self._check_target()
-            members = {name: self._extension(name) for name in self._specs}
-            labels = {name: entries for name, entries in self._labels.items() if name in members}
-            note = Note(members, self._final_specs(), labels).to_bytes()
-            self._write([*_member(NOTE_NAME, [note]), bytes(2 * BLOCK)])
-            self._write([bytes(-self._file.tell() % _RECORD_BYTES)])
-            self._file.close()
-            self._pending.commit()
-            self._is_open = False
-        except OSError as error:
-            raise self._write_error(error) from error
-        finally:
-            self.abort()
-
-    def abort(self) -> None:
-        """Give up and leave nothing. Does nothing after `close` or `abort`."""
-        if not self._is_open:
-            return
-        self._is_open = False
-        with contextlib.suppress(OSError):  # what was not written yet may not fit; the descriptor is released
-            self._file.close()
-        self._pending.abort()
-
-    def __del__(self) -> None:
-        if self._is_open:
-            warnings.warn(f"a TarWriter of {self.path} was neither closed nor aborted", ResourceWarning, stacklevel=2)
-            self.abort()
-
-    def _check_target(self) -> None:
-        if os.path.lexists(self.path) and not self._overwrite:
-            raise ConfigError("the file exists", where=self.path, fix="give another path, or overwrite=True")
+    def _finish(self) -> None:
+        members = {name: self._extension(name) for name in self._specs}
+        labels = {name: entries for name, entries in self._labels.items() if name in members}
+        note = Note(members, self._final_specs(), labels).to_bytes()
+        self._file.writelines([*_member(NOTE_NAME, [note]), bytes(2 * BLOCK)])
+        self._file.write(bytes(-self._file.tell() % _RECORD_BYTES))
+        self._file.close()
 
     def _checked_specs(self, specs: Mapping[str, DataSpec]) -> dict[str, DataSpec]:
         """Return layouts that can be stored, with the dims that labels say."""
@@ -215,20 +167,6 @@ class TarWriter(Writer):
         if data_key in self._as_text:
             return [array.data]
         return [make_npy_header(array.dtype, array.shape), array.data]
-
-    def _write(self, parts: Sequence[Any]) -> None:
-        """Write bytes; if that fails, a part may be there, so nothing more can be."""
-        try:
-            self._file.writelines(parts)
-        except BaseException as error:
-            self.abort()
-            if isinstance(error, OSError):
-                raise self._write_error(error) from error
-            raise
-
-    def _write_error(self, error: OSError) -> SourceError:
-        reason = error.strerror or error
-        return SourceError(f"cannot write: {reason}", where=self.path, fix="make room, or write to another folder")
 
 
 def _checked_labels(data_key: str, labels: Sequence[str]) -> list[str]:

@@ -166,10 +166,14 @@ class TextSource(Source):
             check_corpus_idx(corpus_idx, self._index.num_seqs)
             if len(out) != lengths[corpus_idx]:
                 raise IndexError(f"{lengths[corpus_idx]} frames of {data_key!r} do not fit into {len(out)} rows")
-            if self._is_bytes[data_key] and out.dtype == np.uint8:
-                self._read_into(corpus_idx, 0, out)
-            else:
-                out[...] = self.read(corpus_idx, data_key)
+        if self._is_bytes[data_key] and all(out.dtype == np.uint8 for out in outs):
+            self._files.read_many(
+                (*self._bytes_of(corpus_idx, 0, len(out)), out)
+                for corpus_idx, out in zip(corpus_indices.tolist(), outs, strict=True)
+            )
+            return
+        for corpus_idx, out in zip(corpus_indices.tolist(), outs, strict=True):
+            out[...] = self.read(corpus_idx, data_key)
 
     def _place(self, corpus_idx: int) -> tuple[int, int, int]:
         """Return file, first byte and number of bytes of a line; a damaged index must not read anything else."""
@@ -182,16 +186,15 @@ class TextSource(Source):
             raise self._index.damaged(f"it says that sequence {corpus_idx} is in {what}")
         return file_idx, start, num_bytes
 
-    def _read_bytes(self, corpus_idx: int, start: int, end: int) -> NDArray[np.uint8]:
-        array: NDArray[np.uint8] = np.empty(end - start, np.uint8)
-        self._read_into(corpus_idx, start, array)
-        return array
+    def _read_bytes(self, corpus_idx: int, start: int, end: int) -> NDArray[Any]:
+        return self._files.read_array(*self._bytes_of(corpus_idx, start, end), (end - start,), np.dtype(np.uint8))
 
-    def _read_into(self, corpus_idx: int, first: int, out: NDArray[Any]) -> None:
-        file_idx, start, num_bytes = self._place(corpus_idx)
-        if first + len(out) > num_bytes:
-            raise self._index.damaged(f"it says that {len(out)} bytes of sequence {corpus_idx} are in {num_bytes}")
-        self._files.read_into(file_idx, start + first, out)
+    def _bytes_of(self, corpus_idx: int, start: int, end: int) -> tuple[int, int]:
+        """Return the file of a line, and the position there of its bytes start..end."""
+        file_idx, position, num_bytes = self._place(corpus_idx)
+        if not 0 <= start <= end <= num_bytes:
+            raise self._index.damaged(f"it says that sequence {corpus_idx} has {end} bytes or more in {num_bytes}")
+        return file_idx, position + start
 
     def _text(self, corpus_idx: int) -> str:
         file_idx, start, num_bytes = self._place(corpus_idx)
@@ -199,13 +202,13 @@ class TextSource(Source):
         return decode_utf8(data, self._options.names[file_idx], first_byte=start).removesuffix("\r")
 
     def _encoded(self, corpus_idx: int, data_key: str, text: str) -> NDArray[Any]:
-        where = f"tag {self._index.tags[corpus_idx]!r}"
+        where = f"{self._options.names[self._place(corpus_idx)[0]]}, tag {self._index.tags[corpus_idx]!r}"
         array = self._fields[data_key].encode(text, where)
         expected = int(self._index.lengths(data_key)[corpus_idx])
         if len(array) != expected:
             raise SourceError(
                 f"the length of {data_key!r} was {expected} and is {len(array)}",
-                where=f"{where}, {self._options.names[0]}",
+                where=where,
                 fix="the file or the library of the vocabulary changed: open the corpus again with index=None",
             )
         return array

@@ -7,13 +7,14 @@ last frame must know what comes next, so a cut of n tokens has n - 1 frames.
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import ConfigError, SourceError
 
-from .token_files import TokenFile, read_idx_bounds
+from .token_files import TokenFile, open_npy, read_idx_bounds
 
 _BLOCK_BYTES = 8 << 20
 
@@ -83,13 +84,8 @@ def find_bounds(file: TokenFile, documents: str | None, eos: int | None) -> NDAr
 
 
 def _read_bounds(path: str, file: TokenFile) -> NDArray[np.int64]:
-    try:
-        stored: object = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise SourceError(f"the starts of documents cannot be read: {error}", where=path) from error
-    if not isinstance(stored, np.ndarray) or stored.ndim != 1 or stored.dtype.kind not in "iu":
-        raise SourceError("the starts of documents are no integers with one axis", where=path)
-    starts: NDArray[np.int64] = stored.astype(np.int64)
+    bounds = open_npy(path)
+    starts = _load(bounds).astype(np.int64)
     if not len(starts) or starts[-1] != file.num_tokens:
         starts = np.append(starts, file.num_tokens)
     if starts[0] != 0 or (np.diff(starts) < 0).any():
@@ -101,6 +97,19 @@ def _read_bounds(path: str, file: TokenFile) -> NDArray[np.int64]:
     return starts
 
 
+def _load(file: TokenFile) -> NDArray[Any]:
+    """Return the numbers of a file whose size was compared with what it says."""
+    try:
+        with open(file.path, "rb", buffering=0) as stream:
+            stream.seek(file.position)
+            stored = np.fromfile(stream, file.dtype, file.num_tokens)
+    except OSError as error:
+        raise SourceError(f"the starts of documents cannot be read: {error.strerror}", where=file.path) from error
+    if len(stored) != file.num_tokens or (stored.dtype.kind == "u" and stored.size and int(stored.max()) >= 2**63):
+        raise SourceError("the starts of documents changed, or are beyond 63 bits", where=file.path)
+    return stored
+
+
 def _scan_eos(file: TokenFile, eos: int) -> NDArray[np.int64]:
     pieces = [np.zeros(1, np.int64)]
     num_items = _BLOCK_BYTES // file.dtype.itemsize
@@ -109,6 +118,7 @@ def _scan_eos(file: TokenFile, eos: int) -> NDArray[np.int64]:
             stream.seek(file.position)
             for start in range(0, file.num_tokens, num_items):
                 tokens = np.fromfile(stream, file.dtype, min(num_items, file.num_tokens - start))
+                tokens = tokens.astype(file.dtype.newbyteorder("="), copy=False)
                 pieces.append(np.flatnonzero(tokens == eos) + (start + 1))
     except OSError as error:
         raise SourceError(f"the file cannot be read: {error.strerror}", where=file.path) from error

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import ConfigError, SourceError
+from headrace.files.together import settle
 
 from .npy_format import HEAD_BYTES, parse_npy
 
@@ -36,7 +37,7 @@ class TokenFile:
 
     Attributes:
         path: Absolute path of the file with the tokens.
-        dtype: Of a token, in native byte order.
+        dtype: Of a token, in the byte order of the file.
         num_tokens: How many.
         position: Place of the first one, in bytes.
         idx_path: The `.idx` that belongs to it, or `None`.
@@ -75,11 +76,12 @@ def open_token_file(path: str, dtype: np.dtype[Any] | None) -> TokenFile:
         SourceError: A file is missing, not of its format, or its size is no multiple of the dtype's.
     """
     if path.endswith(".npy"):
-        return _with_dtype(_open_npy(path), dtype)
+        return _with_dtype(open_npy(path), dtype)
     stem, suffix = os.path.splitext(path)
     if suffix == ".idx" or (suffix != ".bin" and os.path.exists(path + ".idx")):
         stem = stem if suffix == ".idx" else path
         path, suffix = stem + ".bin", ".bin"
+    settle(stem + ".bin")
     idx_path = stem + ".idx"
     if suffix == ".bin" and os.path.exists(idx_path):
         return _with_dtype(_open_megatron(path, idx_path), dtype)
@@ -164,7 +166,12 @@ def read_idx_bounds(file: TokenFile) -> NDArray[np.int64]:
     return in_tokens
 
 
-def _open_npy(path: str) -> TokenFile:
+def open_npy(path: str) -> TokenFile:
+    """Look at a `.npy` file of integers with one axis.
+
+    Raises:
+        SourceError: It is missing or something else, or its size is not what its header says.
+    """
     num_bytes = _size_of(path)
     with _opened(path) as file:
         header = parse_npy(file.read(HEAD_BYTES), path)
@@ -173,9 +180,9 @@ def _open_npy(path: str) -> TokenFile:
         raise SourceError(
             f"the array is {dtype} of the shape {shape}, not integers with one axis", where=path, fix="flatten it"
         )
-    if position + shape[0] * dtype.itemsize != num_bytes:
+    if header.end != num_bytes:
         raise SourceError(
-            f"{shape[0]} tokens of {dtype} take {position + shape[0] * dtype.itemsize} bytes, the file has {num_bytes}",
+            f"{shape[0]} integers of {dtype} take {header.end} bytes, the file has {num_bytes}",
             where=path,
             fix="the file is torn: write it again",
         )
@@ -195,14 +202,8 @@ def _open_megatron(path: str, idx_path: str) -> TokenFile:
 
 
 def _with_dtype(file: TokenFile, dtype: np.dtype[Any] | None) -> TokenFile:
-    if dtype is not None and dtype != file.dtype:
+    if dtype is not None and dtype != file.dtype.newbyteorder("="):
         raise ConfigError(f"dtype is {dtype}, but the file says {file.dtype}", where=file.path, fix="leave dtype out")
-    if not file.dtype.isnative:
-        raise SourceError(
-            f"the tokens are {file.dtype.str}, in the byte order of another machine",
-            where=file.path,
-            fix="convert the file: numpy.save(new, numpy.load(old).astype('<u2'))",
-        )
     return file
 
 

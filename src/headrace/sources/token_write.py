@@ -2,36 +2,33 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from array import array
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import ConfigError, HeadraceError, SourceError
-from headrace.files import PendingFile
 from headrace.specs import DataSpec
 
-from .pending import open_pending
 from .token_cuts import specs_path, tags_path
 from .token_files import CODES, HEAD, MAGIC, VERSION
 from .token_specs import make_specs
-from .writer import Writer
+from .writer import FileWriter
 
 _CODE_OF = {dtype: code for code, dtype in CODES.items()}
 _MAX_LENGTH = 2**31 - 1  # lengths are int32 in the format
 
 
-class TokenWriter(Writer):
+class TokenWriter(FileWriter):
     """Writes documents of tokens to `x.bin` and `x.idx`; a context manager, which aborts if its block fails.
 
     The format holds one data key, of class indices. Tags other than `doc-0`, `doc-1`, ... go to `x.tags.txt`, the
     number of classes and the labels to `x.specs.json`, which `TokenSource` reads and others need not. The `.bin` gets
-    its name last: a reader that sees it sees all. Memory: four bytes a document.
+    its name last: a reader that sees it sees all. If the process is killed while the files get their names,
+    `TokenSource` or the next writer finishes it. Memory: four bytes a document.
 
     Args:
         path: The `.bin` to make. Its folder must exist.
@@ -54,13 +51,12 @@ class TokenWriter(Writer):
         dtype: str | None = None,
         overwrite: bool = False,
     ) -> None:
-        self.path = os.path.abspath(path)
-        if not self.path.endswith(".bin"):
-            raise ConfigError("the name must end with .bin: the .idx goes beside it", where=self.path)
-        self._overwrite, self._labels = overwrite, dict(labels or {})
-        stem = self.path.removesuffix(".bin")
-        self._beside = {"idx": stem + ".idx", "tags": tags_path(self.path), "specs": specs_path(self.path)}
-        self._check_target()
+        stem = os.path.abspath(path).removesuffix(".bin")
+        self._names = {"idx": stem + ".idx", "tags": tags_path(stem + ".bin"), "specs": specs_path(stem + ".bin")}
+        if not os.fspath(path).endswith(".bin"):
+            raise ConfigError("the name must end with .bin: the .idx goes beside it", where=os.path.abspath(path))
+        super().__init__(path, overwrite=overwrite, beside=list(self._names.values()))
+        self._labels = dict(labels or {})
         self._wanted = None if dtype is None else _checked_dtype(dtype, self.path)
         self._dtype: np.dtype[Any] | None = None
         self._key = ""
@@ -70,13 +66,11 @@ class TokenWriter(Writer):
         self._lengths = array("i")
         self._tags: list[str] | None = None  # from the first one on that is not by the rule
         self._num_tokens = 0
-        self._pending, self._file = open_pending(self.path)
-        self._is_open = True
+        self._open()
 
-    def _check_target(self) -> None:
-        for path in (self.path, *self._beside.values()):
-            if os.path.lexists(path) and not self._overwrite:
-                raise ConfigError("the file exists", where=path, fix="give another path, or overwrite=True")
+    def _begin(self) -> None:
+        self._files = self._pend_together()
+        self._file: IO[bytes] = self._opened.enter_context(open(self._files.temporary(self.path), "wb"))  # noqa: SIM115
 
     def _adopt(self, specs: Mapping[str, DataSpec]) -> None:
         if len(specs) != 1:
@@ -97,46 +91,23 @@ class TokenWriter(Writer):
         dim = spec.dim if spec.dim is not None else len(self._labels.get(key, ())) or None
         self._key, self._dim, self._dtype = key, dim, dtype
 
-    @property
-    def num_seqs(self) -> int:
-        """Number of documents appended so far."""
-        return len(self._lengths)
-
-    def append(self, tag: str, data: Mapping[str, NDArray[Any]]) -> None:
-        """Append one document. If it is refused, nothing of it is stored, and the next one may be appended.
-
-        Args:
-            tag: Its name: no line end in it.
-            data: The data key -> `int[T]`.
-
-        Raises:
-            SourceError: It is not one key of class indices, a token does not fit the dtype or the number of classes, or
-                the disk is full, which aborts the writer.
-            ConfigError: The writer is closed.
-        """
-        if not self._is_open:
-            raise ConfigError("the writer is closed", where=self.path, fix="append before close()")
-        where = f"{self.path}, document {tag!r}"
+    def _checked(self, tag: str, data: Mapping[str, NDArray[Any]], where: str) -> tuple[str, NDArray[Any]]:
         _check_tag(tag, self.path)
         is_first = self._dtype is None
         try:
             if is_first:
                 self._adopt({key: DataSpec.of_array(np.asarray(value)) for key, value in data.items()})
                 self._dim = len(self._labels.get(self._key, ())) or None
-            tokens = self._checked(data, where)
+            return tag, self._tokens_of(data, where)
         except HeadraceError as error:
             if is_first:
                 self._dtype = None  # what a refused one said of the layout does not hold
             raise SourceError(error.what, where=where, fix=error.fix) from error
-        try:
-            self._file.write(tokens.data)
-            self._note(tag, len(tokens))
-        except OSError as error:
-            self.abort()
-            raise SourceError(f"cannot write: {error.strerror}", where=self.path, fix="make room") from error
-        except BaseException:
-            self.abort()
-            raise
+
+    def _put(self, checked: tuple[str, NDArray[Any]]) -> None:
+        tag, tokens = checked
+        self._file.write(tokens.data)
+        self._note(tag, len(tokens))
 
     def _note(self, tag: str, num_tokens: int) -> None:
         if self._tags is None and tag != f"doc-{self.num_seqs}":
@@ -146,7 +117,7 @@ class TokenWriter(Writer):
         self._lengths.append(num_tokens)
         self._num_tokens += num_tokens
 
-    def _checked(self, data: Mapping[str, NDArray[Any]], where: str) -> NDArray[Any]:
+    def _tokens_of(self, data: Mapping[str, NDArray[Any]], where: str) -> NDArray[Any]:
         if data.keys() != {self._key}:
             raise SourceError(
                 f"the keys are {sorted(data)}, not [{self._key!r}]", where=where, fix="give this key only"
@@ -172,36 +143,11 @@ class TokenWriter(Writer):
                 )
         return np.ascontiguousarray(tokens, self._dtype.newbyteorder("<"))
 
-    def close(self) -> None:
-        """Write the index and give the files their names. Does nothing after `close` or `abort`.
-
-        Raises:
-            SourceError: The disk is full or refuses; the `.bin` does not appear.
-            ConfigError: A file has come into being meanwhile; nothing is left of ours.
-        """
-        if not self._is_open:
-            return
-        try:
-            self._check_target()
-            self._file.close()
-            with ExitStack() as stack:
-                texts = self._texts_beside()
-                for name, content in texts.items():
-                    pending = stack.enter_context(PendingFile(self._beside[name]))
-                    pending.temporary.write_bytes(content)
-                if self._overwrite:
-                    # What is left of older files must not be taken for part of this one, nor the new index for that of
-                    # the old tokens, if we are killed here.
-                    with contextlib.suppress(FileNotFoundError):
-                        os.unlink(os.path.realpath(self.path))
-                    for name in self._beside.keys() - texts.keys():
-                        if os.path.lexists(self._beside[name]):
-                            os.unlink(self._beside[name])
-            self._pending.commit()
-        except OSError as error:
-            raise SourceError(f"cannot write: {error.strerror}", where=self.path, fix="make room") from error
-        finally:
-            self.abort()
+    def _finish(self) -> None:
+        self._file.close()
+        for name, content in self._texts_beside().items():
+            with open(self._files.temporary(self._names[name]), "wb") as file:
+                file.write(content)
 
     def _texts_beside(self) -> dict[str, bytes]:
         dtype = self._dtype or self._wanted or np.dtype("int32")
@@ -218,14 +164,6 @@ class TokenWriter(Writer):
         if self._tags is not None:
             texts["tags"] = "".join(f"{tag}\n" for tag in self._tags).encode()
         return texts
-
-    def abort(self) -> None:
-        """Give up and leave nothing. Does nothing after `close` or `abort`."""
-        if self._is_open:
-            self._is_open = False
-            with contextlib.suppress(OSError):  # it tries to write what it still holds, which nobody wants any more
-                self._file.close()
-            self._pending.abort()
 
 
 def _checked_dtype(dtype: Any, path: str) -> np.dtype[Any]:

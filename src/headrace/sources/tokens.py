@@ -86,14 +86,15 @@ class TokenSource(Source):
         bounds_paths = bounds_files(documents, eos, len(self._token_files))
         if targets == data_key:
             raise ConfigError(f"targets and data_key are both {targets!r}", where="TokenSource", fix="rename one")
-        own = {file.dtype for file in self._token_files}
+        own = {file.dtype.newbyteorder("=") for file in self._token_files}
         if len(own) > 1 and as_dtype is None:
             raise ConfigError(
                 f"the files have different dtypes: {sorted(map(str, own))}", where="TokenSource", fix="give as_dtype="
             )
         noted_dim, self.labels = read_specs(self._token_files, data_key, targets)
         dim = noted_dim if dim is None else check_count("dim", dim, minimum=1)
-        array_dtype = self._token_files[0].dtype if as_dtype is None else integer_dtype("as_dtype", as_dtype)
+        native = self._token_files[0].dtype.newbyteorder("=")
+        array_dtype = native if as_dtype is None else integer_dtype("as_dtype", as_dtype)
         for file in self._token_files if as_dtype is not None else ():
             if not np.can_cast(file.dtype, array_dtype):
                 raise ConfigError(
@@ -178,6 +179,8 @@ class TokenSource(Source):
         self._first_of = [0, *accumulate(index.meta["num_seqs"])]  # corpus index of the first sequence of each file
         self._starts = index.locator("start") if self._cut.needs_bounds else None
         self._files = PlainFiles(index.files)
+        places = [(file.num_tokens, file.position, file.dtype.itemsize) for file in self._token_files]
+        self._places = np.array(places, np.int64).T  # int64[3, F]
         key, *others = self.specs
         self._lengths = index.lengths(key)
         self._ahead = {key: 0, **dict.fromkeys(others, 1)}
@@ -199,9 +202,7 @@ class TokenSource(Source):
         """Return the tokens of a sequence, or those that follow each of them, `int[T]`."""
         check_data_key(data_key, self.specs)
         check_corpus_idx(corpus_idx, self._index.num_seqs)
-        array: NDArray[Any] = np.empty(int(self._lengths[corpus_idx]), self._dtype)
-        self._fill(corpus_idx, self._ahead[data_key], array)
-        return array
+        return self._read(corpus_idx, self._ahead[data_key], int(self._lengths[corpus_idx]))
 
     def read_slice(self, corpus_idx: int, data_key: str, start: int, end: int) -> NDArray[Any]:
         """Return frames start..end of one data key, `int[end - start]`; no others are read."""
@@ -209,9 +210,7 @@ class TokenSource(Source):
         check_corpus_idx(corpus_idx, self._index.num_seqs)
         if not 0 <= start <= end <= self._lengths[corpus_idx]:
             raise IndexError(f"frames {start}..{end} of a sequence of {self._lengths[corpus_idx]} frames")
-        array: NDArray[Any] = np.empty(end - start, self._dtype)
-        self._fill(corpus_idx, self._ahead[data_key] + start, array)
-        return array
+        return self._read(corpus_idx, self._ahead[data_key] + start, end - start)
 
     def read_seq(self, corpus_idx: int) -> dict[str, NDArray[Any]]:
         """Return all data keys of one sequence; tokens and targets are read at once."""
@@ -219,8 +218,7 @@ class TokenSource(Source):
         num_frames = int(self._lengths[corpus_idx])
         if len(self.specs) == 1 or not num_frames:
             return {data_key: self.read(corpus_idx, data_key) for data_key in self.specs}
-        tokens: NDArray[Any] = np.empty(num_frames + 1, self._dtype)
-        self._fill(corpus_idx, 0, tokens)
+        tokens = self._read(corpus_idx, 0, num_frames + 1)
         key, target = self.specs
         return {key: tokens[:-1].copy(), target: tokens[1:].copy()}
 
@@ -244,50 +242,70 @@ class TokenSource(Source):
         if corpus_indices.size:  # all of them at once, which costs as much as two one by one
             check_corpus_idx(int(corpus_indices.min()), num_seqs)
             check_corpus_idx(int(corpus_indices.max()), num_seqs)
+        lengths = np.asarray(self._lengths)[corpus_indices]
+        for length, out in zip(lengths.tolist(), outs, strict=True):
+            if len(out) != length:
+                raise IndexError(f"{length} frames of {data_key!r} do not fit into {len(out)} rows")
         file_of = np.searchsorted(self._first_of, corpus_indices, side="right") - 1
         if self._starts is None:
             firsts = (corpus_indices - np.asarray(self._first_of)[file_of]) * self._cut.stride
         else:
             firsts = self._starts[corpus_indices]
         firsts = firsts + self._ahead[data_key]
-        lengths = self._lengths[corpus_indices].tolist()
-        for corpus_idx, file_idx, first, length, out in zip(
-            corpus_indices.tolist(), file_of.tolist(), firsts.tolist(), lengths, outs, strict=True
+        num_tokens, positions, item_bytes = self._places[:, file_of]
+        is_wrong = (lengths > 0) & ((firsts < 0) | (firsts > num_tokens - lengths))
+        if is_wrong.any():
+            wrong = int(np.argmax(is_wrong))
+            raise self._beyond(int(corpus_indices[wrong]), int(file_of[wrong]), int(firsts[wrong]), int(lengths[wrong]))
+        files = file_of.tolist()
+        stored = [self._stored_like(file_idx, out) for file_idx, out in zip(files, outs, strict=True)]
+        self._files.read_many(zip(files, (positions + firsts * item_bytes).tolist(), stored, strict=True))
+        for out, array in zip(outs, stored, strict=True):
+            if array is not out:
+                out[...] = array
+        for corpus_idx, file_idx, first, out in zip(
+            corpus_indices.tolist() if self._limit is not None else (), files, firsts.tolist(), outs, strict=False
         ):
-            if len(out) != length:
-                raise IndexError(f"{length} frames of {data_key!r} do not fit into {len(out)} rows")
-            if length:
-                self._fill_from(file_idx, first, corpus_idx, out)
+            self._check_classes(corpus_idx, file_idx, first, out)
 
-    def _fill(self, corpus_idx: int, offset: int, out: NDArray[Any]) -> None:
-        """Read as many tokens as the array has, from that many after the start of a sequence."""
-        if not out.size:
-            return
+    def _read(self, corpus_idx: int, offset: int, num_tokens: int) -> NDArray[Any]:
+        """Return so many tokens, from that many after the start of a sequence."""
+        if not num_tokens:
+            return np.empty(0, self._dtype)
         file_idx = bisect_right(self._first_of, corpus_idx) - 1
         if self._starts is None:
             first = (corpus_idx - self._first_of[file_idx]) * self._cut.stride + offset
         else:
             first = int(self._starts[corpus_idx]) + offset
-        self._fill_from(file_idx, first, corpus_idx, out)
-
-    def _fill_from(self, file_idx: int, first: int, corpus_idx: int, out: NDArray[Any]) -> None:
-        """Read as many tokens as the array has, from a place in a file; `corpus_idx` is for errors."""
         file = self._token_files[file_idx]
-        if not 0 <= first <= first + len(out) <= file.num_tokens:
-            what = f"tokens {first}..{first + len(out)} of the {file.num_tokens} in {file.path}"
-            raise self._index.damaged(f"it says that sequence {corpus_idx} is {what}")
+        if not 0 <= first <= file.num_tokens - num_tokens or num_tokens < 0:
+            raise self._beyond(corpus_idx, file_idx, first, num_tokens)
         position = file.position + first * file.dtype.itemsize
-        if out.dtype == file.dtype:
-            self._files.read_into(file_idx, position, out)
-        else:
-            stored: NDArray[Any] = np.empty(len(out), file.dtype)
-            self._files.read_into(file_idx, position, stored)
-            out[...] = stored
-        if self._limit is not None and (out.max() >= self._limit or (out.dtype.kind == "i" and out.min() < 0)):
-            wrong = int(np.argmax((out < 0) | (out >= self._limit)))
+        array = self._files.read_array(file_idx, position, (num_tokens,), file.dtype)
+        if file.dtype != self._dtype:
+            array = array.astype(self._dtype)
+        if self._limit is not None:
+            self._check_classes(corpus_idx, file_idx, first, array)
+        return array
+
+    def _beyond(self, corpus_idx: int, file_idx: int, first: int, num_tokens: int) -> SourceError:
+        file = self._token_files[file_idx]
+        what = f"tokens {first}..{first + num_tokens} of the {file.num_tokens} in {file.path}"
+        return self._index.damaged(f"it says that sequence {corpus_idx} is {what}")
+
+    def _stored_like(self, file_idx: int, out: NDArray[Any]) -> NDArray[Any]:
+        """Return an array to read to: the given one, if it has the dtype of the file."""
+        dtype = self._token_files[file_idx].dtype
+        return out if out.dtype == dtype else np.empty(len(out), dtype)
+
+    def _check_classes(self, corpus_idx: int, file_idx: int, first: int, tokens: NDArray[Any]) -> None:
+        limit = self._limit
+        assert limit is not None
+        if tokens.size and (tokens.max() >= limit or (tokens.dtype.kind == "i" and tokens.min() < 0)):
+            wrong = int(np.argmax((tokens < 0) | (tokens >= limit)))
             raise SourceError(
-                f"token {int(out[wrong])} is none of the {self._limit} classes",
-                where=f"{file.path}, token {first + wrong}, {self._index.tags[corpus_idx]!r}",
+                f"token {int(tokens[wrong])} is none of the {limit} classes",
+                where=f"{self._token_files[file_idx].path}, token {first + wrong}, {self._index.tags[corpus_idx]!r}",
                 fix="give the dim of the tokenizer, or check the dtype of the file",
             )
 

@@ -65,6 +65,45 @@ class Vocabulary(ABC):
             SourceError: There is no such class.
         """
 
+    # --- by the names of RETURNN's class ---
+
+    @property
+    def num_labels(self) -> int:
+        """Number of classes."""
+        return self.dim
+
+    def get_seq(self, sentence: str) -> list[int]:
+        """Return `encode` of a text as a list."""
+        return self.encode(sentence).tolist()
+
+    def get_seq_labels(self, seq: Iterable[int]) -> str:
+        """Return `decode` of class indices."""
+        return self.decode(seq)
+
+    def is_id_valid(self, idx: int) -> bool:
+        """Tell whether there is such a class."""
+        return 0 <= idx < self.dim
+
+    def id_to_label(self, idx: int, default: Any = KeyError) -> Any:
+        """Return the text of a class.
+
+        Args:
+            idx: The class.
+            default: Returned where there is no such class; the type `KeyError`: that is raised.
+        """
+        if self.is_id_valid(idx):
+            return self.labels[idx]
+        if default is KeyError:
+            raise KeyError(f"there is no class {idx}: the vocabulary has the classes 0..{self.dim - 1}")
+        return default
+
+    def label_to_id(self, label: str, default: Any = KeyError) -> Any:
+        """Return the class of a label; `default` as in `id_to_label`. O(number of classes)."""
+        found = next((class_idx for class_idx, text in enumerate(self.labels) if text == label), default)
+        if found is KeyError:
+            raise KeyError(f"{label!r} is none of the {self.dim} labels")
+        return found
+
     def check_classes(self, indices: Iterable[int]) -> list[int]:
         """Return class indices as a list of `int`.
 

@@ -49,7 +49,9 @@ class WrittenLayout:
             raise ConfigError(error.what, where=self._path, fix=error.fix) from error
         self.specs = specs
 
-    def checked(self, tag: Any, data: Mapping[str, Any]) -> tuple[dict[str, DataSpec], dict[str, NDArray[Any]]]:
+    def checked(
+        self, tag: Any, data: Mapping[str, Any], where: str
+    ) -> tuple[dict[str, DataSpec], dict[str, NDArray[Any]]]:
         """Return the layouts and the arrays of a sequence as they will be stored; changes nothing, see `adopt`.
 
         Raises:
@@ -61,7 +63,6 @@ class WrittenLayout:
             tag.encode()
         except UnicodeEncodeError as error:  # half of a surrogate pair
             raise SourceError(f"the tag {tag!r} is not valid Unicode", where=self._path, fix="correct it") from error
-        where = f"{self._path}, sequence {tag!r}"
         if not isinstance(data, Mapping) or not data:
             raise SourceError("a sequence has at least one array", where=where, fix="give data key -> array")
         data = {key: _native(value) for key, value in data.items()}

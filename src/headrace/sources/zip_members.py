@@ -53,6 +53,11 @@ class Member:
     deflated: bool
     head: int
 
+    @property
+    def max_size(self) -> int:
+        """How many bytes there can be in so many that are stored."""
+        return self.packed * (_MAX_RATIO if self.deflated else 1)
+
 
 def list_members(path: str) -> dict[str, Member]:
     """Return the files of an archive by name, in its order. About 10 us a member.
@@ -91,7 +96,7 @@ def list_members(path: str) -> dict[str, Member]:
         if info.header_offset < 0 or info.header_offset + _HEADER.size + info.compress_size > num_bytes:
             what = f"{info.filename!r} would be at byte {info.header_offset}, with {info.compress_size} bytes"
             raise SourceError(f"{what}; the archive has {num_bytes}", where=path, fix="is it torn? restore it")
-        if info.file_size > info.compress_size * (_MAX_RATIO if info.compress_type == zipfile.ZIP_DEFLATED else 1):
+        if info.file_size > members[info.filename].max_size:
             what = f"{info.filename!r} would have {info.file_size} bytes in {info.compress_size}"
             raise SourceError(what, where=path, fix="write the archive again")
     return members

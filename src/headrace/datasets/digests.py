@@ -1,0 +1,114 @@
+"""Texts and digests of what decides a stream: an order's options, and the options that a user has written."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import os
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from headrace.order import OrderRecipe
+
+# Options of any class, also of one that is not ours, that only say how fast, from where, or under which name.
+IDLE_OPTIONS = frozenset(
+    {
+        "buffer_size",
+        "cache_byte_size",
+        "engine_options",
+        "estimated_num_seqs",
+        "executor",
+        "file_cache",
+        "index",
+        "max_bytes",
+        "name",
+        "num_workers",
+        "preload_next_n_sub_epochs",
+        "use_cache_manager",
+        "use_file_cache",
+        "use_worker_proc",
+        "worker_init",
+    }
+)
+
+
+def digest_text(text: str) -> str:
+    """Return a short digest of a text, 16 hex digits."""
+    return xxhash.xxh3_64_hexdigest(text.encode("utf-8", "surrogatepass"))
+
+
+def digest_array(array: NDArray[Any]) -> str:
+    """Return a short digest of numbers, 16 hex digits."""
+    return xxhash.xxh3_64_hexdigest(np.ascontiguousarray(array).data)
+
+
+def recipe_text(recipe: OrderRecipe, epoch: int) -> str:
+    """Return the options of an order as a text."""
+    return (
+        f"{recipe.policy_for_epoch(epoch)}; sub-epochs {recipe.num_sub_epochs}, repeats {recipe.num_repeats}, "
+        f"shards {recipe.num_shards}; seeds {recipe.fixed_random_seed} {recipe.random_seed_offset or 0}"
+    )
+
+
+def options_text(value: Any, text_of: Callable[[Any], str | None]) -> str:
+    """Return a text of options: equal for equal ones, whatever their order in dicts and the folder of their files.
+
+    Functions are told by their names, and other objects by their classes: what they do is the user's to version.
+
+    Args:
+        value: Dicts, lists, texts, numbers, arrays, and anything else.
+        text_of: Tells what it knows better; `None` for all else.
+    """
+    known = text_of(value)
+    if known is not None:
+        return known
+    if isinstance(value, Mapping):
+        items = sorted((str(key), options_text(item, text_of)) for key, item in value.items())
+        return "{" + ", ".join(f"{key!r}: {text}" for key, text in items) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(options_text(item, text_of) for item in value) + "]"
+    if isinstance(value, set | frozenset):
+        return "{" + ", ".join(sorted(options_text(item, text_of) for item in value)) + "}"
+    if isinstance(value, os.PathLike):
+        value = os.fspath(value)
+    if isinstance(value, str):
+        return repr(os.path.basename(value) if os.path.isabs(value) else value)
+    if value is None or isinstance(value, bool | int | float | complex | bytes | np.generic):
+        return repr(value)
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype}{list(value.shape)} {repr(value) if value.dtype.hasobject else digest_array(value)}"
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+        return f"{type(value).__qualname__}{options_text(fields, text_of)}"
+    owner = value if isinstance(value, type) or hasattr(value, "__qualname__") else type(value)
+    return f"{getattr(owner, '__module__', '')}.{owner.__qualname__}"
+
+
+def given_options(cls: type, args: tuple[Any, ...], kwargs: Mapping[str, Any], idle: Collection[str]) -> dict[str, Any]:
+    """Return the arguments of a constructor by name, without those that say what is so anyway.
+
+    Args:
+        cls: The class. What its constructor passes on by `**kwargs` are arguments of its base.
+        args: By position.
+        kwargs: By name.
+        idle: Names to be left out.
+    """
+    constructors = [vars(ancestor)["__init__"] for ancestor in cls.__mro__[:-1] if "__init__" in vars(ancestor)]
+    parameters = [list(inspect.signature(constructor).parameters.values())[1:] for constructor in constructors]
+    names = [p.name for p in parameters[0] if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    given = {names[place] if place < len(names) else f"*{place}": value for place, value in enumerate(args)}
+    given.update(kwargs)
+    defaults = {p.name: p.default for own in reversed(parameters) for p in own}
+    return {
+        name: value
+        for name, value in given.items()
+        if name not in idle and not _is_same(value, defaults.get(name, inspect.Parameter.empty))
+    }
+
+
+def _is_same(value: Any, default: Any) -> bool:
+    return value is default or (isinstance(value, str | int | float | tuple) and value == default)

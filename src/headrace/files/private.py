@@ -1,0 +1,189 @@
+"""Folders that belong to this user alone, at places that others can foresee, and files in them.
+
+What is kept in a cache is used again later, by processes that may do more than whoever could put something else there.
+So each folder below one that is trusted must be this user's own: no link of somebody else, and nobody else may write to
+it. The last one has the mode 0700. A file is opened without waiting (a pipe would wait for its writer for ever), and is
+written in place of a link, not behind it, see `PendingFile`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from headrace.errors import CacheError, SourceError
+
+from .places import user_cache_dir
+from .stamps import TOO_MANY_OPEN, TOO_MANY_OPEN_FIX
+
+_LOGGER = logging.getLogger("headrace.files")
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+_warned_of: set[str] = set()
+
+
+def make_private(path: str | os.PathLike[str], *, trusted: str | os.PathLike[str]) -> None:
+    """Make a folder for this user alone, and those above it up to a trusted one; check those that exist.
+
+    Args:
+        path: The folder; if it exists, and is ours, its mode becomes 0700.
+        trusted: One above it, which is taken as it is: where temporary files or caches of the user go.
+
+    Raises:
+        CacheError: A folder cannot be made, belongs to somebody else, or can be exchanged by others.
+    """
+    _make_missing(os.path.abspath(trusted))
+    _check_private(path, trusted, make=True)
+
+
+def _check_private(path: str | os.PathLike[str], trusted: str | os.PathLike[str], *, make: bool) -> None:
+    """Do what `make_private` says; without `make`, look only, and not at what is not there."""
+    base = os.path.abspath(trusted)
+    names = os.path.relpath(os.path.abspath(path), base).split(os.sep)
+    if not make and not os.path.lexists(path):
+        return
+    if _mode_of(base) & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH:
+        raise _unsafe("everybody may exchange what is in this folder, as it is not sticky", base)
+    folder = base
+    for name in names:
+        folder = os.path.join(folder, name)
+        is_last = folder == os.path.join(base, *names)
+        if make:
+            with contextlib.suppress(FileExistsError), _telling(folder):
+                os.mkdir(folder, 0o700)
+        with _telling(folder):
+            link, status = os.lstat(folder), os.stat(folder)
+        if not stat.S_ISDIR(status.st_mode):
+            raise _unsafe("this is a file, not a folder", folder)
+        owners = {os.geteuid()} if is_last else {os.geteuid(), 0}
+        stranger = next((found.st_uid for found in (link, status) if found.st_uid not in owners), None)
+        if stranger is not None and not _is_vouched_for(base):
+            raise _unsafe(f"the folder belongs to user {stranger}, and this is user {os.geteuid()}", folder)
+        if is_last and status.st_mode & 0o077 and status.st_uid == os.geteuid():
+            with _telling(folder):
+                os.chmod(folder, 0o700)
+        elif not is_last and status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX:
+            raise _unsafe("everybody may exchange what is in this folder, as it is not sticky", folder)
+
+
+def make_named(path: str | os.PathLike[str]) -> None:
+    """Make a folder that the user named, and check whose it is; its mode, and the folders above it, are the user's.
+
+    Raises:
+        CacheError: It cannot be made, or belongs to somebody else. Only root may use it then, and it is logged.
+    """
+    path = os.fspath(path)
+    _make_missing(path)
+    with _telling(path):
+        owner = os.stat(path).st_uid
+    if owner == os.geteuid():
+        return
+    what = f"the cache folder belongs to user {owner}, and this is user {os.geteuid()}"
+    if os.geteuid() != 0:
+        raise CacheError(what, where=path, fix="choose a folder of your own: cache_directory=...")
+    if path not in _warned_of:  # of root's own files, too, where a server of files takes root for nobody
+        _warned_of.add(path)
+        _LOGGER.warning("%s: it is trusted, as it was named: %s", what, path)
+
+
+def kept_folder(name: str) -> Path:
+    """Return a folder in the user's cache folder, made if it is missing, that this user alone may look into.
+
+    If `$HEADRACE_CACHE` belongs to somebody else or a group may write to it, it is taken for one that several users
+    share: each has a folder `user-<number>` in it.
+
+    Raises:
+        CacheError: It cannot be made, or is not safe, see `make_private`.
+    """
+    root = user_cache_dir()
+    _make_missing(str(root))
+    for folder, trusted in _kept_folders(root, name):
+        make_private(folder, trusted=trusted)
+    return folder
+
+
+def kept_path(name: str) -> Path:
+    """Return the folder that `kept_folder` makes, which may not be there; makes nothing.
+
+    Raises:
+        CacheError: It is there and not safe, see `make_private`.
+    """
+    root = user_cache_dir()
+    if not root.is_dir():
+        return root / name
+    for folder, trusted in _kept_folders(root, name):
+        _check_private(folder, trusted, make=False)
+    return folder
+
+
+def _kept_folders(root: Path, name: str) -> list[tuple[Path, Path]]:
+    """Return the folders to make, each with the one above it that is trusted; the last one is what was asked for."""
+    if not os.environ.get("HEADRACE_CACHE"):
+        return [(root, root.parent), (root / name, root)]
+    with _telling(str(root)):
+        status = os.stat(root)
+    if status.st_uid != os.geteuid() or status.st_mode & _OTHERS_WRITE:
+        return [(root / f"user-{os.geteuid()}", root), (root / f"user-{os.geteuid()}" / name, root)]
+    return [(root / name, root)]
+
+
+def open_regular(path: str | os.PathLike[str]) -> IO[bytes]:
+    """Open a file for reading; a pipe or a device is refused, and not waited for.
+
+    Raises:
+        OSError: It is missing or cannot be opened.
+        SourceError: It is no regular file, or no more files can be opened.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as error:
+        if error.errno in TOO_MANY_OPEN:
+            what = f"cannot open the file: {error.strerror}"
+            raise SourceError(what, where=os.fspath(path), fix=TOO_MANY_OPEN_FIX) from error
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise SourceError("this is not a regular file", where=os.fspath(path), fix="give the path of a file")
+    return os.fdopen(descriptor, "rb")
+
+
+def _is_vouched_for(base: str) -> bool:
+    """Whether root was told to use a folder: a server of files that takes root for nobody owns even what root makes."""
+    return os.geteuid() == 0 and bool(os.environ.get("HEADRACE_CACHE")) and base == str(user_cache_dir())
+
+
+def _make_missing(path: str) -> None:
+    """Make a folder and those above it that are missing, all for this user alone."""
+    missing = []
+    while not os.path.isdir(path):
+        missing.append(path)
+        path = os.path.dirname(path)
+    for folder in reversed(missing):
+        with contextlib.suppress(FileExistsError), _telling(folder):
+            os.mkdir(folder, 0o700)
+
+
+def _mode_of(path: str) -> int:
+    with _telling(path):
+        return os.stat(path).st_mode
+
+
+@contextlib.contextmanager
+def _telling(path: str) -> Iterator[None]:
+    try:
+        yield
+    except FileExistsError:
+        raise
+    except OSError as error:
+        what = f"the cache folder cannot be made: {error.strerror}"
+        fix = "choose a folder that you may write to: cache_directory=..., or HEADRACE_CACHE"
+        raise CacheError(what, where=path, fix=fix) from error
+
+
+def _unsafe(what: str, where: str) -> CacheError:
+    fix = "see who made it, remove it or correct its mode, or choose another: cache_directory=..., or HEADRACE_CACHE"
+    return CacheError(what, where=where, fix=fix)

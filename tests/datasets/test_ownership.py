@@ -1,0 +1,165 @@
+"""Whose a dataset is that was given as an object: it is copied, or else has one owner."""
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+
+from headrace import ConfigError, HeadraceError
+from headrace.datasets import (
+    CachedDataset2,
+    CombinedDataset,
+    ConcatDataset,
+    DatasetSeq,
+    MetaDataset,
+    MultiEpochDataset,
+    PostprocessingDataset,
+    SingleStreamPipeDataset,
+    StaticDataset,
+    init_dataset,
+)
+
+
+def corpus(first, num_seqs=6):
+    return [{"data": np.full((2, 1), first + i, np.float32)} for i in range(num_seqs)]
+
+
+def numbers(dataset, epoch=1):
+    return [int(seq["data"][0, 0]) for seq in dataset.epoch(epoch)]
+
+
+class Once(CachedDataset2):
+    """Cannot be made again: what it is made of can be read once."""
+
+    num_inputs, num_outputs = 1, {"data": (1, 2)}
+
+    def __init__(self, seqs):
+        super().__init__()
+        self.seqs = seqs
+
+    def _collect_single_seq(self, seq_idx):
+        number = next(self.seqs, None)
+        return None if number is None else DatasetSeq(seq_idx, np.full((1, 1), number, np.float32))
+
+
+class Fragile(CachedDataset2):
+    """Raises when it is made a second time."""
+
+    num_inputs, num_outputs = 1, {"data": (1, 2)}
+    num_made = 0
+
+    def __init__(self):
+        super().__init__()
+        type(self).num_made += 1
+        if self.num_made > 1:
+            raise OSError("there is one of them")
+
+    def _collect_single_seq(self, seq_idx):
+        if seq_idx == 4:
+            return None
+        return DatasetSeq(seq_idx, np.full((1, 1), 10 * int(self.epoch) + seq_idx, np.float32))
+
+
+def same(seq):
+    return seq
+
+
+def test_what_is_set_on_an_object_is_set_on_its_copies():
+    dataset = StaticDataset(corpus(0))
+    dataset.initialize()
+    dataset.seq_ordering = "reverse"
+    dataset.partition_epoch = 2
+    for other in (copy.copy(dataset), copy.deepcopy(dataset), pickle.loads(pickle.dumps(dataset))):
+        assert numbers(other) == numbers(dataset) == [5, 4, 3]
+        assert numbers(ConcatDataset([other])) == [5, 4, 3]
+
+
+def test_a_copy_shares_arrays_and_is_a_copy_of_what_is_inside():
+    arrays = corpus(0)
+    whole = init_dataset({"class": "ConcatDataset", "datasets": [{"class": "StaticDataset", "data": arrays}] * 2})
+    other = copy.copy(whole)
+    mine, others = whole.inner.inner_datasets(), other.inner.inner_datasets()
+    assert not {id(part) for part in mine} & {id(part) for part in others}
+    for part in (*mine, *others):
+        assert part._given[1]["data"][0]["data"] is arrays[0]["data"]
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda part: ConcatDataset([part]),
+        lambda part: CombinedDataset({"a": part}, {("a", "data"): "data"}),
+        lambda part: MultiEpochDataset(dataset=part, multi_epoch=1),
+        lambda part: PostprocessingDataset(dataset=part, map_seq=same),
+    ],
+)
+def test_a_dataset_that_cannot_be_copied_has_one_owner(wrap):
+    part = Once(iter(range(5)))
+    owner = wrap(part)
+    owner.initialize()
+    with pytest.raises(ConfigError, match=r"part of two datasets, and it cannot be copied: .* read once"):
+        wrap(part)
+    assert numbers(owner) == [0, 1, 2, 3, 4]
+    del owner
+    wrap(part)  # nobody has it any more
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda part: ConcatDataset([part]),
+        lambda part: PostprocessingDataset(dataset=part, map_seq=same),
+    ],
+)
+def test_somebody_else_who_positions_a_part_that_cannot_be_copied_is_noticed(wrap):
+    Fragile.num_made = 0
+    part = Fragile()
+    owner = wrap(part)
+    owner.initialize()
+    seqs = owner.epoch(1)
+    assert next(seqs)["data"][0, 0] == 10
+    part.init_seq_order(epoch=3)
+    with pytest.raises(HeadraceError, match="somebody else has started or ended an epoch"):
+        list(seqs)
+
+
+def test_several_epochs_of_a_dataset_that_cannot_be_copied_go_on_where_they_were():
+    Fragile.num_made = 0
+    part = Fragile()
+    owner = MultiEpochDataset(dataset=part, multi_epoch=2)
+    owner.initialize()
+    seqs = owner.epoch(1)
+    seen = [int(next(seqs)["data"][0, 0])]
+    part.init_seq_order(epoch=7)
+    assert seen + [int(seq["data"][0, 0]) for seq in seqs] == [10, 11, 12, 13, 20, 21, 22, 23]
+
+
+def test_one_object_may_be_all_parts_of_a_meta_dataset():
+    part = StaticDataset(corpus(0), seq_ordering="random")
+    whole = MetaDataset({"x": part, "y": part}, {"data": ("x", "data"), "again": ("y", "data")})
+    whole.initialize()
+    for seq in whole.epoch(1):
+        assert f"seq-{int(seq['data'][0, 0])}" == seq.tag
+        np.testing.assert_array_equal(seq["data"], seq["again"])
+
+
+def test_a_dataset_that_a_thread_feeds_may_be_a_part():
+    part = SingleStreamPipeDataset(dim=1, ndim=2)
+    part.producer_add_data(np.full((3, 1), 7, np.float32), "fed")
+    part.producer_set_finished()
+    whole = ConcatDataset([part])
+    whole.initialize()
+    assert [(seq.tag, seq["data"][0, 0]) for seq in whole.epoch(1)] == [("fed", 7)]
+    with pytest.raises(ConfigError, match="fed by a thread"):
+        copy.copy(part)
+
+
+def test_closing_an_object_does_not_close_what_it_was_given_to():
+    part = StaticDataset(corpus(0))
+    with ConcatDataset([part, part]) as whole:
+        whole.initialize()
+        seqs = whole.epoch(1)
+        next(seqs)
+        part.close()
+        assert len(list(seqs)) == 11

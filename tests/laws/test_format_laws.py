@@ -1,0 +1,262 @@
+"""Laws of every format that sources read. `format_cases.py` has the table: a new format is one entry there."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from format_cases import FORMATS, FormatCase, content, files_of
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from headrace.errors import HeadraceError, SourceError
+
+_DAMAGES = 15  # of each format and example
+
+FEW = settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@pytest.fixture(params=sorted(FORMATS))
+def case(request: pytest.FixtureRequest) -> FormatCase:
+    """Return each format that can be read here."""
+    found = FORMATS[request.param]
+    if not found.is_available:
+        pytest.skip(f"needs {', '.join(found.needs)}")
+    return found
+
+
+@settings(max_examples=2, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1))
+def test_a_damaged_file_is_read_as_it_was_or_refused(seed: int) -> None:
+    """In a process of its own, whose memory is limited: it must not die, nor make room for what a file claims."""
+    script = Path(__file__).with_name("format_damage.py")
+    done = subprocess.run(
+        [sys.executable, script, str(seed), str(_DAMAGES)], capture_output=True, text=True, timeout=200, check=False
+    )
+    lines = done.stdout.splitlines()
+    broken = [line for line in lines if line.startswith("BROKE")]
+    assert not broken, done.stdout
+    assert lines[-1:] == ["DONE"], f"the process ended with {done.returncode} after {lines[-1:]}: {done.stderr}"
+
+
+@settings(FEW, max_examples=2)
+@given(seed=st.integers(0, 2**32 - 1))
+def test_a_file_that_is_rewritten_after_it_was_opened_gives_the_old_data_or_an_error(
+    case: FormatCase, tmp_path_factory, seed: int
+) -> None:
+    """Each file is rewritten in place: with other bytes, some or all, cut, made longer, or with its own bytes."""
+    folder = tmp_path_factory.mktemp("rewritten")
+    case.write(folder)
+    source = case.open(folder)
+    whole = content(source)  # all files are open now
+    rng = np.random.default_rng(seed)
+    for path in files_of(folder):
+        data = path.read_bytes()
+        random = bytes(rng.integers(0, 256, len(data), np.uint8))
+        others = [random, data[: len(data) // 2], data + data, data]
+        if case.stamped:
+            place = int(rng.integers(0, len(data))) if data else 0
+            others += [data[:place] + random[place : place + 8] + data[place + 8 :], data[:place] + random[place:]]
+        for other in others:
+            path.write_bytes(other)
+            _must_be_old(source, whole)
+    source.close()
+
+
+def test_a_file_that_is_replaced_after_it_was_opened_gives_the_old_data_or_an_error(
+    case: FormatCase, tmp_path: Path
+) -> None:
+    case.write(tmp_path)
+    source = case.open(tmp_path)
+    whole = content(source)
+    for path in files_of(tmp_path):
+        other = path.with_name("other")
+        other.write_bytes(bytes(path.stat().st_size))
+        other.replace(path)
+    _must_be_old(source, whole)
+    source.close()
+
+
+def _must_be_old(source, whole) -> None:
+    for i, (_, arrays) in enumerate(whole):
+        for key, array in arrays.items():
+            with contextlib.suppress(SourceError):
+                np.testing.assert_array_equal(source.read(i, key), array)
+            with contextlib.suppress(SourceError):
+                np.testing.assert_array_equal(
+                    source.read_slice(i, key, 0, 0 if source.specs[key].has_time else 1),
+                    array[:0] if source.specs[key].has_time else array,
+                )
+        with contextlib.suppress(SourceError):
+            seq = source.read_seq(i)
+            assert all(np.array_equal(seq[key], array) for key, array in arrays.items())
+    for key, spec in source.specs.items():
+        if source.has_fast_rows and spec.has_time:
+            out = np.empty((sum(len(arrays[key]) for _, arrays in whole), *spec.shape), spec.dtype)
+            with contextlib.suppress(SourceError):
+                source.read_rows(np.arange(len(whole)), key, out)
+                np.testing.assert_array_equal(out, np.concatenate([arrays[key] for _, arrays in whole]))
+
+
+@FEW
+@given(data=st.data())
+def test_a_slice_is_what_the_whole_has_there_or_refused(case: FormatCase, tmp_path_factory, data) -> None:
+    folder = tmp_path_factory.mktemp("slices")
+    case.write(folder)
+    source = case.open(folder)
+    for i, (_, arrays) in enumerate(content(source)):
+        for key, array in arrays.items():
+            num_frames = len(array) if source.specs[key].has_time else 1
+            numbers = st.integers(-3, num_frames + 3) | st.sampled_from([2**31, 2**62, -(2**62)])
+            start, end = data.draw(numbers), data.draw(numbers)
+            if 0 <= start <= end <= num_frames:
+                part = source.read_slice(i, key, start, end)
+                expected = array[start:end] if source.specs[key].has_time else array
+                assert (part.dtype, part.shape) == (expected.dtype, expected.shape)
+                np.testing.assert_array_equal(part, expected)
+            else:
+                with pytest.raises(IndexError):
+                    source.read_slice(i, key, start, end)
+    source.close()
+
+
+def test_sequences_that_are_not_there_are_refused(case: FormatCase, tmp_path: Path) -> None:
+    case.write(tmp_path)
+    source = case.open(tmp_path)
+    key = next(iter(source.specs))
+    for wrong in (-1, len(source), 2**40):
+        with pytest.raises(IndexError):
+            source.read(wrong, key)
+        with pytest.raises(IndexError):
+            source.read_slice(wrong, key, 0, 0)
+    with pytest.raises(SourceError, match="no data key"):
+        source.read(0, "no such key")
+    source.close()
+
+
+NUMBERS = [f"{order}{kind}{size}" for order in "<>" for kind in "iu" for size in (1, 2, 4, 8)]
+REALS = [f"{order}{kind}" for order in "<>" for kind in ("f2", "f4", "f8")]
+
+
+@pytest.mark.parametrize("lengths", [*NUMBERS, *REALS])
+@pytest.mark.parametrize("frames", ["<i2", ">i2", ">f4", ">u8", ">c8", "|b1"])
+def test_hdf5_of_any_byte_order_and_width_is_read(tmp_path: Path, lengths: str, frames: str) -> None:
+    h5py = pytest.importorskip("h5py")
+    rows = np.arange(10).reshape(5, 2).astype(frames)
+    for chunks in (None, (2, 2)):
+        path = tmp_path / f"{chunks}.hdf"
+        with h5py.File(path, "w") as file:
+            file.create_dataset("inputs", data=rows, chunks=chunks)
+            file["seqLengths"] = np.array([[3], [2]], lengths)
+            file["seqTags"] = np.array([b"a", b"b"])
+            file.attrs["inputPattSize"] = np.array(2, ">i4")
+        source = _open("HDFSource", path)
+        assert [source.read(i, "data").tolist() for i in range(2)] == [rows[:3].tolist(), rows[3:].tolist()]
+        assert source.read(0, "data").dtype.isnative
+        source.close()
+
+
+def test_hdf5_lengths_that_are_none_are_refused_in_any_byte_order(tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py")
+    for dtype in (*NUMBERS, *REALS):
+        for wrong in (-1, 2.5, np.inf, np.nan, 2**62 + 2**60):
+            with np.errstate(all="ignore"):
+                stored = np.array(wrong).astype(dtype)
+            if stored == 2:
+                continue
+            with h5py.File(tmp_path / "x.hdf", "w") as file:
+                file["inputs"] = np.zeros((5, 2), "f4")
+                file["seqLengths"] = np.array([[3], [stored]], dtype)
+            with pytest.raises(SourceError):
+                _open("HDFSource", tmp_path / "x.hdf")
+
+
+@pytest.mark.parametrize("dtype", [*NUMBERS, *REALS, "|b1", "<c8", ">c16"])
+def test_numpy_arrays_of_any_byte_order_and_width_are_read(tmp_path: Path, dtype: str) -> None:
+    rows = np.arange(6).reshape(3, 2).astype(dtype)
+    (tmp_path / "x").mkdir()
+    np.save(tmp_path / "x" / "a.npy", rows)
+    np.save(tmp_path / "x" / "b.npy", np.asfortranarray(rows))
+    (tmp_path / "z").mkdir()
+    np.savez(tmp_path / "z" / "a.npz", data=rows)
+    np.savez_compressed(tmp_path / "z" / "b.npz", data=rows)
+    for folder in ("x", "z"):
+        source = _open("NumpyFolderSource", tmp_path / folder)
+        for i in range(2):
+            array = source.read(i, "data")
+            assert array.dtype == rows.dtype.newbyteorder("=")
+            np.testing.assert_array_equal(array, rows)
+            np.testing.assert_array_equal(source.read_slice(i, "data", 1, 2), rows[1:2])
+        source.close()
+
+
+@pytest.mark.parametrize("dtype", NUMBERS)
+def test_tokens_and_bounds_of_any_byte_order_and_width_are_read(tmp_path: Path, dtype: str) -> None:
+    tokens = np.arange(10).astype(dtype)
+    np.save(tmp_path / "x.npy", tokens)
+    np.save(tmp_path / "starts.npy", np.array([0, 4]).astype(dtype))
+    bounded = _open("TokenSource", tmp_path / "x.npy", by="document", documents=tmp_path / "starts.npy")
+    ended = _open("TokenSource", tmp_path / "x.npy", by="document", eos=3)
+    for source in (bounded, ended):
+        assert source.read(1, "data").dtype == tokens.dtype.newbyteorder("=")
+        assert [source.read(i, "data").tolist() for i in range(2)] == [[0, 1, 2, 3], [4, 5, 6, 7, 8, 9]]
+        out = np.empty(10, source.specs["data"].dtype)
+        source.read_rows(np.array([1, 0]), "data", out)
+        assert out.tolist() == [4, 5, 6, 7, 8, 9, 0, 1, 2, 3]
+        source.close()
+
+
+def _open(name: str, path: Path, **options):
+    import headrace
+
+    return getattr(headrace, name)(path, index=None, **options)
+
+
+_WHOLE = st.integers(-(2**63), 2**64 - 1) | st.integers(-(2**25), 2**25) | st.sampled_from([2**24 + 1, 2**53 + 1])
+_FRACTIONS = st.floats(-1e6, 1e6, width=32) | st.sampled_from([0.5, 1e300, 1700000099.25])
+_VALUES = st.one_of(
+    st.booleans(),
+    _WHOLE,
+    _FRACTIONS,
+    st.lists(_WHOLE, max_size=4),
+    st.lists(_WHOLE | _FRACTIONS, max_size=4),
+    st.lists(st.lists(_WHOLE | _FRACTIONS, min_size=2, max_size=2), max_size=3),
+)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(values=st.lists(_VALUES, min_size=1, max_size=3), in_tar=st.booleans())
+def test_a_number_of_json_is_read_as_it_was_written_or_refused(tmp_path_factory, values, in_tar: bool) -> None:
+    """Whole numbers exactly; fractions as near as the dtype is, and no whole digit lost. JSON lines and tar alike."""
+    import io
+    import json
+    import tarfile
+
+    folder = tmp_path_factory.mktemp("json")
+    lines = [json.dumps({"x": value}).encode() for value in values]
+    try:
+        if in_tar:
+            with tarfile.open(folder / "x.tar", "w") as archive:
+                for i, line in enumerate(lines):
+                    info = tarfile.TarInfo(f"{i}.json")
+                    info.size = len(line)
+                    archive.addfile(info, io.BytesIO(line))
+            source = _open("TarSource", folder / "x.tar", fields={"x": "json:x"})
+        else:
+            (folder / "x.jsonl").write_bytes(b"\n".join(lines))
+            source = _open("JsonlSource", folder / "x.jsonl", fields={"x": "x"})
+    except HeadraceError:
+        return
+    for i, value in enumerate(values):
+        array = source.read(i, "x")
+        for read, written in zip(array.reshape(-1).tolist(), np.array(value, object).reshape(-1), strict=True):
+            if isinstance(written, int):
+                assert read == written
+            else:
+                assert read == pytest.approx(written, rel=1e-6)
+                assert abs(read - written) < 1 or abs(written) >= 2**53
+    source.close()

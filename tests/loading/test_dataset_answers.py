@@ -1,0 +1,303 @@
+"""What a dataset says of itself, and what a loader makes of that: budgets, digests, workers, options."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from headrace import ConfigError, ResumeError, TransformError
+from headrace.batching import Buckets, Chunks, FixedCount, FrameBudget
+from headrace.datasets import (
+    DistributeFilesDataset,
+    MultiProcDataset,
+    PostprocessingDataset,
+    StaticDataset,
+    VariableDataset,
+    init_dataset,
+)
+from headrace.engine import EngineOptions, Skipping
+from headrace.loading import DataLoader
+
+
+def corpus(num_seqs=12, first=0):
+    return [{"data": np.full((2 + i % 5, 1), first + i, np.float32)} for i in range(num_seqs)]
+
+
+def static(first=0, **options):
+    return {"class": "StaticDataset", "data": corpus(first=first), **options}
+
+
+def lengthen(features):
+    return {"data": np.repeat(features["data"], 3, axis=0)}
+
+
+def shorten(features):
+    return {"data": features["data"][:1]}
+
+
+def wraps(part):
+    return {
+        "itself": part,
+        "concat": {"class": "ConcatDataset", "datasets": [part, static(first=50)]},
+        "mix": {"class": "MixDataset", "datasets": {"a": part, "b": static(first=50)}},
+        "epochs": {"class": "MultiEpochDataset", "dataset": part, "multi_epoch": 2},
+        "meta": {
+            "class": "MetaDataset",
+            "datasets": {"x": part},
+            "data_map": {"data": ("x", "data")},
+            "seq_order_control_dataset": "x",
+        },
+        "workers": {"class": "MultiProcDataset", "dataset": part, "num_workers": 0, "buffer_size": 3},
+        "function": {
+            "class": "PostprocessingDataset",
+            "dataset": part,
+            "map_seq": same,
+            "map_seq_preserves_lengths": True,
+        },
+        "nested": {
+            "class": "MultiEpochDataset",
+            "dataset": {"class": "ConcatDataset", "datasets": [{"class": "ConcatDataset", "datasets": [part]}]},
+            "multi_epoch": 1,
+        },
+    }
+
+
+def same(seq, **_):
+    return seq
+
+
+@pytest.mark.parametrize("wrap", list(wraps({})))
+def test_a_hopeless_budget_is_refused_for_every_class(wrap):
+    with (
+        DataLoader(wraps(static())[wrap], batching=FrameBudget(1)) as loader,
+        pytest.raises(ConfigError, match="smaller than any sequence"),
+    ):
+        list(loader)
+
+
+@pytest.mark.parametrize("wrap", list(wraps({})))
+@pytest.mark.parametrize("batching", [FrameBudget(20), Buckets(FrameBudget(20))])
+def test_a_transform_of_a_dataset_that_lengthens_is_an_error_where_frames_are_planned(wrap, batching):
+    with (
+        DataLoader(wraps(static(transform=lengthen))[wrap], batching=batching) as loader,
+        pytest.raises(TransformError, match=r"'data' has \d+ frames, and \d in the index"),
+    ):
+        list(loader)
+
+
+@pytest.mark.parametrize("wrap", list(wraps({})))
+def test_a_transform_of_a_dataset_that_shortens_keeps_a_budget_and_one_that_lengthens_needs_none(wrap):
+    with DataLoader(wraps(static(transform=shorten))[wrap], batching=FrameBudget(20)) as loader:
+        assert all(batch["data"].shape[1] == 1 for batch in loader if "seq" in batch.tags[0] and wrap == "itself")
+        list(loader)
+    with DataLoader(wraps(static(transform=lengthen))[wrap], batching=FixedCount(3)) as loader:
+        assert max(batch["data"].shape[1] for batch in loader) == 18
+
+
+@pytest.mark.parametrize("wrap", list(wraps({})))
+@pytest.mark.parametrize("option", [{"context_window": 3}, {"chunking": 5}])
+def test_options_for_the_batches_of_the_epoch_api_are_refused_at_any_depth(wrap, option):
+    with pytest.raises(ConfigError, match=r"batching=Chunks"):
+        DataLoader(wraps(static(**option))[wrap], batching=FixedCount(2))
+
+
+def test_context_around_chunks_is_an_option_of_the_batching():
+    with DataLoader(static(), batching=Chunks(FixedCount(2), frames=2, context=(1, 1))) as loader:
+        assert list(loader)
+
+
+def test_lengths_of_joined_sequences_are_known_where_those_inside_are(tmp_path):
+    (tmp_path / "list.txt").write_text("seq-0;seq-1\nseq-2\n")
+    config = {"class": "ConcatSeqsDataset", "dataset": wraps(static())["concat"], "seq_list_file": None}
+    config["dataset"]["datasets"].pop()
+    config["seq_list_file"] = str(tmp_path / "list.txt")
+    with DataLoader(config, batching=FrameBudget(5)) as loader:
+        assert [list(batch.lengths["data"]) for batch in loader] == [[5], [4]]
+
+
+# --- states ---
+
+
+def state_after(config, num_batches=2, **options):
+    with DataLoader(config, batching=FixedCount(2), **options) as loader:
+        for number, _ in enumerate(loader):
+            if number + 1 == num_batches:
+                break
+        return json.loads(json.dumps(loader.state_dict()))
+
+
+def resume(config, state):
+    with DataLoader(config, batching=FixedCount(2)) as loader:
+        loader.load_state_dict(state)
+        return [tag for batch in loader for tag in batch.tags]
+
+
+class Files:
+    """A function of the user's: a dataset of the numbers in files."""
+
+    def __init__(self, **options):
+        self.options = options
+
+    def __call__(self, files):
+        data = [seq for file in files for seq in corpus(3, int(Path(file).read_text()))]
+        return {"class": "StaticDataset", "data": data, **self.options}
+
+
+class FilesAsObject(Files):
+    """The same, as an object."""
+
+    def __call__(self, files):
+        return init_dataset(super().__call__(files))
+
+
+@pytest.fixture
+def files(tmp_path):
+    names = []
+    for number in range(4):
+        path = tmp_path / f"{number}.txt"
+        path.write_text(str(number * 10))
+        names.append(str(path))
+    return names
+
+
+@pytest.mark.parametrize("function", [Files, FilesAsObject])
+def test_a_state_of_files_is_one_of_the_configuration_that_they_make(files, function):
+    def dataset(**options):
+        return {
+            "class": "DistributeFilesDataset",
+            "files": files,
+            "get_sub_epoch_dataset": function(**options),
+            "executor": "inline",
+            "num_workers": 0,
+        }
+
+    state = state_after(dataset(seq_ordering="random"))
+    assert len(resume(dataset(seq_ordering="random", cache_byte_size=100, name="another"), state)) == 8
+    for options in ({}, {"seq_ordering": "reverse"}, {"seq_ordering": "random", "fixed_random_seed": 3}):
+        with pytest.raises(ResumeError, match="another order"):
+            resume(dataset(**options), state)
+    for options in ({"transform": shorten}, {"window": 3}):
+        with pytest.raises(ResumeError, match="another order"):
+            resume(dataset(seq_ordering="random", **options), state)
+
+
+def test_a_state_of_files_does_not_depend_on_their_folder_or_on_who_reads_them(files, tmp_path):
+    def dataset(names, **options):
+        return DistributeFilesDataset(files=names, get_sub_epoch_dataset=Files(), executor="inline", **options)
+
+    state = state_after(dataset(files, num_workers=0))
+    moved = tmp_path / "moved"
+    moved.mkdir()
+    for name in files:
+        (moved / name.rpartition("/")[2]).write_text(Path(name).read_text())
+    names = [str(moved / name.rpartition("/")[2]) for name in files]
+    assert len(resume(dataset(names, buffer_size=3, preload_next_n_sub_epochs=2), state)) == 8
+
+
+def choose(epoch, **_):
+    return static(first=100 * epoch, seq_ordering="random" if epoch > 1 else "default")
+
+
+def choose_another(epoch, **_):
+    return static(first=100 * epoch, seq_ordering="reverse" if epoch > 1 else "default")
+
+
+def test_a_state_of_several_epochs_is_one_of_each_of_them():
+    def dataset(function):
+        return {
+            "class": "MultiEpochDataset",
+            "dataset": VariableDataset(get_dataset=function),
+            "multi_epoch": 2,
+        }
+
+    state = state_after(dataset(choose))
+    assert resume(dataset(choose), state)
+    with pytest.raises(ResumeError, match="another order"):
+        resume(dataset(choose_another), state)
+
+
+# --- several epochs ---
+
+
+def test_too_many_epochs_in_one_are_refused_at_once():
+    with pytest.raises(ConfigError, match="multi_epoch must be in"):
+        init_dataset({"class": "MultiEpochDataset", "dataset": static(), "multi_epoch": 2**53})
+    with pytest.raises(ConfigError, match="are too many: their order is in memory"):
+        init_dataset(
+            {
+                "class": "MultiEpochDataset",
+                "dataset": {"class": "DummyDataset", "input_dim": 1, "output_dim": 2, "num_seqs": 10**6},
+                "multi_epoch": 10**6,
+            }
+        ).init_seq_order(epoch=1)
+
+
+# --- workers of the dataset ---
+
+
+def note_worker(info):
+    note_worker.seen.append(info.num_workers)
+
+
+note_worker.seen = []
+
+
+def multi_proc(**options):
+    return MultiProcDataset(static(), 2, 5, executor="thread", **options)
+
+
+def test_workers_of_a_dataset_are_those_of_the_loader():
+    note_worker.seen.clear()
+    with DataLoader(multi_proc(worker_init=note_worker), batching=FixedCount(2)) as loader:
+        assert sum(batch.num_seqs for batch in loader) == 12
+        assert "workers:  2, executor thread" in loader.explain()
+    assert note_worker.seen == [2, 2]
+
+
+def test_the_number_of_workers_that_is_given_to_the_loader_holds_and_the_other_is_told(caplog):
+    with DataLoader(multi_proc(), batching=FixedCount(2), num_workers=0) as loader:
+        assert "workers:  0" in loader.explain()
+    assert "num_workers=2 of its MultiProcDataset does not" in caplog.text
+
+
+@pytest.mark.parametrize("option", [{"worker_init": note_worker}, {"engine_options": EngineOptions()}])
+def test_what_workers_are_told_is_told_once(option):
+    (name,) = option
+    with pytest.raises(ConfigError, match=f"{name} is given to the loader and to its MultiProcDataset"):
+        DataLoader(multi_proc(**option), batching=FixedCount(2), **option)
+
+
+def fail_on_three(features):
+    if features["data"][0, 0] == 3:
+        raise ValueError("three")
+    return features
+
+
+def test_what_a_dataset_says_about_errors_in_workers_holds_in_the_loader():
+    options = EngineOptions(on_error=Skipping())
+    dataset = MultiProcDataset(static(transform=fail_on_three), 0, 5, engine_options=options)
+    with DataLoader(dataset, batching=FixedCount(12)) as loader:
+        (batch,) = loader
+    assert batch.num_seqs == 11
+
+
+def test_workers_of_a_function_are_those_of_the_loader():
+    dataset = PostprocessingDataset(dataset=static(), map_seq=same, num_workers=2)
+    with DataLoader(dataset, batching=FixedCount(4), executor="thread") as loader:
+        assert "workers:  2, executor thread" in loader.explain()
+        assert [len(batch.tags) for batch in loader] == [4, 4, 4]
+
+
+def test_a_dataset_that_is_read_meanwhile_does_not_change_what_a_loader_delivers():
+    dataset = StaticDataset(corpus(), seq_ordering="random")
+    dataset.initialize()
+    with DataLoader(dataset, batching=FixedCount(1)) as loader:
+        expected = [tag for batch in loader for tag in batch.tags]
+    seen = []
+    own = dataset.epoch(1)
+    with DataLoader(dataset, batching=FixedCount(1)) as loader:
+        for batch, seq in zip(loader, own, strict=True):
+            seen += batch.tags
+            assert seq.tag == batch.tags[0]
+    assert seen == expected

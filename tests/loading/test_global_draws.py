@@ -1,0 +1,120 @@
+"""Code that draws from the global generators: the same batches in each run, for any number of workers."""
+
+import random
+
+import numpy as np
+import pytest
+
+from headrace import ConfigError, MapDataset, StaticDataset
+from headrace.batching import FixedCount, FrameBudget
+from headrace.loading import DataLoader, work
+
+NUM = 22
+
+
+def draw():
+    return np.array([random.random(), np.random.random(), np.random.randn()])
+
+
+class MapStyle:
+    def __init__(self, value=draw):
+        self.value = value
+
+    def __len__(self):
+        return NUM
+
+    def __getitem__(self, i):
+        return {"data": self.value()}
+
+
+class Stream:
+    """Draws when it begins, and for each item."""
+
+    def __iter__(self):
+        order = list(range(NUM))
+        random.shuffle(order)
+        return ({"data": np.array([i, *draw()])} for i in order)
+
+
+def add_draw(seq):
+    return {"data": np.concatenate([seq["data"], draw()])}
+
+
+FACES = {
+    "map-style": lambda: (MapStyle(), {}),
+    "tuples": lambda: ([(i,) for i in range(NUM)], {"transform": lambda item: (*item, *draw())}),
+    "dataset": lambda: (StaticDataset([{"data": np.ones(2)}] * NUM), {"transform": add_draw}),
+    "dataset of a map": lambda: (MapDataset(MapStyle()), {}),
+    "collate": lambda: ([1.0] * NUM, {"collate": lambda items: np.stack([draw() for _ in items])}),
+    "stream": lambda: (Stream(), {"window_seqs": 6}),
+    "stream, growing": lambda: (Stream(), {}),
+    "stream, transform": lambda: (Stream(), {"window_seqs": 9, "transform": add_draw}),
+}
+
+
+def numbers_of(batch):
+    if isinstance(batch, np.ndarray):
+        return batch.tolist()
+    if isinstance(batch, tuple):
+        return [np.asarray(part).tolist() for part in batch]
+    return batch["data"].tolist()
+
+
+def run(face, workers, first=0, epoch=1, **others):
+    data, options = FACES[face]()
+    before = random.getstate(), repr(np.random.get_state())
+    options = {"batching": FixedCount(3), "num_workers": workers, **options, **others}
+    found = batches_of(data, first, epoch, options)
+    if options.get("seed_globals", True) and options.get("executor") != "thread":
+        assert (random.getstate(), repr(np.random.get_state())) == before
+    return found
+
+
+def batches_of(data, first, epoch, options):
+    with DataLoader(data, **options) as loader:
+        loader.set_epoch(epoch)
+        if first:
+            batches = iter(loader)
+            for _ in range(first):
+                next(batches)
+            batches.close()
+            state = loader.state_dict()
+            loader.load_state_dict(state)
+        return [numbers_of(batch) for batch in loader]
+
+
+@pytest.mark.parametrize("face", FACES)
+def test_batches_do_not_depend_on_who_makes_them_or_on_what_was_drawn_before(face):
+    alone = run(face, 0)
+    assert run(face, 0) == run(face, 2) == alone
+    assert run(face, 0, first=4) == alone[4:]
+    assert run(face, 0, epoch=2) != alone
+    assert run(face, 0, seed=1) != alone
+    drawn = {round(number, 12) for batch in alone for row in batch for number in np.ravel(row) if number % 1}
+    assert len(drawn) >= 3 * NUM  # no two draws are the same
+
+
+@pytest.mark.parametrize("face", ["map-style", "stream, transform"])
+def test_without_it_the_trainers_generators_are_drawn_from(face):
+    drawn = []
+    for seed in (1, 1, 2):
+        random.seed(seed)
+        np.random.seed(seed)
+        drawn.append(run(face, 0, seed_globals=False))
+    assert drawn[0] == drawn[1] != drawn[2]
+
+
+def test_threads_share_the_generators_so_they_are_not_seeded():
+    assert len(run("map-style", 2, executor="thread")) == 8
+    with pytest.raises(ConfigError, match="threads of a process share"):
+        run("map-style", 2, executor="thread", seed_globals=True)
+
+
+@pytest.mark.parametrize(("options", "is_seeded"), [({}, False), ({"transform": add_draw}, True)])
+def test_where_no_code_of_the_users_is_involved_nothing_is_seeded(monkeypatch, options, is_seeded):
+    seeded = []
+    monkeypatch.setattr(work, "seed_globals", lambda *args, **kwargs: seeded.append(args))
+    seqs = StaticDataset([{"data": np.ones(n + 1)} for n in range(NUM)])
+    with DataLoader(seqs, batching=FrameBudget(40), **options) as loader:
+        num_batches = len(list(loader))
+    assert len(seeded) == num_batches * is_seeded

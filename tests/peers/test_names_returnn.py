@@ -1,0 +1,141 @@
+"""Names of RETURNN's that its users call, against the real classes."""
+
+import warnings
+import zipfile
+
+import numpy as np
+import pytest
+
+import headrace.datasets
+from headrace.datasets import DummyDataset, EpochWiseFilter, StaticDataset, init_dataset
+from headrace.errors import ConfigError
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    peer_generating = pytest.importorskip("returnn.datasets.generating")
+    peer_basic = pytest.importorskip("returnn.datasets.basic")
+    peer_meta = pytest.importorskip("returnn.datasets.meta")
+    Config = pytest.importorskip("returnn.config").Config
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+SETTINGS = [
+    {},
+    {"batching": "random", "chunking": "10:5", "window": 3, "min_chunk_size": 2, "chunking_variance": 0.5},
+    {"batching": "laplace:.100", "context_window": {"data": 3}, "shuffle_frames_of_nseqs": 0},
+    {"chunking": "1"},
+    {"chunk_eval": True, "chunking": "20:10"},
+    {"chunk_eval": False, "chunking": "20:10"},
+    {"on_size_limit": "chunk", "batch_size": "500"},
+    {"chunking": ({"data": 4}, {"data": 2})},
+]
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+@pytest.mark.parametrize("given", [{}, {"seq_ordering": None}, {"seq_ordering": "sorted", "window": None}], ids=str)
+def test_settings_of_a_config_become_the_same_options(settings, given):
+    ours, theirs = dict(given), dict(given)
+    headrace.datasets.Dataset.kwargs_update_from_config(Config(settings), ours)
+    peer_basic.Dataset.kwargs_update_from_config(Config(settings), theirs)
+    assert ours == theirs
+    plain = dict(given)
+    headrace.datasets.Dataset.kwargs_update_from_config(settings, plain)
+    assert plain == ours
+    expected = peer_basic.Dataset.get_default_kwargs_eval(Config(settings))
+    assert headrace.datasets.Dataset.get_default_kwargs_eval(Config(settings)) == expected
+    assert headrace.datasets.Dataset.get_default_kwargs_eval(settings) == expected
+
+
+def test_a_dataset_is_made_from_a_config():
+    dataset = DummyDataset.from_config(Config({"batching": "random"}), input_dim=2, output_dim=3, num_seqs=4)
+    assert (type(dataset), dataset.seq_ordering) == (DummyDataset, "random")
+
+
+def test_training_data_are_a_shard_where_the_config_asks_for_shards(monkeypatch):
+    make = headrace.datasets.Dataset.get_default_kwargs_train
+    assert make({}) == make({"torch_distributed": {}}) == {}
+    monkeypatch.setenv("RANK", "2")
+    monkeypatch.setenv("WORLD_SIZE", "5")
+    shards = {"torch_distributed": {"dataset_distribution": "shard"}}
+    assert make(shards) == make(Config(shards)) == {"_num_shards": 5, "_shard_index": 2}
+    assert make({"torch_distributed": {"dataset_distribution": "random_seed_offset"}}) == {}
+    with pytest.raises(ConfigError, match="dataset_distribution 'odd'"):
+        make({"torch_distributed": {"dataset_distribution": "odd"}})
+
+
+def test_older_names_of_data_are_the_same():
+    for module in (headrace.datasets, peer_generating):
+        dataset = module.DummyDataset(input_dim=2, output_dim=3, num_seqs=4)
+        dataset.initialize()
+        dataset.init_seq_order(epoch=1)
+        dataset.load_seqs(0, 2)
+        np.testing.assert_array_equal(dataset.get_input_data(1), dataset.get_data(1, "data"))
+        np.testing.assert_array_equal(dataset.get_targets("classes", 1), dataset.get_data(1, "classes"))
+
+
+@pytest.mark.parametrize("options", [{}, {"start_seq_idx": 2}, {"start_seq_idx": 1, "max_seqs": 3}, {"max_seqs": 0}])
+def test_a_copy_in_memory_holds_the_same(options):
+    if options.get("max_seqs") == 0:
+        ours = StaticDataset.copy_from_dataset(started(headrace.datasets), **options)
+        assert len(list(ours.epoch(1))) == 0  # RETURNN refuses an empty one
+        return
+    ours = StaticDataset.copy_from_dataset(started(headrace.datasets), **options)
+    theirs = peer_generating.StaticDataset.copy_from_dataset(started(peer_generating), **options)
+    both = StaticDataset.copy_from_dataset(started(peer_generating), **options)
+    found = []
+    for dataset in (ours, theirs, both, StaticDataset.copy_from_dataset(ours)):
+        dataset.initialize()
+        dataset.init_seq_order(epoch=1)
+        dataset.load_seqs(0, dataset.num_seqs)
+        assert sorted(dataset.get_data_keys()) == ["classes", "data"]
+        found.append(
+            [
+                (dataset.get_data(i, "data").tolist(), dataset.get_data(i, "classes").tolist())
+                for i in range(dataset.num_seqs)
+            ]
+        )
+        assert (dataset.get_data_dim("data"), dataset.get_data_dim("classes")) == (2, 3)
+    assert found[0] == found[1] == found[2] == found[3]
+
+
+def started(module):
+    dataset = module.DummyDataset(input_dim=2, output_dim=3, num_seqs=6, seq_ordering="random", seq_len=4)
+    dataset.initialize()
+    dataset.init_seq_order(epoch=3)
+    return dataset
+
+
+@pytest.mark.parametrize("limit", [None, 3, 5.5, 100])
+def test_one_epoch_is_filtered_the_same(limit):
+    lengths = np.random.default_rng(1).integers(1, 12, 40).tolist()
+    order = np.random.default_rng(2).permutation(40).tolist()
+    options = {} if limit is None else {"max_mean_len": limit}
+    kept = EpochWiseFilter.filter_epoch(options, order, lengths.__getitem__, "here: ")
+    expected = peer_meta.EpochWiseFilter.filter_epoch(options, order, lengths.__getitem__, "here: ")
+    assert kept == [int(index) for index in expected]
+
+
+def test_the_vocabulary_of_an_archive_answers_by_its_names(tmp_path):
+    with zipfile.ZipFile(tmp_path / "x.zip", "w") as archive:
+        archive.writestr("x.txt", repr([{"text": "ab", "duration": 1.0, "file": "a.wav"}]))
+    (tmp_path / "vocab").write_text(repr({"a": 0, "b": 1}))
+    config = {
+        "class": "OggZipDataset",
+        "path": str(tmp_path / "x.zip"),
+        "audio": None,
+        "targets": {"class": "CharacterTargets", "vocab_file": str(tmp_path / "vocab"), "unknown_label": None},
+    }
+    found = []
+    for make in (init_dataset, peer_basic.init_dataset):
+        targets = make(config).targets
+        assert list(targets.labels) == ["a", "b"]
+        answers = [targets.num_labels, targets.id_to_label(1), targets.label_to_id("a"), targets.is_id_valid(2)]
+        answers += [targets.get_seq("ba"), targets.get_seq_labels([1, 1, 0])]
+        answers += [targets.id_to_label(5, default=None), targets.label_to_id("x", default=None)]
+        for wrong in (lambda targets=targets: targets.id_to_label(2), lambda targets=targets: targets.label_to_id("x")):
+            with pytest.raises(KeyError):
+                wrong()
+        found.append(answers)
+    assert found[0] == found[1]
+    without = init_dataset({**config, "targets": None})
+    assert without.targets is None
