@@ -26,7 +26,7 @@ from .copying import copy_graph
 from .error import PauseIteration
 from .in_place import InPlace
 from .iterator import DataLoader2Iterator
-from .reading import forget_position, is_named
+from .reading import is_named
 from .services import CheckpointableReadingServiceInterface, ReadingServiceInterface
 from .state import LoaderState, list_recipe
 
@@ -176,7 +176,6 @@ class DataLoader2(Generic[T_co]):
                 restore_graph(self._end, state.graph)
             except ResumeError as error:
                 _logger.warning("the position of the pipes cannot be used: %s", error)
-                forget_position(self._end)
             else:
                 self._position = state.position
                 self._iterator = read(self._end)

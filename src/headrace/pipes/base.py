@@ -138,6 +138,10 @@ class IterPipe(Pipe, IterMethods, Generic[T_co]):
         if state:  # who has no position keeps nothing and needs nothing
             raise NotImplementedError(f"{type(self).__name__} has no restore")
 
+    def _forget_position(self) -> None:
+        """Begin at the start, whatever was restored."""
+        self._is_restored, self._restored = False, None
+
     @property
     def is_under_way(self) -> bool:
         """Whether it is in the middle of an iteration: only then its attributes say where. Else it begins anew."""

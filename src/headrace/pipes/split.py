@@ -167,6 +167,11 @@ class Splitter(IterPipe[Any]):
                     f"child {other} has that many items to read before child {reader} may go on"
                 )
 
+    def _forget_position(self) -> None:
+        super()._forget_position()
+        self._clear()
+        self._round = None
+
     def _clear(self) -> None:
         self._buffers: list[deque[Any]] = [deque() for _ in range(self.num_instances)]
         self._has_begun = [False] * self.num_instances
