@@ -77,7 +77,7 @@ class DatasetStream(StreamSubject):
     def __init__(self, dataset: Dataset) -> None:
         self.dataset = dataset
         self.name = type(dataset).__name__
-        check_dataset_options(dataset, self.name)
+        check_dataset_options(dataset, self.name, is_stream=True)
         self.data_key = next(iter(dataset.get_data_keys()), None)
         self.reading = StreamReading(dataset.known_specs(), is_by_key=True)
         if isinstance(dataset, DistributeFilesDataset):
