@@ -92,7 +92,7 @@ class DatasetStream(StreamSubject):
         """Return this stream inline, and what was carried to another process; threads get one each."""
         stream = copy.copy(self)
         if info.executor == "thread":
-            stream.dataset = open_apart(self.dataset)
+            stream.dataset = open_apart(self.dataset, in_thread=True)
         elif info.executor != "inline":
             stream.dataset = init_dataset(self.dataset)
         return stream
