@@ -12,11 +12,13 @@ from headrace.errors import ConfigError
 from headrace.order import Order
 from headrace.sources import SORT_LENGTHS
 from headrace.sources.ogg_zip import OggZipSource
-from headrace.sources.vocabulary import Vocabulary
+from headrace.sources.vocabulary import Vocabulary, init_vocabulary
+from headrace.sources.vocabulary_drawn import DrawnClasses, SamplingBytePairEncoding
 
 from .cached import CachedDataset
 from .checks import absolute_name
 from .epoch_wise_filter import EpochWiseFilter
+from .seq import DatasetSeq
 
 _RAW = "raw"
 PathLike = str | os.PathLike[str]
@@ -79,7 +81,15 @@ class OggZipDataset(CachedDataset):
         paths = [absolute_name(one) for one in path] if isinstance(path, list | tuple) else absolute_name(path)
         first = paths[0] if isinstance(paths, list) and paths else str(paths)
         kwargs.setdefault("name", os.path.splitext(os.path.basename(first))[0])
-        super().__init__(**kwargs)
+        if _source is not None:
+            targets = _source.vocabulary
+        elif targets is not None:
+            targets = init_vocabulary(targets, may_draw=True)
+        drawn = {}
+        if isinstance(targets, SamplingBytePairEncoding):
+            drawn["transform"] = DrawnClasses(targets, "classes", kwargs.get("transform"))
+        self._is_drawn = bool(drawn)
+        super().__init__(**{**kwargs, **drawn})
         if use_cache_manager:
             raise ConfigError(
                 "use_cache_manager=True names a service of one site, which Headrace does not know",
@@ -102,6 +112,7 @@ class OggZipDataset(CachedDataset):
                 fixed_random_subset=fixed_random_subset,
                 fixed_random_subset_seed=fixed_random_subset_seed,
                 data_lengths=data_lengths,
+                may_draw=True,
                 index=index if index in ("auto", None) else absolute_name(index),
             )
         )
@@ -137,6 +148,16 @@ class OggZipDataset(CachedDataset):
         if key != _RAW:
             return super().get_data(seq_idx, key)
         return np.array(self._text(seq_idx))
+
+    def have_get_corpus_seq(self) -> bool:
+        """Yes, unless classes are drawn for each epoch."""
+        return not self._is_drawn and super().have_get_corpus_seq()
+
+    def get_corpus_seq(self, corpus_seq_idx: int) -> DatasetSeq:
+        """Return any sequence, see `Dataset.get_corpus_seq`."""
+        if self._is_drawn:
+            self._not_offered("get_corpus_seq with a vocabulary that draws")
+        return super().get_corpus_seq(corpus_seq_idx)
 
     def get_text_keys(self) -> list[str]:
         """Return ["raw"], the text itself."""
