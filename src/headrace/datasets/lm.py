@@ -29,7 +29,6 @@ from headrace.sources.vocabulary_files import read_labels
 
 from .cached import CachedDataset
 from .checks import absolute_name
-from .seq import DatasetSeq
 
 Files = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 _NOT_OFFERED = {
@@ -129,7 +128,7 @@ class LmDataset(CachedDataset):
         drawn = {}
         if isinstance(vocabulary, SamplingBytePairEncoding):
             drawn["transform"] = DrawnClasses(vocabulary, "data", kwargs.get("transform"), delayed)
-        self._is_drawn = bool(drawn)
+        self.draws_classes = bool(drawn)
         super().__init__(**{**kwargs, **drawn})
         if type(self).__init__ is LmDataset.__init__:  # as in HDFDataset: a copy may be made in another folder
             self._ctor_args = ((), {**kwargs, **own})
@@ -159,16 +158,6 @@ class LmDataset(CachedDataset):
     def get_target_list(self) -> list[str]:
         """Return ["data"]: what is to be predicted; "delayed" is the input."""
         return ["data"]
-
-    def have_get_corpus_seq(self) -> bool:
-        """Yes, unless classes are drawn for each epoch."""
-        return not self._is_drawn and super().have_get_corpus_seq()
-
-    def get_corpus_seq(self, corpus_seq_idx: int) -> DatasetSeq:
-        """Return any sequence, see `Dataset.get_corpus_seq`."""
-        if self._is_drawn:
-            self._not_offered("get_corpus_seq with a vocabulary that draws")
-        return super().get_corpus_seq(corpus_seq_idx)
 
     def _sort_lengths(self) -> NDArray[Any]:
         """Return `int[N]`: the bytes of each line, which RETURNN sorts by."""

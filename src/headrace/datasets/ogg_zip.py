@@ -18,7 +18,6 @@ from headrace.sources.vocabulary_drawn import DrawnClasses, SamplingBytePairEnco
 from .cached import CachedDataset
 from .checks import absolute_name
 from .epoch_wise_filter import EpochWiseFilter
-from .seq import DatasetSeq
 
 _RAW = "raw"
 PathLike = str | os.PathLike[str]
@@ -88,7 +87,7 @@ class OggZipDataset(CachedDataset):
         drawn = {}
         if isinstance(targets, SamplingBytePairEncoding):
             drawn["transform"] = DrawnClasses(targets, "classes", kwargs.get("transform"))
-        self._is_drawn = bool(drawn)
+        self.draws_classes = bool(drawn)
         super().__init__(**{**kwargs, **drawn})
         if use_cache_manager:
             raise ConfigError(
@@ -148,16 +147,6 @@ class OggZipDataset(CachedDataset):
         if key != _RAW:
             return super().get_data(seq_idx, key)
         return np.array(self._text(seq_idx))
-
-    def have_get_corpus_seq(self) -> bool:
-        """Yes, unless classes are drawn for each epoch."""
-        return not self._is_drawn and super().have_get_corpus_seq()
-
-    def get_corpus_seq(self, corpus_seq_idx: int) -> DatasetSeq:
-        """Return any sequence, see `Dataset.get_corpus_seq`."""
-        if self._is_drawn:
-            self._not_offered("get_corpus_seq with a vocabulary that draws")
-        return super().get_corpus_seq(corpus_seq_idx)
 
     def get_text_keys(self) -> list[str]:
         """Return ["raw"], the text itself."""
