@@ -303,10 +303,10 @@ class Dataset:
     @chunking.setter
     def chunking(self, value: Any) -> None:
         """Set it in any of the forms that the constructor takes."""
+        parsed = parse_chunking(value)
         self.chunk_size: Any = 0
         self.chunk_step: Any = 0
         self.custom_chunking_func: ChunkingFunction | None = None
-        parsed = parse_chunking(value)
         if isinstance(parsed, Chunking):
             self.chunk_size, self.chunk_step = parsed.size, parsed.step
         else:
@@ -327,7 +327,7 @@ class Dataset:
 
     def _complete_outputs(self) -> None:
         """Bring what a sub-class has set as `num_outputs` to one form: (dim, ndim) of every key, "data" included."""
-        if self.num_outputs is None:
+        if self.num_outputs is None or isinstance(getattr(type(self), "num_outputs", None), property):
             return
         outputs = check_outputs(self.num_outputs, self.num_inputs or 0, f"dataset {self.name!r}")
         if outputs != self.num_outputs:
