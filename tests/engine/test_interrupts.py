@@ -3,9 +3,11 @@
 import atexit
 import gc
 import os
+import random
 import signal
 import threading
 
+import numpy as np
 import pytest
 
 from headrace.engine import Engine, Job
@@ -174,3 +176,30 @@ def test_an_interrupt_while_a_run_is_dropped_is_not_lost(monkeypatch):
             drop(runs)
         monkeypatch.undo()
         assert [delivered.value for delivered in engine.run(range(9))] == [2 * number for number in range(9)]
+
+
+def fill(_info):
+    return lambda number: np.full(20_000, number, np.uint8)
+
+
+def read_for_ever(engine, seconds):
+    """Read runs of 30 results until an interrupt comes."""
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    while True:
+        kept = [delivered.value for delivered in engine.run(range(30))]
+        assert [int(value[-1]) for value in kept] == list(range(30))
+
+
+def test_an_interrupt_at_any_moment_comes_out_of_the_loop_and_costs_nothing():
+    dice = random.Random(7)
+    alarm = signal.signal(signal.SIGALRM, lambda *_: interrupt())
+    try:
+        with nothing_left(), Engine(Job(fill), num_workers=1) as engine:
+            for _ in range(8):
+                with pytest.raises(KeyboardInterrupt):
+                    read_for_ever(engine, dice.uniform(1e-4, 0.3))
+                assert [int(delivered.value[-1]) for delivered in engine.run(range(50))] == list(range(50))
+                assert [life.reader.num_leased for life in engine._workers.executor._lives] == [0]
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, alarm)

@@ -86,7 +86,8 @@ living_forks: list[Fork] = []
 
 _memories: WeakObjects[ForkedMemory] = WeakObjects()
 _own: list[Fork] = []  # that led to this process; kept, because their descriptors tell that it lives
-_num_forks = 0  # that are over, of those at which something was leased
+num_forks = 0
+"""How many forks are over: only those with a larger number have seen what is leased from now on."""
 
 
 def watch_forks(memory: ForkedMemory) -> None:
@@ -94,14 +95,9 @@ def watch_forks(memory: ForkedMemory) -> None:
     _memories.add(memory)
 
 
-def count_forks() -> int:
-    """Return how many forks are over: only those with a larger number have seen what is leased from now on."""
-    return _num_forks
-
-
-def has_seen(num_forks: int) -> bool:
-    """Tell whether somebody may live who saw what was leased when `count_forks` was this."""
-    return any(fork.number > num_forks for fork in living_forks)
+def has_seen(number: int) -> bool:
+    """Tell whether somebody may live who saw what was leased when `num_forks` was this."""
+    return any(fork.number > number for fork in living_forks)
 
 
 def forget_ended_forks() -> None:
@@ -130,12 +126,12 @@ def _before() -> None:
 
 
 def _after_in_parent() -> None:
-    global _num_forks
+    global num_forks
     for fork in [fork for fork in living_forks if fork.is_of_this_thread]:
         fork.be_parent()
         if _is_anything_leased():
-            _num_forks += 1
-            fork.number = _num_forks
+            num_forks += 1
+            fork.number = num_forks
         else:
             living_forks.remove(fork)
             fork.forget()
