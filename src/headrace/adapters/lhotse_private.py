@@ -36,7 +36,6 @@ _logger = logging.getLogger("headrace.adapters")
 WORDS = ("randomized", "trng")
 _SEEDS = ("seed", "base_seed")
 _COUNTERS = ("num_iters", "num_times_iterated")
-_WEB_DATASET = "lhotse.dataset.webdataset"
 _RANK_STEP = 100_000  # between the seeds of two ranks, as lhotse's `worker_init_fn` has it
 _MAX_OBJECTS = 20_000
 _MAX_ITEMS = 256
@@ -96,8 +95,8 @@ def _parts(value: Any) -> list[tuple[str, Any]]:
     found = [(f".{name}", part) for name, part in getattr(value, "__dict__", {}).items()]
     for kind in type(value).__mro__:
         slots = kind.__dict__.get("__slots__", ())
-        names = [slots] if isinstance(slots, str) else slots
-        usual = [name for name in names if name not in ("__dict__", "__weakref__") and hasattr(value, name)]
+        all_names = [slots] if isinstance(slots, str) else list(slots)
+        usual = [name for name in all_names if name not in ("__dict__", "__weakref__") and hasattr(value, name)]
         found.extend((f".{name}", getattr(value, name)) for name in usual)
     return found
 
@@ -126,12 +125,8 @@ def _is_generator(value: Any) -> bool:
 
 def parts_with_epochs(sampler: Any) -> list[Any]:
     """Return those parts that shuffle by the epoch and that no sampler tells: WebDataset's shards."""
-    parts = [found.value for found in walk(sampler)] if _has_web_dataset() else []
-    return [part for part in parts if type(part).__module__ == _WEB_DATASET and hasattr(part, "set_epoch")]
-
-
-def _has_web_dataset() -> bool:
-    return _WEB_DATASET in sys.modules
+    kind = getattr(sys.modules.get("lhotse.dataset.webdataset"), "LazyWebdatasetIterator", None)
+    return [] if kind is None else [found.value for found in walk(sampler) if isinstance(found.value, kind)]
 
 
 # --- generators of one batch ---
@@ -255,13 +250,13 @@ class NewIds:
 
     def begin(self) -> None:
         """Begin, and do not end."""
-        utils = sys.modules.get("lhotse.utils")
+        utils: Any = sys.modules.get("lhotse.utils")
         if utils is not None:
             self._usual = getattr(utils, "_lhotse_uuid", None)
             utils._lhotse_uuid = self._make
 
     def __exit__(self, *error: object) -> None:
-        utils = sys.modules.get("lhotse.utils")
+        utils: Any = sys.modules.get("lhotse.utils")
         if utils is not None and utils._lhotse_uuid == self._make:
             utils._lhotse_uuid = self._usual
 

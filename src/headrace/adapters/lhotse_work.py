@@ -133,7 +133,7 @@ class _Work:
 
 def _tell_torch(info: WorkerInfo, dataset: Any) -> None:
     """Have `torch.utils.data.get_worker_info` answer, if torch is there: lhotse and others ask it who they are."""
-    worker = sys.modules.get("torch.utils.data._utils.worker")
+    worker: Any = sys.modules.get("torch.utils.data._utils.worker")
     if worker is not None:
         worker._worker_info = worker.WorkerInfo(
             id=info.worker_idx, num_workers=info.num_workers, seed=info.seed, dataset=dataset
