@@ -39,7 +39,7 @@ LONG = [50, 60, 70, 55] * 5
         FrameBudget(60, quadratic_length=100),
         Buckets(FrameBudget(49), num_buckets=2),
         Buckets((FrameBudget(49), FrameBudget(49)), bounds=(60,)),
-        Pack(49, 2),
+        Pack(49, 2, too_long="alone"),
         LimitLengths(FixedCount(3), max_frames=49),
         Chunks(FrameBudget(30), frames=40),
     ],
