@@ -78,6 +78,10 @@ class InternalError(HeadraceError):
     """An invariant of Headrace itself is broken: please report it."""
 
 
+class NotCarriedOverError(HeadraceError, ImportError):
+    """A class of another library that has no counterpart here; the fix says what does its work."""
+
+
 class OptionalNotImplementedError(HeadraceError, NotImplementedError):
     """This dataset does not offer this optional method."""
 

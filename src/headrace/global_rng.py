@@ -91,8 +91,8 @@ class _KeptNumpy:
         np.random.seed(0)  # so that nothing is held back
         ctypes.memmove(self._generator.ctypes.state_address, self._memory, _MT19937_BYTES)
         if self._held_back is not None:
-            name, key, place, *_ = np.random.get_state()
-            np.random.set_state((name, key, place, 1, self._held_back))
+            state: Any = np.random.get_state(legacy=False)
+            np.random.set_state({**state, "has_gauss": 1, "gauss": self._held_back})
 
 
 @contextmanager

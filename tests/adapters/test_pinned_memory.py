@@ -206,6 +206,21 @@ def test_another_device_takes_over():
         assert second.host.locked == {}
 
 
+def test_whoever_iterates_without_a_device_gets_memory_that_is_not_locked():
+    """A copy that he begins reads from there when the batch is gone: the system must make it wait."""
+    device = FakeDevice()
+    with open_loader() as loader:
+        for _ in run(loader, device, 3):
+            break
+        assert device.host.locked
+        for batch in loader:
+            assert not device.memory.covers(batch["data"].ctypes.data, batch["data"].nbytes)
+        assert device.host.locked == {}
+        loader.set_epoch(1)
+        assert [content_of(batch) for batch in run(loader, device)] == expected_of()
+        assert device.host.locked
+
+
 @pytest.mark.parametrize("options", [{"num_workers": 0}, {"executor": "thread"}])
 def test_without_processes_nothing_is_locked(options):
     device = FakeDevice()

@@ -12,7 +12,7 @@ from devices import FakeDevice
 torch = pytest.importorskip("torch")
 
 from headrace import StaticDataset  # noqa: E402
-from headrace.adapters.torch import CudaCopier, DeviceLoader, _CudaHost, to_device  # noqa: E402
+from headrace.adapters.torch import CudaCopier, DeviceLoader, TorchLoader, _CudaHost, to_device  # noqa: E402
 from headrace.batching import Buckets, FixedCount, FrameBudget  # noqa: E402
 from headrace.loading import DataLoader  # noqa: E402
 
@@ -52,6 +52,17 @@ class FakeCopier:
 
     def hand_over(self, event, tensors):
         event.synchronize()
+
+
+def test_a_plain_loader_after_a_device_has_tensors_in_memory_that_is_not_locked():
+    """`to(device, non_blocking=True)` reads from page-locked memory when the tensor is gone, and a worker writes."""
+    copier = FakeCopier()
+    with open_loader(num_workers=2) as loader:
+        next(iter(DeviceLoader(loader, copier, 2)))
+        assert copier.memory.num_bytes
+        for batch in TorchLoader(loader):
+            assert not copier.memory.covers(batch["data"].data_ptr(), batch["data"].nbytes)
+        assert copier.memory.num_bytes == 0
 
 
 @pytest.mark.parametrize("collate", [None, tensors])

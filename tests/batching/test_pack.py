@@ -75,8 +75,8 @@ def test_sequences_of_a_row_keep_the_order_of_the_epoch():
             assert (np.diff(members) > 0).all()
 
 
-def test_what_is_longer_than_a_row_is_a_batch_of_its_own_and_counted():
-    plan = Pack(10, 2).plan_window(np.array([5, 25, 5, 10, 7, 11]), KEY)
+def test_what_is_longer_than_a_row_may_be_a_batch_of_its_own_and_is_counted():
+    plan = Pack(10, 2, too_long="alone").plan_window(np.array([5, 25, 5, 10, 7, 11]), KEY)
     alone = [batch for batch in plan if batch.cost > 20 or batch.cost == 11]
     assert sorted(batch.members.tolist() for batch in alone) == [[1], [5]]
     assert plan.counts.alone == 2
@@ -84,7 +84,8 @@ def test_what_is_longer_than_a_row_is_a_batch_of_its_own_and_counted():
 
 def test_what_is_longer_than_a_row_can_be_cut_dropped_or_refused():
     window = np.array([5, 25, 5])
-    assert Pack(10, 2, too_long="chunk").plan_window(window, KEY).chunk_frames.max() == 9
+    assert Pack(10, 2).plan_window(window, KEY).chunk_frames.max() == 9
+    assert str(Pack(10, 2)) == str(Pack(10, 2, too_long="chunk")) == "Pack(row_tokens=10, num_rows=2, too_long='chunk')"
     assert Pack(10, 2, too_long="drop").plan_window(window, KEY).counts.too_long == 1
     with pytest.raises(ConfigError, match="25 frames"):
         Pack(10, 2, too_long="error").plan_window(window, KEY)

@@ -329,3 +329,26 @@ def test_a_share_that_the_user_took_by_hand_stays() -> None:
     pipe = IterableWrapper(range(10)).sharding_filter()
     pipe.apply_sharding(5, 1)
     assert list(DataLoader2(pipe)) == [1, 6]
+
+
+@pytest.mark.parametrize("service", [lambda: None, InProcessReadingService, lambda: MultiProcessingReadingService(2)])
+def test_iter_twice_loses_nothing_and_an_epoch_left_in_the_middle_is_told_of_once(service, caplog):
+    with DataLoader2(IterableWrapper(range(6)).shuffle().sharding_filter(), reading_service=service()) as loader:
+        loader.seed(3)
+        epochs = [list(loader) for _ in range(4)]
+        loader.seed(3)
+        iter(loader)
+        iter(loader)
+        assert list(loader) == epochs[0]
+        assert not caplog.records
+        state = loader.state_dict()
+        iter(loader)
+        assert next(iter(loader)) == epochs[1][0]
+        for expected in epochs[2:]:
+            iterator = iter(loader)
+            assert [next(iterator) for _ in range(2)] == expected[:2]
+    assert [record.getMessage().partition(":")[0] for record in caplog.records] == ["epoch 1 was left after 1 items"]
+    again = DataLoader2.from_state(state, IterableWrapper(range(6)).shuffle().sharding_filter(), service())
+    with again:
+        iter(again)
+        assert list(again) == epochs[1]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import pickle
+import signal
 from typing import Any
 
 import numpy as np
@@ -123,3 +125,28 @@ def test_a_state_has_a_limit() -> None:
     assert to_json([b"12345678"] * 3, 100)
     with pytest.raises(NotPlainError, match="more than"):
         to_json([b"12345678"] * 7, 100)
+
+
+def test_a_worker_killed_with_more_in_hand_than_a_snapshot_may_hold_gives_the_same_stream(tmp_path: Any) -> None:
+    flag = tmp_path / "has died"
+
+    def make(number: int) -> Any:
+        return np.full(60_000, number % 256, np.uint8)
+
+    def die_once(array: Any) -> int:
+        if array[0] == 200 and not flag.exists():
+            flag.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return int(array[0])
+
+    def loader() -> DataLoader2[Any]:
+        pipe = IterableWrapper(range(600)).sharding_filter().map(make).shuffle(buffer_size=100).map(die_once)
+        made: DataLoader2[Any] = DataLoader2(pipe, reading_service=MultiProcessingReadingService(2, max_bytes=8 << 20))
+        made.seed(5)
+        return made
+
+    with loader() as killed:
+        found = list(killed)
+        assert killed.reading_service.report.num_restarts == 1
+    with loader() as whole:
+        assert found == list(whole)

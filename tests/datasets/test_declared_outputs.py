@@ -14,6 +14,7 @@ OUTPUTS = [
     {"data": 11, "classes": 7},
     {"data": (11, 2), "classes": (7, 1)},
     7,
+    {"classes": {"sparse_dim": 7}, "raw": {"dtype": "string", "shape": ()}},
 ]
 
 
@@ -156,3 +157,18 @@ def test_what_the_window_makes_of_them_is_shown():
 def test_other_forms_are_refused(outputs):
     with pytest.raises(ConfigError, match="num_outputs"):
         opened(Stream(outputs))
+
+
+def test_a_property_of_the_users_own_stays_what_it_is():
+    class Own(Stream):
+        @property
+        def num_outputs(self):
+            return {"data": [11, 2], "classes": [7, 1]}
+
+        @num_outputs.setter
+        def num_outputs(self, outputs):
+            assert outputs == {"classes": (7, 1)}  # from the constructor only
+
+    dataset = opened(Own())
+    assert [seq["data"].shape for seq in dataset.epoch(1)] == [(5, 11)] * 3
+    assert dataset.get_data_dim("data") == 11

@@ -1,8 +1,13 @@
 """Ctrl-C while processes are started or ended: it comes a moment later, and nothing is left behind."""
 
+import atexit
+import gc
+import os
+import random
 import signal
 import threading
 
+import numpy as np
 import pytest
 
 from headrace.engine import Engine, Job
@@ -108,3 +113,93 @@ def test_an_interrupt_while_workers_are_ended_leaves_nothing(monkeypatch):
         with pytest.raises(KeyboardInterrupt):
             engine.close()
         engine.close()
+
+
+def drop(made):
+    """Drop the only object of a list."""
+    made.clear()
+    gc.collect()
+
+
+class Finalized:
+    """What takes its time in its finalizer, and is interrupted there."""
+
+    def __init__(self, ended):
+        self.ended = ended
+
+    def __del__(self):
+        with interrupts_wait():
+            interrupt()
+            self.ended.append(1)
+
+
+@pytest.mark.parametrize("is_in_a_cycle", [False, True])
+def test_an_interrupt_in_a_finalizer_has_its_effect_after_it(is_in_a_cycle):
+    ended = []
+    made = [Finalized(ended)]
+    if is_in_a_cycle:
+        made[0].me = made[0]
+    with pytest.raises(KeyboardInterrupt):
+        drop(made)
+    assert ended == [1]
+
+
+def test_an_interrupt_while_an_engine_is_dropped_is_not_lost():
+    """A worker's exit handler sends it, so it comes while the finalizer waits for the end of the worker."""
+    trainer = os.getpid()
+
+    def make(_info):
+        atexit.register(os.kill, trainer, signal.SIGINT)
+        return abs
+
+    with nothing_left():
+        engines = [Engine(Job(make), num_workers=1)]
+        assert [delivered.value for delivered in engines[0].run([-1, -2])] == [1, 2]
+        with pytest.raises(KeyboardInterrupt):
+            drop(engines)
+        gc.collect()
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_an_interrupt_while_a_run_is_dropped_is_not_lost(monkeypatch):
+    real = process.ProcessExecutor.cancel
+
+    def interrupted(executor, run_id):
+        interrupt()
+        real(executor, run_id)
+
+    with nothing_left(), Engine(Job(double), num_workers=1) as engine:
+        runs = [engine.run(range(100))]
+        assert next(runs[0]).value == 0
+        monkeypatch.setattr(process.ProcessExecutor, "cancel", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            drop(runs)
+        monkeypatch.undo()
+        assert [delivered.value for delivered in engine.run(range(9))] == [2 * number for number in range(9)]
+
+
+def fill(_info):
+    return lambda number: np.full(20_000, number, np.uint8)
+
+
+def read_for_ever(engine, seconds):
+    """Read runs of 30 results until an interrupt comes."""
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    while True:
+        kept = [delivered.value for delivered in engine.run(range(30))]
+        assert [int(value[-1]) for value in kept] == list(range(30))
+
+
+def test_an_interrupt_at_any_moment_comes_out_of_the_loop_and_costs_nothing():
+    dice = random.Random(7)
+    alarm = signal.signal(signal.SIGALRM, lambda *_: interrupt())
+    try:
+        with nothing_left(), Engine(Job(fill), num_workers=1) as engine:
+            for _ in range(8):
+                with pytest.raises(KeyboardInterrupt):
+                    read_for_ever(engine, dice.uniform(1e-4, 0.3))
+                assert [int(delivered.value[-1]) for delivered in engine.run(range(50))] == list(range(50))
+                assert [life.reader.num_leased for life in engine._workers.executor._lives] == [0]
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, alarm)

@@ -34,6 +34,7 @@ from headrace.engine.failure import Failure
 from headrace.engine.job import Mode
 from headrace.engine.options import EngineOptions, Raising, Restarting, Skipping
 from headrace.engine.supervisor import Supervisor
+from headrace.engine.worker_info import Place
 from headrace.errors import InternalError, StalledError, TransformError, WorkerDiedError
 
 
@@ -409,6 +410,31 @@ def test_a_worker_whose_unreplayable_stream_has_not_begun_or_is_over_is_started_
     supervisor.handle(Wanted())
     supervisor.handle(Finished(0, 0))
     assert supervisor.handle(Exited(0, "ended with exit code 7"))[1:] == [Restart(0, 0)]
+
+
+def test_what_ends_several_workers_at_once_counts_once() -> None:
+    options = EngineOptions(on_death=Restarting(budget=3))
+    supervisor = Supervisor(3, Mode.TASK, options)
+    supervisor.handle(Wanted())
+    for accident in (5, 6, 7):
+        for worker_idx in range(3):
+            actions = supervisor.handle(Exited(worker_idx, "lost its warden", accident=accident))
+            assert Restart(worker_idx, 0) in actions
+    (action,) = supervisor.handle(Exited(0, "ended with exit code 7"))
+    assert isinstance(action, Raise)
+    assert "it was number 4 of this run and on_death allows 3" in str(action.error)
+
+
+def test_a_death_that_is_raised_says_what_to_do_and_how_often_it_came_at_the_same_sequence() -> None:
+    supervisor = Supervisor(1, Mode.TASK, EngineOptions(on_death=Restarting(budget=2)))
+    supervisor.handle(Wanted())
+    for place in (Place("seq-1", 3), Place("seq-2", 3)):
+        assert Restart(0, 0) in supervisor.handle(Exited(0, "was killed", place, advice="give it more memory"))
+    (action,) = supervisor.handle(Exited(0, "was killed", Place("seq-1", 3), advice="give it more memory"))
+    assert isinstance(action, Raise)
+    text = str(action.error)
+    assert "fix: give it more memory; it was number 3 of this run and on_death allows 2" in text
+    assert "2 workers died at tag 'seq-1', epoch 3" in text
 
 
 def test_a_set_up_that_fails_is_raised_and_ends_the_workers() -> None:

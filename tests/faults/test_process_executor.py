@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import random
@@ -19,6 +20,7 @@ from headrace.engine import Engine, EngineOptions, Job, Mode, Restarting, Worker
 from headrace.engine.events import Beat, Event, Produced
 from headrace.engine.executors.process import ProcessExecutor
 from headrace.engine.in_place import empty
+from headrace.engine.proc_tree import descendants_of
 from headrace.errors import CacheError, ConfigError
 
 _IDENTITY = Job(lambda info: lambda payload: payload)
@@ -373,3 +375,35 @@ def test_wrong_options_are_refused_before_anything_starts() -> None:
         ProcessExecutor(slot_bytes=10, max_bytes=5)
     with pytest.raises(ConfigError, match="threads_per_worker is 0"):
         ProcessExecutor(threads_per_worker=0)
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+def test_closing_ends_workers_that_hold_the_interpreter_although_their_warden_is_gone(
+    is_known: bool, wait_for_end: Callable[[int], None]
+) -> None:
+    begun, begin = os.pipe()
+    trainer = os.getpid()
+
+    def make(_info: WorkerInfo) -> Callable[[int], None]:
+        def hold(_payload: int) -> None:
+            Path(f"/proc/{trainer}/fd/{begin}").write_bytes(b"!")
+            ctypes.PyDLL(None).sleep(60)  # a C function that keeps the lock of the interpreter
+
+        return hold
+
+    with Engine(Job(make), num_workers=1) as engine:
+        run = engine.run(range(3))
+        executor = engine._workers.executor
+        assert isinstance(executor, ProcessExecutor)
+        assert executor._warden is not None
+        if is_known:
+            while executor._lives[0].pid is None:
+                executor.wait(1.0)
+        assert os.read(begun, 1) == b"!"
+        (worker,) = [pid for pid in descendants_of(trainer) if "worker" in Path(f"/proc/{pid}/comm").read_text()]
+        pidfd = os.pidfd_open(worker)
+        os.kill(executor._warden.pid, signal.SIGKILL)
+    wait_for_end(pidfd)
+    run.close()
+    for fd in (begun, begin):
+        os.close(fd)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -17,6 +19,7 @@ import pytest
 
 from headrace.engine import Engine, EngineOptions, Job, Raising, Restarting, WorkerInfo, note_place
 from headrace.engine.executors.process import ProcessExecutor
+from headrace.engine.proc_tree import descendants_of
 from headrace.errors import WorkerDiedError
 
 
@@ -259,6 +262,22 @@ def test_a_dead_warden_is_replaced_and_the_stream_goes_on() -> None:
         assert [delivered.value for delivered in stream] == list(range(1, 100))
 
 
+def test_the_death_of_a_warden_is_one_death_for_all_workers() -> None:
+    options = EngineOptions(on_death=Restarting(budget=2))
+    with Engine(Job(lambda info: lambda number: number), num_workers=3, options=options) as engine:
+        executor = engine._workers.executor
+        assert isinstance(executor, ProcessExecutor)
+        run = engine.run(range(300))
+        seen = [next(run).value for _ in range(50)]
+        for _ in range(2):
+            assert executor._warden is not None
+            os.kill(executor._warden.pid, signal.SIGKILL)
+            seen += [next(run).value for _ in range(100)]
+        seen += [delivered.value for delivered in run]
+        assert seen == list(range(300))
+        assert engine.report.num_restarts == 6
+
+
 def test_the_death_of_the_warden_is_named_beyond_the_budget() -> None:
     executor = ProcessExecutor()
     options = EngineOptions(on_death=Raising())
@@ -269,3 +288,38 @@ def test_the_death_of_the_warden_is_named_beyond_the_budget() -> None:
         os.kill(executor._warden.pid, signal.SIGKILL)
         with pytest.raises(WorkerDiedError, match=r"warden process \d+, which was killed by signal 9"):
             deque(stream, maxlen=0)
+
+
+def _kill_one(name: str) -> None:
+    """Kill one process of ours whose name begins so, if there is one."""
+    for pid in descendants_of(os.getpid()):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            if Path(f"/proc/{pid}/comm").read_text().startswith(name):
+                os.kill(pid, signal.SIGKILL)
+                return
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_kills_at_any_moment_while_c_code_holds_the_interpreter_leave_the_stream_equal(seed: int) -> None:
+    dice = random.Random(seed)
+    holds = {number: dice.random() < 0.1 for number in range(200)}
+    kills = {dice.randrange(200): dice.choice(["hr-worker", "hr-zygote"]) for _ in range(4)}
+
+    def make(_info: WorkerInfo) -> Callable[[int], Any]:
+        def work(number: int) -> Any:
+            if holds[number]:
+                ctypes.PyDLL(None).usleep(20_000)  # a C function that keeps the lock of the interpreter
+            return np.full(2000, number)
+
+        return work
+
+    options = EngineOptions(on_death=Restarting(budget=4))
+    with Engine(Job(make), num_workers=2, options=options) as engine:
+        for number, delivered in enumerate(engine.run(range(200))):
+            assert set(delivered.value.tolist()) == {number}
+            if number in kills:
+                _kill_one(kills[number])
+        assert number == 199
+        for _ in engine.run(range(200)):
+            break
+        _kill_one("hr-zygote")  # and nobody looks before all is closed

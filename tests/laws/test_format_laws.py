@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from headrace.errors import HeadraceError, SourceError
 
-_DAMAGES = 15  # of each format and example
+_DAMAGES = 10  # of each format and example
 
 FEW = settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 

@@ -1,5 +1,6 @@
 """What bad input gets: an error that says what, where, and what to do; and what looks bad but is legal."""
 
+import functools
 import json
 
 import numpy as np
@@ -251,3 +252,49 @@ def test_a_ragged_collate_is_told_the_batch_and_what_to_do(collate, workers):
         list(loader)
     assert info.value.where == "batch 0 of epoch 1"
     assert "pad" in info.value.fix
+
+
+def no_array(seq):
+    return None
+
+
+def no_array_for_a_key(seq):
+    return {**seq, "other": {1, 2}}
+
+
+def ragged_lists(seq):
+    return {**seq, "other": [[1], [2, 3]]}
+
+
+class Numbers:
+    def __iter__(self):
+        return ({"data": np.ones(n + 1)} for n in range(5))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize(
+    ("transform", "text"),
+    [
+        (no_array, "(the transform returned None|got NoneType)"),
+        (no_array_for_a_key, "no array for the data key 'other', but set"),
+        (ragged_lists, "no array for the data key 'other', but list"),
+        (functools.partial(no_array_for_a_key), "but set"),
+    ],
+)
+@pytest.mark.parametrize("face", ["dataset", "list", "texts", "tuples", "stream"])
+def test_a_transform_that_returns_no_array_is_named_at_once(face, transform, text, workers):
+    items = [{"data": np.ones(n + 1)} for n in range(5)]
+    data = {
+        "dataset": StaticDataset(items),
+        "list": items,
+        "texts": [{**item, "text": "a"} for item in items],
+        "tuples": [(1, 2)] * 5,
+        "stream": Numbers(),
+    }[face]
+    if face == "tuples" and transform is not no_array:
+        return
+    options = {"batch_size": 2, "transform": transform, "num_workers": workers, "executor": "thread"}
+    with DataLoader(data, **options) as loader, pytest.raises(TransformError, match=text) as caught:
+        next(iter(loader))
+    name = getattr(transform, "__qualname__", "partial")
+    assert f"transform {name}, sequence " in str(caught.value)

@@ -73,13 +73,28 @@ def test_a_batch_survives_pickling_and_the_end_of_its_loader(seqs, executor):
 def test_packed_rows_hold_each_sequence_where_the_ids_say(seqs):
     with DataLoader(StaticDataset(seqs), batching=Pack(40, 3)) as loader:
         for batch in loader:
-            assert batch["data"].shape[1:] == (40, 2)
+            assert batch["data"].shape == (3, 40, 2)
+            assert batch.segment_ids.shape == (3, 40)
             for number, (row, start) in enumerate(zip(batch.packing.rows, batch.packing.starts, strict=True)):
                 length = batch.lengths["data"][number]
                 part = slice(start, start + length)
                 assert (batch["data"][row, part] == batch.corpus_idx[number]).all()
                 assert batch.positions[row, part].tolist() == list(range(length))
                 assert len(set(batch.segment_ids[row, part].tolist())) == 1
+
+
+@pytest.mark.parametrize("options", [{}, {"window_seqs": 7}, {"engine_options": EngineOptions(on_error=Skipping(9))}])
+def test_packed_batches_have_one_shape_also_where_sequences_are_longer_than_a_row(seqs, options):
+    def fail_at_9(seq):
+        if seq["data"][0, 0] == 9 and "engine_options" in options:
+            raise ZeroDivisionError
+        return seq
+
+    with DataLoader(StaticDataset(seqs), batching=Pack(12, 4), transform=fail_at_9, **options) as loader:
+        batches = list(loader)
+    assert {batch["data"].shape for batch in batches} == {(4, 12, 2)}
+    frames = sum(batch.num_frames for batch in batches)
+    assert frames == sum(len(seq["data"]) for i, seq in enumerate(seqs) if i != 9 or "engine_options" not in options)
 
 
 def test_arrays_are_padded_with_the_values_and_to_the_multiple_that_are_asked_for(seqs):

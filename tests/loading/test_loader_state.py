@@ -6,12 +6,17 @@ import logging
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from headrace import ConfigError, HeadraceError, MapDataset, ResumeError, StaticDataset
 from headrace.batching import Buckets, FixedCount, FrameBudget, Steps
 from headrace.loading import DataLoader
 
 BUDGET = FrameBudget(40)
+
+
+SEQS = [{"data": np.full((7 * i % 20 + 1, 2), i, np.float32)} for i in range(40)]
 
 
 def open_loader(seqs, ordering="random", **options):
@@ -81,6 +86,24 @@ def test_a_state_of_another_recipe_is_refused_and_the_part_is_named(seqs, part, 
     state = saved_after(seqs, 2)
     with open_loader(**{"seqs": seqs, **change}) as loader, pytest.raises(ResumeError, match=f"another {part}: "):
         loader.load_state_dict(state)
+
+
+@given(st.sets(st.sampled_from(["data", "order", "batching", "seed", "user"]), min_size=1))
+@settings(max_examples=15, deadline=None)
+def test_all_parts_that_differ_are_named(parts):
+    others = {
+        "data": {"seqs": SEQS[:30]},
+        "order": {"ordering": "laplace:2"},
+        "batching": {"batching": FrameBudget(41)},
+        "seed": {"seed": 1},
+        "user": {"recipe_version": "v2"},
+    }
+    state = saved_after(SEQS, 2)
+    changed = {"seqs": SEQS} | {name: value for part in parts for name, value in others[part].items()}
+    with open_loader(**changed) as loader, pytest.raises(ResumeError) as caught:
+        loader.load_state_dict(state)
+    named = {part for part in others if f"another {'user code' if part == 'user' else part}" in str(caught.value)}
+    assert named == parts
 
 
 @pytest.mark.parametrize(

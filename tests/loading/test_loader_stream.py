@@ -334,6 +334,15 @@ def test_another_reader_of_a_dataset_that_cannot_be_copied_is_noticed():
             list(iterator)
 
 
+def test_a_dataset_that_cannot_be_copied_is_not_read_by_threads():
+    options = {"num_workers": 1, "executor": "thread"}
+    with (
+        DataLoader(FromIterator(iter(range(4))), batching=FixedCount(1), **options) as loader,
+        pytest.raises(ConfigError, match="can be read once"),
+    ):
+        list(loader)
+
+
 def test_a_known_order_is_never_read_as_a_stream(files):
     with HDFDataset(files=files) as dataset, DataLoader(dataset, batching=FixedCount(7)) as loader:
         assert len(loader) == 9

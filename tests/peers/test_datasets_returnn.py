@@ -165,6 +165,27 @@ def test_dummy_data_are_equal(options):
     same(read_all(init_dataset(config), 2), read_all(peer_init_dataset(config), 2))
 
 
+@pytest.mark.parametrize("seq_len", [None, {"data": 24, "classes": 12}, {"data": 3, "classes": 7}])
+def test_dummy_data_of_several_lengths_are_equal(seq_len):
+    config = {"class": "DummyDatasetMultipleSequenceLength", "input_dim": 3, "output_dim": 4, "num_seqs": 5}
+    ours, theirs = init_dataset({**config, "seq_len": seq_len}), peer_init_dataset({**config, "seq_len": seq_len})
+    for our_seq, their_seq in zip(read_all(ours, 1), read_all(theirs, 1), strict=True):
+        assert our_seq[0] == their_seq[0]
+        np.testing.assert_array_equal(our_seq[1], their_seq[1].astype("float32"))  # float64 there, as nothing says
+        np.testing.assert_array_equal(our_seq[2], their_seq[2])
+    frames = ours.get_num_timesteps()
+    assert (frames["data"], frames["classes"]) == tuple(sum(len(seq[i]) for seq in read_all(ours, 1)) for i in (1, 2))
+    ours.chunk_size, ours.chunk_step = {"data": 6, "classes": 3}, {"data": 6, "classes": 3}
+    if seq_len == {"data": 24, "classes": 12}:
+        ours.init_seq_order(epoch=1)
+        assert [(start["data"], start["classes"]) for i, start, _ in ours.iterate_seqs() if i == 1] == [
+            (0, 0),
+            (6, 3),
+            (12, 6),
+            (18, 9),
+        ]
+
+
 @pytest.mark.parametrize(
     "options", [{}, {"seq_ordering": "random", "partition_epoch": 3}, {"fixed_random_seed": 5, "random_seed_offset": 7}]
 )

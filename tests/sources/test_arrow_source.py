@@ -12,7 +12,7 @@ from headrace.testing import check_source
 pa = pytest.importorskip("pyarrow")
 feather = pytest.importorskip("pyarrow.feather")
 
-from headrace.sources import ArrowSource, ArrowWriter  # noqa: E402 - after the check for pyarrow
+from headrace.sources import ArrowSource, ArrowWriter, table_files  # noqa: E402 - after the check for pyarrow
 
 
 def _write(path, **options):
@@ -127,4 +127,21 @@ def test_more_files_than_may_be_open_are_read(tmp_path):
     source = ArrowSource(sorted(tmp_path.iterdir()), index=None)
     assert [int(source.read(i, "x")[0]) for i in reversed(range(70))] == list(reversed(range(70)))
     assert len(source._tables._handles) == 64
+    source.close()
+
+
+def test_a_file_that_was_closed_for_others_and_rewritten_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(table_files, "MAX_OPEN_FILES", 2)
+    paths = [tmp_path / f"{i}.arrow" for i in range(5)]
+    for i, path in enumerate(paths):
+        with ArrowWriter(path) as writer:
+            writer.append(f"s{i}", {"data": np.full(1000, i, np.float32)})
+    source = ArrowSource(paths, index=None)
+    assert [int(source.read(i, "data")[0]) for i in range(5)] == list(range(5))
+    data = bytearray(paths[0].read_bytes())
+    data[len(data) // 2] ^= 1
+    paths[0].write_bytes(data)
+    with pytest.raises(SourceError, match="changed since it was indexed"):
+        source.read(0, "data")
+    assert int(source.read(4, "data")[0]) == 4
     source.close()

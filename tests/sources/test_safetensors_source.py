@@ -179,7 +179,7 @@ def test_a_name_that_is_there_twice_is_refused(tmp_path):
     one = json.dumps(tensor(0, 4))
     two = json.dumps(tensor(4, 8))
     header = f'{{"s/x": {one}, "s/x": {two}}}'.encode()
-    with pytest.raises(SourceError, match=r"'s/x' is at bytes 4\.\.8"):
+    with pytest.raises(SourceError, match="a name twice"):
         SafetensorsSource(write_raw(tmp_path / "a.safetensors", header, b"12345678"))
 
 

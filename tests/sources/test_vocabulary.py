@@ -23,6 +23,8 @@ from headrace.sources.vocabulary_labels import CharacterTargets, LabelVocabulary
 
 WORDS = ["the", "low", "lower", "newest", "wide", "zebra", "ran"]
 
+VOCAB = "vocab.txt"
+
 
 def _file(tmp_path, name, text):
     path = tmp_path / name
@@ -371,10 +373,12 @@ def test_a_folder_without_a_tokenizer_and_a_dropout_are_refused(tmp_path, tokeni
         ({"labels": ["a"], "unknown_label": None, "num_labels": 7}, "has 1 labels, but num_labels is 7"),
         ({"labels": ["a"], "unknown_label": None, "seq_postfix": ["a"]}, "seq_postfix has 'a', not a class"),
         ({"labels": ["a"], "unknown_label": None, "seq_postfix": [1]}, "seq_postfix has 1, not a class index 0..0"),
-        ({"class": "SamplingBytePairEncoding"}, "lengths are needed before reading"),
+        ({"class": "SamplingBytePairEncoding", "vocab_file": VOCAB}, "lengths are known before reading"),
     ],
 )
-def test_a_wrong_option_is_an_error(options, message):
+def test_a_wrong_option_is_an_error(tmp_path, options, message):
+    if options.get("vocab_file") == VOCAB:
+        options = {**options, "vocab_file": _file(tmp_path, VOCAB, "a\nUNK\n"), "breadth_prob": 0.5}
     with pytest.raises(ConfigError, match=message):
         init_vocabulary(options)
 

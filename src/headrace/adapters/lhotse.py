@@ -15,6 +15,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,8 @@ from headrace.rng import derive_seed
 
 from .lhotse_draws import Ahead, Drawing, DrawKey, Inline
 from .lhotse_pass import Pass, PassKey
-from .lhotse_sampler import Resume, SamplerSide, Start
+from .lhotse_private import new_ids
+from .lhotse_sampler import Resume, SamplerSide, Start, is_of_lhotse
 from .lhotse_seeds import watched_globals
 from .lhotse_state import Course, Saved
 from .lhotse_words import TorchWords, refuse_iterable
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
     from .lhotse_planned import PlannedCutSampler as PlannedCutSampler
 
 _logger = logging.getLogger("headrace.adapters")
+# What a worker of lhotse's takes seconds and hundreds of megabytes to import, torch among it.
+_PRELOAD = ("lhotse.dataset",)
 _MIN_AHEAD = 4  # packed batches that wait for the workers, at least
 
 
@@ -106,7 +110,10 @@ class LhotseDataLoader:
             raise ConfigError(f"engine_options is an EngineOptions(...), got {options!r}")
         self._stall_seconds = options.stall_seconds
         self._engine = Engine(
-            Job(DatasetSetup(dataset, worker_init_fn, isinstance(options.on_error, Skipping), words.collate_fn)),
+            Job(
+                DatasetSetup(dataset, worker_init_fn, isinstance(options.on_error, Skipping), words.collate_fn),
+                preload=_PRELOAD if is_of_lhotse(sampler) or is_of_lhotse(dataset) else (),
+            ),
             num_workers=self.num_workers,
             executor=_make_executor(max_bytes, self.num_workers, start_method, threads_per_worker),
             options=dataclasses.replace(
@@ -218,13 +225,16 @@ class LhotseDataLoader:
         packs = self.num_workers > 0
         is_resumed = loaded is not None and not loaded.is_over
         start = Start(course.start_state if mark.state is None else mark.state, is_restart=loaded is not None)
-        with watched_globals(course.start_globals) as drawn_from:
+        ids = new_ids(pass_key.key or 0)
+        with watched_globals(course.start_globals) as drawn_from, nullcontext() if pass_key.key is None else ids:
             iterator = side.begin(start)
             private = side.private(self._seed, self._worker_init_fn)
             key = None
             if pass_key.key is not None:
                 key = DrawKey(pass_key.key, pass_key.offset, pass_key.world_size, private.keyed, private.has_transforms)
-            drawing = Drawing(side, iterator, packs=packs, digest=mark.state_digest, number=mark.state_num, key=key)
+            drawing = Drawing(
+                side, iterator, packs=packs, digest=mark.state_digest, number=mark.state_num, key=key, ids=ids
+            )
             if is_resumed:
                 assert loaded is not None
                 self._draw_again(drawing, course, loaded)

@@ -23,7 +23,7 @@ from headrace.engine.ship import ship_payload
 from headrace.errors import ConfigError, InternalError, StalledError
 from headrace.global_rng import kept_globals, seed_globals
 
-from .lhotse_private import Keyed
+from .lhotse_private import Keyed, NewIds
 from .lhotse_sampler import SamplerSide, chain_digest
 from .lhotse_seeds import plain_globals
 
@@ -89,9 +89,9 @@ class DrawKey:
 class Drawing:
     """One pass over a sampler: draws one batch after another.
 
-    A sampler that applies functions to its batches, or whose first batch takes numbers from the global generators, is
-    drawn from with generators that are seeded for each batch. These belong to the whole process, so such a sampler is
-    of the thread that asks, and does not run beside it.
+    A sampler that applies functions to its batches, or that needs numbers of global generators, or ids for new cuts, to
+    begin, is drawn from with generators that are seeded for each batch. These belong to the whole process, so such a
+    sampler is of the thread that asks, and does not run beside it.
 
     Args:
         side: The sampler.
@@ -100,6 +100,7 @@ class Drawing:
         digest: Of what was drawn before.
         number: Of the next batch.
         key: Of the randomness; None: generators are left alone.
+        ids: Where ids of new cuts came from while the pass began.
 
     Attributes:
         is_keyed: Whether generators are seeded for each batch; settled by the first one.
@@ -114,8 +115,10 @@ class Drawing:
         digest: int = 0,
         number: int = 0,
         key: DrawKey | None = None,
+        ids: NewIds | None = None,
     ) -> None:
         self._side, self._iterator, self._packs, self._key = side, iterator, packs, key
+        self._ids = NewIds() if ids is None else ids
         self.digest, self.number = digest, number
         self.is_keyed = key is not None and key.is_wanted
         self._is_settled = key is None or key.is_wanted
@@ -157,13 +160,13 @@ class Drawing:
         if not self._is_settled:
             before = plain_globals()
             batch = next(self._iterator)
-            self.is_keyed, self._is_settled = plain_globals() != before, True
+            self.is_keyed, self._is_settled = self._ids.are_used or plain_globals() != before, True
             return batch
         key = self._key
         if not self.is_keyed or key is None:
             return next(self._iterator)
         number = key.offset + self.number * key.stride
-        with kept_globals():
+        with kept_globals(), key.transforms.kept(), NewIds():
             seed_globals(key.key, "lhotse: draw", number=number)
             key.transforms.seed(key.key, number)
             return next(self._iterator)

@@ -13,12 +13,14 @@ Cuts, and containers of hundreds of things, are data and are not looked into.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import random
 import secrets
 import sys
 import types
+import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -34,7 +36,6 @@ _logger = logging.getLogger("headrace.adapters")
 WORDS = ("randomized", "trng")
 _SEEDS = ("seed", "base_seed")
 _COUNTERS = ("num_iters", "num_times_iterated")
-_WEB_DATASET = "lhotse.dataset.webdataset"
 _RANK_STEP = 100_000  # between the seeds of two ranks, as lhotse's `worker_init_fn` has it
 _MAX_OBJECTS = 20_000
 _MAX_ITEMS = 256
@@ -94,8 +95,8 @@ def _parts(value: Any) -> list[tuple[str, Any]]:
     found = [(f".{name}", part) for name, part in getattr(value, "__dict__", {}).items()]
     for kind in type(value).__mro__:
         slots = kind.__dict__.get("__slots__", ())
-        names = [slots] if isinstance(slots, str) else slots
-        usual = [name for name in names if name not in ("__dict__", "__weakref__") and hasattr(value, name)]
+        all_names = [slots] if isinstance(slots, str) else list(slots)
+        usual = [name for name in all_names if name not in ("__dict__", "__weakref__") and hasattr(value, name)]
         found.extend((f".{name}", getattr(value, name)) for name in usual)
     return found
 
@@ -124,12 +125,8 @@ def _is_generator(value: Any) -> bool:
 
 def parts_with_epochs(sampler: Any) -> list[Any]:
     """Return those parts that shuffle by the epoch and that no sampler tells: WebDataset's shards."""
-    parts = [found.value for found in walk(sampler)] if _has_web_dataset() else []
-    return [part for part in parts if type(part).__module__ == _WEB_DATASET and hasattr(part, "set_epoch")]
-
-
-def _has_web_dataset() -> bool:
-    return _WEB_DATASET in sys.modules
+    kind = getattr(sys.modules.get("lhotse.dataset.webdataset"), "LazyWebdatasetIterator", None)
+    return [] if kind is None else [found.value for found in walk(sampler) if isinstance(found.value, kind)]
 
 
 # --- generators of one batch ---
@@ -171,14 +168,15 @@ class Keyed:
         for generator, own in self._generators:
             _seed(generator, derive_seed(signed, "lhotse: generator", epoch=own, corpus_idx=number, bits=63))
 
-    def states(self) -> list[Any]:
-        """Return where they are, for `set_states`."""
-        return [_state_of(generator) for generator, _ in self._generators]
-
-    def set_states(self, states: list[Any]) -> None:
-        """Put them back."""
-        for (generator, _), state in zip(self._generators, states, strict=True):
-            _set_state(generator, state)
+    @contextlib.contextmanager
+    def kept(self) -> Iterator[None]:
+        """Put them back in the end to where they are now."""
+        states = [_state_of(generator) for generator, _ in self._generators]
+        try:
+            yield
+        finally:
+            for (generator, _), state in zip(self._generators, states, strict=True):
+                _set_state(generator, state)
 
 
 def _new(seed: int) -> random.Random:
@@ -196,7 +194,7 @@ def _lazy_generator(value: Any) -> str | None:
 
 def _digest(path: str, generator: Any) -> int:
     """Return what tells a generator from others: its place, and the seed that its owner gave it."""
-    digest = xxhash.xxh3_64_intdigest(repr(_plain_state(generator)), xxhash.xxh3_64_intdigest(path))
+    digest = xxhash.xxh3_64_intdigest(f"{path} {_plain_state(generator)!r}".encode("utf-8", "surrogatepass"))
     return digest - 2**64 if digest >= 2**63 else digest
 
 
@@ -227,6 +225,49 @@ def _set_state(generator: Any, state: Any) -> None:
         generator.bit_generator.state = state
     else:
         generator.set_state(state)
+
+
+class NewIds:
+    """Has lhotse take the ids of new cuts (mixed, padded, joined) from a generator, in a `with` block.
+
+    It takes them from the system otherwise, so that two runs would have different ones.
+
+    Args:
+        generator: Where from; None: Python's global one, which must be seeded by then.
+
+    Attributes:
+        are_used: Whether an id was taken.
+    """
+
+    def __init__(self, generator: random.Random | None = None) -> None:
+        self._bits = random.getrandbits if generator is None else generator.getrandbits
+        self._usual: Any = None
+        self.are_used = False
+
+    def __enter__(self) -> NewIds:
+        self.begin()
+        return self
+
+    def begin(self) -> None:
+        """Begin, and do not end."""
+        utils: Any = sys.modules.get("lhotse.utils")
+        if utils is not None:
+            self._usual = getattr(utils, "_lhotse_uuid", None)
+            utils._lhotse_uuid = self._make
+
+    def __exit__(self, *error: object) -> None:
+        utils: Any = sys.modules.get("lhotse.utils")
+        if utils is not None and utils._lhotse_uuid == self._make:
+            utils._lhotse_uuid = self._usual
+
+    def _make(self) -> uuid.UUID:
+        self.are_used = True
+        return uuid.UUID(int=self._bits(128), version=4)
+
+
+def new_ids(seed: int) -> NewIds:
+    """Return new ids of a generator of their own."""
+    return NewIds(_new(seed))
 
 
 # --- what goes on from one pass to the next ---

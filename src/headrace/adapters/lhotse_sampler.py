@@ -78,7 +78,7 @@ class SamplerSide:
         self.sampler = sampler
         self.is_elastic = has_state and bool(getattr(sampler, "is_elastic", False))
         if resume == "auto":
-            self.keeps_state = has_state and (self.is_elastic or not _is_of_lhotse(sampler))
+            self.keeps_state = has_state and (self.is_elastic or not is_of_lhotse(sampler))
         else:
             self.keeps_state = resume == "snapshot"
         self.is_elastic = self.is_elastic and self.keeps_state
@@ -226,8 +226,9 @@ def chain_digest(before: int, batch: Any) -> int:
     return xxhash.xxh3_64_intdigest(text.encode("utf-8", "surrogatepass"), before)
 
 
-def _is_of_lhotse(sampler: Any) -> bool:
-    return any(kind.__module__.partition(".")[0] == "lhotse" for kind in type(sampler).__mro__)
+def is_of_lhotse(value: Any) -> bool:
+    """Tell whether a sampler or a dataset is one of lhotse's, or of a class below them."""
+    return any(kind.__module__.partition(".")[0] == "lhotse" for kind in type(value).__mro__)
 
 
 def _of_worker_init(function: Any) -> tuple[int | None, int | None]:

@@ -20,7 +20,7 @@ from headrace.engine.ship import unship
 from headrace.errors import takes_note
 from headrace.global_rng import kept_globals, seed_globals
 
-from .lhotse_private import Keyed, walk
+from .lhotse_private import Keyed, NewIds, walk
 from .lhotse_sampler import ids_of
 
 _MAX_NOTE_CHARS = 2000
@@ -110,19 +110,16 @@ class _Work:
     def _own_generators(self) -> Keyed:
         """Return the generators that the dataset keeps for itself."""
         if self._keyed is None:
+            if not self._is_inline:
+                NewIds().begin()
             self._keyed = Keyed(walk((self._dataset, self._collate_fn)))
         return self._keyed
 
     @contextmanager
     def _kept(self) -> Iterator[None]:
         """Put the user's generators back in the end."""
-        own = self._own_generators()
-        states = own.states()
-        try:
-            with kept_globals():
-                yield
-        finally:
-            own.set_states(states)
+        with self._own_generators().kept(), kept_globals(), NewIds():
+            yield
 
     def _note_failure(self, error: Exception, batch: Any, ticket: Ticket, place: int) -> bytes | Failure | None:
         ids = [] if batch is None else ids_of(batch)
@@ -136,7 +133,7 @@ class _Work:
 
 def _tell_torch(info: WorkerInfo, dataset: Any) -> None:
     """Have `torch.utils.data.get_worker_info` answer, if torch is there: lhotse and others ask it who they are."""
-    worker = sys.modules.get("torch.utils.data._utils.worker")
+    worker: Any = sys.modules.get("torch.utils.data._utils.worker")
     if worker is not None:
         worker._worker_info = worker.WorkerInfo(
             id=info.worker_idx, num_workers=info.num_workers, seed=info.seed, dataset=dataset

@@ -114,12 +114,12 @@ def _refuse_accelerate(loader: TorchLoader) -> None:
     accelerate asks each data loader that it has prepared to note itself before it iterates; one that it does not know
     as torch's (a `DataLoader` of ours, a `TorchLoader`) it leaves as it is.
     """
-    state = getattr(sys.modules.get("accelerate.state"), "GradientState", None)
+    state: Any = getattr(sys.modules.get("accelerate.state"), "GradientState", None)
     divided_by = loader.loader.divided_by
     if divided_by is None or not getattr(state, "_shared_state", None):
         return
     prepared = getattr(state(), "active_dataloader", None)
-    dataset = getattr(prepared, "dataset", None)
+    dataset: Any = getattr(prepared, "dataset", None)
     if dataset is loader and hasattr(prepared, "split_batches"):
         how = "dispatches each batch in parts (dispatch_batches)"
     elif getattr(dataset, "dataset", None) is loader and getattr(dataset, "num_processes", 1) > 1:
@@ -286,8 +286,12 @@ def to_device(loader: DataLoader, device: torch.device | str, depth: int = 2) ->
     """Return the loader with its batches on a device.
 
     On a GPU they are copied on a stream of their own, `depth` batches ahead of the consumer, straight from the workers'
-    memory, which is page-locked for that until the loader is closed. On the CPU they are tensors over the workers'
-    memory, and nothing is copied.
+    memory, which is page-locked for that until the loader is closed or somebody else iterates over it. On the CPU they
+    are tensors over the workers' memory, and nothing is copied.
+
+    Objects that a `collate` made, other than dicts, lists, tuples and `Batch`, stay on the CPU as they are. What is in
+    them must not be copied to a GPU with `non_blocking=True`: it may lie in page-locked memory, from which such a copy
+    goes on when the batch is gone already and a worker writes there.
 
     Args:
         loader: What to read.

@@ -19,6 +19,7 @@ class PlanCounts:
         too_long: Sequences left out because they are too long.
         too_short: Sequences left out because they are too short.
         last: Pieces left out because the last batch of a window was not full.
+        remainder: Pieces of the last batches of an epoch that no rank gets, because there are fewer batches than ranks.
         alone: Pieces that are over the budget all by themselves, each in a batch of its own.
         chunked: Sequences that were cut.
         chunks: Chunks that came of them.
@@ -38,6 +39,7 @@ class PlanCounts:
     left_out_frames: int = 0
     frames: int = 0
     padded_frames: int = 0
+    remainder: int = 0
 
     def __add__(self, other: PlanCounts) -> PlanCounts:
         """Add each of the counts."""
@@ -46,8 +48,8 @@ class PlanCounts:
 
     @property
     def left_out(self) -> int:
-        """How many sequences (or chunks, in a last batch) are in no batch."""
-        return self.too_long + self.too_short + self.last
+        """How many sequences (or chunks, in a last batch) are in no batch that a rank gets."""
+        return self.too_long + self.too_short + self.last + self.remainder
 
     @property
     def padding_share(self) -> float:
@@ -59,6 +61,7 @@ class PlanCounts:
         parts = [f"{self.seqs:,} sequences in batches with {self.padding_share:.1%} padding"]
         if self.left_out:
             reasons = {"too long": self.too_long, "too short": self.too_short, "in a last batch": self.last}
+            reasons["in batches too few for all ranks"] = self.remainder
             named = ", ".join(f"{count:,} {reason}" for reason, count in reasons.items() if count)
             parts.append(f"left out: {named}")
         if self.left_out_frames:

@@ -30,16 +30,17 @@ class Pack(Batching):
     of the number of lengths, at most 2048, and not of sequences. Then the rows are shuffled, or else long sequences
     would come first; in a row, sequences keep the order of the epoch.
 
-    The last batch of a window may have fewer rows.
+    Every batch has the same shape: a sequence that is longer than a row is cut, and the last batch of a window, which
+    may use fewer rows, is filled up with empty ones (not so with `too_long="alone"`).
 
     Args:
         row_tokens: Tokens (or frames) of a row.
         num_rows: Rows of a batch.
         strategy: `"first_fit"` or `"best_fit"`.
         data_key: The data key whose lengths count; None for the main key of the dataset.
-        too_long: What becomes of a sequence that is longer than a row: `"alone"`, a batch of one row as long as it
-            needs; `"drop"`; `"chunk"`, cut into the fewest chunks that fit, of equal length; or `"error"`. All are
-            counted.
+        too_long: What becomes of a sequence that is longer than a row: `"chunk"`, cut into the fewest chunks that fit,
+            of equal length; `"drop"`; `"error"`; or `"alone"`, a batch of one row as long as it needs, so that batches
+            have different shapes. All are counted.
         packed_keys: The data keys that share rows; they must be as long as the reference in each sequence. The others
             are padded, one row for each sequence. None: all that have a time axis.
 
@@ -51,7 +52,7 @@ class Pack(Batching):
     num_rows: int
     strategy: _Strategy = "first_fit"
     data_key: str | None = None
-    too_long: TooLong = "alone"
+    too_long: TooLong = "chunk"
     packed_keys: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
@@ -67,6 +68,11 @@ class Pack(Batching):
             if isinstance(keys, str) or not all(isinstance(key, str) for key in keys):
                 raise ConfigError(f"Pack: packed_keys must be a tuple of data keys, got {keys!r}")
             set_field(self, "packed_keys", tuple(keys))
+
+    def __str__(self) -> str:
+        """Return the text of the options, `too_long` always: its default was another one before."""
+        text = super().__str__()
+        return text if "too_long=" in text else f"{text[:-1]}, too_long={self.too_long!r})"
 
     def cut(self, pieces: Pieces) -> Pieces:
         """Treat what is longer than a row."""

@@ -67,7 +67,7 @@ class Trainer:
     def __init__(self, training: Training) -> None:
         program = _PROGRAM.format(path=sys.path)
         self._process = subprocess.Popen(  # noqa: S603 - this interpreter, with our own program
-            [sys.executable, "-c", program, msgspec.json.encode(training).decode()],
+            [sys.executable, "-P", "-c", program, msgspec.json.encode(training).decode()],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, **_ONE_THREAD},

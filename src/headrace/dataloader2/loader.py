@@ -26,7 +26,7 @@ from .copying import copy_graph
 from .error import PauseIteration
 from .in_place import InPlace
 from .iterator import DataLoader2Iterator
-from .reading import forget_position, is_named
+from .reading import is_named
 from .services import CheckpointableReadingServiceInterface, ReadingServiceInterface
 from .state import LoaderState, list_recipe
 
@@ -83,6 +83,7 @@ class DataLoader2(Generic[T_co]):
         self._next_seed: int | None = None
         self._epoch = self._position = 0
         self._is_in_epoch = False
+        self._has_warned = False  # that an epoch was left in the middle
         self._resuming: LoaderState | None = None
         self._terminated = False
 
@@ -106,6 +107,9 @@ class DataLoader2(Generic[T_co]):
     def __iter__(self) -> DataLoader2Iterator[T_co]:
         """Begin an epoch and return its iterator; the one before is invalid from now on.
 
+        An epoch of which nothing was read yet is not begun anew: who calls this twice loses nothing. One that was left
+        in the middle counts as done, as in torchdata, and the first time that is logged.
+
         Raises:
             RuntimeError: The loader was shut down, or has no pipe.
         """
@@ -124,6 +128,14 @@ class DataLoader2(Generic[T_co]):
         return DataLoader2Iterator(self, self.valid_iterator_id)
 
     def _begin_epoch(self) -> None:
+        if self._is_in_epoch and self._position > 0 and not self._has_warned:
+            self._has_warned = True
+            _logger.warning(
+                "epoch %d was left after %d items: what was left of it is not read, and the next epoch begins. "
+                "To read an epoch in parts use limit() and resume() of its iterator",
+                self._epoch,
+                self._position,
+            )
         self._leave_epoch()
         resuming, self._resuming = self._resuming, None
         if self._next_seed is not None and (resuming is None or not resuming.is_in_epoch):
@@ -164,7 +176,6 @@ class DataLoader2(Generic[T_co]):
                 restore_graph(self._end, state.graph)
             except ResumeError as error:
                 _logger.warning("the position of the pipes cannot be used: %s", error)
-                forget_position(self._end)
             else:
                 self._position = state.position
                 self._iterator = read(self._end)

@@ -73,7 +73,7 @@ class _Writer:
         if torch is not None and type(value) is torch.Tensor and value.device.type == "cpu" and not value.requires_grad:
             try:
                 return {"$tensor": self.write(value.numpy())}
-            except TypeError:  # a type that NumPy lacks
+            except (TypeError, RuntimeError):  # a type that NumPy lacks, or a nested one
                 raise NotPlainError(f"a tensor of {value.dtype}") from None
         if isinstance(value, (np.ndarray, np.generic)) and type(value) in (np.ndarray, type(np.asarray(value)[()])):
             array = np.asarray(value)

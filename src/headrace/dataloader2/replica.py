@@ -35,7 +35,6 @@ from .dispatch_client import DispatchClient
 from .epoch_start import ITEM_PURPOSE, EpochStart, Snapshot, read_start
 from .globals_seeding import seed_globals_from
 from .group_size import estimate_bytes
-from .reading import forget_position
 from .services import WorkerInfo
 from .worker_error import CarriedError, is_of_the_engine
 
@@ -198,8 +197,8 @@ class Replica:
         snapshot = None
         if not has_ended and self._error is None and len(items) * item_bytes <= self._max_bytes // 2:
             snapshot = self._snapshot(seconds)
-        error = self._error if len(items) < wish.count else None
-        return Group(items, has_ended, error, seconds, item_bytes, snapshot)
+        raised = self._error if len(items) < wish.count else None
+        return Group(items, has_ended, raised, seconds, item_bytes, snapshot)
 
     def _begin(self, wish: Wish) -> None:
         """Begin an epoch, or go on in the middle of it."""
@@ -214,11 +213,10 @@ class Replica:
         if snapshot is not None:
             try:
                 states, of_globals = pickle.loads(snapshot.data)  # noqa: S301 - from a worker of this loader
-                restore_graph(self._graph, states)
                 set_globals_state(of_globals)
+                restore_graph(self._graph, states)  # last: if it fails, nothing of it is left
             except Exception as error:  # noqa: BLE001 - users write pipes, and there is another way
                 _logger.warning("worker %d reads the epoch again from its start: %s", self._info.worker_id, error)
-                forget_position(self._graph)
                 self._reseed(read_start(wish.path)[0])
             else:
                 self._position = snapshot.item

@@ -29,7 +29,7 @@ _OF_WORKERS = "WorkerConsumer"
 _UINT64 = 2**64
 _logger = logging.getLogger("headrace.dataloader2")
 
-_Count = Annotated[int, msgspec.Meta(ge=0)]
+_Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]  # what seeds can be derived from
 
 
 class _Bytes(msgspec.Struct, forbid_unknown_fields=True):

@@ -23,7 +23,13 @@ if TYPE_CHECKING:
     from .distribute_files import DistributeFilesDataset
     from .epoch_wise_filter import EpochWiseFilter
     from .from_source import SourceDataset
-    from .generating import DummyDataset, GeneratingDataset, Task12AXDataset, answers_12ax
+    from .generating import (
+        DummyDataset,
+        DummyDatasetMultipleSequenceLength,
+        GeneratingDataset,
+        Task12AXDataset,
+        answers_12ax,
+    )
     from .hdf import HDFDataset
     from .hugging_face import HuggingFaceDataset
     from .lm import LmDataset
@@ -56,6 +62,7 @@ __all__ = [
     "DatasetSeq",
     "DistributeFilesDataset",
     "DummyDataset",
+    "DummyDatasetMultipleSequenceLength",
     "EpochWiseFilter",
     "FromListDataset",
     "GeneratingDataset",
@@ -104,7 +111,13 @@ __getattr__, __dir__ = export_lazily(
         "distribute_files": ("DistributeFilesDataset",),
         "epoch_wise_filter": ("EpochWiseFilter",),
         "from_source": ("SourceDataset",),
-        "generating": ("DummyDataset", "GeneratingDataset", "Task12AXDataset", "answers_12ax"),
+        "generating": (
+            "DummyDataset",
+            "DummyDatasetMultipleSequenceLength",
+            "GeneratingDataset",
+            "Task12AXDataset",
+            "answers_12ax",
+        ),
         "hdf": ("HDFDataset",),
         "hugging_face": ("HuggingFaceDataset",),
         "lm": ("LmDataset",),

@@ -303,10 +303,10 @@ class Dataset:
     @chunking.setter
     def chunking(self, value: Any) -> None:
         """Set it in any of the forms that the constructor takes."""
+        parsed = parse_chunking(value)
         self.chunk_size: Any = 0
         self.chunk_step: Any = 0
         self.custom_chunking_func: ChunkingFunction | None = None
-        parsed = parse_chunking(value)
         if isinstance(parsed, Chunking):
             self.chunk_size, self.chunk_step = parsed.size, parsed.step
         else:
@@ -327,7 +327,7 @@ class Dataset:
 
     def _complete_outputs(self) -> None:
         """Bring what a sub-class has set as `num_outputs` to one form: (dim, ndim) of every key, "data" included."""
-        if self.num_outputs is None:
+        if self.num_outputs is None or isinstance(getattr(type(self), "num_outputs", None), property):
             return
         outputs = check_outputs(self.num_outputs, self.num_inputs or 0, f"dataset {self.name!r}")
         if outputs != self.num_outputs:
@@ -433,16 +433,21 @@ class Dataset:
         """
         if type(self).__reduce__ is not Dataset.__reduce__:
             return copy.deepcopy(self)
-        make, arguments = self.__reduce__()
-        for value in (*self._ctor_args[0], *self._ctor_args[1].values()):
+        args, kwargs = self._arguments_of_copy()
+        for value in (*args, *kwargs.values()):
             if isinstance(value, Iterator):
                 raise ConfigError(
                     f"it was made of a {type(value).__name__}, which can be read once",
                     where=f"dataset {self.name!r}",
                     fix="give an object whose __iter__ begins anew",
                 )
-        made: Self = make(*with_copied_parts(arguments))
+        made = _rebuild(type(self), with_copied_parts(args), with_copied_parts(kwargs), self._state())
+        assert isinstance(made, type(self))
         return made
+
+    def _arguments_of_copy(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the arguments that make a copy in this process, which may share what cannot change."""
+        return self._ctor_args
 
     def _state(self) -> dict[str, Any]:
         """Return what a copy needs besides the constructor's arguments."""

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from headrace.errors import ConfigError, SourceError
 from headrace.errors import check_count as check_count
+from headrace.sources.data_types import parse_data_types
 
 
 def check_epoch(epoch: Any, *, minimum: int = 0) -> int | None:
@@ -57,7 +58,8 @@ def check_outputs(num_outputs: Any, num_inputs: int, where: str) -> dict[str, tu
     """Return `num_outputs` as data key -> (dim, ndim), with "data" among them.
 
     Args:
-        num_outputs: Data key -> (dim, ndim), or -> dim: ndim is then 2 for "data", else 1; or the dim of "classes".
+        num_outputs: Data key -> (dim, ndim), or -> dim: ndim is then 2 for "data", else 1; or -> a dict, as
+            `parse_data_types` takes, where texts (dtype "string") are no data keys; or the dim of "classes" alone.
         num_inputs: Size of a frame of "data", which RETURNN's datasets name only here; 0 if there is no such key.
         where: For the error.
 
@@ -69,6 +71,10 @@ def check_outputs(num_outputs: Any, num_inputs: int, where: str) -> dict[str, tu
     if num_inputs and "data" not in given:
         outputs["data"] = check_count("num_inputs", num_inputs), 2
     for key, value in given.items():
+        if isinstance(value, Mapping):
+            if value.get("dtype") != "string":
+                outputs[key] = parse_data_types({key: value})[key].num_outputs
+            continue
         pair = value if isinstance(value, tuple | list) else (value, 2 if key == "data" else 1)
         if len(pair) != 2:
             raise ConfigError(

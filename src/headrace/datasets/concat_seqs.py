@@ -149,7 +149,7 @@ class ConcatSeqsDataset(CachedDataset):
 
         def lengths_of(key: str) -> NDArray[Any]:
             found = None
-            if self._indices is not None and self._inner.has_fixed_lengths():
+            if self._indices is not None and self._part.facts is not None and self._inner.has_fixed_lengths():
                 found = self._inner.corpus_lengths(key, may_cost=False)
             if found is None or self._indices is None:
                 raise OptionalNotImplementedError(f"the lengths of {key!r} are not known")

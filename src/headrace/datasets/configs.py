@@ -34,6 +34,7 @@ _MODULE_OF = {
     "ConcatSeqsDataset": "concat_seqs",
     "DistributeFilesDataset": "distribute_files",
     "DummyDataset": "generating",
+    "DummyDatasetMultipleSequenceLength": "generating",
     "HDFDataset": "hdf",
     "HuggingFaceDataset": "hugging_face",
     "LmDataset": "lm",

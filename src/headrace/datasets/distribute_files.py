@@ -508,9 +508,6 @@ class DistributeFilesDataset(CachedDataset2):
         layout = self._known_layout()
         return 0 if layout is None else layout.num_inputs
 
-    def _complete_outputs(self) -> None:
-        """Do nothing: they are those of the sub-epochs, whose files may not be there yet."""
-
     @property
     def num_outputs(self) -> dict[str, tuple[int, int]] | None:  # type: ignore[override]
         """Data key -> (dim, ndim), as the sub-dataset says."""

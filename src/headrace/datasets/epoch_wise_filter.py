@@ -94,12 +94,12 @@ class EpochWiseFilter:
         limit = _check_options(opts)
         indices = np.asarray(seq_order, np.int64)
         if limit is None or not len(indices):
-            return indices.tolist()
+            return list(seq_order)
         kept = _keep(indices, np.array([get_seq_len(i) for i in indices.tolist()]), limit)
         _LOGGER.info(
             "%s%d of %d sequences kept, mean length up to %s", debug_msg_prefix, len(kept), len(indices), limit
         )
-        return kept.tolist()
+        return [int(index) for index in kept]
 
     def __repr__(self) -> str:
         return f"EpochWiseFilter({self.limits!r})"

@@ -268,6 +268,44 @@ class DummyDataset(GeneratingDataset):
         return NumbersDict(dict.fromkeys(self.get_data_keys(), int(self.num_seqs) * self.seq_len))
 
 
+class DummyDatasetMultipleSequenceLength(DummyDataset):
+    """As `DummyDataset`, with lengths by data key: "classes" go on counting where "data" have stopped.
+
+    Args:
+        input_dim: See `DummyDataset`.
+        output_dim: See `DummyDataset`.
+        num_seqs: See `DummyDataset`.
+        seq_len: Data key -> length; 10 of "data" and 20 of "classes" if `None`.
+        **kwargs: See `DummyDataset`.
+    """
+
+    def __init__(
+        self,
+        input_dim: int,
+        output_dim: int,
+        num_seqs: float,
+        seq_len: Mapping[str, int] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        lengths = {"data": 10, "classes": 20} if seq_len is None else dict(seq_len)
+        if set(lengths) != {"data", "classes"}:
+            raise ConfigError(f"seq_len has a length of data and one of classes, got {seq_len!r}")
+        super().__init__(input_dim, output_dim, num_seqs, lengths["data"], **kwargs)
+        self._num_classes_frames = check_count("seq_len['classes']", lengths["classes"])
+
+    def generate_seq(self, seq_idx: int) -> DatasetSeq:
+        """Return the sequence of one corpus index."""
+        seq = super().generate_seq(seq_idx)
+        start, dim = seq_idx + self.seq_len * self.num_inputs, self._num_output("classes")[0]
+        seq.features["classes"] = ((start + np.arange(self._num_classes_frames)) % dim).astype(np.int32)
+        return seq
+
+    def get_num_timesteps(self) -> NumbersDict:
+        """Return data key -> number of frames of the current epoch."""
+        lengths = {"data": self.seq_len, "classes": self._num_classes_frames}
+        return NumbersDict({key: int(self.num_seqs) * length for key, length in lengths.items()})
+
+
 class Task12AXDataset(GeneratingDataset):
     """The 12AX task: a small test of memory with two nested contexts. The data are those of RETURNN's class.
 

@@ -24,6 +24,7 @@ from headrace.sources.orth_symbols import (
 from headrace.sources.text import TextSource
 from headrace.sources.text_gather import TextOptions
 from headrace.sources.vocabulary import Vocabulary, init_vocabulary
+from headrace.sources.vocabulary_drawn import DrawnClasses, SamplingBytePairEncoding
 from headrace.sources.vocabulary_files import read_labels
 
 from .cached import CachedDataset
@@ -55,7 +56,8 @@ class LmDataset(CachedDataset):
             Bliss corpora none.
         seq_list_file: A file with the tags of all sequences, one a line, in place of "line-0", "line-1", ...
         orth_vocab: A `Vocabulary`, or a dict of one, see `init_vocabulary`. It makes all of the sequence: no end
-            symbol is added.
+            symbol is added. With `SamplingBytePairEncoding`, a sequence has other classes in each epoch, and its length
+            is known when it is read.
         orth_symbols_file: In place of it: the symbols, one a line.
         orth_symbols_map_file: In place of it: lines of "<symbol> <class>", or a dict as a Python literal or JSON.
         orth_replace_map_file: A JSON dict from a symbol to the text that replaces it.
@@ -134,15 +136,20 @@ class LmDataset(CachedDataset):
                 raise ConfigError(f"LmDataset does not offer {name}={value!r}, only {_OFFERED}", fix=fix)
         if index not in ("auto", None):
             raise ConfigError(f"index is {index!r}", where="LmDataset", fix='give "auto" or None')
-        super().__init__(**kwargs)
         not_own = ("self", "kwargs", "__class__")
         own = {name: _absolute(name, value) for name, value in options.items() if name not in not_own}
+        vocabulary = _vocabulary_of(own)
+        delayed = ("delayed", _start_class(vocabulary, delayed_seq_data_start_symbol)) if add_delayed_seq_data else None
+        drawn = {}
+        if isinstance(vocabulary, SamplingBytePairEncoding):
+            drawn["transform"] = DrawnClasses(vocabulary, "data", kwargs.get("transform"), delayed)
+        self.draws_classes = bool(drawn)
+        super().__init__(**{**kwargs, **drawn})
         if type(self).__init__ is LmDataset.__init__:  # as in HDFDataset: a copy may be made in another folder
             self._ctor_args = ((), {**kwargs, **own})
-        vocabulary = _vocabulary_of(own)
         fields: dict[str, Field] = {}
-        if add_delayed_seq_data:
-            fields["delayed"] = OrthField(vocabulary, dtype, _start_class(vocabulary, delayed_seq_data_start_symbol))
+        if delayed is not None:
+            fields["delayed"] = OrthField(vocabulary, dtype, None if drawn else delayed[1])
         fields["data"] = OrthField(vocabulary, dtype)
         names = own["corpus_file"]
         files, strip, is_xml = zip(*map(_plain_file, names), strict=True)
@@ -190,7 +197,7 @@ def _absolute(name: str, value: Any) -> Any:
             raise ConfigError(f"{name} is {value!r}, not a path", where="LmDataset", fix="give one file")
         return absolute_name(value)
     if name == "orth_vocab" and value is not None:
-        return init_vocabulary(value)
+        return init_vocabulary(value, may_draw=True)
     return value
 
 

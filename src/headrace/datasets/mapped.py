@@ -16,6 +16,8 @@ from headrace.specs import DataSpec
 
 from .cached import CachedDataset
 
+_OF_DATA = ("data", "target_list", "input_dim", "output_dim")  # arguments of a `StaticDataset` that its source has seen
+
 
 class MapDatasetBase:
     """What `MapDataset` wraps: a base class for those who like one. Any object with the same methods will do.
@@ -147,6 +149,9 @@ class StaticDataset(CachedDataset):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        if isinstance(data, MemorySource):  # of another one that this is a copy of
+            self._set_source(data)
+            return
         data = list(data)
         if target_list is not None and data:
             wanted = [key for key in ("data",) if key in data[0]] + [key for key in target_list if key != "data"]
@@ -188,6 +193,13 @@ class StaticDataset(CachedDataset):
     def num_seqs(self) -> int:
         """Number of sequences of the current epoch; of all before the first."""
         return super().num_seqs if self.order_version or self._epoch is not None else len(self.source)
+
+    def _arguments_of_copy(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the same data, checked and digested already."""
+        if type(self).__init__ is not StaticDataset.__init__:
+            return super()._arguments_of_copy()
+        _, kwargs = self._ctor_args
+        return (self.source,), {name: value for name, value in kwargs.items() if name not in _OF_DATA}
 
 
 def _declared_specs(input_dim: int | None, output_dim: Mapping[str, Any]) -> dict[str, DataSpec]:

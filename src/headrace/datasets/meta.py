@@ -214,6 +214,8 @@ class MetaDataset(OverCorpora):
     def corpus_lengths(self, key: str, *, may_cost: bool) -> LengthsOf | None:
         """Return the lengths that the sub-dataset of a data key knows."""
         part, corpus = self._part(key), self.corpus
+        if part.facts is None:  # it is asked by tags, and nobody knows its corpus indices
+            return None
         inner = part.dataset.corpus_lengths(part.keys[key], may_cost=may_cost)
         return None if inner is None else lambda indices: inner(corpus.places(part.name, indices))
 

@@ -12,7 +12,8 @@ from headrace.errors import ConfigError
 from headrace.order import Order
 from headrace.sources import SORT_LENGTHS
 from headrace.sources.ogg_zip import OggZipSource
-from headrace.sources.vocabulary import Vocabulary
+from headrace.sources.vocabulary import Vocabulary, init_vocabulary
+from headrace.sources.vocabulary_drawn import DrawnClasses, SamplingBytePairEncoding
 
 from .cached import CachedDataset
 from .checks import absolute_name
@@ -81,7 +82,15 @@ class OggZipDataset(CachedDataset):
         paths = [absolute_name(one) for one in path] if isinstance(path, list | tuple) else absolute_name(path)
         first = paths[0] if isinstance(paths, list) and paths else str(paths)
         kwargs.setdefault("name", os.path.splitext(os.path.basename(first))[0])
-        super().__init__(**kwargs)
+        if _source is not None:
+            targets = _source.vocabulary
+        elif targets is not None:
+            targets = init_vocabulary(targets, may_draw=True)
+        drawn = {}
+        if isinstance(targets, SamplingBytePairEncoding):
+            drawn["transform"] = DrawnClasses(targets, "classes", kwargs.get("transform"))
+        self.draws_classes = bool(drawn)
+        super().__init__(**{**kwargs, **drawn})
         if use_cache_manager:
             raise ConfigError(
                 "use_cache_manager=True names a service of one site, which Headrace does not know",
@@ -104,6 +113,7 @@ class OggZipDataset(CachedDataset):
                 fixed_random_subset=fixed_random_subset,
                 fixed_random_subset_seed=fixed_random_subset_seed,
                 data_lengths=data_lengths,
+                may_draw=True,
                 index=index if index in ("auto", None) else absolute_name(index),
             )
         )

@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Mapping
 from typing import Any
 
-from headrace.errors import ConfigError, HeadraceError
+from headrace.errors import ConfigError, HeadraceError, takes_note
 
 from .base import Dataset, Owned, with_copied_parts
 from .configs import DatasetConfig, init_dataset
@@ -45,10 +45,17 @@ def open_part(
     return init_dataset(config, default_kwargs=default_kwargs, parent_dataset=parent_dataset)
 
 
-def open_apart(config: Any) -> Dataset:
+def open_apart(config: Any, *, in_thread: bool = False) -> Dataset:
     """Return an initialized dataset of a config, or a copy of one; the dataset itself if it cannot be copied.
 
     For who reads a dataset so that it does not matter if somebody else does between two reads.
+
+    Args:
+        config: As for `init_dataset`.
+        in_thread: Whether it is for one of several threads: then it must be a copy.
+
+    Raises:
+        Exception: What its constructor raises, if it cannot be copied, and must be.
     """
     while callable(config) and not isinstance(config, Dataset):
         config = config()
@@ -58,7 +65,10 @@ def open_apart(config: Any) -> Dataset:
         return init_dataset(with_copied_parts(config))
     try:
         made = copy.copy(config)
-    except Exception:  # noqa: BLE001 - of the user's constructor: anything
+    except Exception as error:
+        if in_thread:
+            takes_note(error, f"each thread needs a copy of the {type(config).__name__} {config.name!r}")
+            raise
         made = config
     return init_dataset(made)
 

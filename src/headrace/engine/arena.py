@@ -22,13 +22,16 @@ from .memory_guard import MemoryGuard, shortage_error
 # has `max_bytes` of the sparse file to itself.
 _MAX_FILE_BYTES = 1 << 62
 
+# A result of more than this part of the arena is large: in smaller pieces it might have gone on.
+_LARGE_PART = 8
+
 
 class ValueTooLargeError(CacheError):
     """One result needs more shared memory than its worker may have in all."""
 
 
 class MemoryHeldError(CacheError):
-    """A result would fit, but results that the consumer keeps take what it needs."""
+    """A result that takes much of the memory would fit, but results that the consumer keeps are in the way."""
 
 
 class ArenaWriter:
@@ -182,10 +185,12 @@ class ArenaWriter:
             fix="drop results sooner, or copy what is kept of them",
         )
 
-    def _hoarding_error(self, memory: SlotMemory, num_bytes: int) -> MemoryHeldError:
+    def _hoarding_error(self, memory: SlotMemory, num_bytes: int) -> CacheError:
         held = self._committed_bytes - memory.committed_bytes
         num_held = sum(slot.is_in_use for slot in self._slots) - 1
-        return MemoryHeldError(
+        is_large = num_bytes > self.max_bytes // _LARGE_PART
+        kind = MemoryHeldError if is_large else CacheError
+        return kind(
             f"an item needs {num_bytes} bytes of shared memory, but {num_held} results that are still held elsewhere "
             f"take {held} of the max_bytes={self.max_bytes} of this worker",
             fix=f"drop results sooner or copy what is kept of them, or raise max_bytes to at least "

@@ -18,6 +18,8 @@ from pickle import PickleBuffer
 
 import msgspec
 
+from .memory import create_memfd
+
 _LENGTH = struct.Struct("<Q")
 _ALIGNMENT = 64  # bytes: what vector instructions like
 
@@ -50,7 +52,7 @@ def write_brief(brief: Brief, buffers: Sequence[PickleBuffer]) -> int:
     """Return the descriptor of a new memfd with a brief and the arrays of its job."""
     data = msgspec.msgpack.encode(brief)
     parts: list[bytes | memoryview] = [_LENGTH.pack(len(data)) + data, *(buffer.raw() for buffer in buffers)]
-    fd = os.memfd_create("headrace-brief", os.MFD_CLOEXEC)
+    fd = create_memfd("headrace-brief")
     try:
         for start, part in zip(_starts([len(part) for part in parts]), parts, strict=False):
             view, position = memoryview(part), start

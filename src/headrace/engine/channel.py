@@ -13,7 +13,8 @@ import os
 import socket
 from collections.abc import Sequence
 
-from headrace.errors import ConfigError
+from .descriptors import lost_descriptors, needs_descriptors
+from .memory import create_memfd
 
 # Bytes. Linux takes packets of up to about 208 KiB by default (net.core.wmem_default); a shorter limit leaves room for
 # several under way. Longer packets cost a memfd each, some 50 us.
@@ -63,9 +64,11 @@ class Channel:
 
         Raises:
             OSError: The other end is closed (`BrokenPipeError`, `ConnectionResetError`).
+            ConfigError: A descriptor was needed, and this process may open no more.
         """
         if len(packet) > MAX_PACKET_BYTES:
-            fd = _spill(packet)
+            with needs_descriptors("a message of many bytes"):
+                fd = _spill(packet)
             try:
                 return self._send(_SPILLED, [fd, *fds])
             finally:
@@ -97,11 +100,7 @@ class Channel:
         fds: list[int] = _fds_in(controls) if controls else []
         if told & _LOST:
             close_all(fds)
-            raise ConfigError(
-                "descriptors sent between processes were lost: this process may not open any more",
-                where=f"process {os.getpid()}",
-                fix="raise the limit on open files (ulimit -n), or keep fewer files open",
-            )
+            raise lost_descriptors()
         if packet == _SPILLED:
             return _unspill(fds.pop(0)), fds
         return packet, fds
@@ -143,7 +142,7 @@ def _fds_in(controls: Sequence[tuple[int, int, bytes]]) -> list[int]:
 
 def write_memfd(name: str, data: bytes) -> int:
     """Return the descriptor of a new memfd that holds `data`."""
-    fd = os.memfd_create(name, os.MFD_CLOEXEC)
+    fd = create_memfd(name)
     try:
         view = memoryview(data)
         while view:

@@ -61,12 +61,13 @@ def tensor_as_array(tensor: Any) -> tuple[NDArray[Any], str | None] | None:
 
     Returns:
         The array, and the name of the torch dtype if NumPy has none such (bfloat16, float8): the array then holds the
-        bits as integers. `None` if torch must pickle the tensor: it is on a device, sparse, quantized, has a gradient,
-        a lazy conjugate, or attributes.
+        bits as integers. `None` if torch must pickle the tensor: it is on a device, nested, sparse, quantized, has a
+        gradient, a lazy conjugate, or attributes.
     """
     torch = sys.modules["torch"]
     if (
         tensor.layout is not torch.strided
+        or tensor.is_nested
         or tensor.device.type != "cpu"
         or tensor.requires_grad
         or tensor.is_quantized

@@ -120,11 +120,16 @@ class Exited:
     Attributes:
         cause: How it ended, as words for an error: "was killed by signal 9 (SIGKILL)", "ended with exit code 0".
         place: The last sequence that it worked on, where known.
+        advice: What to do about it, where that is known.
+        accident: The same number for all workers that one thing has ended, such as the end of their warden: it counts
+            once. None: it ended by itself.
     """
 
     worker_idx: int
     cause: str
     place: Place | None = None
+    advice: str = ""
+    accident: int | None = None
 
 
 Event = Ready | Beat | Produced | Failed | SetupFailed | Finished | Exited

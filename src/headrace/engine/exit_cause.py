@@ -5,6 +5,9 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
+MEMORY_ADVICE = (
+    "give the job more memory, or let fewer workers, smaller batches or fewer tickets_per_worker take less of it"
+)
 # Enough for the innermost frames of every thread; the rest of a stack is of no use in an error.
 _MAX_STACK_CHARS = 6000
 
@@ -30,8 +33,7 @@ def explain_exit(exit_code: int, *, oom_kills_before: int | None, oom_kills_now:
         stack: What its fault handler wrote before it died.
     """
     text = describe_exit(exit_code)
-    is_killed = exit_code == -signal.SIGKILL
-    if is_killed and oom_kills_before is not None and oom_kills_now is not None and oom_kills_now > oom_kills_before:
+    if is_out_of_memory(exit_code, oom_kills_before, oom_kills_now):
         text += (
             f", probably because memory ran out: the out-of-memory kills of its control group rose from "
             f"{oom_kills_before} to {oom_kills_now}"
@@ -41,8 +43,17 @@ def explain_exit(exit_code: int, *, oom_kills_before: int | None, oom_kills_now:
     return text
 
 
+def is_out_of_memory(exit_code: int | None, oom_kills_before: int | None, oom_kills_now: int | None) -> bool:
+    """Tell whether the kernel probably killed a process for lack of memory, see `explain_exit`."""
+    if exit_code != -signal.SIGKILL or oom_kills_before is None or oom_kills_now is None:
+        return False
+    return oom_kills_now > oom_kills_before
+
+
 def count_oom_kills(*, proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int | None:
     """Return how many processes of our control group the kernel has killed for lack of memory; None if it does not say.
+
+    Where no control group tells, it is the count of the whole machine.
 
     Args:
         proc: Where the kernel tells about processes.
@@ -61,7 +72,7 @@ def count_oom_kills(*, proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs
             for entry in _lines(folder / name):
                 if entry.startswith("oom_kill "):
                     return int(entry.split()[1])
-    return None
+    return next((int(entry.split()[1]) for entry in _lines(proc / "vmstat") if entry.startswith("oom_kill ")), None)
 
 
 def _lines(path: Path) -> list[str]:

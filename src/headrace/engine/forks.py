@@ -15,9 +15,9 @@ import contextlib
 import os
 import select
 import threading
-import weakref
-from functools import partial
 from typing import Protocol
+
+from .weak_objects import WeakObjects
 
 
 class ForkedMemory(Protocol):
@@ -84,24 +84,20 @@ def _close(fd: int) -> None:
 living_forks: list[Fork] = []
 """Those of which somebody may live."""
 
-_memories: dict[int, weakref.ref[ForkedMemory]] = {}  # by id
+_memories: WeakObjects[ForkedMemory] = WeakObjects()
 _own: list[Fork] = []  # that led to this process; kept, because their descriptors tell that it lives
-_num_forks = 0  # that are over, of those at which something was leased
+num_forks = 0
+"""How many forks are over: only those with a larger number have seen what is leased from now on."""
 
 
 def watch_forks(memory: ForkedMemory) -> None:
     """Take note of memory that children may get views of, as long as the object lives."""
-    _memories[id(memory)] = weakref.ref(memory, partial(_memories.pop, id(memory)))  # called with one argument more
+    _memories.add(memory)
 
 
-def count_forks() -> int:
-    """Return how many forks are over: only those with a larger number have seen what is leased from now on."""
-    return _num_forks
-
-
-def has_seen(num_forks: int) -> bool:
-    """Tell whether somebody may live who saw what was leased when `count_forks` was this."""
-    return any(fork.number > num_forks for fork in living_forks)
+def has_seen(number: int) -> bool:
+    """Tell whether somebody may live who saw what was leased when `num_forks` was this."""
+    return any(fork.number > number for fork in living_forks)
 
 
 def forget_ended_forks() -> None:
@@ -120,26 +116,22 @@ def forget_ended_forks() -> None:
             fork.forget()
 
 
-def _living_memories() -> list[ForkedMemory]:
-    return [memory for find in list(_memories.values()) if (memory := find()) is not None]
-
-
 def _is_anything_leased() -> bool:
-    return any(memory.is_leased for memory in _living_memories())
+    return any(memory.is_leased for memory in _memories.living())
 
 
 def _before() -> None:
-    if any(memory.is_open for memory in _living_memories()):  # it may be leased by another thread before the fork
+    if any(memory.is_open for memory in _memories.living()):  # it may be leased by another thread before the fork
         living_forks.append(Fork())
 
 
 def _after_in_parent() -> None:
-    global _num_forks
+    global num_forks
     for fork in [fork for fork in living_forks if fork.is_of_this_thread]:
         fork.be_parent()
         if _is_anything_leased():
-            _num_forks += 1
-            fork.number = _num_forks
+            num_forks += 1
+            fork.number = num_forks
         else:
             living_forks.remove(fork)
             fork.forget()
@@ -153,7 +145,7 @@ def _after_in_child() -> None:
         else:
             fork.forget()
     living_forks.clear()
-    for memory in _living_memories():
+    for memory in _memories.living():
         memory.make_private()
 
 

@@ -15,19 +15,19 @@ from collections.abc import Sequence
 from .proc_tree import kill_descendants
 
 
-def start_guard(pidfds: Sequence[int]) -> None:
+def start_guard(ends: Sequence[int]) -> None:
     """End this process, its process group and its descendants when one of these processes ends.
 
     Args:
-        pidfds: Of the trainer and of the warden; they stay open.
+        ends: Descriptors that tell of the end of the trainer and of the warden, see `ProcessHandle`; they stay open.
     """
-    threading.Thread(target=_watch, args=(tuple(pidfds), os.getpid()), name="headrace-guard", daemon=True).start()
+    threading.Thread(target=_watch, args=(tuple(ends), os.getpid()), name="headrace-guard", daemon=True).start()
 
 
-def _watch(pidfds: tuple[int, ...], pid: int) -> None:
+def _watch(ends: tuple[int, ...], pid: int) -> None:
     poll = select.poll()
-    for pidfd in pidfds:
-        poll.register(pidfd, select.POLLIN)
+    for fd in ends:
+        poll.register(fd, select.POLLIN)
     while not poll.poll():
         pass
     kill_descendants(pid)

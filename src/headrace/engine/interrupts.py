@@ -2,15 +2,23 @@
 
 An interrupt may come between the system call that opens a descriptor, or starts a process, and the assignment that
 notes it; then nobody could close it any more.
+
+What a handler raises in a finalizer is lost: Python prints it and goes on. So an interrupt that waits for the end of
+something that a `__del__` does has its effect when the object is gone, and the finalizer with it.
 """
 
 from __future__ import annotations
 
+import ctypes
 import signal
+import sys
 import threading
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from types import FrameType
+from typing import Any
 
 
 @contextmanager
@@ -34,4 +42,49 @@ def interrupts_wait() -> Iterator[None]:
     finally:
         signal.signal(signal.SIGINT, handler)
         if came:
-            handler(signal.SIGINT, came[-1])
+            later = _Later(handler)
+            if later.waits_for_finalizer(sys._getframe()):
+                signal.signal(signal.SIGINT, later)
+            else:
+                handler(signal.SIGINT, came[-1])
+
+
+class _End(weakref.ref[Any]):
+    """The end of an object: C code calls C code with it, as one argument more than it has use for."""
+
+    __slots__ = ()
+
+    _as_parameter_ = 0
+
+
+_RAISE = getattr(ctypes.CDLL(None), "raise")
+_ends: list[_End] = []  # the last one, so that it lives until it is of use
+
+
+class _Later:
+    """In place of a handler, until SIGINT comes where no `__del__` is running: at the ends of objects, it comes again.
+
+    Args:
+        handler: What is called then.
+    """
+
+    def __init__(self, handler: Callable[[int, FrameType | None], Any]) -> None:
+        self._handler = handler
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        """Handle SIGINT."""
+        if not self.waits_for_finalizer(frame):
+            signal.signal(signal.SIGINT, self._handler)
+            self._handler(number, frame)
+
+    def waits_for_finalizer(self, frame: FrameType | None) -> bool:
+        """If a `__del__` is running, have SIGINT come when its object is gone; tell whether that is so."""
+        while frame is not None and frame.f_code.co_name != "__del__":
+            frame = frame.f_back
+        if frame is None or "self" not in frame.f_locals:
+            return False
+        try:
+            _ends[:] = [_End(frame.f_locals["self"], partial(_RAISE, int(signal.SIGINT)))]
+        except TypeError:  # an object without weak references
+            return False
+        return True

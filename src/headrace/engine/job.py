@@ -36,11 +36,14 @@ class Job:
             payload -> result in task mode, payload -> iterator in stream mode.
         worker_init: Called before `setup`: the user's hook.
         seed: Where the workers' own seeds come from.
+        preload: Modules that each worker imports, and that may be imported once for all of them, before they are
+            forked: they must start no thread.
     """
 
     setup: Callable[[WorkerInfo], Callable[[Any], Any]]
     worker_init: Callable[[WorkerInfo], None] | None = None
     seed: int = 0
+    preload: tuple[str, ...] = ()
 
     def info_of(self, worker_idx: int, num_workers: int, executor: str, handed: tuple[int, ...] = ()) -> WorkerInfo:
         """Describe one worker of this job."""

@@ -25,7 +25,8 @@ from numpy.typing import NDArray
 
 from headrace.errors import InternalError
 
-from .forks import count_forks, forget_ended_forks, has_seen, living_forks, watch_forks
+from . import forks
+from .forks import forget_ended_forks, has_seen, living_forks, watch_forks
 from .memory import PAGE_BYTES, Mapping, bytes_interface, round_to_pages
 
 _NO_BYTES = np.empty(1, np.uint8)  # an empty array needs an address too
@@ -46,7 +47,7 @@ class _End(weakref.ref[Lease]):
 
     Attributes:
         slot_idx: The number of its slot.
-        num_forks: See `count_forks`, at its beginning.
+        num_forks: See `forks.num_forks`, at its beginning.
     """
 
     __slots__ = ("num_forks", "slot_idx")
@@ -112,9 +113,10 @@ class ArenaReader:
         return bool(self._freed or self._seen_by_children)
 
     def lease(self, slot_idx: int, offset: int, num_bytes: int) -> NDArray[np.uint8]:
-        """Return the content of a slot as a writable `uint8[num_bytes]`, without a copy: `hold` and `view` at once."""
-        if slot_idx not in self._leased:
-            self._mapping_of(slot_idx, offset, num_bytes)  # what is refused is not leased, and so not told of
+        """Return the content of a slot as a writable `uint8[num_bytes]`, without a copy: `hold` and `view` at once.
+
+        If there can be no view, the slot is free again, of which `drain` tells.
+        """
         return self.view(self.hold(slot_idx), slot_idx, offset, num_bytes)
 
     def hold(self, slot_idx: int) -> Lease:
@@ -127,7 +129,7 @@ class ArenaReader:
             raise InternalError("a slot was filled again while it was leased", where=f"slot {slot_idx}")
         lease = Lease()
         end = _End(lease, self._note_end)
-        end.slot_idx, end.num_forks = slot_idx, count_forks()
+        end.slot_idx, end.num_forks = slot_idx, forks.num_forks
         self._leased[slot_idx] = end
         return lease
 
@@ -144,7 +146,9 @@ class ArenaReader:
             InternalError: The message does not fit the memfd, or the reader is closed.
             CacheError: The address space of this process is used up.
         """
-        mapping = self._mapping_of(slot_idx, offset, num_bytes)
+        mapping = self._mappings.get(slot_idx)
+        if num_bytes and (mapping is None or mapping.offset != offset or mapping.num_bytes < num_bytes):
+            mapping = self._map_anew(slot_idx, offset, num_bytes)
         if mapping is not None and num_bytes and self._watcher is not None:
             self._tell(self._watcher, slot_idx, mapping, num_bytes)
         lease.mapping = mapping
@@ -231,12 +235,10 @@ class ArenaReader:
                     self._retire(free_idx)
         watcher.on_lease(mapping, num_bytes)
 
-    def _mapping_of(self, slot_idx: int, offset: int, num_bytes: int) -> Mapping | None:
-        """Return where so much of a slot is mapped; perhaps None if nothing of it is of interest."""
-        mapping = self._mappings.get(slot_idx)
-        if num_bytes and (mapping is None or mapping.offset != offset or mapping.num_bytes < num_bytes):
-            self._retire(slot_idx)
-            mapping = self._mappings[slot_idx] = self._map(slot_idx, offset, num_bytes)
+    def _map_anew(self, slot_idx: int, offset: int, num_bytes: int) -> Mapping:
+        """Map so much of a slot, in place of what was mapped of it."""
+        self._retire(slot_idx)
+        mapping = self._mappings[slot_idx] = self._map(slot_idx, offset, num_bytes)
         return mapping
 
     def _retire(self, slot_idx: int) -> None:

@@ -153,7 +153,7 @@ ToWarden = Spawn | Kill | Finish | Connect
 
 
 class Spawned(Message, frozen=True, tag=0):
-    """A worker runs. The packet carries its pidfd."""
+    """A worker runs. The packet carries the descriptor for its `ProcessHandle`."""
 
     life: int
     pid: int

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from headrace.errors import ConfigError
 
-from .quarantine import check_quarantine_path
+from .quarantine import check_quarantine
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Skipping:
     def __post_init__(self) -> None:
         _check_at_least("budget of skips", self.budget, 0)
         if self.quarantine is not None:
-            check_quarantine_path(self.quarantine)
+            check_quarantine(self.quarantine)
 
 
 @dataclass(frozen=True, slots=True)

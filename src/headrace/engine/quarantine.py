@@ -10,33 +10,21 @@ import errno
 import json
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
-from headrace.errors import ConfigError, SourceError
+from headrace.errors import CacheError, ConfigError
 
 from .failure import Failure
 
-
-def check_quarantine_path(path: str | os.PathLike[str]) -> None:
-    """See whether a list of skips could be written.
-
-    Raises:
-        ConfigError: The folder is missing, or something has the name that lines cannot be appended to.
-    """
-    if not Path(path).absolute().parent.is_dir():
-        raise ConfigError(f"the folder of the quarantine file does not exist: {os.fspath(path)}")
-    try:
-        mode = os.stat(path).st_mode
-    except OSError:  # not there yet
-        return
-    if not _takes_lines(mode):
-        raise ConfigError(
-            "the quarantine file is a folder, a pipe or a socket", where=os.fspath(path), fix="give the path of a file"
-        )
-
-
-def _takes_lines(mode: int) -> bool:
-    return stat.S_ISREG(mode) or stat.S_ISCHR(mode)  # a character device: /dev/null, a terminal
+_FIX = "name a file of your own, or one that does not exist yet, in a folder that can be written to"
+_KINDS: dict[str, Callable[[int], bool]] = {
+    "a folder": stat.S_ISDIR,
+    "a symbolic link": stat.S_ISLNK,
+    "a pipe": stat.S_ISFIFO,
+    "a socket": stat.S_ISSOCK,
+    "a device": lambda mode: stat.S_ISCHR(mode) or stat.S_ISBLK(mode),
+}
 
 
 class Quarantine:
@@ -53,7 +41,7 @@ class Quarantine:
         """Write one line: `tag`, `epoch`, `ticket`, `error` (type and text), `traceback`.
 
         Raises:
-            SourceError: The file cannot be written.
+            CacheError: The file cannot be written, or it is a folder, a link, a pipe or a device.
         """
         line = {
             "tag": failure.place.tag if failure.place else None,
@@ -66,21 +54,34 @@ class Quarantine:
         try:
             self._write(data)
         except OSError as error:
-            raise SourceError(
-                f"what is skipped cannot be written down: {error.strerror}",
-                where=str(self._path),
-                fix="make room, give another file, or none",
+            raise CacheError(
+                f"what was left out cannot be written to the quarantine file: {error.strerror}",
+                where=f"{self._path}: {line['error']}",
+                fix=_FIX,
             ) from error
 
     def _write(self, data: bytes) -> None:
-        # One write to a descriptor in append mode, not a buffered file: lines of several trainers do not mix. A pipe
-        # without a reader is an error, and not waited for.
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
+        # One write to a descriptor in append mode, not a buffered file: lines of several trainers do not mix. What is
+        # no file may block for ever when it is opened, and behind a link may lie anything.
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY
         fd = os.open(self._path, flags, 0o644)
         try:
-            if not _takes_lines(os.fstat(fd).st_mode):
-                raise OSError(errno.EINVAL, "this is no file")
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                raise OSError(errno.EINVAL, "it is no regular file")
             while data:  # a short write happens on a full disk: go on, so that the error is raised
                 data = data[os.write(fd, data) :]
         finally:
             os.close(fd)
+
+
+def check_quarantine(path: str | os.PathLike[str]) -> None:
+    """Refuse a path that cannot be a quarantine file.
+
+    Raises:
+        ConfigError: Its folder does not exist, or something is there that is no regular file.
+    """
+    if not Path(path).absolute().parent.is_dir():
+        raise ConfigError(f"the folder of the quarantine file does not exist: {os.fspath(path)}")
+    if os.path.lexists(path) and not stat.S_ISREG(os.lstat(path).st_mode):
+        kind = next(name for name, is_kind in _KINDS.items() if is_kind(os.lstat(path).st_mode))
+        raise ConfigError(f"the quarantine file is {kind}: {os.fspath(path)}", fix=_FIX)

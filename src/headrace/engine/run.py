@@ -34,6 +34,7 @@ from .events import (
     Wanted,
     Warn,
 )
+from .interrupts import interrupts_wait
 from .quarantine import Quarantine
 from .report import EngineReport
 from .supervisor import Supervisor
@@ -169,10 +170,11 @@ class Run(Iterator[Delivered]):
 
     def __del__(self) -> None:
         pid, thread = getattr(self, "_owner", (None, None))
-        if pid != os.getpid():
+        if pid != os.getpid() or self._is_over:
             return
         if thread == threading.get_ident():
-            self.close()
+            with interrupts_wait():
+                self.close()
         elif self._supervisor.workers_are_lost:
             # The collector may run in any thread, while the executor is in use in its own: leave a note. A run that is
             # not ended here is cancelled by the next one.

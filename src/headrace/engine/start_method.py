@@ -6,7 +6,6 @@ Invariant: whatever the trainer did to `sys.path` before is in the command, so w
 from __future__ import annotations
 
 import enum
-import json
 import os
 import subprocess
 import sys
@@ -23,7 +22,8 @@ THREAD_VARIABLES = (
     "NUMEXPR_NUM_THREADS",
 )
 # No module is run as `__main__`, so nothing that a worker starts later can mistake our code for the user's program.
-_BOOT = "import json,sys;sys.path[:]=json.loads(sys.argv[1]);from headrace.engine.zygote import {0};{0}({1})"
+# Nothing but `sys`, which is no file, is imported before the path is the trainer's.
+_BOOT = "import sys;sys.path[:]={0};from headrace.engine.zygote import {1};{1}({2})"
 
 
 class StartMethod(enum.Enum):
@@ -53,14 +53,14 @@ class StartMethod(enum.Enum):
             raise ConfigError(f"there is no start method {name!r}", fix=f"use None or one of {valid}") from None
 
 
-def command_of_zygote(control: int, trainer_pidfd: int) -> list[str]:
-    """Return the command that makes a new process a zygote with these inherited descriptors."""
-    return _command("be_zygote", f"{control},{trainer_pidfd}")
+def command_of_zygote(*fds: int) -> list[str]:
+    """Return the command that makes a new process a zygote with these inherited descriptors, see `be_zygote`."""
+    return _command("be_zygote", ",".join(map(str, fds)))
 
 
 def command_of_worker() -> list[str]:
     """Return the command that makes a new process a worker; its numbers follow as one more argument."""
-    return _command("main_of_worker", "sys.argv[2]")
+    return _command("main_of_worker", "sys.argv[1]")
 
 
 _MALLOC = {"MALLOC_TRIM_THRESHOLD_": str(1 << 30), "MALLOC_MMAP_THRESHOLD_": str(1 << 30)}  # bytes; others ignore it
@@ -88,10 +88,6 @@ def _command(function: str, arguments: str) -> list[str]:
         )
     # What multiprocessing uses too: -W, -X, -O, -I, ... as given to this interpreter.
     flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
-    return [
-        sys.executable,
-        *flags,
-        "-c",
-        _BOOT.format(function, arguments),
-        json.dumps([entry for entry in sys.path if isinstance(entry, str)]),
-    ]
+    path = ascii([entry for entry in sys.path if isinstance(entry, str)])
+    # -P: else Python would look for modules of its own, such as `linecache`, in the current folder first.
+    return [sys.executable, *flags, "-P", "-c", _BOOT.format(path, function, arguments)]

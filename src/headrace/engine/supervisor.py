@@ -12,6 +12,7 @@ Invariants, whatever happens to workers:
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -91,6 +92,8 @@ class Supervisor:
         self.workers_are_lost = False
         self._now = 0.0
         self._num_deaths = self._num_stalls = self._num_skipped = 0
+        self._last_accident: int | None = None
+        self._deaths_at: Counter[str] = Counter()
 
     def handle(self, event: SupervisorEvent) -> list[Action]:
         """Take note of an event and return what to do now, in this order; nothing once the run is over.
@@ -302,12 +305,20 @@ class Supervisor:
         return self._fail(Raise(event.failure.raisable(None, event.worker_idx)))
 
     def _on_exited(self, event: Exited) -> list[Action]:
-        self._num_deaths += 1
-        where = self._where(event.worker_idx, str(event.place or ""))
+        if event.accident is None or event.accident != self._last_accident:
+            self._num_deaths += 1
+        self._last_accident = event.accident
+        place = str(event.place or "")
+        self._deaths_at[place] += 1
+        where = self._where(event.worker_idx, place)
         what = f"worker {event.worker_idx} {event.cause}"
-        return self._restart_or_raise(
-            event.worker_idx, self._options.on_death, self._num_deaths, WorkerDiedError(what, where=where), "on_death"
-        )
+        error = WorkerDiedError(what, where=where)
+        actions = self._restart_or_raise(event.worker_idx, self._options.on_death, self._num_deaths, error, "on_death")
+        if error.fix is not None:
+            number = self._deaths_at[place]
+            again = f"{number} workers died at {place}" if place and number > 1 else ""
+            error.fix = "; ".join(filter(None, (event.advice, error.fix, again)))
+        return actions
 
     def _on_tick(self, event: Tick) -> list[Action]:
         self._now = event.now

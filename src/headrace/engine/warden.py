@@ -14,9 +14,10 @@ from headrace.errors import ConfigError
 
 from .job import Job
 from .messages import Finish, FromWarden, Kill, Spawn, Spawned, ToWarden, decode_from_warden
+from .process_handle import wait_readable
 from .start_method import StartMethod, command_of_worker, environment_of_threads
 from .worker_main import Links
-from .zygote_process import MAX_END_SECONDS, join_zygote, send_to_zygote, wait_readable
+from .zygote_process import MAX_END_SECONDS, join_zygote, send_to_zygote
 
 # Idle workers end in some 20 ms. One that is busy, or whose exit handlers take longer, is killed after this.
 _GRACE_SECONDS = 1.0
@@ -39,8 +40,9 @@ class Warden:
         self._is_fresh = method is StartMethod.SPAWN or (num_threads != 1 and method is not StartMethod.FORK)
         self._executable = command_of_worker() if self._is_fresh else []
         self._environment = dict(environment_of_threads(num_threads)) if self._is_fresh else {}
-        self._modules = [] if self._is_fresh else sorted(modules)
-        self._zygote, self._channel = join_zygote(job if method is StartMethod.FORK else None)
+        self._modules = [] if self._is_fresh else [*sorted(modules), *job.preload]
+        preload = () if self._is_fresh else job.preload
+        self._zygote, self._channel = join_zygote(job if method is StartMethod.FORK else None, preload)
 
     @property
     def pid(self) -> int:
@@ -60,7 +62,7 @@ class Warden:
         self._send(Kill(life, grace_seconds))
 
     def receive(self) -> tuple[Sequence[FromWarden], int | None] | None:
-        """Return what the zygote has told, and the pidfd that came with a `Spawned`, which the caller owns.
+        """Return what the zygote has told, and the descriptor that came with a `Spawned`, which the caller owns.
 
         Never blocks. No messages at all means that the zygote is gone.
 
@@ -105,9 +107,9 @@ class Warden:
             except ConfigError:  # a descriptor was lost, of a worker that ends
                 continue
             if heard is not None:
-                messages, pidfd = heard
-                if pidfd is not None:
-                    os.close(pidfd)
+                messages, end = heard
+                if end is not None:
+                    os.close(end)
                 if not messages:
                     return
 

@@ -36,7 +36,8 @@ from .messages import (
     decode_for_trainer,
     encode_packet,
 )
-from .proc_tree import kill_tree, state_of
+from .proc_tree import state_of
+from .process_handle import ProcessHandle
 from .rings import TrainerRings, create_rings
 from .status_page import StatusPage, create_status_page
 from .worker_info import Place
@@ -76,11 +77,10 @@ class WorkerLife:
         self.worker_idx = worker_idx
         self.max_leases = max_leases
         self.copy_bytes = copy_bytes
-        self.pid: int | None = None
         self.has_exited = False
         self.is_open = True  # its socket
         self.waits_for_room = False  # whether the executor listens for room in the socket
-        self._pidfd: int | None = None
+        self.process: ProcessHandle | None = None  # known soon after the start
         self._outbox: list[ToWorker] = []
         self._outbox_bytes = 0
         self._packet: bytes | None = None  # did not fit into the socket yet
@@ -210,9 +210,10 @@ class WorkerLife:
 
     # --- the process ---
 
-    def set_process(self, pid: int, pidfd: int | None) -> None:
-        """Note that the process runs; the descriptor is this object's from now on."""
-        self.pid, self._pidfd = pid, pidfd
+    @property
+    def pid(self) -> int | None:
+        """The number of the process, where it is known."""
+        return None if self.process is None else self.process.pid
 
     @property
     def has_got_on(self) -> bool:
@@ -227,31 +228,22 @@ class WorkerLife:
 
     def kill_unless_ended(self, seconds: float) -> None:
         """End the process and its descendants if it lives on for so long: where there is no warden that would."""
-        if self._pidfd is None or self.pid is None:
-            return
-        poll = select.poll()
-        poll.register(self._pidfd, select.POLLIN)
-        if poll.poll(1000 * seconds):
-            return
-        with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self._pidfd, 0)  # raises if the pid is no longer its own
-            kill_tree(self.pid)
+        if self.process is not None and not self.process.wait_for_end(seconds):
+            self.process.kill_tree()
 
     def read_stack(self) -> str | None:
         """Ask for the Python stack of all threads of the worker, and say what else is known of what it does."""
-        if self._pidfd is None or self.pid is None or self.has_exited:
+        if self.process is None or self.has_exited:
             return None
         self.take_stack()  # of an earlier answer that came too late
-        try:
-            signal.pidfd_send_signal(self._pidfd, signal.SIGUSR1)
-        except ProcessLookupError:
+        if not self.process.send(signal.SIGUSR1):
             return None
         stack, wait = "", _STACK_SECONDS
         poll = select.poll()
         poll.register(self._stack_fd, select.POLLIN)
         while poll.poll(1000 * wait) and (more := self.take_stack()):
             stack, wait = stack + more, _STACK_SILENCE_SECONDS
-        notes = [f"process {self.pid}, state {state_of(self.pid)}"]
+        notes = [f"process {self.process.pid}, state {state_of(self.process.pid)}"]
         if self._status.is_starved:
             notes.append("it waits for a free slot: all its shared memory is held by results that are kept elsewhere")
         return "\n".join([*notes, stack.rstrip()]).rstrip()
@@ -285,9 +277,9 @@ class WorkerLife:
         if self._stack_fd >= 0:
             os.close(self._stack_fd)
             self._stack_fd = -1
-        if self._pidfd is not None:
-            os.close(self._pidfd)
-            self._pidfd = None
+        if self.process is not None:
+            self.process.close()
+            self.process = None
 
     def _wake(self) -> None:
         self._starved_since = None

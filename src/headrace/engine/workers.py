@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import atexit
 import os
-import weakref
 from typing import Any
 
 from headrace.errors import HeadraceError
 
 from .executors import Executor
 from .job import Job, Mode
+from .weak_objects import WeakObjects
 
-_open_workers: weakref.WeakSet[Workers] = weakref.WeakSet()
+_open_workers: WeakObjects[Workers] = WeakObjects()
 
 
 class Workers:
@@ -126,5 +126,5 @@ class Workers:
 
 @atexit.register
 def _close_all() -> None:
-    for workers in list(_open_workers):
+    for workers in _open_workers.living():
         workers.close()

@@ -2,16 +2,17 @@
 
 It is executed anew (never forked off the trainer, unless the trainer asks for that), imports what every worker needs,
 and forks. What is imported here is imported once, and its memory is shared by all workers: so the modules of ours that
-a job refers to are imported, too, and nobody else's. It has one thread, so forking is safe; that needs
-`OMP_NUM_THREADS=1` and its like in its environment, because `import numpy` would start threads. It does not import
-torch.
+a job refers to are imported, too, and of others those alone that the job names (`Job.preload`), in a zygote of their
+own. It has one thread, so forking is safe; that needs `OMP_NUM_THREADS=1` and its like in its environment, because
+`import numpy` would start threads.
 
 Invariants:
 
 * it has a session of its own, so no signal of a terminal reaches it, and it inherits all orphans below it;
 * it ends when the trainer's pidfd or the end of its root socket says so, and not before its last descendant has ended:
   a pidfd alone misses a trainer that executes another program, an end of file alone one whose forked child keeps the
-  descriptor;
+  descriptor. Where the system has no pidfds, the end of a pipe stands for each of them (`process_handle.py`), and the
+  zygote looks from time to time whether it still is a child of the trainer;
 * it serves several executors of one trainer, each by a channel of its own: what one of them asks for, or its end,
   touches the workers of no other;
 * a dead worker's process group, and those of its descendants that moved to another session, end with it.
@@ -57,14 +58,22 @@ from .worker_main import Links, run_worker
 LIFE_VARIABLE = "HEADRACE_WORKER_LIFE"
 # How long to wait for processes that do not end on SIGKILL (in a system call that cannot be interrupted).
 _MAX_KILL_SECONDS = 5.0
+# Where there are no pidfds: how often to look whether the trainer is gone while a forked child of it keeps the pipe.
+_LOOK_MILLISECONDS = 50.0
+# What a new worker has to be: the request, its descriptors, and those that tell its guard of ends.
+_Start = tuple[Spawn, list[int], Sequence[int]]
 
 
-def be_zygote(control: int, trainer_pidfd: int, inherited_job: Job | None = None) -> None:
+def be_zygote(
+    control: int, trainer_end: int, own_end: int = -1, own_life: int = -1, inherited_job: Job | None = None
+) -> None:
     """Serve until the trainer is gone or wants no more. Returns in the workers too, at the end of each.
 
     Args:
         control: Descriptor of our end of the root socket.
-        trainer_pidfd: The trainer's pidfd, opened by itself.
+        trainer_end: Tells of the end of the trainer: its pidfd, opened by itself, or a pipe.
+        own_end: A pipe that tells of our own end, where there are no pidfds; else -1.
+        own_life: The other end of that pipe.
         inherited_job: The job, if this process was forked off the trainer and so has it.
     """
     # Of the trainer's signal mask nothing is wanted: a SIGCHLD that is blocked would never wake the poll.
@@ -76,37 +85,37 @@ def be_zygote(control: int, trainer_pidfd: int, inherited_job: Job | None = None
     name_process("hr-zygote")
     gc.collect()
     gc.freeze()  # what is here now is never collected, so workers do not copy its pages
-    zygote = _Zygote(Channel.of_fd(control), trainer_pidfd)
+    zygote = _Zygote(Channel.of_fd(control), trainer_end, own_end, own_life)
     start = zygote.serve()
     if start is not None:
         _be_worker(*start, inherited_job)
 
 
-def _be_worker(spawn: Spawn, fds: Sequence[int], pidfds: Sequence[int], inherited_job: Job | None) -> None:
+def _be_worker(spawn: Spawn, fds: Sequence[int], ends: Sequence[int], inherited_job: Job | None) -> None:
     """Be the worker that was asked for, in this process or in a fresh interpreter."""
     os.environ[LIFE_VARIABLE] = life_of(os.getppid(), spawn.life)
     if not spawn.executable:
-        be_worker(spawn.worker_idx, fds, pidfds, inherited_job)
+        be_worker(spawn.worker_idx, fds, ends, inherited_job)
         return
     os.environ.update(spawn.environment)
-    for fd in (*pidfds, *fds):
+    for fd in (*ends, *fds):
         os.set_inheritable(fd, True)
-    numbers = ",".join(map(str, (spawn.worker_idx, len(pidfds), *pidfds, *fds)))
+    numbers = ",".join(map(str, (spawn.worker_idx, len(ends), *ends, *fds)))
     os.execv(spawn.executable[0], [*spawn.executable, numbers])  # noqa: S606 - no shell is wanted
 
 
 def main_of_worker(numbers: str) -> None:
     """Be a worker in a fresh interpreter, which was executed by a fork of the zygote."""
-    worker_idx, num_pidfds, *fds = map(int, numbers.split(","))
+    worker_idx, num_ends, *fds = map(int, numbers.split(","))
     for fd in fds:
         os.set_inheritable(fd, False)
-    be_worker(worker_idx, fds[num_pidfds:], fds[:num_pidfds], None)
+    be_worker(worker_idx, fds[num_ends:], fds[:num_ends], None)
 
 
-def be_worker(worker_idx: int, fds: Sequence[int], pidfds: Sequence[int], inherited_job: Job | None) -> None:
+def be_worker(worker_idx: int, fds: Sequence[int], ends: Sequence[int], inherited_job: Job | None) -> None:
     """Be a worker, under guard. `fds` are those of `Links`, and then those that were handed over."""
     name_process(f"hr-worker-{worker_idx}")
-    start_guard(pidfds)
+    start_guard(ends)
     num_links = len(Links._fields)
     run_worker(worker_idx, Links(*fds[:num_links]), inherited_job, handed=tuple(fds[num_links:]))
 
@@ -119,11 +128,13 @@ def life_of(zygote_pid: int, life: int) -> str:
 class _Zygote:
     """The state of the zygote: its workers, and when the ones that must end are ended."""
 
-    def __init__(self, root: Channel, trainer_pidfd: int) -> None:
+    def __init__(self, root: Channel, trainer_end: int, own_end: int, own_life: int) -> None:
         self._root = root
         self._channels: dict[int, Channel] = {}  # by descriptor
-        self._trainer_pidfd = trainer_pidfd
-        self._own_pidfd = os.pidfd_open(os.getpid())
+        self._trainer_end, self._own_life = trainer_end, own_life
+        self._has_pidfds = own_life < 0
+        self._own_end = os.pidfd_open(os.getpid()) if self._has_pidfds else own_end
+        self._trainer_pid = os.getppid()
         self._life_of_pid: dict[int, int] = {}
         self._channel_of_pid: dict[int, Channel] = {}
         self._deadlines: dict[int, float] = {}  # by pid
@@ -135,14 +146,14 @@ class _Zygote:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._waker.fileno(), warn_on_full_buffer=False)
         self._poll = select.poll()
-        for fd in (root.fileno(), trainer_pidfd, self._wake.fileno()):
+        for fd in (root.fileno(), trainer_end, self._wake.fileno()):
             self._poll.register(fd, select.POLLIN)
 
-    def serve(self) -> tuple[Spawn, list[int], tuple[int, int]] | None:
+    def serve(self) -> _Start | None:
         """Do what the trainer asks; return in a new worker with what it has to be, and in the zygote at the end."""
         while True:
             ready = {fd for fd, _ in self._poll.poll(self._milliseconds_left())}
-            if self._trainer_pidfd in ready:
+            if self._trainer_end in ready or (not self._has_pidfds and os.getppid() != self._trainer_pid):
                 break
             self._reap()
             for channel in [self._channels[fd] for fd in ready if fd in self._channels]:
@@ -201,9 +212,7 @@ class _Zygote:
     def _pids_of(self, channel: Channel) -> list[int]:
         return [pid for pid, owner in self._channel_of_pid.items() if owner is channel]
 
-    def _obey(
-        self, channel: Channel, messages: Sequence[Message], fds: list[int]
-    ) -> tuple[Spawn, list[int], tuple[int, int]] | None:
+    def _obey(self, channel: Channel, messages: Sequence[Message], fds: list[int]) -> _Start | None:
         for message in messages:
             if isinstance(message, Spawn):  # alone in its packet, because of the descriptors
                 return self._spawn(channel, message, fds)
@@ -217,36 +226,40 @@ class _Zygote:
                     self._set_deadline(pid, message.grace_seconds)
         return None
 
-    def _spawn(self, channel: Channel, spawn: Spawn, fds: list[int]) -> tuple[Spawn, list[int], tuple[int, int]] | None:
+    def _spawn(self, channel: Channel, spawn: Spawn, fds: list[int]) -> _Start | None:
         _import(spawn.modules)
+        end = life = pid = -1
         try:
+            if not self._has_pidfds:
+                end, life = os.pipe2(os.O_CLOEXEC)
             pid = os.fork()
+            if pid == 0:
+                self._become_child(end)
+                ends = (self._trainer_end, self._own_end)
+                return spawn, fds, ends if life < 0 else (*ends, life)
+            if self._has_pidfds:
+                end = os.pidfd_open(pid)
         except OSError as error:
-            close_all(fds)
-            self._reply(channel, NotSpawned(spawn.life, f"fork failed: {error.strerror}"))
-            return None
-        if pid == 0:
-            self._become_child()
-            return spawn, fds, (self._trainer_pidfd, self._own_pidfd)
-        close_all(fds)
-        self._life_of_pid[pid], self._channel_of_pid[pid] = spawn.life, channel
-        try:
-            pidfd = os.pidfd_open(pid)
-        except OSError:  # the limit on open files: the worker is of no use without a pidfd, so it ends
-            kill_quietly(pid)
-            return None
-        self._reply(channel, Spawned(spawn.life, pid), [pidfd])
-        os.close(pidfd)
+            if pid > 0:  # the limit on open files: the worker is of no use without a pidfd, so it ends
+                kill_quietly(pid)
+            else:
+                self._reply(channel, NotSpawned(spawn.life, f"fork failed: {error.strerror}"))
+        else:
+            self._reply(channel, Spawned(spawn.life, pid), [end])
+        if pid > 0:
+            self._life_of_pid[pid], self._channel_of_pid[pid] = spawn.life, channel
+        close_all([*fds, *(fd for fd in (end, life) if fd >= 0)])
         return None
 
-    def _become_child(self) -> None:
-        """Leave behind what is the zygote's."""
+    def _become_child(self, own_end: int) -> None:
+        """Leave behind what is the zygote's, and what tells the trainer of our own end."""
         os.setsid()
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
         self._wake.close()
         self._waker.close()
+        close_all([fd for fd in (self._own_life, own_end) if fd >= 0])
         for channel in (self._root, *self._channels.values()):
             channel.close()
 
@@ -275,9 +288,10 @@ class _Zygote:
         self._deadlines[pid] = min(deadline, self._deadlines.get(pid, deadline))
 
     def _milliseconds_left(self) -> float | None:
-        if not self._deadlines:
-            return None
-        return 1000 * max(0.0, min(self._deadlines.values()) - time.monotonic())
+        limits = [] if self._has_pidfds else [_LOOK_MILLISECONDS]
+        if self._deadlines:
+            limits.append(1000 * max(0.0, min(self._deadlines.values()) - time.monotonic()))
+        return min(limits, default=None)
 
     def _kill_overdue(self) -> None:
         now = time.monotonic()

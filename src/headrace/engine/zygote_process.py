@@ -24,7 +24,7 @@ from .channel import Channel
 from .exit_cause import describe_exit
 from .job import Job
 from .messages import Connect, ToWarden, encode_packet
-from .proc_tree import kill_tree
+from .process_handle import ProcessHandle, open_pidfd, wait_for
 from .start_method import command_of_zygote, environment_of_zygote
 from .zygote import be_zygote
 
@@ -45,28 +45,44 @@ class ZygoteProcess:
     """
 
     def __init__(self, job: Job | None) -> None:
-        trainer_pidfd = _open_own_pidfd()
-        self._root, theirs = Channel.pair()
-        try:
-            if job is not None:
-                self.pid = _fork_zygote(theirs.fileno(), trainer_pidfd, job, [self._root.fileno()])
-            else:
-                self.pid = _exec_zygote(theirs.fileno(), trainer_pidfd)
-            self._pidfd = os.pidfd_open(self.pid)
-        except BaseException:
-            self._root.close()
-            raise
-        finally:
-            theirs.close()
-            os.close(trainer_pidfd)
+        with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:  # what is closed: if it fails; always
+            self._root, root_of_zygote = Channel.pair()
+            ours.callback(self._root.close)
+            theirs.callback(root_of_zygote.close)
+            own_end, self._own_life = _watch_self()
+            theirs.callback(os.close, own_end)
+            fds, end = [root_of_zygote.fileno(), own_end], -1
+            if self._own_life >= 0:  # there are no pidfds: one more pipe tells of the end of the zygote
+                ours.callback(os.close, self._own_life)
+                end, life = os.pipe2(os.O_CLOEXEC)
+                ours.callback(os.close, end)
+                theirs.callback(os.close, life)
+                fds += [os.dup(end), life]
+                theirs.callback(os.close, fds[2])
+            fds_of_trainer = [self._root.fileno(), *(fd for fd in (self._own_life, end) if fd >= 0)]
+            self.pid = _exec_zygote(fds) if job is None else _fork_zygote(fds, job, fds_of_trainer)
+            if end < 0:
+                end = self._open_pidfd()
+            self._process = ProcessHandle(self.pid, end)
+            ours.pop_all()
         self._num_users = 0
         self._ending: str | None = None
+
+    def _open_pidfd(self) -> int:
+        try:
+            return os.pidfd_open(self.pid)
+        except OSError as error:
+            self._root.close()  # ends it
+            _collect(self.pid)
+            if isinstance(error, ProcessLookupError):  # it was collected by the system: SIGCHLD is ignored
+                raise _not_begun("ended") from error
+            raise
 
     def join(self) -> Channel | None:
         """Return one more channel to it; None if it is gone. Whoever joined has to `leave`, once."""
         ours, theirs = Channel.pair()
         try:
-            if wait_readable(self._pidfd, 0) or not send_to_zygote(self._root, self, Connect(), [theirs.fileno()]):
+            if self._process.wait_for_end(0) or not send_to_zygote(self._root, self, Connect(), [theirs.fileno()]):
                 ours.close()
                 return None
         except BaseException:
@@ -81,7 +97,7 @@ class ZygoteProcess:
         """Let it end, if nobody else needs it; return how it ended."""
         with _lock:
             self._num_users -= 1
-            is_gone = self._ending is None and wait_readable(self._pidfd, 0)
+            is_gone = self._ending is None and self._process.wait_for_end(0)
             if self._num_users == 0 or is_gone:
                 _forget(self)
                 self._end()
@@ -90,34 +106,40 @@ class ZygoteProcess:
     def kill(self) -> None:
         """End a zygote that hangs, and before it all that it would have ended: nobody inherits its orphans."""
         if self._ending is None:
-            kill_tree(self.pid)  # not collected yet, so the pid is still its own
+            self._process.kill_tree()
 
     def disown(self) -> None:
         """In a process that was forked off the trainer: close our copies, and nothing else."""
         if self._ending is None:
             self._ending = "belongs to another process"
-            self._root.close()
-            os.close(self._pidfd)
+            self._close()
 
     def _end(self) -> None:
         if self._ending is None:
             self._root.close()  # ends it
-            if not wait_readable(self._pidfd, MAX_END_SECONDS / 2):
+            if not self._process.wait_for_end(MAX_END_SECONDS / 2):
                 self.kill()
-            os.close(self._pidfd)
+            self._close()
             status = _collect(self.pid)
             self._ending = "ended" if status is None else describe_exit(os.waitstatus_to_exitcode(status))
+
+    def _close(self) -> None:
+        self._root.close()
+        self._process.close()
+        if self._own_life >= 0:
+            os.close(self._own_life)
 
 
 _lock = threading.RLock()  # an executor may be collected, and so leave, in the middle of whatever its thread does
 _shared: dict[Any, ZygoteProcess] = {}
 
 
-def join_zygote(job: Job | None) -> tuple[ZygoteProcess, Channel]:
+def join_zygote(job: Job | None, preload: Sequence[str] = ()) -> tuple[ZygoteProcess, Channel]:
     """Return a zygote and a channel to it: one that runs already, if its workers would start in the same way.
 
     Args:
         job: Given to a zygote that is forked off this process, which is nobody else's; None: a clean start.
+        preload: Modules of others that it imports: workers that do not want them come from another one.
 
     Raises:
         ConfigError: This system cannot do it.
@@ -125,7 +147,7 @@ def join_zygote(job: Job | None) -> tuple[ZygoteProcess, Channel]:
     with _lock:
         if job is not None:
             return _start(job)
-        key = _key_of_start()
+        key = (_key_of_start(), tuple(preload))
         zygote = _shared.get(key)
         channel = None if zygote is None else zygote.join()
         if zygote is None or channel is None:
@@ -140,17 +162,21 @@ def _start(job: Job | None) -> tuple[ZygoteProcess, Channel]:
     if channel is None:
         zygote._num_users = 0
         zygote._end()
-        raise ConfigError(
-            f"the process that starts workers {zygote._ending} before it began",
-            fix=f"look above for what it printed; {sys.executable} must be able to import headrace",
-        )
+        raise _not_begun(zygote._ending)
     return zygote, channel
+
+
+def _not_begun(ending: str | None) -> ConfigError:
+    return ConfigError(
+        f"the process that starts workers {ending} before it began",
+        fix=f"look above for what it printed; {sys.executable} must be able to import headrace",
+    )
 
 
 def _key_of_start() -> Any:
     """Return what a process inherits from the one that executes it, as far as workers can see it."""
     environment = frozenset(environment_of_zygote().items())
-    return tuple(command_of_zygote(-1, -1)), environment, frozenset(os.sched_getaffinity(0))
+    return tuple(command_of_zygote()), environment, frozenset(os.sched_getaffinity(0))
 
 
 def _forget(zygote: ZygoteProcess) -> None:
@@ -175,7 +201,7 @@ def send_to_zygote(channel: Channel, zygote: ZygoteProcess, message: ToWarden, f
     deadline = time.monotonic() + _MAX_SEND_SECONDS
     try:
         while not channel.send(packet, fds):
-            if not _wait(channel.fileno(), select.POLLOUT, deadline - time.monotonic()):
+            if not wait_for(channel.fileno(), select.POLLOUT, deadline - time.monotonic()):
                 zygote.kill()
                 return False
     except OSError:
@@ -183,21 +209,16 @@ def send_to_zygote(channel: Channel, zygote: ZygoteProcess, message: ToWarden, f
     return True
 
 
-def _open_own_pidfd() -> int:
-    try:
-        return os.pidfd_open(os.getpid())
-    except (AttributeError, OSError) as error:
-        raise ConfigError(
-            f"worker processes need pidfds of Linux 5.3 or later, and this system has none ({error})",
-            where=f"platform {sys.platform!r}",
-            fix="use executor='thread' or executor='inline'",
-        ) from error
+def _watch_self() -> tuple[int, int]:
+    """Return what tells of the end of this process, and what it has to keep open for that, or -1."""
+    pidfd = open_pidfd(os.getpid())
+    return os.pipe2(os.O_CLOEXEC) if pidfd is None else (pidfd, -1)
 
 
-def _exec_zygote(control: int, trainer_pidfd: int) -> int:
+def _exec_zygote(fds: Sequence[int]) -> int:
     process = subprocess.Popen(  # noqa: S603 - our own interpreter and our own code
-        command_of_zygote(control, trainer_pidfd),
-        pass_fds=(control, trainer_pidfd),
+        command_of_zygote(*fds),
+        pass_fds=fds,
         env=environment_of_zygote(),
         stdin=subprocess.DEVNULL,
         start_new_session=True,
@@ -206,7 +227,7 @@ def _exec_zygote(control: int, trainer_pidfd: int) -> int:
     return process.pid
 
 
-def _fork_zygote(control: int, trainer_pidfd: int, job: Job, fds_of_trainer: Sequence[int]) -> int:
+def _fork_zygote(fds: Sequence[int], job: Job, fds_of_trainer: Sequence[int]) -> int:
     if threading.active_count() > 1:
         names = [thread.name for thread in threading.enumerate() if thread is not threading.current_thread()]
         warnings.warn(
@@ -225,7 +246,9 @@ def _fork_zygote(control: int, trainer_pidfd: int, job: Job, fds_of_trainer: Seq
         os.setsid()
         for fd in fds_of_trainer:
             os.close(fd)
-        be_zygote(os.dup(control), trainer_pidfd, job)
+        control, trainer_end, *pipe = fds
+        own_end, own_life = pipe or (-1, -1)
+        be_zygote(os.dup(control), trainer_end, own_end, own_life, job)
         exit_code = 0
     except SystemExit as error:
         exit_code = error.code if isinstance(error.code, int) else int(error.code is not None)
@@ -250,14 +273,3 @@ def _collect(pid: int) -> int | None:
             return status
         time.sleep(0.001)
     return None
-
-
-def wait_readable(fd: int, seconds: float) -> bool:
-    """Wait until a descriptor can be read; return whether it can."""
-    return _wait(fd, select.POLLIN, seconds)
-
-
-def _wait(fd: int, events: int, seconds: float) -> bool:
-    poll = select.poll()
-    poll.register(fd, events)
-    return bool(poll.poll(1000 * max(0.0, seconds)))

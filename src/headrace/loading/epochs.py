@@ -70,6 +70,7 @@ class Recipe:
             batching=batching,
             whole_keys=batching.whole_keys,
             row_tokens=0 if pack is None else pack.row_tokens,
+            num_rows=None if pack is None or pack.too_long == "alone" else pack.num_rows,
             packed_keys=None if pack is None else pack.packed_keys,
             seeds_globals=options.seeds_globals,
         )
@@ -121,12 +122,23 @@ class Epochs(ABC):
         """Return the number of steps of an epoch on one of the ranks, from a position on."""
 
     @abstractmethod
-    def count(self, epoch: int) -> PlanCounts:
+    def count(self, epoch: int, ranks: Ranks) -> PlanCounts:
         """Return what becomes of the sequences of an epoch, on all ranks."""
 
     @abstractmethod
+    def progress(self) -> tuple[int, Progress]:
+        """Return the epoch that was begun last, and what was planned of it so far."""
+
+    @abstractmethod
+    def is_empty(self) -> bool:
+        """Tell whether the epoch that was begun last, and is over, has no sequences."""
+
     def progress_text(self) -> str | None:
         """Return a line about what was planned so far, if anything was."""
+        epoch, known = self.progress()
+        if not known.num_planned:
+            return None
+        return f"epoch {epoch}: {known.num_planned} of {known.num_windows} windows planned: {known.counts}"
 
 
 class PlannedEpochs(Epochs):
@@ -195,16 +207,26 @@ class PlannedEpochs(Epochs):
         num_batches = self.plan_of(epoch).num_batches()
         return len(Steps(num_batches, ranks.rank, ranks.world_size, position, self._recipe.options.remainder))
 
-    def count(self, epoch: int) -> PlanCounts:
+    def count(self, epoch: int, ranks: Ranks) -> PlanCounts:
         """Count sequences, by planning all windows, once for each epoch."""
-        return self.plan_of(epoch).count_all()
+        plan, options = self.plan_of(epoch), self._recipe.options
+        counts = plan.count_all()
+        if options.remainder != "drop" or options.agree is not None or ranks.world_size == 1:
+            return counts
+        num_batches = plan.num_batches()
+        first = num_batches - Steps(num_batches, ranks.rank, ranks.world_size).num_dropped
+        return counts + PlanCounts(remainder=plan.num_pieces_from(first))
 
-    def progress_text(self) -> str | None:
-        """Return a line about the windows."""
+    def is_empty(self) -> bool:
+        """Ask the plan."""
+        return self.plan is not None and self.plan.num_seqs == 0
+
+    def progress(self) -> tuple[int, Progress]:
+        """Return what the plan says."""
         plan = self.plan
-        if plan is None or not plan.num_planned:
-            return None
-        return f"epoch {plan.epoch}: {plan.num_planned} of {plan.num_windows} windows planned: {plan.counts}"
+        if plan is None:
+            return 0, Progress()
+        return plan.epoch, Progress(plan.num_planned, str(plan.num_windows), plan.counts)
 
 
 class StreamStarter(Protocol):
@@ -302,18 +324,20 @@ class StreamEpochs(Epochs):
             raise NoLengthError("the number of steps of a stream is not known", fix="give steps_per_epoch=")
         return max(options.steps_per_epoch - position // ranks.world_size, 0)
 
-    def count(self, epoch: int) -> PlanCounts:
+    def count(self, epoch: int, ranks: Ranks) -> PlanCounts:
         """Not known."""
+        del ranks
         raise NoLengthError(
             f"what epoch {epoch} of a stream holds is not known before it was read", fix="see explain()"
         )
 
-    def progress_text(self) -> str | None:
-        """Return a line about the windows."""
-        known = self._progress
-        if not known.num_planned:
-            return None
-        return f"epoch {self._epoch}: {known.num_planned} of {known.num_windows} windows planned: {known.counts}"
+    def is_empty(self) -> bool:
+        """Ask those who read it."""
+        return self._progress.counts.seqs == 0
+
+    def progress(self) -> tuple[int, Progress]:
+        """Return what those who read it have told."""
+        return self._epoch, self._progress
 
 
 def _check_lengths(batching: Batching, subject: Subject, data_key: str | None) -> None:

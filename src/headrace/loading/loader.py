@@ -27,6 +27,7 @@ from .agreement import Agree
 from .epochs import Epochs, PlannedEpochs, Recipe, StreamEpochs
 from .foreign import open_subject, take_foreign
 from .iteration import BatchIterator, Begun, LoaderEpoch, Place
+from .left_out import LeftOutLog
 from .loader_ranks import LoaderRanks
 from .options import LoaderOptions, Remainder
 from .plan import EpochPlan
@@ -157,7 +158,9 @@ class DataLoader:
         self._waiting: weakref.ref[BatchIterator] | None = None  # for which a run has begun, and that was not asked yet
         self._digests_of: tuple[int, dict[str, str]] | None = None
         self._is_agreed = options.check_ranks is None
+        self._said = LeftOutLog(subject.name, options)
         self._is_closed = False
+        self._is_watched_next = False  # whether the watcher of memory is that of the next iteration
 
     # --- iteration ---
 
@@ -241,12 +244,15 @@ class DataLoader:
                 self._place = place
             waiting = self._take_waiting()
             begun = waiting if waiting is not None and waiting.place == place else self._begin_run(place)
-        iterator = BatchIterator(partial(self._start, epoch), self._move, self._recipe.data_key, begun)
+        iterator = BatchIterator(
+            partial(self._start, epoch, self._is_watched_next), self._move, self._recipe.data_key, begun
+        )
+        self._is_watched_next = False
         if begun is not None:
             self._waiting = weakref.ref(iterator)
         return iterator
 
-    def _start(self, epoch: int | None, iterator: BatchIterator) -> Begun:
+    def _start(self, epoch: int | None, is_watched: bool, iterator: BatchIterator) -> Begun:
         """Return what an iterator iterates over, which is asked for its first batch; all others are over."""
         if self._is_closed:
             raise HeadraceError("this loader is closed", fix="make a new one")
@@ -258,6 +264,8 @@ class DataLoader:
         if begun is None or begun.place != place or begun.ranks != ranks:
             self._take_waiting()
             begun = self._begin_run(place)
+        if not is_watched:
+            self._runs.engine.watch_memory(None)
         self._current = weakref.ref(iterator)
         return begun
 
@@ -283,9 +291,16 @@ class DataLoader:
 
     def _move(self, iterator: BatchIterator, place: Place) -> None:
         """Take note of where the consumer is."""
-        if not iterator.has_delivered:
-            assert iterator.begun is not None
-            self._epoch, self._resumed = iterator.begun.place.epoch + 1, None
+        assert iterator.begun is not None
+        begun, is_first = iterator.begun, not iterator.has_delivered
+        if is_first:
+            self._epoch, self._resumed = begun.place.epoch + 1, None
+        is_over = place.epoch != begun.place.epoch
+        if is_first or is_over:
+            epoch, progress = self._runs.progress()
+            self._said.take(epoch, progress)
+            if is_first and is_over and not begun.place.position:
+                self._said.take_no_batch(begun.place.epoch, begun.ranks, is_empty=self._runs.is_empty())
         self._place = place
 
     def _agree(self, place: Place, ranks: Ranks) -> None:
@@ -338,7 +353,7 @@ class DataLoader:
 
         It plans the whole epoch, see `__len__`.
         """
-        return self._runs.count(epoch)
+        return self._runs.count(epoch, self._ranks.look_up())
 
     # --- state ---
 
@@ -410,8 +425,13 @@ class DataLoader:
         return self._runs.engine.report
 
     def watch_memory(self, watcher: MemoryWatcher | None) -> None:
-        """Tell a watcher of the shared memory that batches come in from now on, in place of another one or of None."""
+        """Tell a watcher of the shared memory that batches come in from now on, in place of another one or of None.
+
+        It is told until the end of the next iteration, or of the one that is under way: whoever iterates without a
+        watcher of his own gets batches in ordinary memory.
+        """
         self._runs.engine.watch_memory(watcher)
+        self._is_watched_next = watcher is not None
 
     def explain(self) -> str:
         """Return a text about what is loaded, how, and what was left out so far."""

@@ -162,11 +162,23 @@ class EpochPlan:
         self._all_counts: PlanCounts | None = None
         self._get_name = name if is_worth_keeping(self.num_seqs, self.num_windows) else None
         self._is_checked = False
+        self._num_remaining = 0
 
     @property
     def counts(self) -> PlanCounts:
         """What happened to the sequences of the windows that were planned so far."""
-        return sum(self._counts.values(), PlanCounts())
+        return sum(self._counts.values(), PlanCounts(remainder=self._num_remaining))
+
+    def leave_out(self, first: int) -> None:
+        """Take note, at the end of the epoch, that no rank gets the batches from this one on."""
+        self._num_remaining = self.num_pieces_from(first)
+        last = self.num_windows - 1
+        if last >= 0 and last not in self._counts and self._size_of(last) == 0:
+            self._plan(last)  # so that its sequences are counted: too few for a batch
+
+    def num_pieces_from(self, first: int) -> int:
+        """Return how many sequences (or chunks) are in the batches from one on, to the end; plans their windows."""
+        return sum(len(self.task(number)[1]) for number in range(first, self.end))
 
     def count_all(self) -> PlanCounts:
         """Return what happens to all sequences of the epoch; plans every window, unless that was done before."""
@@ -175,7 +187,7 @@ class EpochPlan:
         for number in range(self.num_windows if self._all_counts is None else 0):
             if number not in self._counts:
                 self._plan(number)
-        return self.counts if self._all_counts is None else self._all_counts
+        return sum(self._counts.values(), PlanCounts()) if self._all_counts is None else self._all_counts
 
     @property
     def num_planned(self) -> int:
@@ -311,7 +323,7 @@ class EpochPlan:
                 fix="begin the epoch again: what was remembered is given up",
             )
         if self._get_name is not None and len(self._counts) == self.num_windows and self._all_counts is None:
-            name, self._all_counts = self._get_name(), self.counts
+            name, self._all_counts = self._get_name(), sum(self._counts.values(), PlanCounts())
             if find_table(name, self.num_windows) is None:
                 sizes = BatchTable(np.array([self._sizes[window] for window in range(self.num_windows)], np.int64))
                 keep_table(name, PlanTable(sizes, self._all_counts))
@@ -375,6 +387,9 @@ class Plan(Protocol):
     def task(self, number: int) -> tuple[Task, NDArray[np.int64]]:
         """See `EpochPlan`."""
 
+    def leave_out(self, first: int) -> None:
+        """See `EpochPlan`."""
+
 
 def plan_steps(plan: Plan, rank: int, world_size: int, position: int, remainder: str) -> Iterator[Step]:
     """Yield the steps of one rank from a position on; plans no more windows than the next step needs.
@@ -388,11 +403,13 @@ def plan_steps(plan: Plan, rank: int, world_size: int, position: int, remainder:
     """
     # which batch of a step must be there for this rank to have a step, and for any rank to have one
     own, any_rank = {"drop": (world_size - 1, world_size - 1), "pad": (0, 0), "keep": (rank, 0)}[remainder]
-    step = position // world_size
+    step, done = position // world_size, position
     while plan.has(position + own):
         number, position = position + rank, position + world_size
+        done = position
         if not plan.has(position + any_rank):
             position = plan.end  # the epoch is over, also if a remainder is left out
         is_repeat = not plan.has(number)
         yield Step(number % plan.end if is_repeat else number, step, is_repeat, position, plan.locate(position))
         step += 1
+    plan.leave_out(done if remainder == "drop" else plan.end)

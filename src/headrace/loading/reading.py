@@ -107,8 +107,9 @@ class DatasetReading(Reading):
 
     def open(self, info: WorkerInfo) -> Reader:
         """Build the dataset. What was carried to another process is a copy already."""
-        make = init_dataset if info.executor == "process" else open_apart
-        return _DatasetReader(make(self.config))
+        if info.executor == "process":
+            return _DatasetReader(init_dataset(self.config))
+        return _DatasetReader(open_apart(self.config, in_thread=info.executor == "thread"))
 
 
 class _DatasetReader(Reader):

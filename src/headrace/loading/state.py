@@ -79,17 +79,23 @@ class LoaderState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Compare with the recipe of a loader.
 
         Raises:
-            ResumeError: A part differs; it is named.
+            ResumeError: Parts differ; all of them are named.
         """
+        differing = []
         for part in dict.fromkeys(["shards", *digests] if "shards" in self.digests else digests):
             digest, saved = digests.get(part), self.digests.get(part)
             if saved != digest:
-                what = {"user": "user code (recipe_version)", "shards": "number of ranks"}.get(part, part)
                 values = f"its digest was {saved} and is {digest} here"
                 if part == "shards":
                     values = f"the dataset shared itself out among {saved or 1}, and does so among {digest or 1} here"
-                raise ResumeError(
-                    f"the state was saved with another {what}: {values}",
-                    where=f"epoch {self.epoch}, batch {self.position}",
-                    fix=_FIXES[part],
-                )
+                differing.append((part, values))
+        if not differing:
+            return
+        names = {"user": "user code (recipe_version)", "shards": "number of ranks"}
+        whats = [f"another {names.get(part, part)}: {values}" for part, values in differing]
+        fixes = [_FIXES[part] for part, _ in differing]
+        raise ResumeError(
+            f"the state was saved with {'; and '.join(whats)}",
+            where=f"epoch {self.epoch}, batch {self.position}",
+            fix=fixes[0] if len(fixes) == 1 else "; ".join(f"({n}) {fix}" for n, fix in enumerate(fixes, start=1)),
+        )

@@ -83,7 +83,7 @@ class DatasetStream(StreamSubject):
     def __init__(self, dataset: Dataset) -> None:
         self.dataset = dataset
         self.name = type(dataset).__name__
-        check_dataset_options(dataset, self.name)
+        check_dataset_options(dataset, self.name, is_stream=True)
         self.data_key = next(iter(dataset.get_data_keys()), None)
         self.reading = StreamReading(dataset.known_specs(), is_by_key=True)
         self.has_workers = dataset.has_workers
@@ -103,7 +103,7 @@ class DatasetStream(StreamSubject):
         """Return this stream inline, and what was carried to another process; threads get one each."""
         stream = copy.copy(self)
         if info.executor == "thread":
-            stream.dataset = open_apart(self.dataset)
+            stream.dataset = open_apart(self.dataset, in_thread=True)
         elif info.executor != "inline":
             stream.dataset = init_dataset(self.dataset)
         return stream

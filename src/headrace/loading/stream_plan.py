@@ -155,6 +155,12 @@ class StreamPlan:
         )
         return task, places
 
+    def leave_out(self, first: int) -> None:
+        """Take note that no rank gets the batches from this one on."""
+        found = [(self._window_of(number), number) for number in range(first, self.end)]
+        num_pieces = sum(len(window.plan[number - window.first_batch]) for window, number in found)
+        self.counts += PlanCounts(remainder=num_pieces)
+
     def _task_again(self, number: int) -> tuple[Task, NDArray[np.int64]]:
         if self._again is None or number < self._again.first_kept:
             self._again = StreamPlan(self._subject, self._recipe, self.epoch, (0, 0))

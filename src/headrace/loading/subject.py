@@ -144,7 +144,7 @@ class DatasetSubject(Subject):
             config, own = workers.config, workers.dataset
         self.name = f"{type(own).__name__} {own.name!r}" if "dataset_id" not in own.name else type(own).__name__
         self.dataset = own
-        check_dataset_options(own, self.name)
+        check_dataset_options(own, self.name, is_stream=False)
         self.reading = DatasetReading(config, own.known_specs())
         self.data_key = next(iter(own.get_data_keys()), None)
         self.num_shards = own.num_shards
@@ -300,13 +300,13 @@ def _ask_each(get_seq_len: Callable[[int], int]) -> LengthsOf:
     return lambda indices: np.array([get_seq_len(i) for i in indices.tolist()], np.int64)
 
 
-def check_dataset_options(dataset: Dataset, name: str) -> None:
+def check_dataset_options(dataset: Dataset, name: str, *, is_stream: bool) -> None:
     """Refuse what belongs to the batches of the epoch API, and would be left out in silence; also of parts.
 
     Raises:
         ConfigError: A dataset, or one that it is made of, has such an option.
     """
-    if dataset.shuffle_frames_of_nseqs:
+    if dataset.shuffle_frames_of_nseqs and not is_stream:  # a stream is read in its order
         raise ConfigError(
             f"shuffle_frames_of_nseqs={dataset.shuffle_frames_of_nseqs} mixes neighbours of the order, which are in "
             "different batches here",
@@ -326,4 +326,4 @@ def check_dataset_options(dataset: Dataset, name: str) -> None:
             fix="leave it out, and give the loader batching=Chunks(..., context=...)",
         )
     for inner in dataset.inner_datasets():
-        check_dataset_options(inner, f"{type(inner).__name__} {inner.name!r}, a part of {name}")
+        check_dataset_options(inner, f"{type(inner).__name__} {inner.name!r}, a part of {name}", is_stream=is_stream)

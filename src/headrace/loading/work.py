@@ -99,6 +99,7 @@ class WorkOptions:
         batching: How batches are planned.
         whole_keys: Keys that are not cut.
         row_tokens: Tokens of a row, where rows are shared.
+        num_rows: Rows of each batch, where they are shared; None: as many as are needed.
         packed_keys: The keys that share rows.
         seeds_globals: Whether to seed the global generators for each batch that code of the user's has to do with.
     """
@@ -112,6 +113,7 @@ class WorkOptions:
     batching: Batching | None = None
     whole_keys: tuple[str, ...] = ()
     row_tokens: int = 0
+    num_rows: int | None = None
     packed_keys: tuple[str, ...] | None = None
     seeds_globals: bool = False
 
@@ -293,11 +295,17 @@ class _BatchMaker:
             result = transform(seq, rng=rng)
         else:
             result = transform(seq)
+        what = None
         if self._is_by_key and not isinstance(result, Mapping):
+            what = f"a transform returns a mapping data key -> array, got {type(result).__name__}"
+        elif self._options.collate is None:
+            what = _what_is_no_array(result)
+        if what is not None:
+            name = getattr(transform, "__qualname__", type(transform).__qualname__)
             raise TransformError(
-                f"a transform returns a mapping data key -> array, got {type(result).__name__}",
-                where=f"sequence {tag!r}, epoch {task.epoch}",
-                fix="return the features, changed or not",
+                what,
+                where=f"transform {name}, sequence {tag!r}, epoch {task.epoch}",
+                fix="return the features, changed or not, as arrays (a collate of your own may take other things)",
             )
         return result
 
@@ -323,7 +331,7 @@ class _BatchMaker:
             padded = pad_columns(columns, self._layout, _allocate)
             return MadeBatch(tags, kept, padded.arrays, padded.lengths)
         rows = task.rows if kept is None else _without_gaps(task.rows[kept])
-        layout = RowLayout(rows, self._options.row_tokens, packed_keys=self._options.packed_keys)
+        layout = RowLayout(rows, self._options.row_tokens, self._options.num_rows, self._options.packed_keys)
         packed = pack_columns(columns, layout, self._layout, allocate=_allocate, tags=tags)
         packing = (packed.segment_ids, packed.positions, packed.rows, packed.starts)
         return MadeBatch(tags, kept, packed.arrays, packed.lengths, packing)
@@ -342,6 +350,22 @@ def _each_once(task: Task) -> tuple[Wish, NDArray[np.intp]]:
     seqs = None if task.seqs is None else [task.seqs[first] for first in firsts.tolist()]
     counted = None if task.occurrences is None else unique[:, 1]
     return Wish(task.epoch, np.ascontiguousarray(unique[:, 0]), counted, seqs), inverse.reshape(-1)
+
+
+def _what_is_no_array(result: Any) -> str | None:
+    """Say what a transform returned that cannot be in a batch: nothing at all, or no array for a data key."""
+    if result is None:
+        return "the transform returned None"
+    for key, value in result.items() if isinstance(result, Mapping) else ():
+        if type(value) is np.ndarray and not value.dtype.hasobject:
+            continue
+        try:
+            is_array = not np.asarray(value).dtype.hasobject
+        except (TypeError, ValueError, RuntimeError):  # lists of unequal lengths, tensors that need a gradient
+            is_array = False
+        if not is_array:
+            return f"the transform returned no array for the data key {key!r}, but {type(value).__name__}"
+    return None
 
 
 def _without_gaps(rows: NDArray[np.int32]) -> NDArray[np.int32]:

@@ -17,4 +17,6 @@ from .torch_native import to_native as to_native
 from .torch_pipes import register_when_torch_comes
 from .torch_pipes import register_with_torch as register_with_torch
 
+functional_datapipe = functional_pipe  # torch's name of it
+
 register_when_torch_comes()

@@ -95,6 +95,10 @@ class BatchAsyncMapper(IterPipe[Any]):
 
         return list(await asyncio.gather(*map(work, batch)))  # after an error the runner cancels the others
 
+    def __len__(self) -> int:
+        length = len(self.source_datapipe)
+        return length if self._flattens else -(-length // self.batch_size)
+
     def state(self) -> State:
         return {"pending": self._pending[self._num_given :]}
 

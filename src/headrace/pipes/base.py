@@ -23,6 +23,7 @@ from types import GeneratorType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 from .blame import looks_like_pipe, name_raiser
+from .departed import advice_on
 from .naming import show_call
 from .registry import find_function, list_functions
 from .torch_classes import find_torch_class, torch_hook
@@ -54,7 +55,9 @@ class Pipe:
     def __getattr__(self, name: str) -> Any:
         function = None if name.startswith("_") else find_function(type(self), name)
         if function is None:
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+            advice = advice_on(name)
+            hint = "" if advice is None else f"; it was torchdata's, instead use {advice}"
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}", name=name, obj=self)
         return functools.partial(function, self)
 
     def __dir__(self) -> list[str]:
@@ -134,6 +137,10 @@ class IterPipe(Pipe, IterMethods, Generic[T_co]):
         """Go where `state` was, so that the next iteration begins there. Sources are restored before."""
         if state:  # who has no position keeps nothing and needs nothing
             raise NotImplementedError(f"{type(self).__name__} has no restore")
+
+    def _forget_position(self) -> None:
+        """Begin at the start, whatever was restored."""
+        self._is_restored, self._restored = False, None
 
     @property
     def is_under_way(self) -> bool:

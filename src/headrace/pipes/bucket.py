@@ -37,7 +37,8 @@ def bucketbatch(
         bucket_num: Buckets in a pool. 1, with a `sort_key`: the pool is not shuffled, as sorting undoes it.
         sort_key: Gets the whole bucket and returns the sorted list (the documented name says less). `None`: batches
             are random.
-        use_in_batch_shuffle: Shuffle pools and batches one by one, instead of through a buffer.
+        use_in_batch_shuffle: Shuffle pool by pool, and batches among `bucket_num` of them, as torchdata 0.7 did: with
+            one bucket batches stay in their order. False: both through a buffer, of a pool's or a bucket's size.
 
     Raises:
         ConfigError: A number is less than 1.
@@ -50,7 +51,9 @@ def bucketbatch(
     if sort_key is not None:
         pipe = UnBatcher(Mapper(Batcher(pipe, bucket_size, wrapper_class=list), sort_key))
     pipe = Batcher(pipe, batch_size, drop_last)
-    return pipe if sort_key is None else _shuffle(pipe, batch_num, use_in_batch_shuffle)
+    if sort_key is None:
+        return pipe
+    return _shuffle(pipe, bucket_num if use_in_batch_shuffle else bucket_size, use_in_batch_shuffle)
 
 
 def _shuffle(pipe: IterPipe[Any], num_items: int, within: bool) -> IterPipe[Any]:

@@ -38,6 +38,8 @@ _SUFFIXES = {
     ".bz2": CompressionType.BZIP2,
 }
 
+_TAR_SUFFIXES = (".tar.gz", ".tar.xz", ".tgz", ".txz")
+
 _OPENERS: dict[CompressionType, Callable[[Any], Any]] = {
     CompressionType.GZIP: lambda stream: gzip.GzipFile(fileobj=stream, mode="rb"),
     CompressionType.LZMA: lzma.LZMAFile,
@@ -70,7 +72,7 @@ class Decompressor(IterPipe[Any]):
     def __iter__(self) -> Iterator[Any]:
         for item in read(self.source_datapipe):
             path, stream = check_pair(item)
-            kind = self.file_type or _SUFFIXES.get(os.path.splitext(path)[1].lower())
+            kind = self.file_type or _kind_of(path)
             if kind is None:
                 raise RuntimeError(
                     f"File at {path} has file extension {os.path.splitext(path)[1]}, which does not match what are "
@@ -83,6 +85,12 @@ class Decompressor(IterPipe[Any]):
 
     def __len__(self) -> int:
         return len(self.source_datapipe)
+
+
+def _kind_of(path: str) -> CompressionType | None:
+    if path.lower().endswith(_TAR_SUFFIXES):
+        return CompressionType.TAR
+    return _SUFFIXES.get(os.path.splitext(path)[1].lower())
 
 
 def extract(source_datapipe: IterPipe[Any], file_type: str | CompressionType | None = None) -> Decompressor:

@@ -17,8 +17,8 @@ from .draws import Draws
 from .registry import functional_pipe
 
 
-def _same(item: Any) -> Any:
-    return item
+def _same(*columns: Any) -> Any:
+    return columns[0] if len(columns) == 1 else columns
 
 
 def _flattener(fn: Callable[..., Any] | None, input_col: Any) -> Callable[[Any], Iterable[Any]]:
@@ -61,7 +61,8 @@ class FlatMapper(IterPipe[Any]):
 
     Args:
         datapipe: The source.
-        fn: Returns a sequence or any iterable. `None`: the item itself is one.
+        fn: Returns a sequence or any iterable. `None`: the item, or its one column, is one; several columns are given
+            one by one.
         input_col: Which columns it gets, see `Mapper`.
 
     Raises:
@@ -106,7 +107,7 @@ class ShuffledFlatMapper(IterPipe[Any]):
 
     Args:
         datapipe: The source.
-        fn: Returns an iterable. `None`: the item itself is one.
+        fn: Returns an iterable. `None`: as in `FlatMapper`.
         input_col: Which columns it gets, see `Mapper`.
         buffer_size: How many iterables are open at once. 1: the order of `flatmap`.
 

@@ -22,7 +22,7 @@ class FSSpecFileLister(FolderLister):
     """Give the sorted paths of what is in folders of any file system, with the protocol of the folder.
 
     Args:
-        root: A folder, several, or a pipe of them. A file stands for itself.
+        root: A folder, several, or a pipe of them. A file stands for itself, as it is named.
         masks: Patterns as of a shell; a path is given if its last part fits one. Empty: all.
         kwargs: What the file system needs.
 
@@ -38,7 +38,10 @@ class FSSpecFileLister(FolderLister):
 
     def _search(self, folder: str) -> Iterator[str]:
         file_system, inner = fsspec.core.url_to_fs(folder, **self.kwargs)
-        for path in [inner] if file_system.isfile(inner) else sorted(file_system.ls(inner, detail=False)):
+        if file_system.isfile(inner):
+            yield folder
+            return
+        for path in sorted(file_system.ls(inner, detail=False)):
             if fits_masks(posixpath.basename(path.rstrip("/")), self.masks):
                 yield file_system.unstrip_protocol(path) if "://" in folder else path
 

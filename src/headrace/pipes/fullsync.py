@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
-from headrace.errors import check_count
+from headrace.errors import ConfigError
 
 from .base import IterPipe, read
 from .read_ahead import NothingYetError, ReadAhead, ReadAheadPipe
 from .registry import functional_pipe
 
 _GRACE_SECONDS = 10  # so that a rank whose source is too slow can say so before the others give it up
+_MAX_SECONDS = 10**9  # what a `timedelta` holds, and more than anybody waits
 _HAS_ITEM, _HAS_ENDED, _HAS_FAILED = 2, 1, 0  # the smallest of all ranks decides
 
 
@@ -45,7 +46,7 @@ class FullSync(ReadAheadPipe):
         timeout: Seconds that the source may take for an item, and a rank for the others.
 
     Raises:
-        ConfigError: The timeout is less than one second.
+        ConfigError: The timeout is not positive.
         RuntimeError: torch.distributed is not initialised (while iterating); another rank has failed.
         PrefetchTimeoutError: The source has given nothing in time (while iterating).
     """
@@ -53,9 +54,11 @@ class FullSync(ReadAheadPipe):
     _not_shipped = (*ReadAheadPipe._not_shipped, "_group")
     _group: Any = None
 
-    def __init__(self, datapipe: IterPipe[Any], timeout: int = 1800) -> None:
+    def __init__(self, datapipe: IterPipe[Any], timeout: float = 1800) -> None:
+        if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not 0 < timeout < _MAX_SECONDS:
+            raise ConfigError(f"timeout must be a positive number of seconds, got {timeout!r}")
         self.datapipe = datapipe
-        self.timeout = check_count("timeout", timeout, minimum=1)
+        self.timeout = timeout
 
     def is_replicable(self) -> bool:
         """Return that it runs in the main process only."""

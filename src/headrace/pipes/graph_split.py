@@ -119,5 +119,5 @@ def is_dispatch_point(pipe: Any) -> bool:
 
 def is_replicable(pipe: Any) -> bool:
     """Tell whether a pipe may run in several workers: yes, unless its method `is_replicable` says no."""
-    says = getattr(type(pipe), "is_replicable", None)
-    return says is None or bool(pipe.is_replicable())
+    says = getattr(pipe, "is_replicable", None)  # of the class, or of this pipe alone
+    return not callable(says) or bool(says())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from .archives import TarArchiveLoader as TarArchiveLoader
 from .archives import ZipArchiveLoader as ZipArchiveLoader
 from .async_map import BatchAsyncMapper as BatchAsyncMapper
@@ -29,6 +31,7 @@ from .decompress import XzFileLoader as XzFileLoader
 from .decompress import extract as Extractor
 from .demux import demux as Demultiplexer
 from .demux import round_robin_demux as RoundRobinDemultiplexer
+from .departed import refuse_departed
 from .disk_cache import OnDiskCacheHolder as OnDiskCacheHolder
 from .disk_cache import end_caching as EndOnDiskCacheHolder
 from .epochs import set_epoch as set_epoch
@@ -55,6 +58,9 @@ from .mapper import Mapper as Mapper
 from .memory_cache import InMemoryCacheHolder as InMemoryCacheHolder
 from .mux import Multiplexer as Multiplexer
 from .mux import MultiplexerLongest as MultiplexerLongest
+from .online import HttpReader as HttpReader
+from .online import HttpReader as OnlineReader
+from .online import HuggingFaceHubReader as HuggingFaceHubReader
 from .open_files import FileOpener as FileOpener
 from .parse import CSVDictParser as CSVDictParser
 from .parse import CSVParser as CSVParser
@@ -63,6 +69,7 @@ from .pin_memory import PinMemory as PinMemory
 from .prefetch import Prefetcher as Prefetcher
 from .random_split import random_split as RandomSplitter
 from .sample_mux import SampleMultiplexer as SampleMultiplexer
+from .sampler import Sampler as Sampler
 from .save import Saver as Saver
 from .shard_expand import ShardExpander as ShardExpander
 from .sharding_filter import ShardingFilter as ShardingFilter
@@ -81,6 +88,13 @@ from .zip import Zipper as Zipper
 from .zip import ZipperLongest as ZipperLongest
 
 IterDataPipe = IterPipe
+
+
+def __getattr__(name: str) -> Any:
+    """Say what to use in place of a class of torchdata that did not come along."""
+    refuse_departed(__name__, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 __all__ = [
     "BatchAsyncMapper",
@@ -115,6 +129,8 @@ __all__ = [
     "Grouper",
     "HashChecker",
     "Header",
+    "HttpReader",
+    "HuggingFaceHubReader",
     "InBatchShuffler",
     "InMemoryCacheHolder",
     "IndexAdder",
@@ -132,6 +148,7 @@ __all__ = [
     "Multiplexer",
     "MultiplexerLongest",
     "OnDiskCacheHolder",
+    "OnlineReader",
     "ParagraphAggregator",
     "PinMemory",
     "PrefetchTimeoutError",
@@ -141,6 +158,7 @@ __all__ = [
     "RoundRobinDemultiplexer",
     "Rows2Columnar",
     "SampleMultiplexer",
+    "Sampler",
     "Saver",
     "ShardExpander",
     "ShardingFilter",

@@ -7,10 +7,8 @@ from random import Random
 from typing import Any
 
 from headrace.errors import ConfigError
-from headrace.rng import derive_seed
 
 from .base import IterPipe, State, read
-from .draws import fold_seed
 from .registry import register_function
 
 
@@ -26,8 +24,8 @@ class SplitPlan:
     def __init__(self, weights: Mapping[Any, float], seed: int, total_length: int) -> None:
         self.keys = list(weights)
         total = sum(weights.values())
-        self.is_exact = total == total_length and all(float(weight).is_integer() for weight in weights.values())
-        self.amounts = [weight * total_length / total for weight in weights.values()]
+        self.amounts = [float(weight) * total_length / total for weight in weights.values()]
+        self.is_exact = all(amount.is_integer() for amount in self.amounts) and sum(self.amounts) == total_length
         self.seed = seed
         self.total_length = total_length
 
@@ -59,15 +57,17 @@ class SplitterIterator(IterPipe[Any]):
                 yield item
 
     def _places(self) -> Iterator[int]:
-        draw = Random(derive_seed(fold_seed(self.plan.seed), "pipes: random split")).random  # noqa: S311
+        """Yield the part of each item: the parts that torchdata's `random_split` drew for the same seed."""
+        choices = Random(self.plan.seed).choices  # noqa: S311 - no secret
+        places = range(len(self.plan.amounts))
         left = list(self.plan.amounts)
-        for _ in range(self.plan.total_length):
-            rest = draw() * sum(left)
-            place = 0
-            while rest >= left[place] and place < len(left) - 1:
-                rest -= left[place]
-                place += 1
-            left[place] = max(0.0, left[place] - 1)
+        for num_left in range(self.plan.total_length - 1, -1, -1):
+            (place,) = choices(places, left)
+            left[place] -= 1
+            if left[place] < 0:
+                left[place] = 0.0
+                scale = num_left / (sum(left) or 1.0)
+                left = [amount * scale for amount in left]
             yield place
         raise ConfigError(
             f"random_split: the source has more than total_length = {self.plan.total_length} items",
@@ -81,7 +81,7 @@ class SplitterIterator(IterPipe[Any]):
         self._num_seen = state["num_seen"]
 
     def __len__(self) -> int:
-        if self.plan.is_exact or (len(set(self.plan.amounts)) == 1 and float(self.plan.amounts[0]).is_integer()):
+        if self.plan.is_exact:
             return int(self.plan.amounts[self.plan.keys.index(self.target)])
         raise TypeError(
             "Lengths of the split cannot be known in advance. "
@@ -101,7 +101,7 @@ def random_split(
     Args:
         source_datapipe: The source. Parts cannot be read at the same time: each reads all of it.
         weights: Name of a part -> its share. Integers that sum up to `total_length` are exact numbers of items.
-        seed: What the split follows from.
+        seed: What the split follows from, as in torchdata: the same seed splits in the same way.
         total_length: How many items the source has; `None`: its `len`.
         target: Return only this part.
 

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from headrace.errors import ConfigError
 
-from .torch_classes import find_torch_function, lend_function
+from .torch_classes import find_torch_function, is_torch_pipe, lend_function, register_with_torch
 
 PipeClass = TypeVar("PipeClass", bound=type)
 
@@ -15,7 +15,7 @@ _FUNCTIONS: dict[type, dict[str, Callable[..., Any]]] = {}
 
 
 def functional_pipe(name: str) -> Callable[[PipeClass], PipeClass]:
-    """Give a pipe class a functional name, on pipes of its kind (iterable or map-style).
+    """Give a pipe class a functional name, on pipes of its kind (iterable or map-style); one of torch's, on torch's.
 
     Args:
         name: What follows the dot.
@@ -25,6 +25,8 @@ def functional_pipe(name: str) -> Callable[[PipeClass], PipeClass]:
     """
 
     def register(cls: PipeClass) -> PipeClass:
+        if is_torch_pipe(cls):
+            return register_with_torch(name, cls)
         register_function(_kind_of(cls), name, cls)
         return cls
 

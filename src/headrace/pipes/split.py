@@ -35,7 +35,7 @@ class _Round:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.source: Iterator[Any] | None = None
-        self.failure: BaseException | None = None  # what the source raised
+        self.failure: str | None = None  # what the source raised; as text, because a traceback keeps all alive
 
 
 class Splitter(IterPipe[Any]):
@@ -121,37 +121,37 @@ class Splitter(IterPipe[Any]):
         """Read until there is an item for a reader, or its round is over; False at the end of the source."""
         buffer = self._buffers[reader]
         with current.lock:
+            if self._round is not current:  # somebody has begun anew meanwhile, in another thread
+                return True
             if self._has_ended or buffer:  # by another thread meanwhile
                 return bool(buffer)
             if current.failure is not None:
-                raise RuntimeError(f"the source of {self!r} has raised when another reader asked") from current.failure
+                raise RuntimeError(f"the source of {self!r} has raised when another reader asked: {current.failure}")
             if current.source is None:
                 current.source = read(self.datapipe)
-            undealt = self._undealt
+            source, undealt = current.source, self._undealt
             while not buffer:
                 if not undealt:
-                    item = self._read_next(current)
-                    if item is _END:
-                        break
-                    undealt.append(item)
-                if self._round is not current:  # somebody began anew meanwhile, in another thread
-                    break
+                    undealt.append(self._read_next(source, current))
+                if self._round is not current:
+                    return True
+                if undealt[0] is _END:
+                    undealt.clear()
+                    self._has_ended = True
+                    current.source = None
+                    return False
                 self._deal(undealt[0], reader)
                 undealt.clear()
-            return bool(buffer) or self._round is not current
+            return True
 
-    def _read_next(self, current: _Round) -> Any:
+    @staticmethod
+    def _read_next(source: Iterator[Any], current: _Round) -> Any:
         """Return the next item of the source, or `_END`."""
-        assert current.source is not None
         try:
-            item = next(current.source, _END)
+            return next(source, _END)
         except BaseException as error:
-            current.failure = error
+            current.failure = f"{type(error).__name__}: {error}"
             raise
-        if item is _END:
-            self._has_ended = True
-            current.source = None
-        return item
 
     def _check_ahead(self, reader: int) -> None:
         """Check that no other reader has so many items before it that this one may not go on.
@@ -166,6 +166,11 @@ class Splitter(IterPipe[Any]):
                     f"{type(self).__name__} buffer overflow, buffer size {self.buffer_size} is insufficient: "
                     f"child {other} has that many items to read before child {reader} may go on"
                 )
+
+    def _forget_position(self) -> None:
+        super()._forget_position()
+        self._clear()
+        self._round = None
 
     def _clear(self) -> None:
         self._buffers: list[deque[Any]] = [deque() for _ in range(self.num_instances)]
@@ -213,9 +218,12 @@ class Splitter(IterPipe[Any]):
         }
 
     def restore(self, state: State) -> None:
-        self._buffers = [deque(items) for items in state["buffers"]]
-        self._has_begun, self._has_left = list(state["has_begun"]), list(state["has_left"])
-        self._has_ended, self._undealt = state["has_ended"], list(state["undealt"])
+        buffers = [deque(items) for items in state["buffers"]]
+        begun, left, undealt = list(state["has_begun"]), list(state["has_left"]), list(state["undealt"])
+        if not len(buffers) == len(begun) == len(left) == self.num_instances or len(undealt) > 1:
+            raise ResumeError(f"the state is of {len(buffers)} readers, and {self!r} has {self.num_instances}")
+        self._buffers, self._has_begun, self._has_left = buffers, begun, left
+        self._has_ended, self._undealt = state["has_ended"], undealt
         self._find_open()
         self._round = _Round()
 

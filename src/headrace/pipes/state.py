@@ -78,7 +78,7 @@ def restore_graph(pipe: Any, state: GraphState) -> None:
             _restore_pipe(each, position, generators, restored)
         except Exception as error:  # each pipe knows its own state, and users write pipes
             for begun, generators_before in zip(pipes, before, strict=True):
-                begun._is_restored, begun._restored = False, None
+                begun._forget_position()
                 _set_generators(begun, generators_before)
             raise ResumeError(f"the state of {name} cannot be used: {type(error).__name__}: {error}") from error
 

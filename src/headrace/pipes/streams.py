@@ -91,8 +91,17 @@ class StreamWrapper:
             else f"StreamWrapper<{self.name},{self.file_obj!r}>"
         )
 
-    def __getstate__(self) -> dict[str, Any]:
-        raise TypeError(f"an open file cannot be sent to another process: {self!r}. Read it first.")
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Pickle what it wraps, where that can be pickled: `io.BytesIO`, say."""
+        try:
+            self.file_obj.__reduce_ex__(protocol)
+        except TypeError as error:
+            raise TypeError(f"an open file cannot be sent to another process: {self!r}. Read it first.") from error
+        return _wrap, (self.file_obj, self.name, self.origin)
+
+
+def _wrap(file_obj: Any, name: str | None, origin: dict[str, Any] | None) -> StreamWrapper:
+    return StreamWrapper(file_obj, None, name, origin=origin)
 
 
 def close_streams(item: Any) -> None:

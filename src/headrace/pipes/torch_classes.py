@@ -16,6 +16,16 @@ def find_torch_class(name: str) -> Any | None:
     return found if isinstance(found, type) else None
 
 
+def is_torch_pipe(cls: type) -> bool:
+    """Tell whether a class derives from torch's pipes, and is not only taken for one."""
+    return any(find_torch_class(name) in cls.__mro__ for name in COUNTERPARTS.values())
+
+
+def register_with_torch(name: str, cls: Any) -> Any:
+    """Give a class of torch's kind a functional name in torch's register, where our pipes find it too."""
+    return sys.modules["torch.utils.data"].functional_datapipe(name)(cls)
+
+
 def find_torch_function(kind: type, name: str) -> Callable[..., Any] | None:
     """Return what a functional name stands for on torch's pipes of a kind, if torch is loaded and knows it.
 

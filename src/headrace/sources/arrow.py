@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from headrace.errors import SourceError
 
+from .plain_files import check_stamp
 from .table_files import Files, FileTableSource, PathLike, TableFiles
 from .table_layout import import_arrow
 from .table_source import DEFAULT_CACHE_BYTES
@@ -197,6 +198,13 @@ class _ArrowTables(TableFiles[_MappedFile]):
 
     def _column_of(self, handle: _MappedFile, piece: int, name: str) -> Any:
         return handle.batch(piece).column(name)
+
+    def confirm(self, table_idx: int) -> None:
+        """Refuse a file that changed; one that was closed meanwhile, by its name: views of it may be kept."""
+        if table_idx in self._descriptors or not 0 <= table_idx < self.num_tables:
+            super().confirm(table_idx)
+        else:
+            check_stamp(self._stamps[table_idx])
 
     def is_view(self, table_idx: int, array: Any) -> bool:
         """Tell whether an array is a view of the file: not if it was compressed."""

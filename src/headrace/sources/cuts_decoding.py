@@ -43,7 +43,7 @@ class _Equal:
         kind = type(self).__mro__[2]
         if not isinstance(other, kind):
             return NotImplemented
-        names = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type] # all are dataclasses
+        names = [field.name for field in dataclasses.fields(kind)]
         return all(getattr(self, name) == getattr(other, name) for name in names)
 
     __hash__ = None  # type: ignore[assignment] # as lhotse's

@@ -35,7 +35,8 @@ class Roots:
             with contextlib.suppress(OSError):  # it was removed
                 given.append(os.getcwd())
         else:
-            named = [root] if isinstance(root, str | os.PathLike) or not isinstance(root, Iterable) else list(root)
+            named = [root] if isinstance(root, str | os.PathLike) or not isinstance(root, Iterable) else root
+            given = []
             for folder in named:
                 if not isinstance(folder, str | os.PathLike) or not os.path.isdir(folder):
                     raise ConfigError(
@@ -43,7 +44,7 @@ class Roots:
                         where="CutSource(root=...)",
                         fix='give an existing folder; root="/" allows any file of the machine',
                     )
-            given = [os.path.abspath(folder) for folder in named]
+                given.append(os.path.abspath(os.fspath(folder)))
         return cls(tuple(dict.fromkeys(os.path.realpath(folder) for folder in given)))
 
     def resolve(self, path: str, where: str) -> str:

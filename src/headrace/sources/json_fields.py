@@ -133,8 +133,7 @@ class JsonField(Field):
         """Check the values against a dtype and a number of classes that were given."""
         dtype = np.dtype(self._given.dtype) if self._given is not None else self._dtype
         dim = self._given.dim if self._given is not None and self._given.sparse else self._dim
-        is_single = dtype is not None and dtype.kind == "f" and dtype.itemsize < 8 and array.dtype.kind == "f"
-        if dtype is not None and not (_fits(array, dtype) and not (is_single and _has_large_integer(array, value))):
+        if dtype is not None and (not _fits(array, dtype) or _changes_an_integer(array, value, dtype)):
             raise SourceError(
                 f"the field {self.name!r} has values that do not fit {dtype}, as {_example(array)}",
                 where=where,
@@ -259,6 +258,14 @@ def _loses_digits(array: NDArray[Any], value: Any) -> bool:
     return bool((large.astype(np.float32) != large).any()) or _has_large_integer(array, value)
 
 
+def _changes_an_integer(array: NDArray[Any], value: Any, dtype: np.dtype[Any]) -> bool:
+    """Tell whether there is a whole number, written as one, among fractions that a dtype of these changes."""
+    if array.dtype.kind != "f" or np.abs(array).max() <= 2 ** (np.finfo(dtype).nmant + 1):
+        return False
+    whole = [number for number in np.array(value, object).flat if type(number) is int]
+    return any(_changed_by(np.array([number]), dtype) is not None for number in whole)
+
+
 def _has_large_integer(array: NDArray[Any], value: Any) -> bool:
     """Tell whether there is a whole number, written as one, among fractions that needs float64 at least."""
     if not array.size or np.abs(array).max() < _EXACT_DOUBLE:
@@ -284,7 +291,7 @@ def _example(array: NDArray[Any]) -> Any:
 
 
 def _fits(array: NDArray[Any], dtype: np.dtype[Any]) -> bool:
-    """Tell whether a dtype holds these values; fractions may be rounded, whole numbers not."""
+    """Tell whether a dtype holds these values; fractions may be rounded, integers not."""
     if dtype.kind == "b" or array.dtype.kind == "b":
         return dtype.kind != "b" or array.dtype.kind == "b"
     if array.dtype.kind in "iu":
@@ -293,9 +300,7 @@ def _fits(array: NDArray[Any], dtype: np.dtype[Any]) -> bool:
         limits = np.iinfo(dtype)
         return not array.size or bool(limits.min <= int(array.min()) and int(array.max()) <= limits.max)
     with np.errstate(over="ignore"):
-        stored = array.astype(dtype) if dtype.kind == "f" else None
-        whole = array[(array == np.floor(array)) & (np.abs(array) < _EXACT_DOUBLE)]
-        return stored is not None and bool(np.isfinite(stored).all()) and bool((whole.astype(dtype) == whole).all())
+        return dtype.kind == "f" and bool(np.isfinite(array.astype(dtype)).all())
 
 
 def _number_dtype(dtype: Any, name: str) -> np.dtype[Any]:

@@ -53,6 +53,7 @@ class OggZipSource(Source):
             with a `.txt` of the same name beside it.
         audio: Options of features, see `ExtractedFeatures.parse`; `{}` for those of RETURNN; `None` for no audio.
         targets: A `Vocabulary`, or a dict for `init_vocabulary`; `None` for no classes.
+        may_draw: See `init_vocabulary`.
         content_name: The name inside, where it is not that of the file; one for all or a list.
         resolve_symlink_for_name: Whether the name is that of the file behind a link.
         targets_post_process: Called with the text before the vocabulary gets it. The index is then not kept.
@@ -86,6 +87,7 @@ class OggZipSource(Source):
         fixed_random_subset: float | int | None = None,
         fixed_random_subset_seed: int = 42,
         data_lengths: Literal["duration", "header"] | None = None,
+        may_draw: bool = False,
         index: IndexOption = "auto",
     ) -> None:
         if targets_post_process is not None and not callable(targets_post_process):
@@ -95,7 +97,7 @@ class OggZipSource(Source):
         options = OggZipOptions(
             find_archives(path, content_name, resolve_symlink_for_name),
             None if audio is None else ExtractedFeatures.parse(audio),
-            None if targets is None else init_vocabulary(targets),
+            None if targets is None else init_vocabulary(targets, may_draw=may_draw),
             targets_post_process,
             None if segment_file is None else os.path.abspath(segment_file),
             zip_audio_files_have_name_as_prefix,

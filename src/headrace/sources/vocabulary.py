@@ -23,6 +23,7 @@ _CLASS_OF = {
     "BytePairEncoding": ("vocabulary_bpe", "BytePairEncoding"),
     "CharacterTargets": ("vocabulary_labels", "CharacterTargets"),
     "HuggingFaceTokenizer": ("vocabulary_huggingface", "HuggingFaceTokenizer"),
+    "SamplingBytePairEncoding": ("vocabulary_drawn", "SamplingBytePairEncoding"),
     "LabelVocabulary": ("vocabulary_labels", "LabelVocabulary"),
     "SentencePieces": ("vocabulary_pieces", "SentencePieces"),
     "Utf8ByteTargets": ("vocabulary_bytes", "Utf8ByteTargets"),
@@ -35,9 +36,11 @@ class Vocabulary(ABC):
 
     Attributes:
         labels: The text of each class.
+        needs_draws: Whether its classes are drawn when a text is read, see `SamplingBytePairEncoding`.
     """
 
     labels: Sequence[str]
+    needs_draws: bool = False
 
     @property
     def dim(self) -> int:
@@ -74,7 +77,7 @@ class Vocabulary(ABC):
 
     def get_seq(self, sentence: str) -> list[int]:
         """Return `encode` of a text as a list."""
-        return self.encode(sentence).tolist()
+        return [int(class_idx) for class_idx in self.encode(sentence)]
 
     def get_seq_labels(self, seq: Iterable[int]) -> str:
         """Return `decode` of class indices."""
@@ -120,17 +123,29 @@ class Vocabulary(ABC):
         return [int(class_idx) for class_idx in classes]
 
 
-def init_vocabulary(options: Vocabulary | Mapping[str, Any]) -> Vocabulary:
+def init_vocabulary(options: Vocabulary | Mapping[str, Any], *, may_draw: bool = False) -> Vocabulary:
     """Make a vocabulary, or return the one that was given.
 
     Args:
         options: A vocabulary, or a dict: "class" names the kind (default "Vocabulary"), the rest are its options. A
             class of your own is given as such.
+        may_draw: Whether it may be one that draws, for which the caller makes the classes when a text is read.
 
     Raises:
         ConfigError: The kind or an option is unknown, one is missing, or a library that the kind needs.
         SourceError: A file of the vocabulary is missing or wrong.
     """
+    vocabulary = _made(options)
+    if vocabulary.needs_draws and not may_draw:
+        raise ConfigError(
+            f"{type(vocabulary).__name__} draws other classes in each epoch, and here lengths are known before reading",
+            where="vocabulary",
+            fix="LmDataset and OggZipDataset can draw; else use BytePairEncoding",
+        )
+    return vocabulary
+
+
+def _made(options: Vocabulary | Mapping[str, Any]) -> Vocabulary:
     if isinstance(options, Vocabulary):
         return options
     if not isinstance(options, Mapping):
@@ -156,12 +171,6 @@ def init_vocabulary(options: Vocabulary | Mapping[str, Any]) -> Vocabulary:
 def _resolve_class(name: Any) -> type[Vocabulary]:
     if isinstance(name, type) and issubclass(name, Vocabulary):
         return name
-    if name == "SamplingBytePairEncoding":
-        raise ConfigError(
-            "SamplingBytePairEncoding gives other lengths in each epoch, but lengths are needed before reading",
-            where="vocabulary",
-            fix='use "BytePairEncoding"; or SentencePieces, whose sample() is for a transform',
-        )
     if name not in _CLASS_OF:
         raise ConfigError(
             f"unknown class of a vocabulary: {name!r}", where="vocabulary", fix=did_you_mean(str(name), _CLASS_OF)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import atexit
 import os
-import weakref
 from typing import Protocol
+
+from ..weak_objects import WeakObjects
 
 
 class Ending(Protocol):
@@ -18,7 +19,7 @@ class Ending(Protocol):
         """Forget everything; this is a forked child."""
 
 
-_endings: weakref.WeakSet[Ending] = weakref.WeakSet()
+_endings: WeakObjects[Ending] = WeakObjects()
 
 
 def end_with_process(ending: Ending) -> None:
@@ -27,12 +28,12 @@ def end_with_process(ending: Ending) -> None:
 
 
 def _close_all() -> None:
-    for ending in list(_endings):
+    for ending in _endings.living():
         ending.close()
 
 
 def _disown_all() -> None:
-    for ending in list(_endings):
+    for ending in _endings.living():
         ending.disown()
 
 

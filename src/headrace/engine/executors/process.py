@@ -8,9 +8,11 @@ for what they do, and `..worker_life` for the trainer's side of one of them.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import select
+import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -22,12 +24,14 @@ from headrace.errors import ConfigError
 
 from ..brief import Brief, write_brief
 from ..channel import close_all
+from ..descriptors import needs_descriptors
 from ..events import Beat, Event, Exited
-from ..exit_cause import count_oom_kills, explain_exit
+from ..exit_cause import MEMORY_ADVICE, count_oom_kills, explain_exit, is_out_of_memory
 from ..interrupts import interrupts_wait
 from ..job import Job, Mode
 from ..lease import MemoryWatcher
 from ..messages import Begin, Cancel, HasExited, NotSpawned, Spawned, Submit
+from ..process_handle import ProcessHandle
 from ..ship import Parcel, ship_job, ship_payload
 from ..start_method import StartMethod
 from ..warden import Warden
@@ -47,7 +51,8 @@ _EXIT_SECONDS = 1.0
 _GUARD_SECONDS = 0.25
 # More slots than anybody needs; one that is not used costs nothing but a few hundred bytes.
 _NUM_SLOTS = 4096
-# Numbers of the lives of workers: executors share a zygote, so no two of this process may have the same.
+# Numbers of the lives of workers, and of accidents: executors share a zygote, so no two lives of this process may have
+# the same.
 _lives = itertools.count(1)
 
 
@@ -126,7 +131,7 @@ class ProcessExecutor(Executor):
         )
         end_with_process(self)
         try:
-            with interrupts_wait():
+            with interrupts_wait(), needs_descriptors(f"{num_workers} workers are started"):
                 self._job, self._begin = job, None
                 self._brief_fd = write_brief(brief, parcel.buffers)
                 self._oom_kills = count_oom_kills()
@@ -144,17 +149,30 @@ class ProcessExecutor(Executor):
             self._close()
 
     def _close(self) -> None:
-        lives, self._lives = self._lives, []
-        warden, self._warden = self._warden, None
         try:
-            for life in lives:
-                life.close_channel()
-            if warden is not None:
-                warden.close()
+            self._end_workers()
         finally:
+            lives, self._lives = self._lives, []
             for life in lives:
                 life.close()
             self._forget()
+
+    def _end_workers(self) -> None:
+        if self._warden is not None and self._epoll is not None:
+            with contextlib.suppress(ConfigError):  # no descriptor is left for a worker that ends now
+                self._hear_warden(self._warden)  # who runs, and whether it is there to end them
+        for life in self._lives:
+            life.close_channel()
+        warden, self._warden = self._warden, None
+        if warden is not None:
+            warden.close()
+        self._kill_the_rest()
+
+    def _kill_the_rest(self) -> None:
+        """End workers that live on, soon: their warden is gone, or stopped, and they hold the interpreter's lock."""
+        deadline = time.monotonic() + _GUARD_SECONDS
+        for life in self._lives:
+            life.kill_unless_ended(max(0.0, deadline - time.monotonic()))
 
     def __del__(self) -> None:
         if getattr(self, "_brief_fd", -1) >= 0:
@@ -215,7 +233,7 @@ class ProcessExecutor(Executor):
         self._hang_up(old)
         if not old.has_exited and self._warden is not None:
             self._warden.kill(old.life)
-        with interrupts_wait():
+        with interrupts_wait(), needs_descriptors(f"worker {worker_idx} is started anew"):
             old.close()
             self._lives[worker_idx] = self._start_life(worker_idx)
         if self._begin is not None:
@@ -343,33 +361,31 @@ class ProcessExecutor(Executor):
 
     def _hear_warden(self, warden: Warden) -> None:
         while (heard := warden.receive()) is not None:
-            messages, pidfd = heard
+            messages, end = heard
             if not messages:
                 self._lose_warden(warden)
                 return
             for message in messages:
                 life = next((life for life in self._lives if life.life == message.life), None)
                 match message:
-                    case Spawned() if life is not None:
-                        life.set_process(message.pid, pidfd)
-                    case Spawned():  # replaced before it began
-                        if pidfd is not None:
-                            os.close(pidfd)
+                    case Spawned():
+                        assert end is not None
+                        if life is None:  # replaced before it began
+                            os.close(end)
+                        else:
+                            life.process = ProcessHandle(message.pid, end)
                     case HasExited() if life is not None:
                         self._note_exit(life, message.exit_code)
                     case NotSpawned():
-                        for lost in [life] if life else [life for life in self._lives if life.pid is None]:
+                        for lost in [life] if life else [life for life in self._lives if life.process is None]:
                             self._report_exit(lost, f"could not be started: {message.reason}")
 
     def _note_exit(self, life: WorkerLife, exit_code: int) -> None:
         self._take_in_the_rest(life)
-        cause = explain_exit(
-            exit_code,
-            oom_kills_before=self._oom_kills,
-            oom_kills_now=count_oom_kills(),
-            stack=life.take_stack(),
-        )
-        self._report_exit(life, cause)
+        before, self._oom_kills = self._oom_kills, count_oom_kills()
+        cause = explain_exit(exit_code, oom_kills_before=before, oom_kills_now=self._oom_kills, stack=life.take_stack())
+        is_memory = is_out_of_memory(exit_code, before, self._oom_kills)
+        self._report_exit(life, cause, MEMORY_ADVICE if is_memory else "")
 
     def _take_in_the_rest(self, life: WorkerLife) -> None:
         """Take in what a dead worker had said."""
@@ -377,11 +393,11 @@ class ProcessExecutor(Executor):
         life.hear()
         self._drain(life)
 
-    def _report_exit(self, life: WorkerLife, cause: str) -> None:
+    def _report_exit(self, life: WorkerLife, cause: str, advice: str = "", accident: int | None = None) -> None:
         if not life.has_exited:
             life.has_exited = True
             self._hang_up(life)
-            self._events.append(Exited(life.worker_idx, cause, life.place))
+            self._events.append(Exited(life.worker_idx, cause, life.place, advice, accident))
 
     def _lose_warden(self, warden: Warden) -> None:
         """The zygote is gone, and with it, or soon, all workers: their guards see to their children."""
@@ -390,14 +406,17 @@ class ProcessExecutor(Executor):
         self._warden = None
         # The guards see to it, in milliseconds, and are left alone: if this process is killed as well now, nobody would
         # finish what it had begun. One that waits for the interpreter's lock has to be helped.
-        deadline = time.monotonic() + _GUARD_SECONDS
-        for life in self._lives:
-            life.kill_unless_ended(max(0.0, deadline - time.monotonic()))
+        self._kill_the_rest()
         ending = warden.close()
+        before, self._oom_kills = self._oom_kills, count_oom_kills()
+        cause, advice = f"lost its warden process {warden.pid}, which {ending}", ""
+        if is_out_of_memory(-signal.SIGKILL, before, self._oom_kills):
+            cause, advice = f"{cause}, probably because memory ran out", MEMORY_ADVICE
+        accident = next(_lives)  # one for all
         for life in self._lives:
             if not life.has_exited:
                 self._take_in_the_rest(life)
-                self._report_exit(life, f"lost its warden process {warden.pid}, which {ending}")
+                self._report_exit(life, cause, advice, accident)
 
     def _hang_up(self, life: WorkerLife) -> None:
         """Listen to a worker no more."""

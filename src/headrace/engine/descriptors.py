@@ -1,0 +1,46 @@
+"""What to say when this process may open no more files."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import resource
+from collections.abc import Iterator
+
+from headrace.errors import ConfigError
+
+_OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
+
+
+@contextlib.contextmanager
+def needs_descriptors(what: str) -> Iterator[None]:
+    """Say clearly, for the length of a block, that no more files can be opened.
+
+    Args:
+        what: Needs them.
+
+    Raises:
+        ConfigError: In place of the `OSError` that says so.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _OUT_OF_DESCRIPTORS:
+            raise
+        scope = "on this machine" if error.errno == errno.ENFILE else "in this process"
+        raise _error(f"{what}: no more files can be opened {scope}") from error
+
+
+def lost_descriptors() -> ConfigError:
+    """Return the error for descriptors that another process sent, and that could not be opened here."""
+    return _error("descriptors sent between processes were lost: this process may not open any more")
+
+
+def _error(what: str) -> ConfigError:
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return ConfigError(
+        f"{what}, whose limit is {limit}" if limit != resource.RLIM_INFINITY else what,
+        where=f"process {os.getpid()}",
+        fix="raise the limit on open files (ulimit -n), or keep fewer files open",
+    )

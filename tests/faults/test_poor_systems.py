@@ -1,0 +1,184 @@
+"""Systems that lack something: the same stream, or an error that says what is missing, and nothing is left behind."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import sandbox
+
+RunProgram = Callable[..., "subprocess.CompletedProcess[str]"]
+
+# Prepares itself, takes a few results, is without a warden for a moment, and goes on; `{}`: what it lacks.
+_PROGRAM = """
+import os, signal, sys
+sys.path.insert(0, {folder!r})
+import sandbox
+import numpy as np
+from headrace.engine import Engine, Job
+from headrace.engine.executors.process import ProcessExecutor
+from headrace.engine.proc_tree import descendants_of
+
+{prepare}
+
+def make(info):
+    return lambda number: np.full(3000, number, np.int64)
+
+def name_of(pid):
+    return open(f"/proc/{{pid}}/comm").read().strip()
+
+with Engine(Job(make), num_workers=2, executor=ProcessExecutor(start_method={method!r})) as engine:
+    run = engine.run(range(60))
+    seen = [next(run).value[0] for _ in range(20)]
+    worker = next(pid for pid in descendants_of(os.getpid()) if name_of(pid).startswith("hr-worker"))
+    os.kill(worker, signal.SIGKILL)
+    seen += [next(run).value[0] for _ in range(20)]
+    (warden,) = [pid for pid in descendants_of(os.getpid()) if name_of(pid) == "hr-zygote"]
+    os.kill(warden, signal.SIGKILL)
+    seen += [result.value[0] for result in run]
+    assert seen == list(range(60)), seen
+    executor = engine._workers.executor
+    while executor._lives[0].process is None:  # it is started anew
+        executor.wait(1.0)
+    assert "process" in executor.stack_of(0)
+assert descendants_of(os.getpid()) == []
+print("all is well")
+"""
+
+needs_sandbox = pytest.mark.skipif(not sandbox.is_possible(), reason="no sandbox on this machine")
+
+
+def check(run_program: RunProgram, prepare: str, method: str | None = None) -> None:
+    program = _PROGRAM.format(folder=str(Path(__file__).parent), prepare=prepare, method=method)
+    result = run_program(program)
+    assert result.stdout == "all is well\n", result.stderr
+    assert result.returncode == 0, result.stderr
+
+
+@needs_sandbox
+@pytest.mark.parametrize("method", [None, "spawn", "fork"])
+@pytest.mark.parametrize("code", ["ENOSYS", "EPERM"])
+def test_without_pidfds_pipes_tell_of_ends(run_program: RunProgram, method: str | None, code: str) -> None:
+    check(run_program, f"import errno; sandbox.forbid('pidfd_open', 'pidfd_send_signal', code=errno.{code})", method)
+
+
+@needs_sandbox
+def test_pidfds_that_are_good_for_waiting_only_are_used_for_that(run_program: RunProgram) -> None:
+    check(run_program, "sandbox.forbid('pidfd_send_signal')")
+
+
+@needs_sandbox
+def test_memfds_need_not_be_executable(run_program: RunProgram) -> None:
+    check(run_program, "sandbox.forbid_executable_memfds()")
+
+
+@pytest.mark.parametrize("method", [None, "fork"])
+def test_ended_children_may_be_collected_by_the_system(run_program: RunProgram, method: str | None) -> None:
+    check(run_program, "signal.signal(signal.SIGCHLD, signal.SIG_IGN)", method)
+
+
+_COLLECTS = """
+def collect(*_):
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        pass
+signal.signal(signal.SIGCHLD, collect)
+"""
+
+
+def test_ended_children_may_be_collected_by_the_program(run_program: RunProgram) -> None:
+    check(run_program, _COLLECTS)
+
+
+# Tries with one descriptor more each time, until nothing is amiss.
+_FEW_DESCRIPTORS = """
+import os, resource, sys
+import numpy as np
+from headrace.engine import Engine, EngineOptions, Job, Restarting
+from headrace.engine.proc_tree import descendants_of
+from headrace.errors import HeadraceError
+
+def make(info):
+    return lambda payload: np.full(3000, payload[0], np.int64)
+
+def try_once():
+    with Engine(Job(make), num_workers=2, options=EngineOptions(on_death=Restarting(budget=1))) as engine:
+        payloads = [bytes([number]) * (100_000 if number % 2 else 10) for number in range(6)]
+        return [result.value.size for result in engine.run(payloads)]
+
+try_once()  # what is opened once, for good
+before = os.listdir("/proc/self/fd")
+_, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+num_failed = num_done = 0
+for limit in range(len(before) - 1, len(before) + 60):
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+    try:
+        try_once()
+    except HeadraceError as error:
+        num_failed += 1
+        text = str(error)
+    except OSError as error:
+        raise AssertionError(f"with a limit of {limit}") from error
+    else:
+        num_done += 1
+        text = None
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    assert os.listdir("/proc/self/fd") == before, (limit, text)
+    assert descendants_of(os.getpid()) == [], (limit, text)
+    if num_done == 2:
+        break
+assert num_failed > 5 and num_done == 2, (num_failed, num_done)
+print("all is well")
+"""
+
+
+def test_with_too_few_descriptors_the_error_says_so_and_nothing_is_left(run_program: RunProgram) -> None:
+    result = run_program(_FEW_DESCRIPTORS)
+    assert result.stdout == "all is well\n", result.stderr
+    assert result.returncode == 0
+
+
+# Leaves its mark when it is imported.
+_MARKER = """
+open({path!r}, "a").write(__name__ + "\\n")
+raise ImportError("this is not the module that you look for")
+"""
+
+
+@pytest.mark.parametrize("method", [None, "spawn", "fork"])
+def test_no_module_of_the_current_folder_is_imported_by_our_processes(tmp_path: Path, method: str | None) -> None:
+    here, program = tmp_path / "here", tmp_path / "program"
+    here.mkdir()
+    program.mkdir()
+    marks = tmp_path / "marks"
+    for name in {*sys.stdlib_module_names, "numpy", "msgspec", "cloudpickle", "headrace", "sitecustomize"} - {
+        "__main__"
+    }:
+        (here / f"{name}.py").write_text(_MARKER.format(path=str(marks)))
+    (program / "mine.py").write_text("def double(number):\n    return 2 * number\n")
+    text = f"""
+import mine
+from headrace.engine import Engine, Job
+from headrace.engine.executors.process import ProcessExecutor
+with Engine(Job(lambda info: mine.double), num_workers=1, executor=ProcessExecutor(start_method={method!r})) as engine:
+    print([result.value for result in engine.run(range(3))])
+"""
+    (program / "run.py").write_text(text)
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src")}
+    result = subprocess.run(
+        [sys.executable, str(program / "run.py")],
+        cwd=here,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert result.stdout == "[0, 2, 4]\n", result.stderr
+    assert not marks.exists(), marks.read_text()
