@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
-import resource
 import threading
 import weakref
 
@@ -20,7 +18,7 @@ from headrace.engine import (
     get_worker_info,
     note_place,
 )
-from headrace.errors import ConfigError, HeadraceError, SourceError, TransformError, WorkerDiedError
+from headrace.errors import ConfigError, HeadraceError, TransformError, WorkerDiedError
 
 EXECUTORS = pytest.mark.parametrize("executor", ["inline", "thread"])
 
@@ -152,39 +150,6 @@ def test_an_option_that_makes_no_sense_is_refused_when_it_is_given(name: str, va
 def test_a_quarantine_file_in_a_folder_that_does_not_exist_is_refused_when_it_is_given(tmp_path) -> None:
     with pytest.raises(ConfigError, match="no-such-folder"):
         Skipping(quarantine=tmp_path / "no-such-folder" / "file")
-
-
-def test_a_quarantine_file_that_takes_no_lines_is_refused_when_it_is_given(tmp_path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    for path in (tmp_path, tmp_path / "pipe"):
-        with pytest.raises(ConfigError, match="a folder, a pipe or a socket"):
-            Skipping(quarantine=path)
-    Skipping(quarantine="/dev/null")
-
-
-@pytest.mark.parametrize("made", ["folder", "pipe without a reader", "pipe with a reader", "limit of open files"])
-def test_a_quarantine_file_that_cannot_be_written_is_an_error_and_not_waited_for(tmp_path, made: str) -> None:
-    path = tmp_path / "skipped"
-    options = EngineOptions(on_error=Skipping(quarantine=path))
-    reader = -1
-    if made == "folder":
-        path.mkdir()
-    elif made.startswith("pipe"):
-        os.mkfifo(path)
-        reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK) if made == "pipe with a reader" else -1
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    try:
-        with Engine(job_of(lambda number: 1 // number), num_workers=1, executor="inline", options=options) as engine:
-            if made == "limit of open files":
-                resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
-            with pytest.raises(SourceError, match="what is skipped cannot be written down") as caught:
-                list(engine.run([0]))
-            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-        if reader >= 0:
-            os.close(reader)
-    assert caught.value.where == str(path)
 
 
 # --- errors of user code ---

@@ -112,8 +112,12 @@ class FileWriter(Writer):
         self._beside = tuple(beside)
         if beside:
             settle(self.path)
-        for name in (self.path, *beside):
-            if not overwrite and os.path.lexists(name):
+        self._check_target()
+
+    def _check_target(self) -> None:
+        """Refuse early what the commit would refuse: to finish a large target may take long."""
+        for name in (self.path, *self._beside):
+            if not self._overwrite and os.path.lexists(name):
                 raise ConfigError("the file exists", where=name, fix="give another path, or overwrite=True")
 
     # --- what a format does ---
@@ -203,6 +207,7 @@ class FileWriter(Writer):
         if not self._is_open:
             return
         try:
+            self._check_target()
             self._finish()
             assert self._pending is not None
             self._pending.commit()
