@@ -83,7 +83,7 @@ def test_buffers_of_any_size_give_the_same_stream_and_states(
 
 @pytest.mark.parametrize("is_dispatched", [False, True])
 def test_a_group_of_items_that_became_large_all_at_once_is_made_of_fewer(is_dispatched: bool) -> None:
-    sizes = [10] * 3000 + [MAX_BYTES // 3] * 20 + [10] * 100
+    sizes = [10] * 3000 + [MAX_BYTES // 4] * 20 + [10] * 100
     pipe: Any = IterableWrapper(sizes)
     if is_dispatched:
         pipe = pipe.sharding_round_robin_dispatch(SHARDING_PRIORITIES.MULTIPROCESSING)

@@ -162,7 +162,7 @@ class Forgetful(IterPipe[int]):
 def test_a_pipe_that_cannot_use_its_state_costs_a_second_reading_and_no_item(num_workers: int) -> None:
     def pipe(is_new: bool) -> Any:
         shuffled = IterableWrapper(range(3000)).shuffle(buffer_size=30).sharding_filter()
-        return Forgetful(shuffled.map(lambda number: number + 0 * sum(range(3000))), is_new=is_new)
+        return Forgetful(shuffled.map(lambda number: number + 0 * sum(range(20_000))), is_new=is_new)
 
     def service() -> Any:
         return MultiProcessingReadingService(num_workers) if num_workers else None

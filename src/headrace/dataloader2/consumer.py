@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from itertools import chain, islice
+from traceback import clear_frames
 from typing import Annotated, Any
 
 import msgspec
@@ -187,6 +188,7 @@ class WorkerConsumer(IterPipe[Any]):
                 if size.most == 1:
                     raise
                 max_items = max(size.most // _FEWER, 1) if isinstance(error, ValueTooLargeError) else 1
+                clear_frames(error.__traceback__)  # their variables hold items, and so the memory that is wanted
                 self.restore(self.state())
             else:
                 return

@@ -22,6 +22,7 @@ import msgspec
 
 from headrace.engine import WorkerInfo as EngineWorkerInfo
 from headrace.engine import note_place
+from headrace.engine.arena import ValueTooLargeError
 from headrace.engine.channel import Channel
 from headrace.errors import TransformError
 from headrace.global_rng import globals_state, seed_globals, set_globals_state
@@ -194,6 +195,9 @@ class Replica:
         seconds = time.perf_counter() - start
         has_ended = len(items) < wish.count and self._error is None
         item_bytes = estimate_bytes(items[-1]) if items else 0
+        max_bytes = self._max_bytes // 4  # who keeps one item of a group keeps the memory of all
+        if len(items) > 1 and len(items) * item_bytes > max_bytes and sum(map(estimate_bytes, items)) > max_bytes:
+            raise ValueTooLargeError(f"a group of {len(items)} items needs more than {max_bytes} bytes")
         snapshot = None
         if not has_ended and self._error is None and len(items) * item_bytes <= self._max_bytes // 2:
             snapshot = self._snapshot(seconds)

@@ -26,7 +26,8 @@ def functional_pipe(name: str) -> Callable[[PipeClass], PipeClass]:
 
     def register(cls: PipeClass) -> PipeClass:
         if is_torch_pipe(cls):
-            return register_with_torch(name, cls)
+            register_with_torch(name, cls)
+            return cls
         register_function(_kind_of(cls), name, cls)
         return cls
 

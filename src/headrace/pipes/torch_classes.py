@@ -21,9 +21,9 @@ def is_torch_pipe(cls: type) -> bool:
     return any(find_torch_class(name) in cls.__mro__ for name in COUNTERPARTS.values())
 
 
-def register_with_torch(name: str, cls: Any) -> Any:
+def register_with_torch(name: str, cls: type) -> None:
     """Give a class of torch's kind a functional name in torch's register, where our pipes find it too."""
-    return sys.modules["torch.utils.data"].functional_datapipe(name)(cls)
+    sys.modules["torch.utils.data"].functional_datapipe(name)(cls)
 
 
 def find_torch_function(kind: type, name: str) -> Callable[..., Any] | None:
