@@ -102,6 +102,16 @@ def test_options_for_the_batches_of_the_epoch_api_are_refused_at_any_depth(wrap,
         DataLoader(wraps(static(**option))[wrap], batching=FixedCount(2))
 
 
+@pytest.mark.parametrize("option", [{"context_window": 3}, {"chunking": 5}])
+def test_options_for_the_batches_of_the_epoch_api_are_refused_in_what_files_make(files, option):
+    dataset = DistributeFilesDataset(
+        files=files, get_sub_epoch_dataset=Files(**option), executor="inline", num_workers=0
+    )
+    for config in (dataset, {"class": "ConcatDataset", "datasets": [dataset]}):
+        with pytest.raises(ConfigError, match=f"{next(iter(option))} of StaticDataset .* is for generate_batches"):
+            DataLoader(config, batching=FixedCount(2))
+
+
 def test_context_around_chunks_is_an_option_of_the_batching():
     with DataLoader(static(), batching=Chunks(FixedCount(2), frames=2, context=(1, 1))) as loader:
         assert list(loader)

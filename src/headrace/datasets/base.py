@@ -1030,6 +1030,15 @@ class Dataset:
         """Whether the dtypes that this dataset names are those of its arrays, and not the documented guess."""
         return False
 
+    def batch_options(self) -> list[str]:
+        """Return which options are given that count for the batches of the epoch API only, here or in a part."""
+        frames = [count for side in self.context_window for count in side.values()]
+        given = {"chunking": self.chunking is not None, "context_window": any(count > 0 for count in frames)}
+        found = [f"{name} of {type(self).__name__} {self.name!r}" for name, is_given in given.items() if is_given]
+        for inner in self.inner_datasets():
+            found += inner.batch_options()
+        return found
+
     def forget_places(self) -> None:
         """Take it that this is read in parts, whose places are not those of the epoch.
 

@@ -101,6 +101,7 @@ class DistributeFilesDataset(CachedDataset2):
         **kwargs: Any,
     ) -> None:
         self._layout: SubEpochLayout | None = None
+        self._options_inside: list[str] = []
         self._is_undeclared = False  # the sub-dataset says nothing of its layout: sequences show it
         super().__init__(**kwargs)
         self._check_own_options(kwargs)
@@ -227,6 +228,10 @@ class DistributeFilesDataset(CachedDataset2):
     def skips_failed(self) -> bool:
         """Whether sequences that fail are left out."""
         return self._stream_options.skips
+
+    def batch_options(self) -> list[str]:
+        """Return those of the dataset that the layout was learnt from as well."""
+        return [*super().batch_options(), *self._options_inside]
 
     def data_text(self) -> str:
         """Return the file list."""
@@ -490,6 +495,7 @@ class DistributeFilesDataset(CachedDataset2):
                 num_workers = self._stream_options.num_workers
                 if num_workers > 1 and not dataset.supports_jumps:
                     raise cannot_share(dataset, num_workers, f"dataset {self.name!r}")
+                self._options_inside = dataset.batch_options()
                 self._set_layout(SubEpochLayout.of(dataset, f"entry 0 of the file list, {spec.files}"))
             finally:
                 dataset.finish_epoch(free_resources=True)
@@ -570,9 +576,10 @@ class DistributeFilesDataset(CachedDataset2):
     # --- copies ---
 
     def _state(self) -> dict[str, Any]:
-        return {**super()._state(), "layout": (self._layout, self._is_undeclared), "share": self._share.state()}
+        learnt = self._layout, self._is_undeclared, self._options_inside
+        return {**super()._state(), "layout": learnt, "share": self._share.state()}
 
     def _restore(self, state: Mapping[str, Any]) -> None:
         super()._restore(state)
-        self._layout, self._is_undeclared = state["layout"]
+        self._layout, self._is_undeclared, self._options_inside = state["layout"]
         self._share.restore(state["share"])

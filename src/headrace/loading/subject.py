@@ -313,17 +313,12 @@ def check_dataset_options(dataset: Dataset, name: str, *, is_stream: bool) -> No
             where=name,
             fix="leave it out",
         )
-    if dataset.chunking is not None:
+    for option in dataset.batch_options():
         raise ConfigError(
-            "the option chunking is for generate_batches, and a loader has no use for it",
+            f"the option {option} is for generate_batches, and a loader has no use for it",
             where=name,
-            fix="leave it out, and give the loader batching=Chunks(...)",
+            fix="leave it out, and give the loader batching=Chunks(...), which takes a context as well",
         )
-    if any(count > 0 for side in dataset.context_window for count in side.values()):
-        raise ConfigError(
-            "the option context_window is for generate_batches, and a loader has no use for it",
-            where=name,
-            fix="leave it out, and give the loader batching=Chunks(..., context=...)",
-        )
-    for inner in dataset.inner_datasets():
-        check_dataset_options(inner, f"{type(inner).__name__} {inner.name!r}, a part of {name}", is_stream=is_stream)
+    if not is_stream:
+        for inner in dataset.inner_datasets():
+            check_dataset_options(inner, f"{type(inner).__name__} {inner.name!r}, a part of {name}", is_stream=False)
