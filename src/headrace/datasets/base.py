@@ -327,8 +327,8 @@ class Dataset:
 
     def _complete_outputs(self) -> None:
         """Bring what a sub-class has set as `num_outputs` to one form: (dim, ndim) of every key, "data" included."""
-        if self.num_outputs is None or isinstance(getattr(type(self), "num_outputs", None), property):
-            return
+        if isinstance(getattr(type(self), "num_outputs", None), property) or self.num_outputs is None:
+            return  # a property may have to read files, and is asked when somebody wants to know
         outputs = check_outputs(self.num_outputs, self.num_inputs or 0, f"dataset {self.name!r}")
         if outputs != self.num_outputs:
             self.num_outputs = outputs
