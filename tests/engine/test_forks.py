@@ -148,8 +148,20 @@ def test_a_child_that_executes_a_program_keeps_nothing(pair):
         assert reader.drain() == [0]
 
 
-def test_what_a_child_writes_stays_its_own(pair):
+class Watcher:
+    """Has the memory that it knows of mapped anew when it is replaced."""
+
+    def on_lease(self, mapping, num_bytes): ...
+
+    def on_retire(self, mapping): ...
+
+
+@pytest.mark.parametrize("watcher", [None, Watcher()])
+def test_what_a_child_writes_stays_its_own(pair, watcher):
+    _, reader = pair
+    reader.watch(watcher)
     view = lend(pair, 1)
+    reader.watch(None)
 
     def write():
         view[:] = 2

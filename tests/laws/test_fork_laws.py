@@ -38,6 +38,8 @@ class Child:
     def _serve(trainer: socket.socket, views: dict[int, np.ndarray]) -> None:
         while request := trainer.recv(3):
             what, number, value = request
+            if what == ord("q"):
+                return
             if what == ord("d"):
                 views.pop(number, None)
             elif what == ord("w"):
@@ -56,10 +58,13 @@ class Child:
         expected = b"".join(content for _, content in sorted(self.expected.items())) + b"\n"
         seen = b""
         while len(seen) < len(expected):
-            seen += self._socket.recv(1 << 16)
+            more = self._socket.recv(1 << 16)
+            assert more, "the child has ended"
+            seen += more
         assert seen == expected
 
     def end(self) -> None:
+        self._socket.sendall(b"q..")  # its end is not enough: children that were forked later have the socket, too
         self._socket.close()
         os.waitpid(self._pid, 0)
 

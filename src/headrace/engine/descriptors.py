@@ -28,19 +28,23 @@ def needs_descriptors(what: str) -> Iterator[None]:
     except OSError as error:
         if error.errno not in _OUT_OF_DESCRIPTORS:
             raise
-        scope = "on this machine" if error.errno == errno.ENFILE else "in this process"
-        raise _error(f"{what}: no more files can be opened {scope}") from error
+        text = f"{what}, and no more files can be opened"
+        raise _error(f"{text} on this machine" if error.errno == errno.ENFILE else f"{text}{_limit()}") from error
 
 
 def lost_descriptors() -> ConfigError:
     """Return the error for descriptors that another process sent, and that could not be opened here."""
-    return _error("descriptors sent between processes were lost: this process may not open any more")
+    return _error("descriptors sent between processes were lost: no more files can be opened" + _limit())
+
+
+def _limit() -> str:
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return "" if limit == resource.RLIM_INFINITY else f" in this process, whose limit is {limit}"
 
 
 def _error(what: str) -> ConfigError:
-    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return ConfigError(
-        f"{what}, whose limit is {limit}" if limit != resource.RLIM_INFINITY else what,
+        what,
         where=f"process {os.getpid()}",
         fix="raise the limit on open files (ulimit -n), or keep fewer files open",
     )

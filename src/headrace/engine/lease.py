@@ -183,8 +183,8 @@ class ArenaReader:
 
     def make_private(self) -> None:
         """In a forked child: have what is written to leased slots not reach the parent."""
-        mappings = [self._mappings.get(slot_idx) for slot_idx, end in self._leased.items() if end() is not None]
-        for mapping in mappings:
+        for end in self._leased.values():
+            mapping = getattr(end(), "mapping", None)  # there is none without a view
             if mapping is not None and self._fd >= 0:
                 mapping.make_private(self._fd)
 

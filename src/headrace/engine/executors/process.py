@@ -158,15 +158,32 @@ class ProcessExecutor(Executor):
             self._forget()
 
     def _end_workers(self) -> None:
-        if self._warden is not None and self._epoll is not None:
-            with contextlib.suppress(ConfigError):  # no descriptor is left for a worker that ends now
-                self._hear_warden(self._warden)  # who runs, and whether it is there to end them
-        for life in self._lives:
-            life.close_channel()
         warden, self._warden = self._warden, None
-        if warden is not None:
-            warden.close()
-        self._kill_the_rest()
+        try:
+            if warden is not None:
+                self._note_processes(warden)
+            for life in self._lives:
+                life.close_channel()
+        finally:
+            if warden is not None:
+                warden.close()
+            self._kill_the_rest()
+
+    def _note_processes(self, warden: Warden) -> None:
+        """Take note of the processes that were started meanwhile, of which we have to know if the warden is gone."""
+        with contextlib.suppress(ConfigError):  # no descriptor is left: they end as long as the warden is there
+            while (heard := warden.receive()) is not None and heard[0]:
+                for message in heard[0]:
+                    if isinstance(message, Spawned):
+                        self._note_process(message, heard[1])
+
+    def _note_process(self, spawned: Spawned, end: int | None) -> None:
+        assert end is not None
+        life = next((life for life in self._lives if life.life == spawned.life), None)
+        if life is None:  # replaced before it began
+            os.close(end)
+        else:
+            life.process = ProcessHandle(spawned.pid, end)
 
     def _kill_the_rest(self) -> None:
         """End workers that live on, soon: their warden is gone, or stopped, and they hold the interpreter's lock."""
@@ -369,11 +386,7 @@ class ProcessExecutor(Executor):
                 life = next((life for life in self._lives if life.life == message.life), None)
                 match message:
                     case Spawned():
-                        assert end is not None
-                        if life is None:  # replaced before it began
-                            os.close(end)
-                        else:
-                            life.process = ProcessHandle(message.pid, end)
+                        self._note_process(message, end)
                     case HasExited() if life is not None:
                         self._note_exit(life, message.exit_code)
                     case NotSpawned():
@@ -382,10 +395,11 @@ class ProcessExecutor(Executor):
 
     def _note_exit(self, life: WorkerLife, exit_code: int) -> None:
         self._take_in_the_rest(life)
-        before, self._oom_kills = self._oom_kills, count_oom_kills()
-        cause = explain_exit(exit_code, oom_kills_before=before, oom_kills_now=self._oom_kills, stack=life.take_stack())
-        is_memory = is_out_of_memory(exit_code, before, self._oom_kills)
-        self._report_exit(life, cause, MEMORY_ADVICE if is_memory else "")
+        before, now, advice = self._oom_kills, count_oom_kills(), ""
+        cause = explain_exit(exit_code, oom_kills_before=before, oom_kills_now=now, stack=life.take_stack())
+        if before is not None and is_out_of_memory(exit_code, before, now):
+            self._oom_kills, advice = before + 1, MEMORY_ADVICE  # the others are those of other workers
+        self._report_exit(life, cause, advice)
 
     def _take_in_the_rest(self, life: WorkerLife) -> None:
         """Take in what a dead worker had said."""
