@@ -1,5 +1,6 @@
 """Recipes of lhotse under the loader: any sampler, any transforms, any workers, any place to stop, in any epoch."""
 
+import gc
 import itertools
 import json
 import random
@@ -238,7 +239,7 @@ def test_shar_with_shuffled_shards_goes_on_in_a_later_epoch(cuts, tmp_path):
     with make() as loader:
         whole = epochs_of(loader, range(3))
         assert whole[0] != whole[1] != whole[2]
-    for epoch, stop in itertools.product(range(3), (0, 2)):
+    for epoch, stop in ((0, 2), (1, 0), (2, 2)):
         random.seed(5)
         with make() as loader:
             epochs_of(loader, range(epoch))
@@ -249,6 +250,8 @@ def test_shar_with_shuffled_shards_goes_on_in_a_later_epoch(cuts, tmp_path):
             loader.load_state_dict(state)
             assert head + list(loader) == whole[epoch]
             assert epochs_of(loader, range(epoch + 1, 3)) == whole[epoch + 1 :]
+    del loader
+    gc.collect()  # lhotse leaves archives open that were not read to their end; here their warnings are ignored
 
 
 class Ids:

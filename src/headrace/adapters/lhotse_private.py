@@ -389,6 +389,8 @@ class Private:
                     setattr(*self._counters[path], int(value))
                 elif kind == "order" and path in self._chains:
                     owner, original = self._chains[path]
+                    if sorted(value) != list(range(len(original))):
+                        raise ValueError(f"{value} is no order of {len(original)} parts")  # noqa: TRY301
                     owner.iterators[:] = [original[place] for place in value]
                 elif kind == "generator" and (path in self._generators or path in self._late):
                     generator = self._generators.get(path) or self._late[path]

@@ -23,7 +23,7 @@ import xxhash
 from headrace.errors import ConfigError, HeadraceError, ResumeError
 from headrace.ranks import find_ranks
 
-from .lhotse_private import Private, parts_with_epochs
+from .lhotse_private import WORDS, Private, parts_with_epochs
 
 Resume = Literal["auto", "replay", "snapshot"]
 
@@ -105,7 +105,7 @@ class SamplerSide:
             base_seed, rank = _of_worker_init(worker_init_fn)
             is_sharing = self.world_size > 1
             if rank is None:
-                rank = find_ranks().rank
+                rank = 0 if is_sharing else find_ranks().rank
             if base_seed is None and is_sharing:
                 base_seed = seed
             self._private = Private(
@@ -143,6 +143,8 @@ class SamplerSide:
         """
         for name, own in self.describe().items():
             if saved.get(name, own) == own or (name == "world_size" and self.is_elastic):
+                continue
+            if name == "seed" and saved[name] in WORDS:  # another loader has made a number of it
                 continue
             raise ResumeError(
                 f"the state was saved with a sampler whose {name} is {saved[name]!r}, and this one's is {own!r}",
