@@ -233,7 +233,9 @@ def test_of_two_writers_at_one_name_one_wins_and_the_other_is_told(name: str, tm
 
 
 # A limit of the size of a file stands for a full disk: the system refuses to write more, by an error of the same kind.
-FULL = COMMON + """
+FULL = (
+    COMMON
+    + """
 import resource
 warm()
 
@@ -261,6 +263,7 @@ for size in (1, size // 4, size // 2):  # with one: it stays, or the new one is 
     assert not [name for name in names() if name.startswith(".")], names()
 print("whole")
 """
+)
 
 
 @pytest.mark.parametrize("name", WRITERS)
