@@ -78,11 +78,6 @@ class Worker:
         self.end_run()
         self._mode, self._payload, self._first_item = mode, payload, first_item
 
-    @property
-    def is_streaming(self) -> bool:
-        """Whether there is an iterator of a stream, whose cleaning up is user code."""
-        return self._stream is not None
-
     def end_run(self) -> None:
         """Close the iterator of a stream, if there is one; what its cleaning up raises is of no use to anybody."""
         stream, self._stream = self._stream, None

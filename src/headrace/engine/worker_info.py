@@ -1,13 +1,13 @@
 """Who am I: what user code in a worker can ask, and what it can tell.
 
-Invariant: what is said here is seen by the worker that says it only. Thread and inline workers live in a context
-variable (they share a process); a worker process sets it for all of its threads at once.
+Invariant: what is said here is seen by the worker that says it only. Thread and inline workers share a process, and are
+known by their thread; a worker process is one worker with all of its threads.
 """
 
 from __future__ import annotations
 
 import contextlib
-import contextvars
+import threading
 from collections.abc import Callable, Iterator, MutableSequence, Sequence
 from dataclasses import dataclass
 
@@ -151,24 +151,34 @@ class PlacesOfRun:
         self._cursor[0] = number
 
 
-_scope: contextvars.ContextVar[WorkerScope | None] = contextvars.ContextVar("headrace_worker", default=None)
+class _OfThisThread(threading.local):
+    """Which worker the calling thread is.
+
+    No context variable: a run that nobody holds any more is ended by the garbage collector, which may run within a
+    `ContextVar.set`, and one that is set there in turn makes CPython read freed memory.
+    """
+
+    scope: WorkerScope | None = None
+
+
+_of_this_thread = _OfThisThread()
 _of_this_process: WorkerScope | None = None
 
 
 def current_scope() -> WorkerScope | None:
     """Return the scope of the worker that calls, or `None` outside of workers."""
-    scope = _scope.get()
+    scope = _of_this_thread.scope
     return _of_this_process if scope is None else scope
 
 
 @contextlib.contextmanager
 def worker_scope(scope: WorkerScope) -> Iterator[None]:
-    """Be this worker for the length of a block."""
-    token = _scope.set(scope)
+    """Be this worker for the length of a block, in the thread that calls."""
+    before, _of_this_thread.scope = _of_this_thread.scope, scope
     try:
         yield
     finally:
-        _scope.reset(token)
+        _of_this_thread.scope = before
 
 
 def set_process_scope(scope: WorkerScope | None) -> None:

@@ -6,7 +6,6 @@ them. Each of the `num_workers` workers has its own functions and its own stream
 
 from __future__ import annotations
 
-import contextlib
 from collections import deque
 from collections.abc import Sequence
 from typing import Any
@@ -95,10 +94,7 @@ class InlineExecutor(Executor):
         self._run_id = None
         self._queue.clear()
         for worker in self._workers:
-            # A run that nobody holds any more is ended by the garbage collector, which may run inside of another
-            # ContextVar.set: one that is set here then makes CPython read freed memory. So only where user
-            # code needs it.
-            with worker_scope(worker.scope) if worker.is_streaming else contextlib.nullcontext():
+            with worker_scope(worker.scope):
                 worker.end_run()
 
 
