@@ -1,6 +1,9 @@
 """What a dataset says of itself, and what a loader makes of that: budgets, digests, workers, options."""
 
+import copy
 import json
+from enum import Enum
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +12,8 @@ import pytest
 from headrace import ConfigError, ResumeError, TransformError
 from headrace.batching import Buckets, Chunks, FixedCount, FrameBudget
 from headrace.datasets import (
+    CachedDataset2,
+    DatasetSeq,
     DistributeFilesDataset,
     MultiProcDataset,
     PostprocessingDataset,
@@ -203,6 +208,71 @@ def test_a_state_of_files_does_not_depend_on_their_folder_or_on_who_reads_them(f
         (moved / name.rpartition("/")[2]).write_text(Path(name).read_text())
     names = [str(moved / name.rpartition("/")[2]) for name in files]
     assert len(resume(dataset(names, buffer_size=3, preload_next_n_sub_epochs=2), state)) == 8
+
+
+class Lines(CachedDataset2):
+    """A stream of the user's: the numbers in a file."""
+
+    def __init__(self, path, options=None, **kwargs):
+        super().__init__(**kwargs)
+        self.num_outputs = {"data": (1, 1)}
+        self.path, self.options = path, options
+
+    def _collect_single_seq(self, seq_idx):
+        return DatasetSeq(seq_idx, {"data": np.arange(3)}, seq_tag=f"{seq_idx}") if seq_idx < 9 else None
+
+
+@pytest.mark.parametrize("folder", ["data/", "./data/", "../here/data/", "{here}/data/", "{here}/moved/", "moved/", ""])
+@pytest.mark.parametrize("kind", ["files", "stream"])
+def test_a_state_does_not_depend_on_how_the_folder_of_files_is_written(tmp_path, monkeypatch, folder, kind):
+    def dataset(folder):
+        names = [f"{folder.format(here=here)}{number}.txt" for number in range(4)]
+        if kind == "stream":
+            return Lines(names[0], {"more": [*names, Path(names[1])]})
+        return DistributeFilesDataset(
+            files=names, get_sub_epoch_dataset=lambda files: Lines(files[0]), executor="inline", num_workers=0
+        )
+
+    here = tmp_path / "here"
+    for place in (here, here / "data", here / "moved"):
+        place.mkdir()
+        for number in range(4):
+            (place / f"{number}.txt").write_text(str(number * 10))
+    monkeypatch.chdir(here)
+    state = state_after(dataset("data/"))
+    assert len(resume(dataset(folder), state)) == 5
+
+
+def choose_from(n):
+    return n
+
+
+class Mode(Enum):
+    TRAIN = 1
+    DEV = 2
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        (partial(choose_from, n=1), partial(choose_from, n=2)),
+        (partial(choose_from, n=1), choose_from),
+        (range(3), range(4)),
+        (Mode.TRAIN, Mode.DEV),
+        (np.array(["a", 1], dtype=object), np.array(["a", 2], dtype=object)),
+        (np.dtype("float32"), np.dtype("float64")),
+    ],
+)
+def test_what_is_written_in_an_argument_of_a_stream_counts(tmp_path, options):
+    state = state_after(Lines(tmp_path / "x", options[0]))
+    assert resume(Lines(tmp_path / "x", copy.deepcopy(options[0])), state)
+    with pytest.raises(ResumeError, match="another order"):
+        resume(Lines(tmp_path / "x", options[1]), state)
+
+
+def test_objects_in_an_array_do_not_make_a_state_one_of_this_process():
+    objects = [np.array([object(), "a"], dtype=object) for _ in range(2)]
+    assert resume(Lines("x", objects[1]), state_after(Lines("x", objects[0])))
 
 
 def choose(epoch, **_):
