@@ -9,10 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from headrace import ConfigError, ResumeError, TransformError
+from headrace import ConfigError, NumbersDict, ResumeError, TransformError
 from headrace.batching import Buckets, Chunks, FixedCount, FrameBudget
 from headrace.datasets import (
     CachedDataset2,
+    Dataset,
     DatasetSeq,
     DistributeFilesDataset,
     MultiProcDataset,
@@ -295,6 +296,73 @@ def test_a_state_of_several_epochs_is_one_of_each_of_them():
     assert resume(dataset(choose), state)
     with pytest.raises(ResumeError, match="another order"):
         resume(dataset(choose_another), state)
+
+
+# --- a class of the user's ---
+
+
+class InPlace(Dataset):
+    """A class of the user's that shuffles one array, and counts how often it is made."""
+
+    num_inputs, num_outputs = 1, {"data": (1, 2)}
+    num_made = 0
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        type(self).num_made += 1
+        self.places = np.arange(40)
+
+    def init_seq_order(self, epoch=None, seq_list=None, seq_order=None):
+        super().init_seq_order(epoch, seq_list, seq_order)
+        if seq_order is not None:
+            self.places[: len(seq_order)] = seq_order
+        else:
+            self.places[:] = np.random.RandomState(epoch).permutation(40)
+        return True
+
+    @property
+    def num_seqs(self):
+        return 40
+
+    def get_current_seq_order(self):
+        return self.places
+
+    def load_seqs(self, start, end):
+        pass
+
+    def get_seq_length(self, seq_idx):
+        return NumbersDict({"data": 1 + int(self.places[seq_idx]) % 3})
+
+    def get_data(self, seq_idx, key):
+        return np.full((1 + int(self.places[seq_idx]) % 3, 1), self.places[seq_idx])
+
+    def get_all_tags(self):
+        return [str(i) for i in range(40)]
+
+
+@pytest.mark.parametrize("options", [{}, {"seq_ordering": "default"}])
+@pytest.mark.parametrize("is_object", [True, False])
+def test_a_class_of_the_users_is_made_once_to_be_asked_and_once_to_be_read(options, is_object):
+    InPlace.num_made = 0
+    given = InPlace(**options) if is_object else {"class": InPlace, **options}
+    with DataLoader(given, batching=FrameBudget(7), window_seqs=10) as loader:
+        for epoch in (1, 2, 3):
+            loader.explain()
+            places = []
+            for batch in loader:
+                places += batch["data"][:, 0, 0].tolist()
+                loader.state_dict()
+                len(loader)
+                loader.num_steps(epoch + 1)
+            assert places == np.random.RandomState(epoch).permutation(40).tolist()
+    assert InPlace.num_made == is_object + 2
+
+
+def test_parts_of_a_config_that_are_objects_are_copied_once():
+    InPlace.num_made = 0
+    parts = [InPlace(), InPlace()]
+    with DataLoader({"class": "ConcatDataset", "datasets": parts}, batching=FixedCount(2)):
+        assert InPlace.num_made == 4
 
 
 # --- several epochs ---

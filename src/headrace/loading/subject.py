@@ -144,6 +144,8 @@ class DatasetSubject(Subject):
             config, own = workers.config, workers.dataset
         self.name = f"{type(own).__name__} {own.name!r}" if "dataset_id" not in own.name else type(own).__name__
         self.dataset = own
+        if is_own:
+            own.answer_alone()
         check_dataset_options(own, self.name, is_stream=False)
         self.reading = DatasetReading(config, own.known_specs())
         self.data_key = next(iter(own.get_data_keys()), None)
