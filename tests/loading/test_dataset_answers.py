@@ -16,6 +16,7 @@ from headrace.datasets import (
     Dataset,
     DatasetSeq,
     DistributeFilesDataset,
+    MapDataset,
     MultiProcDataset,
     PostprocessingDataset,
     StaticDataset,
@@ -356,6 +357,32 @@ def test_a_class_of_the_users_is_made_once_to_be_asked_and_once_to_be_read(optio
                 loader.num_steps(epoch + 1)
             assert places == np.random.RandomState(epoch).permutation(40).tolist()
     assert InPlace.num_made == is_object + 2
+
+
+class Costly:
+    """Items that tell their lengths, each of which costs something."""
+
+    num_asked = 0
+
+    def __len__(self):
+        return 50
+
+    def __getitem__(self, place):
+        return {"data": np.full((1 + place % 3, 1), place)}
+
+    def get_seq_len(self, place):
+        Costly.num_asked += 1
+        return 1 + place % 3
+
+
+@pytest.mark.parametrize("wrap", [lambda items: items, lambda items: MapDataset(items, seq_ordering="random")])
+def test_lengths_that_nobody_needs_are_not_asked_for_before_batches_come(wrap):
+    Costly.num_asked = 0
+    with DataLoader(wrap(Costly()), batching=FixedCount(4)) as loader:
+        loader.explain()
+        assert len(loader) == 13
+        assert next(iter(loader)).num_seqs == 4
+    assert Costly.num_asked <= 1
 
 
 def test_parts_of_a_config_that_are_objects_are_copied_once():
