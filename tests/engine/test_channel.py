@@ -131,3 +131,9 @@ def test_messages_to_a_worker_survive_their_packet(messages: list[Begin | Submit
 @given(st.lists(done))
 def test_messages_to_the_trainer_survive_their_packet(messages: list[Done]) -> None:
     assert decode_for_trainer(encode_packet(messages)) == messages
+
+
+def test_an_end_that_the_collector_has_closed_is_an_end(ends: tuple[Channel, Channel]) -> None:
+    end, _ = ends
+    end.close()
+    assert end.receive() == end.receive(block=False) == (b"", [])

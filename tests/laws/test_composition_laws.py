@@ -30,6 +30,7 @@ NOT_HERE = {
     "CachedDataset2": "a base class",
     "Dataset": "a base class",
     "DummyDataset": "another layout; see its own tests",
+    "DummyDatasetMultipleSequenceLength": "another layout; see its own tests",
     "GeneratingDataset": "a base class",
     "HuggingFaceDataset": "its class adds a source only",
     "LmDataset": "its class adds a source only",

@@ -1,15 +1,22 @@
 """What a dataset says of itself, and what a loader makes of that: budgets, digests, workers, options."""
 
+import copy
 import json
+from enum import Enum
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from headrace import ConfigError, ResumeError, TransformError
+from headrace import ConfigError, NumbersDict, ResumeError, TransformError
 from headrace.batching import Buckets, Chunks, FixedCount, FrameBudget
 from headrace.datasets import (
+    CachedDataset2,
+    Dataset,
+    DatasetSeq,
     DistributeFilesDataset,
+    MapDataset,
     MultiProcDataset,
     PostprocessingDataset,
     StaticDataset,
@@ -205,6 +212,71 @@ def test_a_state_of_files_does_not_depend_on_their_folder_or_on_who_reads_them(f
     assert len(resume(dataset(names, buffer_size=3, preload_next_n_sub_epochs=2), state)) == 8
 
 
+class Lines(CachedDataset2):
+    """A stream of the user's: the numbers in a file."""
+
+    def __init__(self, path, options=None, **kwargs):
+        super().__init__(**kwargs)
+        self.num_outputs = {"data": (1, 1)}
+        self.path, self.options = path, options
+
+    def _collect_single_seq(self, seq_idx):
+        return DatasetSeq(seq_idx, {"data": np.arange(3)}, seq_tag=f"{seq_idx}") if seq_idx < 9 else None
+
+
+@pytest.mark.parametrize("folder", ["data/", "./data/", "../here/data/", "{here}/data/", "{here}/moved/", "moved/", ""])
+@pytest.mark.parametrize("kind", ["files", "stream"])
+def test_a_state_does_not_depend_on_how_the_folder_of_files_is_written(tmp_path, monkeypatch, folder, kind):
+    def dataset(folder):
+        names = [f"{folder.format(here=here)}{number}.txt" for number in range(4)]
+        if kind == "stream":
+            return Lines(names[0], {"more": [*names, Path(names[1])]})
+        return DistributeFilesDataset(
+            files=names, get_sub_epoch_dataset=lambda files: Lines(files[0]), executor="inline", num_workers=0
+        )
+
+    here = tmp_path / "here"
+    for place in (here, here / "data", here / "moved"):
+        place.mkdir()
+        for number in range(4):
+            (place / f"{number}.txt").write_text(str(number * 10))
+    monkeypatch.chdir(here)
+    state = state_after(dataset("data/"))
+    assert len(resume(dataset(folder), state)) == 5
+
+
+def choose_from(n):
+    return n
+
+
+class Mode(Enum):
+    TRAIN = 1
+    DEV = 2
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        (partial(choose_from, n=1), partial(choose_from, n=2)),
+        (partial(choose_from, n=1), choose_from),
+        (range(3), range(4)),
+        (Mode.TRAIN, Mode.DEV),
+        (np.array(["a", 1], dtype=object), np.array(["a", 2], dtype=object)),
+        (np.dtype("float32"), np.dtype("float64")),
+    ],
+)
+def test_what_is_written_in_an_argument_of_a_stream_counts(tmp_path, options):
+    state = state_after(Lines(tmp_path / "x", options[0]))
+    assert resume(Lines(tmp_path / "x", copy.deepcopy(options[0])), state)
+    with pytest.raises(ResumeError, match="another order"):
+        resume(Lines(tmp_path / "x", options[1]), state)
+
+
+def test_objects_in_an_array_do_not_make_a_state_one_of_this_process():
+    objects = [np.array([object(), "a"], dtype=object) for _ in range(2)]
+    assert resume(Lines("x", objects[1]), state_after(Lines("x", objects[0])))
+
+
 def choose(epoch, **_):
     return static(first=100 * epoch, seq_ordering="random" if epoch > 1 else "default")
 
@@ -225,6 +297,99 @@ def test_a_state_of_several_epochs_is_one_of_each_of_them():
     assert resume(dataset(choose), state)
     with pytest.raises(ResumeError, match="another order"):
         resume(dataset(choose_another), state)
+
+
+# --- a class of the user's ---
+
+
+class InPlace(Dataset):
+    """A class of the user's that shuffles one array, and counts how often it is made."""
+
+    num_inputs, num_outputs = 1, {"data": (1, 2)}
+    num_made = 0
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        type(self).num_made += 1
+        self.places = np.arange(40)
+
+    def init_seq_order(self, epoch=None, seq_list=None, seq_order=None):
+        super().init_seq_order(epoch, seq_list, seq_order)
+        if seq_order is not None:
+            self.places[: len(seq_order)] = seq_order
+        else:
+            self.places[:] = np.random.RandomState(epoch).permutation(40)
+        return True
+
+    @property
+    def num_seqs(self):
+        return 40
+
+    def get_current_seq_order(self):
+        return self.places
+
+    def load_seqs(self, start, end):
+        pass
+
+    def get_seq_length(self, seq_idx):
+        return NumbersDict({"data": 1 + int(self.places[seq_idx]) % 3})
+
+    def get_data(self, seq_idx, key):
+        return np.full((1 + int(self.places[seq_idx]) % 3, 1), self.places[seq_idx])
+
+    def get_all_tags(self):
+        return [str(i) for i in range(40)]
+
+
+@pytest.mark.parametrize("options", [{}, {"seq_ordering": "default"}])
+@pytest.mark.parametrize("is_object", [True, False])
+def test_a_class_of_the_users_is_made_once_to_be_asked_and_once_to_be_read(options, is_object):
+    InPlace.num_made = 0
+    given = InPlace(**options) if is_object else {"class": InPlace, **options}
+    with DataLoader(given, batching=FrameBudget(7), window_seqs=10) as loader:
+        for epoch in (1, 2, 3):
+            loader.explain()
+            places = []
+            for batch in loader:
+                places += batch["data"][:, 0, 0].tolist()
+                loader.state_dict()
+                len(loader)
+                loader.num_steps(epoch + 1)
+            assert places == np.random.RandomState(epoch).permutation(40).tolist()
+    assert InPlace.num_made == is_object + 2
+
+
+class Costly:
+    """Items that tell their lengths, each of which costs something."""
+
+    num_asked = 0
+
+    def __len__(self):
+        return 50
+
+    def __getitem__(self, place):
+        return {"data": np.full((1 + place % 3, 1), place)}
+
+    def get_seq_len(self, place):
+        Costly.num_asked += 1
+        return 1 + place % 3
+
+
+@pytest.mark.parametrize("wrap", [lambda items: items, lambda items: MapDataset(items, seq_ordering="random")])
+def test_lengths_that_nobody_needs_are_not_asked_for_before_batches_come(wrap):
+    Costly.num_asked = 0
+    with DataLoader(wrap(Costly()), batching=FixedCount(4)) as loader:
+        loader.explain()
+        assert len(loader) == 13
+        assert next(iter(loader)).num_seqs == 4
+    assert Costly.num_asked <= 1
+
+
+def test_parts_of_a_config_that_are_objects_are_copied_once():
+    InPlace.num_made = 0
+    parts = [InPlace(), InPlace()]
+    with DataLoader({"class": "ConcatDataset", "datasets": parts}, batching=FixedCount(2)):
+        assert InPlace.num_made == 4
 
 
 # --- several epochs ---

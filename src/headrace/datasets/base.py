@@ -221,7 +221,8 @@ class Dataset:
         """Set options after construction, as sub-classes do; takes effect with the next `init_seq_order`."""
         self._recipe = dataclasses.replace(self._recipe, **changes)
         self._planner = OrderPlanner(self._recipe)
-        self._apart = False, None  # it has the old options
+        if self._apart[1] is not self:
+            self._apart = False, None  # it has the old options
 
     @property
     def seq_ordering(self) -> SeqOrdering:
@@ -407,8 +408,9 @@ class Dataset:
         if free_resources:
             self._planner.invalidate()
             self._keep = None
-            if self._apart[1] is not None:
-                self._apart[1].close()
+            apart = self._apart[1]
+            if apart is not None and apart is not self:
+                apart.close()
 
     def close(self) -> None:
         """Release all that is held. The same as `finish_epoch(free_resources=True)`; harmless twice."""
@@ -889,6 +891,13 @@ class Dataset:
     def _defines_lengths(self) -> bool:
         """Whether a sub-class says lengths without reading."""
         return type(self).get_seq_length is not Dataset.get_seq_length and self.knows_order()
+
+    def answer_alone(self) -> None:
+        """Take it that nobody reads this dataset: to be asked about epochs it needs no copy of itself, as else it does.
+
+        For one whose `get_current_seq_order` is taken at once; the current order is any, afterwards.
+        """
+        self._apart = True, self
 
     def _asked_apart(self) -> Dataset | None:
         """Return a copy of this dataset, which can be asked while this one is read; `None` if there can be none."""

@@ -6,12 +6,15 @@ import dataclasses
 import inspect
 import os
 from collections.abc import Callable, Collection, Mapping
+from enum import Enum
+from functools import partial
 from typing import Any
 
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from headrace.files.urls import is_url
 from headrace.order import OrderRecipe
 
 # Options of any class, also of one that is not ours, that only say how fast, from where, or under which name.
@@ -57,7 +60,8 @@ def recipe_text(recipe: OrderRecipe, epoch: int) -> str:
 def options_text(value: Any, text_of: Callable[[Any], str | None]) -> str:
     """Return a text of options: equal for equal ones, whatever their order in dicts and the folder of their files.
 
-    Functions are told by their names, and other objects by their classes: what they do is the user's to version.
+    Functions are told by their names (a `partial` by its arguments as well), and other objects by their classes: what
+    they do is the user's to version. Of a file that is named by its path or a URL only the last name counts.
 
     Args:
         value: Dicts, lists, texts, numbers, arrays, and anything else.
@@ -74,18 +78,32 @@ def options_text(value: Any, text_of: Callable[[Any], str | None]) -> str:
     if isinstance(value, set | frozenset):
         return "{" + ", ".join(sorted(options_text(item, text_of) for item in value)) + "}"
     if isinstance(value, os.PathLike):
-        value = os.fspath(value)
+        return repr(_last_name(os.fspath(value)))
     if isinstance(value, str):
-        return repr(os.path.basename(value) if os.path.isabs(value) else value)
-    if value is None or isinstance(value, bool | int | float | complex | bytes | np.generic):
+        return repr(_last_name(value) if _is_path(value) else value)
+    if isinstance(value, Enum):
+        return f"{type(value).__qualname__}.{value.name}"
+    if value is None or isinstance(value, bool | int | float | complex | bytes | range | np.generic | np.dtype):
         return repr(value)
     if isinstance(value, np.ndarray):
-        return f"{value.dtype}{list(value.shape)} {repr(value) if value.dtype.hasobject else digest_array(value)}"
+        content = options_text(value.tolist(), text_of) if value.dtype.hasobject else digest_array(value)
+        return f"{value.dtype}{list(value.shape)} {content}"
+    if isinstance(value, partial):
+        return f"partial{options_text([value.func, value.args, value.keywords], text_of)}"
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
         return f"{type(value).__qualname__}{options_text(fields, text_of)}"
     owner = value if isinstance(value, type) or hasattr(value, "__qualname__") else type(value)
     return f"{getattr(owner, '__module__', '')}.{owner.__qualname__}"
+
+
+def _is_path(text: str) -> bool:
+    """Whether a text says where a file is; a relative path is known by the file that is there."""
+    return os.path.isabs(text) or is_url(text) or (os.sep in text and os.path.lexists(text))
+
+
+def _last_name(path: Any) -> Any:
+    return os.path.basename(os.path.normpath(path))
 
 
 def given_options(cls: type, args: tuple[Any, ...], kwargs: Mapping[str, Any], idle: Collection[str]) -> dict[str, Any]:

@@ -273,7 +273,7 @@ class FileShare:
         names = [name for tree in self.trees for name in tree_leaves(tree)]
         folders = [os.path.dirname(name) for name in names]
         root = os.path.commonprefix(folders)  # noqa: RUF071 (any common beginning will do)
-        return " ".join(tree_key(map_leaves(tree, lambda name: name[len(root) :])) for tree in trees)
+        return " ".join(tree_key(map_leaves(tree, lambda name: name[len(root) :].lstrip("/"))) for tree in trees)
 
     def spec_of_entry(self, place: int) -> SubEpochSpec:
         """Return the dataset of one entry of the file list alone.

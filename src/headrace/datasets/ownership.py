@@ -14,7 +14,7 @@ from typing import Any
 
 from headrace.errors import ConfigError, HeadraceError, takes_note
 
-from .base import Dataset, Owned, with_copied_parts
+from .base import Dataset, Owned
 from .configs import DatasetConfig, init_dataset
 
 
@@ -62,7 +62,7 @@ def open_apart(config: Any, *, in_thread: bool = False) -> Dataset:
     if isinstance(config, Owned):
         return init_dataset(config.dataset)
     if not isinstance(config, Dataset):
-        return init_dataset(with_copied_parts(config))
+        return init_dataset(config)
     try:
         made = copy.copy(config)
     except Exception as error:

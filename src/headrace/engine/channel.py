@@ -78,7 +78,8 @@ class Channel:
     def receive(self, *, block: bool = True) -> tuple[bytes, list[int]] | None:
         """Return the next packet and the descriptors that came with it, which the caller owns.
 
-        A packet of no bytes means that the other end is closed.
+        A packet of no bytes means that the other end is closed, or this one: the collector, which ends the objects of
+        a cycle in any order, may have closed the socket before whoever has this channel says good-bye.
 
         Args:
             block: Whether to wait for one.
@@ -97,6 +98,10 @@ class Channel:
         except ConnectionResetError:
             # The other end is closed and had not received all. That is told once; what it had sent comes after it.
             return self.receive(block=block)
+        except OSError:
+            if self._sock.fileno() < 0:
+                return b"", []
+            raise
         fds: list[int] = _fds_in(controls) if controls else []
         if told & _LOST:
             close_all(fds)

@@ -144,6 +144,8 @@ class DatasetSubject(Subject):
             config, own = workers.config, workers.dataset
         self.name = f"{type(own).__name__} {own.name!r}" if "dataset_id" not in own.name else type(own).__name__
         self.dataset = own
+        if is_own:
+            own.answer_alone()
         check_dataset_options(own, self.name, is_stream=False)
         self.reading = DatasetReading(config, own.known_specs())
         self.data_key = next(iter(own.get_data_keys()), None)
@@ -179,10 +181,10 @@ class DatasetSubject(Subject):
         return self.dataset.corpus_lengths(key, may_cost=may_cost)
 
     def _shortest_by(self, lengths_of: LengthsOf | None) -> Callable[[], int] | None:
+        if lengths_of is None:
+            return None  # and the corpus is not asked: that may cost as much
         size = self.corpus_size()
-        if lengths_of is None or not size:
-            return None
-        return lambda: int(np.min(lengths_of(np.arange(size))))
+        return None if not size else lambda: int(np.min(lengths_of(np.arange(size))))
 
     def corpus_size(self) -> int | None:
         """Return how many corpus indices there are, if the dataset knows it."""
