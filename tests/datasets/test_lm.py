@@ -57,6 +57,15 @@ def test_words_of_lines_with_an_end_symbol():
     assert dataset.get_total_num_seqs() == 5
 
 
+def test_the_vocabulary_of_a_dataset_is_at_hand_with_its_special_classes():
+    vocab = {"class": "Vocabulary", "vocab_file": "words.txt", "unknown_label": "[UNKNOWN]", "eos_label": "[END]"}
+    dataset = LmDataset("corpus.txt", orth_vocab=vocab)
+    for copy in (dataset, pickle.loads(pickle.dumps(dataset))):
+        assert copy.orth_vocab.labels == WORDS
+        assert (copy.orth_vocab.eos_label_id, copy.orth_vocab.unknown_label_id) == (3, 4)
+    assert _words().orth_vocab is None
+
+
 def test_characters_and_ends_of_words():
     dataset = LmDataset("corpus.txt", orth_symbols_file="chars.txt", seq_end_symbol=None)
     assert [dataset.labels["data"][i] for i in _seqs(dataset)[1][1]] == ["b", " ", "a"]

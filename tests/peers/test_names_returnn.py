@@ -139,3 +139,14 @@ def test_the_vocabulary_of_an_archive_answers_by_its_names(tmp_path):
     assert found[0] == found[1]
     without = init_dataset({**config, "targets": None})
     assert without.targets is None
+
+
+def test_the_workers_of_the_peers_own_loader_share_out_a_dataset_of_ours():
+    data = pytest.importorskip("torch.utils.data")
+    wrapper = pytest.importorskip("returnn.torch.data.returnn_dataset_wrapper")
+    dataset = StaticDataset([{"data": np.full([2, 1], place, np.float32)} for place in range(11)])
+    dataset.set_sharding(num_shards=2, shard_index=1)
+    pipe = wrapper.ReturnnDatasetIterDataPipe(dataset, reset_callback=None, shard_workers=True)
+    read = sorted(int(seq["data"][0, 0]) for seq in data.DataLoader(pipe, batch_size=None, num_workers=2))
+    dataset.init_seq_order(epoch=1)
+    assert read == [dataset.get_corpus_seq_idx(place) for place in range(dataset.num_seqs)] != []

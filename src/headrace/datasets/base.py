@@ -285,6 +285,15 @@ class Dataset:
         """Which of the shards this is."""
         return self._recipe.shard_index
 
+    # RETURNN's loader for PyTorch reads these two names of a dataset to share it out to the workers.
+    @property
+    def _num_shards(self) -> int:
+        return self.num_shards
+
+    @property
+    def _shard_index(self) -> int:
+        return self.shard_index
+
     @property
     def epoch(self) -> EpochHandle:
         """The current epoch number (0: none), and the reader of one: `for seq in dataset.epoch(3)`."""

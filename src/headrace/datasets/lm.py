@@ -78,6 +78,9 @@ class LmDataset(CachedDataset):
         **kwargs: See `CachedDataset` and `Dataset`. RETURNN's options `use_cache_manager`, `orth_post_process`,
             `parse_orth_opts`, `phone_info` and `add_random_phone_seqs` are not offered.
 
+    Attributes:
+        orth_vocab: The vocabulary of "data"; `None` where symbols were given in place of one.
+
     Raises:
         ConfigError: An option is wrong, or not offered.
         SourceError: A file is missing, or a line is not UTF-8 or has an unknown symbol (it names symbol and line).
@@ -144,6 +147,7 @@ class LmDataset(CachedDataset):
         if isinstance(vocabulary, SamplingBytePairEncoding):
             drawn["transform"] = DrawnClasses(vocabulary, "data", kwargs.get("transform"), delayed)
         self.draws_classes = bool(drawn)
+        self.orth_vocab: Vocabulary | None = own["orth_vocab"]
         super().__init__(**{**kwargs, **drawn})
         if type(self).__init__ is LmDataset.__init__:  # as in HDFDataset: a copy may be made in another folder
             self._ctor_args = ((), {**kwargs, **own})
