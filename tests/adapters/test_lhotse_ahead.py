@@ -61,7 +61,8 @@ def test_small_batches_are_drawn_far_ahead_but_not_without_end():
 def test_the_thread_hears_in_time_what_was_taken(sizes):
     """A thread that believed that enough waits, while nothing does, would wait for ever."""
     num = 3000
-    ahead = Ahead(Drawing(SamplerSide(range(num)), iter(range(num)), packs=True), 4, 60.0, "range")
+    drawing = Drawing(SamplerSide(range(num)), iter(range(num)), packs=True)
+    ahead = Ahead(drawing, drawing.draw(), 4, 60.0, "range")
     found = []
     for size in itertools.cycle(sizes):
         taken = ahead.take(size)

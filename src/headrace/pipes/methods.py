@@ -130,7 +130,7 @@ class IterMethods:
         """Give the same items to several readers."""
         raise NotImplementedError
 
-    def fullsync(self, timeout: int = 1800) -> IterPipe[Any]:
+    def fullsync(self, timeout: float = 1800) -> IterPipe[Any]:
         """End on all ranks when the first has no more items, so that none waits for one that has finished."""
         raise NotImplementedError
 
@@ -288,6 +288,18 @@ class IterMethods:
         self, weights: Mapping[Any, float], seed: int, total_length: int | None = None, target: Any = None
     ) -> list[IterPipe[Any]] | IterPipe[Any]:
         """Split a pipe at random, in every epoch in the same way."""
+        raise NotImplementedError
+
+    def read_from_http(
+        self, timeout: float | None = None, skip_on_error: bool = False, *, headers: Mapping[str, str] | None = None
+    ) -> IterPipe[Any]:
+        """Open each URL of http and https."""
+        raise NotImplementedError
+
+    def read_from_remote(
+        self, timeout: float | None = None, skip_on_error: bool = False, *, headers: Mapping[str, str] | None = None
+    ) -> IterPipe[Any]:
+        """Open each URL, as `read_from_http` does."""
         raise NotImplementedError
 
     def read_from_stream(self, chunk: int | None = None) -> IterPipe[Any]:
