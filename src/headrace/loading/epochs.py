@@ -92,6 +92,11 @@ class Recipe:
         window = f"{plan.window_seqs}+" if plan.grows else str(plan.window_seqs)
         return f"{plan.batching} {plan.batch_order} {window} {self.data_key} plan {PLAN_VERSION}"
 
+    def order_text(self, subject: Subject, epoch: int) -> str:
+        """All that decides the order of an epoch, which the user's code may have to say."""
+        with self.options.ordering(epoch):
+            return subject.order_text(epoch)
+
     def start_engine(self, job: Job) -> Engine:
         """Return an engine for a job; workers are started by the first run."""
         options = self.options
@@ -184,13 +189,15 @@ class PlannedEpochs(Epochs):
         """Return the plan of an epoch, the one at hand if it is that."""
         if self.plan is None or self.plan.epoch != epoch:
             name = self._name_of(epoch) if self._keeps_tables else None
-            self.plan = EpochPlan(self._subject.start(epoch, self._wanted), self._recipe.plan, start, name)
+            with self._recipe.options.ordering(epoch):
+                order = self._subject.start(epoch, self._wanted)
+            self.plan = EpochPlan(order, self._recipe.plan, start, name)
         return self.plan
 
     def _name_of(self, epoch: int) -> Callable[[], str]:
         subject, recipe = self._subject, self._recipe
         decides = f"{epoch} {recipe.plan.seed} {recipe.batching_text}"
-        return lambda: table_name(f"{subject.data_digest()} {digest_text(subject.order_text(epoch))} {decides}")
+        return lambda: table_name(f"{subject.data_digest()} {digest_text(recipe.order_text(subject, epoch))} {decides}")
 
     def num_steps(self, epoch: int, position: int, ranks: Ranks) -> int:
         """Count batches, by planning all windows, once for each epoch.
