@@ -8,6 +8,7 @@ import pytest
 from headrace import ConfigError, Dataset, MapDataset, StaticDataset
 from headrace.batching import FixedCount, FrameBudget
 from headrace.loading import DataLoader, work
+from headrace.loading import options as options_module
 
 NUM = 22
 
@@ -113,7 +114,8 @@ def test_threads_share_the_generators_so_they_are_not_seeded():
 @pytest.mark.parametrize(("options", "is_seeded"), [({}, False), ({"transform": add_draw}, True)])
 def test_where_no_code_of_the_users_is_involved_nothing_is_seeded(monkeypatch, options, is_seeded):
     seeded = []
-    monkeypatch.setattr(work, "seed_globals", lambda *args, **kwargs: seeded.append(args))
+    for module in (work, options_module):
+        monkeypatch.setattr(module, "seed_globals", lambda *args, **kwargs: seeded.append(args))
     seqs = StaticDataset([{"data": np.ones(n + 1)} for n in range(NUM)])
     with DataLoader(seqs, batching=FrameBudget(40), **options) as loader:
         num_batches = len(list(loader))
@@ -151,13 +153,24 @@ class DrawnOrder(Dataset):
         return np.array([self.places[seq_idx]])
 
 
-@pytest.mark.parametrize("who", ["sampler", "dataset"])
+def drawn_ordering(epoch):
+    del epoch
+    return f"permute:seed={random.randrange(1000)}"
+
+
+@pytest.mark.parametrize("who", ["sampler", "dataset", "ordering", "part"])
 def test_an_order_that_is_drawn_from_the_global_generators_is_one_for_all_ranks_and_runs(who):
     def loader(rank=0, world_size=1, num_workers=0):
-        dataset = DrawnOrder() if who == "dataset" else StaticDataset([{"data": np.array([i])} for i in range(NUM)])
-        order = {} if who == "dataset" else {"sampler": Sampler()}
+        static = {"class": "StaticDataset", "data": [{"data": np.array([i])} for i in range(NUM)]}
+        drawn = {**static, "seq_ordering": drawn_ordering}
+        order = {"sampler": Sampler()} if who == "sampler" else {}
         return DataLoader(
-            dataset,
+            {
+                "sampler": static,
+                "dataset": {"class": DrawnOrder},
+                "ordering": drawn,
+                "part": {"class": "VariableDataset", "get_dataset": lambda epoch: dict(drawn)},
+            }[who],
             batching=FixedCount(2),
             rank=rank,
             world_size=world_size,

@@ -911,6 +911,12 @@ class Dataset:
             self._apart = True, apart
         return apart
 
+    def may_draw_order(self) -> bool:
+        """Whether code of the user's says the order, here or in a part: it may draw from the global generators."""
+        ordering = self._seq_ordering
+        is_ours = _is_of_headrace(type(self)) and (isinstance(ordering, str) or _is_of_headrace(type(ordering)))
+        return not is_ours or any(inner.may_draw_order() for inner in self.inner_datasets())
+
     def may_change_lengths(self) -> bool:
         """Whether sequences may come out with other lengths than `corpus_lengths` says, behind a transform."""
         return any(inner.may_change_lengths() for inner in self.inner_datasets())

@@ -195,11 +195,8 @@ class LoaderOptions:
         return not self._has_threads if self.seed_globals is None else self.seed_globals
 
     @contextmanager
-    def ordering(self, epoch: int) -> Iterator[None]:
-        """Seed the global generators while code of the user's may say the order of an epoch, the same on each rank."""
-        if not self.seeds_globals:
-            yield
-            return
+    def order_seeded(self, epoch: int) -> Iterator[None]:
+        """Seed the global generators while code of the user's says the order of an epoch: the same on each rank."""
         with kept_globals():
             seed_globals(self.seed, "order", epoch=epoch)
             yield

@@ -183,6 +183,10 @@ class SampledSubject(Subject):
         """Return that of the other subject."""
         return self._subject.reading_text(epoch)
 
+    def may_draw_order(self) -> bool:
+        """Yes: the sampler may, as torch's do that have no generator of their own."""
+        return True
+
     def may_change_lengths(self) -> bool:
         """Ask the other subject."""
         return self._subject.may_change_lengths()
