@@ -1006,7 +1006,7 @@ class Dataset:
         """
         if self._content is None:
             args, kwargs = self._given
-            given = given_options(type(self), args, kwargs, IDLE_OPTIONS)
+            given = given_options(type(self), args, kwargs)
             if _is_of_headrace(type(self)) or self.knows_order():
                 given = {name: given[name] for name in self.content_options if name in given}
             self._content = options_text(given, dataset_text) if given else ""
@@ -1014,7 +1014,10 @@ class Dataset:
 
     @classmethod
     def idle_options(cls, options: Mapping[str, Any]) -> frozenset[str]:  # noqa: ARG003 (for those whose stream depends)
-        """Return the options that change nothing that is delivered, of these: those of speed, names and places."""
+        """Return the options that change nothing that is delivered, of these: those of speed, names and places.
+
+        A class of the user's own may add arguments, such as a folder for its copies: a state is accepted with others.
+        """
         return IDLE_OPTIONS
 
     @property
