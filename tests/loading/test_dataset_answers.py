@@ -272,6 +272,24 @@ def test_what_is_written_in_an_argument_of_a_stream_counts(tmp_path, options):
         resume(Lines(tmp_path / "x", options[1]), state)
 
 
+class LinesWithCopies(Lines):
+    """The same, with an argument that changes nothing that is delivered."""
+
+    @classmethod
+    def idle_options(cls, options):
+        return super().idle_options(options) | {"options"}
+
+
+@pytest.mark.parametrize(
+    "wrap", [lambda lines: lines, lambda lines: {"class": "MultiEpochDataset", "dataset": lines, "multi_epoch": 1}]
+)
+def test_a_class_of_the_users_says_which_of_its_arguments_change_nothing(wrap):
+    state = state_after(wrap(LinesWithCopies("x", "/scratch/1")))
+    assert resume(wrap(LinesWithCopies("x", options="/scratch/2")), state)
+    with pytest.raises(ResumeError, match="another order"):
+        resume(wrap(LinesWithCopies("y", "/scratch/1")), state)
+
+
 def test_objects_in_an_array_do_not_make_a_state_one_of_this_process():
     objects = [np.array([object(), "a"], dtype=object) for _ in range(2)]
     assert resume(Lines("x", objects[1]), state_after(Lines("x", objects[0])))

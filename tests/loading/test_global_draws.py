@@ -5,9 +5,10 @@ import random
 import numpy as np
 import pytest
 
-from headrace import ConfigError, MapDataset, StaticDataset
+from headrace import ConfigError, Dataset, MapDataset, StaticDataset
 from headrace.batching import FixedCount, FrameBudget
 from headrace.loading import DataLoader, work
+from headrace.loading import options as options_module
 
 NUM = 22
 
@@ -113,8 +114,89 @@ def test_threads_share_the_generators_so_they_are_not_seeded():
 @pytest.mark.parametrize(("options", "is_seeded"), [({}, False), ({"transform": add_draw}, True)])
 def test_where_no_code_of_the_users_is_involved_nothing_is_seeded(monkeypatch, options, is_seeded):
     seeded = []
-    monkeypatch.setattr(work, "seed_globals", lambda *args, **kwargs: seeded.append(args))
+    for module in (work, options_module):
+        monkeypatch.setattr(module, "seed_globals", lambda *args, **kwargs: seeded.append(args))
     seqs = StaticDataset([{"data": np.ones(n + 1)} for n in range(NUM)])
     with DataLoader(seqs, batching=FrameBudget(40), **options) as loader:
         num_batches = len(list(loader))
     assert len(seeded) == num_batches * is_seeded
+
+
+class Sampler:
+    """Draws the order from the global generators, as torch's RandomSampler does."""
+
+    def __iter__(self):
+        return iter(np.random.permutation(NUM).tolist())
+
+
+class DrawnOrder(Dataset):
+    """A class of the user's that draws its order from the global generators."""
+
+    num_inputs, num_outputs = 1, {"data": (1, 1)}
+
+    def init_seq_order(self, epoch=None, seq_list=None, seq_order=None):
+        super().init_seq_order(epoch, seq_list, seq_order)
+        self.places = random.sample(range(NUM), NUM) if seq_order is None else list(seq_order)
+        return True
+
+    @property
+    def num_seqs(self):
+        return len(self.places)
+
+    def get_current_seq_order(self):
+        return self.places
+
+    def load_seqs(self, start, end):
+        pass
+
+    def get_data(self, seq_idx, key):
+        return np.array([self.places[seq_idx]])
+
+
+def drawn_ordering(epoch):
+    del epoch
+    return f"permute:seed={random.randrange(1000)}"
+
+
+@pytest.mark.parametrize("who", ["sampler", "dataset", "ordering", "part"])
+def test_an_order_that_is_drawn_from_the_global_generators_is_one_for_all_ranks_and_runs(who):
+    def loader(rank=0, world_size=1, num_workers=0):
+        static = {"class": "StaticDataset", "data": [{"data": np.array([i])} for i in range(NUM)]}
+        drawn = {**static, "seq_ordering": drawn_ordering}
+        order = {"sampler": Sampler()} if who == "sampler" else {}
+        return DataLoader(
+            {
+                "sampler": static,
+                "dataset": {"class": DrawnOrder},
+                "ordering": drawn,
+                "part": {"class": "VariableDataset", "get_dataset": lambda epoch: dict(drawn)},
+            }[who],
+            batching=FixedCount(2),
+            rank=rank,
+            world_size=world_size,
+            num_workers=num_workers,
+            remainder="keep",
+            **order,
+        )
+
+    def values(batches):
+        return [batch["data"].ravel().tolist() for batch in batches]
+
+    with loader() as one:
+        first, second = (values(one) for _ in range(2))
+        state = one.state_dict()
+        third = values(one)
+    assert sorted(value for batch in first for value in batch) == list(range(NUM))
+    assert first != second
+    ranks = []
+    for rank in range(2):
+        random.seed(rank)
+        np.random.seed(rank)
+        with loader(rank, 2) as mine:
+            mine.explain()
+            ranks.append(values(mine))
+        assert np.random.get_state()[1][0] == rank  # the user's, as they were
+    assert [ranks[n % 2][n // 2] for n in range(len(first))] == first
+    with loader(num_workers=1) as other:
+        other.load_state_dict(state)
+        assert values(other) == third

@@ -920,6 +920,12 @@ class Dataset:
             self._apart = True, apart
         return apart
 
+    def may_draw_order(self) -> bool:
+        """Whether code of the user's says the order, here or in a part: it may draw from the global generators."""
+        ordering = self._seq_ordering
+        is_ours = _is_of_headrace(type(self)) and (isinstance(ordering, str) or _is_of_headrace(type(ordering)))
+        return not is_ours or any(inner.may_draw_order() for inner in self.inner_datasets())
+
     def may_change_lengths(self) -> bool:
         """Whether sequences may come out with other lengths than `corpus_lengths` says, behind a transform."""
         return any(inner.may_change_lengths() for inner in self.inner_datasets())
@@ -1009,7 +1015,7 @@ class Dataset:
         """
         if self._content is None:
             args, kwargs = self._given
-            given = given_options(type(self), args, kwargs, IDLE_OPTIONS)
+            given = given_options(type(self), args, kwargs)
             if _is_of_headrace(type(self)) or self.knows_order():
                 given = {name: given[name] for name in self.content_options if name in given}
             self._content = options_text(given, dataset_text) if given else ""
@@ -1017,7 +1023,10 @@ class Dataset:
 
     @classmethod
     def idle_options(cls, options: Mapping[str, Any]) -> frozenset[str]:  # noqa: ARG003 (for those whose stream depends)
-        """Return the options that change nothing that is delivered, of these: those of speed, names and places."""
+        """Return the options that change nothing that is delivered, of these: those of speed, names and places.
+
+        A class of the user's own may add arguments, such as a folder for its copies: a state is accepted with others.
+        """
         return IDLE_OPTIONS
 
     @property

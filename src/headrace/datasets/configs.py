@@ -168,7 +168,7 @@ def config_text(config: Any, epoch: int = 1) -> str:
         except ConfigError:  # a source, a vocabulary
             return None
         options = {str(name): option for name, option in value.items() if name != "class"}
-        given = given_options(cls, (), options, cls.idle_options(options))
+        given = given_options(cls, (), options)
         return f"{cls.__name__} {options_text(given, text_of)}"
 
     return options_text(config, text_of)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xxhash
@@ -16,6 +16,9 @@ from numpy.typing import NDArray
 
 from headrace.files.urls import is_url
 from headrace.order import OrderRecipe
+
+if TYPE_CHECKING:
+    from .base import Dataset
 
 # Options of any class, also of one that is not ours, that only say how fast, from where, or under which name.
 IDLE_OPTIONS = frozenset(
@@ -106,14 +109,13 @@ def _last_name(path: Any) -> Any:
     return os.path.basename(os.path.normpath(path))
 
 
-def given_options(cls: type, args: tuple[Any, ...], kwargs: Mapping[str, Any], idle: Collection[str]) -> dict[str, Any]:
-    """Return the arguments of a constructor by name, without those that say what is so anyway.
+def given_options(cls: type[Dataset], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a constructor by name, without idle ones, and those that say what is so anyway.
 
     Args:
         cls: The class. What its constructor passes on by `**kwargs` are arguments of its base.
         args: By position.
         kwargs: By name.
-        idle: Names to be left out.
     """
     constructors = [vars(ancestor)["__init__"] for ancestor in cls.__mro__[:-1] if "__init__" in vars(ancestor)]
     parameters = [list(inspect.signature(constructor).parameters.values())[1:] for constructor in constructors]
@@ -121,6 +123,7 @@ def given_options(cls: type, args: tuple[Any, ...], kwargs: Mapping[str, Any], i
     given = {names[place] if place < len(names) else f"*{place}": value for place, value in enumerate(args)}
     given.update(kwargs)
     defaults = {p.name: p.default for own in reversed(parameters) for p in own}
+    idle = cls.idle_options(given)
     return {
         name: value
         for name, value in given.items()

@@ -92,6 +92,10 @@ class VariableDataset(DelegatingDataset):
         """Return the size of the one corpus; each epoch may have another one."""
         return super().corpus_size() if self.has_one_corpus else None
 
+    def may_draw_order(self) -> bool:
+        """Yes: the function may."""
+        return True
+
     def has_fixed_lengths(self) -> bool:
         """No: each epoch may have others."""
         return False

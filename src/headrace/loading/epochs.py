@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields
 from typing import Protocol, Self
 
@@ -91,6 +92,16 @@ class Recipe:
         plan = self.plan
         window = f"{plan.window_seqs}+" if plan.grows else str(plan.window_seqs)
         return f"{plan.batching} {plan.batch_order} {window} {self.data_key} plan {PLAN_VERSION}"
+
+    def order_text(self, subject: Subject, epoch: int) -> str:
+        """All that decides the order of an epoch, which the user's code may have to say."""
+        with self.ordering(subject, epoch):
+            return subject.order_text(epoch)
+
+    def ordering(self, subject: Subject, epoch: int) -> AbstractContextManager[None]:
+        """Return what a subject is asked in for the order of an epoch."""
+        is_seeded = self.options.seeds_globals and subject.may_draw_order()
+        return self.options.order_seeded(epoch) if is_seeded else nullcontext()
 
     def start_engine(self, job: Job) -> Engine:
         """Return an engine for a job; workers are started by the first run."""
@@ -184,13 +195,15 @@ class PlannedEpochs(Epochs):
         """Return the plan of an epoch, the one at hand if it is that."""
         if self.plan is None or self.plan.epoch != epoch:
             name = self._name_of(epoch) if self._keeps_tables else None
-            self.plan = EpochPlan(self._subject.start(epoch, self._wanted), self._recipe.plan, start, name)
+            with self._recipe.ordering(self._subject, epoch):
+                order = self._subject.start(epoch, self._wanted)
+            self.plan = EpochPlan(order, self._recipe.plan, start, name)
         return self.plan
 
     def _name_of(self, epoch: int) -> Callable[[], str]:
         subject, recipe = self._subject, self._recipe
         decides = f"{epoch} {recipe.plan.seed} {recipe.batching_text}"
-        return lambda: table_name(f"{subject.data_digest()} {digest_text(subject.order_text(epoch))} {decides}")
+        return lambda: table_name(f"{subject.data_digest()} {digest_text(recipe.order_text(subject, epoch))} {decides}")
 
     def num_steps(self, epoch: int, position: int, ranks: Ranks) -> int:
         """Count batches, by planning all windows, once for each epoch.

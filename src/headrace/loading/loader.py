@@ -92,8 +92,9 @@ class DataLoader:
         pad_values: Data key -> what to pad with; 0 for the others.
         pad_multiple: Round the frames of padded arrays up to a multiple.
         seed_globals: Seed the global generators of Python, NumPy and torch (if loaded) for each batch, by (seed, epoch,
-            batch), while code of yours makes it (for each window, while it gives the items of a stream): so that what
-            draws from them is the same in each run, for any number of workers. In this process they are put back. None:
+            batch), while code of yours makes it (for each window, while it gives the items of a stream; for each epoch,
+            while a sampler or a dataset of yours says its order): so that what draws from them is the same in each run,
+            for any number of workers and on each rank. In this process they are put back. None:
             so it is, but for workers that are threads, which share them. It costs 15 us a batch, 40 us in this process,
             and nothing where no code of yours is involved.
         **foreign: Torch's words: `batch_size`, `shuffle`, `sampler`, `collate_fn`, `drop_last`, `worker_init_fn`,
@@ -411,7 +412,7 @@ class DataLoader:
     def _make_digests(self, epoch: int) -> dict[str, str]:
         return {
             "data": self._subject.data_digest()[:32],
-            "order": digest_text(self._subject.order_text(epoch)),
+            "order": digest_text(self._recipe.order_text(self._subject, epoch)),
             "batching": digest_text(self._recipe.batching_text),
             "seed": digest_text(str(self._options.seed)),
             "user": digest_text(self._options.recipe_version or ""),
@@ -439,7 +440,7 @@ class DataLoader:
         agreed = "" if options.agree is None else f", steps agreed on in blocks of {options.agree_every}"
         grows = " or more" if recipe.grows else ""
         lines = [
-            f"dataset:  {self._subject.name}, order {self._subject.order_text(self._place.epoch)}",
+            f"dataset:  {self._subject.name}, order {self._recipe.order_text(self._subject, self._place.epoch)}",
             f"batching: {recipe.batching}, {recipe.batch_order}, windows of {recipe.window_seqs:,} sequences{grows}",
             f"ranks:    {self._ranks}, remainder {options.remainder!r}{agreed}",
             f"workers:  {options.num_workers}, executor {self._engine_name()}",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self, get_args
 
@@ -12,6 +13,7 @@ from headrace.datasets.own_workers import OwnWorkers
 from headrace.engine import EngineOptions, Executor, WorkerInfo, make_executor
 from headrace.engine.executors.process import ProcessExecutor
 from headrace.errors import ConfigError
+from headrace.global_rng import kept_globals, seed_globals
 from headrace.order.policy import check_count
 
 from .agreement import Agree, Agreement
@@ -191,6 +193,13 @@ class LoaderOptions:
     def seeds_globals(self) -> bool:
         """Whether the global generators are seeded where code of the user's may draw from them."""
         return not self._has_threads if self.seed_globals is None else self.seed_globals
+
+    @contextmanager
+    def order_seeded(self, epoch: int) -> Iterator[None]:
+        """Seed the global generators while code of the user's says the order of an epoch: the same on each rank."""
+        with kept_globals():
+            seed_globals(self.seed, "order", epoch=epoch)
+            yield
 
     def start_agreement(self) -> Agreement | None:
         """Return how the ranks find out together how many steps an epoch has; None if they know."""

@@ -160,7 +160,8 @@ class SampledSubject(Subject):
 
     def start(self, epoch: int, wanted: Wanted) -> EpochOrder:
         """Return the order that the sampler gives."""
-        inner, drawn = self._subject.start(epoch, wanted), self._drawn_for(epoch)
+        drawn = self._drawn_for(epoch)  # before the dataset draws anything, as `order_text` does
+        inner = self._subject.start(epoch, wanted)
         order = ArrayOrder(drawn.indices)
         return EpochOrder(epoch, order, inner.lengths_of, occurrences(order), inner.shortest, drawn.starts)
 
@@ -181,6 +182,10 @@ class SampledSubject(Subject):
     def reading_text(self, epoch: int) -> str:
         """Return that of the other subject."""
         return self._subject.reading_text(epoch)
+
+    def may_draw_order(self) -> bool:
+        """Yes: the sampler may, as torch's do that have no generator of their own."""
+        return True
 
     def may_change_lengths(self) -> bool:
         """Ask the other subject."""

@@ -21,7 +21,8 @@ _FIXES = {
     "shards": "resume with as many ranks as before, because the dataset shares itself out; or begin a new epoch, by "
     "set_epoch(n). A loader that shares the batches of an unsharded dataset goes on with any number",
     "data": "resume with the data that it was saved with: the same tags and lengths, in the same order",
-    "order": "give the dataset the same seq_ordering, partition_epoch, seeds and filters (or the same sampler)",
+    "order": "give the dataset the same seq_ordering, partition_epoch, seeds and filters (or the same sampler); a "
+    "stream of your own class the same arguments, but for those that its idle_options names",
     "batching": "give the same batching, batch_order and window_seqs, or start anew",
     "seed": "give the loader the same seed",
     "user": "give the same recipe_version, or start anew: it says that your own code has changed",

@@ -116,6 +116,10 @@ class Subject(ABC):
         """Return a text of all that decides what a sequence holds, besides its corpus."""
         return ""
 
+    def may_draw_order(self) -> bool:
+        """Tell whether code of the user's says the order, and may draw it from the global generators."""
+        return False
+
     def may_change_lengths(self) -> bool:
         """Tell whether sequences may be read with other lengths than those that they are planned by."""
         return False
@@ -193,6 +197,10 @@ class DatasetSubject(Subject):
     def reading_text(self, epoch: int) -> str:
         """Return how the dataset reads, and what it draws."""
         return self.dataset.reading_text(epoch)
+
+    def may_draw_order(self) -> bool:
+        """Ask the dataset."""
+        return self.dataset.may_draw_order()
 
     def may_change_lengths(self) -> bool:
         """Ask the dataset whether a transform stands between the index and the reader."""
