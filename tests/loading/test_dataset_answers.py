@@ -422,7 +422,7 @@ class Around(CachedDataset2):
 
 def test_an_object_in_a_config_of_the_users_class_may_be_read_meanwhile():
     part = InPlace()
-    with DataLoader({"class": Around, "dataset": part}, batching=FixedCount(1)) as loader:
+    with DataLoader({"class": Around, "dataset": part}, batching=FixedCount(1), window_seqs=2) as loader:
         places = []
         for batch in loader:
             places.append(int(batch["data"].flat[0]))
