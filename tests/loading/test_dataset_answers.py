@@ -403,6 +403,33 @@ def test_lengths_that_nobody_needs_are_not_asked_for_before_batches_come(wrap):
     assert Costly.num_asked <= 1
 
 
+class Around(CachedDataset2):
+    """A class of the user's that reads the dataset that it is given, as it is."""
+
+    def __init__(self, dataset, **kwargs):
+        super().__init__(**kwargs)
+        self.dataset, self.num_outputs = dataset, {"data": (1, 2)}
+
+    def init_seq_order(self, epoch=None, seq_list=None, seq_order=None):
+        super().init_seq_order(epoch, seq_list, seq_order)
+        return self.dataset.init_seq_order(epoch)
+
+    def _collect_single_seq(self, seq_idx):
+        if seq_idx >= 40:
+            return None
+        return DatasetSeq(seq_idx, {"data": self.dataset.get_data(seq_idx, "data")}, seq_tag=f"{seq_idx}")
+
+
+def test_an_object_in_a_config_of_the_users_class_may_be_read_meanwhile():
+    part = InPlace()
+    with DataLoader({"class": Around, "dataset": part}, batching=FixedCount(1), window_seqs=2) as loader:
+        places = []
+        for batch in loader:
+            places.append(int(batch["data"].flat[0]))
+            part.init_seq_order(epoch=7)
+    assert places == np.random.RandomState(1).permutation(40).tolist()
+
+
 def test_parts_of_a_config_that_are_objects_are_copied_once():
     InPlace.num_made = 0
     parts = [InPlace(), InPlace()]

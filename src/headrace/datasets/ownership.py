@@ -14,8 +14,8 @@ from typing import Any
 
 from headrace.errors import ConfigError, HeadraceError, takes_note
 
-from .base import Dataset, Owned
-from .configs import DatasetConfig, init_dataset
+from .base import Dataset, Owned, with_copied_parts
+from .configs import DatasetConfig, init_dataset, resolve_class
 
 
 def open_part(
@@ -62,7 +62,7 @@ def open_apart(config: Any, *, in_thread: bool = False) -> Dataset:
     if isinstance(config, Owned):
         return init_dataset(config.dataset)
     if not isinstance(config, Dataset):
-        return init_dataset(config)
+        return init_dataset(config if _copies_parts(config) else with_copied_parts(config))
     try:
         made = copy.copy(config)
     except Exception as error:
@@ -71,6 +71,13 @@ def open_apart(config: Any, *, in_thread: bool = False) -> Dataset:
             raise
         made = config
     return init_dataset(made)
+
+
+def _copies_parts(config: Any) -> bool:
+    """Whether the class that a config names takes its parts by `open_part`, as all of ours do."""
+    if not isinstance(config, Mapping) or "class" not in config:
+        return True
+    return resolve_class(config["class"]).__module__.startswith("headrace.")
 
 
 def _own(dataset: Dataset, owner: object) -> Dataset:
