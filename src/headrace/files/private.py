@@ -108,11 +108,12 @@ def kept_path(name: str) -> Path:
     """Return the folder that `kept_folder` makes, which may not be there; makes nothing.
 
     Raises:
-        CacheError: It is there and not safe, see `make_private`.
+        CacheError: It is there and not safe, see `make_private`, or it cannot be looked at.
     """
     root = user_cache_dir()
-    if not root.is_dir():
-        return root / name
+    with _telling(str(root)):
+        if not root.is_dir():
+            return root / name
     for folder, trusted in _kept_folders(root, name):
         _check_private(folder, trusted, make=False)
     return folder
