@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import xxhash
 
+from headrace.errors import ConfigError
+
 _FORMAT = struct.Struct("<4q")  # seed, epoch, corpus_idx, occurrence: fixed width, so no two keys share their bytes
 _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
 
@@ -21,7 +23,9 @@ _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
 def _key_bytes(seed: int, purpose: str, epoch: int, corpus_idx: int, occurrence: int) -> bytes:
     for name, value in (("seed", seed), ("epoch", epoch), ("corpus_idx", corpus_idx), ("occurrence", occurrence)):
         if not _INT64_MIN <= value <= _INT64_MAX:
-            raise ValueError(f"{name} = {value} does not fit into 64 bits")
+            raise ConfigError(
+                f"{name} = {value} does not fit into 64 bits", fix="use a number from -2**63 to 2**63 - 1"
+            )
     return _FORMAT.pack(seed, epoch, corpus_idx, occurrence) + purpose.encode()
 
 

@@ -171,6 +171,19 @@ def test_a_pipe_in_the_place_of_an_index_is_not_waited_for(corpus: Callable[[], 
         open_regular(path)
 
 
+def test_a_cache_folder_that_cannot_even_be_looked_at_is_done_without(
+    corpus: Callable[[], hr.HDFSource],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / ("x" * 300)))  # one that root cannot look at, either
+    assert len(corpus()) == 2100
+    assert "stays in memory" in caplog.text
+    with pytest.raises(CacheError, match="File name too long"):
+        kept_path("index")
+
+
 @needs_root
 def test_a_folder_of_indices_that_belongs_to_somebody_else_is_not_used(
     corpus: Callable[[], hr.HDFSource],

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +16,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headrace.errors import HeadraceError, SourceError
+from headrace.sources import open_source
+from headrace.sources.formats import find_format
 
 _DAMAGES = 10  # of each format and example
 
@@ -260,3 +264,40 @@ def test_a_number_of_json_is_read_as_it_was_written_or_refused(tmp_path_factory,
                 assert read == pytest.approx(written, rel=1e-6)
                 assert abs(read - written) < 1 or abs(written) >= 2**53
     source.close()
+
+
+def test_a_pipe_in_the_place_of_any_file_is_refused_and_not_waited_for(
+    case: FormatCase, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    whole = tmp_path_factory.mktemp("whole")
+    case.write(whole)
+    for file in files_of(whole):
+        folder = tmp_path_factory.mktemp("pipe")
+        case.write(folder)
+        place = folder / file.relative_to(whole)
+        place.unlink()
+        os.mkfifo(place)
+        with pytest.raises(SourceError):
+            content(case.open(folder))
+        with pytest.raises(HeadraceError):
+            open_source(place)
+
+
+@pytest.mark.parametrize("name", ["x.hdf", "x.tar", "x.txt", "x.jsonl", "x.npy", "x"])
+def test_a_name_with_a_nul_in_it_is_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="NUL"):
+        open_source(tmp_path / f"a\0{name}")
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="counts descriptors in /proc")
+def test_a_folder_that_cannot_be_listed_is_not_taken_for_an_empty_one(tmp_path: Path) -> None:
+    (tmp_path / "x.wav").touch()
+    old = resource.getrlimit(resource.RLIMIT_NOFILE)
+    held = os.open(tmp_path, os.O_RDONLY)  # the lowest number that was free
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (held, old[1]))
+        with pytest.raises(SourceError, match="Too many open files"):
+            find_format(tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, old)
+        os.close(held)

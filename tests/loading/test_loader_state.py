@@ -378,3 +378,9 @@ def test_the_explanation_names_what_was_left_out(seqs):
         counts = loader.count(1)
     assert counts.too_long == 10
     assert counts.seqs == 40
+
+
+@pytest.mark.parametrize("epoch", [-1, 2**63, 2**64, 10**400])
+def test_a_state_of_an_epoch_that_cannot_be_is_refused(epoch):
+    with open_loader(SEQS) as loader, pytest.raises(ResumeError):
+        loader.load_state_dict({**loader.state_dict(), "epoch": epoch})

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import ConfigError, SourceError, did_you_mean
-from headrace.files import FileCache, resolve_inside
+from headrace.files import FileCache, open_regular, resolve_inside
 from headrace.sources import HuggingFaceSource
 from headrace.sources.hugging_face import import_datasets, load_hugging_face
 from headrace.specs import DataSpec
@@ -318,7 +318,7 @@ def _files_of_folder(folder: str) -> list[str]:
     """Return the Arrow files of a folder that `save_to_disk` made, in order."""
     path = os.path.join(folder, "state.json")
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             names = [str(entry["filename"]) for entry in json.load(file)["_data_files"]]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise SourceError(

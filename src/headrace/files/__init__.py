@@ -18,9 +18,10 @@ if TYPE_CHECKING:
     from .listing import Files, read_file_list
     from .lists import read_seq_lens, read_tag_list
     from .places import resolve_inside, user_cache_dir
-    from .private import kept_folder, kept_path, open_regular
+    from .private import kept_folder, kept_path
+    from .regular import TOO_MANY_OPEN, TOO_MANY_OPEN_FIX, open_regular
     from .sizes import FileTable
-    from .stamps import TOO_MANY_OPEN, TOO_MANY_OPEN_FIX, FileStamp
+    from .stamps import FileStamp
     from .tree import FileTree, map_leaves, tree_key, tree_leaves
 
 __all__ = [
@@ -68,9 +69,10 @@ __getattr__, __dir__ = export_lazily(
         "listing": ("Files", "read_file_list"),
         "lists": ("read_seq_lens", "read_tag_list"),
         "places": ("resolve_inside", "user_cache_dir"),
-        "private": ("kept_folder", "kept_path", "open_regular"),
+        "private": ("kept_folder", "kept_path"),
+        "regular": ("TOO_MANY_OPEN", "TOO_MANY_OPEN_FIX", "open_regular"),
         "sizes": ("FileTable",),
-        "stamps": ("TOO_MANY_OPEN", "TOO_MANY_OPEN_FIX", "FileStamp"),
+        "stamps": ("FileStamp",),
         "tree": ("FileTree", "map_leaves", "tree_key", "tree_leaves"),
     },
 )

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from headrace.errors import CacheError
 
-from .stamps import TOO_MANY_OPEN, TOO_MANY_OPEN_FIX
+from .regular import TOO_MANY_OPEN, TOO_MANY_OPEN_FIX
 
 _NOT_OFFERED = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL})
 _MAX_REPLACED = 100  # how often in a row a file may be replaced while we open it; more is no accident

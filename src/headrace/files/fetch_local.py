@@ -22,7 +22,7 @@ from .fetch_part import PartFile
 from .fetch_plan import ByteRange
 from .fetch_reader import BlockingCalls, Piece, Stream
 from .fetch_retry import PassingError, can_pass
-from .stamps import TOO_MANY_OPEN, TOO_MANY_OPEN_FIX
+from .regular import TOO_MANY_OPEN, TOO_MANY_OPEN_FIX
 
 _BLOCK_BYTES = 32 * MIB  # large: opening the source again costs a round trip on a network disk
 _STEP_BYTES = 4 * MIB  # a block is stopped between two steps

@@ -23,7 +23,7 @@ from .fetch_ledger import LEDGER_SUFFIX, CameRange, Ledger, header_of
 from .fetch_options import SourceStat
 from .fetch_plan import ByteRange
 from .fetch_retry import NO_SPACE
-from .stamps import TOO_MANY_OPEN, TOO_MANY_OPEN_FIX
+from .regular import TOO_MANY_OPEN, TOO_MANY_OPEN_FIX
 
 _FIX_ALONE = "let nothing else write there"
 _MAX_VIEWS = 512  # in one call; Linux takes 1024

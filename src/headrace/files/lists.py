@@ -14,6 +14,8 @@ from typing import Any
 
 from headrace.errors import SourceError
 
+from .regular import open_regular
+
 _MAX_LENGTH = 2**63 - 1
 
 # How to convert a pickle, for the error text.
@@ -96,7 +98,8 @@ def read_text(path: str | os.PathLike[str], conversion: str) -> str:
     path = Path(path)
     refuse_pickle(path, conversion)
     try:
-        data = path.read_bytes()
+        with open_regular(path) as file:
+            data = file.read()
     except FileNotFoundError as error:
         raise SourceError("the file does not exist", where=str(path), fix="check the path") from error
     except OSError as error:

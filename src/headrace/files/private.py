@@ -14,12 +14,10 @@ import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
 
-from headrace.errors import CacheError, SourceError
+from headrace.errors import CacheError
 
 from .places import user_cache_dir
-from .stamps import TOO_MANY_OPEN, TOO_MANY_OPEN_FIX
 
 _LOGGER = logging.getLogger("headrace.files")
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
@@ -110,11 +108,12 @@ def kept_path(name: str) -> Path:
     """Return the folder that `kept_folder` makes, which may not be there; makes nothing.
 
     Raises:
-        CacheError: It is there and not safe, see `make_private`.
+        CacheError: It is there and not safe, see `make_private`, or it cannot be looked at.
     """
     root = user_cache_dir()
-    if not root.is_dir():
-        return root / name
+    with _telling(str(root)):
+        if not root.is_dir():
+            return root / name
     for folder, trusted in _kept_folders(root, name):
         _check_private(folder, trusted, make=False)
     return folder
@@ -129,26 +128,6 @@ def _kept_folders(root: Path, name: str) -> list[tuple[Path, Path]]:
     if status.st_uid != os.geteuid() or status.st_mode & _OTHERS_WRITE:
         return [(root / f"user-{os.geteuid()}", root), (root / f"user-{os.geteuid()}" / name, root)]
     return [(root / name, root)]
-
-
-def open_regular(path: str | os.PathLike[str]) -> IO[bytes]:
-    """Open a file for reading; a pipe or a device is refused, and not waited for.
-
-    Raises:
-        OSError: It is missing or cannot be opened.
-        SourceError: It is no regular file, or no more files can be opened.
-    """
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except OSError as error:
-        if error.errno in TOO_MANY_OPEN:
-            what = f"cannot open the file: {error.strerror}"
-            raise SourceError(what, where=os.fspath(path), fix=TOO_MANY_OPEN_FIX) from error
-        raise
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise SourceError("this is not a regular file", where=os.fspath(path), fix="give the path of a file")
-    return os.fdopen(descriptor, "rb")
 
 
 def _is_vouched_for(base: str) -> bool:

@@ -27,7 +27,8 @@ from .cache_wait import Patience
 from .fetch import SourceStat
 from .keeping import KeepLimit, note_use, remove_unused, warn_once_of_folder
 from .measure import Progress, measure_files
-from .private import kept_folder, kept_path, open_regular
+from .private import kept_folder, kept_path
+from .regular import open_regular
 from .tree import FileTree, map_leaves, tree_key, tree_leaves
 from .urls import is_url
 

@@ -6,9 +6,7 @@ size, and misses a change that keeps size and modification time and touches no s
 
 from __future__ import annotations
 
-import errno
 import os
-import stat
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,9 +14,7 @@ import xxhash
 
 from headrace.errors import SourceError
 
-# What the system says when no more files can be opened: by this process, or by all.
-TOO_MANY_OPEN = frozenset({errno.EMFILE, errno.ENFILE})
-TOO_MANY_OPEN_FIX = "raise the limit with `ulimit -n`, or close what this process has open"
+from .regular import open_regular
 
 _NUM_BLOCKS = 16
 _BLOCK_BYTES = 4096
@@ -50,16 +46,13 @@ class FileStamp:
         """
         absolute = os.path.abspath(path)
         try:
-            if not stat.S_ISREG(os.stat(absolute).st_mode):  # opening a pipe would wait for its writer
-                raise SourceError("this is not a regular file", where=absolute, fix="give the path of a file")
-            with open(absolute, "rb", buffering=0) as file:
+            with open_regular(absolute) as file:
                 status = os.fstat(file.fileno())
                 digest = _sampled_digest(file.fileno(), status.st_size)
         except FileNotFoundError as error:
             raise SourceError("the file does not exist", where=absolute, fix="check the path") from error
         except OSError as error:
-            fix = TOO_MANY_OPEN_FIX if error.errno in TOO_MANY_OPEN else None
-            raise SourceError(f"cannot read the file: {error.strerror}", where=absolute, fix=fix) from error
+            raise SourceError(f"cannot read the file: {error.strerror}", where=absolute) from error
         return cls(absolute, status.st_size, status.st_mtime_ns, digest)
 
     def difference(self) -> str | None:

@@ -50,7 +50,7 @@ class LoaderState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         """Refuse numbers that cannot be."""
         window, first = self.window
-        if self.epoch < 0 or window < 0 or not 0 <= first <= self.position:
+        if not 0 <= self.epoch < 2**63 or window < 0 or not 0 <= first <= self.position:
             raise ValueError(f"epoch {self.epoch}, position {self.position}, window {list(self.window)}")
 
     def to_dict(self) -> dict[str, Any]:

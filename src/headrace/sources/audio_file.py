@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import ConfigError, SourceError
+from headrace.files import open_regular
 
 # Form and kind of a file that is a row of chunks -> byte order of their sizes.
 _CHUNKED_FORMS: dict[tuple[bytes, bytes], Literal["little", "big"]] = {
@@ -65,7 +66,7 @@ def refuse_torn(recording: str | bytes | IO[bytes], where: str | None = None) ->
     name = where or _name_of(recording)
     try:
         if isinstance(recording, str):
-            with open(recording, "rb") as file:
+            with open_regular(recording) as file:
                 _refuse_torn(file, name)
         else:
             _refuse_torn(io.BytesIO(recording) if isinstance(recording, bytes) else recording, name)

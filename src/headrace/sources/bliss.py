@@ -8,6 +8,7 @@ from typing import IO, Any
 from xml.etree.ElementTree import ParseError, XMLPullParser
 
 from headrace.errors import SourceError
+from headrace.files import open_regular
 
 _BLOCK_BYTES = 1 << 20
 _HEADS = (b"<?xml", b"<corpus")
@@ -15,10 +16,8 @@ _HEADS = (b"<?xml", b"<corpus")
 
 def is_bliss(path: str) -> bool:
     """Tell by the first bytes whether a file, which may be compressed with gzip, is XML."""
-    if os.path.exists(path) and not os.path.isfile(path):  # opening a pipe would wait for its writer
-        raise SourceError("this is not a regular file", where=path, fix="give the path of a file")
     try:
-        with gzip.open(path, "rb") if path.endswith(".gz") else open(path, "rb") as file:
+        with open_regular(path) as stored, gzip.open(stored) if path.endswith(".gz") else stored as file:
             return bytes(file.read(64)).removeprefix(b"\xef\xbb\xbf").startswith(_HEADS)
     except (OSError, EOFError) as error:
         raise SourceError(f"the corpus cannot be read: {error}", where=os.path.abspath(path)) from error

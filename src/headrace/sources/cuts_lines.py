@@ -18,7 +18,7 @@ from pathlib import Path
 import xxhash
 
 from headrace.errors import CacheError, SourceError
-from headrace.files import FileStamp, KeepLimit, atomic_path, kept_folder, note_use, remove_unused
+from headrace.files import FileStamp, KeepLimit, atomic_path, kept_folder, note_use, open_regular, remove_unused
 
 from .cuts_files import is_gzipped
 from .plain_files import PlainFiles, check_stamp
@@ -42,7 +42,7 @@ def scan_lines(path: str) -> Iterator[tuple[int, int, bytes]]:
     """
     start = 0
     try:
-        with gzip.open(path, "rb") if is_gzipped(path) else open(path, "rb") as file:
+        with open_regular(path) as stored, gzip.open(stored) if is_gzipped(path) else stored as file:
             for number, line in enumerate(file, start=1):
                 if line.strip():
                     yield number, start, line

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.errors import ConfigError, SourceError, did_you_mean
+from headrace.files import TOO_MANY_OPEN, TOO_MANY_OPEN_FIX, open_regular
 from headrace.files.together import settle
 
 _HEAD_BYTES = 512  # a block of a tar, whose mark stands at its end
@@ -200,9 +201,12 @@ def find_format(path: str | os.PathLike[str]) -> Format:
         settle(name)
     try:
         found = _format_of_folder(name) if os.path.isdir(name) else _format_of_file(name)
+    except ValueError as error:
+        raise SourceError("no file has a NUL in its name", where=repr(name), fix="check the path") from error
     except OSError as error:
         what = "no such file or folder" if isinstance(error, FileNotFoundError) else f"cannot read: {error.strerror}"
-        raise SourceError(what, where=name, fix="check the path") from error
+        fix = TOO_MANY_OPEN_FIX if error.errno in TOO_MANY_OPEN else "check the path"
+        raise SourceError(what, where=error.filename or name, fix=fix) from error
     if found is None:
         raise SourceError(
             "neither the first bytes nor the name say what this is",
@@ -242,7 +246,7 @@ def _by_suffix(name: str) -> str | None:
 
 
 def _format_of_file(path: str) -> str | None:
-    with open(path, "rb") as file:
+    with open_regular(path) as file:
         head = file.read(_HEAD_BYTES)
     for mark, name in _BY_MAGIC.items():
         if head.startswith(mark):
@@ -280,7 +284,8 @@ def _format_of_lines(path: str, *, is_packed: bool) -> str | None:
     line = b""
     with (
         contextlib.suppress(EOFError, gzip.BadGzipFile, zlib.error),
-        (gzip.open if is_packed else open)(path, "rb") as file,
+        open_regular(path) as stored,
+        gzip.open(stored) if is_packed else stored as file,
     ):
         line = file.readline(_MAX_LINE_BYTES)
     try:
@@ -303,7 +308,8 @@ def _format_of_folder(path: str) -> str | None:
     Texts count last: they are beside other things.
     """
     num_names, has_text = 0, False
-    for _, folders, names in os.walk(path):
+    unread: list[OSError] = []
+    for _, folders, names in os.walk(path, onerror=unread.append):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for pattern, found in _BY_MEMBER:
             if any(pattern.fullmatch(name) for name in names):
@@ -316,6 +322,8 @@ def _format_of_folder(path: str) -> str | None:
         num_names += len(names)
         if num_names > _MAX_NAMES:
             break
+    if not has_text and unread:
+        raise unread[0]
     return "text" if has_text else None
 
 

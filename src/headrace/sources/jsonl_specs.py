@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headrace.errors import ConfigError, SourceError
+from headrace.files import open_regular
 from headrace.specs import DataSpec
 
 
@@ -60,7 +61,7 @@ def _read(name: str, path: str) -> tuple[dict[str, DataSpec], dict[str, Sequence
     if not os.path.exists(where):
         return None
     try:
-        with open(where, encoding="utf-8") as file:
+        with open_regular(where) as file:
             said: Any = json.load(file)
         specs = {str(key): DataSpec.from_json(spec) for key, spec in said["specs"].items()}
         labels = {str(key): [str(label) for label in names] for key, names in said["labels"].items()}

@@ -8,7 +8,6 @@ the start is skipped.
 from __future__ import annotations
 
 import codecs
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -16,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import SourceError
+from headrace.files import open_regular
 
 _BLOCK_BYTES = 4 << 20  # the scan of one takes milliseconds, and its arrays stay in the cache of the processor
 _NEWLINE = 10
@@ -50,10 +50,8 @@ def scan_lines(path: str) -> Iterator[LineBlock]:
     Raises:
         SourceError: The file cannot be read.
     """
-    if os.path.exists(path) and not os.path.isfile(path):  # opening a pipe would wait for its writer
-        raise SourceError("this is not a regular file", where=path, fix="give the path of a file")
     try:
-        with open(path, "rb", buffering=0) as file:
+        with open_regular(path) as file:
             position, line = 0, 1
             begun: list[bytes] = []  # of a line that has no end yet
             block = file.read(_BLOCK_BYTES)

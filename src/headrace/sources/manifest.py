@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from headrace.errors import SourceError
+from headrace.files import open_regular
 
 _DECODER: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
 _LARGEST_COUNT = 2**40  # a year of 24 kHz audio is less; more is an error that must not overflow later
@@ -30,7 +31,7 @@ def scan_manifest(path: str) -> Iterator[tuple[int, int, int, dict[str, Any]]]:
     """
     start = 0
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             if file.read(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8:
                 start = len(codecs.BOM_UTF8)
             file.seek(start)

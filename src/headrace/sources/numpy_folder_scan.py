@@ -13,6 +13,7 @@ import numpy as np
 import xxhash
 
 from headrace.errors import ConfigError, SourceError
+from headrace.files import open_regular
 from headrace.index import CorpusIndex
 from headrace.specs import DataSpec
 
@@ -57,9 +58,9 @@ class AboutFolder:
         if not os.path.lexists(path):
             return cls()
         try:
-            with open(path, "rb") as file:
+            with open_regular(path) as file:
                 said = msgspec.json.decode(file.read())
-            with open(os.path.join(root, TAGS_FILE), "rb") as file:
+            with open_regular(os.path.join(root, TAGS_FILE)) as file:
                 order = [msgspec.json.decode(line, type=str) for line in file]
             specs = {str(key): DataSpec.from_json(spec) for key, spec in said["specs"].items()}
             return cls(
@@ -244,7 +245,7 @@ def _look_into_npz(path: str, wanted: set[str] | None) -> dict[str, StoredArray]
     arrays = {}
     members = {name.removesuffix(".npy"): member for name, member in list_members(path).items()}
     try:
-        with open(path, "rb", buffering=0) as file:
+        with open_regular(path) as file:
             for name, member in members.items():
                 if wanted is None or name in wanted:
                     arrays[name] = _look_at_member(file.fileno(), member, f"{path}, array {name!r}")

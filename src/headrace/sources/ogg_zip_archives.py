@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import IO, Any
 
 from headrace.errors import ConfigError, SourceError
-from headrace.files import FileStamp
+from headrace.files import FileStamp, open_regular
 
 from .decompressed import plain_copy
 from .plain_files import PlainFiles, check_stamp
@@ -133,7 +133,7 @@ def read_text(archive: Archive, members: dict[str, Member]) -> bytes:
 
 def _opened(path: str) -> IO[bytes]:
     try:
-        return open(path, "rb")
+        return open_regular(path)
     except OSError as error:
         raise SourceError(f"the file cannot be opened: {error.strerror}", where=path, fix="check the path") from error
 

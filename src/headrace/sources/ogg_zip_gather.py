@@ -16,7 +16,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from headrace.errors import ConfigError, SourceError
-from headrace.files import resolve_inside
+from headrace.files import open_regular, resolve_inside
 from headrace.index import CorpusIndex
 
 from .audio_file import read_header
@@ -145,7 +145,7 @@ def read_segments(path: str) -> set[str]:
         SourceError: It cannot be read.
     """
     try:
-        with gzip.open(path, "rb") if path.endswith(".gz") else open(path, "rb") as file:
+        with open_regular(path) as stored, gzip.open(stored) if path.endswith(".gz") else stored as file:
             return set(file.read().decode().splitlines())
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         raise SourceError(

@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 
 from headrace.errors import SourceError
+from headrace.files import open_regular
 
 from .array_table import BFLOAT16, StoredArray
 from .npy_format import MAX_AXES, can_be_array
@@ -67,7 +68,7 @@ def read_safetensors_header(path: str) -> SafetensorsHeader:
         SourceError: The file is torn, or is not of this format, or has numbers that NumPy has no dtype for.
     """
     try:
-        with open(path, "rb", buffering=0) as file:
+        with open_regular(path) as file:
             size = os.fstat(file.fileno()).st_size
             head = file.read(_SIZE_BYTES)
             num_bytes = int.from_bytes(head, "little")

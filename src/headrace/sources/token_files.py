@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import ConfigError, SourceError
+from headrace.files import open_regular
 from headrace.files.together import settle
 
 from .npy_format import HEAD_BYTES, parse_npy
@@ -223,6 +224,6 @@ def _size_of(path: str) -> int:
 
 def _opened(path: str) -> IO[bytes]:
     try:
-        return open(path, "rb")
+        return open_regular(path)
     except OSError as error:
         raise SourceError(f"the file cannot be read: {error.strerror}", where=path) from error

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headrace.errors import SourceError
+from headrace.files import open_regular
 
 from .token_cuts import specs_path
 from .token_files import TokenFile
@@ -46,7 +47,7 @@ def _read(file: TokenFile) -> tuple[int, int | None, list[str] | None] | None:
     if file.idx_path is None or not os.path.exists(path):
         return None
     try:
-        with open(path, encoding="utf-8") as stream:
+        with open_regular(path) as stream:
             said = json.load(stream)
     except (OSError, ValueError, RecursionError) as error:
         raise SourceError(

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import ConfigError, SourceError, check_count
+from headrace.files import open_regular
 from headrace.index import CorpusIndex, GeneratedTags, open_or_build
 from headrace.specs import DataSpec
 
@@ -326,8 +327,8 @@ def _read_tags(paths: list[str], counts: list[int]) -> list[str]:
     tags: list[str] = []
     for path, count in zip(paths, counts, strict=True):
         try:
-            with open(path, encoding="utf-8", newline="\n") as file:
-                own = file.read().split("\n")[:-1]
+            with open_regular(path) as file:
+                own = file.read().decode().split("\n")[:-1]
         except (OSError, UnicodeDecodeError) as error:
             raise SourceError(f"the tags cannot be read: {error}", where=path, fix="write them again") from error
         if len(own) != count:

@@ -16,6 +16,7 @@ from typing import Any
 import xxhash
 
 from headrace.errors import SourceError
+from headrace.files import open_regular
 
 from .utf8 import decode_utf8
 
@@ -36,10 +37,8 @@ def read_vocabulary_file(path: str | os.PathLike[str]) -> bytes:
             where=name,
             fix="write it as text: json.dump(vocab, open('vocab.json', 'w'))",
         )
-    if os.path.exists(name) and not os.path.isfile(name):  # opening a pipe would wait for its writer
-        raise SourceError("this is not a regular file", where=name, fix="give the path of a file")
     try:
-        with gzip.open(name, "rb") if name.endswith(".gz") else open(name, "rb") as file:
+        with open_regular(name) as stored, gzip.open(stored) if name.endswith(".gz") else stored as file:
             data = file.read(_MAX_BYTES + 1)
     except FileNotFoundError as error:
         raise SourceError("the vocabulary file does not exist", where=name, fix="check the path") from error
