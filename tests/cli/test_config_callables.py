@@ -151,3 +151,13 @@ def test_the_command_line_allows_modules_by_name(installed: Path, tmp_path: Path
     allowed = invoke("run", file, "--allow-callables", "canary_module")
     assert installed.exists()
     assert "a config is data" not in allowed.stderr
+
+
+@pytest.mark.parametrize(("text", "says"), [("1 / 0\n", "ZeroDivisionError"), ("def f(:\n", "SyntaxError")])
+def test_a_module_that_raises_when_it_is_imported_is_an_error_of_the_config(
+    text: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broken_module.py").write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(ConfigError, match=f"'broken_module' of 'broken_module:f' raises when it is imported: {says}"):
+        hr.init_dataset({"class": "broken_module:f"})

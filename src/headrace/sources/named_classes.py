@@ -91,12 +91,17 @@ def resolve_callable(text: str) -> Any:
     """Import what "package.module:name" stands for.
 
     Raises:
-        ConfigError: The module or the name does not exist.
+        ConfigError: The module or the name does not exist, or the module raises when it is imported.
     """
     module_name, _, path = text.partition(":")
     try:
         found: Any = importlib.import_module(module_name)
-    except ImportError as error:
+    except Exception as error:
+        if not isinstance(error, ImportError):
+            raise ConfigError(
+                f"the module {module_name!r} of {text!r} raises when it is imported: {type(error).__name__}: {error}",
+                fix=f'see `python -c "import {module_name}"`',
+            ) from error
         raise ConfigError(
             f"cannot import the module {module_name!r} of {text!r}: {error}",
             fix="check the name and that it is on PYTHONPATH",
