@@ -556,3 +556,23 @@ def test_the_worker_init_of_torch_gets_the_number_of_the_worker(seqs):
     options = {"worker_init_fn": remember, "collate_fn": read, "num_workers": 2}
     with DataLoader(StaticDataset(seqs), batch_size=2, **options) as loader:
         assert {name == idx for name, idx in loader} == {True}
+
+
+@pytest.mark.parametrize(
+    ("wrap", "num_all"),
+    [
+        (lambda inner: inner, 10),
+        (lambda inner: {"class": "MultiEpochDataset", "dataset": inner, "multi_epoch": 2}, 10),
+        (lambda inner: {"class": "ConcatDataset", "datasets": [inner, {**inner, "seq_list_filter_file": None}]}, 20),
+    ],
+    ids=["itself", "several epochs", "a part"],
+)
+def test_what_a_filter_leaves_out_is_logged_once_and_counted(wrap, num_all, tmp_path, caplog):
+    (tmp_path / "kept.txt").write_text("seq-1\nseq-3\n")
+    data = [{"data": np.full(3, number)} for number in range(10)]
+    config = {"class": "StaticDataset", "data": data, "seq_list_filter_file": tmp_path / "kept.txt"}
+    with caplog.at_level("INFO", "headrace.loading"), DataLoader(wrap(config), batch_size=2) as loader:
+        for _ in range(2):
+            list(loader)
+        assert f"8 of {num_all} sequences are left out" in loader.explain()
+    assert caplog.text.count(f"a filter leaves out 8 of {num_all} sequences") == 1

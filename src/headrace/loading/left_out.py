@@ -51,6 +51,16 @@ class LeftOutLog:
             replace(counts, **others),
         )
 
+    def take_filtered(self, num_filtered: tuple[int, int] | None) -> None:
+        """Log what a filter of the dataset leaves out; the user asked for it by name, so it is no warning.
+
+        Args:
+            num_filtered: How many sequences, and of how many; None: there is no filter.
+        """
+        if num_filtered is not None and "filtered" not in self._said:
+            self._said.add("filtered")
+            _logger.info("%s: a filter leaves out %s of %s sequences", self._name, *map("{:,}".format, num_filtered))
+
     def take_no_batch(self, epoch: int, ranks: Ranks, *, is_empty: bool) -> None:
         """Log that this rank had no batch in an epoch.
 

@@ -279,6 +279,7 @@ class DataLoader:
         ranks = self._ranks.look_up()
         self._agree(place, ranks)
         run, arrivals = self._runs.begin(place, ranks)
+        self._said.take_filtered(self._subject.num_filtered())
         return Begun(place, ranks, run, arrivals, self._options.start_agreement(), self._ranks.equal_steps_of(ranks))
 
     def _is_waiting(self, iterator: BatchIterator) -> bool:
@@ -446,6 +447,9 @@ class DataLoader:
             f"workers:  {options.num_workers}, executor {self._engine_name()}",
             f"place:    epoch {self._place.epoch}, batch {self._place.position}",
         ]
+        filtered = self._subject.num_filtered()
+        if filtered is not None:
+            lines.append(f"filter:   {filtered[0]:,} of {filtered[1]:,} sequences are left out")
         progress = self._runs.progress_text()
         if progress is not None:
             lines.append(progress)
