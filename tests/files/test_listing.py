@@ -274,7 +274,7 @@ def test_a_missing_list_and_a_folder_are_refused(tmp_path: Path) -> None:
     (tmp_path / "folder.txt").mkdir()
     with pytest.raises(SourceError, match="does not exist"):
         read_file_list(tmp_path / "no.txt")
-    with pytest.raises(SourceError, match="cannot read the file"):
+    with pytest.raises(SourceError, match="not a regular file"):
         read_file_list(tmp_path / "folder.txt")
 
 

@@ -71,6 +71,15 @@ def test_what_shares_a_source_with_a_dispatched_branch_is_dispatched_up_to_where
     assert len(parts.dispatched) == 7
 
 
+def test_what_reads_a_source_of_the_place_where_branches_meet_is_dispatched_too():
+    shared, other = Count(), Count()
+    join = Join(Dispatch(shared), shared, other)
+    end = Join(other, join)
+    parts = split_graph(Pass(end))
+    assert parts.dispatch_root is end
+    assert len(parts.dispatched) == 5
+
+
 def test_a_pipe_that_must_not_be_copied_and_all_downstream_run_in_the_main_process():
     sharded = Shares(Count())
     only = OnlyInMain(sharded)

@@ -87,7 +87,13 @@ def lowest_common_ancestor(pipe: Any, marked: list[Any]) -> Any | None:
     Raises:
         ConfigError: The graph has a cycle.
     """
-    return dispatch_roots(pipe, marked).get(id(pipe))
+    root = dispatch_roots(pipe, marked).get(id(pipe))
+    while root is not None:  # all that is read where branches meet is in one process, too, and who reads that
+        further = dispatch_roots(pipe, [*marked, root])[id(pipe)]
+        if further is root:
+            break
+        root = further
+    return root
 
 
 def dispatch_roots(pipe: Any, marked: list[Any]) -> dict[int, Any]:
