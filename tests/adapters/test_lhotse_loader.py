@@ -161,6 +161,29 @@ def test_workers_stay_over_passes():
     assert second <= first or len(first | second) <= 2
 
 
+class Parents:
+    """Gives the process that the worker was forked by."""
+
+    def __getitem__(self, batch):
+        return os.getppid()
+
+
+def children_of_this_process():
+    with open(f"/proc/self/task/{threading.get_native_id()}/children") as file:
+        return {int(pid) for pid in file.read().split()}
+
+
+def test_start_begins_what_the_first_pass_would_begin():
+    with LhotseDataLoader(Parents(), range(6), num_workers=2) as loader:
+        before = children_of_this_process()
+        loader.start()
+        begun = children_of_this_process() - before
+        assert len(begun) == 1
+        assert set(loader) == begun
+    with pytest.raises(HeadraceError, match="closed"):
+        loader.start()
+
+
 def test_no_workers_means_this_process():
     with LhotseDataLoader(Numbers(), range(3), num_workers=0) as loader:
         assert {batch["worker"] for batch in loader} == {os.getpid()}

@@ -132,6 +132,18 @@ class LhotseDataLoader:
 
     # --- iteration ---
 
+    def start(self) -> None:
+        """Start the workers now; without this they are started by the first pass.
+
+        They import torch and lhotse, some seconds, while the caller goes on: call it before the model is built.
+
+        Raises:
+            HeadraceError: After `close`.
+        """
+        if self._is_closed or self._engine is None:
+            raise HeadraceError("this loader is closed", fix="make a new one")
+        self._engine.start()
+
     def __iter__(self) -> LhotseDataLoader:
         """Begin a pass over the sampler, or go on where a loaded state was saved; return the loader itself.
 
@@ -189,10 +201,9 @@ class LhotseDataLoader:
 
     def _begin(self) -> None:
         """Begin a pass."""
-        if self._is_closed or self._engine is None:
-            raise HeadraceError("this loader is closed", fix="make a new one")
         self._stop()
-        self._engine.start()  # the workers get ready while the sampler does
+        self.start()  # the workers get ready while the sampler does
+        assert self._engine is not None
         private = self._side.private(self._seed, self._worker_init_fn)
         loaded = self._loaded
         if loaded is not None and loaded.epoch != self.epoch:
