@@ -137,8 +137,21 @@ def test_samplers_of_torch_say_the_order(sampler):
     torch.manual_seed(3)
     expected = list(sampler(items))
     torch.manual_seed(3)
-    with DataLoader(items, batch_size=3, sampler=sampler(items), collate_fn=list) as loader:
+    with DataLoader(items, batch_size=3, sampler=sampler(items), collate_fn=list, seed_globals=False) as loader:
         assert [i for batch in loader for i in batch] == expected
+
+
+def test_an_order_that_is_drawn_from_torchs_generator_is_that_of_the_seed_of_the_loader():
+    items = list(range(40))
+
+    def order(state, seed):
+        torch.manual_seed(state)
+        sampler = torch.utils.data.RandomSampler(items)
+        with DataLoader(items, batch_size=3, sampler=sampler, collate_fn=list, seed=seed) as loader:
+            return [i for batch in loader for i in batch]
+
+    assert order(1, seed=0) == order(2, seed=0) != order(1, seed=1)
+    assert sorted(order(1, seed=0)) == items
 
 
 def test_a_distributed_sampler_and_ranks_of_ours_are_two_levels():

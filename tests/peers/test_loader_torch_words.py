@@ -62,13 +62,31 @@ def test_each_epoch_of_shuffle_has_every_item_once_in_another_order():
 
 
 def test_a_random_sampler_of_torch_is_random_and_its_state_is_not_taken_for_another():
-    with hr.DataLoader(Pairs(), batch_sampler=data.BatchSampler(data.RandomSampler(range(23)), 4, True)) as loader:
+    def make(**options):
+        sampler = data.BatchSampler(data.RandomSampler(range(23)), 4, True)
+        return hr.DataLoader(Pairs(), batch_sampler=sampler, **options)
+
+    with make(seed_globals=False) as loader:
         next(iter(loader))
         state = loader.state_dict()
-    with (
-        hr.DataLoader(Pairs(), batch_sampler=data.BatchSampler(data.RandomSampler(range(23)), 4, True)) as loader,
-        pytest.raises(hr.ResumeError, match="another order"),
-    ):
+    with make(seed_globals=False) as loader, pytest.raises(hr.ResumeError, match="another order"):
+        loader.load_state_dict(state)
+
+
+def test_a_random_sampler_of_torch_that_draws_by_the_seed_of_the_loader_is_resumed():
+    def make(seed):
+        sampler = data.BatchSampler(data.RandomSampler(range(23)), 4, True)
+        return hr.DataLoader(Pairs(), batch_sampler=sampler, seed=seed)
+
+    with make(1) as loader:
+        whole = as_lists(loader)
+    with make(1) as loader:
+        next(iter(loader))
+        state = loader.state_dict()
+    with make(1) as loader:
+        loader.load_state_dict(state)
+        assert as_lists(loader) == whole[1:]
+    with make(2) as loader, pytest.raises(hr.ResumeError):
         loader.load_state_dict(state)
 
 

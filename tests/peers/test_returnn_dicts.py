@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import copy
+import gc
 import io
 import warnings
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,13 @@ with warnings.catch_warnings():
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 EPOCHS = range(1, 5)
+
+
+@pytest.fixture(autouse=True)
+def _files_that_the_peer_forgets() -> Iterator[None]:
+    """Close them here, where a warning of it is ignored, and not in another test."""
+    yield
+    gc.collect()
 
 
 @pytest.fixture(scope="module")
