@@ -855,13 +855,7 @@ class Dataset:
 
     def knows_corpus(self) -> bool:
         """Whether any sequence can be asked for by its corpus index, and the order is known."""
-        if self.corpus_facts() is None:
-            return False
-        try:
-            self.get_current_seq_order()
-        except NotImplementedError:
-            return False
-        return True
+        return self.corpus_facts() is not None and self.knows_order()
 
     def corpus_size(self) -> int | None:
         """Return how many corpus indices there are, `None` if that is not known."""
