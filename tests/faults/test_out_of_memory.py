@@ -1,4 +1,4 @@
-"""Workers that the kernel kills while they read a sequence: the error says what ran out, at which sequence, what to do."""
+"""Workers that the kernel kills over a sequence: the error says what ran out, at which sequence, and what to do."""
 
 from __future__ import annotations
 
@@ -123,9 +123,8 @@ def _own_groups() -> Iterator[tuple[Path, str]]:
             yield Path("/sys/fs/cgroup/memory", path.lstrip("/")), "memory.limit_in_bytes"
 
 
-@pytest.fixture
-def small_group(wait_until: Callable[[Callable[[], bool], str], None]) -> Iterator[Path]:
-    """A control group below that of this process whose memory is limited."""
+def _make_small_group() -> Path | None:
+    """Make a control group below that of this process whose memory is limited; None where that is not possible."""
     for own, limit in _own_groups():
         group = own / f"headrace-test-{os.getpid()}"
         try:
@@ -136,14 +135,21 @@ def small_group(wait_until: Callable[[Callable[[], bool], str], None]) -> Iterat
             # A folder of an ordinary file system has no such file: it must be there already.
             with (group / limit).open("r+") as file:
                 file.write(str(_LIMIT_BYTES))
-            yield group
-            return
         except OSError:
-            continue
-        finally:
-            wait_until(lambda: not (group / "cgroup.procs").read_text(), "processes of the group are left")
             group.rmdir()
-    pytest.skip("no control group may be made here")
+        else:
+            return group
+    return None
+
+
+@pytest.fixture
+def small_group(wait_until: Callable[[Callable[[], bool], str], None]) -> Iterator[Path]:
+    group = _make_small_group()
+    if group is None:
+        pytest.skip("no control group may be made here")
+    yield group
+    wait_until(lambda: not (group / "cgroup.procs").read_text(), "processes of the group are left")
+    group.rmdir()
 
 
 def test_a_worker_that_runs_out_of_memory_is_told_as_such(
