@@ -1,6 +1,8 @@
 """Laws of the native pipes, over random graphs of them."""
 
+import ast
 import copy
+import inspect
 import pickle
 from collections import Counter
 from itertools import islice
@@ -8,8 +10,11 @@ from itertools import islice
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.pipes.random_chains import OPERATIONS, PERMUTING, build, recipes
+from tests.pipes import random_chains
+from tests.pipes.random_chains import NOT_HERE, OPERATIONS, PERMUTING, build, recipes
 
+from headrace.pipes import IterPipe, MapPipe
+from headrace.pipes.registry import list_functions
 from headrace.pipes.state import graph_state, restore_graph
 
 MAX_ITEMS = 2000  # several operations multiply
@@ -35,6 +40,21 @@ def check_resume(recipe, seed, num_before):
             return pipe, fresh  # a cache repeats the order that it has seen, and is no part of a state
     assert again == rest
     return pipe, fresh
+
+
+def test_every_operation_is_in_these_laws_or_elsewhere():
+    tree = ast.parse(inspect.getsource(random_chains))
+    used = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    used |= {"sample_multiplexer"}  # by its class
+    ours = {
+        name
+        for kind in (IterPipe, MapPipe)
+        for name, function in list_functions(kind).items()
+        if function.__module__.startswith("headrace.")
+    }
+    assert not ours - used - NOT_HERE.keys(), "make a recipe of it in random_chains.py"
+    assert not NOT_HERE.keys() - ours
+    assert not NOT_HERE.keys() & used
 
 
 @pytest.mark.parametrize("name", sorted(OPERATIONS))
