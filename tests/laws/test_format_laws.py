@@ -15,13 +15,40 @@ from format_cases import FORMATS, FormatCase, content, files_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import headrace.sources
 from headrace.errors import HeadraceError, SourceError
-from headrace.sources import open_source
+from headrace.sources import Writer, formats, open_source
+from headrace.sources.base import Source
 from headrace.sources.formats import find_format
 
 _DAMAGES = 10  # of each format and example
 
 FEW = settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+NOT_HERE = {
+    "CutSource": "reads what lhotse writes, in many forms; see test_cuts_security_laws.py",
+    "HuggingFaceSource": "its files are read by the library of Hugging Face; see test_hugging_face_source.py",
+    "MapSource": "an object of the user's",
+    "MemorySource": "no files",
+}
+
+
+def _exported(base: type) -> set[str]:
+    found = {name: getattr(headrace.sources, name) for name in headrace.sources.__all__}
+    return {name for name, cls in found.items() if isinstance(cls, type) and issubclass(cls, base) and cls is not base}
+
+
+def test_every_source_that_reads_files_is_in_these_laws_or_elsewhere() -> None:
+    here = {case.open.source for case in FORMATS.values()}
+    assert here | NOT_HERE.keys() == _exported(Source)
+    assert not here & NOT_HERE.keys()
+
+
+def test_every_source_and_writer_is_of_a_format_by_which_laws_and_commands_find_it() -> None:
+    entries = formats.FORMATS.values()
+    assert {entry.source for entry in entries} == _exported(Source) - {"MapSource", "MemorySource"}
+    assert {entry.writer for entry in entries if entry.writer} == _exported(Writer)
 
 
 @pytest.fixture(params=sorted(FORMATS))

@@ -71,6 +71,32 @@ def test_a_graph_goes_on_where_its_state_was_taken(recipe, seed, num_before):
 
 
 @given(
+    recipe=recipes(),
+    seed=st.integers(0, 2**64 - 1),
+    num_epochs=st.integers(1, 2),
+    num_before=st.integers(1, 20),
+    was_read=st.booleans(),
+)
+@settings(max_examples=150, deadline=None)
+def test_a_later_epoch_goes_on_where_its_state_was_taken_in_a_new_graph_or_one_that_was_read(
+    recipe, seed, num_epochs, num_before, was_read
+):
+    pipe = build(recipe, seed)
+    for _ in range(num_epochs):
+        few(pipe)
+    iterator = iter(pipe)
+    if len(list(islice(iterator, num_before))) < num_before:
+        return
+    state = graph_state(pipe)
+    assert state is not None
+    other = build(recipe, seed + 1 if was_read else seed)
+    if was_read:
+        few(other)
+    restore_graph(other, pickle.loads(pickle.dumps(state)))
+    assert few(other) == few(iterator)
+
+
+@given(
     recipe=recipes([name for name in OPERATIONS if name != "in_memory_cache"]),
     seed=st.integers(0, 2**64 - 1),
     num_before=st.integers(1, 15),
