@@ -345,7 +345,8 @@ class _MixedCorpus(JointDataset):
 
         They are asked for now: a part has one current order, and while the mixture is read, that is its share of it.
         """
-        lanes, asked = [], []
+        lanes = []
+        asked: list[Order] = []
         bounds = zip(mixture.num_draws(positions.start), mixture.num_draws(positions.stop), strict=True)
         starts = self.corpus.starts.tolist()
         for part, own, (first, last), start in zip(self.parts, sizes, bounds, starts, strict=False):

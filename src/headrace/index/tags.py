@@ -129,7 +129,7 @@ class GeneratedTags(Tags):
             return self.num_seqs == other.num_seqs and (self.prefix == other.prefix or not self.num_seqs)
         return super().__eq__(other)
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None
 
     def __len__(self) -> int:
         return self.num_seqs
@@ -181,7 +181,7 @@ class PackedTags(Tags):
             return np.array_equal(self.offsets, other.offsets) and np.array_equal(self.blob, other.blob)
         return super().__eq__(other)
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
