@@ -54,8 +54,9 @@ class MapToIterConverter(IterPipe[Any]):
 class IterToMapConverter(MapPipe[Any]):
     """Load a pipe of (key, value) into memory when the first item is asked for.
 
-    The items are not part of a state; what a state says is by which random numbers of the pipes before this one they
-    were loaded, so that a copy loads the same.
+    They are kept for all epochs. So shuffle after it, not before: whoever begins with a later epoch, as workers do that
+    resume in one, loads by the random numbers of that. They are not part of a state; what a state says is by which
+    numbers they were loaded, so that a copy loads the same.
 
     Args:
         datapipe: The source.
