@@ -328,3 +328,29 @@ def test_a_window_joins_frames_over_the_seams(make):
 def test_wrong_classes_of_options_are_named():
     with pytest.raises(ConfigError, match="seq_list_file"):
         ConcatSeqsDataset(INNER, seq_list_file=3)
+
+
+def test_what_a_filter_leaves_out_is_told_by_the_order_of_its_epochs(make):
+    dataset = make(epoch_wise_filter={(2, 3): {"max_mean_len": 3.0}})
+    counts = []
+    for epoch in (1, 2, 3, 4):
+        dataset.init_seq_order(epoch)
+        counts.append(dataset.get_current_seq_order().num_filtered)
+    assert counts == [None, (2, 5), (2, 5), None]
+    dataset.init_seq_order(2, seq_order=[0, 1])  # an order that is given is not filtered
+    assert dataset.get_current_seq_order().num_filtered is None
+
+
+def test_the_order_of_an_epoch_is_filtered_once_as_long_as_nothing_changes(make, caplog):
+    options = {"epoch_wise_filter": {(1, 2): {"max_mean_len": 3.0}}, "seq_ordering": "random", "partition_epoch": 2}
+    with caplog.at_level("INFO", "headrace.datasets"):
+        dataset = make(**options)
+        for epoch in (1, 1, 2, 2):
+            dataset.init_seq_order(epoch)
+            dataset.order_text(epoch)
+        assert caplog.text.count("sequences kept") == 2
+        dataset.partition_epoch = 1  # another order
+        dataset.init_seq_order(2)
+    assert caplog.text.count("sequences kept") == 3
+    fresh = make(**{**options, "partition_epoch": 1})
+    assert [seq.tag for seq in dataset.epoch(2)] == [seq.tag for seq in fresh.epoch(2)]

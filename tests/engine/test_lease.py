@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -355,9 +356,13 @@ def test_what_a_handler_of_signals_raises_is_not_lost_where_leases_end(monkeypat
         raise KeyboardInterrupt
 
     def drop(views, turn):
-        while views or raised == turn:  # it has not come yet
-            view = views.pop() if views else None
+        while views:
+            view = views.pop()
             del view
+        while raised == turn:
+            # It has not come yet; or CPython 3.11 has overlooked it, which notes it in two steps, one of which another
+            # step may undo: then it is found when the interpreter's lock is taken the next time.
+            time.sleep(0)  # gives the lock up, and takes it
 
     handler = signal.signal(signal.SIGALRM, interrupt)
     try:

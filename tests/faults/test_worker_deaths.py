@@ -19,7 +19,7 @@ import pytest
 
 from headrace.engine import Engine, EngineOptions, Job, Raising, Restarting, WorkerInfo, note_place
 from headrace.engine.executors.process import ProcessExecutor
-from headrace.engine.proc_tree import descendants_of
+from headrace.engine.proc_tree import descendants_of, state_of
 from headrace.errors import WorkerDiedError
 
 
@@ -242,14 +242,31 @@ def test_the_stack_of_a_worker_that_hangs_is_told(tmp_path: Path) -> None:
     assert "hanging_function" in stack
 
 
-def test_a_stopped_worker_is_told_as_such() -> None:
+def test_a_stopped_worker_is_told_as_such(wait_until: Callable[[Callable[[], bool], str], None]) -> None:
     executor = ProcessExecutor()
     with Engine(Job(lambda info: lambda number: os.getpid()), num_workers=1, executor=executor) as engine:
         pid = next(iter(engine.run(range(1)))).value
+        while executor._lives[0].pid is None:  # a result may be quicker than the warden
+            executor.wait(0.1)
         os.kill(pid, signal.SIGSTOP)
+        wait_until(lambda: (state_of(pid) or "")[:1] == "T", "it does not stop")
         stack = executor.stack_of(0)
     assert stack is not None
     assert "stopped" in stack
+
+
+def test_a_worker_whose_end_was_not_noticed_yet_is_told_as_such(
+    wait_until: Callable[[Callable[[], bool], str], None],
+) -> None:
+    executor = ProcessExecutor()
+    with Engine(Job(lambda info: lambda number: os.getpid()), num_workers=1, executor=executor) as engine:
+        pid = next(iter(engine.run(range(1)))).value
+        while executor._lives[0].pid is None:
+            executor.wait(0.1)
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: state_of(pid) is None, "the warden does not collect it")  # and nobody listens to the warden
+        stack = executor.stack_of(0)
+    assert stack == f"process {pid} has ended, and its warden has not said so yet"
 
 
 def test_a_dead_warden_is_replaced_and_the_stream_goes_on() -> None:

@@ -1,14 +1,19 @@
 """Laws of what is left out: what all ranks deliver and what is counted are all that there is, and it is said."""
 
+import copy
 import logging
+import random
+import tempfile
 
 import numpy as np
 import pytest
+from dataset_recipes import RECIPES, Draw, entry_of, nodes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace import EngineOptions, StaticDataset
 from headrace.batching import Buckets, FixedCount, FrameBudget, LimitLengths, Pack
+from headrace.datasets import init_dataset
 from headrace.engine import Skipping
 from headrace.loading import DataLoader
 
@@ -126,3 +131,73 @@ def test_sequences_that_fail_and_are_skipped_are_counted_too(lengths, batching, 
     assert sorted(tags) == sorted(f"seq-{i}" for i in range(len(lengths)) if i not in failing)
     # a batch of which nothing is left is skipped as one
     assert num_skipped == sum(1 if num == size else num for num, size in zip(num_failing, sizes, strict=True) if num)
+
+
+def some_filtered(config, draw):
+    """Return a config in which some of the datasets that hold sequences themselves keep some of their tags only."""
+    config = copy.deepcopy(config)
+    for node in nodes(config):
+        if "seq_ordering" in node and (entry_of(node).is_leaf or node["class"] == "ConcatSeqsDataset"):
+            if node["class"] == "DistributeFilesDataset":
+                continue  # it knows no sequences
+            with init_dataset(node) as dataset:
+                tags = dataset.get_all_tags()
+            if draw.rng.random() < 0.5:
+                kept = [tag for tag in tags if draw.rng.random() < 0.6] or tags[:1]
+                node["seq_list_filter_file"] = draw.path("\n".join(kept))
+    return config
+
+
+def size_of(dataset):
+    try:
+        return dataset.get_total_num_seqs()
+    except NotImplementedError:
+        return None
+
+
+@given(st.sampled_from(sorted(RECIPES)), st.integers(0, 2**32), st.integers(0, 3))
+@settings(max_examples=150, deadline=None)
+def test_each_dataset_counts_what_tag_filters_leave_out_of_its_corpus(name, seed, depth):
+    with tempfile.TemporaryDirectory() as folder:
+        draw = Draw(random.Random(seed), folder, depth)
+        config = draw.config(name)
+        with init_dataset(config) as whole, init_dataset(some_filtered(config, draw)) as part:
+            assert whole.num_filtered() is None
+            num_all, num_kept, found = size_of(whole), size_of(part), part.num_filtered()
+            if num_all is None:
+                assert found is None or 0 <= found[0] <= found[1]
+            elif found is None:
+                assert num_kept == num_all
+            else:
+                assert found == (num_all - num_kept, num_all)
+
+
+def without_curriculum(config):
+    """Return a config that filters nothing in single epochs."""
+    config = copy.deepcopy(config)
+    for node in nodes(config):
+        node.pop("epoch_wise_filter", None)
+    return config
+
+
+@given(st.sampled_from(sorted(RECIPES)), st.integers(0, 2**32), st.integers(0, 3), st.integers(1, 4))
+@settings(max_examples=150, deadline=None)
+def test_each_order_counts_what_filters_of_its_epoch_left_out(name, seed, depth, epoch):
+    with tempfile.TemporaryDirectory() as folder:
+        config = Draw(random.Random(seed), folder, depth).config(name)
+        for node in nodes(config):
+            if not entry_of(node).is_leaf and node["class"] != "ConcatSeqsDataset":
+                node.pop("partition_epoch", None)  # the filters are those of the parts, in a full epoch of the whole
+            if node["class"] == "ConcatSeqsDataset":
+                node.setdefault("epoch_wise_filter", {(1, 2): {"max_mean_len": 3}})
+        with init_dataset(without_curriculum(config)) as whole, init_dataset(config) as part:
+            if not part.knows_corpus():
+                return
+            orders = []
+            for dataset in (whole, part):
+                dataset.init_seq_order(epoch)
+                orders.append(dataset.get_current_seq_order())
+            num_all, num_kept = map(len, orders)
+            found = getattr(orders[1], "num_filtered", None)  # a list of the user's own
+            assert getattr(orders[0], "num_filtered", None) is None
+            assert num_kept == num_all if found is None else found == (num_all - num_kept, num_all)

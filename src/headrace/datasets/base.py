@@ -867,6 +867,14 @@ class Dataset:
         except (NotImplementedError, TypeError):  # a class of the user's own need not know `fast`
             return None
 
+    def num_filtered(self) -> tuple[int, int] | None:
+        """Return how many sequences of the corpus a tag filter leaves out, here or in a part, and of how many.
+
+        `None` where there is no filter: then nothing is read to answer it. O(N) otherwise.
+        """
+        found = [counts for inner in self.inner_datasets() if (counts := inner.num_filtered()) is not None]
+        return (sum(left_out for left_out, _ in found), sum(total for _, total in found)) if found else None
+
     def known_specs(self) -> dict[str, DataSpec]:
         """Return the layout of the data keys, as far as it is that of the arrays and not a guess."""
         return {}

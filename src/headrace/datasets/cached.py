@@ -32,7 +32,7 @@ from headrace.specs import DataSpec
 
 from .base import Dataset
 from .checks import check_count, check_indices, check_tags
-from .corpus_facts import CorpusFacts, LengthsOf
+from .corpus_facts import CorpusFacts, LengthsOf, num_left_out
 from .digests import digest_array
 from .frame_shuffle import shuffle_group_frames
 from .loaded import Features, LoadedSeqs
@@ -224,6 +224,10 @@ class CachedDataset(Dataset):
             draws_by_occurrence=self._transform_wants_rng,
             occurrences=self._occurrences_now,
         )
+
+    def num_filtered(self) -> tuple[int, int] | None:
+        """Count what the filter of this dataset drops; without one the index is not built."""
+        return None if self._wanted_tags is None else num_left_out(self._keep_mask())
 
     def known_specs(self) -> dict[str, DataSpec]:
         """Return the layout of the source."""

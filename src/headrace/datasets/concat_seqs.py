@@ -31,7 +31,7 @@ from .concat_seqs_list import SeqParts, occurrences_of_parts
 from .configs import DatasetConfig
 from .corpus_facts import CorpusFacts
 from .digests import digest_text
-from .epoch_wise_filter import EpochWiseFilter
+from .epoch_wise_filter import EpochWiseFilter, FilteredOrders
 from .loaded import Features
 from .meta_part import MetaPart
 from .ownership import open_part
@@ -92,6 +92,7 @@ class ConcatSeqsDataset(CachedDataset):
         self.seq_list_file = _absolute("seq_list_file", seq_list_file)
         self.seq_len_file = None if seq_len_file is None else _absolute("seq_len_file", seq_len_file)
         self.epoch_wise_filter = EpochWiseFilter.of(epoch_wise_filter)
+        self._filtered = FilteredOrders(self.epoch_wise_filter)
         specs, labels = _specs_of(self._inner), self._inner.labels
         joining: dict[str, Any] = {
             "remove_in_between_postfix": remove_in_between_postfix,
@@ -191,13 +192,8 @@ class ConcatSeqsDataset(CachedDataset):
         return self.epoch_wise_filter is not None
 
     def _order_of_epoch(self, epoch: int) -> Order:
-        order = super()._order_of_epoch(epoch)
-        if self.epoch_wise_filter is None or not self.epoch_wise_filter.limits_of(epoch):
-            return order
-        lengths = self._lengths_of_file() if self.seq_order_seq_lens_file is not None else self._sort_lengths()
-        kept = self.epoch_wise_filter.filter(epoch, order, lengths)
-        assert isinstance(kept, Order)
-        return kept
+        get_lengths = self._sort_lengths if self.seq_order_seq_lens_file is None else self._lengths_of_file
+        return self._filtered.of(epoch, super()._order_of_epoch(epoch), get_lengths)
 
     def get_occurrences(self) -> NDArray[np.int64] | None:
         """Return how often each sequence of the current order came before, if anything is drawn by it."""

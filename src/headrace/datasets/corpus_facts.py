@@ -15,6 +15,11 @@ LengthsOf = Callable[[NDArray[np.int64]], NDArray[Any]]
 """Returns the lengths of sequences, `int[n]`, by corpus index, `int64[n]`."""
 
 
+def num_left_out(kept: NDArray[np.bool_]) -> tuple[int, int]:
+    """Return how many sequences a filter leaves out, and of how many, by what it keeps, `bool[N]`."""
+    return len(kept) - int(np.count_nonzero(kept)), len(kept)
+
+
 @dataclass(frozen=True)
 class CorpusFacts:
     """What is known of a corpus. Functions are called only when their answer is needed.

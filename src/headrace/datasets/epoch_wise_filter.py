@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import ConfigError, did_you_mean
-from headrace.order import ArrayOrder, Order
+from headrace.order import ArrayOrder, FilteredOrder, Order
 
 _LOGGER = logging.getLogger("headrace.datasets")
 _OPTIONS = ("max_mean_len",)
@@ -73,7 +73,9 @@ class EpochWiseFilter:
                 lengths = np.asarray(get_seq_len)[indices]
             indices = _keep(indices, lengths, limit)
         _LOGGER.info("epoch %d: %d of %d sequences kept, mean length up to %s", epoch, len(indices), num_before, limits)
-        return ArrayOrder(indices) if isinstance(seq_order, Order) else indices.tolist()
+        if not isinstance(seq_order, Order):
+            return indices.tolist()  # type: ignore[no-any-return]
+        return FilteredOrder(ArrayOrder(indices), (num_before - len(indices), num_before))
 
     @classmethod
     def filter_epoch(
@@ -103,6 +105,35 @@ class EpochWiseFilter:
 
     def __repr__(self) -> str:
         return f"EpochWiseFilter({self.limits!r})"
+
+
+class FilteredOrders:
+    """The orders that a filter makes, the last one of which is kept: who describes an epoch asks as well as who reads.
+
+    Args:
+        epoch_wise_filter: The filter, `None` for none.
+    """
+
+    def __init__(self, epoch_wise_filter: EpochWiseFilter | None) -> None:
+        self._filter = epoch_wise_filter
+        self._last: tuple[int, NDArray[np.int64], NDArray[Any], Order] | None = None
+
+    def of(self, epoch: int, order: Order, get_lengths: Callable[[], NDArray[Any]]) -> Order:
+        """Return what the filter leaves of the order of an epoch.
+
+        Args:
+            epoch: Its number.
+            order: Corpus indices.
+            get_lengths: Returns `int[N]`. Not called where no limit applies.
+        """
+        if self._filter is None or not self._filter.limits_of(epoch):
+            return order
+        indices, lengths, last = order.block(0, len(order)), get_lengths(), self._last
+        if last is None or epoch != last[0] or lengths is not last[2] or not np.array_equal(indices, last[1]):
+            kept = self._filter.filter(epoch, order, lengths)
+            assert isinstance(kept, Order)
+            last = self._last = epoch, indices, lengths, kept
+        return last[3]
 
 
 def _keep(indices: NDArray[np.int64], lengths: NDArray[Any], limit: float) -> NDArray[np.int64]:

@@ -20,7 +20,7 @@ from headrace.order import Order, RangeOrder, occurrences
 
 from .cached2 import CachedDataset2
 from .checks import check_count, check_outputs, check_tags
-from .corpus_facts import CorpusFacts, LengthsOf
+from .corpus_facts import CorpusFacts, LengthsOf, num_left_out
 from .order_cursor import OrderCursor
 from .seq import DatasetSeq
 
@@ -165,6 +165,11 @@ class GeneratingDataset(CachedDataset2):
             draws_by_occurrence=False,
             occurrences=lambda: occurrences(self.get_current_seq_order()),
         )
+
+    def num_filtered(self) -> tuple[int, int] | None:
+        """Count what the filter of finite data drops."""
+        is_filtered = self._wanted_tags is not None and self.knows_order()
+        return num_left_out(self._keep_mask()) if is_filtered else None
 
     def corpus_lengths(self, key: str, *, may_cost: bool) -> LengthsOf | None:
         """Generate all sequences of the current epoch, to learn the lengths of the first data key."""

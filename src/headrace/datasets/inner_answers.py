@@ -31,6 +31,10 @@ class InnerAnswers(Dataset):
         """Return the size of the corpus of the inner dataset."""
         return self.inner.corpus_size()
 
+    def num_filtered(self) -> tuple[int, int] | None:
+        """Return what filters of the inner dataset leave out."""
+        return self.inner.num_filtered()
+
     def known_specs(self) -> dict[str, DataSpec]:
         """Return what the inner dataset knows."""
         return self.inner.known_specs()

@@ -18,7 +18,17 @@ from numpy.typing import NDArray
 
 from headrace.batching import NumbersDict
 from headrace.errors import ConfigError, did_you_mean, takes_note
-from headrace.order import ArrayOrder, Order, OrderCorpus, RangeOrder, full_epoch_of, occurrences, slice_bounds
+from headrace.order import (
+    ArrayOrder,
+    FilteredOrder,
+    Order,
+    OrderCorpus,
+    RangeOrder,
+    full_epoch_of,
+    occurrences,
+    slice_bounds,
+    sum_filtered,
+)
 from headrace.sources import Source
 from headrace.specs import DataSpec
 
@@ -73,6 +83,7 @@ class JointDataset(OverCorpora):
         self._lengths: NDArray[Any] | None = None
         self._offered: NDArray[np.int64] | None = None
         self._version = 0
+        self._filtered: tuple[int, int] | None = None  # of the orders of the parts, what filters of their epochs drop
         self._occurrences: NDArray[np.int64] | None = None
         self._fast: tuple[JointCorpus, dict[int, Source | None], Source | None] | None = None
         self._counted: tuple[Order, NDArray[np.int64]] | None = None
@@ -204,12 +215,14 @@ class JointDataset(OverCorpora):
 
     def _order_of_epoch(self, epoch: int) -> Order:
         self._set_policy(epoch)
-        return self._planner.order_for_epoch(epoch, self._order_corpus(len(self.corpus), None))
+        order = self._planner.order_for_epoch(epoch, self._order_corpus(len(self.corpus), None))
+        return order if self._filtered is None else FilteredOrder(order, self._filtered)
 
     def _set_policy(self, epoch: int) -> None:
         """Tell the planner what the parts offer: that of a full epoch, so that its sub-epochs divide one thing."""
         full_epoch = full_epoch_of(epoch, self.partition_epoch) + 1
         orders = [self._own_order(part, full_epoch) for part in self.parts]
+        self._filtered = sum_filtered(orders)
         offered, may_repeat = self._offer(orders, full_epoch)
         is_same = (offered is None) == (self._offered is None) and (
             offered is None or np.array_equal(offered, self._offered)  # type: ignore[arg-type]

@@ -183,6 +183,10 @@ class MetaDataset(OverCorpora):
         facts = self._control.facts
         return None if facts is None else facts.kept()
 
+    def num_filtered(self) -> tuple[int, int] | None:
+        """Count what the filter drops, of the control dataset if there is one."""
+        return super().num_filtered() if self._control is None else self._control.dataset.num_filtered()
+
     def _check_corpus(self) -> MetaCorpus:
         """Return the corpus, whose tags fit together."""
         corpus = self.corpus

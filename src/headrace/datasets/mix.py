@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import ConfigError, InternalError, SourceError, check_count, did_you_mean
-from headrace.order import Lane, MixedOrder, Mixture, Order, Policy, full_epoch_of
+from headrace.order import Lane, MixedOrder, Mixture, Order, Policy, full_epoch_of, sum_filtered
 from headrace.rng import derive_seed
 
 from .base import Dataset, Owned
@@ -345,7 +345,7 @@ class _MixedCorpus(JointDataset):
 
         They are asked for now: a part has one current order, and while the mixture is read, that is its share of it.
         """
-        lanes = []
+        lanes, asked = [], []
         bounds = zip(mixture.num_draws(positions.start), mixture.num_draws(positions.stop), strict=True)
         starts = self.corpus.starts.tolist()
         for part, own, (first, last), start in zip(self.parts, sizes, bounds, starts, strict=False):
@@ -362,6 +362,8 @@ class _MixedCorpus(JointDataset):
                         fix="give it an order of which each full epoch has as many sequences",
                     )
             lanes.append(lane)
+            asked += orders.values()
+        self._filtered = sum_filtered(asked)
         return lanes
 
     def finish_epoch(self, *, free_resources: bool = False) -> None:

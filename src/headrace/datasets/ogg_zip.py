@@ -17,7 +17,7 @@ from headrace.sources.vocabulary_drawn import DrawnClasses, SamplingBytePairEnco
 
 from .cached import CachedDataset
 from .checks import absolute_name
-from .epoch_wise_filter import EpochWiseFilter
+from .epoch_wise_filter import EpochWiseFilter, FilteredOrders
 
 _RAW = "raw"
 PathLike = str | os.PathLike[str]
@@ -98,6 +98,7 @@ class OggZipDataset(CachedDataset):
                 fix="leave it out; give local paths",
             )
         self.epoch_wise_filter = EpochWiseFilter.of(epoch_wise_filter)
+        self._filtered = FilteredOrders(self.epoch_wise_filter)
         source = (
             _source
             if _source is not None
@@ -137,12 +138,8 @@ class OggZipDataset(CachedDataset):
         return self.epoch_wise_filter is not None
 
     def _order_of_epoch(self, epoch: int) -> Order:
-        order = super()._order_of_epoch(epoch)
-        if self.epoch_wise_filter is None:
-            return order
-        kept = self.epoch_wise_filter.filter(epoch, order, self.source.index.lengths(SORT_LENGTHS))
-        assert isinstance(kept, Order)
-        return kept
+        lengths = self.source.index.lengths
+        return self._filtered.of(epoch, super()._order_of_epoch(epoch), lambda: lengths(SORT_LENGTHS))
 
     def get_data(self, seq_idx: int, key: str) -> Any:
         """Return one data key of one sequence, see `Dataset.get_data`; also the text as key "raw", an array `str[]`."""

@@ -13,7 +13,7 @@ from headrace.index import CorpusIndex
 from headrace.order import Order
 
 from .base import Dataset
-from .corpus_facts import CorpusFacts
+from .corpus_facts import CorpusFacts, num_left_out
 from .meta_part import MetaPart
 from .order_cursor import OrderCursor, outside_of_epoch
 
@@ -117,6 +117,12 @@ class OverCorpora(Dataset):
             draws_by_occurrence=self._draws_by_occurrence(),
             occurrences=self._count_occurrences,
         )
+
+    def num_filtered(self) -> tuple[int, int] | None:
+        """Count what filters drop of the corpora as one; without any the corpora are not joined."""
+        filters = [self._wanted_tags, *(inner.num_filtered() for inner in self.inner_datasets())]
+        kept = None if all(found is None for found in filters) else self._kept()
+        return None if kept is None else num_left_out(kept)
 
     def inner_datasets(self) -> Sequence[Dataset]:
         """Return the datasets of the parts."""

@@ -237,13 +237,13 @@ class WorkerLife:
             return None
         self.take_stack()  # of an earlier answer that came too late
         if not self.process.send(signal.SIGUSR1):
-            return None
+            return f"process {self.process.pid} has ended, and its warden has not said so yet"
         stack, wait = "", _STACK_SECONDS
         poll = select.poll()
         poll.register(self._stack_fd, select.POLLIN)
         while poll.poll(1000 * wait) and (more := self.take_stack()):
             stack, wait = stack + more, _STACK_SILENCE_SECONDS
-        notes = [f"process {self.process.pid}, state {state_of(self.process.pid)}"]
+        notes = [f"process {self.process.pid}, state {state_of(self.process.pid) or 'X (it has just ended)'}"]
         if self._status.is_starved:
             notes.append("it waits for a free slot: all its shared memory is held by results that are kept elsewhere")
         return "\n".join([*notes, stack.rstrip()]).rstrip()

@@ -140,6 +140,13 @@ class Epochs(ABC):
     def progress(self) -> tuple[int, Progress]:
         """Return the epoch that was begun last, and what was planned of it so far."""
 
+    def num_filtered(self) -> tuple[int, int] | None:
+        """Return what filters of single epochs left out of the epoch that was begun last, and of how many sequences.
+
+        None where there is none, or where workers find it out.
+        """
+        return None
+
     @abstractmethod
     def is_empty(self) -> bool:
         """Tell whether the epoch that was begun last, and is over, has no sequences."""
@@ -229,6 +236,10 @@ class PlannedEpochs(Epochs):
         num_batches = plan.num_batches()
         first = num_batches - Steps(num_batches, ranks.rank, ranks.world_size).num_dropped
         return counts + PlanCounts(remainder=plan.num_pieces_from(first))
+
+    def num_filtered(self) -> tuple[int, int] | None:
+        """Ask the plan."""
+        return None if self.plan is None else self.plan.num_filtered
 
     def is_empty(self) -> bool:
         """Ask the plan."""

@@ -51,15 +51,21 @@ class LeftOutLog:
             replace(counts, **others),
         )
 
-    def take_filtered(self, num_filtered: tuple[int, int] | None) -> None:
+    def take_filtered(self, num_filtered: tuple[int, int] | None, epoch: int | None = None) -> None:
         """Log what a filter of the dataset leaves out; the user asked for it by name, so it is no warning.
 
         Args:
             num_filtered: How many sequences, and of how many; None: there is no filter.
+            epoch: Of which epoch, if the filter is one of single epochs; None: of all.
         """
-        if num_filtered is not None and "filtered" not in self._said:
-            self._said.add("filtered")
-            _logger.info("%s: a filter leaves out %s of %s sequences", self._name, *map("{:,}".format, num_filtered))
+        reason = "filtered" if epoch is None else "filtered in an epoch"
+        if num_filtered is None or reason in self._said:
+            return
+        self._said.add(reason)
+        where = self._name if epoch is None else f"{self._name}, epoch {epoch}"
+        further = "" if epoch is None else " (said once; explain() counts)"
+        counts = map("{:,}".format, num_filtered)
+        _logger.info("%s: a filter leaves out %s of %s sequences%s", where, *counts, further)
 
     def take_no_batch(self, epoch: int, ranks: Ranks, *, is_empty: bool) -> None:
         """Log that this rank had no batch in an epoch.

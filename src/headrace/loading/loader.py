@@ -280,6 +280,7 @@ class DataLoader:
         self._agree(place, ranks)
         run, arrivals = self._runs.begin(place, ranks)
         self._said.take_filtered(self._subject.num_filtered())
+        self._said.take_filtered(self._runs.num_filtered(), place.epoch)
         return Begun(place, ranks, run, arrivals, self._options.start_agreement(), self._ranks.equal_steps_of(ranks))
 
     def _is_waiting(self, iterator: BatchIterator) -> bool:
@@ -450,6 +451,10 @@ class DataLoader:
         filtered = self._subject.num_filtered()
         if filtered is not None:
             lines.append(f"filter:   {filtered[0]:,} of {filtered[1]:,} sequences are left out")
+        in_epoch = self._runs.num_filtered()
+        if in_epoch is not None:
+            epoch = self._runs.progress()[0]
+            lines.append(f"filter:   {in_epoch[0]:,} of {in_epoch[1]:,} sequences are left out of epoch {epoch}")
         progress = self._runs.progress_text()
         if progress is not None:
             lines.append(progress)

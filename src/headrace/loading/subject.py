@@ -199,8 +199,8 @@ class DatasetSubject(Subject):
         return self.dataset.corpus_size()
 
     def num_filtered(self) -> tuple[int, int] | None:
-        """Ask what is known of the corpus, or else of the parts. What is filtered in single epochs is not known."""
-        return _num_filtered(self.dataset)
+        """Ask the dataset."""
+        return self.dataset.num_filtered()
 
     def reading_text(self, epoch: int) -> str:
         """Return how the dataset reads, and what it draws."""
@@ -308,15 +308,6 @@ class ItemsSubject(Subject):
     def order_text(self, epoch: int) -> str:
         """Return the recipe of the order."""
         return str(self._planner.recipe.policy_for_epoch(epoch))
-
-
-def _num_filtered(dataset: Dataset) -> tuple[int, int] | None:
-    facts = dataset.corpus_facts()
-    if facts is None:
-        found = [counts for inner in dataset.inner_datasets() if (counts := _num_filtered(inner)) is not None]
-        return (sum(left_out for left_out, _ in found), sum(total for _, total in found)) if found else None
-    kept = facts.kept()
-    return None if kept is None else (len(kept) - int(np.count_nonzero(kept)), len(kept))
 
 
 def _no_lengths(indices: NDArray[np.int64]) -> NDArray[np.int64]:

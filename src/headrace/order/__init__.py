@@ -5,7 +5,7 @@ never reads data, starts processes or keeps more than the last full-epoch order.
 `planner.py`.
 """
 
-from .base import ArrayOrder, Order, RangeOrder, RepeatedOrder, occurrences
+from .base import ArrayOrder, FilteredOrder, Order, RangeOrder, RepeatedOrder, occurrences, sum_filtered
 from .binned import Laplace, SortBinShuffle, SortBinShuffleX2
 from .by_length import Sorted, SortedReverse
 from .epochs import derive_order_seed, full_epoch_of, slice_bounds
@@ -25,6 +25,7 @@ __all__ = [
     "ArrayOrder",
     "Default",
     "EveryN",
+    "FilteredOrder",
     "InterleavedOrder",
     "Lane",
     "Laplace",
@@ -54,4 +55,5 @@ __all__ = [
     "parse_seq_ordering",
     "restrict_order",
     "slice_bounds",
+    "sum_filtered",
 ]

@@ -22,9 +22,12 @@ class Order(Sequence[int]):
 
     Attributes:
         may_repeat: Whether a corpus index can come more than once; False is a promise.
+        num_filtered: How many positions a filter of single epochs left out of it, and of how many; None: there was no
+            such filter. The order of an epoch tells it, parts of that do not.
     """
 
     may_repeat: bool = False
+    num_filtered: tuple[int, int] | None = None
 
     @abstractmethod
     def __len__(self) -> int:
@@ -169,6 +172,39 @@ class RepeatedOrder(Order):
         part._positions = self._positions[start:stop]
         part.may_repeat = self.may_repeat
         return part
+
+
+class FilteredOrder(Order):
+    """Another order, of which a filter left out something before.
+
+    Args:
+        order: What is left.
+        num_filtered: How many positions were left out, and of how many.
+    """
+
+    def __init__(self, order: Order, num_filtered: tuple[int, int]) -> None:
+        self._order = order
+        self.may_repeat = order.may_repeat
+        self.num_filtered = num_filtered
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def block(self, start: int, stop: int) -> NDArray[np.int64]:
+        """Return positions start..stop as `int64[n]`."""
+        return self._order.block(start, stop)
+
+    def slice(self, start: int, stop: int) -> Order:
+        """Return positions start..stop as an order."""
+        return self._order.slice(start, stop)
+
+
+def sum_filtered(orders: Sequence[Order]) -> tuple[int, int] | None:
+    """Return how many positions filters left out of several orders, and of how many; None: there was no filter."""
+    if all(order.num_filtered is None for order in orders):
+        return None
+    counts = [(0, len(order)) if order.num_filtered is None else order.num_filtered for order in orders]
+    return sum(left_out for left_out, _ in counts), sum(total for _, total in counts)
 
 
 def occurrences(order: Order) -> NDArray[np.int64]:
