@@ -46,8 +46,9 @@ class LhotseDataLoader:
     """Batches `dataset[batch]` for each batch that a sampler gives, made by workers, in the sampler's order.
 
     The loader is its own iterator, as documented: `iter(loader)` begins a new pass over the sampler, whatever was left
-    of the one before, and returns the loader. The workers stay over passes, and end with `close`, a `with` block, `del`
-    or the interpreter. They may start processes of their own. Not thread-safe.
+    of the one before, and returns the loader. A pass of which nothing was taken yet is that new pass. The workers stay
+    over passes, and end with `close`, a `with` block, `del` or the interpreter. They may start processes of their own.
+    Not thread-safe.
 
     Args:
         dataset: Any object with `dataset[batch] -> anything`: a lhotse dataset, or one of your own.
@@ -147,10 +148,14 @@ class LhotseDataLoader:
     def __iter__(self) -> LhotseDataLoader:
         """Begin a pass over the sampler, or go on where a loaded state was saved; return the loader itself.
 
+        Once more before the first batch changes nothing: progress bars and `itertools` ask an iterator for its
+        iterator, and the position of a loaded state would be lost.
+
         Raises:
             ResumeError: The sampler does not lead to the loaded state.
         """
-        self._begin()
+        if not self._has_just_begun():
+            self._begin()
         return self
 
     def __next__(self) -> Any:
@@ -198,6 +203,16 @@ class LhotseDataLoader:
             )
             self._loaded = None
         self._side.set_epoch(epoch)
+
+    def _has_just_begun(self) -> bool:
+        """Tell whether the pass under way is what a new one would be."""
+        live = self._pass
+        return (
+            live is not None
+            and live.is_untouched
+            and self.epoch == self._course.epoch
+            and not self._side.has_pending_state
+        )
 
     def _begin(self) -> None:
         """Begin a pass."""

@@ -83,10 +83,15 @@ class Pass:
         self._sizes = GroupSize(is_fixed=not groups, max_bytes=_TICKET_BYTES)
         self._run: Run | None = None
         self._next_ticket = 0
-        self._next_number = mark.num
+        self._first_number = self._next_number = mark.num
         self._asked: deque[list[Drawn]] = deque()  # tickets under way
         self._again: deque[list[Drawn]] = deque()  # of a run that broke off, to be asked for once more
         self._here: deque[tuple[Drawn, Any, Any]] = deque()  # delivered, with what failed
+
+    @property
+    def is_untouched(self) -> bool:
+        """Whether nothing of it was handed over, raised or left out so far, not even its end."""
+        return self._next_number == self._first_number and not self.is_over
 
     def start(self) -> None:
         """Have the workers begin."""

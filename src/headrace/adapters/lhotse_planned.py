@@ -26,6 +26,8 @@ from headrace.order.permute import PermutedOrder
 from headrace.ranks import find_ranks
 from headrace.rng import derive_seed
 
+from .lhotse_state import check, checksum_of
+
 try:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of what lhotse imports
@@ -190,13 +192,14 @@ class PlannedCutSampler(CutSampler):  # type: ignore[misc]
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the sampler is, a small dict of plain data, the same on all ranks. O(1)."""
-        return {
+        state = {
             "format": _FORMAT,
             "epoch": self.epoch,
             "position": self.position,
             "window": list(self._window),
             "digest": self._digest,
         }
+        return {**state, "checksum": checksum_of(state)}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Go on from a state, on any number of ranks. O(1); the argument is not changed.
@@ -219,6 +222,7 @@ class PlannedCutSampler(CutSampler):  # type: ignore[misc]
             raise ResumeError(f"the state is damaged: {error!r}", fix="give it as it was saved") from error
         if any(type(number) is not int for number in numbers) or not 0 <= min(numbers[1:]) <= first <= numbers[1]:
             raise ResumeError(f"the state is damaged: {numbers}", fix="give it as it was saved")
+        check(state_dict)
         self.epoch, self.position, self._window = numbers[0], numbers[1], (window, first)
         self.diagnostics.set_epoch(self.epoch)
         self._just_restored_state = True

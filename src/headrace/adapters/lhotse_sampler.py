@@ -188,9 +188,12 @@ class SamplerSide:
 
     def pending_state(self) -> Any:
         """Return the state that the user has loaded into the sampler itself and that no pass has used yet, or None."""
-        if not getattr(self.sampler, "_just_restored_state", False):
-            return None
-        return copy.deepcopy(self.sampler.state_dict())
+        return copy.deepcopy(self.sampler.state_dict()) if self.has_pending_state else None
+
+    @property
+    def has_pending_state(self) -> bool:
+        """Whether the user has loaded a state into the sampler itself that no pass has used yet."""
+        return bool(getattr(self.sampler, "_just_restored_state", False))
 
     def snapshot(self) -> Any:
         """Return the sampler's state as it is now."""

@@ -1,7 +1,8 @@
 """What is saved of a `LhotseDataLoader`: where the training is, and how the sampler gets there again.
 
 All of it is plain data, but for a state that a sampler of the user's own gave. Nothing is trusted: what a state says is
-checked against the sampler and against what it gives.
+checked against the sampler and against what it gives, and a checksum covers what neither can tell, such as the number
+of the pass that random transforms draw by.
 """
 
 from __future__ import annotations
@@ -10,12 +11,15 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+from headrace.datasets.digests import digest_of_state
 from headrace.errors import ResumeError
 
 from .lhotse_pass import Mark
 
 VERSION = 1
 _ADDED = ("start_private",)  # older states do not have it
+_CHECKSUM = "checksum"  # nor this
+_OF_SAMPLERS = ("state", "start_state")  # may be anything
 
 
 @dataclass(frozen=True)
@@ -63,7 +67,8 @@ class Saved:
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as a dict of plain data."""
-        return {"format": "headrace.LhotseDataLoader", "version": VERSION, **asdict(self)}
+        state = {"format": "headrace.LhotseDataLoader", "version": VERSION, **asdict(self)}
+        return {**state, _CHECKSUM: checksum_of(state)}
 
     @classmethod
     def of_dict(cls, state: Any) -> Saved:
@@ -103,7 +108,34 @@ class Saved:
             raise ResumeError(f"the state is damaged: {type(error).__name__}: {error}") from error
         if not is_whole:
             raise ResumeError("the state is damaged: its numbers do not go together", fix="give it as it was saved")
+        check(state)
         return saved
+
+
+def checksum_of(state: Mapping[str, Any]) -> str:
+    """Return the checksum of a state; of what samplers gave, it covers what can be written as JSON."""
+    try:
+        return digest_of_state(state, without=_CHECKSUM)
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        plain = {key: value for key, value in state.items() if key not in _OF_SAMPLERS}
+        return digest_of_state(plain, without=_CHECKSUM)
+
+
+def check(state: Mapping[str, Any]) -> None:
+    """Refuse a state that is not as it was saved.
+
+    Raises:
+        ResumeError: Its checksum is another one.
+    """
+    try:
+        checksum = checksum_of(state)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise ResumeError(f"the state is damaged: {error}", fix="give it as it was saved") from error
+    if state.get(_CHECKSUM, checksum) != checksum:
+        raise ResumeError(
+            f"the state is not as it was saved: its checksum says {state[_CHECKSUM]}, its content gives {checksum}",
+            fix="go on from an older state, and change none by hand",
+        )
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
@@ -45,6 +46,22 @@ IDLE_OPTIONS = frozenset(
 def digest_text(text: str) -> str:
     """Return a short digest of a text, 16 hex digits."""
     return xxhash.xxh3_64_hexdigest(text.encode("utf-8", "surrogatepass"))
+
+
+def digest_of_state(state: Mapping[str, Any], without: str) -> str:
+    """Return the digest of all of a state but one entry, 32 hex digits.
+
+    It is that of the JSON text, and so the same after the state was written as JSON and read again.
+
+    Args:
+        state: What is saved.
+        without: The entry that the digest is kept in.
+
+    Raises:
+        TypeError: Something in it cannot be written as JSON (or ValueError, OverflowError, RecursionError).
+    """
+    content = {key: value for key, value in state.items() if key != without}
+    return xxhash.xxh3_128_hexdigest(msgspec.json.encode(content, order="sorted"))
 
 
 def digest_array(array: NDArray[Any]) -> str:
