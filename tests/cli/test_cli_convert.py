@@ -17,11 +17,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from headrace.cli import convert_shards
-from headrace.cli.conversion import Conversion
-from headrace.cli.convert_plan import Sharding, plan_shards
-from headrace.cli.convert_shards import Target
-from headrace.cli.some_keys import SomeKeys
+from headrace.cli.convert import shards as convert_shards
+from headrace.cli.convert.conversion import Conversion
+from headrace.cli.convert.shard_plan import Sharding, plan_shards
+from headrace.cli.convert.shards import Target
+from headrace.cli.convert.some_keys import SomeKeys
 from headrace.errors import ConfigError
 from headrace.sources import AudioSource, HDFSource, HDFWriter, MemorySource, open_source
 from headrace.sources.formats import FORMATS

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from headrace.engine import Engine, Job
-from headrace.engine.executors import process
 from headrace.engine.interrupts import interrupts_wait
+from headrace.engine.process import executor as process
 from servers.leaks import nothing_left
 
 

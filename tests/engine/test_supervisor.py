@@ -31,10 +31,10 @@ from headrace.engine.events import (
     Warn,
 )
 from headrace.engine.failure import Failure
-from headrace.engine.job import Mode
 from headrace.engine.options import EngineOptions, Raising, Restarting, Skipping
 from headrace.engine.supervisor import Supervisor
-from headrace.engine.worker_info import Place
+from headrace.engine.user.job import Mode
+from headrace.engine.user.worker_info import Place
 from headrace.errors import InternalError, StalledError, TransformError, WorkerDiedError
 
 

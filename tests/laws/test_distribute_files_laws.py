@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.datasets import DistributeFilesDataset, StaticDataset
-from headrace.files.tree import tree_leaves
+from headrace.files.lists.tree import tree_leaves
 
 CONTENTS = st.lists(st.integers(0, 6), min_size=1, max_size=14)  # sequences in each file
 OPTIONS = st.fixed_dictionaries(

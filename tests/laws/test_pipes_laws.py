@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.pipes.random_chains import OPERATIONS, PERMUTING, build, recipes
 
-from headrace.pipes.state import graph_state, restore_graph
+from headrace.pipes.graph.state import graph_state, restore_graph
 
 MAX_ITEMS = 2000  # several operations multiply
 

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from headrace.errors import ConfigError, SourceError
 from headrace.sources import open_source
-from headrace.sources.configs import open_writer
 from headrace.sources.formats import FORMATS
+from headrace.sources.registry import open_writer
 from headrace.specs import DataSpec
 
 Corpus = tuple[dict[str, DataSpec], list[tuple[str, dict[str, NDArray[Any]]]]]

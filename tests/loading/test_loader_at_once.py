@@ -11,7 +11,7 @@ from headrace import HDFDataset, SourceError, StaticDataset
 from headrace.batching import Buckets, Chunks, FixedCount, FrameBudget, Pack
 from headrace.datasets import CachedDataset
 from headrace.engine import EngineOptions, Skipping
-from headrace.engine.worker_info import current_scope
+from headrace.engine.user.worker_info import current_scope
 from headrace.loading import DataLoader
 from headrace.sources import HDFWriter, MemorySource
 from headrace.specs import DataSpec

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import ConfigError, SourceError
+from headrace.pipes.graph.state import graph_state, restore_graph
 from headrace.pipes.iter import FileLister, FSSpecFileLister, IterableWrapper, StreamWrapper
-from headrace.pipes.state import graph_state, restore_graph
 
 FILES = {"a.txt": "l1\nl2\n\nl3\n", "b.csv": 'k,v\n1,2\n3,"4\n5"\n', "c.json": '{"x": [1]}', "sub/z.txt": "zz\r\n"}
 MEMBERS = {"1.cls": b"0", "1.jpg": b"AAA", "2.cls": b"1", "2.jpg": b"BBB", "d/3.seg.png": b"C"}

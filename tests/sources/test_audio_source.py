@@ -239,7 +239,7 @@ def test_a_channel_can_be_chosen(folder):
 )
 def test_the_length_after_resampling_is_known_before(num_samples, from_rate, to_rate):
     pytest.importorskip("soxr")
-    from headrace.sources.audio_file import resample, resampled_length
+    from headrace.sources.audio.decode import resample, resampled_length
 
     resampled = resample(np.zeros(num_samples, np.float32), from_rate, to_rate)
     assert resampled.dtype == np.float32

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from headrace.errors import ConfigError, SourceError
 from headrace.sources import HDFSource, HDFWriter
-from headrace.sources.hdf_layout import open_hdf5
+from headrace.sources.hdf.layout import open_hdf5
 
 LENGTHS = [3, 0, 5, 1]
 

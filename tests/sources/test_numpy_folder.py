@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.errors import ConfigError, SourceError
-from headrace.files.leftovers import temporary_name
+from headrace.files.atomic.names import temporary_name
 from headrace.sources import NumpyFolderSource, NumpyFolderWriter
 from headrace.specs import DataSpec
 from headrace.testing import check_source

@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.errors import ConfigError, SourceError
+from headrace.features.extracted import ExtractedFeatures
 from headrace.sources import OggZipSource, OggZipWriter
-from headrace.sources import ogg_zip_archives as archives_module
-from headrace.sources.extracted_features import ExtractedFeatures
-from headrace.sources.ogg_zip_text import parse_entry, scan_entries
+from headrace.sources.ogg_zip import archives as archives_module
+from headrace.sources.ogg_zip.archives import parse_entry, scan_entries
 from headrace.testing import check_source
 
 soundfile = pytest.importorskip("soundfile")

@@ -16,8 +16,8 @@ from headrace.datasets import CachedDataset
 from headrace.errors import ConfigError, HeadraceError, SourceError
 from headrace.loading import DataLoader
 from headrace.sources import TarSource
-from headrace.sources import tar as source_module
-from headrace.sources.tar_scan import TarBytes, scan_members
+from headrace.sources.tar import source as source_module
+from headrace.sources.tar.archive import TarBytes, scan_members
 from headrace.specs import DataSpec
 from headrace.testing import check_source
 

@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.errors import ConfigError, SourceError
-from headrace.sources import TextSource, lines
-from headrace.sources.decompressed import plain_copy
+from headrace.sources import TextSource
+from headrace.sources.lines import blocks as lines
+from headrace.sources.shared.decompressed import plain_copy
 from headrace.testing import check_source
 
 TEXT = "a b c\n\n  b  a \r\nc\tc\nä\u2028b\nlast"

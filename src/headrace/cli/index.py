@@ -13,7 +13,7 @@ import typer
 from headrace.errors import ConfigError, SourceError
 from headrace.index import CorpusIndex
 from headrace.sources import AudioSource
-from headrace.sources.configs import keeps_index
+from headrace.sources.registry import keeps_index
 
 from .console import bold, open_output, print_json
 from .drawing import format_bytes, format_count, format_seconds

@@ -19,7 +19,7 @@ from headrace.sources.formats import FORMATS, find_format
 from headrace.specs import DataSpec
 
 from .console import bold, open_output, print_json, shorten
-from .convert_shards import size_of
+from .convert.shards import size_of
 from .drawing import QUANTILES, draw_histogram, format_bytes, format_count, plan_bins, quantiles_of
 from .opening import open_corpus, parse_settings
 from .report import describe_key

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.sources import Source, open_source
-from headrace.sources.configs import keeps_index, resolve_files
+from headrace.sources.registry import keeps_index, resolve_files
 
 from .configs import apply_setting
 

@@ -17,15 +17,15 @@ from typing import Annotated, Any
 import msgspec
 
 from headrace.engine import Engine
-from headrace.engine.arena import MemoryHeldError, ValueTooLargeError
+from headrace.engine.memory.arena import MemoryHeldError, ValueTooLargeError
 from headrace.errors import HeadraceError, ResumeError
 from headrace.pipes import IterPipe
 
-from .dispatch import Dispatch
-from .dispatch_client import DispatchLostError
-from .epoch_start import Snapshot, StartFile
-from .group_size import MAX_ITEMS, GroupSize
+from .dispatch.client import DispatchLostError
+from .dispatch.process import Dispatch
 from .replica import Group, Wish
+from .transport.epoch_start import Snapshot, StartFile
+from .transport.group_size import MAX_ITEMS, GroupSize
 
 # A group that was too large is asked for again with so many times fewer items.
 _FEWER = 8

@@ -15,20 +15,20 @@ from typing import Any, Generic, Literal, Self, TypeVar
 
 from headrace.errors import ConfigError, ResumeError
 from headrace.pipes import IterPipe
-from headrace.pipes.base import read, stop
-from headrace.pipes.blame import name_raiser
+from headrace.pipes.core.base import read, stop
+from headrace.pipes.core.naming import name_raiser
 from headrace.pipes.graph import is_map_pipe, is_pipe
-from headrace.pipes.seeds import SeedGenerator, draw_seed
-from headrace.pipes.state import graph_state, restore_graph
+from headrace.pipes.graph.seeds import SeedGenerator, draw_seed
+from headrace.pipes.graph.state import graph_state, restore_graph
 
 from .adapter import Adapter, list_adapters
 from .copying import copy_graph
 from .error import PauseIteration
-from .in_place import InPlace
+from .interface import CheckpointableReadingServiceInterface, ReadingServiceInterface
 from .iterator import DataLoader2Iterator
-from .reading import is_named
-from .services import CheckpointableReadingServiceInterface, ReadingServiceInterface
+from .services.in_process import InPlace
 from .state import LoaderState, list_recipe
+from .transport.worker_error import is_named
 
 T_co = TypeVar("T_co", covariant=True)
 

@@ -22,22 +22,21 @@ import msgspec
 
 from headrace.engine import WorkerInfo as EngineWorkerInfo
 from headrace.engine import note_place
-from headrace.engine.arena import ValueTooLargeError
-from headrace.engine.channel import Channel
+from headrace.engine.memory.arena import ValueTooLargeError
+from headrace.engine.process.channel import Channel
 from headrace.errors import TransformError
 from headrace.global_rng import globals_state, seed_globals, set_globals_state
-from headrace.pipes.base import IterPipe, read, stop
+from headrace.pipes.core.base import IterPipe, read, stop
 from headrace.pipes.graph import is_pipe
-from headrace.pipes.seeds import set_graph_random_seed
+from headrace.pipes.graph.seeds import set_graph_random_seed
+from headrace.pipes.graph.state import graph_state, restore_graph
 from headrace.pipes.sharding import SHARDING_PRIORITIES, apply_sharding
-from headrace.pipes.state import graph_state, restore_graph
 
-from .dispatch_client import DispatchClient
-from .epoch_start import ITEM_PURPOSE, EpochStart, Snapshot, read_start
-from .globals_seeding import seed_globals_from
-from .group_size import estimate_bytes
-from .services import WorkerInfo
-from .worker_error import CarriedError, is_of_the_engine
+from .dispatch.client import DispatchClient
+from .interface import WorkerInfo
+from .transport.epoch_start import ITEM_PURPOSE, EpochStart, Snapshot, read_start, seed_globals_from
+from .transport.group_size import estimate_bytes
+from .transport.worker_error import CarriedError, is_of_the_engine
 
 # A snapshot is taken after so many seconds of work, and not before it would cost more than 1 in so many.
 _SNAPSHOT_SECONDS = 0.05

@@ -38,8 +38,6 @@ from headrace.order import (
 from headrace.sources import Source
 from headrace.specs import DataSpec
 
-from .batch_arrays import index_shape_for_batches
-from .batches import Batch, BatchSetGenerator, plan_batches
 from .checks import (
     check_count,
     check_epoch,
@@ -50,13 +48,13 @@ from .checks import (
     check_share,
     check_window,
 )
-from .chunk_iteration import iterate_chunks
-from .config_defaults import eval_defaults, fill_from_config, train_defaults
-from .corpus_facts import CorpusFacts, LengthsOf
+from .corpus import CorpusFacts, LengthsOf, as_lengths, first_of_tag, lengths_of_tags, mask_of_tags, read_wanted_tags
 from .digests import IDLE_OPTIONS, digest_array, digest_text, given_options, options_text, recipe_text
-from .epoch_handle import EpochHandle, check_not_stale
+from .returnn.batch import index_shape_for_batches
+from .returnn.batch_generator import Batch, BatchSetGenerator, plan_batches
+from .returnn.config_defaults import eval_defaults, fill_from_config, train_defaults
+from .returnn.walk import EpochHandle, check_not_stale, iterate_chunks
 from .seq import DatasetSeq
-from .tag_tables import as_lengths, first_of_tag, lengths_of_tags, mask_of_tags, read_wanted_tags
 
 if TYPE_CHECKING:
     from .own_workers import OwnWorkers

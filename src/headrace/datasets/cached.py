@@ -32,13 +32,10 @@ from headrace.specs import DataSpec
 
 from .base import Dataset
 from .checks import check_count, check_indices, check_tags
-from .corpus_facts import CorpusFacts, LengthsOf, num_left_out
+from .corpus import CorpusFacts, LengthsOf, num_left_out
 from .digests import digest_array
-from .frame_shuffle import shuffle_group_frames
-from .loaded import Features, LoadedSeqs
-from .order_cursor import OrderCursor, outside_of_epoch
+from .reader import Features, LoadedSeqs, OrderCursor, SeqCache, outside_of_epoch, shuffle_group_frames
 from .seq import DatasetSeq
-from .seq_cache import SeqCache
 
 Transform = Callable[..., Mapping[str, NDArray[Any]]]
 

@@ -15,7 +15,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from headrace.files.urls import is_url
+from headrace.files.places import is_url
 from headrace.order import OrderRecipe
 
 if TYPE_CHECKING:
@@ -114,7 +114,9 @@ def options_text(value: Any, text_of: Callable[[Any], str | None]) -> str:
         fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
         return f"{type(value).__qualname__}{options_text(fields, text_of)}"
     owner = value if isinstance(value, type) or hasattr(value, "__qualname__") else type(value)
-    return f"{getattr(owner, '__module__', '')}.{owner.__qualname__}"
+    module = getattr(owner, "__module__", None) or ""
+    # Where one of ours lies in the package is no part of what it is: a state outlives a move of its file.
+    return f"{'headrace' if module.startswith('headrace.') else module}.{owner.__qualname__}"
 
 
 def _is_path(text: str) -> bool:

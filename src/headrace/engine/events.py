@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from .failure import Failure
-from .worker_info import Place
+from .user.worker_info import Place
 
 
 class Result(ABC):

@@ -42,8 +42,8 @@ from .events import (
     Warn,
 )
 from .failure import Failure
-from .job import Mode
 from .options import EngineOptions, Raising, Restarting, Skipping
+from .user.job import Mode
 from .worker_state import WorkerState, least_busy_worker, lowest_stream_ticket, turn_of
 
 # A burst is this part of all tickets that may be under way: workers have enough left while it is on its way.

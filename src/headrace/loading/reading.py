@@ -18,7 +18,7 @@ from headrace.batching import Column
 from headrace.datasets.base import Dataset
 from headrace.datasets.cached import CachedDataset
 from headrace.datasets.configs import init_dataset
-from headrace.datasets.ownership import open_apart
+from headrace.datasets.parts import open_apart
 from headrace.engine import WorkerInfo, note_place, note_places
 from headrace.sources import Source
 from headrace.specs import DataSpec
