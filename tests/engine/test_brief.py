@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from headrace.engine import Engine, Job, WorkerInfo
 from headrace.engine.process.executor import ProcessExecutor
-from headrace.engine.process.worker_config import Brief, read_brief, write_brief
+from headrace.engine.process.worker_config import WorkerConfig, read_worker_config, write_brief
 from headrace.engine.user.ship import Parcel, ship_job, unship
 from headrace.order import Laplace
 from headrace.sources import HDFSource
@@ -26,9 +26,9 @@ LARGE = 64 << 10  # bytes from which on an array is shared
 def _carried(value: object) -> Any:
     parcel = ship_job(value)
     sizes = [buffer.raw().nbytes for buffer in parcel.buffers]
-    fd = write_brief(Brief(1, [], "", 1, 1, 1, parcel.data, sizes), parcel.buffers)
+    fd = write_brief(WorkerConfig(1, [], "", 1, 1, 1, parcel.data, sizes), parcel.buffers)
     try:
-        brief, buffers = read_brief(fd)
+        brief, buffers = read_worker_config(fd)
     finally:
         os.close(fd)
     assert (brief.job, brief.buffer_bytes) == (parcel.data, sizes)

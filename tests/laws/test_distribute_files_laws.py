@@ -139,7 +139,7 @@ def check_same_stream(executor, contents, inner, options, data):
                 config = {**corpus.dataset_of(dataset.get_files(epoch))}
                 config.pop("class")
                 inner_dataset = StaticDataset(**config, random_seed_offset=options["random_seed_offset"])
-                inner_dataset.key_draws_by_tag()  # places in the corpus of one sub-epoch mean nothing in another
+                inner_dataset.seed_by_tag()  # places in the corpus of one sub-epoch mean nothing in another
                 assert stream(dataset, epoch) == stream(inner_dataset, (epoch - 1) // partition_epoch + 1)
         finally:
             dataset.close()

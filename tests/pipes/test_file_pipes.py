@@ -265,12 +265,12 @@ def test_items_are_saved_whole_in_folders_that_are_made(folder):
 
 
 def test_a_file_that_fails_to_be_written_leaves_nothing(folder):
-    class Torn(io.BytesIO):
+    class Truncated(io.BytesIO):
         def read(self, *_):
-            raise OSError("torn")
+            raise OSError("truncated")
 
-    with pytest.raises(OSError, match="torn"):
-        list(IterableWrapper([("new/file", Torn())], deepcopy=False).save_to_disk("wb"))
+    with pytest.raises(OSError, match="truncated"):
+        list(IterableWrapper([("new/file", Truncated())], deepcopy=False).save_to_disk("wb"))
     assert os.listdir("new") == []
     with pytest.raises(ConfigError, match="mode"):
         IterableWrapper([]).save_to_disk("a")

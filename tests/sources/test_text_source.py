@@ -133,7 +133,7 @@ def test_a_copy_of_an_older_file_is_removed(tmp_path, cache):
 
 
 def test_a_torn_compressed_file_leaves_no_copy(tmp_path, cache):
-    path = tmp_path / "torn.txt.gz"
+    path = tmp_path / "truncated.txt.gz"
     path.write_bytes(gzip.compress(os.urandom(5000))[:3000])
     with pytest.raises(SourceError, match="damaged"):
         TextSource(path)

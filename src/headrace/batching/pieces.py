@@ -28,7 +28,7 @@ class PlanCounts:
         too_short: Sequences left out because they are too short.
         last: Pieces left out because the last batch of a window was not full.
         remainder: Pieces of the last batches of an epoch that no rank gets, because there are fewer batches than ranks.
-        alone: Pieces that are over the budget all by themselves, each in a batch of its own.
+        alone: Pieces longer than the budget, batched alone.
         chunked: Sequences that were cut.
         chunks: Chunks that came of them.
         left_out_frames: Frames of what was left out, and ends of sequences that were too short for a chunk.

@@ -36,7 +36,7 @@ from .drawing import format_bytes, format_count, format_seconds
 
 
 @dataclass(frozen=True)
-class Wish:
+class CacheRequest:
     """What `clean` is asked for; what is old goes in any case.
 
     Attributes:
@@ -115,7 +115,7 @@ def describe_entries(folder: CacheFolder) -> list[dict[str, Any]]:
     return sorted(described, key=lambda entry: -float(entry["last_use"]))
 
 
-def clean_folder(folder: CacheFolder, options: FileCacheOptions, wish: Wish, *, dry_run: bool) -> Cleaned:
+def clean_folder(folder: CacheFolder, options: FileCacheOptions, wish: CacheRequest, *, dry_run: bool) -> Cleaned:
     """Remove what is old and what is wished, in the order in which room is made; what is in use stays."""
     room, now, cleaned = CacheRoom(folder, options), time.time(), Cleaned()
     used, disk = folder.used_bytes(), folder.disk_space()
@@ -280,7 +280,7 @@ def clean(
     """
     options = _options(cache_directory)
     folder = _open(options)
-    wish = Wish(
+    wish = CacheRequest(
         everything=everything,
         older_than_days=math.inf if older_than is None else older_than,
         max_bytes=math.inf if max_bytes is None else parse_bytes(max_bytes, "--max-bytes"),

@@ -53,7 +53,7 @@ def inspect(
         list[Path], typer.Argument(help="Files and folders: those of a format are one corpus; manifests, index files.")
     ],
     source_class: Annotated[
-        str | None, typer.Option("--from", metavar="CLASS", help="The source, if it should not be found.")
+        str | None, typer.Option("--from", metavar="CLASS", help="Source class or format; default: detected.")
     ] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="An option of the source.")

@@ -45,7 +45,7 @@ def open_corpus(
 
     Args:
         files: Files, folders or patterns.
-        source_class: The class, or the name of its format, if it should not be found.
+        source_class: Source class or format; default: detected.
         options: Of the class.
         index: `None`, `"auto"` or a path, for a class that keeps an index and if `options` do not say.
 

@@ -23,7 +23,7 @@ from headrace.pipes import IterPipe
 
 from .dispatch.client import DispatchLostError
 from .dispatch.process import Dispatch
-from .replica import Group, Wish
+from .replica import Group, ReplicaRequest
 from .transport.epoch_start import Snapshot, StartFile
 from .transport.group_size import MAX_ITEMS, GroupSize
 
@@ -208,7 +208,7 @@ class WorkerConsumer(IterPipe[Any]):
             self._waiting = []
             run.close()
 
-    def _wishes(self, size: GroupSize) -> Iterator[Wish]:
+    def _wishes(self, size: GroupSize) -> Iterator[ReplicaRequest]:
         """Yield what the workers are asked for, in turn."""
         self._size = size
         firsts = list(self._counts)
@@ -217,7 +217,7 @@ class WorkerConsumer(IterPipe[Any]):
         while True:
             count = size.choose()
             for worker_id, path in enumerate(paths):
-                yield Wish(epoch, firsts[worker_id], 0 if self._ended[worker_id] else count, path)
+                yield ReplicaRequest(epoch, firsts[worker_id], 0 if self._ended[worker_id] else count, path)
                 firsts[worker_id] += count
 
     def _round(self, run: Any) -> Iterator[Any]:

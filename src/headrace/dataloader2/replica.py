@@ -49,7 +49,7 @@ MAX_SNAPSHOT_BYTES = 2 << 20
 _logger = logging.getLogger("headrace.dataloader2")
 
 
-class Wish(msgspec.Struct, frozen=True, array_like=True):
+class ReplicaRequest(msgspec.Struct, frozen=True, array_like=True):
     """The payload of a ticket: which items are wanted.
 
     Attributes:
@@ -128,7 +128,7 @@ class ReplicaSetup:
     reset_fn: Callable[[Any, WorkerInfo, Any], Any] | None = field(default=None)
     max_bytes: int = 2 << 30
 
-    def __call__(self, info: EngineWorkerInfo) -> Callable[[Wish], tuple[Any, ...]]:
+    def __call__(self, info: EngineWorkerInfo) -> Callable[[ReplicaRequest], tuple[Any, ...]]:
         """Set a worker up; what goes wrong is told with its first group."""
         if (torch := sys.modules.get("torch")) is not None:
             torch.set_num_threads(1)
@@ -173,11 +173,11 @@ class Replica:
         self._can_tell = True
         self._unsaved_seconds = self._snapshot_seconds = 0.0
 
-    def __call__(self, wish: Wish) -> tuple[Any, ...]:
+    def __call__(self, wish: ReplicaRequest) -> tuple[Any, ...]:
         """Make a group."""
         return self._make(wish).as_tuple() if wish.count else Group([], has_ended=True).as_tuple()
 
-    def _make(self, wish: Wish) -> Group:
+    def _make(self, wish: ReplicaRequest) -> Group:
         items: list[Any] = []
         start = time.perf_counter()
         try:
@@ -203,7 +203,7 @@ class Replica:
         raised = self._error if len(items) < wish.count else None
         return Group(items, has_ended, raised, seconds, item_bytes, snapshot)
 
-    def _begin(self, wish: Wish) -> None:
+    def _begin(self, wish: ReplicaRequest) -> None:
         """Begin an epoch, or go on in the middle of it."""
         self._leave()
         self._epoch, self._position, self._error, self._can_tell = wish.epoch, 0, None, True

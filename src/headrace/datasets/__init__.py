@@ -1,4 +1,4 @@
-"""The epoch API: an order joined to a source, under the documented names.
+"""The epoch API: an order joined to a source, under the RETURNN-compatible names.
 
 This room decides which sequences an epoch delivers and in which form; it never starts a process, forms a padded batch
 for training or talks to a trainer. Read `base.py` first, then `cached.py` (anything with random access) or `cached2.py`

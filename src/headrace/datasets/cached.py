@@ -324,9 +324,9 @@ class CachedDataset(Dataset):
             fixed = self.fixed_random_seed
             rng = derive_rng(
                 fixed if fixed is not None else self.random_seed_offset,
-                f"transform of {self.get_tag(seq_idx)}" if self.draws_by_tag else "transform",
+                f"transform of {self.get_tag(seq_idx)}" if self.seeds_by_tag else "transform",
                 epoch=0 if fixed is not None else int(self.epoch),
-                corpus_idx=0 if self.draws_by_tag else self._corpus_idx(seq_idx),
+                corpus_idx=0 if self.seeds_by_tag else self._corpus_idx(seq_idx),
                 occurrence=self._occurrence(seq_idx),
             )
             result = self._transform(features, rng=rng)

@@ -178,10 +178,10 @@ class DelegatingDataset(InnerAnswers):
             inner._change_recipe(**changes)
         self._recipe, self._seq_ordering = inner._recipe, inner.seq_ordering
 
-    def key_draws_by_tag(self) -> None:
+    def seed_by_tag(self) -> None:
         """Key the generators of transforms by tags, also inside."""
-        super().key_draws_by_tag()
-        self.inner.key_draws_by_tag()
+        super().seed_by_tag()
+        self.inner.seed_by_tag()
 
     def initialize(self) -> None:
         """Get ready to read; a layout that is not known yet is learnt from the first sequence."""

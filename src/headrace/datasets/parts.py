@@ -161,7 +161,7 @@ class MetaPart:
         return self._version == self.dataset.order_version
 
     def forget(self) -> None:
-        """Take it that the current order is over."""
+        """End the current order."""
         self._version = None
         self._tags = None
 

@@ -139,7 +139,7 @@ Event = Ready | Beat | Produced | Failed | SetupFailed | Finished | Exited
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ResultRequested:
     """The consumer asks for the next ticket. It stands until a `Deliver`, `End` or `Raise` answers it."""
 
 

@@ -10,7 +10,7 @@ A disk without flock is refused with an error. A network disk may keep the locks
 `nolock` or `local_lock`, Lustre with `localflock`): then they exclude the processes of one node only.
 
 Nobody waits for ever, and who gives up says for whom. The limit counts from the last sign of life. There is nothing in
-the system to wait on with a limit, so `Patience` asks again and again, at first often, then every 50 ms or so.
+the system to wait on with a limit, so `StallTimeout` asks again and again, at first often, then every 50 ms or so.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _FIRST_SECONDS = 0.001
 _MAX_PAUSE_SECONDS = 0.05
 
 
-class Patience:
+class StallTimeout:
     """One wait, of one thread.
 
     Args:

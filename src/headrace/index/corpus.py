@@ -183,7 +183,7 @@ class CorpusIndex:
             check_files: Whether to compare the files it was built from with their stamps: some 0.1 ms a file.
 
         Raises:
-            SourceError: The index is missing, torn, damaged or of another version, or a file changed since.
+            SourceError: The index is missing, truncated, damaged or of another version, or a file changed since.
         """
         index = cls._of_stored(open_stored(path))
         if check_files:

@@ -269,7 +269,7 @@ def open_or_join(left: CorpusIndex, right: CorpusIndex) -> TagJoin:
         return join_tags(left, right)
     try:
         return _opened(folder / name, left, right)
-    except SourceError as error:  # none yet, or one that is torn
+    except SourceError as error:  # none yet, or one that is truncated
         _LOGGER.debug("joining: %s", error)
     join = join_tags(left, right)
     try:

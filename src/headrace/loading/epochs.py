@@ -20,7 +20,7 @@ from headrace.rng import wants_rng
 
 from .agreement import agreed_steps
 from .data_key import choose_data_key
-from .inputs import Subject, Wanted
+from .inputs import PlanNeeds, Subject
 from .iterate import Arrivals, Place, PlannedArrivals, StreamArrivals
 from .options import LoaderOptions, pack_of
 from .plan import EpochPlan, PlanRecipe, plan_steps
@@ -168,13 +168,13 @@ class PlannedEpochs(Epochs):
         self.engine = recipe.start_engine(Job(recipe.work, options.worker_init, options.seed))
         self.plan: EpochPlan | None = None
         batching = recipe.plan.batching
-        self._wanted = Wanted(
+        self._wanted = PlanNeeds(
             recipe.data_key,
             lengths=batching.needs_lengths,
             occurrences=options.transform is not None and wants_rng(options.transform),
         )
         self._keeps_tables = (
-            batching.needs_lengths and is_of_headrace(batching) and subject.pins_lengths(recipe.data_key)
+            batching.needs_lengths and is_of_headrace(batching) and subject.digest_covers_lengths(recipe.data_key)
         )
 
     def begin(self, place: Place, ranks: Ranks) -> tuple[Run, Arrivals]:

@@ -26,7 +26,7 @@ from .state import digest_array, digest_text
 
 
 @dataclass(frozen=True)
-class Wanted:
+class PlanNeeds:
     """What a loader wants to know of an epoch, besides the order.
 
     Attributes:
@@ -85,7 +85,7 @@ class Subject(ABC):
     workers: OwnWorkers | None = None
 
     @abstractmethod
-    def start(self, epoch: int, wanted: Wanted) -> EpochOrder:
+    def start(self, epoch: int, wanted: PlanNeeds) -> EpochOrder:
         """Return the order of an epoch."""
 
     @abstractmethod
@@ -104,7 +104,7 @@ class Subject(ABC):
     def order_text(self, epoch: int) -> str:
         """Return a text of all that decides the order of an epoch."""
 
-    def pins_lengths(self, data_key: str | None) -> bool:  # noqa: ARG002
+    def digest_covers_lengths(self, data_key: str | None) -> bool:  # noqa: ARG002
         """Tell whether subjects of one `data_digest` have the same lengths of a data key, None: of the first one."""
         return False
 
@@ -160,7 +160,7 @@ class DatasetSubject(Subject):
         self.num_shards = own.num_shards
         self.sharded_by = f"_num_shards={own.num_shards} of {self.name}"
 
-    def start(self, epoch: int, wanted: Wanted) -> EpochOrder:
+    def start(self, epoch: int, wanted: PlanNeeds) -> EpochOrder:
         """Return the order of an epoch."""
         dataset = self.dataset
         with self._ordering():
@@ -227,7 +227,7 @@ class DatasetSubject(Subject):
         with self._ordering():
             return self.dataset.order_text(epoch)
 
-    def pins_lengths(self, data_key: str | None) -> bool:
+    def digest_covers_lengths(self, data_key: str | None) -> bool:
         """Ask whether they come from an index."""
         key = data_key or self.data_key
         return key is not None and self.dataset.covers_lengths(key)
@@ -281,7 +281,7 @@ class ItemsSubject(Subject):
         self._plans_by_lengths = plans_by_lengths
         self._digest: str | None = None
 
-    def start(self, epoch: int, wanted: Wanted) -> EpochOrder:
+    def start(self, epoch: int, wanted: PlanNeeds) -> EpochOrder:
         """Return the order of an epoch; lengths are those of `get_seq_len(i)`, if the object has it."""
         order = self._planner.order_for_epoch(epoch, OrderCorpus(len(self._items), lengths=self._all_lengths))
         counted = occurrences(order) if wanted.occurrences and order.may_repeat else None

@@ -30,7 +30,7 @@ from .left_out import LeftOutLog
 from .loader_ranks import LoaderRanks
 from .options import LoaderOptions, Remainder
 from .plan import EpochPlan
-from .rank_check import CheckRanks, card_of, compare_cards
+from .rank_check import CheckRanks, compare_cards, fingerprint
 from .state import FORMAT, LoaderState, digest_text
 from .streams.input import StreamSubject
 from .torch_args import open_subject, take_foreign
@@ -323,7 +323,7 @@ class DataLoader:
             "agree_every": options.agree_every,
             **digests,
         }
-        compare_cards(check_ranks(card_of(parts, ranks)), ranks)
+        compare_cards(check_ranks(fingerprint(parts, ranks)), ranks)
         self._is_agreed = True
 
     def _live(self) -> BatchIterator | None:

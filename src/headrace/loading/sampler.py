@@ -18,7 +18,7 @@ from headrace.batching import Batching, Groups, WindowKey
 from headrace.errors import ConfigError
 from headrace.order import ArrayOrder, occurrences
 
-from .inputs import EpochOrder, Subject, Wanted
+from .inputs import EpochOrder, PlanNeeds, Subject
 from .state import digest_array
 
 
@@ -158,7 +158,7 @@ class SampledSubject(Subject):
         """Ask the other subject."""
         return self._subject.corpus_size()
 
-    def start(self, epoch: int, wanted: Wanted) -> EpochOrder:
+    def start(self, epoch: int, wanted: PlanNeeds) -> EpochOrder:
         """Return the order that the sampler gives."""
         drawn = self._drawn_for(epoch)  # before the dataset draws anything, as `order_text` does
         inner = self._subject.start(epoch, wanted)
@@ -191,9 +191,9 @@ class SampledSubject(Subject):
         """Ask the other subject."""
         return self._subject.may_change_lengths()
 
-    def pins_lengths(self, data_key: str | None) -> bool:
+    def digest_covers_lengths(self, data_key: str | None) -> bool:
         """Ask the other subject."""
-        return self._subject.pins_lengths(data_key)
+        return self._subject.digest_covers_lengths(data_key)
 
     def close(self) -> None:
         """Close the other subject."""

@@ -1,4 +1,4 @@
-"""What users of other loaders type, in our words: torch's arguments, lists, and map-style datasets.
+"""Translates what users of other loaders type: torch's DataLoader arguments, lists, and map-style datasets.
 
 An argument that means something here is translated, one that changes nothing is accepted, and one that would be
 without effect, or contradicts another, is refused with what to write instead. `pin_memory` asks for speed and changes

@@ -35,7 +35,7 @@ def check_data_key(data_key: str, specs: Mapping[str, DataSpec]) -> str:
 def slice_frames(array: NDArray[Any], spec: DataSpec, start: int, end: int) -> NDArray[Any]:
     """Return a view of frames start..end of an array, or raise `IndexError`: they must lie within it.
 
-    An array without time is one frame, and is returned whole.
+    An array without a time axis is one frame, and is returned whole.
     """
     if not 0 <= start <= end <= num_frames_of(array, spec):
         raise IndexError(f"frames {start}..{end} of a sequence of {num_frames_of(array, spec)} frames")
@@ -43,7 +43,7 @@ def slice_frames(array: NDArray[Any], spec: DataSpec, start: int, end: int) -> N
 
 
 def num_frames_of(array: NDArray[Any], spec: DataSpec) -> int:
-    """Return the length of an array along time; 1 without time."""
+    """Return the length of an array along time; 1 without a time axis."""
     return len(array) if spec.has_time else 1
 
 
@@ -105,7 +105,7 @@ class Source(ABC):
     def read_slice(self, corpus_idx: int, data_key: str, start: int, end: int) -> NDArray[Any]:
         """Return frames start..end of one data key, `dtype[end - start, ...]`, as a new array.
 
-        A key without time has one frame, and is returned as it is.
+        A key without a time axis has one frame, and is returned as it is.
 
         Raises:
             IndexError: There is no such sequence, or not 0 <= start <= end <= its length.
@@ -131,7 +131,7 @@ class Source(ABC):
         Args:
             corpus_indices: `int64[n]`.
             data_key: One whose frames have a shape without free axes.
-            out: `dtype[N, ...]` in C order: N is the sum of the lengths in the index; n for a key without time.
+            out: `dtype[N, ...]` in C order: N is the sum of the lengths in the index; n for a key without a time axis.
         """
         start = 0
         for corpus_idx in corpus_indices.tolist():
@@ -171,7 +171,7 @@ class Source(ABC):
         return self.index.tags.take(corpus_indices)
 
     def seq_lengths(self, corpus_idx: int) -> dict[str, int]:
-        """Return data key -> number of frames of one sequence (1 for a key without time)."""
+        """Return data key -> number of frames of one sequence (1 for a key without a time axis)."""
         return {data_key: int(self.index.lengths(data_key)[corpus_idx]) for data_key in self.specs}
 
     def close(self) -> None:  # noqa: B027 (a source without files has nothing to release)

@@ -135,7 +135,7 @@ _BY_MAGIC: Mapping[bytes, str] = {
     b"fLaC": "audio",
     b"OggS": "audio",
 }
-# Names say it where there is no mark: a torn or an empty file, a text.
+# Names say it where there is no mark: a truncated or an empty file, a text.
 _BY_SUFFIX: Mapping[str, str] = {
     ".hdf": "hdf",
     ".hdf5": "hdf",

@@ -29,9 +29,9 @@ class MapSource(Source):
     tuple has those of `specs`, in their order, else "data" for the first and "classes" for the second value; one
     value alone is "data".
 
-    Optional methods of the object, under the documented names: `get_seq_tag(i)`, and `get_seq_len(i)`, which returns
-    either a dict (data key -> frames, which must be true: they are compared with what is read), or one number by
-    which sequences are sorted, whatever it counts; that one is in the index as the lengths of "seq_len". Both are
+    Optional methods of the object, under the RETURNN-compatible names: `get_seq_tag(i)`, and `get_seq_len(i)`, which
+    returns either a dict (data key -> frames, which must be true: they are compared with what is read), or one number
+    by which sequences are sorted, whatever it counts; that one is in the index as the lengths of "seq_len". Both are
     called for all sequences when the index is first asked for.
 
     Sequence i is taken from the object once for all of its keys where they are read in a row; the last one is kept
@@ -147,7 +147,7 @@ class MapSource(Source):
         return [self.tag(i) for i in range(self._num_seqs)]
 
     def _all_lengths(self) -> dict[str, NDArray[Any]]:
-        """Gather the claimed lengths, by data key or under `SORT_LENGTHS`; keys without time have the length 1."""
+        """Gather the claimed lengths, by data key or under `SORT_LENGTHS`; without a time axis, 1."""
         claims: Any = self._lengths
         get_seq_len = getattr(self._obj, "get_seq_len", None)
         if claims is None and get_seq_len is not None:

@@ -102,7 +102,7 @@ def open_source(paths: PathLike | Sequence[PathLike], *, source_class: str | Non
     Args:
         paths: One, or several of the same format, one after the other; patterns such as "train-*.tar" stand for the
             files that match, in the order of their names.
-        source_class: The class, or the name of the format, if it should not be found.
+        source_class: Source class or format; default: detected.
         **options: For the class.
 
     Raises:
@@ -124,7 +124,7 @@ def resolve_files(
 
     Args:
         paths: Files, folders, or patterns.
-        source_class: The class, or the name of its format, if it should not be found.
+        source_class: Source class or format; default: detected.
 
     Raises:
         ConfigError: They are of different formats, or no one corpus, or there is no such class.

@@ -28,15 +28,15 @@ def _order(states, distances=()):
 
 
 def test_first_goes_what_is_no_copy_then_the_unplanned_by_age_then_what_is_needed_last():
-    soon, late, old, new, torn = (
+    soon, late, old, new, truncated = (
         _state("/soon", age_days=9),
         _state("/late"),
         _state("/old", age_days=5),
         _state("/new", age_days=1),
-        _state("/torn", whole=False),
+        _state("/truncated", whole=False),
     )
-    ordered = _order([soon, new, late, torn, old], {"/soon": 0, "/late": 7})
-    assert [candidate.state for candidate in ordered] == [torn, old, new, late, soon]
+    ordered = _order([soon, new, late, truncated, old], {"/soon": 0, "/late": 7})
+    assert [candidate.state for candidate in ordered] == [truncated, old, new, late, soon]
 
 
 def test_a_version_that_was_used_before_another_of_its_source_goes_early_even_if_the_source_is_planned():

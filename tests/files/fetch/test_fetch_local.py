@@ -297,8 +297,8 @@ def test_a_side_file_that_is_torn_or_odd_never_makes_a_wrong_file(source, part, 
     discard_part(part)
     _half(source, part, options)
     text = _side(part).read_bytes()
-    kind = data.draw(st.sampled_from(["torn", "bytes", "line"]))
-    if kind == "torn":
+    kind = data.draw(st.sampled_from(["truncated", "bytes", "line"]))
+    if kind == "truncated":
         text = text[: data.draw(st.integers(0, len(text)))]
     elif kind == "bytes":
         start = data.draw(st.integers(0, len(text) - 1))

@@ -16,9 +16,9 @@ from headrace.errors import ConfigError
 from headrace.files.fetch.fetch import FetchOptions
 from headrace.files.fetch.retry import (
     HttpStatusError,
-    PassingError,
-    can_pass,
+    TransientError,
     cause_text,
+    is_transient,
     retry_after_seconds,
     status_of,
     wait_seconds,
@@ -56,33 +56,33 @@ _STATUS_ERRORS = [HttpStatusError, _BotoError, _RequestsError, _translated]
 @pytest.mark.parametrize("status", [408, 425, 429, 500, 502, 503, 504, 599])
 def test_servers_that_are_busy_are_asked_again(make, status):
     assert status_of(make(status)) == status
-    assert can_pass(make(status))
+    assert is_transient(make(status))
 
 
 @pytest.mark.parametrize("make", _STATUS_ERRORS)
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 405, 410, 412, 416, 501, 505])
 def test_servers_that_refuse_are_not_asked_again(make, status):
     assert status_of(make(status)) == status
-    assert not can_pass(make(status))
+    assert not is_transient(make(status))
 
 
 @pytest.mark.parametrize(
     "number", ["EIO", "ESTALE", "ETIMEDOUT", "ECONNRESET", "ECONNREFUSED", "EHOSTUNREACH", "EBUSY"]
 )
 def test_what_a_disk_or_network_says_in_a_bad_moment_can_pass(number):
-    assert can_pass(OSError(getattr(errno, number), "x"))
+    assert is_transient(OSError(getattr(errno, number), "x"))
 
 
 @pytest.mark.parametrize("number", ["ENOENT", "EACCES", "EPERM", "EISDIR", "ENOSPC", "EDQUOT", "EROFS", "EINVAL"])
 def test_what_stays_as_it_is_does_not_pass(number):
-    assert not can_pass(OSError(getattr(errno, number), "x"))
+    assert not is_transient(OSError(getattr(errno, number), "x"))
 
 
 @pytest.mark.parametrize(
-    "error", [PassingError("x"), TimeoutError(), ConnectionResetError(), socket.gaierror(-3, "again"), EOFError("x")]
+    "error", [TransientError("x"), TimeoutError(), ConnectionResetError(), socket.gaierror(-3, "again"), EOFError("x")]
 )
 def test_network_errors_can_pass_and_programming_errors_do_not(error):
-    assert can_pass(error) == (not isinstance(error, EOFError))
+    assert is_transient(error) == (not isinstance(error, EOFError))
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_network_errors_can_pass_and_programming_errors_do_not(error):
     ],
 )
 def test_what_the_libraries_say_of_a_bad_network_can_pass(module, name, arguments):
-    assert can_pass(getattr(pytest.importorskip(module), name)(**arguments))
+    assert is_transient(getattr(pytest.importorskip(module), name)(**arguments))
 
 
 @pytest.mark.parametrize(
@@ -121,30 +121,30 @@ def test_what_the_libraries_say_of_a_bad_network_can_pass(module, name, argument
     ],
 )
 def test_what_the_libraries_say_of_a_wrong_request_does_not_pass(module, name, arguments):
-    assert not can_pass(getattr(pytest.importorskip(module), name)(**arguments))
+    assert not is_transient(getattr(pytest.importorskip(module), name)(**arguments))
 
 
 def test_a_certificate_that_is_wrong_does_not_pass():
     class ClientConnectorCertificateError(ConnectionError):
         pass
 
-    assert not can_pass(ClientConnectorCertificateError("expired"))
+    assert not is_transient(ClientConnectorCertificateError("expired"))
 
 
 @given(st.integers(1, 2000), st.floats(0, 10), st.floats(0, 100))
 def test_waits_double_up_to_their_limit_less_up_to_a_half(num_failures, first, extra):
     options = FetchOptions(first_wait_seconds=first, max_wait_seconds=first + extra)
     full = min(first * 2.0 ** min(num_failures - 1, 60), first + extra)
-    assert 0.5 * full <= wait_seconds(options, num_failures, PassingError("x")) <= full
+    assert 0.5 * full <= wait_seconds(options, num_failures, TransientError("x")) <= full
 
 
 def test_waiting_touches_no_generator_of_the_user():
     random.seed(7)
     np.random.seed(7)
     before = random.getstate(), np.random.get_state()[1].tolist()
-    waits = {wait_seconds(FetchOptions(), 3, PassingError("x")) for _ in range(20)}
+    waits = {wait_seconds(FetchOptions(), 3, TransientError("x")) for _ in range(20)}
     random.seed(7)
-    waits |= {wait_seconds(FetchOptions(), 3, PassingError("x")) for _ in range(20)}
+    waits |= {wait_seconds(FetchOptions(), 3, TransientError("x")) for _ in range(20)}
     assert len(waits) == 40  # a seed does not repeat them: processes of one job do not come back together
     random.seed(7)
     assert (random.getstate(), np.random.get_state()[1].tolist()) == before

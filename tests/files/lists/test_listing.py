@@ -205,7 +205,7 @@ def test_a_last_line_without_an_end_must_name_a_file(folder: Path) -> None:
     (folder / "l.txt").write_text("a.hdf\n*.hdf")
     assert len(read_file_list("l.txt")) == 5
     (folder / "l.txt").write_text("a.hdf\nb.hd")
-    with pytest.raises(SourceError, match=r"(?s)may be torn.*l.txt, line 2"):
+    with pytest.raises(SourceError, match=r"(?s)may be truncated.*l.txt, line 2"):
         read_file_list("l.txt")
 
 
@@ -215,10 +215,10 @@ def test_a_last_line_without_an_end_must_name_a_file(folder: Path) -> None:
         ("l.txt", b"", "the file list is empty"),
         ("l.txt", b"# only\n\n \n", "the file list is empty"),
         ("l.json", b"[]", "the file list is empty"),
-        ("l.txt", b"a.hdf\n" + bytes(20), "line 2 holds the character 0x00: it is torn"),
+        ("l.txt", b"a.hdf\n" + bytes(20), "line 2 holds the character 0x00: it is truncated"),
         ("l.txt", b"a.hdf\nb\x1bc\n", r"(?s)0x1b.*l.txt, line 2"),
         ("l.txt", b"a.hdf\nb\xff\n", "line 2 is not UTF-8"),
-        ("l.txt.gz", gzip.compress(b"a.hdf\n", mtime=0)[:-3], "gzip data are torn"),
+        ("l.txt.gz", gzip.compress(b"a.hdf\n", mtime=0)[:-3], "gzip data are truncated"),
         ("l.json", b'["a.hdf", "b', "not a JSON list: Unterminated string"),
         ("l.json", b"", "not a JSON list"),
         ("l.json", b'["a"] ["b"]', "not a JSON list: Extra data"),
@@ -349,7 +349,7 @@ def test_a_list_from_a_web_server_may_not_leave_its_folder(server: FileServer) -
 
 def test_what_is_secret_in_a_url_is_in_no_error(server: FileServer) -> None:
     server.files["l.txt"] = b"\0"
-    with pytest.raises(SourceError, match="it is torn") as caught:
+    with pytest.raises(SourceError, match="it is truncated") as caught:
         read_file_list(server.url("l.txt?signature=secret"))
     assert "secret" not in str(caught.value)
 

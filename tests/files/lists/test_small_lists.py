@@ -60,7 +60,7 @@ def test_a_gzip_file_torn_anywhere_is_refused(tmp_path: Path) -> None:
     whole = gzip.compress(b"some\ntags\n")
     for size in range(1, len(whole)):
         (tmp_path / "tags.gz").write_bytes(whole[:size])
-        with pytest.raises(SourceError, match="torn or wrong"):
+        with pytest.raises(SourceError, match="truncated or wrong"):
             read_tag_list(tmp_path / "tags.gz")
 
 
@@ -69,7 +69,7 @@ def test_a_plain_file_called_gz_and_damaged_gzip_data_are_refused(tmp_path: Path
     whole[12] ^= 0xFF
     for data in (b"plain", bytes(whole)):
         (tmp_path / "tags.gz").write_bytes(data)
-        with pytest.raises(SourceError, match="torn or wrong"):
+        with pytest.raises(SourceError, match="truncated or wrong"):
             read_tag_list(tmp_path / "tags.gz")
 
 

@@ -70,7 +70,8 @@ class TorchWords:
         if timeout:
             if self.engine_options is not None:
                 raise ConfigError(
-                    "engine_options says what timeout says", fix="EngineOptions(stall_seconds=...), without timeout"
+                    "engine_options says what timeout says",
+                    fix="EngineOptions(stall_seconds=...), without a time axisout",
                 )
             self.engine_options = EngineOptions(stall_seconds=timeout)
         if context is not None:

@@ -79,7 +79,7 @@ def convert(
     ],
     out: Annotated[Path, typer.Argument(help="What to make; its ending tells the format.", show_default=False)],
     source_class: Annotated[
-        str | None, typer.Option("--from", metavar="CLASS", help="The source, if it should not be found.")
+        str | None, typer.Option("--from", metavar="CLASS", help="Source class or format; default: detected.")
     ] = None,
     target: Annotated[str | None, typer.Option("--to", metavar="FORMAT", help=f"One of {_WRITTEN}.")] = None,
     settings: Annotated[
@@ -91,7 +91,7 @@ def convert(
     keys: Annotated[
         list[str] | None, typer.Option("--key", metavar="KEY", help="Only this data key; repeatable.")
     ] = None,
-    shard_seqs: Annotated[int | None, typer.Option(min=1, help="Many files, of so many sequences each.")] = None,
+    shard_seqs: Annotated[int | None, typer.Option(min=1, help="Split into shards of N sequences.")] = None,
     shard_bytes: Annotated[
         str | None, typer.Option(metavar="SIZE", help="Many files, of so many bytes of data each: 1GiB.")
     ] = None,
@@ -112,7 +112,7 @@ def convert(
     compression: Annotated[Compression | None, typer.Option(help="HDF5: gzip is small, lzf is fast.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
 ) -> None:
-    """Convert sequences to another format: one file, or many that a later run goes on with; read back and compared."""
+    """Convert sequences to another format: one file, or resumable shards; verified by reading back."""
     entry = _target_format(out, target)
     writer_options = _writer_options(entry, out_settings or (), compression)
     sharding = Sharding(shard_seqs, None if shard_bytes is None else _parse_size(shard_bytes))

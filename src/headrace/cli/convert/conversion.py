@@ -1,4 +1,4 @@
-"""From any source to any writer: one file, or many shards that a later run goes on with.
+"""From any source to any writer: one file, or resumable shards, verified by reading back.
 
 What the target cannot hold, and what would replace something, is refused before a byte is written. One file needs no
 journal: it appears whole or not at all. Shards are noted in `OUT.convert.json` beside them, see `convert_journal.py`.

@@ -74,7 +74,7 @@ class Journal:
         """Read a journal.
 
         Raises:
-            SourceError: It is torn, or of something else.
+            SourceError: It is truncated, or of something else.
         """
         try:
             content = json.loads(path.read_bytes())

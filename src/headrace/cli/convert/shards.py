@@ -187,7 +187,7 @@ def open_written(target: Target, path: str, data_keys: Iterable[str]) -> Source:
 
 
 def comparable(arrays: Mapping[str, NDArray[Any]], specs: Mapping[str, DataSpec]) -> dict[str, NDArray[Any]]:
-    """Return arrays as they are compared: by key, a key without time as one frame, as some formats hold it."""
+    """Return arrays as they are compared: by key, a key without a time axis as one frame, as some formats hold it."""
     return {key: arrays[key] if specs[key].has_time else arrays[key][None] for key in sorted(specs)}
 
 

@@ -62,7 +62,7 @@ class DistributeFilesDataset(CachedDataset2):
             the rest when one rank ends. "keep": never cut.
         num_workers: How many workers share a sub-epoch; 0 reads in this process. More than one need a sub-dataset that
             gives any sequence at once, see `Dataset.supports_jumps`.
-        rank: This rank, if it should not be found.
+        rank: This rank; default: detected.
         world_size: The number of ranks, likewise.
         executor: "process", "thread" or "inline".
         engine_options: What to do about errors, deaths and stalls, see `EngineOptions`; how far a worker may be ahead

@@ -362,9 +362,9 @@ class FileShare:
         ranks = self.ranks  # a worker may be started before an epoch has begun here
         if ranks is None and self._options.shards_files:
             ranks = self._find_ranks()
-        is_told = ranks is not None and ranks.world_size > 1
+        has_messages = ranks is not None and ranks.world_size > 1
         counts = self._counts if self._is_counted else None
-        return {"sizes": self._sizes, "ranks": ranks if is_told else self._carried, "counts": counts}
+        return {"sizes": self._sizes, "ranks": ranks if has_messages else self._carried, "counts": counts}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Take over what `state` returned."""

@@ -361,7 +361,7 @@ class OpenSubEpoch:
         self._can_jump = dataset.supports_jumps
         self._place = 0  # the next one that a dataset without jumps gives
         # A sequence has the same draws in whatever sub-epoch and on whatever rank its file comes to be read.
-        dataset.key_draws_by_tag()
+        dataset.seed_by_tag()
         dataset.init_seq_order(epoch=spec.full_epoch)
         self.num_seqs = num_seqs_of(dataset)
 

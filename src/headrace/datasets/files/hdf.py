@@ -30,7 +30,7 @@ class HDFDataset(CachedDataset):
         **kwargs: See `CachedDataset` and `Dataset`.
 
     Raises:
-        SourceError: A file is missing, torn, or does not fit the others.
+        SourceError: A file is missing, truncated, or does not fit the others.
     """
 
     def __init__(

@@ -306,11 +306,11 @@ class JointDataset(OverCorpora):
             return None
         return self._count_occurrences()
 
-    def key_draws_by_tag(self) -> None:
+    def seed_by_tag(self) -> None:
         """Key the generators of transforms by tags, those of the parts as well."""
-        super().key_draws_by_tag()
+        super().seed_by_tag()
         for part in self.parts:
-            part.dataset.key_draws_by_tag()
+            part.dataset.seed_by_tag()
 
     def finish_epoch(self, *, free_resources: bool = False) -> None:
         """End the epoch, of the parts as well, see `Dataset.finish_epoch`."""

@@ -269,11 +269,11 @@ class TurnsDataset(CachedDataset2):
         for turn in self.turns:
             turn.dataset.finish_epoch(free_resources=free_resources)
 
-    def key_draws_by_tag(self) -> None:
+    def seed_by_tag(self) -> None:
         """Key the generators of transforms by tags, those of the sub-datasets as well."""
-        super().key_draws_by_tag()
+        super().seed_by_tag()
         for turn in self.turns:
-            turn.dataset.key_draws_by_tag()
+            turn.dataset.seed_by_tag()
 
     def supports_sharding(self) -> bool:
         """Whether all sub-datasets do: each is divided."""

@@ -63,7 +63,7 @@ class ConcatSeqsDataset(CachedDataset):
 
     Raises:
         ConfigError: An option is wrong.
-        SourceError: A file is missing or torn; a tag is not in the inner dataset, twice in it, or has no length.
+        SourceError: A file is missing or truncated; a tag is not in the inner dataset, twice in it, or has no length.
     """
 
     supports_frame_shuffling = False
@@ -203,10 +203,10 @@ class ConcatSeqsDataset(CachedDataset):
         facts = self._part.facts
         return facts is not None and facts.draws_by_occurrence
 
-    def key_draws_by_tag(self) -> None:
+    def seed_by_tag(self) -> None:
         """Key the generators of transforms by tags, those of the inner dataset as well."""
-        super().key_draws_by_tag()
-        self._inner.key_draws_by_tag()
+        super().seed_by_tag()
+        self._inner.seed_by_tag()
 
     def finish_epoch(self, *, free_resources: bool = False) -> None:
         """End the epoch, of the inner dataset as well, see `Dataset.finish_epoch`."""

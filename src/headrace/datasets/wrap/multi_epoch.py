@@ -219,10 +219,10 @@ class MultiEpochDataset(InnerAnswers, CachedDataset2):
         self._forget()
         self.inner.finish_epoch(free_resources=free_resources)
 
-    def key_draws_by_tag(self) -> None:
+    def seed_by_tag(self) -> None:
         """Key the generators of transforms by tags, also inside."""
-        super().key_draws_by_tag()
-        self.inner.key_draws_by_tag()
+        super().seed_by_tag()
+        self.inner.seed_by_tag()
 
     def set_sharding(self, num_shards: int, shard_index: int) -> None:
         """Make the inner dataset one shard of `num_shards`."""

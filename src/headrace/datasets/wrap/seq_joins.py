@@ -49,7 +49,7 @@ class SeqParts:
 
         Raises:
             ConfigError: The delimiter is empty.
-            SourceError: The file is missing or torn, or has an empty tag.
+            SourceError: The file is missing or truncated, or has an empty tag.
         """
         if not isinstance(delimiter, str) or not delimiter:
             raise ConfigError(f"seq_tag_delim must be text, got {delimiter!r}")

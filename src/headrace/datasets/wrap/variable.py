@@ -112,8 +112,8 @@ class VariableDataset(DelegatingDataset):
         self._open = [entry for entry in self._open if entry is not found] + [found]  # not `remove`: arrays in configs
         while len(self._open) > self._max_open:
             self._open.pop(0)[1].close()
-        if self.draws_by_tag:
-            self.inner.key_draws_by_tag()
+        if self.seeds_by_tag:
+            self.inner.seed_by_tag()
         if not self._knows_places:
             self.inner.forget_places()
         self._loaded = epoch

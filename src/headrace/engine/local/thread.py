@@ -109,7 +109,7 @@ class _Life:
                 return False
         return True
 
-    def has_got_on(self) -> bool:
+    def made_progress(self) -> bool:
         """Tell whether the worker noted a place since the last call."""
         seen, self._num_places_seen = self._num_places_seen, self._worker.scope.num_places
         return self._num_places_seen != seen
@@ -174,7 +174,7 @@ class ThreadExecutor(Executor):
         except queue.Empty:
             pass
         if not events:
-            events += [Beat(worker_idx) for worker_idx, life in enumerate(self._lives) if life.has_got_on()]
+            events += [Beat(worker_idx) for worker_idx, life in enumerate(self._lives) if life.made_progress()]
         return events
 
     def restart(self, worker_idx: int, first_item: int) -> None:

@@ -95,7 +95,7 @@ def _read_limits(wanted: int, proc: Path, cgroups: Path) -> Iterator[tuple[int, 
             limit, usage = _read_number(folder / limit_name), _read_number(folder / usage_name)
             if limit is None or usage is None:
                 continue
-            if limit - usage < wanted:  # only then, because these statistics are dear on a large machine
+            if limit - usage < wanted:  # only then, because these statistics are expensive on a large machine
                 usage -= _read_reclaimable(folder / "memory.stat", prefix)
             yield limit - usage, f"the memory limit of the control group {folder} ({limit} bytes)"
 

@@ -31,13 +31,13 @@ from ..user.ship import Parcel, ship_job, ship_payload
 from .channel import close_all, needs_descriptors
 from .exit_cause import MEMORY_ADVICE, count_oom_kills, explain_exit, is_out_of_memory
 from .exits import end_with_process
-from .link import WorkerLife, events_of
+from .link import WorkerConnection, events_of
 from .messages import Begin, Cancel, HasExited, NotSpawned, Spawned, Submit
 from .proc_tree import ProcessHandle
 from .start import StartMethod
 from .warden_client import Warden
-from .worker_config import Brief, write_brief
-from .worker_main import Links
+from .worker_config import WorkerConfig, write_brief
+from .worker_main import WorkerFds
 
 # While a worker waits for a slot: how often to look whether the consumer's other threads have dropped a view.
 _STARVED_SECONDS = 0.005
@@ -95,9 +95,9 @@ class ProcessExecutor(Executor):
         self._watcher: MemoryWatcher | None = None
         self._job: Job | None = None
         self._warden: Warden | None = None
-        self._lives: list[WorkerLife] = []
+        self._lives: list[WorkerConnection] = []
         self._epoll: select.epoll | None = None
-        self._by_fd: dict[int, WorkerLife] = {}
+        self._by_fd: dict[int, WorkerConnection] = {}
         self._brief_fd = -1
         self._modules: set[str] = set()
         self._begin: Begin | None = None
@@ -117,7 +117,7 @@ class ProcessExecutor(Executor):
             )
         parcel = Parcel(b"", [], set()) if self._method is StartMethod.FORK else ship_job(job)
         self._modules = parcel.modules
-        brief = Brief(
+        brief = WorkerConfig(
             num_workers=num_workers,
             argv=list(sys.argv),
             cwd=_working_folder(),
@@ -219,18 +219,18 @@ class ProcessExecutor(Executor):
             self._epoll.register(self._warden, select.EPOLLIN)
         return self._warden
 
-    def _start_life(self, worker_idx: int) -> WorkerLife:
+    def _start_life(self, worker_idx: int) -> WorkerConnection:
         warden = self._start_warden()
         number = next(_lives)
         handed = () if self._hand_over is None else tuple(self._hand_over(worker_idx))
         try:
-            life = WorkerLife(
+            life = WorkerConnection(
                 number,
                 worker_idx,
                 max_leases=_NUM_SLOTS // 2,
                 copy_bytes=self._max_bytes // _NUM_SLOTS,
                 start=lambda control, arena, rings, status, stack: warden.spawn(
-                    number, worker_idx, Links(control, arena, rings, status, stack, self._brief_fd), handed
+                    number, worker_idx, WorkerFds(control, arena, rings, status, stack, self._brief_fd), handed
                 ),
             )
         finally:
@@ -321,7 +321,7 @@ class ProcessExecutor(Executor):
         for life in self._lives:
             life.flush()
             if life.worker_idx == self.awaited_worker_idx:
-                life.give_up_if_hoarded(self._seconds_waited)
+                life.fail_starved_worker(self._seconds_waited)
             if life.is_open and life.has_backlog != life.waits_for_room:
                 assert self._epoll is not None
                 life.waits_for_room = life.has_backlog
@@ -334,13 +334,13 @@ class ProcessExecutor(Executor):
         assert self._epoll is not None
         lives = self._lives
         # The rings come first and the sockets second: what a worker says by its socket is sent before the next record.
-        is_told = self._gather()
-        sleeps = not is_told and timeout_seconds != 0.0
+        has_messages = self._gather()
+        sleeps = not has_messages and timeout_seconds != 0.0
         if sleeps:
             for life in lives:
                 life.say_asleep()
-            is_told = self._gather()
-        ready = self._epoll.poll(0.0 if is_told else timeout_seconds)
+            has_messages = self._gather()
+        ready = self._epoll.poll(0.0 if has_messages else timeout_seconds)
         if sleeps:
             for life in lives:
                 life.say_awake()
@@ -351,10 +351,10 @@ class ProcessExecutor(Executor):
 
     def _gather(self) -> bool:
         """Take in what lies in all rings; tell whether there is anything."""
-        is_told = False
+        has_messages = False
         for life in self._lives:
-            is_told = life.gather() or is_told
-        return is_told
+            has_messages = life.gather() or has_messages
+        return has_messages
 
     def _handle(self, fd: int) -> None:
         """Take in what came through one socket."""
@@ -369,7 +369,7 @@ class ProcessExecutor(Executor):
         elif self._warden is not None and fd == self._warden.fileno():
             self._hear_warden(self._warden)
 
-    def _drain(self, life: WorkerLife) -> None:
+    def _drain(self, life: WorkerConnection) -> None:
         """Turn all messages of a worker that are here into events."""
         run_id = None if self._begin is None else self._begin.run_id
         self._events += events_of(life, run_id, self._seconds_waited)
@@ -391,7 +391,7 @@ class ProcessExecutor(Executor):
                         for lost in [life] if life else [life for life in self._lives if life.process is None]:
                             self._report_exit(lost, f"could not be started: {message.reason}")
 
-    def _note_exit(self, life: WorkerLife, exit_code: int) -> None:
+    def _note_exit(self, life: WorkerConnection, exit_code: int) -> None:
         self._take_in_the_rest(life)
         before, now, advice = self._oom_kills, count_oom_kills(), ""
         cause = explain_exit(exit_code, oom_kills_before=before, oom_kills_now=now, stack=life.take_stack())
@@ -399,13 +399,13 @@ class ProcessExecutor(Executor):
             self._oom_kills, advice = before + 1, MEMORY_ADVICE  # the others are those of other workers
         self._report_exit(life, cause, advice)
 
-    def _take_in_the_rest(self, life: WorkerLife) -> None:
+    def _take_in_the_rest(self, life: WorkerConnection) -> None:
         """Take in what a dead worker had said."""
         life.gather()
         life.hear()
         self._drain(life)
 
-    def _report_exit(self, life: WorkerLife, cause: str, advice: str = "", accident: int | None = None) -> None:
+    def _report_exit(self, life: WorkerConnection, cause: str, advice: str = "", accident: int | None = None) -> None:
         if not life.has_exited:
             life.has_exited = True
             self._hang_up(life)
@@ -430,7 +430,7 @@ class ProcessExecutor(Executor):
                 self._take_in_the_rest(life)
                 self._report_exit(life, cause, advice, accident)
 
-    def _hang_up(self, life: WorkerLife) -> None:
+    def _hang_up(self, life: WorkerConnection) -> None:
         """Listen to a worker no more."""
         if life.is_open:
             assert self._epoll is not None
@@ -445,7 +445,7 @@ class ProcessExecutor(Executor):
             self._events += [
                 Beat(life.worker_idx)
                 for life in self._lives
-                if (life.has_got_on or life.is_starved) and not life.has_exited
+                if (life.made_progress or life.is_starved) and not life.has_exited
             ]
 
 

@@ -9,7 +9,7 @@ from typing import Protocol
 from ..weak_objects import WeakObjects
 
 
-class Ending(Protocol):
+class ExitHook(Protocol):
     """What has to know when this process ends or forks."""
 
     def close(self) -> None:
@@ -19,10 +19,10 @@ class Ending(Protocol):
         """Forget everything; this is a forked child."""
 
 
-_endings: WeakObjects[Ending] = WeakObjects()
+_endings: WeakObjects[ExitHook] = WeakObjects()
 
 
-def end_with_process(ending: Ending) -> None:
+def end_with_process(ending: ExitHook) -> None:
     """Close it at the exit of the interpreter, if it lives then, and disown it in forked children."""
     _endings.add(ending)
 

@@ -32,12 +32,12 @@ from ..user.worker_info import Place
 from .channel import Channel, close_all
 from .messages import (
     BELL,
-    Behind,
     Done,
     GiveUp,
     IsReady,
     NotDone,
     NotSetUp,
+    SentAfterRecord,
     Starved,
     StreamEnded,
     Submit,
@@ -59,7 +59,7 @@ _STACK_SECONDS = 0.5
 _STACK_SILENCE_SECONDS = 0.03
 
 
-class WorkerLife:
+class WorkerConnection:
     """One life of one worker.
 
     Args:
@@ -162,7 +162,7 @@ class WorkerLife:
         if self._rings.num_credits != starved.num_credits:  # it did not see the last ones
             self._wake()
 
-    def give_up_if_hoarded(self, now: float) -> None:
+    def fail_starved_worker(self, now: float) -> None:
         """Tell a worker that waits for a slot, and for which the consumer waits, that none will come."""
         if self._starved_since is None or now - self._starved_since <= _HOARD_SECONDS:
             return
@@ -182,7 +182,7 @@ class WorkerLife:
                 return False
             if packet != BELL:
                 behind, *messages = decode_for_trainer(packet)
-                assert isinstance(behind, Behind)
+                assert isinstance(behind, SentAfterRecord)
                 self._behind.append((behind.num_records, messages))
         return True
 
@@ -223,7 +223,7 @@ class WorkerLife:
         return None if self.process is None else self.process.pid
 
     @property
-    def has_got_on(self) -> bool:
+    def made_progress(self) -> bool:
         """Whether it noted a new place since the last call."""
         seen, self._num_places = self._num_places, self._status.counter
         return self._num_places != seen
@@ -303,7 +303,7 @@ class WorkerLife:
 class _SlotResult(Result):
     """A value in a slot, which is free when this is dropped, by whomever, or the last view of the value."""
 
-    _life: WorkerLife
+    _life: WorkerConnection
     _done: Done
     _lease: Lease | None
 
@@ -342,7 +342,7 @@ class _InlineResult(Result):
         """Nothing is held."""
 
 
-def events_of(life: WorkerLife, run_id: int | None, now: float) -> list[Event]:
+def events_of(life: WorkerConnection, run_id: int | None, now: float) -> list[Event]:
     """Return what was gathered and heard from a worker.
 
     Args:
@@ -374,11 +374,11 @@ def _event_of(worker_idx: int, message: ToTrainer) -> Event:
             return Ready(worker_idx)
         case NotSetUp():
             return SetupFailed(worker_idx, Failure.from_bytes(message.failure))
-        case Behind() | Done() | Starved():
+        case SentAfterRecord() | Done() | Starved():
             raise InternalError(f"worker {worker_idx} said something in the wrong place", where=repr(message)[:200])
 
 
-def _produced(life: WorkerLife, done: Done) -> Produced:
+def _produced(life: WorkerConnection, done: Done) -> Produced:
     skipped = tuple(map(Failure.from_bytes, done.skipped)) if done.skipped else ()
     result = life.result_of(done)
     return Produced(life.worker_idx, done.ticket, done.run_id, result, done.seconds, done.transport_seconds, skipped)

@@ -1,6 +1,6 @@
 """What a trainer, its warden and its workers say to each other: small, typed, and nothing else.
 
-Invariants: a packet is a list of messages and stands alone; it is never torn, because sockets and rings keep packets
+Invariants: a packet is a list of messages and stands alone; it is never split, because sockets and rings keep packets
 whole. A packet of no messages says nothing, and wakes whoever waits for one.
 Results are not in here but in the arena; a `Done` says where. User objects are opaque bytes: nothing is unpickled here.
 """
@@ -101,13 +101,13 @@ class Starved(Message, frozen=True, tag=5):
     num_credits: int
 
 
-class Behind(Message, frozen=True, tag=6):
+class SentAfterRecord(Message, frozen=True, tag=6):
     """The other message of this packet comes after so many records of the ring, and before the next one."""
 
     num_records: int
 
 
-ToTrainer = IsReady | Done | NotDone | NotSetUp | StreamEnded | Starved | Behind
+ToTrainer = IsReady | Done | NotDone | NotSetUp | StreamEnded | Starved | SentAfterRecord
 
 # --- from the trainer to its warden ---
 

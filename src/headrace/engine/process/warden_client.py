@@ -31,7 +31,7 @@ from .messages import Connect, Finish, FromWarden, Kill, Spawn, Spawned, ToWarde
 from .proc_tree import ProcessHandle, open_pidfd, wait_for, wait_readable
 from .start import StartMethod, command_of_worker, command_of_zygote, environment_of_threads, environment_of_zygote
 from .warden_server import be_zygote
-from .worker_main import Links
+from .worker_main import WorkerFds
 
 # After the grace of its workers the zygote only has to kill and collect.
 MAX_END_SECONDS = 0.7
@@ -314,7 +314,7 @@ class Warden:
         """Return the descriptor that is readable when there is something to `receive`."""
         return self._channel.fileno()
 
-    def spawn(self, life: int, worker_idx: int, links: Links, handed: Sequence[int] = ()) -> None:
+    def spawn(self, life: int, worker_idx: int, links: WorkerFds, handed: Sequence[int] = ()) -> None:
         """Have a worker started, with more descriptors if wanted. The caller closes its descriptors."""
         self._send(Spawn(life, worker_idx, self._executable, self._environment, self._modules), (*links, *handed))
 

@@ -51,7 +51,7 @@ from .messages import (
     encode_packet,
 )
 from .proc_tree import become_subreaper, children_of, descendants_of, kill_group, kill_quietly, kill_tree, name_process
-from .worker_main import Links, run_worker, start_guard
+from .worker_main import WorkerFds, run_worker, start_guard
 
 # In the environment of a worker and of all it starts: how its orphans are told from those of others.
 LIFE_VARIABLE = "HEADRACE_WORKER_LIFE"
@@ -115,8 +115,8 @@ def be_worker(worker_idx: int, fds: Sequence[int], ends: Sequence[int], inherite
     """Be a worker, under guard. `fds` are those of `Links`, and then those that were handed over."""
     name_process(f"hr-worker-{worker_idx}")
     start_guard(ends)
-    num_links = len(Links._fields)
-    run_worker(worker_idx, Links(*fds[:num_links]), inherited_job, handed=tuple(fds[num_links:]))
+    num_links = len(WorkerFds._fields)
+    run_worker(worker_idx, WorkerFds(*fds[:num_links]), inherited_job, handed=tuple(fds[num_links:]))
 
 
 def life_of(zygote_pid: int, life: int) -> str:

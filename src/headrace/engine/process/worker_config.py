@@ -24,7 +24,7 @@ _LENGTH = struct.Struct("<Q")
 _ALIGNMENT = 64  # bytes: what vector instructions like
 
 
-class Brief(msgspec.Struct, frozen=True):
+class WorkerConfig(msgspec.Struct, frozen=True):
     """What a worker has to know before its first ticket.
 
     Attributes:
@@ -48,7 +48,7 @@ class Brief(msgspec.Struct, frozen=True):
     buffer_bytes: list[int]
 
 
-def write_brief(brief: Brief, buffers: Sequence[PickleBuffer]) -> int:
+def write_brief(brief: WorkerConfig, buffers: Sequence[PickleBuffer]) -> int:
     """Return the descriptor of a new memfd with a brief and the arrays of its job."""
     data = msgspec.msgpack.encode(brief)
     parts: list[bytes | memoryview] = [_LENGTH.pack(len(data)) + data, *(buffer.raw() for buffer in buffers)]
@@ -65,12 +65,12 @@ def write_brief(brief: Brief, buffers: Sequence[PickleBuffer]) -> int:
     return fd
 
 
-def read_brief(fd: int) -> tuple[Brief, list[memoryview]]:
+def read_worker_config(fd: int) -> tuple[WorkerConfig, list[memoryview]]:
     """Return the brief of a memfd, and views of the arrays: writable, and nobody else sees what is written."""
     (num_bytes,) = _LENGTH.unpack(os.pread(fd, _LENGTH.size, 0))
     mapping = memoryview(mmap.mmap(fd, 0, access=mmap.ACCESS_COPY))
     head = _LENGTH.size + num_bytes
-    brief = msgspec.msgpack.decode(mapping[_LENGTH.size : head], type=Brief)
+    brief = msgspec.msgpack.decode(mapping[_LENGTH.size : head], type=WorkerConfig)
     starts = _starts([head, *brief.buffer_bytes])[1:]
     return brief, [mapping[start : start + size] for start, size in zip(starts, brief.buffer_bytes, strict=False)]
 

@@ -42,7 +42,6 @@ from .channel import Channel
 from .messages import (
     BELL,
     Begin,
-    Behind,
     Cancel,
     Done,
     GiveUp,
@@ -50,6 +49,7 @@ from .messages import (
     Message,
     NotDone,
     NotSetUp,
+    SentAfterRecord,
     Starved,
     StreamEnded,
     Submit,
@@ -59,7 +59,7 @@ from .messages import (
 )
 from .proc_tree import kill_descendants
 from .status_page import StatusPage
-from .worker_config import Brief, read_brief
+from .worker_config import WorkerConfig, read_worker_config
 
 
 def start_guard(ends: Sequence[int]) -> None:
@@ -92,7 +92,7 @@ _LOOK_SECONDS = 0.0005
 _kept: list[Worker] = []
 
 
-class Links(NamedTuple):
+class WorkerFds(NamedTuple):
     """The descriptors that connect one worker with its trainer, in the order in which they are sent."""
 
     control: int
@@ -104,11 +104,11 @@ class Links(NamedTuple):
 
 
 class _TrainerGone(SystemExit):
-    """The trainer has closed the socket: an end in silence, from wherever the worker is."""
+    """The trainer has closed the socket: unwinds the worker without a report."""
 
 
 def run_worker(
-    worker_idx: int, links: Links, inherited_job: Job | None = None, *, handed: tuple[int, ...] = ()
+    worker_idx: int, links: WorkerFds, inherited_job: Job | None = None, *, handed: tuple[int, ...] = ()
 ) -> None:
     """Be a worker until the trainer closes the socket.
 
@@ -123,7 +123,7 @@ def run_worker(
     """
     faulthandler.enable(links.stack)
     faulthandler.register(signal.SIGUSR1, links.stack, all_threads=True)
-    brief, buffers = read_brief(links.brief)
+    brief, buffers = read_worker_config(links.brief)
     os.close(links.brief)
     if inherited_job is None:
         sys.modules["__main__"] = types.ModuleType("__main__")
@@ -164,7 +164,7 @@ def _leave() -> None:
 class _Loop:
     """The loop of one worker and what it has at hand."""
 
-    def __init__(self, links: Links, brief: Brief) -> None:
+    def __init__(self, links: WorkerFds, brief: WorkerConfig) -> None:
         self._pid = os.getpid()
         self._channel = Channel.of_fd(links.control)
         self._status = StatusPage(links.status)
@@ -192,7 +192,7 @@ class _Loop:
     def set_up(
         self,
         worker_idx: int,
-        brief: Brief,
+        brief: WorkerConfig,
         buffers: Sequence[memoryview],
         job: Job | None,
         handed: tuple[int, ...],
@@ -300,7 +300,7 @@ class _Loop:
                 return
             packet = BELL
         else:
-            packet = encode_packet((Behind(self._rings.num_records), message))
+            packet = encode_packet((SentAfterRecord(self._rings.num_records), message))
         try:
             self._channel.send(packet)
         except (BrokenPipeError, ConnectionResetError):

@@ -21,7 +21,7 @@ from headrace.errors import CacheError
 
 from ..fetch.fetch import SourceChangedError, SourceStat, fetch_to
 from ..fetch.retry import NO_SPACE
-from ..locks import FileLock, Patience, lock_exclusive_nowait, lock_shared_nowait
+from ..locks import FileLock, StallTimeout, lock_exclusive_nowait, lock_shared_nowait
 from ..places import shown_url
 from .entry import ON_DISK_OFFSET, EntryKey, EntryRecord, derive_mtime_ns, name_of
 from .folder import CacheFolder, users_of
@@ -135,8 +135,8 @@ class Copier:
             CacheError: No room, or who makes the copy gives no sign of life.
             SourceError: The source cannot be read, or is of another version now.
         """
-        for_copy = Patience(self._options.wait_seconds, task.stop)
-        for_glance = Patience(max(self._options.wait_seconds, _GLANCE_SECONDS), task.stop)
+        for_copy = StallTimeout(self._options.wait_seconds, task.stop)
+        for_glance = StallTimeout(max(self._options.wait_seconds, _GLANCE_SECONDS), task.stop)
         while True:
             copy = self.find(task.key, task.source) or self.make_nowait(task)
             if copy is not None:
@@ -246,7 +246,7 @@ class Copier:
 
     def _take_room(self, task: CopyTask, refused_bytes: int) -> None:
         factor = 1.0 if task.is_needed_now else self._options.cleanup_disk_usage_wanted_multiplier
-        patience = Patience(self._options.wait_seconds, task.stop, max_pause_seconds=_ROOM_PAUSE_SECONDS)
+        patience = StallTimeout(self._options.wait_seconds, task.stop, max_pause_seconds=_ROOM_PAUSE_SECONDS)
         num_looks = 1
         while True:
             free_bytes = round(self._missing_bytes(task.key) * factor)

@@ -2,7 +2,7 @@
 
 A plan is a file that its process keeps locked: when the process is gone, the lock is too, and whoever sees it removes
 the file. Its first line is the place that the process has reached, written over in place; the second the digests of the
-sources. Invariant: a plan says only what should go last; a wrong or torn one costs time, never a file in use.
+sources. Invariant: a plan says only what should go last; a wrong or truncated one costs time, never a file in use.
 """
 
 from __future__ import annotations

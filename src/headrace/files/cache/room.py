@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 
 from headrace.errors import CacheError
 
-from ..locks import FileLock, LockTable, Patience, describe_holders, lock_exclusive_nowait
+from ..locks import FileLock, LockTable, StallTimeout, describe_holders, lock_exclusive_nowait
 from .entry import EntryKey
 from .folder import CacheFolder, DiskSpace, EntryState, is_in_use, survey, users_of
 from .options import FileCacheOptions, bytes_text
@@ -355,7 +355,7 @@ class CacheRoom:
     @contextmanager
     def _locked(self) -> Iterator[FileLock]:
         """Hold the lock of the folder; others hold it for as long as it takes to remove files."""
-        patience = Patience(self._options.wait_seconds)
+        patience = StallTimeout(self._options.wait_seconds)
         self._folder.make()  # a cleaner of the system may remove folders that were empty for days
         while (lock := lock_exclusive_nowait(self._folder.room_path)) is None:
             holders = ", ".join(describe_holders(self._folder.room_path)) or "another process"

@@ -21,7 +21,7 @@ from .options import FetchOptions, SourceChangedError, SourceStat
 from .part import PartFile
 from .plan import ByteRange
 from .reader import Piece, RangesIgnoredError, Stream
-from .retry import HttpStatusError, PassingError
+from .retry import HttpStatusError, TransientError
 
 _CONTENT_RANGE = re.compile(r"bytes\s+(?:(\d+)-(\d+)|\*)/(\d+|\*)", re.IGNORECASE)
 _BUFFER_BYTES = 1 << 20  # of a connection: with aiohttp's own 64 KiB it stops and goes, at half the speed
@@ -196,9 +196,9 @@ async def _read_body(content: Any, num_bytes: int, wanted: ByteRange) -> list[by
         data.append(more)
         num_came += len(more)
         if num_came > num_bytes:
-            raise PassingError(f"more than {num_bytes} bytes came for {wanted}")
+            raise TransientError(f"more than {num_bytes} bytes came for {wanted}")
     if num_came < num_bytes:
-        raise PassingError(f"only {num_came} of {num_bytes} bytes came for {wanted}")
+        raise TransientError(f"only {num_came} of {num_bytes} bytes came for {wanted}")
     return data
 
 
@@ -214,9 +214,9 @@ def _parse_range(headers: Mapping[str, str]) -> tuple[ByteRange | None, str | No
 def _check_range(wanted: ByteRange, came: ByteRange | None) -> int:
     """Return how many bytes of the range the server sends; it may send fewer, from the start of the range on."""
     if came is None:
-        raise PassingError(f"the answer to {wanted} does not say what it is: its Content-Range is missing or odd")
+        raise TransientError(f"the answer to {wanted} does not say what it is: its Content-Range is missing or odd")
     if came.start != wanted.start or not came.start < came.stop <= wanted.stop:
-        raise PassingError(f"{wanted} were asked for, and the answer is said to hold {came}")
+        raise TransientError(f"{wanted} were asked for, and the answer is said to hold {came}")
     return len(came)
 
 

@@ -22,7 +22,7 @@ from .options import MIB, FetchOptions, SourceChangedError, SourceStat, differen
 from .part import PartFile
 from .plan import ByteRange
 from .reader import BlockingCalls, Piece, Stream
-from .retry import PassingError, can_pass
+from .retry import TransientError, is_transient
 
 _BLOCK_BYTES = 32 * MIB  # large: opening the source again costs a round trip on a network disk
 _STEP_BYTES = 4 * MIB  # a block is stopped between two steps
@@ -119,7 +119,7 @@ class LocalReader:
 
     def _check_stopped(self) -> None:
         if self._calls.stopped.is_set():
-            raise PassingError("the copy was stopped")
+            raise TransientError("the copy was stopped")
 
 
 def stat_local(path: str) -> SourceStat:
@@ -148,7 +148,7 @@ def _open_source(path: str) -> int:
     try:
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY)
     except OSError as error:
-        if can_pass(error):
+        if is_transient(error):
             raise
         raise local_error(path, error) from error
 

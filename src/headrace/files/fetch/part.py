@@ -85,7 +85,7 @@ class Ledger:
             return None
         try:
             with open(descriptor, "rb", closefd=False) as file:
-                whole, _, _torn = file.read().rpartition(b"\n")
+                whole, _, _truncated = file.read().rpartition(b"\n")
             came = _parse(whole, header)
             os.ftruncate(descriptor, len(whole) + 1)
         except (OSError, ValueError, RecursionError):

@@ -21,7 +21,7 @@ from .options import FetchOptions, SourceChangedError, SourceStat, difference_te
 from .part import CameRange, PartFile, part_errors
 from .plan import ByteRange, RangePlan
 from .reader import BEAT_SECONDS, OnBytes, Piece, RangesIgnoredError, Reader, pause, silence, wait_for
-from .retry import NO_SPACE, PassingError, can_pass, cause_text, retry_after_seconds, status_of, wait_seconds
+from .retry import NO_SPACE, TransientError, cause_text, is_transient, retry_after_seconds, status_of, wait_seconds
 
 _FIX_PASSING = "check the network and the store; FetchOptions(num_tries=..., timeout_seconds=...) allows for more"
 
@@ -122,7 +122,7 @@ class RangeFetch:
 
     def _note_failure(self, wanted: ByteRange, error: Exception) -> None:
         num_failures = self._plan.note_failed(wanted)
-        if num_failures >= self._options.num_tries or not can_pass(error):
+        if num_failures >= self._options.num_tries or not is_transient(error):
             self._check_changed(error)
             came = f"{self._part.num_bytes} of {self._stat.size} bytes had come"
             raise given_up(self._reader.name, f"fetch {wanted}", num_failures, error, came) from error
@@ -157,14 +157,14 @@ def fetch_stream(reader: Reader, part: PartFile, stat: SourceStat, options: Fetc
                 while data := wait_for(stream.submit(options.range_bytes), reader.name, options, on_bytes):
                     stop = position + sum(map(len, data))
                     if stop > stat.size:
-                        raise PassingError(f"more than {stat.size} bytes came")
+                        raise TransientError(f"more than {stat.size} bytes came")
                     with part_errors(part.path):
                         part.write(position, data)
                     part.note(CameRange(ByteRange(position, stop), _digest_of(data) if options.checksum else None))
                     on_bytes(stop - position)
                     position = stop
                 if position < stat.size:
-                    raise PassingError(f"only {position} of {stat.size} bytes came")
+                    raise TransientError(f"only {position} of {stat.size} bytes came")
             finally:
                 stream.close()
         except HeadraceError:
@@ -172,7 +172,7 @@ def fetch_stream(reader: Reader, part: PartFile, stat: SourceStat, options: Fetc
         except Exception as error:
             if isinstance(error, OSError) and error.errno in NO_SPACE:
                 raise
-            if number == options.num_tries or not can_pass(error):
+            if number == options.num_tries or not is_transient(error):
                 came = f"{position} of {stat.size} bytes had come"
                 raise given_up(reader.name, "fetch it in one stream", number, error, came) from error
             on_bytes(-position)
@@ -196,7 +196,7 @@ def ask_stat(reader: Reader, options: FetchOptions, on_bytes: OnBytes) -> Source
         except HeadraceError:
             raise
         except Exception as error:
-            if number == options.num_tries or not can_pass(error):
+            if number == options.num_tries or not is_transient(error):
                 raise given_up(reader.name, "look at it", number, error) from error
             pause(wait_seconds(options, number, error), on_bytes)
     raise AssertionError
@@ -218,7 +218,7 @@ def given_up(name: str, task: str, num_tries: int, error: Exception, came: str |
     what = f"could not {task}, {tries}: {cause}"
     if came is not None:
         what += f"; {came}"
-    if can_pass(error):
+    if is_transient(error):
         fix = _FIX_PASSING
     elif isinstance(error, PermissionError) or status in (401, 403):
         fix = "give credentials that may read it, or check the address"

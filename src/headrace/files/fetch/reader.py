@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeVar
 from .options import FetchOptions, SourceStat
 from .part import PartFile
 from .plan import ByteRange
-from .retry import PassingError
+from .retry import TransientError
 
 Result = TypeVar("Result")
 OnBytes = Callable[[int], None]
@@ -164,9 +164,9 @@ def wait_for(future: Future[Result], who: str, options: FetchOptions, on_bytes: 
     return future.result()
 
 
-def silence(who: str, options: FetchOptions) -> PassingError:
+def silence(who: str, options: FetchOptions) -> TransientError:
     """Return the error for an answer that did not come in time."""
-    return PassingError(f"no answer from {who} within {options.timeout_seconds:g} s")
+    return TransientError(f"no answer from {who} within {options.timeout_seconds:g} s")
 
 
 def pause(seconds: float, on_bytes: OnBytes) -> None:

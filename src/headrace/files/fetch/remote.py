@@ -42,7 +42,7 @@ from .options import FetchOptions, SourceStat
 from .part import PartFile
 from .plan import ByteRange
 from .reader import BlockingCalls, Piece, Reader, Stream
-from .retry import PassingError
+from .retry import TransientError
 
 # A line of /proc/self/fdinfo for a descriptor that an epoll watches: the descriptor, the inode of what it was.
 _WATCHED = re.compile(r"^tfd:\s*(\d+).*\bino:([0-9a-f]+)", re.MULTILINE)
@@ -263,7 +263,7 @@ class BlockingReader:
 
 def _piece(wanted: ByteRange, data: bytes) -> Piece:
     if len(data) != len(wanted):
-        raise PassingError(f"{len(data)} bytes came for {wanted}")
+        raise TransientError(f"{len(data)} bytes came for {wanted}")
     return Piece(len(data), [data])
 
 

@@ -73,7 +73,7 @@ _FINAL_NAMES = frozenset({"ClientConnectorCertificateError", "SSLCertVerificatio
 _random = random.SystemRandom()
 
 
-class PassingError(Exception):
+class TransientError(Exception):
     """A failure of our own finding that can pass: a short body, silence, a wrong header."""
 
 
@@ -95,9 +95,9 @@ class HttpStatusError(Exception):
         return status_text(self.status)
 
 
-def can_pass(error: BaseException) -> bool:
+def is_transient(error: BaseException) -> bool:
     """Tell whether the same request may succeed later."""
-    if isinstance(error, PassingError | TimeoutError | CancelledError):
+    if isinstance(error, TransientError | TimeoutError | CancelledError):
         return True
     names = {cls.__name__ for cls in type(error).__mro__}
     if names & _FINAL_NAMES:
@@ -141,7 +141,7 @@ def status_text(status: int) -> str:
 def cause_text(error: BaseException) -> str:
     """Say in a line what an error is: its status or class, and its text."""
     text = str(error).strip()
-    if isinstance(error, PassingError | HttpStatusError):
+    if isinstance(error, TransientError | HttpStatusError):
         return text
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 

@@ -31,7 +31,7 @@ from .patterns import glob_local, glob_url, is_pattern
 from .tag_list import read_text, refuse_pickle, unpack_text
 from .tree import FileTree, map_leaves, tree_leaves
 
-# Below the blank, and DEL: no name of a file that people write has one, but a torn block on disk is full of them.
+# Below the blank, and DEL: no name of a file that people write has one, but a truncated block on disk is full of them.
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _ONE_LIST = "let the file hold one list, such as ['a.hdf', 'b.hdf']: no assignment, no expression"
 
@@ -64,7 +64,7 @@ def _parse_lines(text: str, where: str) -> list[tuple[int, Any]]:
     for number, name in found:
         wrong = _CONTROL.search(name)
         if wrong is not None:
-            what = f"line {number} holds the character 0x{ord(wrong[0]):02x}: it is torn, or this is not a list"
+            what = f"line {number} holds the character 0x{ord(wrong[0]):02x}: it is truncated, or this is not a list"
             raise SourceError(what, where=f"{where}, line {number}", fix="write the list again, one file name a line")
     return found
 
@@ -128,8 +128,8 @@ def read_file_list(files: Files) -> list[FileTree]:
 
     Raises:
         ConfigError: The argument has another form, or the list has a wrong entry or none.
-        SourceError: The list file is missing, torn, not what its ending says, has a wrong entry or none, or a relative
-            name in it leaves its folder; or a pattern matches nothing.
+        SourceError: The list file is missing, truncated, not what its ending says, has a wrong entry or none, or a
+            relative name in it leaves its folder; or a pattern matches nothing.
     """
     origin, entries = _entries_of(files)
     found = [tree for number, entry in entries for tree in _expanded(entry, origin, number)]
@@ -244,7 +244,7 @@ def _check_last_line(origin: _Origin, number: int, name: str) -> None:
     """Refuse a line without an end that names no file. The other names are looked at when their sizes are needed."""
     placed = origin.placed(origin.checked(name, number))
     if not is_url(placed) and not os.path.lexists(placed) and not is_pattern(name, placed):
-        what = f"the last line has no end, and there is no file {placed!r}: the list may be torn"
+        what = f"the last line has no end, and there is no file {placed!r}: the list may be truncated"
         raise origin.error(what, number, "write the list again")
 
 

@@ -14,7 +14,7 @@ from headrace.errors import ConfigError, HeadraceError
 from ..fetch.options import FetchOptions
 from ..fetch.ranges import given_up
 from ..fetch.reader import BlockingCalls, pause, wait_for
-from ..fetch.retry import can_pass, wait_seconds
+from ..fetch.retry import is_transient, wait_seconds
 from ..places import is_url, shown_url
 
 _OPTIONS = FetchOptions(timeout_seconds=600.0)  # to list a million objects takes a thousand requests
@@ -65,7 +65,7 @@ def glob_url(pattern: str) -> list[str]:
         except HeadraceError:
             raise
         except Exception as error:
-            if number == _OPTIONS.num_tries or not can_pass(error):
+            if number == _OPTIONS.num_tries or not is_transient(error):
                 raise given_up(where, "list it", number, error) from error
             pause(wait_seconds(_OPTIONS, number, error), _go_on)
         finally:

@@ -24,7 +24,7 @@ from headrace.errors import CacheError, ConfigError, SourceError
 from ..atomic.pending import atomic_write
 from ..fetch.fetch import SourceStat
 from ..kept import KeepLimit, kept_folder, kept_path, note_use, remove_unused, warn_once_of_folder
-from ..locks import Patience, lock_exclusive_nowait
+from ..locks import StallTimeout, lock_exclusive_nowait
 from ..places import is_url, open_regular
 from .measure import Progress, measure_files
 from .tree import FileTree, map_leaves, tree_key, tree_leaves
@@ -225,7 +225,7 @@ def _locked(folder: Path) -> Iterator[None]:
     path = str(folder / ".lock")
     lock = None
     try:
-        patience = Patience(_LOCK_SECONDS)
+        patience = StallTimeout(_LOCK_SECONDS)
         while (lock := lock_exclusive_nowait(path)) is None:
             patience.pause(None, lambda waited: CacheError(f"another process holds the lock: {waited}", where=path))
     except CacheError as error:

@@ -30,7 +30,7 @@ def read_tag_list(path: str | os.PathLike[str]) -> list[str]:
     the start of the file is no part of the first tag.
 
     Raises:
-        SourceError: The file is missing, torn, not UTF-8, or a pickle.
+        SourceError: The file is missing, truncated, not UTF-8, or a pickle.
     """
     lines = read_text(path, _TAGS_FROM_PICKLE).split("\n")
     return [tag for tag in (line.removesuffix("\r") for line in lines) if tag]
@@ -40,7 +40,7 @@ def read_seq_lens(path: str | os.PathLike[str]) -> dict[str, int]:
     """Read a dict tag -> length, written as JSON or as a Python literal (UTF-8, `.gz` is unpacked).
 
     Raises:
-        SourceError: The file is missing, torn or no such dict, or a length is not a whole number >= 0.
+        SourceError: The file is missing, truncated or no such dict, or a length is not a whole number >= 0.
     """
     lengths = _parse_dict(read_text(path, _LENS_FROM_PICKLE), path)
     for tag, length in lengths.items():
@@ -93,7 +93,7 @@ def read_text(path: str | os.PathLike[str], conversion: str) -> str:
         conversion: Python code for the error text: how to convert a pickle, see above.
 
     Raises:
-        SourceError: The file is missing, torn, not UTF-8, or a pickle.
+        SourceError: The file is missing, truncated, not UTF-8, or a pickle.
     """
     path = Path(path)
     refuse_pickle(path, conversion)
@@ -113,14 +113,14 @@ def unpack_text(data: bytes, where: str, *, is_packed: bool) -> str:
     A byte order mark, which some editors put before UTF-8, is no part of the text.
 
     Raises:
-        SourceError: The data are torn, or not UTF-8.
+        SourceError: The data are truncated, or not UTF-8.
     """
     if is_packed:
         try:
             data = gzip.decompress(data)
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             fix = "write the file again, or take off .gz if it is not packed"
-            raise SourceError(f"the gzip data are torn or wrong: {error}", where=where, fix=fix) from error
+            raise SourceError(f"the gzip data are truncated or wrong: {error}", where=where, fix=fix) from error
     data = data.removeprefix(codecs.BOM_UTF8)
     try:
         return data.decode()

@@ -23,8 +23,8 @@ from headrace.datasets.parts import open_apart
 from headrace.engine import WorkerInfo
 from headrace.errors import ConfigError, HeadraceError
 
-from ..inputs import EpochOrder, Subject, Wanted, check_dataset_options
-from ..reading import Reader, Reading, Wish
+from ..inputs import EpochOrder, PlanNeeds, Subject, check_dataset_options
+from ..reading import Reader, Reading, ReadRequest
 from ..state import digest_text
 from .marks import mark_of
 
@@ -68,7 +68,7 @@ class StreamSubject(Subject):
         del data_key
         return True
 
-    def start(self, epoch: int, wanted: Wanted) -> EpochOrder:
+    def start(self, epoch: int, wanted: PlanNeeds) -> EpochOrder:
         """Not for streams."""
         raise ConfigError("the order of a stream is not known", where=f"{self.name}, epoch {epoch}, {wanted}")
 
@@ -212,6 +212,6 @@ class StreamReading(Reading):
 
 
 class _TakenSeqs(Reader):
-    def read(self, wish: Wish) -> Iterator[tuple[str, Any]]:
+    def read(self, wish: ReadRequest) -> Iterator[tuple[str, Any]]:
         assert wish.seqs is not None
         yield from wish.seqs

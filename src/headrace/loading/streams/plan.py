@@ -130,7 +130,7 @@ class StreamPlan:
         return window.number, window.first_batch
 
     def pass_over(self, number: int) -> None:
-        """Take it that no batch before this one will be asked for, but for repeats at the end."""
+        """Forget what only earlier batches need; repeats at the end are kept."""
         while len(self._windows) > 1 and self._windows[1].first_batch <= number:
             del self._windows[0]
 

@@ -1,6 +1,6 @@
 """How the batches of a stream are made: each worker reads the stream for itself, and makes every W-th batch of a rank.
 
-So nothing goes through the trainer, the batches are the same for any number of workers, and what is dear about a
+So nothing goes through the trainer, the batches are the same for any number of workers, and what is expensive about a
 sequence (its transform, padding, a collate) is shared out; reading is not: it is done once in each worker. Without
 workers the trainer reads, when it waits for a batch. A worker that died begins anew where the run began. A stream with
 workers of its own is read by the trainer, and what it has read is carried to the workers of the loader, see

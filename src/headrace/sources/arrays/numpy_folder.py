@@ -155,7 +155,7 @@ def gather_index(listing: Listing, options: FolderOptions) -> CorpusIndex:
     """Read the headers of all files: some 0.1 ms a file, several at a time.
 
     Raises:
-        SourceError: A file is torn, holds no numbers, or is not like the others.
+        SourceError: A file is truncated, holds no numbers, or is not like the others.
     """
     plan = _plan_files(listing, options)
     tags = _ordered(plan, options, listing.root)
@@ -297,7 +297,7 @@ def _look_at_member(descriptor: int, member: Member, where: str) -> StoredArray:
 def _stored(header: NpyHeader, start: int, size: int, where: str) -> StoredArray:
     if header.end > size:
         raise SourceError(
-            f"the file is torn: it has {size} bytes, and its header says that the numbers end at byte {header.end}",
+            f"the file is truncated: it has {size} bytes, and its header says that numbers end at byte {header.end}",
             where=where,
             fix="restore it",
         )
@@ -314,8 +314,9 @@ class NumpyFolderSource(PlainArraySource):
     `<key>/<tag>.npy`. Sub-folders are parts of the tags. Sequences come in the order of their tags, in that of `files`
     if these are a list, or as they were written if `NumpyFolderWriter` made the folder.
 
-    The first axis is time, and an array without axes is a key without time. Plain arrays (also in a `.npz` that is not
-    compressed) are read by exactly the bytes that are asked for; compressed and Fortran-ordered ones are read whole.
+    The first axis is time, and an array without axes is a key without a time axis. Plain arrays (also in a `.npz` that
+    is not compressed) are read by exactly the bytes that are asked for; compressed and Fortran-ordered ones are read
+    whole.
 
     Args:
         files: The folder, or a list of files.
@@ -330,8 +331,8 @@ class NumpyFolderSource(PlainArraySource):
 
     Raises:
         ConfigError: An option is wrong.
-        SourceError: A file is missing, torn, outside of the folder, holds something else than numbers, or is not like
-            the others; or the given index is not one of these files as they are now.
+        SourceError: A file is missing, truncated, outside of the folder, holds something else than numbers, or is not
+            like the others; or the given index is not one of these files as they are now.
     """
 
     def __init__(

@@ -84,7 +84,7 @@ def read_safetensors_header(path: str) -> SafetensorsHeader:
     """Read and check a header; about 1 us a tensor.
 
     Raises:
-        SourceError: The file is torn, or is not of this format, or has numbers that NumPy has no dtype for.
+        SourceError: The file is truncated, or is not of this format, or has numbers that NumPy has no dtype for.
     """
     try:
         with open_regular(path) as file:
@@ -153,7 +153,7 @@ def make_safetensors_header(tensors: dict[str, dict[str, Any]], metadata: dict[s
 
 
 def _refusal(what: str, path: str) -> SourceError:
-    return SourceError(what, where=path, fix="restore the file: it is torn, damaged, or of another format")
+    return SourceError(what, where=path, fix="restore the file: it is truncated, damaged, or of another format")
 
 
 INDEX_KIND = "safetensors/1"
@@ -167,8 +167,8 @@ class SafetensorsSource(PlainArraySource):
 
     Two layouts are known. `"names"`: a tensor is called `<tag>/<key>`, and a file has any number of sequences, in the
     order in which their names first occur. `"file"`: each file is a sequence, its tag is its path without the suffix,
-    and the tensors have the names of the keys. The first axis is time; a tensor without axes is a key without time.
-    bfloat16 becomes float32, which is exact.
+    and the tensors have the names of the keys. The first axis is time; a tensor without axes is a key without a time
+    axis. bfloat16 becomes float32, which is exact.
 
     Args:
         files: A file, a folder (with its sub-folders), or a list of files.
@@ -182,8 +182,8 @@ class SafetensorsSource(PlainArraySource):
 
     Raises:
         ConfigError: An option is wrong.
-        SourceError: A file is missing, torn or damaged, has a tag twice, or sequences that are not alike; or the given
-            index is not one of these files as they are now.
+        SourceError: A file is missing, truncated or damaged, has a tag twice, or sequences that are not alike; or the
+            given index is not one of these files as they are now.
     """
 
     def __init__(

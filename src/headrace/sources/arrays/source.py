@@ -131,7 +131,7 @@ class ArrayTable:
         return self._columns or {key: [] for key in self._names or self.specs}
 
     def lengths(self) -> dict[str, NDArray[np.int64]]:
-        """Return data key -> frames of each sequence, `int64[N]`; 1 without time."""
+        """Return data key -> frames of each sequence, `int64[N]`; 1 without a time axis."""
         has_time = {key: key in self.specs and self.specs[key].has_time for key in self.columns}
         return {
             key: np.array([array.shape[0] if has_time[key] else 1 for array in arrays], np.int64)

@@ -49,11 +49,11 @@ def read_header(recording: str | bytes | IO[bytes], where: str | None = None) ->
         info = soundfile.info(file)
     except (RuntimeError, OSError) as error:  # soundfile's errors are RuntimeErrors
         raise _unreadable(name, error) from error
-    refuse_torn(file, name)
+    refuse_truncated(file, name)
     return int(info.frames), int(info.samplerate)
 
 
-def refuse_torn(recording: str | bytes | IO[bytes], where: str | None = None) -> None:
+def refuse_truncated(recording: str | bytes | IO[bytes], where: str | None = None) -> None:
     """Compare where a WAV, AIFF or Ogg file ends with what it says: libsndfile takes what is there for all.
 
     The last page of an Ogg file says that its stream ends there. Files of other formats pass, and so do those of which
@@ -67,14 +67,14 @@ def refuse_torn(recording: str | bytes | IO[bytes], where: str | None = None) ->
     try:
         if isinstance(recording, str):
             with open_regular(recording) as file:
-                _refuse_torn(file, name)
+                _refuse_truncated(file, name)
         else:
-            _refuse_torn(io.BytesIO(recording) if isinstance(recording, bytes) else recording, name)
+            _refuse_truncated(io.BytesIO(recording) if isinstance(recording, bytes) else recording, name)
     except OSError as error:
         raise _unreadable(name, error) from error
 
 
-def _refuse_torn(file: IO[bytes], where: str) -> None:
+def _refuse_truncated(file: IO[bytes], where: str) -> None:
     size = file.seek(0, os.SEEK_END)
     file.seek(0)
     form = file.read(12)
@@ -83,11 +83,11 @@ def _refuse_torn(file: IO[bytes], where: str) -> None:
         what = _wrong_ogg_end(file.read(_MAX_OGG_PAGE_BYTES))
     else:
         end = _end_of_samples(file, form)
-        is_torn = end is not None and end > size
-        what = f"it has {size} bytes, and its header says that the samples end at byte {end}" if is_torn else None
+        is_truncated = end is not None and end > size
+        what = f"it has {size} bytes, and its header says that the samples end at byte {end}" if is_truncated else None
     if what is not None:
         raise SourceError(
-            f"the recording is torn: {what}",
+            f"the recording is truncated: {what}",
             where=where,
             fix="replace it by a whole one; if it is whole, say num_samples and sample_rate in the manifest",
         )
@@ -206,4 +206,4 @@ def _name_of(recording: str | bytes | IO[bytes]) -> str:
 
 
 def _unreadable(path: str, error: Any) -> SourceError:
-    return SourceError(f"the recording cannot be read: {error}", where=path, fix="check the file; is it torn?")
+    return SourceError(f"the recording cannot be read: {error}", where=path, fix="check the file; is it truncated?")

@@ -173,13 +173,13 @@ def scan_folder(listing: Listing, texts: Texts | None, fields: Mapping[str, Fiel
     """Read the headers of all recordings, several at a time, and their texts; the fields learn their labels.
 
     Raises:
-        SourceError: A recording is torn or damaged, has no text, or no label; or two have the same tag.
+        SourceError: A recording is truncated or damaged, has no text, or no label; or two have the same tag.
     """
     scanned = ScannedFolder(target_lengths={key: [] for key in fields})
     tags = [os.path.splitext(name)[0] for name in listing.names]
-    _refuse_twins(tags, listing)
+    _reject_duplicate_tags(tags, listing)
     if texts is not None:
-        _refuse_silence(tags, texts, listing.root)
+        _require_transcripts(tags, texts, listing.root)
 
     def look(number: int) -> tuple[int, int]:
         header = read_header(listing.path(number))
@@ -226,7 +226,7 @@ def _take_text(scanned: ScannedFolder, texts: Texts, tag: str, lists: dict[int, 
     return text_of(content, f"{listing.path(file)}, tag {tag!r}")
 
 
-def _refuse_twins(tags: Sequence[str], listing: Listing) -> None:
+def _reject_duplicate_tags(tags: Sequence[str], listing: Listing) -> None:
     if len(set(tags)) < len(tags):
         first: dict[str, int] = {}
         for number, tag in enumerate(tags):
@@ -238,7 +238,7 @@ def _refuse_twins(tags: Sequence[str], listing: Listing) -> None:
                 )
 
 
-def _refuse_silence(tags: Sequence[str], texts: Texts, root: str) -> None:
+def _require_transcripts(tags: Sequence[str], texts: Texts, root: str) -> None:
     missing = [tag for tag in tags if tag not in texts.places]
     if missing:
         more = ", ..." if len(missing) > _MAX_NAMED else ""
@@ -276,7 +276,7 @@ class AudioFolderSource(RecordingSource):
 
     Raises:
         ConfigError: An option is wrong.
-        SourceError: A recording is torn or damaged, has no text that is wanted, or the same tag as another; a link
+        SourceError: A recording is truncated or damaged, has no text that is wanted, or the same tag as another; a link
             leads out of the folder; or the given index is not one of these files as they are now.
     """
 

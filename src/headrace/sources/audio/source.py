@@ -107,7 +107,7 @@ class RecordingSource(Source):
         samples = resample(samples, rate, self._sample_rate or rate)
         return samples[:, None] if self._log_mel is None else self._log_mel(samples)
 
-    _wrong_length_fix = "open the corpus again to have headers read again; replace a torn recording"
+    _wrong_length_fix = "open the corpus again to have headers read again; replace a truncated recording"
 
     def _changed(self, what: str, where: str) -> SourceError:
         return SourceError(
@@ -150,7 +150,7 @@ class AudioSource(RecordingSource):
     """
 
     _changed_place = "the manifest"
-    _wrong_length_fix = "correct the manifest, or touch it to have headers read again; replace a torn recording"
+    _wrong_length_fix = "correct the manifest, or touch it to have headers read again; replace a truncated recording"
 
     def __init__(
         self,

@@ -189,7 +189,7 @@ def scan_tar(path: str) -> Iterator[Member]:
     """Yield what a shard holds, in its order: some 50 us a member.
 
     Raises:
-        SourceError: It is torn, compressed, or not of this layout.
+        SourceError: It is truncated, compressed, or not of this layout.
     """
     try:
         with tarfile.open(path, "r:") as tar:
@@ -202,7 +202,7 @@ def scan_tar(path: str) -> Iterator[Member]:
         raise SourceError(
             f"the shard cannot be read as a tar file: {error}",
             where=path,
-            fix="write it again if it is torn; compressed ones must be unpacked, to be read at any place",
+            fix="write it again if it is truncated; compressed ones must be unpacked, to be read at any place",
         ) from error
     except OSError as error:
         raise SourceError(f"the shard cannot be read: {error.strerror or error}", where=path) from error
@@ -264,7 +264,7 @@ def scan_lines(path: str) -> Iterator[tuple[int, int, bytes]]:
                     yield number, start, line
                 start += len(line)
     except _BAD_GZIP as error:
-        raise _torn(path, error) from error
+        raise _truncated(path, error) from error
     except OSError as error:
         raise SourceError(f"the manifest cannot be read: {error.strerror or error}", where=path) from error
 
@@ -333,7 +333,7 @@ class LineFiles:
             note_use(path)
             unpacked = FileStamp.of(path)
         except _BAD_GZIP as error:
-            raise _torn(stamp.path, error) from error
+            raise _truncated(stamp.path, error) from error
         except (OSError, CacheError, SourceError) as error:
             check_stamp(stamp)  # the manifest's own fault is an error
             if not self._has_warned:
@@ -350,7 +350,7 @@ class LineFiles:
             with gzip.open(stamp.path) as file:
                 text = file.read(self._text_bytes[file_idx])
         except (*_BAD_GZIP, OSError) as error:
-            raise _torn(stamp.path, error) from error
+            raise _truncated(stamp.path, error) from error
         self._check_size(file_idx, len(text))
         while self._texts and sum(map(len, self._texts.values())) + len(text) > MEMORY_BYTES:
             del self._texts[next(iter(self._texts))]
@@ -377,7 +377,7 @@ def _place_of(stamp: FileStamp) -> Path:
     return kept_folder("manifests") / f"{name}{os.path.splitext(stamp.path.removesuffix('.gz'))[1]}"
 
 
-def _torn(path: str, error: Exception) -> SourceError:
+def _truncated(path: str, error: Exception) -> SourceError:
     return SourceError(
-        f"the manifest cannot be unpacked: {error}", where=path, fix="it is torn or not gzip: write it again"
+        f"the manifest cannot be unpacked: {error}", where=path, fix="it is truncated or not gzip: write it again"
     )

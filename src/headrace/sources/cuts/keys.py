@@ -26,7 +26,9 @@ AUDIO, FEATURES, TEXT = "audio", "features", "text"
 RECORDING = "recording"  # lhotse's name of what is heard as "audio"
 _SUPERVISION_FIELDS = (TEXT, "speaker", "language", "gender")
 _SUPERVISION = "supervision."
-_TORN = "replace a torn recording, correct the manifest, or allow recordings to be too short by tolerance=, in seconds"
+_TRUNCATED = (
+    "replace a truncated recording, correct the manifest, or allow recordings to be too short by tolerance=, in seconds"
+)
 
 
 class CutKey(ABC):
@@ -174,7 +176,10 @@ class _AudioKey(_ArrayKey):
         return int(num_samples)
 
     def load(self, cut: Any, where: str) -> NDArray[Any]:
-        with lhotse_errors(f"load {self.field!r}", where, _TORN), strict_lengths(import_lhotse(), cut, self._tolerance):
+        with (
+            lhotse_errors(f"load {self.field!r}", where, _TRUNCATED),
+            strict_lengths(import_lhotse(), cut, self._tolerance),
+        ):
             samples = cut.load_audio() if self.field == AUDIO else cut.load_custom(self.field)
         return self._checked(np.transpose(samples), where)
 
@@ -184,7 +189,10 @@ class _AudioKey(_ArrayKey):
         part = part_of(cut, start, end, self.sample_rate)
         if part is None:
             return None
-        with lhotse_errors(f"load {self.field!r}", where, _TORN), strict_lengths(import_lhotse(), cut, self._tolerance):
+        with (
+            lhotse_errors(f"load {self.field!r}", where, _TRUNCATED),
+            strict_lengths(import_lhotse(), cut, self._tolerance),
+        ):
             samples = self._checked(np.transpose(part.load_audio()), where)
         return samples if len(samples) == end - start else None
 

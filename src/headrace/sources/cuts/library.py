@@ -58,8 +58,8 @@ _TOLERANCE = "_LHOTSE_AUDIO_DURATION_MISMATCH_TOLERANCE"
 def strict_lengths(lhotse: ModuleType, cut: Any, tolerance: float) -> Iterator[None]:
     """Have lhotse refuse, in the block, a recording that is shorter than its manifest says.
 
-    lhotse makes up for as much as half a second, by samples in reverse, so that torn recordings pass. That is left as
-    it is where a recording is transformed, as the length of a result is not known to the sample, and where the user
+    lhotse makes up for as much as half a second, by samples in reverse, so that truncated recordings pass. That is left
+    as it is where a recording is transformed, as the length of a result is not known to the sample, and where the user
     has set lhotse's own tolerance.
 
     Args:

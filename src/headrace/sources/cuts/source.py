@@ -36,11 +36,11 @@ class CutSource(Source):
         files: A manifest (`.jsonl`, `.jsonl.gz`), a Shar folder, or a list of such; a dict of Shar fields, as
             `CutSet.from_shar(fields=...)` takes it; or a `CutSet` in memory, which is pickled with the source.
         fields: Data key -> field: `{"data": "audio", "classes": "text"}`. "audio" is float32[T, channels], "features"
-            float32[T, features]; a custom `Array` (without time), `TemporalArray` or `Recording` goes by its name.
-            "text", "speaker", "language" and "gender" are of the supervisions, `"supervision.<name>"` a custom value
-            of theirs, all else a custom value of the cut; these may be dicts with "vocab", see `parse_field`. "text"
-            alone is UTF-8 bytes; the texts of several supervisions are joined by spaces. None: all that the first cut
-            has in the form of an array, and its text.
+            float32[T, features]; a custom `Array` (without a time axis), `TemporalArray` or `Recording` goes by its
+            name. "text", "speaker", "language" and "gender" are of the supervisions, `"supervision.<name>"` a custom
+            value of theirs, all else a custom value of the cut; these may be dicts with "vocab", see `parse_field`.
+            "text" alone is UTF-8 bytes; the texts of several supervisions are joined by spaces. None: all that the
+            first cut has in the form of an array, and its text.
         tolerance: Seconds that a recording may end before its cut does, at least 0.001. lhotse alone makes up for half
             a second, by samples in reverse.
         root: Folder, or folders, that the files lie in which a manifest names; relative paths start at the current

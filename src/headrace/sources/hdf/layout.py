@@ -81,8 +81,8 @@ def open_hdf5(path: str, *, chunk_cache_bytes: int = 1 << 20) -> h5py.File:
     HDF5's own rules for locks hold: readers share, and a file that a writer has open is refused.
 
     Raises:
-        SourceError: There is no such file, or it is torn, or not HDF5, or somebody is writing to it, or its parts are
-            not all inside it.
+        SourceError: There is no such file, or it is truncated, or not HDF5, or somebody is writing to it, or its parts
+            are not all inside it.
     """
     try:
         file = h5py.File(path, "r", rdcc_nbytes=chunk_cache_bytes)
@@ -109,7 +109,7 @@ def _fix_for(error: OSError) -> str:
         return TOO_MANY_OPEN_FIX
     if isinstance(error, BlockingIOError) or "unable to lock file" in str(error):
         return "wait until its writer is done; if nobody writes to it, set HDF5_USE_FILE_LOCKING=FALSE"
-    return "write the file again, or copy it again: it is torn, or not an HDF5 file"
+    return "write the file again, or copy it again: it is truncated, or not an HDF5 file"
 
 
 def _unreadable_part(path: str, error: Exception) -> SourceError:
@@ -125,7 +125,7 @@ def read_layout(path: str) -> FileLayout:
     """Read what one file says of its sequences: lengths and tags in bulk, and no data.
 
     Raises:
-        SourceError: The file is missing, torn or not HDF5, or its parts contradict each other.
+        SourceError: The file is missing, truncated or not HDF5, or its parts contradict each other.
     """
     path = fspath(path)
     with open_hdf5(path) as file:

@@ -87,8 +87,8 @@ _MAX_TAG_PADDING = 4  # tags of a fixed width may take so many times the bytes o
 class HDFWriter(FileWriter):
     """Writes one HDF5 file, sequence by sequence; a context manager, which aborts if its block fails.
 
-    The layout knows no key without time: such a value is stored as one frame. It takes integers with no axis but time
-    for class indices, and nothing else; where a spec says otherwise, an attribute `sparse` of the data says so to
+    The layout knows no key without a time axis: such a value is stored as one frame. It takes integers with no axis but
+    time for class indices, and nothing else; where a spec says otherwise, an attribute `sparse` of the data says so to
     `HDFSource`. Other programs do not look at it.
 
     Args:

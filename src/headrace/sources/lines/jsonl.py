@@ -339,9 +339,9 @@ def _read(name: str, path: str) -> tuple[dict[str, DataSpec], dict[str, Sequence
 class JsonlSource(Source):
     """The objects of files of JSON lines, one file after the other.
 
-    A number becomes a key without time, a list a key with time, a list of equally long lists frames that are vectors,
-    and a text its UTF-8 bytes; a text may also become classes of a vocabulary. The files are read once, to find the
-    lines and the lengths; then an object is read by its place. Blank lines are skipped.
+    A number becomes a key without a time axis, a list a key with time, a list of equally long lists frames that are
+    vectors, and a text its UTF-8 bytes; a text may also become classes of a vocabulary. The files are read once, to
+    find the lines and the lengths; then an object is read by its place. Blank lines are skipped.
 
     Args:
         files: One path, or several; `.gz`, `.bz2` and `.xz` are decompressed once, see `plain_copy`.

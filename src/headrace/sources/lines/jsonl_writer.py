@@ -21,9 +21,9 @@ class JsonlWriter(FileWriter):
     """Writes a sequence as a line of JSON; a context manager, which aborts if its block fails.
 
     What JSON cannot say goes to `x.jsonl.specs.json`, beside `x.jsonl`.
-    Keys without time are numbers, keys with time are lists, and texts are texts. `JsonlSource` reads the very same
-    arrays again: dtypes, shapes, and every bit of float64 and smaller floats. The `.jsonl` gets its name last; if the
-    process is killed while the files get their names, `JsonlSource` or the next writer finishes it.
+    Keys without a time axis are numbers, keys with time are lists, and texts are texts. `JsonlSource` reads the very
+    same arrays again: dtypes, shapes, and every bit of float64 and smaller floats. The `.jsonl` gets its name last; if
+    the process is killed while the files get their names, `JsonlSource` or the next writer finishes it.
 
     Args:
         path: The file to make. Its folder must exist.

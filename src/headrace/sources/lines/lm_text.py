@@ -81,7 +81,9 @@ def write_transcriptions(source: IO[bytes], target: IO[bytes]) -> None:
         except ParseError as error:
             raise SourceError(f"this is not XML: {error}", where=where, fix="get the file again") from error
     if path:
-        raise SourceError(f"the XML ends inside of <{path[-1]}>", where=where, fix="the file is torn: get it again")
+        raise SourceError(
+            f"the XML ends inside of <{path[-1]}>", where=where, fix="the file is truncated: get it again"
+        )
 
 
 @dataclass(frozen=True, slots=True)

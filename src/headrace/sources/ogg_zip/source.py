@@ -20,7 +20,7 @@ from headrace.index import CorpusIndex, open_or_build
 from headrace.specs import DataSpec
 from headrace.vocabularies.base import Vocabulary, init_vocabulary
 
-from ..audio.decode import read_samples, refuse_torn
+from ..audio.decode import read_samples, refuse_truncated
 from ..base import Source, check_corpus_idx, check_data_key, slice_frames
 from ..shared.folder import IndexOption
 from ..shared.plain_files import PlainFiles
@@ -215,8 +215,8 @@ class OggZipSource(Source):
         else:
             member = member_at(self._index, place.corpus_idx)
             recording = read_member(self._files, self._file_of[place.archive], member, where)
-        if not self._index.has_lengths("data"):  # else a torn recording is known by its length
-            refuse_torn(recording, where)
+        if not self._index.has_lengths("data"):  # else a truncated recording is known by its length
+            refuse_truncated(recording, where)
         samples, rate = read_samples(recording, None, where)
         return features(samples, rate, where)
 

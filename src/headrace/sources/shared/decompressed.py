@@ -90,7 +90,7 @@ def _make_copy(stamp: FileStamp, copy: Path, convert: Callable[[IO[bytes], IO[by
                 convert(source, target)
         except _DAMAGED as error:
             raise SourceError(
-                f"the file is damaged: {error}", where=stamp.path, fix="get it again; it may be torn"
+                f"the file is damaged: {error}", where=stamp.path, fix="get it again; it may be truncated"
             ) from error
         os.utime(temporary, ns=(stamp.mtime_ns, stamp.mtime_ns))
         difference = stamp.difference()

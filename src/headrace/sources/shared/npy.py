@@ -77,9 +77,9 @@ def parse_npy(head: bytes, where: str) -> NpyHeader:
         descr, fortran, shape = said["descr"], said["fortran_order"], said["shape"]
         dtype = np.dtype(descr) if isinstance(descr, str) else None
     except (ValueError, SyntaxError, TypeError, KeyError, RecursionError, MemoryError) as error:
-        raise SourceError(f"the header cannot be read: {error}", where=where, fix="is it torn?") from error
+        raise SourceError(f"the header cannot be read: {error}", where=where, fix="is it truncated?") from error
     if num_bytes > len(head):
-        raise SourceError("the file ends in its header", where=where, fix="restore it: it is torn")
+        raise SourceError("the file ends in its header", where=where, fix="restore it: it is truncated")
     if dtype is None or dtype.kind not in _KINDS:
         what = "pickled objects, which are never loaded" if dtype is not None and dtype.hasobject else repr(descr)
         raise SourceError(f"this is no array of numbers: it has {what}", where=where, fix="store numbers")

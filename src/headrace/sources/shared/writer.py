@@ -45,7 +45,7 @@ class Writer(ABC):
 
         Args:
             tag: Its name.
-            data: Data key -> `dtype[T, ...]`, or a scalar for a key without time.
+            data: Data key -> `dtype[T, ...]`, or a scalar for a key without a time axis.
 
         Raises:
             SourceError: The sequence does not fit the layout or the format, or the disk is full.
@@ -175,7 +175,7 @@ class FileWriter(Writer):
 
         Args:
             tag: Its name.
-            data: Data key -> `dtype[T, ...]`, or an array of the layout's shape for a key without time.
+            data: Data key -> `dtype[T, ...]`, or an array of the layout's shape for a key without a time axis.
 
         Raises:
             SourceError: The sequence does not fit the layout or the format. If the disk is full the writer is aborted,

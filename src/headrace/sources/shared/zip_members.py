@@ -63,7 +63,7 @@ def list_members(path: str) -> dict[str, Member]:
     """Return the files of an archive by name, in its order. About 10 us a member.
 
     Raises:
-        SourceError: It is none, is torn, or has a member that is there twice or leads outside.
+        SourceError: It is none, is truncated, or has a member that is there twice or leads outside.
     """
     try:
         num_bytes = os.path.getsize(path)
@@ -71,7 +71,9 @@ def list_members(path: str) -> dict[str, Member]:
             infos = archive.infolist()
     except (OSError, zipfile.BadZipFile, NotImplementedError, ValueError, struct.error) as error:
         what = getattr(error, "strerror", None) or error
-        raise SourceError(f"the archive cannot be read: {what}", where=path, fix="is it torn? restore it") from error
+        raise SourceError(
+            f"the archive cannot be read: {what}", where=path, fix="is it truncated? restore it"
+        ) from error
     members: dict[str, Member] = {}
     for info in infos:
         check_member_name(info.filename, path)
@@ -95,7 +97,7 @@ def list_members(path: str) -> dict[str, Member]:
             raise SourceError(f"{info.filename!r} is {how}", where=path, fix="store or deflate it")
         if info.header_offset < 0 or info.header_offset + _HEADER.size + info.compress_size > num_bytes:
             what = f"{info.filename!r} would be at byte {info.header_offset}, with {info.compress_size} bytes"
-            raise SourceError(f"{what}; the archive has {num_bytes}", where=path, fix="is it torn? restore it")
+            raise SourceError(f"{what}; the archive has {num_bytes}", where=path, fix="is it truncated? restore it")
         if info.file_size > members[info.filename].max_size:
             what = f"{info.filename!r} would have {info.file_size} bytes in {info.compress_size}"
             raise SourceError(what, where=path, fix="write the archive again")

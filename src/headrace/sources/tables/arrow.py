@@ -44,7 +44,7 @@ class ArrowSource(FileTableSource):
 
     Raises:
         ConfigError: An option is wrong, or pyarrow is missing.
-        SourceError: A file is missing, torn, or has other columns than the first; or a row becomes no array.
+        SourceError: A file is missing, truncated, or has other columns than the first; or a row becomes no array.
     """
 
     def __init__(
@@ -98,13 +98,13 @@ class _MappedFile:
             self._check_num_batches(pa, path)
             return
         self._reader = None
-        # Without it, a stream that was torn between two batches could not be told from a whole one.
+        # Without it, a stream that was truncated between two batches could not be told from a whole one.
         end_mark = bytes(4) if self._buffer[:4].to_pybytes() != _CONTINUES else _CONTINUES + bytes(4)
         if self._buffer[max(self._buffer.size - len(end_mark), 0) :].to_pybytes() != end_mark:
             raise SourceError(
                 "the Arrow stream has no end mark: rows may be missing",
                 where=path,
-                fix="is it torn? write or download it again",
+                fix="is it truncated? write or download it again",
             )
         self._read_stream(pa, path)
 
@@ -194,7 +194,7 @@ class _ArrowTables(TableFiles[_MappedFile]):
                 raise SourceError(
                     f"this batch cannot be read: {error}",
                     where=f"{self.name(table_idx)}, piece {number}",
-                    fix="is the file torn? write or download it again",
+                    fix="is the file truncated? write or download it again",
                 ) from error
             yield num_rows
 

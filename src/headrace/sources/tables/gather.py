@@ -344,7 +344,7 @@ def _tags_of(tables: Tables, table: int, piece: int, column: Column, rows: NDArr
             raise SourceError(
                 f"the tag {tag!r} is not UTF-8: {error}",
                 where=f"{where}, row {row}",
-                fix="is the file torn? write or download it again",
+                fix="is the file truncated? write or download it again",
             ) from error
     return tags
 

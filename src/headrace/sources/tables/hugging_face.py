@@ -123,7 +123,7 @@ class HuggingFaceSource(TableSource):
         nulls: See `ParquetSource`.
         audio_root: See `ParquetSource`; "/" for recordings anywhere on this machine.
         may_be_empty: Whether there may be no data keys at all; else that is taken for a mistake.
-        index: `"auto"` keeps the index in the cache folder if it is dear to gather (audio, vocabularies) and the
+        index: `"auto"` keeps the index in the cache folder if it is expensive to gather (audio, vocabularies) and the
             dataset is one of files, without a selection; `None` always gathers it; a path opens one that was saved.
 
     Raises:

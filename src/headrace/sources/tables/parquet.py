@@ -25,7 +25,8 @@ class ParquetSource(FileTableSource):
 
     Columns become data keys by their types:
 
-    - numbers and bools: one value without time; a list of them: frames, `dtype[T]`; lists of lists: `dtype[T, D]`,
+    - numbers and bools: one value without a time axis; a list of them: frames, `dtype[T]`; lists of lists: `dtype[T,
+    D]`,
       with a free axis if D differs from row to row; an axis of a fixed-size list is never time;
     - texts and binaries: their bytes, `uint8[T]`; texts by a vocabulary, if fields say so;
     - a structure of `bytes` and `path`, as Hugging Face stores audio: samples, `float32[T, 1]`;
@@ -53,7 +54,7 @@ class ParquetSource(FileTableSource):
 
     Raises:
         ConfigError: An option is wrong, or pyarrow is missing.
-        SourceError: A file is missing, torn, or has other columns than the first; or a row becomes no array.
+        SourceError: A file is missing, truncated, or has other columns than the first; or a row becomes no array.
     """
 
     def __init__(

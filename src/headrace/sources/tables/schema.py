@@ -174,7 +174,7 @@ def read_schema(arrow_schema: Any, where: str) -> Schema:
             for column in _columns_of(field, (), features.get(field.name)):
                 columns.setdefault(column.name, column)
     except UnicodeDecodeError as error:
-        raise SourceError(f"the name of a column is not UTF-8: {error}", where=where, fix="is it torn?") from error
+        raise SourceError(f"the name of a column is not UTF-8: {error}", where=where, fix="is it truncated?") from error
     try:
         ours = json.loads(metadata.get(METADATA_KEY, b"{}"))
         specs = {str(key): DataSpec.from_json(spec) for key, spec in ours.get("specs", {}).items()}

@@ -274,7 +274,7 @@ class TableFiles(Tables, Generic[_Handle]):
             raise SourceError(
                 f"the column {path[0]!r} cannot be read: {error}",
                 where=f"{self.name(table_idx)}, piece {piece}",
-                fix="is the file torn? write or download it again",
+                fix="is the file truncated? write or download it again",
             ) from error
         self.confirm(table_idx)
         return array
@@ -321,7 +321,7 @@ class TableFiles(Tables, Generic[_Handle]):
             except (pa.ArrowException, OSError, ValueError) as error:
                 too_many = isinstance(error, OSError) and error.errno in TOO_MANY_OPEN
                 if not (too_many and self._handles):
-                    fix = "is it torn, or of another format? write or download it again"
+                    fix = "is it truncated, or of another format? write or download it again"
                     fix = TOO_MANY_OPEN_FIX if too_many else fix
                     raise SourceError(f"this cannot be read: {error}", where=path, fix=fix) from error
             for table_idx in older_half(self._handles):

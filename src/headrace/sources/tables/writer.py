@@ -1,9 +1,9 @@
 """What `ParquetWriter` and `ArrowWriter` have in common: sequences become rows, a group of rows at a time.
 
-A data key is a column: one number without time, a fixed-size list for a shape without time, and a list (of fixed-size
-lists) for frames. What Arrow's types do not say (which keys are class indices, their number, labels) is in the metadata
-of the schema, so that what was written is read back exactly. Rows are kept until there are enough of them for a group,
-then written: memory is bounded by one group.
+A data key is a column: one number without a time axis, a fixed-size list for a shape without a time axis, and a list
+(of fixed-size lists) for frames. What Arrow's types do not say (which keys are class indices, their number, labels) is
+in the metadata of the schema, so that what was written is read back exactly. Rows are kept until there are enough of
+them for a group, then written: memory is bounded by one group.
 """
 
 from __future__ import annotations

@@ -153,7 +153,7 @@ def scan_members(archive: TarBytes) -> Iterator[Member]:
     """Walk through the plain files of an archive, O(1) in their sizes: no member's data is read.
 
     Raises:
-        SourceError: It is no plain tar archive, it is torn or damaged, or a member is no plain file inside of it.
+        SourceError: It is no plain tar archive, it is truncated or damaged, or a member is no plain file inside of it.
     """
     _refuse_other_formats(archive)
     path, size, end = archive.path, archive.size, 0
@@ -163,7 +163,7 @@ def scan_members(archive: TarBytes) -> Iterator[Member]:
         if header == _ZEROS:
             break
         if len(header) < BLOCK:
-            raise _torn(path, size, "it has no end mark, which is blocks of zeros")
+            raise _truncated(path, size, "it has no end mark, which is blocks of zeros")
         num_bytes, kind, position = _size_in(header, path, start), header[156], start + BLOCK
         if kind in _SAYS_MORE:
             said |= _read_said(archive, kind, start, num_bytes)
@@ -183,7 +183,7 @@ def scan_members(archive: TarBytes) -> Iterator[Member]:
             raise SourceError(f"the member {_text(name)!r} is {what}", where=f"{path}, byte {start}", fix=_REPACK)
         end = _round_up(position + num_bytes)
         if position + num_bytes > size:
-            raise _torn(path, size, f"the member {_text(name)!r} is said to end at byte {position + num_bytes}")
+            raise _truncated(path, size, f"the member {_text(name)!r} is said to end at byte {position + num_bytes}")
         yield Member(_checked_name(name, path, start), start, position, num_bytes)
     _check_tail(archive, end)
 
@@ -195,7 +195,7 @@ def _round_up(position: int) -> int:
 def _refuse_other_formats(archive: TarBytes) -> None:
     start = archive.read(0, 8)
     if not start:
-        raise _torn(archive.path, 0, "it is empty; an archive of no files has an end mark")
+        raise _truncated(archive.path, 0, "it is empty; an archive of no files has an end mark")
     for magic, tool in _COMPRESSED.items():
         if start.startswith(magic):
             raise SourceError(
@@ -251,7 +251,7 @@ def _read_said(archive: TarBytes, kind: int, start: int, num_bytes: int) -> dict
         raise _damaged(f"a name or its attributes have {num_bytes} bytes", archive.path, start)
     text = archive.read(start + BLOCK, num_bytes)
     if len(text) < num_bytes:
-        raise _torn(archive.path, archive.size, f"a header is said to end at byte {start + BLOCK + num_bytes}")
+        raise _truncated(archive.path, archive.size, f"a header is said to end at byte {start + BLOCK + num_bytes}")
     if kind == ord("L"):
         return {"path": text.partition(b"\0")[0]}
     if kind == ord("K"):  # where a link leads; the link is refused
@@ -326,8 +326,8 @@ def _check_tail(archive: TarBytes, end: int) -> None:
             break
 
 
-def _torn(path: str, size: int, what: str) -> SourceError:
-    return SourceError(f"the archive is torn after {size} bytes: {what}", where=path, fix="get or make it again")
+def _truncated(path: str, size: int, what: str) -> SourceError:
+    return SourceError(f"the archive is truncated after {size} bytes: {what}", where=path, fix="get or make it again")
 
 
 def _damaged(what: str, path: str, start: int) -> SourceError:

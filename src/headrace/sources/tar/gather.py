@@ -65,7 +65,7 @@ def gather_index(paths: Sequence[str], options: TarOptions) -> CorpusIndex:
     """Walk through archives: some 10 microseconds a sequence of one array, and what it takes to read headers of audio.
 
     Raises:
-        SourceError: An archive is torn, or not to be trusted, or a sequence is not like the others.
+        SourceError: An archive is truncated, or not to be trusted, or a sequence is not like the others.
         ConfigError: The options do not fit what is there.
     """
     gathering = _Gathering(options)

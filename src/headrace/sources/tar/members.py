@@ -204,7 +204,7 @@ def text_of(data: bytes, steps: tuple[str, ...] | None, where: str) -> str:
     return str(value)
 
 
-_SAVE_AGAIN = "it is torn, or something was put behind it: write it again with numpy.save"
+_SAVE_AGAIN = "it is truncated, or something was put behind it: write it again with numpy.save"
 _ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, NotImplementedError, ValueError)
 
 

@@ -107,7 +107,7 @@ def merge_notes(notes: list[Note]) -> Note:
 
 
 def adopt_layout(note: Note, data_key: str, members: Members, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Let members take the layout that their writer noted; return the lengths, which are 1 for a key without time.
+    """Let members take the layout that their writer noted; return the lengths: 1 for a key without a time axis.
 
     Raises:
         SourceError: The arrays do not have that layout.

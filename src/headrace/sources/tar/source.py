@@ -90,9 +90,9 @@ class TarSource(Source):
 
     Raises:
         ConfigError: An option is wrong, or does not fit what is there.
-        SourceError: An archive is missing, torn, damaged, compressed, or has members that are no plain files inside of
-            it (links, paths that lead out), a member twice, sequences whose members do not follow one another, or that
-            have not the same members; or the given index is not one of these files as they are now.
+        SourceError: An archive is missing, truncated, damaged, compressed, or has members that are no plain files
+            inside of it (links, paths that lead out), a member twice, sequences whose members do not follow one
+            another, or that have not the same members; or the given index is not one of these files as they are now.
     """
 
     def __init__(

@@ -95,7 +95,7 @@ def open_token_file(path: str, dtype: np.dtype[Any] | None) -> TokenFile:
         raise SourceError(
             f"the file has {num_bytes} bytes, which is no multiple of the {dtype.itemsize} of {dtype}",
             where=path,
-            fix="the file is torn, or its dtype is another one",
+            fix="the file is truncated, or its dtype is another one",
         )
     return TokenFile(path, dtype, num_bytes // dtype.itemsize)
 
@@ -104,7 +104,7 @@ def read_idx_head(idx_path: str) -> IdxHead:
     """Read and check the head of an `.idx`.
 
     Raises:
-        SourceError: It is of another format, version or dtype, or torn.
+        SourceError: It is of another format, version or dtype, or truncated.
     """
     num_bytes = _size_of(idx_path)
     with _opened(idx_path) as file:
@@ -127,7 +127,7 @@ def read_idx_head(idx_path: str) -> IdxHead:
         raise SourceError(
             f"the index has {num_bytes} bytes, but {num_seqs} sequences and {num_bounds} bounds take {found.num_bytes}",
             where=idx_path,
-            fix="the file is torn: write it again",
+            fix="the file is truncated: write it again",
         )
     return found
 
@@ -153,7 +153,7 @@ def read_idx_bounds(file: TokenFile) -> NDArray[np.int64]:
         raise SourceError(
             f"the index says {ends[-1]} tokens, but the .bin has {file.num_tokens}",
             where=f"{path}, {file.path}",
-            fix="they belong to different files, or one is torn: write them again",
+            fix="they belong to different files, or one is truncated: write them again",
         )
     wrong = pointers != ends[:-1] * file.dtype.itemsize
     if wrong.any():
@@ -185,7 +185,7 @@ def open_npy(path: str) -> TokenFile:
         raise SourceError(
             f"{shape[0]} integers of {dtype} take {header.end} bytes, the file has {num_bytes}",
             where=path,
-            fix="the file is torn: write it again",
+            fix="the file is truncated: write it again",
         )
     return TokenFile(path, dtype, shape[0], position)
 
@@ -197,7 +197,7 @@ def _open_megatron(path: str, idx_path: str) -> TokenFile:
         raise SourceError(
             f"the .bin has {num_bytes} bytes, which is no multiple of the {head.dtype.itemsize} of {head.dtype}",
             where=path,
-            fix="it is torn, or belongs to another .idx",
+            fix="it is truncated, or belongs to another .idx",
         )
     return TokenFile(path, head.dtype, num_bytes // head.dtype.itemsize, idx_path=idx_path)
 

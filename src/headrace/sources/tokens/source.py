@@ -67,7 +67,8 @@ class TokenSource(Source):
 
     Raises:
         ConfigError: An option is wrong, or missing.
-        SourceError: A file is missing, torn, does not fit its `.idx`, or has a size that is no multiple of its dtype's.
+        SourceError: A file is missing, truncated, does not fit its `.idx`, or has a size that is no multiple of its
+            dtype's.
     """
 
     def __init__(

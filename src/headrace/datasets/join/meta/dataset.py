@@ -350,11 +350,11 @@ class MetaDataset(OverCorpora):
             )
         return facts.sort_lengths()
 
-    def key_draws_by_tag(self) -> None:
+    def seed_by_tag(self) -> None:
         """Key the generators of transforms by tags, those of the sub-datasets as well."""
-        super().key_draws_by_tag()
+        super().seed_by_tag()
         for part in self._parts.values():
-            part.dataset.key_draws_by_tag()
+            part.dataset.seed_by_tag()
 
     def finish_epoch(self, *, free_resources: bool = False) -> None:
         """End the epoch, of the sub-datasets as well, see `Dataset.finish_epoch`."""

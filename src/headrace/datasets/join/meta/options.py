@@ -43,7 +43,7 @@ def read_seq_lists(seq_list_file: SeqListFile, names: Sequence[str]) -> dict[str
 
     Raises:
         ConfigError: There is no list for one of them.
-        SourceError: A file is missing, torn, a pickle, or holds something else; or the lists differ in length.
+        SourceError: A file is missing, truncated, a pickle, or holds something else; or the lists differ in length.
     """
     if isinstance(seq_list_file, Mapping):
         _check_names(seq_list_file, names, "seq_list_file")
@@ -62,7 +62,7 @@ def read_key_lengths(path: str, tags: Sequence[str], data_key: str) -> NDArray[n
     """Return the length of one data key for each tag, `int64[N]`, from JSON tag -> data key -> length.
 
     Raises:
-        SourceError: The file is missing, torn or something else, or has no length for a tag.
+        SourceError: The file is missing, truncated or something else, or has no length for a tag.
     """
     lengths = _read_json(path, dict[str, dict[str, int]], '{"tag": {"data": 123, ...}, ...}')
     column = np.empty(len(tags), dtype=np.int64)
@@ -133,7 +133,7 @@ def _read_json(path: str, form: Any, example: str) -> Any:
             data = gzip.decompress(data)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise SourceError(
-            f"the gzip data are torn or wrong: {error}", where=path, fix="write the file again"
+            f"the gzip data are truncated or wrong: {error}", where=path, fix="write the file again"
         ) from error
     except OSError as error:
         raise SourceError(f"cannot read the file: {error.strerror}", where=path, fix="check the path") from error

@@ -176,7 +176,7 @@ class PostprocessingDataset(CachedDataset2):
     def _skips(self) -> bool:
         """Whether sequences that fail are left out, so that their number is not known before the end."""
         options = self._engine_options
-        return options is not None and isinstance(options.on_error, Skipping) and not self.draws_by_tag
+        return options is not None and isinstance(options.on_error, Skipping) and not self.seeds_by_tag
 
     def _take_layout(self) -> None:
         layout, inner = self._layout, self._inner
@@ -408,7 +408,7 @@ class PostprocessingDataset(CachedDataset2):
             self._count_occurrences if counts else None,
             self._part,
             self._sizes,
-            by_tag=self.draws_by_tag,
+            by_tag=self.seeds_by_tag,
             knows_places=self.knows_places,
         )
 
@@ -433,10 +433,10 @@ class PostprocessingDataset(CachedDataset2):
         self._stop()
         self._inner.finish_epoch(free_resources=free_resources)
 
-    def key_draws_by_tag(self) -> None:
+    def seed_by_tag(self) -> None:
         """Key the generators of functions by tags, those of the inner dataset as well."""
-        super().key_draws_by_tag()
-        self._inner.key_draws_by_tag()
+        super().seed_by_tag()
+        self._inner.seed_by_tag()
         self._is_stale = True
 
     def get_current_seq_order(self) -> Order:
@@ -472,7 +472,7 @@ class PostprocessingDataset(CachedDataset2):
         Not where tags are the key of what is drawn: this dataset is then a part of another one, which has workers.
         """
         wants = self.num_workers > 0 or self._engine_options is not None
-        return wants and self._is_indexed and not self.draws_by_tag
+        return wants and self._is_indexed and not self.seeds_by_tag
 
     def _open_pool(self) -> MultiProcDataset:
         """Return this dataset without workers, in a `MultiProcDataset`."""

@@ -32,7 +32,7 @@ class SeqReader(ABC):
         """Return the sequence at a place, `None` if it lies behind the end. Places rise from call to call."""
 
     def fail(self, error: BaseException) -> None:  # noqa: B027 (only for those that cannot go on)
-        """Take it that this is what is raised whenever more is asked for."""
+        """Raise this error on every later read."""
 
     def close(self) -> None:  # noqa: B027 (most hold nothing)
         """End what is under way."""
