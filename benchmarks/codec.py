@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from headrace.engine.codec import decode, encode
-from headrace.engine.slot_protocol import PlainSlot
+from headrace.engine.codec.codec import decode, encode
+from headrace.engine.codec.format import PlainSlot
 
 SEED = 1
 ALIGNMENT = 64

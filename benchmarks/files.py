@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from headrace.engine.proc_tree import descendants_of
+from headrace.engine.process.proc_tree import descendants_of
 from headrace.sources import HDFWriter
 
 NUM_FEATURES = 8

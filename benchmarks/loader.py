@@ -3,8 +3,9 @@
 Run `python benchmarks/loader.py` (`--quick` for a minute instead of ten). Two corpora, features of 40 numbers a frame
 in one HDF5 file that is in the page cache: "speech" with made-up lengths as of read speech, and "words", recordings of
 spoken numbers (`--manifest`; made up if they cannot be read), over and over. Two settings: "cheap", where sequences
-are only read and padded, and "dear", where each also costs 2 ms of NumPy work. Everybody has two workers and the same
-budget of padded frames, and all but RETURNN read with the same code; `measuring/loader_*.py` say how each is set up.
+are only read and padded, and "expensive", where each also costs 2 ms of NumPy work. Everybody has two workers and the
+same budget of padded frames, and all but RETURNN read with the same code; `measuring/loader_*.py` say how each is set
+up.
 
 Each turn of a contender is a process of its own; its first batches are compared with the corpus. Contenders take
 turns, as often as `--repeats` says; medians are shown, and ratios are medians of the ratios of each round, because
@@ -55,7 +56,7 @@ MANIFEST = Path(HERE).parent / "data/spoken_numbers/manifest.jsonl"
 HUGE = (OURS, "torch, tensors", "Grain, equal counts")  # those that start with 10^7 sequences in less than a minute
 
 
-# Second arrangements of a library: where sequences are dear, what differs between them matters little
+# Second arrangements of a library: where sequences are expensive, what differs between them matters little
 NOT_DEAR = ("torch, NumPy", "Grain, equal counts")
 SAME_BATCHES = ("torch, NumPy", "RETURNN, MultiProcDataset")  # as those of the other arrangement of their library
 
@@ -72,7 +73,7 @@ class Scale:
         max_for_all: Up to how many of these all contenders have a turn.
         num_resume: Sequences of the corpus in which all resume.
         repeats: Rounds.
-        seconds: Length of one measurement of a rate; twice as long where sequences are dear.
+        seconds: Length of one measurement of a rate; twice as long where sequences are expensive.
         rates: Corpora and settings of the rates.
     """
 
@@ -84,10 +85,10 @@ class Scale:
     num_resume: int = 10**5
     repeats: int = 3
     seconds: float = 1.0
-    rates: tuple[tuple[str, str], ...] = tuple(itertools.product(("speech", "words"), ("cheap", "dear")))
+    rates: tuple[tuple[str, str], ...] = tuple(itertools.product(("speech", "words"), ("cheap", "expensive")))
 
 
-QUICK_RATES = (("speech", "cheap"), ("words", "cheap"), ("speech", "dear"))
+QUICK_RATES = (("speech", "cheap"), ("words", "cheap"), ("speech", "expensive"))
 QUICK_SCALE = Scale(600, 2650, 2000, (10**4, 10**6), 10**4, 2000, 1, 0.3, QUICK_RATES)
 
 
@@ -161,8 +162,8 @@ def run_all(titles: Sequence[str], corpora: Corpora, scale: Scale) -> Results:
     first, *larger = scale.large
     every_round = {f"first {first}": Task("first", corpora.made_up(first))}
     for corpus, setting in scale.rates:
-        seconds = scale.seconds * (2 if setting == "dear" else 1)
-        every_round[f"{corpus} {setting}"] = Task("rate", getattr(corpora, corpus), setting == "dear", seconds)
+        seconds = scale.seconds * (2 if setting == "expensive" else 1)
+        every_round[f"{corpus} {setting}"] = Task("rate", getattr(corpora, corpus), setting == "expensive", seconds)
     once = {
         "costs speech": Task("costs", corpora.speech_lengths),
         "costs words": Task("costs", corpora.words_lengths),

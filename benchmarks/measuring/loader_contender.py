@@ -1,4 +1,4 @@
-"""What a contender of the loader benchmark can be asked for, the work of the dear setting, and who takes part.
+"""What a contender of the loader benchmark can be asked for, the work of the expensive setting, and who takes part.
 
 Every contender brings padded batches of the same corpus from two workers, within the same budget of frames where it has
 one, and all but RETURNN read sequences with the same code, `HDFSource`.

@@ -8,7 +8,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from headrace import Buckets, DataLoader, FrameBudget, HDFDataset
-from headrace.loading.iteration import Place
+from headrace.loading.iterate import Place
 
 from .loader_contender import NUM_WORKERS, WORLD_SIZE, Batch, Contender, Saved, dear_work
 from .loader_corpora import Corpus

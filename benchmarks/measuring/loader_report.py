@@ -12,8 +12,8 @@ Results = dict[str, dict[str, list[dict[str, Any]]]]  # contender -> what was me
 RATES = {
     "speech cheap": "speech, cheap",
     "words cheap": "words, cheap",
-    "speech dear": "speech, dear",
-    "words dear": "words, dear",
+    "speech expensive": "speech, expensive",
+    "words expensive": "words, expensive",
 }
 CANNOT, FAILED = "cannot", "failed"
 Cell = Callable[[str], str]  # contender -> text

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from .version import __version__
 
 if TYPE_CHECKING:
-    from .adapters.lhotse import LhotseDataLoader as LhotseDataLoader
+    from .adapters.lhotse.loader import LhotseDataLoader as LhotseDataLoader
     from .batching import Buckets as Buckets
     from .batching import FixedCount as FixedCount
     from .batching import FrameBudget as FrameBudget
@@ -68,8 +68,8 @@ if TYPE_CHECKING:
     from .errors import StalledError as StalledError
     from .errors import TransformError as TransformError
     from .errors import WorkerDiedError as WorkerDiedError
-    from .files.cache import CachedFile as CachedFile
-    from .files.cache import FileCache as FileCache
+    from .files.cache.cache import CachedFile as CachedFile
+    from .files.cache.cache import FileCache as FileCache
     from .index import CorpusIndex as CorpusIndex
     from .loading import Batch as Batch
     from .loading import DataLoader as DataLoader

@@ -18,15 +18,18 @@ def export_lazily(
 
     Args:
         room: Its `__name__`.
-        names_of: Module of the room -> the names that the room takes from it. For type checkers and the documentation
-            the same imports stand below `if TYPE_CHECKING`, and the names in `__all__`.
+        names_of: Module of the room -> the names that the room takes from it; a module of another room is named in
+            full. For type checkers and the documentation the same imports stand below `if TYPE_CHECKING`, and the
+            names in `__all__`.
     """
     module_of = {name: module for module, names in names_of.items() for name in names}
 
     def get(name: str) -> Any:
         if name not in module_of:
             raise AttributeError(f"module {room!r} has no attribute {name!r}")
-        value = getattr(importlib.import_module(f"{room}.{module_of[name]}"), name)
+        module = module_of[name]
+        path = module if module.startswith("headrace.") else f"{room}.{module}"
+        value = getattr(importlib.import_module(path), name)
         setattr(sys.modules[room], name, value)
         return value
 

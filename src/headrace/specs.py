@@ -98,7 +98,7 @@ class DataSpec:
         An array is sparse if its dtype is an integer and it has at most one axis (time).
 
         Args:
-            array: `any[T, ...]`, or a scalar array without time.
+            array: `any[T, ...]`, or a scalar array without a time axis.
             dim: Number of classes, for a sparse array; 1 more than the largest value if not given.
         """
         sparse = array.dtype.kind in "iu" and array.ndim <= 1

@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from headrace.adapters.ahead import Sent
-from headrace.adapters.leaves import map_leaves
-from headrace.adapters.pinning import PinnedMemory
+from headrace.adapters.ahead import Sent, map_leaves
+from headrace.adapters.torch.pinning import PinnedMemory
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 

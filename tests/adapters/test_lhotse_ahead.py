@@ -7,8 +7,8 @@ import threading
 import pytest
 
 from headrace import LhotseDataLoader
-from headrace.adapters.lhotse_draws import MAX_AHEAD_BYTES, Ahead, Drawing
-from headrace.adapters.lhotse_sampler import SamplerSide
+from headrace.adapters.lhotse.draws import MAX_AHEAD_BYTES, Ahead, Drawing
+from headrace.adapters.lhotse.sampler import SamplerSide
 from servers.leaks import nothing_left
 
 

@@ -326,10 +326,36 @@ def test_a_sampler_that_refuses_its_state_says_why():
 
     _, state, _ = save_at(Stateful, 5, 0)
     state["sampler"]["type"] = "Refusing"
+    del state["checksum"]  # as in a state of an older version
     with LhotseDataLoader(Noisy(), Refusing(), num_workers=0) as loader:
         loader.load_state_dict(state)
         with pytest.raises(ResumeError, match="the sampler refuses the state: AssertionError: no"):
             iter(loader)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_iter_once_more_before_the_first_batch_changes_nothing(workers):
+    for make in (Stateful, Shuffled):
+        _, state, rest = save_at(make, 5, workers)
+        with LhotseDataLoader(Noisy(), make(), num_workers=workers) as loader:
+            loader.load_state_dict(state)
+            assert list(iter(iter(loader))) == rest, "progress bars and itertools ask an iterator for its iterator"
+            first = list(itertools.islice(loader, 3))
+        with LhotseDataLoader(Noisy(), make(), num_workers=workers) as loader:
+            loader.load_state_dict(state)
+            list(loader)
+            iter(loader)
+            assert list(itertools.islice(loader, 3)) == first
+
+
+def test_iter_once_more_is_a_new_pass_if_it_would_be_another():
+    with LhotseDataLoader(Noisy(), Shuffled(), num_workers=0) as loader:
+        loader.set_epoch(1)
+        expected = list(loader)
+        loader.set_epoch(0)
+        iter(loader)
+        loader.set_epoch(1)
+        assert list(loader) == expected
 
 
 def test_the_limit_of_a_stall_may_be_lifted():

@@ -17,9 +17,9 @@ from headrace import StaticDataset
 from headrace.adapters.ahead import RunAhead
 from headrace.batching import FixedCount
 from headrace.engine import EngineOptions, Restarting
-from headrace.engine.arena import ArenaWriter
-from headrace.engine.lease import ArenaReader
-from headrace.engine.memory import PAGE_BYTES, create_memfd
+from headrace.engine.memory.arena import ArenaWriter
+from headrace.engine.memory.lease import ArenaReader
+from headrace.engine.memory.memfd import PAGE_BYTES, create_memfd
 from headrace.errors import CacheError, ConfigError
 from headrace.loading import DataLoader
 from servers.leaks import nothing_left

@@ -12,7 +12,7 @@ from devices import FakeDevice
 torch = pytest.importorskip("torch")
 
 from headrace import StaticDataset  # noqa: E402
-from headrace.adapters.torch import CudaCopier, DeviceLoader, TorchLoader, _CudaHost, to_device  # noqa: E402
+from headrace.adapters.torch.loaders import CudaCopier, DeviceLoader, TorchLoader, _CudaHost, to_device  # noqa: E402
 from headrace.batching import Buckets, FixedCount, FrameBudget  # noqa: E402
 from headrace.loading import DataLoader  # noqa: E402
 

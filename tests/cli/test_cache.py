@@ -13,12 +13,12 @@ import pytest
 from typer.testing import CliRunner
 
 from headrace.cli.app import app
-from headrace.cli.cache_work import _shown
-from headrace.files.cache import FileCache
-from headrace.files.cache_entry import EntryRecord
-from headrace.files.cache_folder import CacheFolder
-from headrace.files.cache_prefetch import Prefetcher
-from headrace.files.fetch import SourceStat
+from headrace.cli.cache import _shown
+from headrace.files.cache.cache import FileCache
+from headrace.files.cache.entry import EntryRecord
+from headrace.files.cache.folder import CacheFolder
+from headrace.files.cache.prefetch import Prefetcher
+from headrace.files.fetch.fetch import SourceStat
 
 _DAY = 24 * 3600.0
 

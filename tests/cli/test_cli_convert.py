@@ -17,11 +17,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from headrace.cli import convert_shards
-from headrace.cli.conversion import Conversion
-from headrace.cli.convert_plan import Sharding, plan_shards
-from headrace.cli.convert_shards import Target
-from headrace.cli.some_keys import SomeKeys
+from headrace.cli.convert import shards as convert_shards
+from headrace.cli.convert.conversion import Conversion
+from headrace.cli.convert.shard_plan import Sharding, plan_shards
+from headrace.cli.convert.shards import Target
+from headrace.cli.convert.some_keys import SomeKeys
 from headrace.errors import ConfigError
 from headrace.sources import AudioSource, HDFSource, HDFWriter, MemorySource, open_source
 from headrace.sources.formats import FORMATS
@@ -86,7 +86,7 @@ def test_an_existing_file_is_replaced_on_request_only(invoke: Invoke, small: Pat
 def test_a_recording_that_fails_leaves_nothing_and_the_old_file_alone(
     invoke: Invoke, small: Path, tmp_path: Path
 ) -> None:
-    (small / "en" / "3.flac").write_bytes(b"torn")
+    (small / "en" / "3.flac").write_bytes(b"truncated")
     folder = tmp_path / "out"
     folder.mkdir()
     old = folder / "old.hdf"
@@ -133,7 +133,7 @@ def test_audio_outside_of_the_folder_is_refused(invoke: Invoke, small: Path, tmp
 
 
 class FreeSource(MemorySource):
-    """Pictures of free sizes, and a number without time: what HDF5 does not hold, or holds otherwise."""
+    """Pictures of free sizes, and a number without a time axis: what HDF5 does not hold, or holds otherwise."""
 
     def __init__(self, files: str, shapes: str = "same") -> None:
         sizes = {"same": (2, 2), "free": (2, 3)}[shapes]

@@ -84,9 +84,9 @@ def test_an_empty_corpus_is_legal(invoke: Invoke, tmp_path: Path, write_corpus: 
     assert invoke("inspect", path).exit_code == 0
 
 
-@pytest.mark.parametrize("torn", [0, 100, 2000])
-def test_a_torn_file_is_exit_code_1_with_its_name(invoke: Invoke, hdf: Path, torn: int) -> None:
-    hdf.write_bytes(hdf.read_bytes()[:torn])
+@pytest.mark.parametrize("truncated", [0, 100, 2000])
+def test_a_torn_file_is_exit_code_1_with_its_name(invoke: Invoke, hdf: Path, truncated: int) -> None:
+    hdf.write_bytes(hdf.read_bytes()[:truncated])
     result = invoke("inspect", hdf)
     assert result.exit_code == 1
     assert str(hdf) in result.stderr

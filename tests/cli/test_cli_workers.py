@@ -19,7 +19,7 @@ from headrace import HDFWriter
 from headrace.cli.workers import OnError, WorkerOptions
 from headrace.datasets import MultiProcDataset, init_dataset
 from headrace.engine import EngineOptions, Raising, Restarting, Skipping
-from headrace.engine.proc_tree import descendants_of
+from headrace.engine.process.proc_tree import descendants_of
 
 Invoke = Callable[..., Any]
 

@@ -20,11 +20,10 @@ import numpy as np
 import pytest
 
 from headrace.cli.console import open_messages
-from headrace.cli.convert import write_corpus
-from headrace.cli.demo_model import WordModel
-from headrace.cli.demo_process import RunLog, Trainer, check_resumed, run_until_killed
-from headrace.cli.demo_train import EPOCHS, choose_kill, plan_training
-from headrace.cli.demo_trainer import (
+from headrace.cli.convert.command import write_corpus
+from headrace.cli.demo.model import WordModel
+from headrace.cli.demo.processes import RunLog, Trainer, check_resumed, run_until_killed
+from headrace.cli.demo.trainer import (
     SAVE_STEPS,
     EpochDone,
     StepDone,
@@ -33,7 +32,8 @@ from headrace.cli.demo_trainer import (
     load_checkpoint,
     save_checkpoint,
 )
-from headrace.engine.proc_tree import descendants_of
+from headrace.cli.demo.training import EPOCHS, choose_kill, plan_training
+from headrace.engine.process.proc_tree import descendants_of
 from headrace.errors import HeadraceError, InternalError, SourceError
 from headrace.sources import AudioSource, HDFWriter
 
@@ -246,8 +246,8 @@ def test_a_training_ends_with_its_workers(hdf: Path, tmp_path: Path, how: str) -
 _PROGRAM = """
 import sys
 import msgspec
-from headrace.cli.demo_process import Trainer
-from headrace.cli.demo_trainer import Training
+from headrace.cli.demo.processes import Trainer
+from headrace.cli.demo.trainer import Training
 
 with Trainer(msgspec.json.decode(sys.argv[1], type=Training)) as trainer:
     next(trainer.events())

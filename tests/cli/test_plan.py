@@ -18,12 +18,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from headrace.cli.plan_amounts import UNKNOWN, Amounts, derive_balance
-from headrace.cli.plan_chart import draw_chart
-from headrace.cli.plan_png import write_picture
+from headrace.cli.plan.amounts import UNKNOWN, Amounts, derive_balance
+from headrace.cli.plan.page import draw_chart
+from headrace.cli.plan.picture import write_picture
 from headrace.datasets import init_dataset
 from headrace.errors import ConfigError
-from headrace.files.tree import tree_leaves
+from headrace.files.lists.tree import tree_leaves
 
 Invoke = Callable[..., Any]
 NUM_SEQS = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8]
@@ -32,7 +32,7 @@ PROGRAM = """
 import os
 from pathlib import Path
 
-from headrace.files.cache import CachedFile
+from headrace.files.cache.cache import CachedFile
 
 HERE = Path(__file__).parent
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from headrace.engine.proc_tree import descendants_of
+from headrace.engine.process.proc_tree import descendants_of
 
 _DEADLINE_SECONDS = 20.0
 

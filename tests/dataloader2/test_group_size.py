@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.dataloader2.group_size import GROUP_BYTES, GROUP_SECONDS, MAX_ITEMS, GroupSize, estimate_bytes
+from headrace.dataloader2.transport.group_size import GROUP_BYTES, GROUP_SECONDS, MAX_ITEMS, GroupSize, estimate_bytes
 
 
 def test_small_and_quick_items_travel_in_groups_that_double() -> None:

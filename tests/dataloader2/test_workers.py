@@ -238,7 +238,7 @@ def test_wrong_options_are_refused_when_the_service_is_made(options: dict[str, A
 
 def test_pipes_that_cannot_be_replicated_stay_in_the_main_process_behind_the_prefetcher() -> None:
     from headrace.pipes import IterPipe
-    from headrace.pipes.base import read
+    from headrace.pipes.core.base import read
 
     class Here(IterPipe):
         def __init__(self, datapipe: Any) -> None:

@@ -17,7 +17,7 @@ from headrace.datasets import (
     batch_to_raw_dict,
     shapes_for_batches,
 )
-from headrace.datasets.batch_arrays import index_shape_for_batches
+from headrace.datasets.returnn.batch import index_shape_for_batches
 from headrace.errors import ConfigError
 
 DOCUMENTED = [5, 3, 8, 2, 9]

@@ -6,8 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.datasets import CachedDataset2, DatasetSeq
-from headrace.datasets.blockwise import BlockwiseDataset
-from headrace.datasets.seq_block import SeqBlock, make_columns
+from headrace.datasets.wrap.blockwise import BlockwiseDataset, SeqBlock, make_columns
 from headrace.errors import ConfigError, SourceError
 
 

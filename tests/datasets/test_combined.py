@@ -12,7 +12,7 @@ from joint_cases import Stream, add_noise, part, print_of, prints, row, rows, se
 
 from headrace.batching import Buckets, FixedCount, FrameBudget, NumbersDict
 from headrace.datasets import CachedDataset, CombinedDataset, init_dataset
-from headrace.datasets.run_cutting import RunLimits
+from headrace.datasets.wrap.runs import RunLimits
 from headrace.errors import ConfigError, ResumeError, SourceError
 from headrace.loading import DataLoader
 from headrace.order import derive_order_seed, parse_seq_ordering, slice_bounds

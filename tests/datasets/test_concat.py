@@ -10,7 +10,7 @@ from joint_cases import add_noise, part, prints, row, rows, seq_of, stream, tags
 
 from headrace.batching import Buckets, FixedCount, FrameBudget
 from headrace.datasets import CachedDataset2, ConcatDataset, init_dataset
-from headrace.datasets.joint_corpus import JointTags
+from headrace.datasets.join.corpus import JointTags
 from headrace.errors import ConfigError, SourceError
 from headrace.index import GeneratedTags, Tags
 from headrace.index.tags import pack_tags

@@ -17,7 +17,7 @@ from headrace.datasets import (
     MultiProcDataset,
     init_dataset,
 )
-from headrace.datasets.concat_seqs_join import Joining
+from headrace.datasets.wrap.seq_joins import Joining
 from headrace.errors import ConfigError, HeadraceError, SourceError
 from headrace.order import ArrayOrder
 

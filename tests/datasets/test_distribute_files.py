@@ -21,8 +21,8 @@ from headrace.datasets import (
 )
 from headrace.engine import EngineOptions, Skipping
 from headrace.errors import ConfigError, HeadraceError, OptionalNotImplementedError, SourceError
-from headrace.files.cached_file import CachedFile
-from headrace.files.sizes import FileTable
+from headrace.files.cache.entry import CachedFile
+from headrace.files.lists.sizes import FileTable
 from headrace.sources import HDFWriter
 from servers import FileServer
 

@@ -169,7 +169,7 @@ def test_class_indices_over_the_given_dim_are_refused(folder):
 
 def test_files_come_from_the_cache_of_this_machine(folder, tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    from headrace.datasets import hugging_face
+    from headrace.datasets.files import hugging_face
     from headrace.files import FileCache
 
     with FileCache(cache_directory=tmp_path / "cache") as cache:

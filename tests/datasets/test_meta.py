@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from meta_cases import DATA_MAP, Counting, in_memory, joined, meta_config, stream, words, write_hdf
 
 from headrace.batching import NumbersDict
-from headrace.datasets import CachedDataset, MetaDataset, init_dataset, meta
+from headrace.datasets import CachedDataset, MetaDataset, init_dataset
+from headrace.datasets.join.meta import dataset as meta
 from headrace.errors import ConfigError
 
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from meta_cases import Streamed, StreamedAndKnown, in_memory, meta_config, stream, words, write_hdf
 
-from headrace.datasets import FromListDataset, HDFDataset, MetaDataset, MultiProcDataset, init_dataset, meta
+from headrace.datasets import FromListDataset, HDFDataset, MetaDataset, MultiProcDataset, init_dataset
+from headrace.datasets.join.meta import dataset as meta
 from headrace.errors import ConfigError, HeadraceError, SourceError
 
 

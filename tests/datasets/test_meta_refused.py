@@ -6,7 +6,8 @@ import pickle
 import pytest
 from meta_cases import DATA_MAP, Counting, StreamedAndKnown, in_memory, lists_in, meta_config, stream, words
 
-from headrace.datasets import CachedDataset, MetaDataset, init_dataset, meta
+from headrace.datasets import CachedDataset, MetaDataset, init_dataset
+from headrace.datasets.join.meta import dataset as meta
 from headrace.errors import ConfigError, SourceError
 
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.datasets import StaticDataset
-from headrace.datasets.run_cutting import MAX_RUN_BYTES, RunLimits, SeqBytes
+from headrace.datasets.wrap.runs import MAX_RUN_BYTES, RunLimits, SeqBytes
 from headrace.order import ArrayOrder
 from headrace.sources import MapSource, MemorySource
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from headrace.engine.memory import PAGE_BYTES, Mapping, create_memfd, extend_memfd, round_to_pages
-from headrace.engine.memory_guard import MemoryGuard, Shortage, find_shortage
+from headrace.engine.memory.limits import MemoryGuard, Shortage, find_shortage
+from headrace.engine.memory.memfd import PAGE_BYTES, Mapping, create_memfd, extend_memfd, round_to_pages
 from headrace.errors import CacheError, ConfigError
 
 MIB = 1 << 20

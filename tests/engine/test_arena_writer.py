@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from headrace.engine.arena import ArenaWriter
-from headrace.engine.arena_slot import ALIGNMENT
-from headrace.engine.lease import ArenaReader
-from headrace.engine.memory import PAGE_BYTES, create_memfd
-from headrace.engine.memory_guard import MemoryGuard, Shortage
+from headrace.engine.memory.arena import ArenaWriter
+from headrace.engine.memory.lease import ArenaReader
+from headrace.engine.memory.limits import MemoryGuard, Shortage
+from headrace.engine.memory.memfd import PAGE_BYTES, create_memfd
+from headrace.engine.memory.slot import ALIGNMENT
 from headrace.errors import CacheError, ConfigError, InternalError
 
 

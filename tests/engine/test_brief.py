@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.engine import Engine, Job, WorkerInfo
-from headrace.engine.brief import Brief, read_brief, write_brief
-from headrace.engine.executors.process import ProcessExecutor
-from headrace.engine.ship import Parcel, ship_job, unship
+from headrace.engine.process.executor import ProcessExecutor
+from headrace.engine.process.worker_config import WorkerConfig, read_worker_config, write_brief
+from headrace.engine.user.ship import Parcel, ship_job, unship
 from headrace.order import Laplace
 from headrace.sources import HDFSource
 
@@ -26,9 +26,9 @@ LARGE = 64 << 10  # bytes from which on an array is shared
 def _carried(value: object) -> Any:
     parcel = ship_job(value)
     sizes = [buffer.raw().nbytes for buffer in parcel.buffers]
-    fd = write_brief(Brief(1, [], "", 1, 1, 1, parcel.data, sizes), parcel.buffers)
+    fd = write_brief(WorkerConfig(1, [], "", 1, 1, 1, parcel.data, sizes), parcel.buffers)
     try:
-        brief, buffers = read_brief(fd)
+        brief, buffers = read_worker_config(fd)
     finally:
         os.close(fd)
     assert (brief.job, brief.buffer_bytes) == (parcel.data, sizes)
@@ -97,7 +97,7 @@ def test_large_arrays_alone_keep_the_brief_mapped(size: int, num_mapped: int) ->
 
 def test_a_parcel_names_our_modules_and_nobody_elses() -> None:
     parcel: Parcel = ship_job(partial(print, HDFSource, Laplace(2), Path("x"), np.zeros, pytest.fail))
-    assert parcel.modules == {"headrace.sources.hdf", "headrace.order.binned"}
+    assert parcel.modules == {"headrace.sources.hdf.source", "headrace.order.by_length"}
 
 
 def _describe_warden(classes: list[type], payload: object) -> tuple[bool, bool, int]:

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.engine.channel import MAX_PACKET_BYTES, Channel, read_memfd, write_memfd
-from headrace.engine.messages import (
+from headrace.engine.process.channel import MAX_PACKET_BYTES, Channel, read_memfd, write_memfd
+from headrace.engine.process.messages import (
     Begin,
     Cancel,
     Done,

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from headrace.engine import Engine, EngineOptions, Job, Raising, Restarting, Skipping, note_place
-from headrace.engine.executors.process import ProcessExecutor
+from headrace.engine.process.executor import ProcessExecutor
 from headrace.errors import CacheError, HeadraceError, TransformError, WorkerDiedError
 
 EXECUTORS = ["inline", "thread", "process"]
@@ -159,7 +159,7 @@ def test_a_death_before_a_place_is_noted_does_not_name_that_of_the_ticket_before
 
 
 def test_what_fails_because_the_consumer_keeps_all_memory_is_not_skipped(monkeypatch):
-    monkeypatch.setattr("headrace.engine.worker_life._HOARD_SECONDS", 0.2)
+    monkeypatch.setattr("headrace.engine.process.link._HOARD_SECONDS", 0.2)
     options, executor = EngineOptions(on_error=Skipping(budget=100)), ProcessExecutor(max_bytes=8 << 20)
     kept = []
     with Engine(Job(megabytes), num_workers=1, executor=executor, options=options) as engine:

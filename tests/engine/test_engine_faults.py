@@ -15,8 +15,8 @@ import pytest
 
 from headrace.engine import Engine, EngineOptions, Job, Raising, Restarting
 from headrace.engine.events import Beat, Exited, Produced, Result
-from headrace.engine.executors import Executor
-from headrace.engine.executors.thread import ThreadExecutor
+from headrace.engine.executor import Executor
+from headrace.engine.local.thread import ThreadExecutor
 from headrace.errors import HeadraceError, StalledError
 
 

@@ -7,8 +7,8 @@ import threading
 import pytest
 
 from headrace.engine import Failure, Job, Mode, Place, WorkerInfo, get_worker_info, note_place, skip_item
+from headrace.engine.user.worker_info import WorkerScope, set_process_scope, worker_scope
 from headrace.engine.worker import Ended, Made, Worker
-from headrace.engine.worker_info import WorkerScope, set_process_scope, worker_scope
 from headrace.errors import ConfigError, TransformError
 
 INFO = WorkerInfo(1, 3, "test", 0)

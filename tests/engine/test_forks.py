@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from headrace.engine import Engine, Job
-from headrace.engine.arena import ArenaWriter
-from headrace.engine.forks import living_forks
-from headrace.engine.lease import ArenaReader
-from headrace.engine.memory import create_memfd
+from headrace.engine.memory.arena import ArenaWriter
+from headrace.engine.memory.forks import living_forks
+from headrace.engine.memory.lease import ArenaReader
+from headrace.engine.memory.memfd import create_memfd
 
 
 @pytest.fixture(autouse=True)

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from headrace.engine import Engine, Job
-from headrace.engine.executors import process
 from headrace.engine.interrupts import interrupts_wait
+from headrace.engine.process import executor as process
 from servers.leaks import nothing_left
 
 
@@ -80,7 +80,7 @@ def double(_info):
     return lambda number: 2 * number
 
 
-@pytest.mark.parametrize("place", ["write_brief", "count_oom_kills", "Warden", "WorkerLife"])
+@pytest.mark.parametrize("place", ["write_brief", "count_oom_kills", "Warden", "WorkerConnection"])
 def test_an_interrupt_while_workers_are_started_leaves_nothing(monkeypatch, place):
     real = getattr(process, place)
 
@@ -100,7 +100,7 @@ def test_an_interrupt_while_workers_are_started_leaves_nothing(monkeypatch, plac
 
 
 def test_an_interrupt_while_workers_are_ended_leaves_nothing(monkeypatch):
-    real = process.WorkerLife.close_channel
+    real = process.WorkerConnection.close_channel
 
     def interrupted(life):
         interrupt()
@@ -109,7 +109,7 @@ def test_an_interrupt_while_workers_are_ended_leaves_nothing(monkeypatch):
     with nothing_left():
         engine = Engine(Job(double), num_workers=2)
         engine.start()
-        monkeypatch.setattr(process.WorkerLife, "close_channel", interrupted)
+        monkeypatch.setattr(process.WorkerConnection, "close_channel", interrupted)
         with pytest.raises(KeyboardInterrupt):
             engine.close()
         engine.close()

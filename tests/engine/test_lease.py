@@ -16,9 +16,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from headrace.engine.arena import ArenaWriter
-from headrace.engine.lease import ArenaReader
-from headrace.engine.memory import PAGE_BYTES, Mapping, create_memfd, extend_memfd
+from headrace.engine.memory.arena import ArenaWriter
+from headrace.engine.memory.lease import ArenaReader
+from headrace.engine.memory.memfd import PAGE_BYTES, Mapping, create_memfd, extend_memfd
 from headrace.errors import InternalError
 
 NUM_BYTES = 4096
@@ -435,7 +435,7 @@ def test_no_lease_is_lost_when_threads_drop_them_under_an_eager_collector():
 _WORKER = """
 import sys
 import numpy as np
-from headrace.engine.arena import ArenaWriter
+from headrace.engine.memory.arena import ArenaWriter
 
 fd = int(sys.argv[1])
 arena = ArenaWriter(fd, slot_bytes=4096, num_slots=2, max_bytes=1 << 24)
@@ -506,9 +506,9 @@ def test_a_worker_process_writes_through_an_inherited_descriptor_and_the_trainer
 _EXIT = """
 import atexit, sys, threading
 import numpy as np
-from headrace.engine.arena import ArenaWriter
-from headrace.engine.lease import ArenaReader
-from headrace.engine.memory import create_memfd
+from headrace.engine.memory.arena import ArenaWriter
+from headrace.engine.memory.lease import ArenaReader
+from headrace.engine.memory.memfd import create_memfd
 
 fd = create_memfd("headrace-exit")
 writer = ArenaWriter(fd, slot_bytes=1, num_slots=8, max_bytes=1 << 20)

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.engine import Place, WorkerInfo, note_place, note_places
-from headrace.engine.status_page import StatusPage, create_status_page
-from headrace.engine.worker_info import WorkerScope, worker_scope
+from headrace.engine.process.status_page import StatusPage, create_status_page
+from headrace.engine.user.worker_info import WorkerScope, worker_scope
 
 INFO = WorkerInfo(0, 1, "process", 0)
 TAGS = st.text(max_size=20)

@@ -12,8 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.engine import rings
-from headrace.engine.rings import CREDIT_WORDS, MAX_RECORD_BYTES, RECORD_BYTES, TrainerRings, WorkerRings, create_rings
+from headrace.engine.memory import rings
+from headrace.engine.memory.rings import (
+    CREDIT_WORDS,
+    MAX_RECORD_BYTES,
+    RECORD_BYTES,
+    TrainerRings,
+    WorkerRings,
+    create_rings,
+)
 
 
 @pytest.fixture
@@ -107,7 +114,7 @@ def test_who_sleeps_is_woken_once() -> None:
 
 WRITER = """
 import os, random, sys
-from headrace.engine.rings import WorkerRings
+from headrace.engine.memory.rings import WorkerRings
 fd, bell, seed, num_records = map(int, sys.argv[1:])
 rings, dice = WorkerRings(fd), random.Random(seed)
 for number in range(num_records):

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from headrace.engine import Engine, EngineOptions, Job, Raising, WorkerInfo
-from headrace.engine.executors.process import ProcessExecutor
-from headrace.engine.zygote_process import _shared
+from headrace.engine.process.executor import ProcessExecutor
+from headrace.engine.process.warden_client import _shared
 from headrace.errors import WorkerDiedError
 
 

@@ -23,18 +23,18 @@ from headrace.engine.events import (
     Produced,
     Raise,
     Restart,
+    ResultRequested,
     SetupFailed,
     Silent,
     Skip,
     Tick,
-    Wanted,
     Warn,
 )
 from headrace.engine.failure import Failure
-from headrace.engine.job import Mode
 from headrace.engine.options import EngineOptions, Raising, Restarting, Skipping
 from headrace.engine.supervisor import Supervisor
-from headrace.engine.worker_info import Place
+from headrace.engine.user.job import Mode
+from headrace.engine.user.worker_info import Place
 from headrace.errors import InternalError, StalledError, TransformError, WorkerDiedError
 
 
@@ -180,7 +180,7 @@ class World:
             self.tell(Prefetch())
         while True:
             self.answer = None
-            self.tell(Wanted())
+            self.tell(ResultRequested())
             while self.answer is None:
                 self.step()
             if not isinstance(self.answer, Deliver):
@@ -267,7 +267,7 @@ def test_a_death_beyond_the_budget_is_raised_once_and_what_came_before_is_a_pref
         assert isinstance(last.error, WorkerDiedError)
         assert sim.supervisor.workers_are_lost
         assert sim.num_died == budget + 1
-    assert sim.supervisor.handle(Wanted()) == []
+    assert sim.supervisor.handle(ResultRequested()) == []
 
 
 # --- one rule at a time ---
@@ -278,13 +278,13 @@ def task_supervisor(num_workers: int = 2, **options) -> Supervisor:
 
 
 def test_tickets_go_round_until_each_worker_has_its_fill() -> None:
-    actions = task_supervisor(3, tickets_per_worker=2).handle(Wanted())
+    actions = task_supervisor(3, tickets_per_worker=2).handle(ResultRequested())
     assert actions == [Assign(0, 0), Assign(1, 1), Assign(2, 2), Assign(0, 3), Assign(1, 4), Assign(2, 5)]
 
 
 def test_a_worker_that_is_free_takes_a_later_ticket() -> None:
     supervisor = task_supervisor(2, tickets_per_worker=1, look_ahead=10)
-    assert supervisor.handle(Wanted()) == [Assign(0, 0), Assign(1, 1)]
+    assert supervisor.handle(ResultRequested()) == [Assign(0, 0), Assign(1, 1)]
     assert supervisor.handle(Produced(1, 1)) == [Assign(1, 2)]
     assert supervisor.handle(Produced(1, 2)) == [Assign(1, 3)]
     assert supervisor.handle(Produced(0, 0)) == [Deliver(0)]
@@ -294,21 +294,21 @@ def test_nothing_is_delivered_unasked() -> None:
     supervisor = task_supervisor(1, tickets_per_worker=1)
     supervisor.handle(Prefetch())
     assert supervisor.handle(Produced(0, 0)) == []
-    assert supervisor.handle(Wanted()) == [Deliver(0)]
+    assert supervisor.handle(ResultRequested()) == [Deliver(0)]
 
 
 def test_what_the_payloads_raise_comes_after_the_tickets_before_it() -> None:
     supervisor = task_supervisor(1)
-    supervisor.handle(Wanted())
+    supervisor.handle(ResultRequested())
     error = OSError("no more")
     assert supervisor.handle(PayloadsEnded(1, error)) == []
     assert supervisor.handle(Produced(0, 0)) == [Deliver(0)]
-    assert supervisor.handle(Wanted()) == [Raise(error)]
+    assert supervisor.handle(ResultRequested()) == [Raise(error)]
 
 
 def test_items_that_a_worker_left_out_are_skipped_before_the_ticket_they_belong_to() -> None:
     supervisor = task_supervisor(1, on_error=Skipping(2), tickets_per_worker=1)
-    supervisor.handle(Wanted())
+    supervisor.handle(ResultRequested())
     left_out = failure(1), failure(2)
     assert supervisor.handle(Produced(0, 0, skipped=left_out)) == [
         Skip(0, 0, left_out[0]),
@@ -319,7 +319,7 @@ def test_items_that_a_worker_left_out_are_skipped_before_the_ticket_they_belong_
 
 def test_items_that_a_worker_left_out_are_raised_unless_they_may_be_skipped() -> None:
     supervisor = task_supervisor(1)
-    supervisor.handle(Wanted())
+    supervisor.handle(ResultRequested())
     (action,) = supervisor.handle(Produced(0, 0, skipped=(failure(7),)))
     assert isinstance(action, Raise)
     assert str(action.error) == "bad 7"
@@ -327,7 +327,7 @@ def test_items_that_a_worker_left_out_are_raised_unless_they_may_be_skipped() ->
 
 def test_a_death_is_raised_with_cause_and_ticket_and_remedy_unless_restarts_are_allowed() -> None:
     supervisor = task_supervisor(2, on_death=Raising())
-    supervisor.handle(Wanted())
+    supervisor.handle(ResultRequested())
     (action,) = supervisor.handle(Exited(1, "ended with exit code 0"))
     assert isinstance(action, Raise)
     assert str(action.error) == (
@@ -338,17 +338,17 @@ def test_a_death_is_raised_with_cause_and_ticket_and_remedy_unless_restarts_are_
 
 def test_a_death_right_after_a_delivery_is_raised_when_the_next_ticket_is_asked_for() -> None:
     supervisor = task_supervisor(1, on_death=Raising())
-    supervisor.handle(Wanted())
+    supervisor.handle(ResultRequested())
     assert supervisor.handle(Produced(0, 0)) == [Deliver(0)]
     assert supervisor.handle(Exited(0, "ended with exit code 0")) == []
     assert supervisor.workers_are_lost
-    (action,) = supervisor.handle(Wanted())
+    (action,) = supervisor.handle(ResultRequested())
     assert isinstance(action.error, WorkerDiedError)
 
 
 def test_a_death_that_is_told_after_the_end_still_counts_for_the_next_run() -> None:
     supervisor = task_supervisor(1)
-    supervisor.handle(Wanted())
+    supervisor.handle(ResultRequested())
     assert supervisor.handle(PayloadsEnded(0)) == [End()]
     assert not supervisor.workers_are_lost
     assert supervisor.handle(Exited(0, "ended with exit code 0")) == []
@@ -357,7 +357,7 @@ def test_a_death_that_is_told_after_the_end_still_counts_for_the_next_run() -> N
 
 def test_a_worker_that_dies_gets_its_tickets_again_and_no_others() -> None:
     supervisor = task_supervisor(2, tickets_per_worker=2)
-    supervisor.handle(Wanted())
+    supervisor.handle(ResultRequested())
     supervisor.handle(Produced(1, 1))
     warn, *rest = supervisor.handle(Exited(1, "was killed by signal 9 (SIGKILL)"))
     assert isinstance(warn, Warn)
@@ -367,7 +367,7 @@ def test_a_worker_that_dies_gets_its_tickets_again_and_no_others() -> None:
 
 def test_a_generator_that_raised_is_not_skipped_because_the_rest_would_be_lost_in_silence() -> None:
     supervisor = Supervisor(1, Mode.STREAM, EngineOptions(on_error=Skipping(9)))
-    supervisor.handle(Wanted())
+    supervisor.handle(ResultRequested())
     (action,) = supervisor.handle(Failed(0, 0, failure(ends_stream=True)))
     assert isinstance(action, Raise)
     assert any("a generator is over once it has raised" in note for note in action.error.__notes__)
@@ -375,7 +375,7 @@ def test_a_generator_that_raised_is_not_skipped_because_the_rest_would_be_lost_i
 
 def test_a_stream_that_ends_right_after_a_skipped_error_is_warned_about() -> None:
     supervisor = Supervisor(1, Mode.STREAM, EngineOptions(on_error=Skipping(9)))
-    supervisor.handle(Wanted())
+    supervisor.handle(ResultRequested())
     supervisor.handle(Failed(0, 0, failure()))
     warn, end = supervisor.handle(Finished(0, 1))
     assert isinstance(warn, Warn)
@@ -384,12 +384,12 @@ def test_a_stream_that_ends_right_after_a_skipped_error_is_warned_about() -> Non
 
 def test_a_stream_that_gives_fewer_items_the_second_time_is_an_error() -> None:
     supervisor = Supervisor(1, Mode.STREAM, EngineOptions())
-    supervisor.handle(Wanted())
+    supervisor.handle(ResultRequested())
     for ticket in range(3):
         supervisor.handle(Produced(0, ticket))
     assert Restart(0, 3) in supervisor.handle(Exited(0, "ended with exit code 7"))
     supervisor.handle(Finished(0, 2))
-    (action,) = supervisor.handle(Wanted())
+    (action,) = supervisor.handle(ResultRequested())
     assert isinstance(action, Raise)
     assert isinstance(action.error, TransformError)
     assert "had given 3 items" in str(action.error)
@@ -398,7 +398,7 @@ def test_a_stream_that_gives_fewer_items_the_second_time_is_an_error() -> None:
 
 def test_the_death_of_a_stream_that_cannot_be_replayed_is_raised() -> None:
     supervisor = Supervisor(2, Mode.STREAM, EngineOptions(tickets_per_worker=1), replayable=False)
-    supervisor.handle(Wanted())
+    supervisor.handle(ResultRequested())
     (action,) = supervisor.handle(Exited(1, "ended with exit code 7"))
     assert isinstance(action, Raise)
     assert "cannot be replayed" in str(action.error)
@@ -407,7 +407,7 @@ def test_the_death_of_a_stream_that_cannot_be_replayed_is_raised() -> None:
 def test_a_worker_whose_unreplayable_stream_has_not_begun_or_is_over_is_started_anew() -> None:
     supervisor = Supervisor(2, Mode.STREAM, EngineOptions(), replayable=False)
     assert Restart(1, 0) in supervisor.handle(Exited(1, "ended with exit code 7"))
-    supervisor.handle(Wanted())
+    supervisor.handle(ResultRequested())
     supervisor.handle(Finished(0, 0))
     assert supervisor.handle(Exited(0, "ended with exit code 7"))[1:] == [Restart(0, 0)]
 
@@ -415,7 +415,7 @@ def test_a_worker_whose_unreplayable_stream_has_not_begun_or_is_over_is_started_
 def test_what_ends_several_workers_at_once_counts_once() -> None:
     options = EngineOptions(on_death=Restarting(budget=3))
     supervisor = Supervisor(3, Mode.TASK, options)
-    supervisor.handle(Wanted())
+    supervisor.handle(ResultRequested())
     for accident in (5, 6, 7):
         for worker_idx in range(3):
             actions = supervisor.handle(Exited(worker_idx, "lost its warden", accident=accident))
@@ -427,7 +427,7 @@ def test_what_ends_several_workers_at_once_counts_once() -> None:
 
 def test_a_death_that_is_raised_says_what_to_do_and_how_often_it_came_at_the_same_sequence() -> None:
     supervisor = Supervisor(1, Mode.TASK, EngineOptions(on_death=Restarting(budget=2)))
-    supervisor.handle(Wanted())
+    supervisor.handle(ResultRequested())
     for place in (Place("seq-1", 3), Place("seq-2", 3)):
         assert Restart(0, 0) in supervisor.handle(Exited(0, "was killed", place, advice="give it more memory"))
     (action,) = supervisor.handle(Exited(0, "was killed", Place("seq-1", 3), advice="give it more memory"))
@@ -439,7 +439,7 @@ def test_a_death_that_is_raised_says_what_to_do_and_how_often_it_came_at_the_sam
 
 def test_a_set_up_that_fails_is_raised_and_ends_the_workers() -> None:
     supervisor = task_supervisor(1)
-    supervisor.handle(Wanted())
+    supervisor.handle(ResultRequested())
     (action,) = supervisor.handle(SetupFailed(0, failure()))
     assert isinstance(action, Raise)
     assert supervisor.workers_are_lost
@@ -448,14 +448,14 @@ def test_a_set_up_that_fails_is_raised_and_ends_the_workers() -> None:
 
 def test_an_answer_to_another_ticket_than_the_next_one_is_a_breach_of_contract() -> None:
     supervisor = task_supervisor(1)
-    supervisor.handle(Wanted())
+    supervisor.handle(ResultRequested())
     with pytest.raises(InternalError, match="answered ticket 1, expected: 0"):
         supervisor.handle(Produced(0, 1))
 
 
 def test_an_end_of_stream_beyond_what_was_answered_is_a_breach_of_contract() -> None:
     supervisor = Supervisor(1, Mode.STREAM, EngineOptions())
-    supervisor.handle(Wanted())
+    supervisor.handle(ResultRequested())
     with pytest.raises(InternalError, match="after 4 items, but 0 were answered"):
         supervisor.handle(Finished(0, 4))
 
@@ -470,7 +470,7 @@ def silent_at(supervisor: Supervisor, now: float) -> list:
 
 def test_a_silent_worker_is_warned_about_once_and_then_raised_with_its_stack() -> None:
     supervisor = task_supervisor(2, warn_seconds=60, stall_seconds=600)
-    supervisor.handle(Wanted())
+    supervisor.handle(ResultRequested())
     assert supervisor.deadline() == 60
     assert silent_at(supervisor, 59.9) == []
     (warn,) = silent_at(supervisor, 60)
@@ -484,17 +484,17 @@ def test_a_silent_worker_is_warned_about_once_and_then_raised_with_its_stack() -
 
 def test_only_the_worker_that_is_waited_for_is_blamed() -> None:
     supervisor = task_supervisor(2, warn_seconds=60, tickets_per_worker=1, look_ahead=2)
-    supervisor.handle(Wanted())
+    supervisor.handle(ResultRequested())
     supervisor.handle(Produced(0, 0))
     assert supervisor.deadline() is None
     assert silent_at(supervisor, 1000) == []
-    supervisor.handle(Wanted())
+    supervisor.handle(ResultRequested())
     assert [warn.stack_of for warn in silent_at(supervisor, 1000)] == [1]
 
 
 def test_a_sign_of_life_starts_the_clock_anew() -> None:
     supervisor = task_supervisor(1, warn_seconds=60)
-    supervisor.handle(Wanted())
+    supervisor.handle(ResultRequested())
     supervisor.handle(Tick(59))
     supervisor.handle(Beat(0))
     assert supervisor.deadline() == 119
@@ -504,14 +504,14 @@ def test_a_sign_of_life_starts_the_clock_anew() -> None:
 
 def test_without_limits_nobody_is_blamed() -> None:
     supervisor = task_supervisor(1, warn_seconds=0, stall_seconds=0)
-    supervisor.handle(Wanted())
+    supervisor.handle(ResultRequested())
     assert supervisor.deadline() is None
     assert silent_at(supervisor, 1e9) == []
 
 
 def test_a_stalled_worker_is_started_anew_if_that_is_wanted_until_the_budget_is_used_up() -> None:
     supervisor = task_supervisor(1, on_stall=Restarting(1), tickets_per_worker=2, warn_seconds=0, stall_seconds=10)
-    supervisor.handle(Wanted())
+    supervisor.handle(ResultRequested())
     warn, *rest = silent_at(supervisor, 10)
     assert warn.stack_of == 0
     assert rest == [Restart(0, 0), Assign(0, 0), Assign(0, 1)]

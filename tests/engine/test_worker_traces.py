@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.engine import Place
-from headrace.engine.exit_cause import count_oom_kills, describe_exit, explain_exit
-from headrace.engine.status_page import StatusPage, create_status_page
+from headrace.engine.process.exit_cause import count_oom_kills, describe_exit, explain_exit
+from headrace.engine.process.status_page import StatusPage, create_status_page
 
 
 def _two_sides() -> tuple[StatusPage, StatusPage]:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.engine.proc_tree import descendants_of
+from headrace.engine.process.proc_tree import descendants_of
 
 _DEADLINE_SECONDS = 20.0
 

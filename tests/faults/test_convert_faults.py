@@ -15,7 +15,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from headrace.cli.app import app
-from headrace.files.cache_lock import lock_exclusive_nowait
+from headrace.files.locks import lock_exclusive_nowait
 from headrace.sources import HDFSource, HDFWriter, open_source
 
 read_seq = HDFSource.read_seq
@@ -27,9 +27,9 @@ PROGRAM = """
 import json, os, shutil, signal, sys
 corpus, folder, moments = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
 
-import headrace.cli.convert_journal as journal
-import headrace.cli.convert_shards as shards
-import headrace.sources.hdf_write as hdf_write
+import headrace.cli.convert.journal as journal
+import headrace.cli.convert.shards as shards
+import headrace.sources.hdf.writer as hdf_write
 from headrace.cli import main
 from headrace.sources import HDFSource
 

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from headrace.datasets import DistributeFilesDataset, HDFDataset, init_dataset
-from headrace.files.cached_file import CachedFile
+from headrace.files.cache.entry import CachedFile
 from headrace.sources import HDFWriter
 from servers import FileServer
 
@@ -277,8 +277,8 @@ def test_nothing_is_left_when_the_trainer_is_killed(files: list[str], tmp_path: 
         f"""
 import sys, time
 from headrace.datasets import DistributeFilesDataset
-from headrace.engine.proc_tree import descendants_of
-from headrace.files.cached_file import CachedFile
+from headrace.engine.process.proc_tree import descendants_of
+from headrace.files.cache.entry import CachedFile
 import os
 
 dataset = DistributeFilesDataset(
@@ -315,7 +315,7 @@ time.sleep(60)
 RANK_PROGRAM = """
 import json, os, signal, sys
 from headrace.datasets import DistributeFilesDataset
-from headrace.files.cached_file import CachedFile
+from headrace.files.cache.entry import CachedFile
 
 files, cache, dies_at = json.loads(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 with DistributeFilesDataset(

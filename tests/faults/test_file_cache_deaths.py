@@ -15,11 +15,10 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import CacheError, SourceError
-from headrace.files.cache import FileCache
-from headrace.files.cache_folder import CacheFolder
-from headrace.files.cache_lock import lock_exclusive_nowait
-from headrace.files.cache_plan import read_distances
-from headrace.files.cache_survey import record_of, survey
+from headrace.files.cache.cache import FileCache
+from headrace.files.cache.folder import CacheFolder, record_of, survey
+from headrace.files.cache.plan import read_distances
+from headrace.files.locks import lock_exclusive_nowait
 
 _SIZE = 50_000
 
@@ -100,7 +99,7 @@ def _check_all(root: Path, sources: dict[str, str], quota: int) -> None:
 
 _GETS = """
 import json, os, sys, time
-from headrace.files.cache import FileCache
+from headrace.files.cache.cache import FileCache
 options, sources, num_rounds = json.loads(sys.argv[1]), json.loads(sys.argv[2]), int(sys.argv[3])
 with FileCache(**options) as cache:
     print("ready", flush=True)

@@ -51,8 +51,8 @@ def _run(disk: Path, program: str, *arguments: object) -> str:
 _START = """
 import errno, os, sys, threading, warnings
 from headrace.errors import CacheError
-from headrace.files.cache import FileCache
-from headrace.files.cache_folder import CacheFolder
+from headrace.files.cache.cache import FileCache
+from headrace.files.cache.folder import CacheFolder
 disk, sources = sys.argv[1:3]
 def check(path, number):
     with open(path, "rb") as file:

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import CacheError
-from headrace.files.cache import FileCache
+from headrace.files.cache.cache import FileCache
 
 Make = Callable[..., FileCache]
 _DEADLINE_SECONDS = 30.0
@@ -194,7 +194,7 @@ def test_a_forked_child_and_a_pickled_copy_have_no_prefetch(make_cache, slow):
 
 _GETS = """
 import json, sys
-from headrace.files.cache import FileCache
+from headrace.files.cache.cache import FileCache
 with FileCache(cache_directory=sys.argv[1], fetch=json.loads(sys.argv[3])) as cache:
     print("ready", flush=True)
     path = cache.get_file(sys.argv[2])

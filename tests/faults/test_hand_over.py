@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from headrace.engine import Engine, EngineOptions, Job, Restarting
-from headrace.engine.executors.process import ProcessExecutor
+from headrace.engine.process.executor import ProcessExecutor
 from headrace.errors import WorkerDiedError
 
 START_METHODS = [None, "spawn", "forkserver", "fork"]

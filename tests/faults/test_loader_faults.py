@@ -16,7 +16,7 @@ import pytest
 from headrace import CacheError, DataLoader, StaticDataset, WorkerDiedError
 from headrace.batching import FixedCount, FrameBudget
 from headrace.engine import EngineOptions, Raising
-from headrace.engine.proc_tree import descendants_of
+from headrace.engine.process.proc_tree import descendants_of
 
 
 def _dataset() -> StaticDataset:

@@ -15,8 +15,8 @@ import pytest
 from headrace import DataLoader, StaticDataset, WorkerDiedError
 from headrace.batching import FixedCount
 from headrace.engine import EngineOptions, Raising, Restarting
-from headrace.engine.executors import process
-from headrace.engine.exit_cause import MEMORY_ADVICE
+from headrace.engine.process import executor as process
+from headrace.engine.process.exit_cause import MEMORY_ADVICE
 
 _SEQS = [{"data": np.full((4, 2), number, np.float32)} for number in range(20)]
 _TAG = "seq-7"

@@ -20,8 +20,8 @@ sys.path.insert(0, {folder!r})
 import sandbox
 import numpy as np
 from headrace.engine import Engine, Job
-from headrace.engine.executors.process import ProcessExecutor
-from headrace.engine.proc_tree import descendants_of, state_of
+from headrace.engine.process.executor import ProcessExecutor
+from headrace.engine.process.proc_tree import descendants_of, state_of
 
 {prepare}
 
@@ -108,7 +108,7 @@ _FEW_DESCRIPTORS = """
 import os, resource, sys
 import numpy as np
 from headrace.engine import Engine, EngineOptions, Job, Restarting
-from headrace.engine.proc_tree import descendants_of
+from headrace.engine.process.proc_tree import descendants_of
 from headrace.errors import HeadraceError
 
 def make(info):
@@ -172,7 +172,7 @@ def test_no_module_of_the_current_folder_is_imported_by_our_processes(tmp_path: 
     text = f"""
 import mine
 from headrace.engine import Engine, Job
-from headrace.engine.executors.process import ProcessExecutor
+from headrace.engine.process.executor import ProcessExecutor
 with Engine(Job(lambda info: mine.double), num_workers=1, executor=ProcessExecutor(start_method={method!r})) as engine:
     print([result.value for result in engine.run(range(3))])
 """

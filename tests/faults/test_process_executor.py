@@ -18,9 +18,9 @@ import pytest
 
 from headrace.engine import Engine, EngineOptions, Job, Mode, Restarting, WorkerInfo, note_place
 from headrace.engine.events import Beat, Event, Produced
-from headrace.engine.executors.process import ProcessExecutor
-from headrace.engine.in_place import empty
-from headrace.engine.proc_tree import descendants_of
+from headrace.engine.memory.slot import empty
+from headrace.engine.process.executor import ProcessExecutor
+from headrace.engine.process.proc_tree import descendants_of
 from headrace.errors import CacheError, ConfigError
 
 _IDENTITY = Job(lambda info: lambda payload: payload)
@@ -64,7 +64,7 @@ def test_a_consumer_that_keeps_everything_gets_everything(length: int) -> None:
 
 
 def test_small_results_that_are_kept_are_copied_when_slots_run_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.engine.executors.process._NUM_SLOTS", 16)
+    monkeypatch.setattr("headrace.engine.process.executor._NUM_SLOTS", 16)
     job = Job(lambda info: lambda number: np.full(3_000, number, np.uint16))
     with Engine(job, num_workers=2, executor=ProcessExecutor(max_bytes=1 << 20)) as engine:
         kept = [delivered.value for delivered in engine.run(range(200))]
@@ -93,7 +93,7 @@ def test_a_worker_without_free_memory_waits_until_another_thread_drops_a_view() 
 
 
 def test_a_consumer_that_keeps_all_the_memory_and_waits_for_more_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.engine.worker_life._HOARD_SECONDS", 2.0)
+    monkeypatch.setattr("headrace.engine.process.link._HOARD_SECONDS", 2.0)
     options = EngineOptions(stall_seconds=1.5, on_stall=Restarting())  # a worker that waits for a slot is not stuck
     job = Job(lambda info: lambda number: np.full(300_000, number, np.uint8))
     executor = ProcessExecutor(max_bytes=1 << 20, slot_bytes=1 << 16)
@@ -110,8 +110,8 @@ def test_a_consumer_that_keeps_all_the_memory_and_waits_for_more_is_told_so(monk
 
 
 def test_a_consumer_that_keeps_all_slots_and_waits_for_more_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.engine.worker_life._HOARD_SECONDS", 0.1)
-    monkeypatch.setattr("headrace.engine.executors.process._NUM_SLOTS", 4)
+    monkeypatch.setattr("headrace.engine.process.link._HOARD_SECONDS", 0.1)
+    monkeypatch.setattr("headrace.engine.process.executor._NUM_SLOTS", 4)
     job = Job(lambda info: lambda number: np.full(300_000, number, np.uint8))
     with Engine(job, num_workers=1, executor=ProcessExecutor(max_bytes=1 << 20, slot_bytes=1 << 16)) as engine:
         stream = engine.run(range(9))
@@ -125,7 +125,7 @@ def test_a_consumer_that_keeps_all_slots_and_waits_for_more_is_told_so(monkeypat
 def test_a_worker_starved_by_results_of_its_own_look_ahead_waits_for_the_slow_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("headrace.engine.worker_life._HOARD_SECONDS", 0.05)
+    monkeypatch.setattr("headrace.engine.process.link._HOARD_SECONDS", 0.05)
 
     def setup(info: WorkerInfo) -> Callable[[int], Any]:
         def work(number: int) -> Any:

@@ -92,7 +92,7 @@ with Engine(Job(setup), num_workers=1) as engine:
 @pytest.mark.parametrize("method", [None, "exec", "spawn", "forkserver", "fork"])
 def test_every_start_method_gives_the_same(method: str | None, run_program: Runner) -> None:
     text = _PLAIN.replace("num_workers=2)", f"num_workers=2, executor=ProcessExecutor(start_method={method!r}))", 1)
-    ended = run_program("from headrace.engine.executors.process import ProcessExecutor\n" + text)
+    ended = run_program("from headrace.engine.process.executor import ProcessExecutor\n" + text)
     assert (ended.stdout, ended.stderr, ended.returncode) == ("good None\n", "", 0)
 
 
@@ -101,7 +101,7 @@ def test_numerical_libraries_use_as_many_threads_as_were_told(num_threads: int, 
     ended = run_program(f"""
 import os
 from headrace.engine import Engine, Job
-from headrace.engine.executors.process import ProcessExecutor
+from headrace.engine.process.executor import ProcessExecutor
 def setup(info):
     import numpy
     numpy.ones((500, 500)) @ numpy.ones((500, 500))
@@ -141,7 +141,7 @@ def test_fork_with_threads_warns_with_their_names(run_program: Runner) -> None:
     ended = run_program("""
 import threading
 from headrace.engine import Engine, Job
-from headrace.engine.executors.process import ProcessExecutor
+from headrace.engine.process.executor import ProcessExecutor
 stop = threading.Event()
 threading.Thread(target=stop.wait, name="the-other").start()
 lock = threading.Lock()

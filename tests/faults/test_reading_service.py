@@ -17,7 +17,7 @@ from headrace.dataloader2 import DataLoader2, MultiProcessingReadingService
 from headrace.engine import EngineOptions, Raising
 from headrace.errors import ConfigError, TransformError, WorkerDiedError
 from headrace.pipes import IterPipe
-from headrace.pipes.base import read
+from headrace.pipes.core.base import read
 from headrace.pipes.iter import IterableWrapper
 from headrace.pipes.sharding import SHARDING_PRIORITIES
 

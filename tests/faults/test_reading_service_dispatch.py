@@ -21,7 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.dataloader2 import DataLoader2, MultiProcessingReadingService
-from headrace.engine.proc_tree import descendants_of
+from headrace.engine.process.proc_tree import descendants_of
 from headrace.errors import CacheError, ConfigError, TransformError, WorkerDiedError
 from headrace.pipes.iter import IterableWrapper
 from headrace.pipes.sharding import SHARDING_PRIORITIES
@@ -245,7 +245,7 @@ def test_nothing_outlives_a_main_process_that_is_killed(tmp_path: Path, wait_for
     program.write_text("""
 import os
 from headrace.dataloader2 import DataLoader2, MultiProcessingReadingService
-from headrace.engine.proc_tree import descendants_of
+from headrace.engine.process.proc_tree import descendants_of
 from headrace.pipes.iter import IterableWrapper
 from headrace.pipes.sharding import SHARDING_PRIORITIES
 pipe = IterableWrapper(range(10_000_000)).sharding_round_robin_dispatch(SHARDING_PRIORITIES.MULTIPROCESSING).map(abs)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.engine.proc_tree import children_of
+from headrace.engine.process.proc_tree import children_of
 
 # Each prints the pids of a worker and its children, and then keeps the worker in the state of its name.
 _PROGRAM = """

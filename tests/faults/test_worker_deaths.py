@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 
 from headrace.engine import Engine, EngineOptions, Job, Raising, Restarting, WorkerInfo, note_place
-from headrace.engine.executors.process import ProcessExecutor
-from headrace.engine.proc_tree import descendants_of, state_of
+from headrace.engine.process.executor import ProcessExecutor
+from headrace.engine.process.proc_tree import descendants_of, state_of
 from headrace.errors import WorkerDiedError
 
 

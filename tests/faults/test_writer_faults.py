@@ -28,7 +28,7 @@ import os, signal, sys
 import numpy as np
 from headrace.errors import ConfigError, HeadraceError, SourceError
 from headrace.sources import open_source
-from headrace.sources.configs import open_writer
+from headrace.sources.registry import open_writer
 from headrace.sources.formats import FORMATS
 name, folder = sys.argv[1:3]
 entry = FORMATS[name]

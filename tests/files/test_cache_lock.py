@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import CacheError
-from headrace.files import cache_lock
-from headrace.files.cache_lock import describe_holders, lock_exclusive_nowait, lock_shared_nowait
+from headrace.files import locks as cache_lock
+from headrace.files.locks import describe_holders, lock_exclusive_nowait, lock_shared_nowait
 
 _HOLDS = """
 import os, sys
-from headrace.files.cache_lock import lock_exclusive_nowait
+from headrace.files.locks import lock_exclusive_nowait
 lock = lock_exclusive_nowait(sys.argv[1])
 {more}
 print("locked", flush=True)

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.errors import ConfigError, SourceError
-from headrace.files.distribute import FilePlan, distribute_in_order, distribute_largest_first
+from headrace.files.plan import FilePlan, distribute_in_order, distribute_largest_first
 
 SIZES = st.lists(
     st.one_of(st.integers(0, 3), st.integers(0, 200), st.integers(1, 2**40), st.sampled_from([1, 10, 100])),
@@ -421,7 +421,7 @@ def test_a_shard_index_out_of_range_is_refused() -> None:
 
 def test_another_process_with_another_hash_seed_comes_to_the_same_bins() -> None:
     program = """
-from headrace.files.distribute import FilePlan
+from headrace.files.plan import FilePlan
 for balance in ("in_order", "largest_first"):
     plan = FilePlan(range(1000, 1100), 3, 2, "random", 5, None, balance, 7)
     print(plan.digest, [plan.files_of(epoch, rank).tolist() for epoch in range(1, 8) for rank in (0, 1)])

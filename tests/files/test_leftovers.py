@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from headrace.files import PendingFile, atomic_write
-from headrace.files.leftovers import temporary_name
+from headrace.files.atomic.names import temporary_name
 
 _WEEK = 7 * 24 * 3600
 

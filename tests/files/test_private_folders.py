@@ -15,7 +15,7 @@ import pytest
 import headrace as hr
 from headrace.errors import CacheError, SourceError
 from headrace.files import KeepLimit, hold_in_use, kept_folder, kept_path, note_use, open_regular, remove_unused
-from headrace.files.private import make_named, make_private
+from headrace.files.kept import make_named, make_private
 from headrace.index import CorpusIndex
 
 STRANGER = 65534
@@ -131,7 +131,7 @@ def test_root_may_use_a_folder_of_somebody_else_that_it_was_told_to_and_it_is_lo
 def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], hr.HDFSource]:
     """Opens a corpus that is large enough for its index to be kept in `cache/index`."""
     monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("headrace.files.keeping._warned_of", set())
+    monkeypatch.setattr("headrace.files.kept._warned_of", set())
     with hr.HDFWriter(tmp_path / "corpus.hdf") as writer:
         for number in range(2100):
             writer.append(f"{number}", {"data": np.full(1, number, np.float32)})

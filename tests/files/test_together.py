@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import ConfigError, SourceError
-from headrace.files import together
-from headrace.files.together import PendingFiles, settle
+from headrace.files.atomic import together
+from headrace.files.atomic.together import PendingFiles, settle
 
 
 def write(folder: Path, names: dict[str, str], *, overwrite: bool = False) -> None:

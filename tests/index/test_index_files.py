@@ -1,4 +1,4 @@
-"""Torn, damaged and outdated index files."""
+"""Truncated, damaged and outdated index files."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def write_small(path: Path, **changes: object) -> Path:
 
 def test_an_index_torn_at_any_byte_is_refused(tmp_path: Path) -> None:
     whole = write_small(tmp_path / "a.hrindex").read_bytes()
-    torn = tmp_path / "torn.hrindex"
+    truncated = tmp_path / "truncated.hrindex"
     for size in range(len(whole)):
-        torn.write_bytes(whole[:size])
-        with pytest.raises(SourceError, match=rf"torn: it has (?:only )?{size} bytes"):
-            CorpusIndex.open(torn)
-    torn.write_bytes(whole + b"x")
-    with pytest.raises(SourceError, match="torn"):
-        CorpusIndex.open(torn)
+        truncated.write_bytes(whole[:size])
+        with pytest.raises(SourceError, match=rf"truncated: it has (?:only )?{size} bytes"):
+            CorpusIndex.open(truncated)
+    truncated.write_bytes(whole + b"x")
+    with pytest.raises(SourceError, match="truncated"):
+        CorpusIndex.open(truncated)
 
 
 def test_any_damaged_byte_of_the_header_is_seen_when_opened(tmp_path: Path) -> None:
@@ -48,7 +48,7 @@ def test_any_damaged_byte_of_the_header_is_seen_when_opened(tmp_path: Path) -> N
     _, _, header_size, _ = PREAMBLE.unpack_from(whole)
     for position in range(48 + header_size):
         path.write_bytes(whole[:position] + bytes([whole[position] ^ 1]) + whole[position + 1 :])
-        with pytest.raises(SourceError, match=r"not an index|version|torn|checksum"):
+        with pytest.raises(SourceError, match=r"not an index|version|truncated|checksum"):
             CorpusIndex.open(path)
 
 
@@ -243,5 +243,5 @@ def test_the_advice_fits_what_the_command_does_not_index(tmp_path: Path) -> None
         CorpusIndex.open(tmp_path / "a.hrindex")
     path = write_small(tmp_path / "b.hrindex")
     path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(SourceError, match=r"torn(.|\n)*for any source remove it, and save it once more"):
+    with pytest.raises(SourceError, match=r"truncated(.|\n)*for any source remove it, and save it once more"):
         CorpusIndex.open(path)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.datasets.joint_corpus import JointTags
+from headrace.datasets.join.corpus import JointTags
 from headrace.errors import ConfigError, SourceError
 from headrace.index.lookup import TagTable
 from headrace.index.tags import BLOCK, GeneratedTags, PackedTags, Tags, pack_tags

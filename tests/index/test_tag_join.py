@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from headrace.errors import SourceError
 from headrace.files import KeepLimit
-from headrace.index import AMBIGUOUS, MISSING, CorpusIndex, GeneratedTags, join_store, join_tags, open_or_join, storage
+from headrace.index import AMBIGUOUS, MISSING, CorpusIndex, GeneratedTags, join_tags, open_or_join, storage
+from headrace.index import join as join_store
 from headrace.index.join import TagJoin
 from headrace.index.lookup import TagTable
 
@@ -75,7 +76,7 @@ def stored(tmp_path, monkeypatch):
     """Let every join of stored indices be kept; return a function that stores an index."""
     monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(join_store, "_MIN_KEPT_SEQS", 1)
-    monkeypatch.setattr("headrace.files.keeping._warned_of", set())
+    monkeypatch.setattr("headrace.files.kept._warned_of", set())
 
     def store(name, tags):
         path = tmp_path / f"{name}.hrindex"

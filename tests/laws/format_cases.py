@@ -273,4 +273,14 @@ FORMATS: dict[str, FormatCase] = {
         _opened("OggZipSource", "x.zip", audio={"features": "raw", "peak_normalization": False}),
         _AUDIO,
     ),
+    "ogg-zip-headers": FormatCase(
+        _write_ogg_zip,
+        _opened(
+            "OggZipSource",
+            "x.zip",
+            audio={"features": "raw", "peak_normalization": False, "sample_rate": 8000},
+            data_lengths="header",
+        ),
+        _AUDIO,
+    ),
 }

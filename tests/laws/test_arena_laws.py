@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, precondition, rule
 
-from headrace.engine.arena import ArenaWriter
-from headrace.engine.lease import ArenaReader
-from headrace.engine.memory import PAGE_BYTES, create_memfd
+from headrace.engine.memory.arena import ArenaWriter
+from headrace.engine.memory.lease import ArenaReader
+from headrace.engine.memory.memfd import PAGE_BYTES, create_memfd
 from headrace.errors import CacheError
 
 NUM_SLOTS = 4

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.datasets import DistributeFilesDataset, StaticDataset
-from headrace.files.tree import tree_leaves
+from headrace.files.lists.tree import tree_leaves
 
 CONTENTS = st.lists(st.integers(0, 6), min_size=1, max_size=14)  # sequences in each file
 OPTIONS = st.fixed_dictionaries(
@@ -139,7 +139,7 @@ def check_same_stream(executor, contents, inner, options, data):
                 config = {**corpus.dataset_of(dataset.get_files(epoch))}
                 config.pop("class")
                 inner_dataset = StaticDataset(**config, random_seed_offset=options["random_seed_offset"])
-                inner_dataset.key_draws_by_tag()  # places in the corpus of one sub-epoch mean nothing in another
+                inner_dataset.seed_by_tag()  # places in the corpus of one sub-epoch mean nothing in another
                 assert stream(dataset, epoch) == stream(inner_dataset, (epoch - 1) // partition_epoch + 1)
         finally:
             dataset.close()

@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.engine import Engine, EngineOptions, Job, Raising, Skipping, empty, note_place, skip_item
-from headrace.engine.executors.process import ProcessExecutor
-from headrace.engine.worker_info import WorkerInfo
+from headrace.engine.process.executor import ProcessExecutor
+from headrace.engine.user.worker_info import WorkerInfo
 from headrace.errors import HeadraceError
 
 NUM_WORKERS = st.integers(0, 5)

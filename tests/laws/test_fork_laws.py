@@ -10,10 +10,10 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.engine.arena import ArenaWriter
-from headrace.engine.forks import living_forks
-from headrace.engine.lease import ArenaReader
-from headrace.engine.memory import create_memfd
+from headrace.engine.memory.arena import ArenaWriter
+from headrace.engine.memory.forks import living_forks
+from headrace.engine.memory.lease import ArenaReader
+from headrace.engine.memory.memfd import create_memfd
 
 NUM_SLOTS = 4
 NUM_BYTES = 64

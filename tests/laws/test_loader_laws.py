@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from headrace.batching import BatchOrder, Buckets, Chunks, FixedCount, FrameBudget, LimitLengths, Pack, Steps
 from headrace.datasets import StaticDataset
-from headrace.loading import DataLoader, kept_tables
+from headrace.loading import DataLoader
+from headrace.loading import plan_cache as kept_tables
 
 ORDERINGS = st.sampled_from(["default", "random", "laplace:3", "sorted_reverse", "random_sample", "permute"])
 # one is short, because limits that no sequence fits into are refused

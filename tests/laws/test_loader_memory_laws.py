@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from headrace.batching import Buckets, FixedCount, FrameBudget
 from headrace.datasets import StaticDataset
-from headrace.engine.memory import PAGE_BYTES
+from headrace.engine.memory.memfd import PAGE_BYTES
 from headrace.errors import CacheError
 from headrace.loading import DataLoader
 

@@ -14,8 +14,8 @@ from tests.pipes import random_chains
 from tests.pipes.random_chains import NOT_HERE, OPERATIONS, PERMUTING, build, recipes
 
 from headrace.pipes import IterPipe, MapPipe
-from headrace.pipes.registry import list_functions
-from headrace.pipes.state import graph_state, restore_graph
+from headrace.pipes.core.registry import list_functions
+from headrace.pipes.graph.state import graph_state, restore_graph
 
 MAX_ITEMS = 2000  # several operations multiply
 

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from headrace.errors import ConfigError, SourceError
 from headrace.sources import open_source
-from headrace.sources.configs import open_writer
 from headrace.sources.formats import FORMATS
+from headrace.sources.registry import open_writer
 from headrace.specs import DataSpec
 
 Corpus = tuple[dict[str, DataSpec], list[tuple[str, dict[str, NDArray[Any]]]]]
@@ -114,7 +114,7 @@ def test_what_is_written_is_read_back_to_the_bit_or_refused_and_nothing_is_left(
                 assert found.keys() == arrays.keys()
                 for key, array in arrays.items():
                     assert found[key].dtype == array.dtype, key
-                    # HDF5 knows no key without time: it is one frame there.
+                    # HDF5 knows no key without a time axis: it is one frame there.
                     as_frame = [(1, *array.shape)] if not layout[key].has_time else []
                     assert found[key].shape in (array.shape, *as_frame), key
                     assert found[key].tobytes() == array.tobytes(), key

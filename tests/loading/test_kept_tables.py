@@ -10,7 +10,8 @@ from headrace import CacheError, MapDataset, ResumeError
 from headrace.batching import BatchTable, Buckets, FixedCount, FrameBudget, PlanCounts
 from headrace.batching.base import Batching
 from headrace.files import KeepLimit
-from headrace.loading import DataLoader, kept_tables
+from headrace.loading import DataLoader
+from headrace.loading import plan_cache as kept_tables
 from headrace.loading.plan import EpochPlan
 
 
@@ -34,7 +35,7 @@ LENGTHS = [7 * i % 20 + 1 for i in range(300)]
 def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(kept_tables, "_MIN_KEPT_SEQS", 100)
-    monkeypatch.setattr("headrace.files.keeping._warned_of", set())
+    monkeypatch.setattr("headrace.files.kept._warned_of", set())
     forget_memory(monkeypatch)
     return tmp_path / "cache" / "plans"
 

@@ -11,7 +11,7 @@ from headrace import HDFDataset, SourceError, StaticDataset
 from headrace.batching import Buckets, Chunks, FixedCount, FrameBudget, Pack
 from headrace.datasets import CachedDataset
 from headrace.engine import EngineOptions, Skipping
-from headrace.engine.worker_info import current_scope
+from headrace.engine.user.worker_info import current_scope
 from headrace.loading import DataLoader
 from headrace.sources import HDFWriter, MemorySource
 from headrace.specs import DataSpec
@@ -32,12 +32,12 @@ class BreaksOffAtSeven(MemorySource):
 
     def read_seq(self, corpus_idx):
         if corpus_idx == 7:
-            raise SourceError("torn")
+            raise SourceError("truncated")
         return super().read_seq(corpus_idx)
 
     def read_into(self, corpus_indices, data_key, outs):
         if 7 in corpus_indices:
-            raise SourceError("something is torn")
+            raise SourceError("something is truncated")
         super().read_into(corpus_indices, data_key, outs)
 
 
@@ -221,7 +221,7 @@ def test_one_sequence_that_cannot_be_read_is_named_and_the_others_are_there(num_
     dataset = CachedDataset(source=BreaksOffAtSeven(_make_seqs([4] * 12)))
     with (
         DataLoader(dataset, batching=FixedCount(4), num_workers=num_workers) as loader,
-        pytest.raises(SourceError, match="torn") as raised,
+        pytest.raises(SourceError, match="truncated") as raised,
     ):
         list(loader)
     assert "seq-7" in "\n".join(raised.value.__notes__)

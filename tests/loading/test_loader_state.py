@@ -35,7 +35,7 @@ def test_a_state_is_small_json_data(seqs):
     state = saved_after(seqs, 3)
     assert json.loads(json.dumps(state)) == state
     assert len(json.dumps(state)) < 1024
-    assert set(state) == {"format", "epoch", "position", "window", "digests"}
+    assert set(state) == {"format", "epoch", "position", "window", "digests", "digest"}
     assert set(state["digests"]) == {"data", "order", "batching", "seed", "user"}
 
 
@@ -199,7 +199,7 @@ def test_what_is_no_state_is_refused(seqs, state):
 
 @pytest.mark.parametrize("change", [{"position": 10**6}, {"position": 10**6, "window": [10**4, 3]}])
 def test_a_position_beyond_the_epoch_is_refused_when_it_is_looked_up(seqs, change):
-    state = {**saved_after(seqs, 2), **change}
+    state = {**saved_after(seqs, 2), **change, "digest": None}  # as in a state of an older version
     with open_loader(seqs) as loader:
         loader.load_state_dict(state)
         with pytest.raises(ResumeError, match=r"as it was saved"):
@@ -209,6 +209,7 @@ def test_a_position_beyond_the_epoch_is_refused_when_it_is_looked_up(seqs, chang
 def test_a_false_window_is_found_when_all_batches_are_counted(seqs):
     state = saved_after(seqs, 8)
     state["window"] = [state["window"][0], state["window"][1] - 1]
+    del state["digest"]  # as in a state of an older version
     with open_loader(seqs) as loader:
         loader.load_state_dict(state)
         iterator = iter(loader)

@@ -11,7 +11,7 @@ from headrace import SourceError
 from headrace.batching import FixedCount
 from headrace.engine import get_worker_info
 from headrace.loading import DataLoader
-from headrace.loading.stream_marks import WindowMarks, mark_of, mark_of_window
+from headrace.loading.streams.marks import WindowMarks, mark_of, mark_of_window
 
 
 class Stream:

@@ -6,7 +6,7 @@ from hypothesis.extra import numpy as hnp
 
 from headrace.errors import ConfigError, SourceError
 from headrace.order import Laplace, SortBinShuffle, SortBinShuffleX2, Sorted, SortedReverse
-from headrace.order import length_sort as kernel
+from headrace.order import by_length as kernel
 
 _LENGTHS = st.one_of(
     hnp.arrays(np.int32, st.integers(0, 60), elements=st.integers(0, 5)),

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.datasets import StaticDataset
-from headrace.datasets.batch_arrays import index_shape_for_batches
+from headrace.datasets.returnn.batch import index_shape_for_batches
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")

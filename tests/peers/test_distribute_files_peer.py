@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.files.distribute import FilePlan, distribute_in_order
+from headrace.files.plan import FilePlan, distribute_in_order
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from headrace import HDFWriter
-from headrace.engine.proc_tree import descendants_of
+from headrace.engine.process.proc_tree import descendants_of
 
 pytest.importorskip("torch.distributed")
 

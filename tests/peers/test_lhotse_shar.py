@@ -19,7 +19,7 @@ with warnings.catch_warnings():
 import soundfile  # noqa: E402
 
 from headrace import LhotseDataLoader  # noqa: E402
-from headrace.sources.cuts import CutSource  # noqa: E402
+from headrace.sources.cuts.source import CutSource  # noqa: E402
 from servers.leaks import nothing_left  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # lhotse's and torch's own

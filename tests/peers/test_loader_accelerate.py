@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from accelerate import Accelerator, DataLoaderConfiguration
 from headrace import ConfigError, DataLoader
-from headrace.adapters.torch import TorchLoader
+from headrace.adapters.torch.loaders import TorchLoader
 
 class Loader(TorchLoader):
     def set_epoch(self, epoch):  # accelerate counts from 0

@@ -13,7 +13,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from headrace import StaticDataset  # noqa: E402
-from headrace.adapters.torch import DeviceLoader, TorchLoader, as_tensors, to_device  # noqa: E402
+from headrace.adapters.torch.loaders import DeviceLoader, TorchLoader, as_tensors, to_device  # noqa: E402
 from headrace.batching import Chunks, FixedCount, FrameBudget, Pack  # noqa: E402
 from headrace.errors import ConfigError, HeadraceError, ResumeError, TransformError  # noqa: E402
 from headrace.loading import DataLoader  # noqa: E402

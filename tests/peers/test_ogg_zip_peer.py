@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from headrace.datasets import init_dataset
+from headrace.features.extracted import ExtractedFeatures
 from headrace.sources import OggZipWriter
-from headrace.sources.extracted_features import ExtractedFeatures
 
 soundfile = pytest.importorskip("soundfile")
 with warnings.catch_warnings():

@@ -17,7 +17,8 @@ from torch.utils.data.datapipes import map as torch_map  # noqa: E402
 from torch.utils.data.graph import traverse_dps as torch_traverse  # noqa: E402
 
 from headrace.pipes import IterPipe, MapPipe, explain, functional_pipe, register_with_torch, to_mermaid  # noqa: E402  # noqa: E402
-from headrace.pipes.base import is_iter_pipe, is_map_pipe, is_pipe, read  # noqa: E402
+from headrace.pipes.core.base import is_iter_pipe, is_map_pipe, is_pipe, read  # noqa: E402
+from headrace.pipes.core.registry import _FUNCTIONS, list_functions  # noqa: E402
 from headrace.pipes.graph import (  # noqa: E402
     find_dps,
     list_dps,
@@ -28,12 +29,11 @@ from headrace.pipes.graph import (  # noqa: E402
     split_graph,
     traverse,
 )
+from headrace.pipes.graph.seeds import SeedGenerator, draw_seed, set_graph_random_seed  # noqa: E402
+from headrace.pipes.graph.state import graph_state, restore_graph  # noqa: E402
 from headrace.pipes.iter import IterableWrapper  # noqa: E402
-from headrace.pipes.registry import _FUNCTIONS, list_functions  # noqa: E402
-from headrace.pipes.seeds import SeedGenerator, draw_seed, set_graph_random_seed  # noqa: E402
 from headrace.pipes.sharding import SHARDING_PRIORITIES, apply_sharding  # noqa: E402
-from headrace.pipes.state import graph_state, restore_graph  # noqa: E402
-from headrace.pipes.torch_native import to_native  # noqa: E402
+from headrace.pipes.torch.native import to_native  # noqa: E402
 
 Wrapper = torch_iter.IterableWrapper
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning")
@@ -332,7 +332,7 @@ def test_the_order_of_imports_does_not_matter(order):
         textwrap.dedent("""
         from torch.utils.data.datapipes.iter import IterableWrapper
         from headrace.pipes import IterPipe, functional_pipe
-        from headrace.pipes.torch_pipes import _Lookout
+        from headrace.pipes.torch.register import _Lookout
 
         @functional_pipe("test_first")
         class First(IterPipe):

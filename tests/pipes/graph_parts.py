@@ -1,7 +1,7 @@
-"""Small pipes for tests of graphs: they depend on nothing but `headrace.pipes.base`."""
+"""Small pipes for tests of graphs: they depend on nothing but `headrace.pipes.core.base`."""
 
 from headrace.pipes import IterPipe, MapPipe
-from headrace.pipes.base import read
+from headrace.pipes.core.base import read
 
 
 class Count(IterPipe):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 
-from headrace.pipes.graph_walk import list_pipes
+from headrace.pipes.core.walk import list_pipes
 from headrace.pipes.iter import IterableWrapper, SampleMultiplexer
 from headrace.pipes.map import SequenceWrapper
 

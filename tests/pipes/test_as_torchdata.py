@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from headrace.dataloader2 import DataLoader2, MultiProcessingReadingService
 from headrace.errors import ConfigError
 from headrace.pipes import IterPipe, functional_datapipe
+from headrace.pipes.core.registry import list_functions
 from headrace.pipes.iter import FSSpecFileLister, IterableWrapper, StreamWrapper
-from headrace.pipes.registry import list_functions
 
 
 def numbers(n=10):

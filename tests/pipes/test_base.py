@@ -15,9 +15,9 @@ from graph_parts import Chain, Count, Join, Pass, Table
 
 from headrace.errors import ConfigError
 from headrace.pipes import IterPipe, MapPipe, functional_pipe
-from headrace.pipes.base import is_iter_pipe, is_map_pipe, is_pipe, read, stop
-from headrace.pipes.blame import name_raiser
-from headrace.pipes.registry import find_function, list_functions, register_function
+from headrace.pipes.core.base import is_iter_pipe, is_map_pipe, is_pipe, read, stop
+from headrace.pipes.core.naming import name_raiser
+from headrace.pipes.core.registry import find_function, list_functions, register_function
 
 
 def test_each_iteration_begins_at_the_start():
@@ -330,7 +330,7 @@ def twice():
                 yield item
 
     yield Twice
-    from headrace.pipes import registry
+    from headrace.pipes.core import registry
 
     registry._FUNCTIONS[IterPipe].pop("test_twice")
 

@@ -2,9 +2,9 @@
 
 import pytest
 
+from headrace.pipes.graph.seeds import SeedGenerator, set_graph_random_seed
+from headrace.pipes.graph.state import graph_state, restore_graph
 from headrace.pipes.iter import IterableWrapper
-from headrace.pipes.seeds import SeedGenerator, set_graph_random_seed
-from headrace.pipes.state import graph_state, restore_graph
 
 
 def numbers():

@@ -10,9 +10,8 @@ import pytest
 
 import headrace.pipes.iter as iter_pipes
 from headrace.errors import ConfigError, HeadraceError
-from headrace.pipes.departed import DEPARTED
+from headrace.pipes.core.registry import DEPARTED, list_functions
 from headrace.pipes.iter import HttpReader, HuggingFaceHubReader, IterableWrapper, OnlineReader, Sampler
-from headrace.pipes.registry import list_functions
 
 # `torchdata.datapipes.iter.__all__` of 0.7.1.
 DOCUMENTED = re.findall(

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import CacheError, ConfigError
-from headrace.files.cache_lock import lock_exclusive_nowait
+from headrace.files.locks import lock_exclusive_nowait
 from headrace.pipes.iter import IterableWrapper
 
 

@@ -6,9 +6,9 @@ from graph_parts import Count, Join, OnlyInMain, Pass, ShardingRoundRobinDispatc
 from headrace.errors import ConfigError
 from headrace.pipes import explain, to_graph, to_mermaid
 from headrace.pipes.graph import list_pipes, split_graph
-from headrace.pipes.mapper import Mapper
+from headrace.pipes.ops.branches.join import Zipper
+from headrace.pipes.ops.map import Mapper
 from headrace.pipes.sharding import SHARDING_PRIORITIES
-from headrace.pipes.zip import Zipper
 
 
 class Workers:

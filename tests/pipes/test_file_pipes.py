@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import ConfigError, SourceError
+from headrace.pipes.graph.state import graph_state, restore_graph
 from headrace.pipes.iter import FileLister, FSSpecFileLister, IterableWrapper, StreamWrapper
-from headrace.pipes.state import graph_state, restore_graph
 
 FILES = {"a.txt": "l1\nl2\n\nl3\n", "b.csv": 'k,v\n1,2\n3,"4\n5"\n', "c.json": '{"x": [1]}', "sub/z.txt": "zz\r\n"}
 MEMBERS = {"1.cls": b"0", "1.jpg": b"AAA", "2.cls": b"1", "2.jpg": b"BBB", "d/3.seg.png": b"C"}
@@ -265,12 +265,12 @@ def test_items_are_saved_whole_in_folders_that_are_made(folder):
 
 
 def test_a_file_that_fails_to_be_written_leaves_nothing(folder):
-    class Torn(io.BytesIO):
+    class Truncated(io.BytesIO):
         def read(self, *_):
-            raise OSError("torn")
+            raise OSError("truncated")
 
-    with pytest.raises(OSError, match="torn"):
-        list(IterableWrapper([("new/file", Torn())], deepcopy=False).save_to_disk("wb"))
+    with pytest.raises(OSError, match="truncated"):
+        list(IterableWrapper([("new/file", Truncated())], deepcopy=False).save_to_disk("wb"))
     assert os.listdir("new") == []
     with pytest.raises(ConfigError, match="mode"):
         IterableWrapper([]).save_to_disk("a")

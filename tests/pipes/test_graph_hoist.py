@@ -7,16 +7,20 @@ from graph_parts import Count, Pass, ShardingRoundRobinDispatcher
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.pipes.batch import Batcher
-from headrace.pipes.concat import Concater
-from headrace.pipes.explain_wiring import wiring_of
 from headrace.pipes.graph import hoist_joins, list_pipes, replace, sources_of, split_graph
-from headrace.pipes.graph_hoist import BranchFeeder, BranchMarker, BranchReader, plan_hoists
-from headrace.pipes.mapper import Mapper
-from headrace.pipes.mux import Multiplexer, MultiplexerLongest
-from headrace.pipes.sample_mux import SampleMultiplexer
-from headrace.pipes.state import graph_state, restore_graph
-from headrace.pipes.zip import Zipper, ZipperLongest
+from headrace.pipes.graph.explain import wiring_of
+from headrace.pipes.graph.hoist import BranchFeeder, BranchMarker, BranchReader, plan_hoists
+from headrace.pipes.graph.state import graph_state, restore_graph
+from headrace.pipes.ops.batch import Batcher
+from headrace.pipes.ops.branches.join import (
+    Concater,
+    Multiplexer,
+    MultiplexerLongest,
+    SampleMultiplexer,
+    Zipper,
+    ZipperLongest,
+)
+from headrace.pipes.ops.map import Mapper
 
 
 def dispatch(pipe):

@@ -7,9 +7,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headrace.pipes.graph import list_pipes
+from headrace.pipes.graph.seeds import SeedGenerator, set_graph_random_seed
+from headrace.pipes.graph.state import graph_state, restore_graph
 from headrace.pipes.iter import IterableWrapper, SampleMultiplexer
-from headrace.pipes.seeds import SeedGenerator, set_graph_random_seed
-from headrace.pipes.state import graph_state, restore_graph
 
 
 def pair(item):

@@ -5,8 +5,8 @@ import inspect
 import pytest
 
 from headrace.pipes import IterPipe, MapPipe
-from headrace.pipes.methods import IterMethods, MapMethods
-from headrace.pipes.registry import list_functions
+from headrace.pipes.core.methods import IterMethods, MapMethods
+from headrace.pipes.core.registry import list_functions
 
 KINDS = {"iterable": (IterPipe, IterMethods), "map-style": (MapPipe, MapMethods)}
 

@@ -10,10 +10,10 @@ from graph_parts import Chain, Count, Join, Pass
 
 from headrace.errors import ResumeError
 from headrace.pipes import IterPipe
-from headrace.pipes.base import read
+from headrace.pipes.core.base import read
+from headrace.pipes.graph.seeds import SeedGenerator, set_graph_random_seed
+from headrace.pipes.graph.state import graph_state, restore_graph
 from headrace.pipes.iter import IterableWrapper
-from headrace.pipes.seeds import SeedGenerator, set_graph_random_seed
-from headrace.pipes.state import graph_state, restore_graph
 
 
 def build():

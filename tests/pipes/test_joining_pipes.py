@@ -6,7 +6,7 @@ import pytest
 
 from headrace.errors import ConfigError
 from headrace.pipes import IterPipe
-from headrace.pipes.base import read
+from headrace.pipes.core.base import read
 from headrace.pipes.iter import Concater, IterableWrapper, Multiplexer, Zipper
 from headrace.pipes.map import SequenceWrapper
 

@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from headrace.pipes.iter import FullSync, IterableWrapper, PrefetchTimeoutError, default_collate  # noqa: E402
-from headrace.pipes.memory_cache import num_bytes  # noqa: E402
+from headrace.pipes.ops.buffers.memory_cache import num_bytes  # noqa: E402
 
 PROGRAM = textwrap.dedent(
     """

@@ -10,7 +10,7 @@ from graph_parts import Chain, Count, Join, Pass, Shares, Shuffled
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.pipes.seeds import (
+from headrace.pipes.graph.seeds import (
     SeedGenerator,
     draw_seed,
     is_random_pipe,

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from headrace.errors import ConfigError
+from headrace.pipes.graph.seeds import SeedGenerator, set_graph_random_seed
 from headrace.pipes.iter import IterableWrapper, SampleMultiplexer, UnBatcher
-from headrace.pipes.seeds import SeedGenerator, set_graph_random_seed
 
 
 def numbers(n=100):

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.pipes.graph.state import graph_state, restore_graph
 from headrace.pipes.iter import IterableWrapper
-from headrace.pipes.state import graph_state, restore_graph
 
 NUM_READERS = 3
 NUM_ITEMS = 9

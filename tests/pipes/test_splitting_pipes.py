@@ -10,8 +10,8 @@ from tests.pipes.random_chains import parity
 
 from headrace.errors import ConfigError
 from headrace.pipes import IterPipe
-from headrace.pipes.base import read
-from headrace.pipes.graph_walk import list_pipes
+from headrace.pipes.core.base import read
+from headrace.pipes.core.walk import list_pipes
 from headrace.pipes.iter import IterableWrapper
 
 

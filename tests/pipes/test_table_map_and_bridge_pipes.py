@@ -7,11 +7,11 @@ import pytest
 
 import headrace
 from headrace.errors import ConfigError
+from headrace.pipes.graph.state import graph_state, restore_graph
 from headrace.pipes.iter import FromDataset, IterableWrapper, PinMemory
 from headrace.pipes.map import Concater, SequenceWrapper, Zipper
-from headrace.pipes.memory_cache import num_bytes
-from headrace.pipes.pin_memory import pin_memory_fn
-from headrace.pipes.state import graph_state, restore_graph
+from headrace.pipes.ops.buffers.memory_cache import num_bytes
+from headrace.pipes.ops.buffers.prefetch import pin_memory_fn
 
 
 def one(item, name, *arguments, **options):

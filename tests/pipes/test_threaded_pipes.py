@@ -8,9 +8,10 @@ import pytest
 from tests.pipes.random_chains import add_one
 
 from headrace.errors import ConfigError, StalledError
-from headrace.pipes import IterPipe, read_ahead
+from headrace.pipes import IterPipe
+from headrace.pipes.graph.state import graph_state, restore_graph
 from headrace.pipes.iter import IterableWrapper
-from headrace.pipes.state import graph_state, restore_graph
+from headrace.pipes.ops.buffers import read_ahead
 
 _SECONDS = 20  # until a test that hangs fails
 

@@ -12,7 +12,8 @@ from headrace.testing import check_source
 pa = pytest.importorskip("pyarrow")
 feather = pytest.importorskip("pyarrow.feather")
 
-from headrace.sources import ArrowSource, ArrowWriter, table_files  # noqa: E402 - after the check for pyarrow
+from headrace.sources import ArrowSource, ArrowWriter  # noqa: E402 - after the check for pyarrow
+from headrace.sources.tables import source as table_files  # noqa: E402 - after the check for pyarrow
 
 
 def _write(path, **options):

@@ -15,7 +15,7 @@ import pytest
 from headrace.datasets import AudioDataset
 from headrace.errors import ConfigError, SourceError
 from headrace.sources import AudioSource, LogMel
-from headrace.sources import audio as source_module
+from headrace.sources.audio import source as source_module
 from headrace.testing import check_source
 
 WORDS = ["eins", "zwei", "drei"]

@@ -239,7 +239,7 @@ def test_a_channel_can_be_chosen(folder):
 )
 def test_the_length_after_resampling_is_known_before(num_samples, from_rate, to_rate):
     pytest.importorskip("soxr")
-    from headrace.sources.audio_file import resample, resampled_length
+    from headrace.sources.audio.decode import resample, resampled_length
 
     resampled = resample(np.zeros(num_samples, np.float32), from_rate, to_rate)
     assert resampled.dtype == np.float32
@@ -400,7 +400,7 @@ def test_a_torn_recording_is_refused(folder):
     soundfile.write(flac, np.random.default_rng(0).uniform(-1, 1, 20_000), 8000)
     source = AudioSource(_write(folder, {**_record("d", 20_000), "audio": "wav/d.flac"}))
     os.truncate(flac, flac.stat().st_size // 2)
-    with pytest.raises(SourceError, match="torn"):
+    with pytest.raises(SourceError, match="truncated"):
         source.read(0, "data")
     flac.write_bytes(b"")
     with pytest.raises(SourceError, match="cannot be read"):
@@ -434,7 +434,7 @@ def test_a_torn_recording_is_refused_when_only_its_header_says_its_length(folder
     size = path.stat().st_size
     for cut in (size - 2, size // 2, size - 801):
         os.truncate(path, cut)
-        with pytest.raises(SourceError, match="torn") as caught:
+        with pytest.raises(SourceError, match="truncated") as caught:
             AudioSource(_unmeasured(folder, name), index=None)
         assert str(path) in str(caught.value)
         soundfile.write(path, _tone(801), 8000, subtype=subtype, endian=endian)

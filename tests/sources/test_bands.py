@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.sources.bands import Bands, cosine_transform
-from headrace.sources.extracted_features import _slaney_filters
-from headrace.sources.log_mel import _mel_filters
+from headrace.features.bands import Bands, cosine_transform
+from headrace.features.extracted import _slaney_filters
+from headrace.features.log_mel import _mel_filters
 
 
 @given(

@@ -24,11 +24,11 @@ import soundfile
 
 from headrace import DataLoader
 from headrace.batching import FixedCount
-from headrace.datasets.from_source import SourceDataset
+from headrace.datasets.files.source import SourceDataset
 from headrace.engine import EngineOptions, Skipping
 from headrace.errors import ConfigError, SourceError
-from headrace.sources import cuts_lines
-from headrace.sources.cuts import CutSource
+from headrace.sources.cuts import files as cuts_lines
+from headrace.sources.cuts.source import CutSource
 from headrace.testing import check_source
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # lhotse's and torch's own
@@ -170,7 +170,7 @@ def test_a_saved_index_is_opened_without_a_look_at_the_cuts(cuts, form, tmp_path
     place = stored(cuts, form, tmp_path)
     source = CutSource(place, fields=FIELDS)
     source.index.save(tmp_path / "cuts.hrindex")
-    monkeypatch.setattr("headrace.sources.cuts.gather_stored", None)
+    monkeypatch.setattr("headrace.sources.cuts.source.gather_stored", None)
     source = CutSource(place, fields=FIELDS, index=tmp_path / "cuts.hrindex")
     assert_as_lhotse_reads_it(source, cuts)
     source.close()

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.errors import SourceError
-from headrace.sources.folder_listing import for_each
+from headrace.sources.shared.folder import for_each
 
 
 @settings(max_examples=40, deadline=None)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from headrace.errors import ConfigError, SourceError
 from headrace.sources import HDFSource, HDFWriter
-from headrace.sources.hdf_layout import _total, open_hdf5
+from headrace.sources.hdf.layout import _total, open_hdf5
 
 LENGTHS = [3, 0, 5, 1]
 
@@ -161,7 +161,9 @@ def test_a_file_that_a_writer_holds_is_refused_with_the_reason(tmp_path):
 def test_a_torn_file_is_not_taken_for_one_that_is_being_written(tmp_path, write_layout):
     path = write_layout(tmp_path / "corpus.hdf")
     os.truncate(path, 700)
-    with pytest.raises(SourceError, match=r"sblock(.|\n)*fix: .*torn") as caught:  # HDF5's words have a "lock" in them
+    with pytest.raises(
+        SourceError, match=r"sblock(.|\n)*fix: .*truncated"
+    ) as caught:  # HDF5's words have a "lock" in them
         HDFSource(path, index=None)
     assert "writer" not in str(caught.value)
 

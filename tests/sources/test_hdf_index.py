@@ -7,8 +7,8 @@ import pytest
 
 from headrace.errors import SourceError
 from headrace.sources import HDFSource, HDFWriter
-from headrace.sources import hdf as source_module
-from headrace.sources import hdf_layout as layout_module
+from headrace.sources.hdf import layout as layout_module
+from headrace.sources.hdf import source as source_module
 
 
 @pytest.fixture(autouse=True)

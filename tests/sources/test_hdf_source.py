@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.errors import SourceError
-from headrace.sources import HDFSource, HDFWriter, plain_files
-from headrace.sources import hdf_handles as handles_module
+from headrace.sources import HDFSource, HDFWriter
+from headrace.sources.hdf import handles as handles_module
+from headrace.sources.shared import plain_files
 from headrace.specs import DataSpec
 
 LENGTHS = [3, 0, 5, 1]

@@ -14,9 +14,9 @@ from hypothesis.extra import numpy as hnp
 
 from headrace.errors import ConfigError, SourceError
 from headrace.sources import JsonlSource, JsonlWriter
-from headrace.sources.vocabulary_labels import LabelVocabulary
 from headrace.specs import DataSpec
 from headrace.testing import check_source
+from headrace.vocabularies.labels import LabelVocabulary
 
 ROWS = [
     {"tag": "a", "x": 1.5, "n": 3, "l": [1, 2], "m": [[1, 2.5], [3, 4]], "t": "hä", "o": {"z": 1}, "s": ["a"]},

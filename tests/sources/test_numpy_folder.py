@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.errors import ConfigError, SourceError
-from headrace.files.leftovers import temporary_name
+from headrace.files.atomic.names import temporary_name
 from headrace.sources import NumpyFolderSource, NumpyFolderWriter
 from headrace.specs import DataSpec
 from headrace.testing import check_source
@@ -240,7 +240,7 @@ def test_a_torn_file_is_named_when_the_index_is_built(tmp_path):
     np.save(tmp_path / "a.npy", np.zeros((100, 3)))
     size = os.path.getsize(tmp_path / "a.npy")
     os.truncate(tmp_path / "a.npy", size - 1)
-    with pytest.raises(SourceError, match=rf"torn: it has {size - 1} bytes.*end at byte {size}\n.*a\.npy"):
+    with pytest.raises(SourceError, match=rf"truncated: it has {size - 1} bytes.*end at byte {size}\n.*a\.npy"):
         NumpyFolderSource(tmp_path)
     os.truncate(tmp_path / "a.npy", 40)
     with pytest.raises(SourceError, match="header"):

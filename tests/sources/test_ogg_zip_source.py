@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.errors import ConfigError, SourceError
+from headrace.features.extracted import ExtractedFeatures
 from headrace.sources import OggZipSource, OggZipWriter
-from headrace.sources import ogg_zip_archives as archives_module
-from headrace.sources.extracted_features import ExtractedFeatures
-from headrace.sources.ogg_zip_text import parse_entry, scan_entries
+from headrace.sources.ogg_zip import archives as archives_module
+from headrace.sources.ogg_zip.archives import parse_entry, scan_entries
 from headrace.testing import check_source
 
 soundfile = pytest.importorskip("soundfile")
@@ -434,7 +434,7 @@ def test_a_member_that_would_be_outside_the_archive_is_refused(tmp_path):
 
 def test_a_torn_recording_is_named(tmp_path):
     path = write_by_hand(tmp_path / "a.zip", [entry(seq_name="x")], [("a/a.wav", wav(50)[:100])])
-    with pytest.raises(SourceError, match=r"torn.*\n.*'x'"):
+    with pytest.raises(SourceError, match=r"truncated.*\n.*'x'"):
         OggZipSource(path, audio=RAW, data_lengths="header")
     path = write_by_hand(tmp_path / "b.zip", [entry(seq_name="x")], [("b/a.wav", b"RIFF")])
     source = OggZipSource(path, audio=RAW)

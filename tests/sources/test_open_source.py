@@ -14,9 +14,9 @@ import pytest
 
 from headrace.errors import ConfigError, SourceError
 from headrace.sources import HDFSource, HDFWriter, MemorySource, Source, init_source, open_source
-from headrace.sources.configs import open_writer
 from headrace.sources.formats import FORMATS, find_format, format_named, format_of_target
 from headrace.sources.named_classes import NamedClasses
+from headrace.sources.registry import open_writer
 
 SEQS = [{"data": np.arange(length * 2, dtype=np.float32).reshape(length, 2)} for length in (3, 1, 4)]
 
@@ -169,7 +169,7 @@ def test_a_torn_file_is_known_by_its_name_and_refused_by_its_source(hdf: Path) -
 
 
 def test_every_format_names_classes_that_there_are(tmp_path: Path) -> None:
-    from headrace.sources import configs
+    from headrace.sources import registry as configs
 
     sources, writers = configs._SOURCES, configs._WRITERS
     assert isinstance(sources, NamedClasses)

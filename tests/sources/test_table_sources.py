@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from headrace.errors import ConfigError, SourceError
-from headrace.sources.table_columns import cells_of
-from headrace.sources.table_layout import layout_of
+from headrace.sources.tables.cells import cells_of
+from headrace.sources.tables.schema import layout_of
 from headrace.specs import DataSpec
 from headrace.testing import check_source
 

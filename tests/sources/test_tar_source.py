@@ -16,8 +16,8 @@ from headrace.datasets import CachedDataset
 from headrace.errors import ConfigError, HeadraceError, SourceError
 from headrace.loading import DataLoader
 from headrace.sources import TarSource
-from headrace.sources import tar as source_module
-from headrace.sources.tar_scan import TarBytes, scan_members
+from headrace.sources.tar import source as source_module
+from headrace.sources.tar.archive import TarBytes, scan_members
 from headrace.specs import DataSpec
 from headrace.testing import check_source
 
@@ -189,7 +189,7 @@ def test_members_beyond_eight_gib_are_found(tmp_path, tar_format):
         assert source.read_slice(0, "bin", size - 2, size).tolist() == [0, 0]
         assert bytes(source.read(1, "bin")) == b"xyz"
     os.truncate(path, end)
-    refused(path, "torn")
+    refused(path, "truncated")
 
 
 def test_attributes_of_all_members_are_let_be_unless_they_change_names_or_sizes(tmp_path):
@@ -211,7 +211,8 @@ def test_attributes_of_all_members_are_let_be_unless_they_change_names_or_sizes(
 def test_damaged_attributes_are_refused(tmp_path, text):
     extended = info_of("attributes", text, type=tarfile.XHDTYPE)
     refused(
-        write_tar(tmp_path / "shard.tar", [(extended, text), ("a.txt", b"x")], tarfile.USTAR_FORMAT), "damaged|torn"
+        write_tar(tmp_path / "shard.tar", [(extended, text), ("a.txt", b"x")], tarfile.USTAR_FORMAT),
+        "damaged|truncated",
     )
 
 
@@ -358,9 +359,9 @@ def test_recordings_of_different_rates_or_torn_ones_or_wrong_options_are_refused
     assert "'1.wav'" in caught.value.where
     stream = io.BytesIO()
     pytest.importorskip("soundfile").write(stream, SAMPLES, 8000, format="WAV")
-    torn = write_tar(tmp_path / "torn.tar", [("a.wav", stream.getvalue()[:-100])])
-    with pytest.raises(SourceError, match="torn") as caught:
-        TarSource(torn, index=None)
+    truncated = write_tar(tmp_path / "truncated.tar", [("a.wav", stream.getvalue()[:-100])])
+    with pytest.raises(SourceError, match="truncated") as caught:
+        TarSource(truncated, index=None)
     assert "'a.wav'" in caught.value.where
     with pytest.raises(ConfigError, match="unknown option 'rate'"):
         TarSource(path, fields={"data": {"field": "wav", "rate": 3}})
@@ -468,10 +469,10 @@ def test_a_torn_archive_is_refused_wherever_it_ends(tmp_path):
     end = data.rstrip(b"\0").rfind(b"ustar")  # in the last header
     for size in {0, 1, 511, 512, 700, 1024, 1536, end, end + 400}:
         path.write_bytes(data[:size])
-        refused(path, "torn")
+        refused(path, "truncated")
     long_name = write_tar(tmp_path / "long.tar", [("x" * 300 + ".txt", b"x")], tarfile.GNU_FORMAT)
     long_name.write_bytes(long_name.read_bytes()[:600])
-    refused(long_name, "torn")
+    refused(long_name, "truncated")
 
 
 def test_archives_that_were_joined_by_their_bytes_are_refused(tmp_path):
@@ -492,7 +493,7 @@ def test_a_header_with_any_wrong_byte_is_refused(tmp_path, position, change):
         return  # a space or a zero at the end of the sum says the same
     data[position] ^= change
     path.write_bytes(data)
-    refused(path, "does not fit its sum|torn|compressed")
+    refused(path, "does not fit its sum|truncated|compressed")
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
@@ -541,7 +542,7 @@ BAD_ARRAYS = {
     "objects": (npy(np.array([{}, None])), "pickled|objects"),
     "text": (npy(np.array(["x"])), "no array of numbers|no plain numbers"),
     "records": (npy(np.zeros(2, [("a", "i4")])), "no array of numbers|no plain numbers"),
-    "torn": (npy(np.zeros(9))[:-1], "takes 200 bytes with its header, and the member has 199"),
+    "truncated": (npy(np.zeros(9))[:-1], "takes 200 bytes with its header, and the member has 199"),
     "too long": (npy(np.zeros(9)) + b"x", "has 201"),
     "no header": (b"x" * 300, "not a file in NumPy"),
     "half a header": (npy(np.zeros(9))[:60], "header|ends"),

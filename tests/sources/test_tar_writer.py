@@ -19,7 +19,7 @@ from hypothesis.extra import numpy as st_numpy
 
 from headrace.errors import ConfigError, SourceError
 from headrace.sources import HDFSource, HDFWriter, TarSource, TarWriter
-from headrace.sources.tar_names import NOTE_NAME, escape, split_name, unescape
+from headrace.sources.tar.archive import NOTE_NAME, escape, split_name, unescape
 from headrace.specs import DataSpec
 from headrace.testing import check_source
 

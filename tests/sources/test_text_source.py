@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.errors import ConfigError, SourceError
-from headrace.sources import TextSource, lines
-from headrace.sources.decompressed import plain_copy
+from headrace.sources import TextSource
+from headrace.sources.lines import blocks as lines
+from headrace.sources.shared.decompressed import plain_copy
 from headrace.testing import check_source
 
 TEXT = "a b c\n\n  b  a \r\nc\tc\nä\u2028b\nlast"
@@ -132,7 +133,7 @@ def test_a_copy_of_an_older_file_is_removed(tmp_path, cache):
 
 
 def test_a_torn_compressed_file_leaves_no_copy(tmp_path, cache):
-    path = tmp_path / "torn.txt.gz"
+    path = tmp_path / "truncated.txt.gz"
     path.write_bytes(gzip.compress(os.urandom(5000))[:3000])
     with pytest.raises(SourceError, match="damaged"):
         TextSource(path)

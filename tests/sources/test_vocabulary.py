@@ -17,9 +17,8 @@ from hypothesis import strategies as st
 
 from headrace.errors import ConfigError, SourceError
 from headrace.sources import Vocabulary, init_vocabulary
-from headrace.sources.manifest_fields import parse_field
-from headrace.sources.vocabulary_bytes import Utf8ByteTargets
-from headrace.sources.vocabulary_labels import CharacterTargets, LabelVocabulary
+from headrace.sources.shared.fields import parse_field
+from headrace.vocabularies.labels import CharacterTargets, LabelVocabulary, Utf8ByteTargets
 
 WORDS = ["the", "low", "lower", "newest", "wide", "zebra", "ran"]
 

@@ -1,18 +1,49 @@
-"""Batches that are on their way to a device while the consumer works on those before.
+"""What the adapters of all frameworks share.
 
-Invariants: what `state_dict` says is where the consumer is, however far ahead batches were sent; memory that a batch is
-sent from is held until the event behind the sending has happened. No framework is known here.
+the arrays inside a batch, and batches on their way to a device.
+
+Batches are sent ahead, while the consumer works on those before. Invariants: what `state_dict` says is where the
+consumer is, however far ahead batches were sent; memory that a batch is sent from is held until the event behind the
+sending has happened. No framework is known here.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from headrace.loading import DataLoader, Place
+from headrace.loading import Batch, DataLoader, Packing, Place
 from headrace.order.policy import check_count
+
+
+def map_leaves(value: Any, function: Callable[[Any], Any]) -> Any:
+    """Return a value of the same structure whose leaves went through a function.
+
+    Args:
+        value: A `Batch`, of which the arrays, the lengths and the packing are leaves; or what a `collate` made: dicts,
+            lists, tuples and what is in them.
+        function: Gets each leaf, an array or anything else, and returns what comes in its place.
+    """
+    if isinstance(value, Batch):
+        packing = value.packing
+        if packing is not None:
+            packing = Packing(*(function(getattr(packing, field.name)) for field in dataclasses.fields(packing)))
+        return dataclasses.replace(
+            value,
+            arrays={key: function(array) for key, array in value.arrays.items()},
+            lengths={key: function(array) for key, array in value.lengths.items()},
+            packing=packing,
+        )
+    if isinstance(value, Mapping):
+        return {key: map_leaves(item, function) for key, item in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(map_leaves(item, function) for item in value))
+    if isinstance(value, tuple | list):
+        return type(value)(map_leaves(item, function) for item in value)
+    return function(value)
 
 
 class Event(Protocol):

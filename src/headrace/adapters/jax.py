@@ -16,8 +16,7 @@ import numpy as np
 from headrace.errors import ConfigError
 from headrace.loading import Batch, DataLoader
 
-from .ahead import RunAhead, Sent
-from .leaves import map_leaves
+from .ahead import RunAhead, Sent, map_leaves
 
 try:
     import jax

@@ -14,21 +14,16 @@ if TYPE_CHECKING:
     from .base import Batching
     from .buckets import Buckets
     from .chunking import Chunking, ChunkingFunction, parse_chunking, plan_chunks, vary_chunking
-    from .chunks import Chunks
-    from .columns import Column, TextColumn
-    from .counts import PlanCounts
-    from .fixed_count import FixedCount
-    from .frame_budget import FrameBudget
-    from .layout import LayoutOptions, PaddedBatch, cut_seq, gather_columns, pad_batch, pad_columns
-    from .limits import LimitLengths
+    from .consecutive import FixedCount, FrameBudget
+    from .layout import Column, LayoutOptions, PaddedBatch, TextColumn, cut_seq, gather_columns, pad_batch, pad_columns
     from .numbers import NumbersDict
     from .pack import Pack
-    from .pack_layout import PackedBatch, RowLayout, pack_batch, pack_columns
-    from .pieces import Pieces
+    from .packed_layout import PackedBatch, RowLayout, pack_batch, pack_columns
+    from .pieces import Pieces, PlanCounts
     from .plan import PLAN_VERSION, WINDOW_SEQS, BatchOrder, Groups, PlannedBatch, WindowKey, WindowPlan
-    from .steps import Steps
-    from .table import BatchTable, num_windows, window_bounds
+    from .steps import BatchTable, Steps, num_windows, window_bounds
     from .windows import apply_window, parse_context_window, slice_pad_zeros
+    from .wrappers import Chunks, LimitLengths
 
 __all__ = [
     "PLAN_VERSION",
@@ -80,20 +75,24 @@ __getattr__, __dir__ = export_lazily(
         "base": ("Batching",),
         "buckets": ("Buckets",),
         "chunking": ("Chunking", "ChunkingFunction", "parse_chunking", "plan_chunks", "vary_chunking"),
-        "chunks": ("Chunks",),
-        "columns": ("Column", "TextColumn"),
-        "counts": ("PlanCounts",),
-        "fixed_count": ("FixedCount",),
-        "frame_budget": ("FrameBudget",),
-        "layout": ("LayoutOptions", "PaddedBatch", "cut_seq", "gather_columns", "pad_batch", "pad_columns"),
-        "limits": ("LimitLengths",),
+        "wrappers": ("Chunks", "LimitLengths"),
+        "layout": (
+            "Column",
+            "TextColumn",
+            "LayoutOptions",
+            "PaddedBatch",
+            "cut_seq",
+            "gather_columns",
+            "pad_batch",
+            "pad_columns",
+        ),
+        "pieces": ("PlanCounts", "Pieces"),
+        "consecutive": ("FixedCount", "FrameBudget"),
         "numbers": ("NumbersDict",),
         "pack": ("Pack",),
-        "pack_layout": ("PackedBatch", "RowLayout", "pack_batch", "pack_columns"),
-        "pieces": ("Pieces",),
+        "packed_layout": ("PackedBatch", "RowLayout", "pack_batch", "pack_columns"),
         "plan": ("PLAN_VERSION", "WINDOW_SEQS", "BatchOrder", "Groups", "PlannedBatch", "WindowKey", "WindowPlan"),
-        "steps": ("Steps",),
-        "table": ("BatchTable", "num_windows", "window_bounds"),
+        "steps": ("Steps", "BatchTable", "num_windows", "window_bounds"),
         "windows": ("apply_window", "parse_context_window", "slice_pad_zeros"),
     },
 )

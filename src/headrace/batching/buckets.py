@@ -14,9 +14,7 @@ from headrace.errors import ConfigError
 from headrace.order.policy import check_count, set_field
 
 from .base import Batching, sample_lengths
-from .fixed_count import FixedCount
-from .frame_budget import FrameBudget
-from .greedy import ends_by_caps, follow
+from .consecutive import FixedCount, FrameBudget, ends_by_caps, follow
 from .pieces import MAX_FRAMES, Pieces, apply_too_long
 from .plan import WINDOW_SEQS, Groups, WindowKey
 

@@ -19,8 +19,7 @@ from headrace.errors import ConfigError
 from headrace.order.policy import check_count, set_field
 from headrace.rng import derive_seed
 
-from .counts import PlanCounts
-from .pieces import Pieces
+from .pieces import Pieces, PlanCounts
 
 PLAN_VERSION = 1  # part of the digest of a recipe: a state that was saved under another version is not resumed
 WINDOW_SEQS = 65_536  # sequences: enough for full buckets, and the plan of one takes about 10 ms and a few MB

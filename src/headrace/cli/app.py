@@ -22,11 +22,11 @@ from headrace.version import __version__
 
 from .cache import cache
 from .console import ReaderGoneError, open_messages, open_output
-from .convert import convert
-from .demo import demo
+from .convert.command import convert
+from .demo.main import demo
 from .index import index
 from .inspect import inspect
-from .plan import plan
+from .plan.command import plan
 from .run import run
 
 EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED, EXIT_BROKEN_PIPE = 1, 2, 130, 141

@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from headrace.datasets import Dataset
-from headrace.datasets.config_defaults import SETTINGS_OF_RETURNN
+from headrace.datasets.returnn.config_defaults import SETTINGS_OF_RETURNN
 from headrace.errors import ConfigError, did_you_mean
-from headrace.files.fetch import is_url
+from headrace.files.fetch.fetch import is_url
 from headrace.sources.config_callables import check_callables
 
 JOB_KEYS = ("dataset", "train", "epochs")

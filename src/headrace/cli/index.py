@@ -13,7 +13,7 @@ import typer
 from headrace.errors import ConfigError, SourceError
 from headrace.index import CorpusIndex
 from headrace.sources import AudioSource
-from headrace.sources.configs import keeps_index
+from headrace.sources.registry import keeps_index
 
 from .console import bold, open_output, print_json
 from .drawing import format_bytes, format_count, format_seconds
@@ -30,7 +30,7 @@ def index(
         Path | None, typer.Option(help="Where to keep it (by custom *.hrindex). Default: the cache folder.")
     ] = None,
     source_class: Annotated[
-        str | None, typer.Option("--from", metavar="CLASS", help="The source, if it should not be found.")
+        str | None, typer.Option("--from", metavar="CLASS", help="Source class or format; default: detected.")
     ] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="An option of the source.")
@@ -137,13 +137,13 @@ def _index_at(files: _Files, output: Path, *, refresh: bool) -> tuple[CorpusInde
             try:
                 return files.open(output), "up to date, checked"
             except SourceError:
-                pass  # torn, of other files, or of these before they changed: built again below
+                pass  # truncated, of other files, or of these before they changed: built again below
     files.gather().save(output)
     return files.open(output), "indexed"
 
 
 def _is_index(path: Path) -> bool:
-    """Tell whether a file is an index, whole or torn, so that nothing is lost if a new one replaces it."""
+    """Tell whether a file is an index, whole or truncated, so that nothing is lost if a new one replaces it."""
     if not path.is_file():
         return False
     with path.open("rb") as file:

@@ -19,7 +19,7 @@ from headrace.sources.formats import FORMATS, find_format
 from headrace.specs import DataSpec
 
 from .console import bold, open_output, print_json, shorten
-from .convert_shards import size_of
+from .convert.shards import size_of
 from .drawing import QUANTILES, draw_histogram, format_bytes, format_count, plan_bins, quantiles_of
 from .opening import open_corpus, parse_settings
 from .report import describe_key
@@ -53,7 +53,7 @@ def inspect(
         list[Path], typer.Argument(help="Files and folders: those of a format are one corpus; manifests, index files.")
     ],
     source_class: Annotated[
-        str | None, typer.Option("--from", metavar="CLASS", help="The source, if it should not be found.")
+        str | None, typer.Option("--from", metavar="CLASS", help="Source class or format; default: detected.")
     ] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="An option of the source.")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.sources import Source, open_source
-from headrace.sources.configs import keeps_index, resolve_files
+from headrace.sources.registry import keeps_index, resolve_files
 
 from .configs import apply_setting
 
@@ -45,7 +45,7 @@ def open_corpus(
 
     Args:
         files: Files, folders or patterns.
-        source_class: The class, or the name of its format, if it should not be found.
+        source_class: Source class or format; default: detected.
         options: Of the class.
         index: `None`, `"auto"` or a path, for a class that keeps an index and if `options` do not say.
 

@@ -41,7 +41,7 @@ class KeyTally:
     """Counts of one data key.
 
     Attributes:
-        frames: Sum of lengths; an array without time counts 1.
+        frames: Sum of lengths; an array without a time axis counts 1.
         num_bytes: Sum of the sizes of the arrays.
         shortest: Least length, 0 if nothing came.
         longest: Largest length, 0 if nothing came.

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 from headrace.exports import export_lazily
 
 if TYPE_CHECKING:
-    from .distributed import DistributedReadingService
     from .error import PauseIteration
-    from .in_process import InProcessReadingService
+    from .interface import CheckpointableReadingServiceInterface, ReadingServiceInterface, WorkerInfo
     from .iterator import DataLoader2Iterator
     from .loader import DataLoader2
-    from .mprs import MultiProcessingReadingService, PrototypeMultiProcessingReadingService
-    from .sequential import SequentialReadingService
-    from .services import CheckpointableReadingServiceInterface, ReadingServiceInterface, WorkerInfo
+    from .services.distributed import DistributedReadingService
+    from .services.in_process import InProcessReadingService
+    from .services.multi_processing import MultiProcessingReadingService, PrototypeMultiProcessingReadingService
+    from .services.sequential import SequentialReadingService
 
 __all__ = [
     "CheckpointableReadingServiceInterface",
@@ -36,13 +36,13 @@ __all__ = [
 __getattr__, __dir__ = export_lazily(
     __name__,
     {
-        "distributed": ("DistributedReadingService",),
+        "services.distributed": ("DistributedReadingService",),
         "error": ("PauseIteration",),
-        "in_process": ("InProcessReadingService",),
+        "services.in_process": ("InProcessReadingService",),
         "iterator": ("DataLoader2Iterator",),
         "loader": ("DataLoader2",),
-        "mprs": ("MultiProcessingReadingService", "PrototypeMultiProcessingReadingService"),
-        "sequential": ("SequentialReadingService",),
-        "services": ("CheckpointableReadingServiceInterface", "ReadingServiceInterface", "WorkerInfo"),
+        "services.multi_processing": ("MultiProcessingReadingService", "PrototypeMultiProcessingReadingService"),
+        "services.sequential": ("SequentialReadingService",),
+        "interface": ("CheckpointableReadingServiceInterface", "ReadingServiceInterface", "WorkerInfo"),
     },
 )

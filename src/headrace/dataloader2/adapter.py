@@ -9,7 +9,7 @@ from typing import Any
 
 from headrace.errors import ConfigError
 from headrace.pipes.graph import list_pipes
-from headrace.pipes.torch_native import to_native
+from headrace.pipes.torch.native import to_native
 
 
 class Adapter:

@@ -17,15 +17,15 @@ from typing import Annotated, Any
 import msgspec
 
 from headrace.engine import Engine
-from headrace.engine.arena import MemoryHeldError, ValueTooLargeError
+from headrace.engine.memory.arena import MemoryHeldError, ValueTooLargeError
 from headrace.errors import HeadraceError, ResumeError
 from headrace.pipes import IterPipe
 
-from .dispatch import Dispatch
-from .dispatch_client import DispatchLostError
-from .epoch_start import Snapshot, StartFile
-from .group_size import MAX_ITEMS, GroupSize
-from .replica import Group, Wish
+from .dispatch.client import DispatchLostError
+from .dispatch.process import Dispatch
+from .replica import Group, ReplicaRequest
+from .transport.epoch_start import Snapshot, StartFile
+from .transport.group_size import MAX_ITEMS, GroupSize
 
 # A group that was too large is asked for again with so many times fewer items.
 _FEWER = 8
@@ -208,7 +208,7 @@ class WorkerConsumer(IterPipe[Any]):
             self._waiting = []
             run.close()
 
-    def _wishes(self, size: GroupSize) -> Iterator[Wish]:
+    def _wishes(self, size: GroupSize) -> Iterator[ReplicaRequest]:
         """Yield what the workers are asked for, in turn."""
         self._size = size
         firsts = list(self._counts)
@@ -217,7 +217,7 @@ class WorkerConsumer(IterPipe[Any]):
         while True:
             count = size.choose()
             for worker_id, path in enumerate(paths):
-                yield Wish(epoch, firsts[worker_id], 0 if self._ended[worker_id] else count, path)
+                yield ReplicaRequest(epoch, firsts[worker_id], 0 if self._ended[worker_id] else count, path)
                 firsts[worker_id] += count
 
     def _round(self, run: Any) -> Iterator[Any]:

@@ -7,8 +7,8 @@ from headrace.pipes.graph import list_dps as list_dps
 from headrace.pipes.graph import remove_dp as remove_dp
 from headrace.pipes.graph import replace_dp as replace_dp
 from headrace.pipes.graph import traverse_dps as traverse_dps
-from headrace.pipes.seeds import set_datapipes_seed as set_datapipes_seed
-from headrace.pipes.seeds import set_graph_random_seed as set_graph_random_seed
+from headrace.pipes.graph.seeds import set_datapipes_seed as set_datapipes_seed
+from headrace.pipes.graph.seeds import set_graph_random_seed as set_graph_random_seed
 
 __all__ = [
     "DataPipeGraph",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from headrace.pipes.graph import list_pipes, sources_of
-from headrace.pipes.seeds import is_random_pipe
+from headrace.pipes.graph.seeds import is_random_pipe
 from headrace.pipes.sharding import is_sharding_pipe
 
 

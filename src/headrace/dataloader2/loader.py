@@ -15,20 +15,20 @@ from typing import Any, Generic, Literal, Self, TypeVar
 
 from headrace.errors import ConfigError, ResumeError
 from headrace.pipes import IterPipe
-from headrace.pipes.base import read, stop
-from headrace.pipes.blame import name_raiser
+from headrace.pipes.core.base import read, stop
+from headrace.pipes.core.naming import name_raiser
 from headrace.pipes.graph import is_map_pipe, is_pipe
-from headrace.pipes.seeds import SeedGenerator, draw_seed
-from headrace.pipes.state import graph_state, restore_graph
+from headrace.pipes.graph.seeds import SeedGenerator, draw_seed
+from headrace.pipes.graph.state import graph_state, restore_graph
 
 from .adapter import Adapter, list_adapters
 from .copying import copy_graph
 from .error import PauseIteration
-from .in_place import InPlace
+from .interface import CheckpointableReadingServiceInterface, ReadingServiceInterface
 from .iterator import DataLoader2Iterator
-from .reading import is_named
-from .services import CheckpointableReadingServiceInterface, ReadingServiceInterface
+from .services.in_process import InPlace
 from .state import LoaderState, list_recipe
+from .transport.worker_error import is_named
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -243,12 +243,16 @@ class DataLoader2(Generic[T_co]):
     def seed(self, seed: int) -> None:
         """Give the seed from which all epochs follow, from the next one on, which is number 0 of this seed.
 
+        An epoch that was begun, and of which nothing was read, is such a next one.
+
         Raises:
             ValueError: It does not fit into 64 bits.
         """
         if not 0 <= seed < _UINT64:
             raise ValueError(f"Expected non-negative seed smaller than 2**64, got {seed}")
         self._next_seed = int(seed)
+        if self._position == 0:  # else it goes on where a state was saved
+            self._is_begun = False
 
     def __len__(self) -> int:
         """Return the number of items of an epoch, where the pipes know it.

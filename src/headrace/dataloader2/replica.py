@@ -22,22 +22,21 @@ import msgspec
 
 from headrace.engine import WorkerInfo as EngineWorkerInfo
 from headrace.engine import note_place
-from headrace.engine.arena import ValueTooLargeError
-from headrace.engine.channel import Channel
+from headrace.engine.memory.arena import ValueTooLargeError
+from headrace.engine.process.channel import Channel
 from headrace.errors import TransformError
 from headrace.global_rng import globals_state, seed_globals, set_globals_state
-from headrace.pipes.base import IterPipe, read, stop
+from headrace.pipes.core.base import IterPipe, read, stop
 from headrace.pipes.graph import is_pipe
-from headrace.pipes.seeds import set_graph_random_seed
+from headrace.pipes.graph.seeds import set_graph_random_seed
+from headrace.pipes.graph.state import graph_state, restore_graph
 from headrace.pipes.sharding import SHARDING_PRIORITIES, apply_sharding
-from headrace.pipes.state import graph_state, restore_graph
 
-from .dispatch_client import DispatchClient
-from .epoch_start import ITEM_PURPOSE, EpochStart, Snapshot, read_start
-from .globals_seeding import seed_globals_from
-from .group_size import estimate_bytes
-from .services import WorkerInfo
-from .worker_error import CarriedError, is_of_the_engine
+from .dispatch.client import DispatchClient
+from .interface import WorkerInfo
+from .transport.epoch_start import ITEM_PURPOSE, EpochStart, Snapshot, read_start, seed_globals_from
+from .transport.group_size import estimate_bytes
+from .transport.worker_error import CarriedError, is_of_the_engine
 
 # A snapshot is taken after so many seconds of work, and not before it would cost more than 1 in so many.
 _SNAPSHOT_SECONDS = 0.05
@@ -50,7 +49,7 @@ MAX_SNAPSHOT_BYTES = 2 << 20
 _logger = logging.getLogger("headrace.dataloader2")
 
 
-class Wish(msgspec.Struct, frozen=True, array_like=True):
+class ReplicaRequest(msgspec.Struct, frozen=True, array_like=True):
     """The payload of a ticket: which items are wanted.
 
     Attributes:
@@ -129,7 +128,7 @@ class ReplicaSetup:
     reset_fn: Callable[[Any, WorkerInfo, Any], Any] | None = field(default=None)
     max_bytes: int = 2 << 30
 
-    def __call__(self, info: EngineWorkerInfo) -> Callable[[Wish], tuple[Any, ...]]:
+    def __call__(self, info: EngineWorkerInfo) -> Callable[[ReplicaRequest], tuple[Any, ...]]:
         """Set a worker up; what goes wrong is told with its first group."""
         if (torch := sys.modules.get("torch")) is not None:
             torch.set_num_threads(1)
@@ -174,11 +173,11 @@ class Replica:
         self._can_tell = True
         self._unsaved_seconds = self._snapshot_seconds = 0.0
 
-    def __call__(self, wish: Wish) -> tuple[Any, ...]:
+    def __call__(self, wish: ReplicaRequest) -> tuple[Any, ...]:
         """Make a group."""
         return self._make(wish).as_tuple() if wish.count else Group([], has_ended=True).as_tuple()
 
-    def _make(self, wish: Wish) -> Group:
+    def _make(self, wish: ReplicaRequest) -> Group:
         items: list[Any] = []
         start = time.perf_counter()
         try:
@@ -204,7 +203,7 @@ class Replica:
         raised = self._error if len(items) < wish.count else None
         return Group(items, has_ended, raised, seconds, item_bytes, snapshot)
 
-    def _begin(self, wish: Wish) -> None:
+    def _begin(self, wish: ReplicaRequest) -> None:
         """Begin an epoch, or go on in the middle of it."""
         self._leave()
         self._epoch, self._position, self._error, self._can_tell = wish.epoch, 0, None, True

@@ -14,8 +14,8 @@ from typing import Annotated, Any, Literal
 
 import cloudpickle
 import msgspec
-import xxhash
 
+from headrace.datasets.digests import digest_of_state
 from headrace.errors import ResumeError
 from headrace.pipes.graph import list_pipes
 
@@ -164,10 +164,9 @@ def _digest_of(state: dict[str, Any]) -> str:
         ResumeError: There is something in it that no state holds.
     """
     try:
-        text = msgspec.json.encode({key: state[key] for key in state if key != "digest"}, order="sorted")
+        return digest_of_state(state, without="digest")
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise ResumeError(f"the state holds what no state holds: {error}") from error
-    return xxhash.xxh3_128_hexdigest(text)
 
 
 def _checked(state: dict[str, Any]) -> _Saved:

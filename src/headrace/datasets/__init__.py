@@ -1,4 +1,4 @@
-"""The epoch API: an order joined to a source, under the documented names.
+"""The epoch API: an order joined to a source, under the RETURNN-compatible names.
 
 This room decides which sequences an epoch delivers and in which form; it never starts a process, forms a padded batch
 for training or talks to a trainer. Read `base.py` first, then `cached.py` (anything with random access) or `cached2.py`
@@ -10,41 +10,40 @@ from typing import TYPE_CHECKING
 from headrace.exports import export_lazily
 
 if TYPE_CHECKING:
-    from .anything import AnythingDataset
-    from .audio import AudioDataset
     from .base import Dataset
-    from .batch_arrays import batch_to_raw_dict, index_shape_for_batches, shapes_for_batches
-    from .batches import Batch, BatchReport, BatchSeqCopyPart, BatchSetGenerator
     from .cached import CachedDataset
     from .cached2 import CachedDataset2
-    from .combined import CombinedDataset, ConcatDataset
-    from .concat_seqs import ConcatSeqsDataset
     from .configs import init_dataset, resolve_callable, resolve_class
-    from .distribute_files import DistributeFilesDataset
-    from .epoch_wise_filter import EpochWiseFilter
-    from .from_source import SourceDataset
-    from .generating import (
+    from .distribute.dataset import DistributeFilesDataset
+    from .files.anything import AnythingDataset
+    from .files.audio import AudioDataset
+    from .files.generating import (
         DummyDataset,
         DummyDatasetMultipleSequenceLength,
         GeneratingDataset,
         Task12AXDataset,
         answers_12ax,
     )
-    from .hdf import HDFDataset
-    from .hugging_face import HuggingFaceDataset
-    from .lm import LmDataset
-    from .mapped import FromListDataset, MapDataset, MapDatasetBase, MapDatasetWrapper, StaticDataset
-    from .meta import MetaDataset
-    from .mix import MixDataset
-    from .multi_epoch import MultiEpochDataset
-    from .multi_proc import MultiProcDataset
-    from .ogg_zip import OggZipDataset
-    from .postprocessing import PostprocessingDataset
-    from .postprocessing_functions import LaplaceOrdering, Sequential
-    from .postprocessing_returnn import TakesTensorDict
+    from .files.hdf import HDFDataset
+    from .files.hugging_face import HuggingFaceDataset
+    from .files.lm import LmDataset
+    from .files.mapped import FromListDataset, MapDataset, MapDatasetBase, MapDatasetWrapper, StaticDataset
+    from .files.ogg_zip import OggZipDataset
+    from .files.pipe import SingleStreamPipeDataset
+    from .files.source import SourceDataset
+    from .join.combined import CombinedDataset, ConcatDataset
+    from .join.meta.dataset import MetaDataset
+    from .join.mix import MixDataset
+    from .returnn.batch import batch_to_raw_dict, index_shape_for_batches, shapes_for_batches
+    from .returnn.batch_generator import Batch, BatchReport, BatchSeqCopyPart, BatchSetGenerator
+    from .returnn.epoch_wise_filter import EpochWiseFilter
     from .seq import DatasetSeq
-    from .stream import SingleStreamPipeDataset
-    from .variable import VariableDataset
+    from .wrap.concat_seqs import ConcatSeqsDataset
+    from .wrap.multi_epoch import MultiEpochDataset
+    from .wrap.multi_proc import MultiProcDataset
+    from .wrap.postprocessing.dataset import PostprocessingDataset
+    from .wrap.postprocessing.functions import LaplaceOrdering, Sequential, TakesTensorDict
+    from .wrap.variable import VariableDataset
 
 __all__ = [
     "AnythingDataset",
@@ -98,40 +97,39 @@ __all__ = [
 __getattr__, __dir__ = export_lazily(
     __name__,
     {
-        "anything": ("AnythingDataset",),
-        "audio": ("AudioDataset",),
+        "files.anything": ("AnythingDataset",),
+        "files.audio": ("AudioDataset",),
         "base": ("Dataset",),
-        "batch_arrays": ("batch_to_raw_dict", "index_shape_for_batches", "shapes_for_batches"),
-        "batches": ("Batch", "BatchReport", "BatchSeqCopyPart", "BatchSetGenerator"),
+        "returnn.batch": ("batch_to_raw_dict", "index_shape_for_batches", "shapes_for_batches"),
+        "returnn.batch_generator": ("Batch", "BatchReport", "BatchSeqCopyPart", "BatchSetGenerator"),
         "cached": ("CachedDataset",),
         "cached2": ("CachedDataset2",),
-        "concat_seqs": ("ConcatSeqsDataset",),
-        "combined": ("CombinedDataset", "ConcatDataset"),
+        "wrap.concat_seqs": ("ConcatSeqsDataset",),
+        "join.combined": ("CombinedDataset", "ConcatDataset"),
         "configs": ("init_dataset", "resolve_callable", "resolve_class"),
-        "distribute_files": ("DistributeFilesDataset",),
-        "epoch_wise_filter": ("EpochWiseFilter",),
-        "from_source": ("SourceDataset",),
-        "generating": (
+        "distribute.dataset": ("DistributeFilesDataset",),
+        "returnn.epoch_wise_filter": ("EpochWiseFilter",),
+        "files.source": ("SourceDataset",),
+        "files.generating": (
             "DummyDataset",
             "DummyDatasetMultipleSequenceLength",
             "GeneratingDataset",
             "Task12AXDataset",
             "answers_12ax",
         ),
-        "hdf": ("HDFDataset",),
-        "hugging_face": ("HuggingFaceDataset",),
-        "lm": ("LmDataset",),
-        "mapped": ("FromListDataset", "MapDataset", "MapDatasetBase", "MapDatasetWrapper", "StaticDataset"),
-        "meta": ("MetaDataset",),
-        "mix": ("MixDataset",),
-        "multi_epoch": ("MultiEpochDataset",),
-        "multi_proc": ("MultiProcDataset",),
-        "ogg_zip": ("OggZipDataset",),
-        "postprocessing": ("PostprocessingDataset",),
-        "postprocessing_functions": ("LaplaceOrdering", "Sequential"),
-        "postprocessing_returnn": ("TakesTensorDict",),
+        "files.hdf": ("HDFDataset",),
+        "files.hugging_face": ("HuggingFaceDataset",),
+        "files.lm": ("LmDataset",),
+        "files.mapped": ("FromListDataset", "MapDataset", "MapDatasetBase", "MapDatasetWrapper", "StaticDataset"),
+        "join.meta.dataset": ("MetaDataset",),
+        "join.mix": ("MixDataset",),
+        "wrap.multi_epoch": ("MultiEpochDataset",),
+        "wrap.multi_proc": ("MultiProcDataset",),
+        "files.ogg_zip": ("OggZipDataset",),
+        "wrap.postprocessing.dataset": ("PostprocessingDataset",),
+        "wrap.postprocessing.functions": ("LaplaceOrdering", "Sequential", "TakesTensorDict"),
         "seq": ("DatasetSeq",),
-        "stream": ("SingleStreamPipeDataset",),
-        "variable": ("VariableDataset",),
+        "files.pipe": ("SingleStreamPipeDataset",),
+        "wrap.variable": ("VariableDataset",),
     },
 )

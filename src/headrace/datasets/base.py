@@ -38,8 +38,6 @@ from headrace.order import (
 from headrace.sources import Source
 from headrace.specs import DataSpec
 
-from .batch_arrays import index_shape_for_batches
-from .batches import Batch, BatchSetGenerator, plan_batches
 from .checks import (
     check_count,
     check_epoch,
@@ -50,13 +48,13 @@ from .checks import (
     check_share,
     check_window,
 )
-from .chunk_iteration import iterate_chunks
-from .config_defaults import eval_defaults, fill_from_config, train_defaults
-from .corpus_facts import CorpusFacts, LengthsOf
+from .corpus import CorpusFacts, LengthsOf, as_lengths, first_of_tag, lengths_of_tags, mask_of_tags, read_wanted_tags
 from .digests import IDLE_OPTIONS, digest_array, digest_text, given_options, options_text, recipe_text
-from .epoch_handle import EpochHandle, check_not_stale
+from .returnn.batch import index_shape_for_batches
+from .returnn.batch_generator import Batch, BatchSetGenerator, plan_batches
+from .returnn.config_defaults import eval_defaults, fill_from_config, train_defaults
+from .returnn.walk import EpochHandle, check_not_stale, iterate_chunks
 from .seq import DatasetSeq
-from .tag_tables import as_lengths, first_of_tag, lengths_of_tags, mask_of_tags, read_wanted_tags
 
 if TYPE_CHECKING:
     from .own_workers import OwnWorkers
@@ -194,7 +192,7 @@ class Dataset:
         self._drop_seed = 0
         self._rnd_seq_drop: random.Random | None = None
         self.order_version = 0
-        self.draws_by_tag = False  # see `key_draws_by_tag`
+        self.seeds_by_tag = False  # see `seed_by_tag`
         self._claim: Callable[[], object] | None = None  # whose part it is, if it cannot be copied
         self._order_options: dict[str, Any] = {}  # those that were set since it was made
         self._epoch: int | None = None
@@ -216,7 +214,7 @@ class Dataset:
         self._keep: NDArray[np.bool_] | None = None
         self._file_lengths: NDArray[Any] | None = None
 
-    # --- options by their documented names ---
+    # --- options by their RETURNN-compatible names ---
 
     def _change_recipe(self, **changes: Any) -> None:
         """Set options after construction, as sub-classes do; takes effect with the next `init_seq_order`."""
@@ -423,12 +421,12 @@ class Dataset:
         self.init_seq_order(epoch=epoch, seq_order=indices.tolist())
         return 0
 
-    def key_draws_by_tag(self) -> None:
+    def seed_by_tag(self) -> None:
         """Key the generators of transforms by the tags of sequences, not by their places in the corpus.
 
         For a dataset that is a part of a larger corpus, and a different one each time: places mean nothing there.
         """
-        self.draws_by_tag = True
+        self.seeds_by_tag = True
 
     def get_occurrences(self) -> NDArray[np.int64] | None:
         """Return what `init_part` needs as `occurrences` for the current order, `int64[n]`; `None` if nothing does."""
@@ -498,7 +496,7 @@ class Dataset:
             "options": {name: getattr(self, name) for name in _PLAIN_OPTIONS},
             "weights": dict(self.weights),
             "content": self.content_text() if self.content_options else self._content,
-            "by_tag": self.draws_by_tag,
+            "by_tag": self.seeds_by_tag,
         }
 
     def _restore(self, state: Mapping[str, Any]) -> None:
@@ -509,7 +507,7 @@ class Dataset:
             setattr(self, name, value)
         self.weights, self._content = dict(state["weights"]), state["content"]
         if state["by_tag"]:
-            self.key_draws_by_tag()
+            self.seed_by_tag()
         self._epoch = state["epoch"]
 
     # --- order ---

@@ -32,13 +32,10 @@ from headrace.specs import DataSpec
 
 from .base import Dataset
 from .checks import check_count, check_indices, check_tags
-from .corpus_facts import CorpusFacts, LengthsOf, num_left_out
+from .corpus import CorpusFacts, LengthsOf, num_left_out
 from .digests import digest_array
-from .frame_shuffle import shuffle_group_frames
-from .loaded import Features, LoadedSeqs
-from .order_cursor import OrderCursor, outside_of_epoch
+from .reader import Features, LoadedSeqs, OrderCursor, SeqCache, outside_of_epoch, shuffle_group_frames
 from .seq import DatasetSeq
-from .seq_cache import SeqCache
 
 Transform = Callable[..., Mapping[str, NDArray[Any]]]
 
@@ -327,9 +324,9 @@ class CachedDataset(Dataset):
             fixed = self.fixed_random_seed
             rng = derive_rng(
                 fixed if fixed is not None else self.random_seed_offset,
-                f"transform of {self.get_tag(seq_idx)}" if self.draws_by_tag else "transform",
+                f"transform of {self.get_tag(seq_idx)}" if self.seeds_by_tag else "transform",
                 epoch=0 if fixed is not None else int(self.epoch),
-                corpus_idx=0 if self.draws_by_tag else self._corpus_idx(seq_idx),
+                corpus_idx=0 if self.seeds_by_tag else self._corpus_idx(seq_idx),
                 occurrence=self._occurrence(seq_idx),
             )
             result = self._transform(features, rng=rng)

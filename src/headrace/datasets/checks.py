@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from headrace.errors import ConfigError, SourceError
 from headrace.errors import check_count as check_count
-from headrace.sources.data_types import parse_data_types
+from headrace.sources.shared.data_types import parse_data_types
 
 
 def check_epoch(epoch: Any, *, minimum: int = 0) -> int | None:

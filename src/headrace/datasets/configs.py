@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.errors import ConfigError
-from headrace.files.cached_file import CachedFile
+from headrace.files.cache.entry import CachedFile
 from headrace.order import parse_seq_ordering
 from headrace.sources.config_callables import check_callables
 from headrace.sources.named_classes import CALLABLE, NAMING_OPTIONS, NamedClasses, check_options, resolve_named
@@ -27,29 +27,29 @@ from .digests import given_options, options_text
 
 # Module of this room by class; it is imported when the class is asked for: a worker needs one of them.
 _MODULE_OF = {
-    "AnythingDataset": "anything",
-    "AudioDataset": "audio",
-    "CombinedDataset": "combined",
-    "ConcatDataset": "combined",
-    "ConcatSeqsDataset": "concat_seqs",
-    "DistributeFilesDataset": "distribute_files",
-    "DummyDataset": "generating",
-    "DummyDatasetMultipleSequenceLength": "generating",
-    "HDFDataset": "hdf",
-    "HuggingFaceDataset": "hugging_face",
-    "LmDataset": "lm",
-    "MapDataset": "mapped",
-    "MapDatasetWrapper": "mapped",
-    "MetaDataset": "meta",
-    "MultiEpochDataset": "multi_epoch",
-    "MixDataset": "mix",
-    "MultiProcDataset": "multi_proc",
-    "OggZipDataset": "ogg_zip",
-    "PostprocessingDataset": "postprocessing",
-    "SourceDataset": "from_source",
-    "StaticDataset": "mapped",
-    "Task12AXDataset": "generating",
-    "VariableDataset": "variable",
+    "AnythingDataset": "files.anything",
+    "AudioDataset": "files.audio",
+    "CombinedDataset": "join.combined",
+    "ConcatDataset": "join.combined",
+    "ConcatSeqsDataset": "wrap.concat_seqs",
+    "DistributeFilesDataset": "distribute.dataset",
+    "DummyDataset": "files.generating",
+    "DummyDatasetMultipleSequenceLength": "files.generating",
+    "HDFDataset": "files.hdf",
+    "HuggingFaceDataset": "files.hugging_face",
+    "LmDataset": "files.lm",
+    "MapDataset": "files.mapped",
+    "MapDatasetWrapper": "files.mapped",
+    "MetaDataset": "join.meta.dataset",
+    "MultiEpochDataset": "wrap.multi_epoch",
+    "MixDataset": "join.mix",
+    "MultiProcDataset": "wrap.multi_proc",
+    "OggZipDataset": "files.ogg_zip",
+    "PostprocessingDataset": "wrap.postprocessing.dataset",
+    "SourceDataset": "files.source",
+    "StaticDataset": "files.mapped",
+    "Task12AXDataset": "files.generating",
+    "VariableDataset": "wrap.variable",
 }
 # Documented classes that are not offered: what to write instead.
 _INSTEAD = {

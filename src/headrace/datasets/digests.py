@@ -10,11 +10,12 @@ from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from headrace.files.urls import is_url
+from headrace.files.places import is_url
 from headrace.order import OrderRecipe
 
 if TYPE_CHECKING:
@@ -45,6 +46,22 @@ IDLE_OPTIONS = frozenset(
 def digest_text(text: str) -> str:
     """Return a short digest of a text, 16 hex digits."""
     return xxhash.xxh3_64_hexdigest(text.encode("utf-8", "surrogatepass"))
+
+
+def digest_of_state(state: Mapping[str, Any], without: str) -> str:
+    """Return the digest of all of a state but one entry, 32 hex digits.
+
+    It is that of the JSON text, and so the same after the state was written as JSON and read again.
+
+    Args:
+        state: What is saved.
+        without: The entry that the digest is kept in.
+
+    Raises:
+        TypeError: Something in it cannot be written as JSON (or ValueError, OverflowError, RecursionError).
+    """
+    content = {key: value for key, value in state.items() if key != without}
+    return xxhash.xxh3_128_hexdigest(msgspec.json.encode(content, order="sorted"))
 
 
 def digest_array(array: NDArray[Any]) -> str:
@@ -97,7 +114,9 @@ def options_text(value: Any, text_of: Callable[[Any], str | None]) -> str:
         fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
         return f"{type(value).__qualname__}{options_text(fields, text_of)}"
     owner = value if isinstance(value, type) or hasattr(value, "__qualname__") else type(value)
-    return f"{getattr(owner, '__module__', '')}.{owner.__qualname__}"
+    module = getattr(owner, "__module__", None) or ""
+    # Where one of ours lies in the package is no part of what it is: a state outlives a move of its file.
+    return f"{'headrace' if module.startswith('headrace.') else module}.{owner.__qualname__}"
 
 
 def _is_path(text: str) -> bool:

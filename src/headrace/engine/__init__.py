@@ -12,14 +12,14 @@ from headrace.exports import export_lazily
 if TYPE_CHECKING:
     from .engine import Engine
     from .events import Result
-    from .executors import Executor, make_executor
+    from .executor import Executor, make_executor
     from .failure import Failure
-    from .in_place import empty, is_in_place
-    from .job import Job, Mode
+    from .memory.slot import empty, is_in_place
     from .options import EngineOptions, Raising, Restarting, Skipping
     from .report import EngineReport, WorkerReport
     from .run import Delivered, Run
-    from .worker_info import Place, WorkerInfo, get_worker_info, note_place, note_places, skip_item
+    from .user.job import Job, Mode
+    from .user.worker_info import Place, WorkerInfo, get_worker_info, note_place, note_places, skip_item
 
 __all__ = [
     "Delivered",
@@ -52,13 +52,13 @@ __getattr__, __dir__ = export_lazily(
     {
         "engine": ("Engine",),
         "events": ("Result",),
-        "executors": ("Executor", "make_executor"),
+        "executor": ("Executor", "make_executor"),
         "failure": ("Failure",),
-        "in_place": ("empty", "is_in_place"),
-        "job": ("Job", "Mode"),
+        "memory.slot": ("empty", "is_in_place"),
+        "user.job": ("Job", "Mode"),
         "options": ("EngineOptions", "Raising", "Restarting", "Skipping"),
         "report": ("EngineReport", "WorkerReport"),
         "run": ("Delivered", "Run"),
-        "worker_info": ("Place", "WorkerInfo", "get_worker_info", "note_place", "note_places", "skip_item"),
+        "user.worker_info": ("Place", "WorkerInfo", "get_worker_info", "note_place", "note_places", "skip_item"),
     },
 )

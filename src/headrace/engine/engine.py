@@ -12,14 +12,14 @@ from typing import Any
 
 from headrace.errors import ConfigError
 
-from .executors import Executor, make_executor
-from .job import Job, Mode
-from .lease import MemoryWatcher
+from .executor import Executor, make_executor
+from .memory.lease import MemoryWatcher
 from .options import EngineOptions, Skipping
 from .quarantine import Quarantine
 from .report import EngineReport, WorkerReport
 from .run import Run
 from .supervisor import Supervisor
+from .user.job import Job, Mode
 from .workers import Workers
 
 

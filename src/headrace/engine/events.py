@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from .failure import Failure
-from .worker_info import Place
+from .user.worker_info import Place
 
 
 class Result(ABC):
@@ -139,7 +139,7 @@ Event = Ready | Beat | Produced | Failed | SetupFailed | Finished | Exited
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ResultRequested:
     """The consumer asks for the next ticket. It stands until a `Deliver`, `End` or `Raise` answers it."""
 
 

@@ -15,7 +15,7 @@ import cloudpickle
 
 from headrace.errors import TransformError, takes_note
 
-from .worker_info import Place
+from .user.worker_info import Place
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,10 +28,10 @@ from .events import (
     Produced,
     Raise,
     Restart,
+    ResultRequested,
     Silent,
     Skip,
     Tick,
-    Wanted,
     Warn,
 )
 from .interrupts import interrupts_wait
@@ -41,7 +41,7 @@ from .supervisor import Supervisor
 from .workers import Workers
 
 _logger = logging.getLogger("headrace.engine")
-_WANTED = Wanted()
+_WANTED = ResultRequested()
 _SILENT = Silent()
 _PREFETCH = Prefetch()
 # A signal that arrives just before a wait begins is not seen before that wait is over (Python runs handlers between

@@ -34,22 +34,22 @@ from .events import (
     Raise,
     Ready,
     Restart,
+    ResultRequested,
     SetupFailed,
     Silent,
     Skip,
     Tick,
-    Wanted,
     Warn,
 )
 from .failure import Failure
-from .job import Mode
 from .options import EngineOptions, Raising, Restarting, Skipping
+from .user.job import Mode
 from .worker_state import WorkerState, least_busy_worker, lowest_stream_ticket, turn_of
 
 # A burst is this part of all tickets that may be under way: workers have enough left while it is on its way.
 _BURSTS = 4
 
-SupervisorEvent = Event | Wanted | Prefetch | Tick | Silent | PayloadsEnded
+SupervisorEvent = Event | ResultRequested | Prefetch | Tick | Silent | PayloadsEnded
 
 
 class Supervisor:
@@ -101,7 +101,7 @@ class Supervisor:
         Raises:
             InternalError: If an executor breaks its contract.
         """
-        if self._over or (self._fatal is not None and not isinstance(event, Wanted)):
+        if self._over or (self._fatal is not None and not isinstance(event, ResultRequested)):
             self.workers_are_lost |= isinstance(event, Exited | SetupFailed)
             return []
         actions = _HANDLERS[type(event)](self, event)
@@ -185,7 +185,7 @@ class Supervisor:
     def _on_prefetch(self, _event: Prefetch) -> list[Action]:
         return self._plan_assignments()
 
-    def _on_wanted(self, _event: Wanted) -> list[Action]:
+    def _on_result_requested(self, _event: ResultRequested) -> list[Action]:
         self._wanted = True
         return self._plan_assignments()
 
@@ -398,7 +398,7 @@ def _not_replayed(event: Finished, num_answered: int) -> TransformError:
 _HANDLERS: dict[type, Callable[[Supervisor, Any], list[Action]]] = {
     Produced: Supervisor._on_answer,
     Failed: Supervisor._on_answer,
-    Wanted: Supervisor._on_wanted,
+    ResultRequested: Supervisor._on_result_requested,
     Prefetch: Supervisor._on_prefetch,
     Tick: Supervisor._on_tick,
     Silent: Supervisor._on_silent,

@@ -1,4 +1,4 @@
-"""Objects that are remembered as long as somebody else has them."""
+"""A cache that keeps an object as long as somebody else has it."""
 
 from __future__ import annotations
 

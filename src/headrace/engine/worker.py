@@ -15,8 +15,8 @@ from typing import Any
 import msgspec
 
 from .failure import Failure
-from .job import Job, Mode
-from .worker_info import WorkerInfo, WorkerScope
+from .user.job import Job, Mode
+from .user.worker_info import WorkerInfo, WorkerScope
 
 
 class Made(msgspec.Struct, frozen=True):

@@ -13,8 +13,8 @@ from typing import Any
 
 from headrace.errors import HeadraceError
 
-from .executors import Executor
-from .job import Job, Mode
+from .executor import Executor
+from .user.job import Job, Mode
 from .weak_objects import WeakObjects
 
 _open_workers: WeakObjects[Workers] = WeakObjects()

@@ -10,19 +10,17 @@ from typing import TYPE_CHECKING
 from headrace.exports import export_lazily
 
 if TYPE_CHECKING:
-    from .atomic import PendingFile, atomic_path, atomic_write
-    from .cache import CachedFile, FileCache
-    from .cache_options import FileCacheOptions
-    from .distribute import FilePlan, distribute_in_order, distribute_largest_first
-    from .keeping import KeepLimit, hold_in_use, note_use, remove_unused, warn_once_of_folder
-    from .listing import Files, read_file_list
-    from .lists import read_seq_lens, read_tag_list
-    from .places import resolve_inside, user_cache_dir
-    from .private import kept_folder, kept_path
-    from .regular import TOO_MANY_OPEN, TOO_MANY_OPEN_FIX, open_regular
-    from .sizes import FileTable
+    from .atomic.pending import PendingFile, atomic_path, atomic_write
+    from .cache.cache import CachedFile, FileCache
+    from .cache.options import FileCacheOptions
+    from .kept import KeepLimit, hold_in_use, kept_folder, kept_path, note_use, remove_unused, warn_once_of_folder
+    from .lists.file_list import Files, read_file_list
+    from .lists.sizes import FileTable
+    from .lists.tag_list import read_seq_lens, read_tag_list
+    from .lists.tree import FileTree, map_leaves, tree_key, tree_leaves
+    from .places import TOO_MANY_OPEN, TOO_MANY_OPEN_FIX, open_regular, resolve_inside, user_cache_dir
+    from .plan import FilePlan, distribute_in_order, distribute_largest_first
     from .stamps import FileStamp
-    from .tree import FileTree, map_leaves, tree_key, tree_leaves
 
 __all__ = [
     "TOO_MANY_OPEN",
@@ -61,18 +59,24 @@ __all__ = [
 __getattr__, __dir__ = export_lazily(
     __name__,
     {
-        "atomic": ("PendingFile", "atomic_path", "atomic_write"),
-        "cache": ("CachedFile", "FileCache"),
-        "cache_options": ("FileCacheOptions",),
-        "distribute": ("FilePlan", "distribute_in_order", "distribute_largest_first"),
-        "keeping": ("KeepLimit", "hold_in_use", "note_use", "remove_unused", "warn_once_of_folder"),
-        "listing": ("Files", "read_file_list"),
-        "lists": ("read_seq_lens", "read_tag_list"),
-        "places": ("resolve_inside", "user_cache_dir"),
-        "private": ("kept_folder", "kept_path"),
-        "regular": ("TOO_MANY_OPEN", "TOO_MANY_OPEN_FIX", "open_regular"),
-        "sizes": ("FileTable",),
+        "atomic.pending": ("PendingFile", "atomic_path", "atomic_write"),
+        "cache.cache": ("CachedFile", "FileCache"),
+        "cache.options": ("FileCacheOptions",),
+        "plan": ("FilePlan", "distribute_in_order", "distribute_largest_first"),
+        "kept": (
+            "KeepLimit",
+            "hold_in_use",
+            "note_use",
+            "remove_unused",
+            "warn_once_of_folder",
+            "kept_folder",
+            "kept_path",
+        ),
+        "lists.file_list": ("Files", "read_file_list"),
+        "lists.tag_list": ("read_seq_lens", "read_tag_list"),
+        "places": ("resolve_inside", "user_cache_dir", "TOO_MANY_OPEN", "TOO_MANY_OPEN_FIX", "open_regular"),
+        "lists.sizes": ("FileTable",),
         "stamps": ("FileStamp",),
-        "tree": ("FileTree", "map_leaves", "tree_key", "tree_leaves"),
+        "lists.tree": ("FileTree", "map_leaves", "tree_key", "tree_leaves"),
     },
 )

@@ -1,11 +1,47 @@
-"""Where files may be: inside their root, and in the user's cache folder."""
+"""What the name of a file stands for.
+
+a URL or a path, inside its root, and a regular file when it is opened.
+
+Names come from users and from data, so none is believed: a path must not lead out of its root, a pipe is never waited
+for, and secrets in a URL are not shown. The cache folder of the user is found here, too. No store is asked anything.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
+import re
+import stat
 from pathlib import Path
+from typing import IO
 
 from headrace.errors import CacheError, SourceError
+
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(?:://|::)")
+_LOCAL = re.compile(r"(?:file|local)://", re.IGNORECASE)
+_SECRETS = re.compile(r"(?<=://)[^/@\s]*@")
+_QUERIES = re.compile(r"(https?://[^\s?'\"]*)\?[^\s'\"]+", re.IGNORECASE)
+
+
+def is_url(path: str | os.PathLike[str]) -> bool:
+    """Tell whether a path is a URL, `"s3://..."` or chained as `"zip://a.hdf::s3://..."`, and no local path."""
+    text = os.fspath(path)
+    return _URL.match(text) is not None and "://" in text
+
+
+def local_path(path: str | os.PathLike[str]) -> str | None:
+    """Return the local path that is meant, taken out of `file://` if need be; None for a URL of another kind."""
+    text = os.fspath(path)
+    if not is_url(text):
+        return text
+    if _LOCAL.match(text) and "::" not in text:
+        return _LOCAL.sub("", text)
+    return None
+
+
+def shown_url(text: str) -> str:
+    """Return a URL, or a text with URLs, for messages: without user, password and query, which may be a signature."""
+    return _QUERIES.sub(r"\1?...", _SECRETS.sub("", text))
 
 
 def resolve_inside(root: str | os.PathLike[str], path: str | os.PathLike[str]) -> Path:
@@ -50,3 +86,30 @@ def user_cache_dir() -> Path:
         return Path.home() / ".cache" / "headrace"
     except RuntimeError as error:
         raise CacheError("this user has no home folder", fix="set HEADRACE_CACHE to a folder") from error
+
+
+# What the system says when no more files can be opened: by this process, or by all.
+TOO_MANY_OPEN = frozenset({errno.EMFILE, errno.ENFILE})
+TOO_MANY_OPEN_FIX = "raise the limit with `ulimit -n`, or close what this process has open"
+
+
+def open_regular(path: str | os.PathLike[str]) -> IO[bytes]:
+    """Open a file for reading; a pipe or a device is refused, and not waited for.
+
+    Raises:
+        OSError: It is missing or cannot be opened.
+        SourceError: It is no regular file, its name has a NUL in it, or no more files can be opened.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except ValueError as error:
+        raise SourceError("no file has a NUL in its name", where=repr(path), fix="check the path") from error
+    except OSError as error:
+        if error.errno in TOO_MANY_OPEN:
+            what = f"cannot open the file: {error.strerror}"
+            raise SourceError(what, where=os.fspath(path), fix=TOO_MANY_OPEN_FIX) from error
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise SourceError("this is not a regular file", where=os.fspath(path), fix="give the path of a file")
+    return os.fdopen(descriptor, "rb")

@@ -14,7 +14,7 @@ import xxhash
 
 from headrace.errors import SourceError
 
-from .regular import open_regular
+from .places import open_regular
 
 _NUM_BLOCKS = 16
 _BLOCK_BYTES = 4096

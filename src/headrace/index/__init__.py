@@ -6,8 +6,7 @@ be used. It never opens the files of a corpus except to see whether they changed
 """
 
 from .corpus import CorpusIndex
-from .join import AMBIGUOUS, MISSING, TagJoin, join_tags
-from .join_store import open_or_join
+from .join import AMBIGUOUS, MISSING, TagJoin, join_tags, open_or_join
 from .policy import open_or_build
 from .tags import GeneratedTags, Tags
 

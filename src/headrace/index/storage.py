@@ -6,11 +6,11 @@
     header       JSON, see `Header`
     columns      little-endian numbers, each starting at a multiple of 64 bytes, gaps filled with zeros
 
-Opening reads the preamble and the header and maps the rest: O(1) in the number of sequences. A torn file is seen by
-its size, a damaged header by its checksum. The file is never changed in place, since a reader may have mapped it: a new
-one replaces it. So its modification time is set to one that the header names, and as long as it is that, nobody wrote
-to the columns; else, and where the file is small, they are compared with their checksums, which takes 0.1 s a GB. What
-changes columns and leaves the time as it is (a disk that forgets) is seen by `verify` only.
+Opening reads the preamble and the header and maps the rest: O(1) in the number of sequences. A truncated file is seen
+by its size, a damaged header by its checksum. The file is never changed in place, since a reader may have mapped it: a
+new one replaces it. So its modification time is set to one that the header names, and as long as it is that, nobody
+wrote to the columns; else, and where the file is small, they are compared with their checksums, which takes 0.1 s a GB.
+What changes columns and leaves the time as it is (a disk that forgets) is seen by `verify` only.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ def open_stored(path: str | os.PathLike[str], *, known: bytes | None = None) -> 
         known: Checksum of the header of an index whose columns were looked at before: they are not again.
 
     Raises:
-        SourceError: The file is missing, torn, damaged, of another version, or not an index.
+        SourceError: The file is missing, truncated, damaged, of another version, or not an index.
     """
     where = os.path.abspath(path)
     try:
@@ -228,13 +228,13 @@ def _read_header(file: IO[bytes], size: int, where: str) -> tuple[Header, bytes,
     if not start.startswith(_MAGIC[: len(start)]):
         raise SourceError("this is not an index", where=where, fix=f"give another file, or {BUILD}")
     if len(start) < _HEADER_START:
-        raise SourceError(f"the index is torn: it has only {size} bytes", where=where, fix=REBUILD)
+        raise SourceError(f"the index is truncated: it has only {size} bytes", where=where, fix=REBUILD)
     _, version, header_size, total = _PREAMBLE.unpack_from(start)
     if version != FORMAT_VERSION:
         what = f"the index has format version {version}, this Headrace reads version {FORMAT_VERSION}"
         raise SourceError(what, where=where, fix=REBUILD)
     if total != size:
-        raise SourceError(f"the index is torn: it has {size} bytes, not {total}", where=where, fix=REBUILD)
+        raise SourceError(f"the index is truncated: it has {size} bytes, not {total}", where=where, fix=REBUILD)
     header_bytes = file.read(min(header_size, size))
     checksum = xxhash.xxh3_128_digest(start[: _PREAMBLE.size] + header_bytes)
     if checksum != start[_PREAMBLE.size :]:

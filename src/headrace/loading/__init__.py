@@ -11,7 +11,7 @@ from headrace.exports import export_lazily
 
 if TYPE_CHECKING:
     from .batch import Batch, Packing
-    from .iteration import BatchIterator, LoaderEpoch, Place
+    from .iterate import BatchIterator, LoaderEpoch, Place
     from .loader import DataLoader
     from .state import LoaderState
 
@@ -29,7 +29,7 @@ __getattr__, __dir__ = export_lazily(
     __name__,
     {
         "batch": ("Batch", "Packing"),
-        "iteration": ("BatchIterator", "LoaderEpoch", "Place"),
+        "iterate": ("BatchIterator", "LoaderEpoch", "Place"),
         "loader": ("DataLoader",),
         "state": ("LoaderState",),
     },

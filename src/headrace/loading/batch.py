@@ -41,8 +41,8 @@ class Batch(Mapping[str, Any]):
     refers to them. Pickling copies them.
 
     Attributes:
-        arrays: Data key -> `any[B, T, ...]`, padded; `any[B, ...]` for keys without time; a list of B texts; packed
-            keys are `any[R, T, ...]`, see `packing`.
+        arrays: Data key -> `any[B, T, ...]`, padded; `any[B, ...]` for keys without a time axis; a list of B texts;
+            packed keys are `any[R, T, ...]`, see `packing`.
         lengths: Frames of each sequence, `int32[B]`, by data key; for keys with time only.
         tags: Names of the sequences.
         seq_idx: Their places in the order of the epoch, `int64[B]`.

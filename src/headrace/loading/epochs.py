@@ -20,16 +20,16 @@ from headrace.rng import wants_rng
 
 from .agreement import agreed_steps
 from .data_key import choose_data_key
-from .iteration import Arrivals, Place, PlannedArrivals, StreamArrivals
-from .kept_tables import table_name
+from .inputs import PlanNeeds, Subject
+from .iterate import Arrivals, Place, PlannedArrivals, StreamArrivals
 from .options import LoaderOptions, pack_of
 from .plan import EpochPlan, PlanRecipe, plan_steps
+from .plan_cache import table_name
 from .state import digest_text
-from .stream import STREAM_WINDOW_SEQS, StreamSubject
-from .stream_marks import WindowMarks
-from .stream_plan import NoLengthError, Progress, StreamPlan
-from .stream_work import StreamRun, StreamWork, steps_of
-from .subject import Subject, Wanted
+from .streams.input import STREAM_WINDOW_SEQS, StreamSubject
+from .streams.marks import WindowMarks
+from .streams.plan import NoLengthError, Progress, StreamPlan
+from .streams.work import StreamRun, StreamWork, steps_of
 from .work import BatchWork, Task, WorkOptions
 
 
@@ -168,13 +168,13 @@ class PlannedEpochs(Epochs):
         self.engine = recipe.start_engine(Job(recipe.work, options.worker_init, options.seed))
         self.plan: EpochPlan | None = None
         batching = recipe.plan.batching
-        self._wanted = Wanted(
+        self._wanted = PlanNeeds(
             recipe.data_key,
             lengths=batching.needs_lengths,
             occurrences=options.transform is not None and wants_rng(options.transform),
         )
         self._keeps_tables = (
-            batching.needs_lengths and is_of_headrace(batching) and subject.pins_lengths(recipe.data_key)
+            batching.needs_lengths and is_of_headrace(batching) and subject.digest_covers_lengths(recipe.data_key)
         )
 
     def begin(self, place: Place, ranks: Ranks) -> tuple[Run, Arrivals]:

@@ -12,7 +12,7 @@ from headrace.batching import PlanCounts
 from headrace.ranks import Ranks
 
 from .options import LoaderOptions, pack_of
-from .stream_plan import Progress
+from .streams.plan import Progress
 
 _logger = logging.getLogger("headrace.loading")
 _REASONS = ("too_long", "too_short", "last", "alone", "remainder")

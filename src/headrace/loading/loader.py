@@ -16,7 +16,7 @@ from typing import Any, NoReturn, Self
 
 from headrace.batching import Batching, BatchOrder, PlanCounts
 from headrace.engine import EngineOptions, EngineReport, Executor, WorkerInfo
-from headrace.engine.lease import MemoryWatcher
+from headrace.engine.memory.lease import MemoryWatcher
 from headrace.errors import ConfigError, HeadraceError, ResumeError
 from headrace.global_rng import kept_globals
 from headrace.order.policy import check_count
@@ -25,15 +25,15 @@ from headrace.version import __version__
 
 from .agreement import Agree
 from .epochs import Epochs, PlannedEpochs, Recipe, StreamEpochs
-from .foreign import open_subject, take_foreign
-from .iteration import BatchIterator, Begun, LoaderEpoch, Place
+from .iterate import BatchIterator, Begun, LoaderEpoch, Place
 from .left_out import LeftOutLog
 from .loader_ranks import LoaderRanks
 from .options import LoaderOptions, Remainder
 from .plan import EpochPlan
-from .rank_check import CheckRanks, card_of, compare_cards
+from .rank_check import CheckRanks, compare_cards, fingerprint
 from .state import FORMAT, LoaderState, digest_text
-from .stream import StreamSubject
+from .streams.input import StreamSubject
+from .torch_args import open_subject, take_foreign
 
 _logger = logging.getLogger("headrace.loading")
 
@@ -323,7 +323,7 @@ class DataLoader:
             "agree_every": options.agree_every,
             **digests,
         }
-        compare_cards(check_ranks(card_of(parts, ranks)), ranks)
+        compare_cards(check_ranks(fingerprint(parts, ranks)), ranks)
         self._is_agreed = True
 
     def _live(self) -> BatchIterator | None:

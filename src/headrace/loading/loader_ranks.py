@@ -13,9 +13,9 @@ from headrace.batching import FixedCount
 from headrace.errors import ConfigError
 from headrace.ranks import Ranks, find_ranks, parts_of_torch, ranks_of_mesh
 
+from .inputs import Subject
 from .options import LoaderOptions
-from .sampled import SampledBatches
-from .subject import Subject
+from .sampler import SampledBatches
 
 _logger = logging.getLogger("headrace.loading")
 

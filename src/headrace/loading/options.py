@@ -11,7 +11,7 @@ from typing import Any, Literal, Self, get_args
 from headrace.batching import Batching, BatchOrder, Chunks, FixedCount, FrameBudget, LimitLengths, Pack
 from headrace.datasets.own_workers import OwnWorkers
 from headrace.engine import EngineOptions, Executor, WorkerInfo, make_executor
-from headrace.engine.executors.process import ProcessExecutor
+from headrace.engine.process.executor import ProcessExecutor
 from headrace.errors import ConfigError
 from headrace.global_rng import kept_globals, seed_globals
 from headrace.order.policy import check_count

@@ -28,8 +28,8 @@ from headrace.batching import (
 )
 from headrace.errors import CacheError, ConfigError, ResumeError
 
-from .kept_tables import PlanTable, find_table, forget_table, is_worth_keeping, keep_table
-from .subject import EpochOrder
+from .inputs import EpochOrder
+from .plan_cache import PlanTable, find_table, forget_table, is_worth_keeping, keep_table
 from .work import Task
 
 _KEPT_WINDOWS = 2  # the current one and, at the end of an epoch that is padded, the first

@@ -29,7 +29,7 @@ _FIXES = {
 }
 
 
-def card_of(parts: Mapping[str, Any], ranks: Ranks) -> str:
+def fingerprint(parts: Mapping[str, Any], ranks: Ranks) -> str:
     """Return the card of a rank.
 
     Args:

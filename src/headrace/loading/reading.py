@@ -18,7 +18,7 @@ from headrace.batching import Column
 from headrace.datasets.base import Dataset
 from headrace.datasets.cached import CachedDataset
 from headrace.datasets.configs import init_dataset
-from headrace.datasets.ownership import open_apart
+from headrace.datasets.parts import open_apart
 from headrace.engine import WorkerInfo, note_place, note_places
 from headrace.sources import Source
 from headrace.specs import DataSpec
@@ -28,7 +28,7 @@ _SEQS_AT_ONCE = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class ReadRequest:
     """Sequences of one epoch that a worker is to read.
 
     Attributes:
@@ -61,10 +61,10 @@ class Reader(ABC):
     is_all_ours = False
 
     @abstractmethod
-    def read(self, wish: Wish) -> Iterator[tuple[str, Any]]:
+    def read(self, wish: ReadRequest) -> Iterator[tuple[str, Any]]:
         """Yield for each sequence of the wish, in order, its tag and what was read; or a `Failed`."""
 
-    def columns(self, wish: Wish) -> tuple[list[str], dict[str, Column]] | None:
+    def columns(self, wish: ReadRequest) -> tuple[list[str], dict[str, Column]] | None:
         """Return the tags and the columns of a wish, which are read when they are written into a batch.
 
         What comes out is the same as from `read`, but an error need not name the sequence.
@@ -121,14 +121,14 @@ class _DatasetReader(Reader):
         self._source = None if has_texts else source
         self.is_all_ours = self._source is not None and type(self._source).__module__.startswith("headrace.")
 
-    def columns(self, wish: Wish) -> tuple[list[str], dict[str, Column]] | None:
+    def columns(self, wish: ReadRequest) -> tuple[list[str], dict[str, Column]] | None:
         source = self._source
         if source is None:
             return None
         tags = source.tags_of(wish.indices)
         return tags, {key: _SourceColumn(source, key, wish, tags) for key in source.specs}
 
-    def read(self, wish: Wish) -> Iterator[tuple[str, Any]]:
+    def read(self, wish: ReadRequest) -> Iterator[tuple[str, Any]]:
         dataset, source, indices = self._dataset, self._source, wish.indices.tolist()
         first = dataset.init_part(wish.epoch, 0, wish.indices, wish.occurrences)
         cached = dataset if isinstance(dataset, CachedDataset) else None
@@ -167,7 +167,7 @@ class _DatasetReader(Reader):
 class _SourceColumn(Column):
     """What a source has for one data key of the sequences of a wish. Lengths are those of the index."""
 
-    def __init__(self, source: Source, key: str, wish: Wish, tags: list[str]) -> None:
+    def __init__(self, source: Source, key: str, wish: ReadRequest, tags: list[str]) -> None:
         spec, indices = source.specs[key], wish.indices
         self.key, self.num_seqs, self.dtype = key, len(indices), np.dtype(spec.dtype)
         self.inner = tuple(size or 0 for size in spec.shape)  # it has no free axes
@@ -217,7 +217,7 @@ class _ItemsReader(Reader):
         self._items = items
         self._get_tag = getattr(items, "get_seq_tag", "seq-{}".format)
 
-    def read(self, wish: Wish) -> Iterator[tuple[str, Any]]:
+    def read(self, wish: ReadRequest) -> Iterator[tuple[str, Any]]:
         for corpus_idx in wish.indices.tolist():
             tag = f"(item {corpus_idx})"
             note_place(tag, wish.epoch)

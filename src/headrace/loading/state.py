@@ -2,7 +2,9 @@
 
 A position is a number of batches of one epoch, over all ranks. It means the same again only if the data, their order,
 the batching, the seed and the user's code are the same; so each has a digest, and a state is refused if one differs.
-Invariants: the state is plain JSON data of less than 1 KB, the same on every rank, and says nothing of workers.
+Invariants: the state is plain JSON data of less than 1 KB, the same on every rank, and says nothing of workers. It is
+taken as it is or refused: where a window begins can only be known by planning all windows before it, so a digest of the
+whole state tells whether a number was lost or edited.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from typing import Any
 import msgspec
 
 from headrace.datasets.digests import digest_array as digest_array
+from headrace.datasets.digests import digest_of_state
 from headrace.datasets.digests import digest_text as digest_text
 from headrace.errors import ResumeError
 
@@ -39,6 +42,7 @@ class LoaderState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         window: The window in which the next batch is, and the number in the epoch of the window's first batch: so that
             a resume plans one window only.
         digests: Part of the recipe -> digest.
+        digest: Of all of the above; `None` in a state of an older version, and in one that was not written yet.
     """
 
     format: int
@@ -46,6 +50,7 @@ class LoaderState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     position: int
     window: tuple[int, int]
     digests: dict[str, str]
+    digest: str | None = None
 
     def __post_init__(self) -> None:
         """Refuse numbers that cannot be."""
@@ -55,14 +60,15 @@ class LoaderState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON data."""
-        return {**msgspec.to_builtins(self), "window": list(self.window)}
+        state = {**msgspec.to_builtins(self), "window": list(self.window)}
+        return {**state, "digest": digest_of_state(state, without="digest")}
 
     @classmethod
     def of_dict(cls, state: Mapping[str, Any]) -> LoaderState:
         """Check what somebody saved.
 
         Raises:
-            ResumeError: It is not a state of a loader, or one of another version.
+            ResumeError: It is not a state of a loader, or one of another version, or not as it was saved.
         """
         if isinstance(state, Mapping) and isinstance(state.get("format"), int) and state["format"] != FORMAT:
             raise ResumeError(
@@ -70,11 +76,19 @@ class LoaderState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 fix="resume with the version of Headrace that saved it",
             )
         try:
-            return msgspec.convert(dict(state), cls)
+            loaded = msgspec.convert(dict(state), cls)
         except (TypeError, ValueError) as error:
             raise ResumeError(
                 f"this is no state of a loader: {error}", fix="give what state_dict() returned, as it was"
             ) from error
+        digest = loaded.to_dict()["digest"]
+        if loaded.digest not in (None, digest):
+            raise ResumeError(
+                f"the state is not as it was saved: its digest says {loaded.digest}, its content gives {digest}",
+                where=f"epoch {loaded.epoch}, batch {loaded.position}",
+                fix="go on from an older state, and change none by hand",
+            )
+        return loaded
 
     def check_digests(self, digests: Mapping[str, str]) -> None:
         """Compare with the recipe of a loader.

@@ -33,7 +33,7 @@ from headrace.global_rng import kept_globals, seed_globals
 from headrace.rng import derive_rng, wants_rng
 
 from .data_key import data_key_of_item
-from .reading import Failed, Reader, Reading, Wish
+from .reading import Failed, Reader, Reading, ReadRequest
 
 Transform = Callable[..., Any]
 Collate = Callable[[list[Any]], Any]
@@ -199,7 +199,7 @@ class _BatchMaker:
         if not self._is_plain or task.chunk_starts is not None:
             return None
         try:
-            found = self._reader.columns(Wish(task.epoch, task.indices, task.occurrences, task.seqs))
+            found = self._reader.columns(ReadRequest(task.epoch, task.indices, task.occurrences, task.seqs))
             if found is None or not found[1].keys() >= self._layout.pad_values.keys():
                 return None
             tags, columns = found
@@ -212,7 +212,7 @@ class _BatchMaker:
     def _read(self, task: Task) -> _Members:
         members = _Members()
         if task.chunk_starts is None:
-            wish = Wish(task.epoch, task.indices, task.occurrences, task.seqs)
+            wish = ReadRequest(task.epoch, task.indices, task.occurrences, task.seqs)
             for number, (tag, seq) in enumerate(self._reader.read(wish)):
                 self._add(members, task, number, tag, seq)
             return members
@@ -342,14 +342,14 @@ def _allocate(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArra
     return empty(shape, dtype)
 
 
-def _each_once(task: Task) -> tuple[Wish, NDArray[np.intp]]:
+def _each_once(task: Task) -> tuple[ReadRequest, NDArray[np.intp]]:
     """Return the sequences that the chunks of a task are cut from, each once, and which of them each chunk is of."""
     occurrences = np.zeros(len(task.indices), np.int64) if task.occurrences is None else task.occurrences
     pairs = np.stack([task.indices, occurrences], axis=1)
     unique, firsts, inverse = np.unique(pairs, axis=0, return_index=True, return_inverse=True)
     seqs = None if task.seqs is None else [task.seqs[first] for first in firsts.tolist()]
     counted = None if task.occurrences is None else unique[:, 1]
-    return Wish(task.epoch, np.ascontiguousarray(unique[:, 0]), counted, seqs), inverse.reshape(-1)
+    return ReadRequest(task.epoch, np.ascontiguousarray(unique[:, 0]), counted, seqs), inverse.reshape(-1)
 
 
 def _what_is_no_array(result: Any) -> str | None:

@@ -6,19 +6,14 @@ never reads data, starts processes or keeps more than the last full-epoch order.
 """
 
 from .base import ArrayOrder, FilteredOrder, Order, RangeOrder, RepeatedOrder, occurrences, sum_filtered
-from .binned import Laplace, SortBinShuffle, SortBinShuffleX2
-from .by_length import Sorted, SortedReverse
-from .epochs import derive_order_seed, full_epoch_of, slice_bounds
-from .mixed import Lane, MixedOrder
-from .mixture import Mixture
+from .by_length import Laplace, SortBinShuffle, SortBinShuffleX2, Sorted, SortedReverse
+from .mixture import Lane, MixedOrder, Mixture
 from .parse import VALID_FORMS, parse_seq_ordering
 from .permutation import Permutation
-from .permute import Permute, PermutedOrder
-from .plain import Default, EveryN, InterleavedOrder, Reverse
+from .plain import Default, EveryN, InterleavedOrder, Permute, PermutedOrder, Random, RandomSample, Reverse
 from .planner import OrderCorpus, OrderPlanner, OrderReport, restrict_order
 from .policy import Policy
-from .recipe import OrderRecipe
-from .shuffled import Random, RandomSample
+from .recipe import OrderRecipe, derive_order_seed, full_epoch_of, slice_bounds
 
 __all__ = [
     "VALID_FORMS",

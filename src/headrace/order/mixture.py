@@ -1,18 +1,19 @@
-"""Several endless streams mixed by weights: which of them a position draws from, and how far into it, in closed form.
+"""Endless streams mixed by weights, in closed form.
 
 Position p of the mixture draws from one lane; the lane's draws are numbered from 0. `Mixture.place` tells both for any
-position at once, so that no position has to be reached through those before it.
+position at once, so that no position has to be reached through those before it. `MixedOrder` is the order that results:
+each corpus goes through epochs of its own, one after the other.
 
 The lanes are the leaves of a binary tree. At each node the first q positions give round(q w / W) to the left and the
 rest to the right, where w / W is the left side's share: rounding of a line, as in J. E. Bresenham, "Algorithm for
-computer control of a digital plotter" (1965), at every node. So after any p positions a lane has been drawn from
-within 1 + log2(number of lanes) of its share, and the numbers are integers: nothing drifts, up to position 2**62.
+computer control of a digital plotter" (1965), at every node. So after any p positions a lane has been drawn from within
+1 + log2(number of lanes) of its share, and the numbers are integers: nothing drifts, up to position 2**62.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 
 import numpy as np
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 from headrace.errors import ConfigError
 from headrace.rng import derive_seed
 
+from .base import Order
 from .permutation import Permutation
 
 MAX_UNITS = 2**30  # of the sum of weights, so that a product of two of them fits into 64 bits
@@ -178,3 +180,89 @@ def _whole_weights(weights: Sequence[float]) -> NDArray[np.int64]:
         return np.array([int(part * scale) for part in meant], np.int64)
     room = MAX_UNITS - len(exact)  # since rounding up to 1 can add one for each
     return np.array([max(round(part / total * room), int(part > 0)) for part in exact], np.int64)
+
+
+class Lane:
+    """The endless stream of one corpus: its epochs in a row.
+
+    Args:
+        epoch_sizes: `int[n]`: how many sequences its epochs have, which come again after n epochs; at least one.
+        order_of: Returns the order of one of its epochs, from 1; cheap, since it is asked again and again.
+        offset: Added to its corpus indices.
+    """
+
+    def __init__(self, epoch_sizes: Sequence[int], order_of: Callable[[int], Order], offset: int) -> None:
+        self._starts = np.concatenate([[0], np.cumsum(np.asarray(epoch_sizes, np.int64))])
+        self.size = int(self._starts[-1])
+        self.offset = offset
+        self._order_of = order_of
+
+    def take(self, draws: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return what some draws give, as indices of the joint corpus, `int64[n]` -> `int64[n]`."""
+        epochs, places = self._locate(draws)
+        result = np.empty(len(draws), np.int64)
+        by_epoch = np.argsort(epochs, kind="stable")  # not a mask for each: a small corpus has very many
+        for here in np.split(by_epoch, np.flatnonzero(np.diff(epochs[by_epoch])) + 1):
+            if not len(here):
+                continue
+            wanted, first = places[here], int(places[here].min())
+            order = self._order_of(int(epochs[here[0]]))
+            result[here] = order.block(first, int(wanted.max()) + 1)[wanted - first]
+        result += self.offset
+        return result
+
+    def epochs_of(self, first: int, last: int) -> range:
+        """Return which of its epochs the draws first..last (exclusive) are in."""
+        if last <= first:
+            return range(0)
+        (start, stop), _ = self._locate(np.array([first, last - 1], np.int64))
+        return range(int(start), int(stop) + 1)
+
+    def may_repeat_within(self, first: int, last: int) -> bool:
+        """Tell whether the draws first..last (exclusive) may give one sequence twice."""
+        epochs = self.epochs_of(first, last)
+        return len(epochs) > 1 or any(self._order_of(epoch).may_repeat for epoch in epochs)
+
+    def _locate(self, draws: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return which of its epochs each draw is in, from 1, and the place there."""
+        rounds, rests = np.divmod(draws, self.size)
+        in_round = np.searchsorted(self._starts, rests, side="right") - 1
+        return rounds * (len(self._starts) - 1) + in_round + 1, rests - self._starts[in_round]
+
+
+class MixedOrder(Order):
+    """Positions of a mixture of lanes.
+
+    Args:
+        mixture: Which lane each position draws from.
+        lanes: The corpora. Only those of weight 0 may be empty.
+        positions: Which positions of the mixture, in a row.
+
+    A slice is said to repeat where the whole does: what comes again is counted over all sub-epochs of a full epoch.
+    """
+
+    def __init__(self, mixture: Mixture, lanes: Sequence[Lane], positions: range) -> None:
+        self._mixture, self._lanes, self._positions = mixture, lanes, positions
+        bounds = zip(mixture.num_draws(positions.start), mixture.num_draws(positions.stop), strict=True)
+        self.may_repeat = len(positions) > 0 and any(
+            lane.may_repeat_within(int(first), int(last)) for lane, (first, last) in zip(lanes, bounds, strict=True)
+        )
+
+    def __len__(self) -> int:
+        return len(self._positions)
+
+    def block(self, start: int, stop: int) -> NDArray[np.int64]:
+        """Return positions start..stop as `int64[n]`, in indices of the joint corpus."""
+        part = self._positions[start:stop]
+        lanes, draws = self._mixture.place(np.arange(part.start, part.stop, dtype=np.int64))
+        result = np.empty(len(draws), np.int64)
+        for lane in np.unique(lanes).tolist():
+            here = lanes == lane
+            result[here] = self._lanes[lane].take(draws[here])
+        return result
+
+    def slice(self, start: int, stop: int) -> MixedOrder:
+        """Return positions start..stop as an order."""
+        part = MixedOrder(self._mixture, self._lanes, range(0))
+        part._positions, part.may_repeat = self._positions[start:stop], self.may_repeat
+        return part

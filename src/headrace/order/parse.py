@@ -7,12 +7,9 @@ import re
 
 from headrace.errors import ConfigError
 
-from .binned import Laplace, SortBinShuffle, SortBinShuffleX2
-from .by_length import Sorted, SortedReverse
-from .permute import Permute
-from .plain import Default, EveryN, Reverse
+from .by_length import Laplace, SortBinShuffle, SortBinShuffleX2, Sorted, SortedReverse
+from .plain import Default, EveryN, Permute, Random, RandomSample, Reverse
 from .policy import Policy
-from .shuffled import Random, RandomSample
 
 _PLAIN = {policy.name: policy for policy in (Default, Reverse, Sorted, SortedReverse)}
 _SHUFFLED = {policy.name: policy for policy in (Random, RandomSample, Permute)}

@@ -1,4 +1,7 @@
-"""The orders that need neither lengths nor a seed."""
+"""The orders that look at no lengths (as in the corpus, reversed, every n-th, shuffled).
+
+`random` draws a permutation from the legacy generator and keeps it; `permute` computes one, without memory.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,9 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from .base import Order, RangeOrder
-from .policy import Policy, check_count, set_field
+from .base import ArrayOrder, Order, RangeOrder
+from .permutation import Permutation
+from .policy import Policy, check_count, legacy_rng, set_field
 
 
 @dataclass(frozen=True)
@@ -94,3 +98,113 @@ class InterleavedOrder(Order):
         part = InterleavedOrder(self._num_blocks, self._block_size)
         part._positions = self._positions[start:stop]
         return part
+
+
+@dataclass(frozen=True)
+class Random(Policy):
+    """`random[:n][:seed=K]`: a uniform shuffle, O(N) memory (`permute` needs none).
+
+    Args:
+        num_epochs: Keep the same shuffle for so many full epochs. It is not a seed; 0 means 1.
+        seed: A seed of your own. Orders with different seeds are independent of each other in every epoch, because seed
+            and epoch are hashed, not added. Without it the documented seed rule holds, bit for bit.
+    """
+
+    num_epochs: int = 1
+    seed: int | None = None
+    name: ClassVar[str] = "random"
+    is_random: ClassVar[bool] = True
+
+    def plan(self, num_seqs: int, rng_seed: int, lengths: NDArray[Any] | None) -> Order:  # noqa: ARG002
+        """Return the order."""
+        return ArrayOrder(legacy_rng(rng_seed).permutation(num_seqs), may_repeat=False)
+
+    def __str__(self) -> str:
+        return self.option_string(*epochs_part(self.num_epochs))
+
+
+@dataclass(frozen=True)
+class RandomSample(Policy):
+    """`random_sample[:n][:seed=K]`: as many draws as there are sequences, with replacement.
+
+    Some sequences come more than once and about 37 % not at all; a planner's report counts both.
+
+    Args:
+        num_epochs: As in `Random`.
+        seed: As in `Random`.
+    """
+
+    num_epochs: int = 1
+    seed: int | None = None
+    name: ClassVar[str] = "random_sample"
+    is_exhaustive: ClassVar[bool] = False
+    is_random: ClassVar[bool] = True
+
+    def plan(self, num_seqs: int, rng_seed: int, lengths: NDArray[Any] | None) -> Order:  # noqa: ARG002
+        """Return the draws."""
+        # randint refuses an empty range, even for no draws
+        return ArrayOrder(legacy_rng(rng_seed).randint(0, max(num_seqs, 1), size=num_seqs, dtype=np.int64))
+
+    def __str__(self) -> str:
+        return self.option_string(*epochs_part(self.num_epochs))
+
+
+def epochs_part(num_epochs: int) -> tuple[str, ...]:
+    """Return the part of an option string that tells `num_epochs`, none for 1."""
+    return () if num_epochs == 1 else (str(num_epochs),)
+
+
+@dataclass(frozen=True)
+class Permute(Policy):
+    """`permute[:n][:seed=K]`: a shuffle of any size up to 2**62, with O(1) memory and random access.
+
+    It is our own: the documented system has no such order. Its key is hashed from the number that the documented seed
+    rule gives.
+
+    Args:
+        num_epochs: Keep the same shuffle for so many full epochs; 0 means 1.
+        seed: A seed of your own; seed and epoch are hashed together, so that different seeds are independent in every
+            epoch.
+    """
+
+    num_epochs: int = 1
+    seed: int | None = None
+    name: ClassVar[str] = "permute"
+    is_random: ClassVar[bool] = True
+
+    def plan(self, num_seqs: int, rng_seed: int, lengths: NDArray[Any] | None) -> PermutedOrder:  # noqa: ARG002
+        """Return the order, O(1)."""
+        return PermutedOrder(Permutation(num_seqs, rng_seed))
+
+    def __str__(self) -> str:
+        return self.option_string(*epochs_part(self.num_epochs))
+
+
+class PermutedOrder(Order):
+    """A keyed permutation as an order: indices are computed when asked for.
+
+    A block costs less than 0.1 us an index, a single position about 0.2 ms: ask for blocks.
+    """
+
+    def __init__(self, permutation: Permutation) -> None:
+        self._permutation = permutation
+        self._positions = range(permutation.size)
+
+    def __len__(self) -> int:
+        return len(self._positions)
+
+    def block(self, start: int, stop: int) -> NDArray[np.int64]:
+        """Return positions start..stop as `int64[n]`."""
+        part = self._positions[start:stop]
+        return self._permutation.at(np.arange(part.start, part.stop, dtype=np.int64))
+
+    def slice(self, start: int, stop: int) -> PermutedOrder:
+        """Return positions start..stop as an order."""
+        part = PermutedOrder(self._permutation)
+        part._positions = self._positions[start:stop]
+        return part
+
+    def position_of(self, corpus_idx: int) -> int | None:
+        """Return the position of a corpus index in this order, None if it is not in this slice."""
+        position = int(self._permutation.position_of(np.array([corpus_idx], dtype=np.int64))[0])
+        return position - self._positions.start if position in self._positions else None

@@ -18,9 +18,8 @@ from numpy.typing import NDArray
 from headrace.errors import ConfigError, InternalError
 
 from .base import ArrayOrder, Order, RangeOrder, RepeatedOrder, occurrences
-from .epochs import slice_bounds
 from .policy import Policy
-from .recipe import OrderRecipe
+from .recipe import OrderRecipe, slice_bounds
 
 
 @dataclass(frozen=True)

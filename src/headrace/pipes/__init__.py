@@ -7,15 +7,15 @@ process: who runs the parts is decided in `dataloader2`. Read `base.py` first, t
 
 from . import iter as iter
 from . import map as map
-from .base import IterPipe as IterPipe
-from .base import MapPipe as MapPipe
-from .explain_parts import explain as explain
-from .explain_parts import to_graph as to_graph
-from .explain_parts import to_mermaid as to_mermaid
-from .registry import functional_pipe as functional_pipe
-from .torch_native import to_native as to_native
-from .torch_pipes import register_when_torch_comes
-from .torch_pipes import register_with_torch as register_with_torch
+from .core.base import IterPipe as IterPipe
+from .core.base import MapPipe as MapPipe
+from .core.registry import functional_pipe as functional_pipe
+from .graph.explain import explain as explain
+from .graph.explain import to_graph as to_graph
+from .graph.explain import to_mermaid as to_mermaid
+from .torch.native import to_native as to_native
+from .torch.register import register_when_torch_comes
+from .torch.register import register_with_torch as register_with_torch
 
 functional_datapipe = functional_pipe  # torch's name of it
 

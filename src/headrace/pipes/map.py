@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from .base import MapPipe as MapPipe
-from .convert import IterToMapConverter as IterToMapConverter
-from .iterable_wrapper import SequenceWrapper as SequenceWrapper
-from .map_ops import MapBatcher as Batcher
-from .map_ops import MapConcater as Concater
-from .map_ops import MapInMemoryCacheHolder as InMemoryCacheHolder
-from .map_ops import MapMapper as Mapper
-from .map_ops import MapShuffler as Shuffler
-from .map_ops import MapZipper as Zipper
-from .map_ops import map_unzip as UnZipper
+from .core.base import MapPipe as MapPipe
+from .ops.map_style import IterToMapConverter as IterToMapConverter
+from .ops.map_style import MapBatcher as Batcher
+from .ops.map_style import MapConcater as Concater
+from .ops.map_style import MapInMemoryCacheHolder as InMemoryCacheHolder
+from .ops.map_style import MapMapper as Mapper
+from .ops.map_style import MapShuffler as Shuffler
+from .ops.map_style import MapZipper as Zipper
+from .ops.map_style import map_unzip as UnZipper
+from .ops.sources import SequenceWrapper as SequenceWrapper
 
 MapDataPipe = MapPipe
 

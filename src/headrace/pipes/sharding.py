@@ -9,7 +9,7 @@ from typing import Any
 
 from headrace.errors import check_count
 
-from .graph_walk import list_pipes, sources_of
+from .core.walk import list_pipes, sources_of
 
 
 class SHARDING_PRIORITIES(enum.IntEnum):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from .explain_parts import to_graph as to_graph
-from .pin_memory import pin_memory_fn as pin_memory_fn
-from .streams import StreamWrapper as StreamWrapper
-from .streams import close_streams as janitor
+from .core.streams import StreamWrapper as StreamWrapper
+from .core.streams import close_streams as janitor
+from .graph.explain import to_graph as to_graph
+from .ops.buffers.prefetch import pin_memory_fn as pin_memory_fn
 
 __all__ = ["StreamWrapper", "janitor", "pin_memory_fn", "to_graph"]

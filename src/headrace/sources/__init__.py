@@ -9,37 +9,34 @@ from typing import TYPE_CHECKING
 from headrace.exports import export_lazily
 
 if TYPE_CHECKING:
-    from .arrow import ArrowSource
-    from .arrow_write import ArrowWriter
-    from .audio import AudioSource
-    from .audio_folder import AudioFolderSource
-    from .base import Source
-    from .configs import init_source, open_source
-    from .cuts import CutSource
-    from .hdf import HDFSource
-    from .hdf_write import HDFWriter
-    from .hugging_face import HuggingFaceSource
-    from .jsonl import JsonlSource
-    from .jsonl_write import JsonlWriter
-    from .log_mel import LogMel
+    from headrace.features.log_mel import LogMel
+    from headrace.vocabularies.base import Vocabulary, init_vocabulary
+
+    from .arrays.numpy_folder import NumpyFolderSource
+    from .arrays.safetensors import SafetensorsSource
+    from .arrays.writers import NumpyFolderWriter, SafetensorsWriter
+    from .audio.folder import AudioFolderSource
+    from .audio.source import AudioSource
+    from .base import Source, fill_rows
+    from .cuts.source import CutSource
+    from .hdf.source import HDFSource
+    from .hdf.writer import HDFWriter
+    from .lines.jsonl import JsonlSource
+    from .lines.jsonl_writer import JsonlWriter
+    from .lines.text import TextSource
     from .mapped import SORT_LENGTHS, MapSource
     from .memory import MemorySource
-    from .numpy_folder import NumpyFolderSource
-    from .numpy_folder_write import NumpyFolderWriter
-    from .ogg_zip import OggZipSource
-    from .ogg_zip_write import OggZipWriter
-    from .parquet import ParquetSource
-    from .parquet_write import ParquetWriter
-    from .rows import fill_rows
-    from .safetensors_files import SafetensorsSource
-    from .safetensors_write import SafetensorsWriter
-    from .tar import TarSource
-    from .tar_write import TarWriter
-    from .text import TextSource
-    from .token_write import TokenWriter
-    from .tokens import TokenSource
-    from .vocabulary import Vocabulary, init_vocabulary
-    from .writer import Writer
+    from .ogg_zip.source import OggZipSource
+    from .ogg_zip.writer import OggZipWriter
+    from .registry import init_source, open_source
+    from .shared.writer import Writer
+    from .tables.arrow import ArrowSource, ArrowWriter
+    from .tables.hugging_face import HuggingFaceSource
+    from .tables.parquet import ParquetSource, ParquetWriter
+    from .tar.source import TarSource
+    from .tar.writer import TarWriter
+    from .tokens.source import TokenSource
+    from .tokens.writer import TokenWriter
 
 __all__ = [
     "SORT_LENGTHS",
@@ -81,36 +78,32 @@ __all__ = [
 __getattr__, __dir__ = export_lazily(
     __name__,
     {
-        "arrow": ("ArrowSource",),
-        "arrow_write": ("ArrowWriter",),
-        "audio": ("AudioSource",),
-        "audio_folder": ("AudioFolderSource",),
-        "base": ("Source",),
-        "configs": ("init_source", "open_source"),
-        "cuts": ("CutSource",),
-        "hdf": ("HDFSource",),
-        "hdf_write": ("HDFWriter",),
-        "hugging_face": ("HuggingFaceSource",),
-        "jsonl": ("JsonlSource",),
-        "jsonl_write": ("JsonlWriter",),
-        "log_mel": ("LogMel",),
+        "tables.arrow": ("ArrowSource", "ArrowWriter"),
+        "audio.source": ("AudioSource",),
+        "audio.folder": ("AudioFolderSource",),
+        "base": ("Source", "fill_rows"),
+        "registry": ("init_source", "open_source"),
+        "cuts.source": ("CutSource",),
+        "hdf.source": ("HDFSource",),
+        "hdf.writer": ("HDFWriter",),
+        "tables.hugging_face": ("HuggingFaceSource",),
+        "lines.jsonl": ("JsonlSource",),
+        "lines.jsonl_writer": ("JsonlWriter",),
+        "headrace.features.log_mel": ("LogMel",),
         "mapped": ("SORT_LENGTHS", "MapSource"),
         "memory": ("MemorySource",),
-        "numpy_folder": ("NumpyFolderSource",),
-        "numpy_folder_write": ("NumpyFolderWriter",),
-        "ogg_zip": ("OggZipSource",),
-        "ogg_zip_write": ("OggZipWriter",),
-        "parquet": ("ParquetSource",),
-        "parquet_write": ("ParquetWriter",),
-        "rows": ("fill_rows",),
-        "safetensors_files": ("SafetensorsSource",),
-        "safetensors_write": ("SafetensorsWriter",),
-        "tar": ("TarSource",),
-        "tar_write": ("TarWriter",),
-        "text": ("TextSource",),
-        "token_write": ("TokenWriter",),
-        "tokens": ("TokenSource",),
-        "vocabulary": ("Vocabulary", "init_vocabulary"),
-        "writer": ("Writer",),
+        "arrays.numpy_folder": ("NumpyFolderSource",),
+        "arrays.writers": ("NumpyFolderWriter", "SafetensorsWriter"),
+        "ogg_zip.source": ("OggZipSource",),
+        "ogg_zip.writer": ("OggZipWriter",),
+        "tables.parquet": ("ParquetSource", "ParquetWriter"),
+        "arrays.safetensors": ("SafetensorsSource",),
+        "tar.source": ("TarSource",),
+        "tar.writer": ("TarWriter",),
+        "lines.text": ("TextSource",),
+        "tokens.writer": ("TokenWriter",),
+        "tokens.source": ("TokenSource",),
+        "headrace.vocabularies.base": ("Vocabulary", "init_vocabulary"),
+        "shared.writer": ("Writer",),
     },
 )

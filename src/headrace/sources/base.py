@@ -1,8 +1,7 @@
-"""The contract of a source: it gives sequence i, by data key, in any order.
+"""The contract of a source, which gives sequence i, by data key, in any order.
 
-A source knows nothing of epochs, orders or processes. It may be pickled: the copy opens its files again when it first
-reads. It is not thread-safe. Everything that can be known without reading a sequence (tags, lengths, locators) is in
-`source.index`.
+With it stands what all sources do alike, so that they answer a wrong question in the same way: checks of indices, data
+keys and frames, and `fill_rows`, which writes several sequences into one array.
 """
 
 from __future__ import annotations
@@ -14,11 +13,66 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.errors import SourceError
+from headrace.errors import SourceError, did_you_mean
 from headrace.index import CorpusIndex
 from headrace.specs import DataSpec
 
-from .arguments import slice_frames
+
+def check_corpus_idx(corpus_idx: int, num_seqs: int) -> int:
+    """Return the index of a sequence, or raise `IndexError`: negative ones do not count from the end."""
+    if not 0 <= corpus_idx < num_seqs:
+        raise IndexError(f"sequence {corpus_idx} of a corpus of {num_seqs}")
+    return corpus_idx
+
+
+def check_data_key(data_key: str, specs: Mapping[str, DataSpec]) -> str:
+    """Return a data key of a source, or raise `SourceError`."""
+    if data_key not in specs:
+        raise SourceError(f"the corpus has no data key {data_key!r}", fix=did_you_mean(data_key, specs))
+    return data_key
+
+
+def slice_frames(array: NDArray[Any], spec: DataSpec, start: int, end: int) -> NDArray[Any]:
+    """Return a view of frames start..end of an array, or raise `IndexError`: they must lie within it.
+
+    An array without a time axis is one frame, and is returned whole.
+    """
+    if not 0 <= start <= end <= num_frames_of(array, spec):
+        raise IndexError(f"frames {start}..{end} of a sequence of {num_frames_of(array, spec)} frames")
+    return array[start:end] if spec.has_time else array
+
+
+def num_frames_of(array: NDArray[Any], spec: DataSpec) -> int:
+    """Return the length of an array along time; 1 without a time axis."""
+    return len(array) if spec.has_time else 1
+
+
+_MAX_JOINED_BYTES = 4096  # on average. Below, `bytes.join` and one more copy take a third of NumPy's time
+
+
+def fill_rows(out: NDArray[Any], arrays: Sequence[NDArray[Any]]) -> None:
+    """Copy arrays into the rows of one array, one after the other.
+
+    Args:
+        out: `dtype[N, ...]` in C order.
+        arrays: `dtype[n, ...]`, whose n add up to N; or N arrays `dtype[...]`, with one axis less. That their dtype is
+            that of `out`, and their shapes are alike, is for the caller to know.
+
+    Raises:
+        ValueError: They do not fit.
+    """
+    if not out.dtype.hasobject and out.nbytes <= len(arrays) * _MAX_JOINED_BYTES:
+        try:
+            data = b"".join(arrays)  # type: ignore[arg-type]  # an array is a buffer
+        except (BufferError, TypeError, ValueError):  # one is not in C order, or of a dtype that no buffer has
+            data = b""
+        if len(data) == out.nbytes:
+            out.reshape(-1).view(np.uint8)[...] = np.frombuffer(data, np.uint8)
+            return
+    if not arrays:
+        raise ValueError(f"there are no arrays for {len(out)} rows")
+    join = np.stack if arrays[0].ndim < out.ndim else np.concatenate
+    join(arrays, out=out, casting="no")
 
 
 class Source(ABC):
@@ -51,7 +105,7 @@ class Source(ABC):
     def read_slice(self, corpus_idx: int, data_key: str, start: int, end: int) -> NDArray[Any]:
         """Return frames start..end of one data key, `dtype[end - start, ...]`, as a new array.
 
-        A key without time has one frame, and is returned as it is.
+        A key without a time axis has one frame, and is returned as it is.
 
         Raises:
             IndexError: There is no such sequence, or not 0 <= start <= end <= its length.
@@ -77,7 +131,7 @@ class Source(ABC):
         Args:
             corpus_indices: `int64[n]`.
             data_key: One whose frames have a shape without free axes.
-            out: `dtype[N, ...]` in C order: N is the sum of the lengths in the index; n for a key without time.
+            out: `dtype[N, ...]` in C order: N is the sum of the lengths in the index; n for a key without a time axis.
         """
         start = 0
         for corpus_idx in corpus_indices.tolist():
@@ -117,7 +171,7 @@ class Source(ABC):
         return self.index.tags.take(corpus_indices)
 
     def seq_lengths(self, corpus_idx: int) -> dict[str, int]:
-        """Return data key -> number of frames of one sequence (1 for a key without time)."""
+        """Return data key -> number of frames of one sequence (1 for a key without a time axis)."""
         return {data_key: int(self.index.lengths(data_key)[corpus_idx]) for data_key in self.specs}
 
     def close(self) -> None:  # noqa: B027 (a source without files has nothing to release)

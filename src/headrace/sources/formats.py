@@ -18,7 +18,7 @@ from typing import Any
 
 from headrace.errors import ConfigError, SourceError, did_you_mean
 from headrace.files import TOO_MANY_OPEN, TOO_MANY_OPEN_FIX, open_regular
-from headrace.files.together import settle
+from headrace.files.atomic.together import settle
 
 _HEAD_BYTES = 512  # a block of a tar, whose mark stands at its end
 _MAX_LINE_BYTES = 1 << 20  # of a first line; a longer one says nothing
@@ -135,7 +135,7 @@ _BY_MAGIC: Mapping[bytes, str] = {
     b"fLaC": "audio",
     b"OggS": "audio",
 }
-# Names say it where there is no mark: a torn or an empty file, a text.
+# Names say it where there is no mark: a truncated or an empty file, a text.
 _BY_SUFFIX: Mapping[str, str] = {
     ".hdf": "hdf",
     ".hdf5": "hdf",

@@ -15,9 +15,8 @@ from headrace.errors import ConfigError, SourceError
 from headrace.index import CorpusIndex, GeneratedTags
 from headrace.specs import DataSpec
 
-from .arguments import check_corpus_idx, check_data_key, num_frames_of, slice_frames
-from .base import Source
-from .data_types import checked_seq, dtype_of, learn_specs, parse_data_types
+from .base import Source, check_corpus_idx, check_data_key, num_frames_of, slice_frames
+from .shared.data_types import checked_seq, dtype_of, learn_specs, parse_data_types
 
 SORT_LENGTHS = "seq_len"  # name of the column of lengths that only sort; not a data key
 
@@ -30,9 +29,9 @@ class MapSource(Source):
     tuple has those of `specs`, in their order, else "data" for the first and "classes" for the second value; one
     value alone is "data".
 
-    Optional methods of the object, under the documented names: `get_seq_tag(i)`, and `get_seq_len(i)`, which returns
-    either a dict (data key -> frames, which must be true: they are compared with what is read), or one number by
-    which sequences are sorted, whatever it counts; that one is in the index as the lengths of "seq_len". Both are
+    Optional methods of the object, under the RETURNN-compatible names: `get_seq_tag(i)`, and `get_seq_len(i)`, which
+    returns either a dict (data key -> frames, which must be true: they are compared with what is read), or one number
+    by which sequences are sorted, whatever it counts; that one is in the index as the lengths of "seq_len". Both are
     called for all sequences when the index is first asked for.
 
     Sequence i is taken from the object once for all of its keys where they are read in a row; the last one is kept
@@ -148,7 +147,7 @@ class MapSource(Source):
         return [self.tag(i) for i in range(self._num_seqs)]
 
     def _all_lengths(self) -> dict[str, NDArray[Any]]:
-        """Gather the claimed lengths, by data key or under `SORT_LENGTHS`; keys without time have the length 1."""
+        """Gather the claimed lengths, by data key or under `SORT_LENGTHS`; without a time axis, 1."""
         claims: Any = self._lengths
         get_seq_len = getattr(self._obj, "get_seq_len", None)
         if claims is None and get_seq_len is not None:

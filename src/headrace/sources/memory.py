@@ -13,10 +13,8 @@ from headrace.errors import ConfigError, did_you_mean
 from headrace.index import CorpusIndex, GeneratedTags
 from headrace.specs import DataSpec
 
-from .arguments import check_corpus_idx, check_data_key, num_frames_of, slice_frames
-from .base import Source
-from .data_types import checked_seq, learn_specs, parse_data_types
-from .rows import fill_rows
+from .base import Source, check_corpus_idx, check_data_key, fill_rows, num_frames_of, slice_frames
+from .shared.data_types import checked_seq, learn_specs, parse_data_types
 
 
 class MemorySource(Source):

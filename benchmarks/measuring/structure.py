@@ -1,0 +1,246 @@
+"""What the source tree itself says: files, lines of code, folders, circles of imports, names that cross files.
+
+Only the text is read; nothing is imported.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import tokenize
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+_NO_CODE = {
+    tokenize.COMMENT,
+    tokenize.NL,
+    tokenize.NEWLINE,
+    tokenize.INDENT,
+    tokenize.DEDENT,
+    tokenize.ENCODING,
+    tokenize.ENDMARKER,
+}
+
+
+@dataclass(frozen=True)
+class Module:
+    """One file of the package.
+
+    Attributes:
+        name: Its dotted name; a folder's `__init__.py` has the name of the folder.
+        path: Where it is.
+    """
+
+    name: str
+    path: Path
+
+    @property
+    def is_package(self) -> bool:
+        """Whether it is an `__init__.py`."""
+        return self.path.name == "__init__.py"
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        """The parsed text."""
+        return ast.parse(self.path.read_text(encoding="utf-8"))
+
+    def num_code_lines(self) -> int:
+        """Count lines that hold code: no comments, blanks or docstrings."""
+        text = self.path.read_text(encoding="utf-8")
+        lines: set[int] = set()
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            if token.type not in _NO_CODE:
+                lines.update(range(token.start[0], token.end[0] + 1))
+        return len(lines - set(_docstring_lines(self.tree)))
+
+    def resolve(self, node: ast.ImportFrom) -> str:
+        """Return the dotted name of the module that `from ... import` names."""
+        if node.level == 0:
+            return node.module or ""
+        parts = self.name.split(".")
+        package = parts if self.is_package else parts[:-1]
+        base = package[: len(package) - node.level + 1]
+        return ".".join([*base, *([node.module] if node.module else [])])
+
+
+def _docstring_lines(tree: ast.Module) -> Iterator[int]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and node.body:
+            first = node.body[0]
+            if (
+                isinstance(first, ast.Expr)
+                and isinstance(first.value, ast.Constant)
+                and isinstance(first.value.value, str)
+            ):
+                yield from range(first.lineno, (first.end_lineno or first.lineno) + 1)
+
+
+class SourceTree:
+    """A package as text.
+
+    Args:
+        root: Its folder, for example `src/headrace`.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.modules = {module.name: module for module in _modules_below(root)}
+
+    def max_entries(self) -> tuple[int, Path]:
+        """Return the largest number of files and folders in a folder, and that folder."""
+        folders = [self.root, *(path for path in self.root.rglob("*") if path.is_dir() and path.name != "__pycache__")]
+        counts = [(sum(entry.name != "__pycache__" for entry in folder.iterdir()), folder) for folder in folders]
+        return max(counts, key=lambda item: (item[0], str(item[1])))
+
+    def imports(self, module: Module) -> set[str]:
+        """Return the modules of the package that one imports, for type checkers and inside of functions, too."""
+        found: set[str] = set()
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.Import):
+                found.update(alias.name for alias in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                base = module.resolve(node)
+                names = [f"{base}.{alias.name}" for alias in node.names]
+                found.update(name if name in self.modules else base for name in names)
+        return {name for name in found if name in self.modules and name != module.name}
+
+    def circles(self) -> list[list[str]]:
+        """Return the sets of files that import each other in a circle; a folder's `__init__.py` counts as none."""
+        files = {name: module for name, module in self.modules.items() if not module.is_package}
+        return _strongly_connected({name: self.imports(module) & files.keys() for name, module in files.items()})
+
+    def class_checks(self, rooms: Iterable[str], base: str) -> list[str]:
+        """Return where `isinstance` asks for a sub-class of a class of the package, in the files of some rooms.
+
+        Args:
+            rooms: Dotted names.
+            base: The name of the class, for example `Dataset`; to ask for it itself is no ladder and does not count.
+        """
+        names = self._subclasses_of(base)
+        found = []
+        for module in self.modules.values():
+            if not any(f"{module.name}.".startswith(f"{room}.") for room in rooms):
+                continue
+            for node in ast.walk(module.tree):
+                if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "isinstance":
+                    asked = {part.id for part in ast.walk(node.args[1]) if isinstance(part, ast.Name)}
+                    found += [f"{module.name}:{node.lineno} {name}" for name in sorted(asked & names)]
+        return found
+
+    def _subclasses_of(self, base: str) -> set[str]:
+        bases = {
+            node.name: {part.id for part in node.bases if isinstance(part, ast.Name)}
+            for module in self.modules.values()
+            for node in ast.walk(module.tree)
+            if isinstance(node, ast.ClassDef)
+        }
+        found = {base}
+        while more := {name for name, parts in bases.items() if parts & found} - found:
+            found |= more
+        return found - {base}
+
+    def private_imports(self) -> list[str]:
+        """Return the imports of another file's `_name`."""
+        found = []
+        for module in self.modules.values():
+            for node in ast.walk(module.tree):
+                if isinstance(node, ast.ImportFrom) and module.resolve(node).startswith(self.root.name):
+                    private = [alias.name for alias in node.names if _is_private(alias.name)]
+                    found += [f"{module.name}:{node.lineno} {name}" for name in private]
+        return found
+
+    def private_reads(self) -> list[str]:
+        """Return the reads of `object._name` where neither the file nor a class that it extends defines that name."""
+        defined = {name: _defined_names(module.tree) for name, module in self.modules.items()}
+        found = []
+        for name, module in self.modules.items():
+            inherited = _inherited_names(self, module, defined)
+            own = defined[name] | inherited
+            found += [
+                f"{name}:{node.lineno} {ast.unparse(node)}"
+                for node in ast.walk(module.tree)
+                if isinstance(node, ast.Attribute)
+                and _is_private(node.attr)
+                and not (isinstance(node.value, ast.Name) and node.value.id in ("self", "cls"))
+                and not (isinstance(node.value, ast.Call) and _name_of(node.value.func) == "super")
+                and node.attr not in own
+                and any(node.attr in names for names in defined.values())
+            ]
+        return found
+
+
+def _modules_below(root: Path) -> Iterator[Module]:
+    for path in sorted(root.rglob("*.py")):
+        parts = path.relative_to(root.parent).with_suffix("").parts
+        yield Module(".".join(parts[:-1] if parts[-1] == "__init__" else parts), path)
+
+
+def _is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__")
+
+
+def _name_of(node: ast.expr) -> str:
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _defined_names(tree: ast.Module) -> set[str]:
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            names.add(node.attr)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+        elif isinstance(node, ast.Assign) and any(_name_of(target) == "__slots__" for target in node.targets):
+            names.update(part.value for part in ast.walk(node.value) if isinstance(part, ast.Constant))
+    return {name for name in names if _is_private(name)}
+
+
+def _inherited_names(tree: SourceTree, module: Module, defined: Mapping[str, set[str]]) -> set[str]:
+    """Return the private names of the files whose classes this file extends, directly or not."""
+    found: set[str] = set()
+    waiting, seen = [module], {module.name}
+    while waiting:
+        current = waiting.pop()
+        bases = {
+            _name_of(base) for node in ast.walk(current.tree) if isinstance(node, ast.ClassDef) for base in node.bases
+        }
+        for node in ast.walk(current.tree):
+            if isinstance(node, ast.ImportFrom) and any(alias.name in bases for alias in node.names):
+                source = tree.modules.get(current.resolve(node))
+                if source is not None and source.name not in seen:
+                    seen.add(source.name)
+                    found |= defined[source.name]
+                    waiting.append(source)
+    return found
+
+
+def _strongly_connected(graph: Mapping[str, set[str]]) -> list[list[str]]:
+    """Return the strongly connected components of more than one node (Tarjan, 1972)."""
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    found: list[list[str]] = []
+
+    def visit(node: str) -> None:
+        index[node] = low[node] = len(index)
+        stack.append(node)
+        for other in sorted(graph[node]):
+            if other not in index:
+                visit(other)
+                low[node] = min(low[node], low[other])
+            elif other in stack:
+                low[node] = min(low[node], index[other])
+        if low[node] == index[node]:
+            cut = stack.index(node)
+            component, stack[cut:] = stack[cut:], []
+            if len(component) > 1:
+                found.append(sorted(component))
+
+    for node in sorted(graph):
+        if node not in index:
+            visit(node)
+    return found

@@ -1,0 +1,379 @@
+"""Batches drawn from a sampler, ahead of the training and in a thread of their own.
+
+A sampler may take milliseconds for a batch, and seconds now and then, when it fills its buckets. So one thread draws
+and packs for the workers, until enough is ready, and the training waits only if the sampler is slower than itself.
+
+Invariants: one thread at a time uses the sampler; the first batch is drawn by the caller, so that what a sampler draws
+from global generators when it begins does not depend on threads; one that draws from them later has no thread. The two
+sides share two `SimpleQueue`s and nothing else, which no finalizer and no signal can find locked.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from typing import Any, NamedTuple
+
+from headrace.engine.user.ship import ship_payload
+from headrace.errors import ConfigError, InternalError, StalledError
+from headrace.global_rng import kept_globals, seed_globals
+
+from .private import Keyed, NewIds
+from .sampler import SamplerSide, chain_digest
+from .seeds import plain_globals
+
+# A signal that arrives just before a wait begins is not seen before the wait is over.
+_MAX_WAIT_SECONDS = 0.25
+# Bytes of packed batches that wait here, beyond the least number: cuts may carry their audio.
+MAX_AHEAD_BYTES = 16 << 20
+# Bytes of packed batches that share a ticket: beyond this, a message costs little compared with its content.
+MAX_TICKET_BYTES = 1 << 20
+# Tickets for which batches wait here, where several share one. Each time that one thread wakes the other they wait for
+# one another, some 0.3 ms in all: so the thread is woken when half of them are gone, and draws as many at once.
+_TICKETS_AHEAD = 8
+# A state of the sampler may take so large a part of the time that drawing takes.
+_SNAPSHOT_SHARE = 20
+_CLOSE_SECONDS = 2.0
+
+
+class Drawn(NamedTuple):
+    """A batch of the sampler, or what came in its place.
+
+    Attributes:
+        number: Of the batch in the pass; that of the next one at the end.
+        content: What a worker gets: packed (an int as it is), or the batch itself where there is no worker; None at
+            the end.
+        digest: Of this batch and all before it.
+        state: The sampler's after this batch, if it was asked, else None.
+        error: What the sampler raised; nothing comes after it.
+        is_end: Whether there is no batch.
+    """
+
+    number: int
+    content: Any
+    digest: int
+    state: Any = None
+    error: BaseException | None = None
+    is_end: bool = False
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of what was packed."""
+        return len(self.content) if type(self.content) is bytes else 0
+
+
+@dataclass(frozen=True)
+class DrawKey:
+    """What the randomness of drawing a batch depends on.
+
+    Attributes:
+        key: Of the pass.
+        offset: Number of batch 0 of the pass among those of all ranks.
+        stride: From one batch to the next among those of all ranks.
+        transforms: The generators of the functions that the sampler applies to its batches.
+        is_wanted: Whether each batch is drawn with seeded generators from the first one on.
+    """
+
+    key: int
+    offset: int
+    stride: int
+    transforms: Keyed
+    is_wanted: bool
+
+
+class Drawing:
+    """One pass over a sampler: draws one batch after another.
+
+    A sampler that applies functions to its batches, or that needs numbers of global generators, or ids for new cuts, to
+    begin, is drawn from with generators that are seeded for each batch. These belong to the whole process, so such a
+    sampler is of the thread that asks, and does not run beside it.
+
+    Args:
+        side: The sampler.
+        iterator: Of the pass.
+        packs: Whether batches are packed for a worker.
+        digest: Of what was drawn before.
+        number: Of the next batch.
+        key: Of the randomness; None: generators are left alone.
+        ids: Where ids of new cuts came from while the pass began.
+
+    Attributes:
+        is_keyed: Whether generators are seeded for each batch; settled by the first one.
+    """
+
+    def __init__(
+        self,
+        side: SamplerSide,
+        iterator: Iterator[Any],
+        *,
+        packs: bool,
+        digest: int = 0,
+        number: int = 0,
+        key: DrawKey | None = None,
+        ids: NewIds | None = None,
+    ) -> None:
+        self._side, self._iterator, self._packs, self._key = side, iterator, packs, key
+        self._ids = NewIds() if ids is None else ids
+        self.digest, self.number = digest, number
+        self.is_keyed = key is not None and key.is_wanted
+        self._is_settled = key is None or key.is_wanted
+        self._seconds = 0.0  # of drawing, since the last state
+        self._state_seconds = 0.0
+
+    def skip(self) -> bool:
+        """Draw a batch and forget it; return False at the end."""
+        try:
+            batch = self._next()
+        except StopIteration:
+            return False
+        self.digest, self.number = chain_digest(self.digest, batch), self.number + 1
+        return True
+
+    def draw(self) -> Drawn:
+        """Draw a batch; what the sampler raises is returned."""
+        keeps_state = self._side.keeps_state
+        start = time.perf_counter() if keeps_state else 0.0
+        number = self.number
+        try:
+            batch = self._next()
+            digest = chain_digest(self.digest, batch)
+            content = _pack(batch) if self._packs else batch
+        except StopIteration:
+            return Drawn(number, None, self.digest, is_end=True)
+        except BaseException as error:  # noqa: BLE001 - the boundary of a thread: the training raises it
+            return Drawn(number, None, self.digest, error=error, is_end=True)
+        self.digest, self.number = digest, number + 1
+        if not keeps_state:
+            return Drawn(number, content, digest)
+        self._seconds += time.perf_counter() - start
+        try:
+            return Drawn(number, content, digest, self._snapshot())
+        except Exception as error:  # noqa: BLE001 - the boundary of a thread: the training raises it
+            return Drawn(number, None, digest, error=error, is_end=True)
+
+    def _next(self) -> Any:
+        if not self._is_settled:
+            before = plain_globals()
+            batch = next(self._iterator)
+            self.is_keyed, self._is_settled = self._ids.are_used or plain_globals() != before, True
+            return batch
+        key = self._key
+        if not self.is_keyed or key is None:
+            return next(self._iterator)
+        number = key.offset + self.number * key.stride
+        with kept_globals(), key.transforms.kept(), NewIds():
+            seed_globals(key.key, "lhotse: draw", number=number)
+            key.transforms.seed(key.key, number)
+            return next(self._iterator)
+
+    def _snapshot(self) -> Any:
+        """Ask for the sampler's state, if it is time for that."""
+        if not self._side.is_elastic and self._seconds < _SNAPSHOT_SHARE * self._state_seconds:
+            return None
+        start = time.perf_counter()
+        state = self._side.snapshot()
+        self._seconds, self._state_seconds = 0.0, time.perf_counter() - start
+        return state
+
+
+def _pack(batch: Any) -> Any:
+    """Pickle a batch, unless it is a single index; one that cannot be carried becomes an error in the worker."""
+    if type(batch) is int:
+        return batch
+    try:
+        return ship_payload(batch)
+    except ConfigError as error:
+        return ship_payload(_Refused(error))
+
+
+class _Refused:
+    """Raises when it is unpickled."""
+
+    def __init__(self, error: ConfigError) -> None:
+        self._error = error
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _refuse, (self._error,)
+
+
+def _refuse(error: ConfigError) -> None:
+    raise error
+
+
+class Inline:
+    """Draws when asked, in the thread that asks.
+
+    Args:
+        drawing: The pass.
+        first: What was drawn of it already.
+
+    Attributes:
+        end: What came at the end of the pass, once it was taken.
+    """
+
+    def __init__(self, drawing: Drawing, first: Drawn) -> None:
+        self._drawing = drawing
+        self._first: Drawn | None = first
+        self.end: Drawn | None = None
+
+    def take(self, max_num: int) -> list[Drawn]:
+        """Draw up to so many batches; at the end, that."""
+        found: list[Drawn] = []
+        num_bytes = 0
+        while len(found) < max_num and num_bytes < MAX_TICKET_BYTES and self.end is None:
+            drawn, self._first = self._first or self._drawing.draw(), None
+            found.append(drawn)
+            num_bytes += drawn.num_bytes
+            if drawn.is_end:
+                self.end = drawn
+        return found or [drawn for drawn in [self.end] if drawn is not None]
+
+    def close(self, seconds: float = 0.0) -> bool:
+        """Do nothing."""
+        del seconds
+        return True
+
+
+class Ahead:
+    """Draws ahead in a thread, which ends with the pass or at `close`.
+
+    Args:
+        drawing: The pass.
+        first: What was drawn of it already.
+        depth: How many batches may wait here.
+        stall_seconds: For how long the training waits for one batch; 0: for ever.
+        name: Of the sampler, for messages.
+
+    Attributes:
+        end: What came at the end of the pass, once it was taken.
+    """
+
+    def __init__(self, drawing: Drawing, first: Drawn, depth: int, stall_seconds: float, name: str) -> None:
+        self._depth, self._stall_seconds, self._name = depth, stall_seconds, name
+        self._drawn: SimpleQueue[Drawn] = SimpleQueue()
+        self._taken: SimpleQueue[_Taken | None] = SimpleQueue()  # None: it is over
+        self._num_untold = self._bytes_untold = 0  # taken, and the thread does not know it yet
+        self._next_number = first.number
+        self._drawn.put(first)
+        self.end: Drawn | None = None
+        self._thread: threading.Thread | None = None
+        if not first.is_end:
+            run = _Thread(drawing.draw, self._drawn, self._taken, _Taken(-1, -first.num_bytes, depth))
+            self._thread = threading.Thread(target=run, name="headrace-sampler", daemon=True)
+            self._thread.start()
+
+    def take(self, max_num: int) -> list[Drawn]:
+        """Return up to so many batches that are here, after waiting for the first; at the end, that.
+
+        Raises:
+            StalledError: The sampler did not give one for too long.
+        """
+        if self.end is not None:
+            return [self.end]
+        found = [self._wait()]
+        num_bytes = found[0].num_bytes
+        while len(found) < max_num and num_bytes < MAX_TICKET_BYTES and not found[-1].is_end:
+            try:
+                found.append(self._drawn.get_nowait())
+            except Empty:
+                break
+            num_bytes += found[-1].num_bytes
+        if found[0].number != self._next_number:
+            raise InternalError(
+                f"batch {self._next_number} of the sampler was lost to an interrupt", fix="begin the pass again"
+            )
+        self._next_number = found[-1].number + 1
+        if found[-1].is_end:
+            self.end = found[-1]
+        self._tell(len(found), num_bytes, max(self._depth, _TICKETS_AHEAD * max_num if max_num > 1 else 0))
+        return found
+
+    def _tell(self, num: int, num_bytes: int, depth: int) -> None:
+        """Tell the thread what was taken, once it is worth waking it: half of what may wait here is gone."""
+        self._num_untold, self._bytes_untold = self._num_untold + num, self._bytes_untold + num_bytes
+        if self._drawn.qsize() <= depth // 2:
+            self._taken.put(_Taken(self._num_untold, self._bytes_untold, depth))
+            self._num_untold = self._bytes_untold = 0  # last: an interrupt may come in between, and twice is harmless
+
+    def _wait(self) -> Drawn:
+        start = time.monotonic()
+        while True:
+            try:
+                return self._drawn.get(timeout=_MAX_WAIT_SECONDS)
+            except Empty:
+                seconds = time.monotonic() - start
+            if 0 < self._stall_seconds <= seconds:
+                raise StalledError(
+                    f"the sampler has not given a batch for {seconds:.0f} s of waiting for it",
+                    where=f"{self._name}, in\n{self._stack().rstrip()}",
+                    fix="EngineOptions(stall_seconds=...) sets how long is too long; 0: wait for ever",
+                )
+
+    def _stack(self) -> str:
+        thread = self._thread
+        frame = None if thread is None or thread.ident is None else sys._current_frames().get(thread.ident)
+        return "(it has ended)" if frame is None else "".join(traceback.format_stack(frame))
+
+    def close(self, seconds: float = _CLOSE_SECONDS) -> bool:
+        """Have the thread end after the batch that it is drawing; return whether it has, within some seconds.
+
+        It can not be interrupted inside the sampler. One that hangs there ends with the process.
+        """
+        self._taken.put(None)
+        thread = self._thread
+        if thread is None or thread is threading.current_thread():
+            return True
+        deadline = time.monotonic() + seconds
+        while thread.is_alive() and time.monotonic() < deadline:
+            thread.join(min(_MAX_WAIT_SECONDS, max(0.0, deadline - time.monotonic())))
+        return not thread.is_alive()
+
+    def __del__(self) -> None:
+        self._taken.put(None)
+
+
+class _Taken(NamedTuple):
+    """What the thread is told: so much was taken, and so many batches may wait from now on."""
+
+    num: int
+    num_bytes: int
+    depth: int
+
+
+class _Thread:
+    """What the thread runs; it knows neither the loader nor the `Ahead`, so that both can be dropped."""
+
+    def __init__(
+        self,
+        draw: Callable[[], Drawn],
+        drawn: SimpleQueue[Drawn],
+        taken: SimpleQueue[_Taken | None],
+        before: _Taken,
+    ) -> None:
+        self._draw, self._drawn, self._taken = draw, drawn, taken
+        self._depth, self._num, self._bytes = before.depth, -before.num, -before.num_bytes
+
+    def __call__(self) -> None:
+        """Draw until the end of the pass, or until told to stop."""
+        while self._settle():
+            drawn = self._draw()
+            self._num, self._bytes = self._num + 1, self._bytes + drawn.num_bytes
+            self._drawn.put(drawn)
+            if drawn.is_end:
+                return
+
+    def _settle(self) -> bool:
+        """Take note of what was taken, and wait while there is enough; return False when it is over."""
+        while True:
+            is_enough = self._num >= self._depth or (self._num > 1 and self._bytes > MAX_AHEAD_BYTES)
+            if not is_enough and self._taken.empty():
+                return True
+            told = self._taken.get()
+            if told is None:
+                return False
+            self._num, self._bytes, self._depth = self._num - told.num, self._bytes - told.num_bytes, told.depth

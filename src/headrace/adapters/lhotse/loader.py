@@ -1,0 +1,435 @@
+"""`LhotseDataLoader`: a map-style dataset that is asked for whole batches, in the order of a sampler.
+
+The documented loader of lhotse 0.8 to 0.12, under its name and with its arguments, on the engine of this project. The
+parts: `lhotse_sampler.py` (how a pass over a sampler begins, and how its position is kept), `lhotse_draws.py` (drawing
+ahead), `lhotse_work.py` (what a worker does), `lhotse_pass.py` (one pass), `lhotse_state.py` (what
+is saved), `lhotse_seeds.py` (samplers that draw from global generators), `lhotse_private.py` (generators, seeds
+and counters that samplers and datasets keep for themselves), `lhotse_words.py` (torch's arguments).
+
+Invariants: the stream does not depend on the number of workers, nor on what becomes of them; the state is that of what
+was handed over, never of what was prefetched. Neither lhotse nor torch is imported here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from types import TracebackType
+from typing import Any
+
+from headrace.engine import Engine, EngineOptions, EngineReport, Job, Skipping
+from headrace.engine.process.executor import ProcessExecutor
+from headrace.errors import ConfigError, HeadraceError, ResumeError, StalledError, check_count
+from headrace.rng import derive_seed
+
+from .draws import Ahead, Drawing, DrawKey, Inline
+from .passes import Pass, PassKey
+from .private import new_ids
+from .sampler import Resume, SamplerSide, Start, is_of_lhotse
+from .seeds import watched_globals
+from .state import Course, Saved
+from .torch_args import TorchWords, refuse_iterable
+from .work import DatasetSetup
+
+_logger = logging.getLogger("headrace.adapters")
+# What a worker of lhotse's takes seconds and hundreds of megabytes to import, torch among it.
+_PRELOAD = ("lhotse.dataset",)
+_MIN_AHEAD = 4  # packed batches that wait for the workers, at least
+
+
+class LhotseDataLoader:
+    """Batches `dataset[batch]` for each batch that a sampler gives, made by workers, in the sampler's order.
+
+    The loader is its own iterator, as documented: `iter(loader)` begins a new pass over the sampler, whatever was left
+    of the one before, and returns the loader. A pass of which nothing was taken yet is that new pass. The workers stay
+    over passes, and end with `close`, a `with` block, `del` or the interpreter. They may start processes of their own.
+    Not thread-safe.
+
+    Args:
+        dataset: Any object with `dataset[batch] -> anything`: a lhotse dataset, or one of your own.
+        sampler: What gives the batches: any lhotse sampler, a `PlannedCutSampler`, or any iterable. It runs in a thread
+            of its own, ahead of the training.
+        num_workers: Worker processes; 0 makes the batches in this thread, when they are asked for.
+        prefetch_factor: How many tickets a worker may be ahead; None: 2. A ticket is one batch; batches that take less
+            than some milliseconds, and are small, share one.
+        seed: The global generators of Python, NumPy and torch (if loaded) are seeded for each batch by (seed, epoch,
+            batch) before `dataset[batch]`, so that random transforms do not depend on the workers. None: they are not.
+        resume: How `load_state_dict` finds the position: `"replay"` draws again what had been drawn, without loading
+            it; `"snapshot"` trusts the sampler's own state; `"auto"` replays lhotse's samplers and asks others.
+        worker_init_fn: Called in each worker process with its number, before anything else; lhotse's
+            (`make_worker_init_fn(rank, ...)`) also says what a sampler's `seed="randomized"` stands for.
+        threads_per_worker: How many threads torch, OpenMP and BLAS use in a worker.
+        start_method: How workers are started: None (a clean start of our own), `"spawn"`, `"forkserver"`, `"fork"`.
+        max_bytes: Limit on the shared memory of all workers together; default: 2 GiB each.
+        engine_options: What to do about errors, deaths and stalls.
+        **torch_words: Torch's arguments: `collate_fn` is applied to `dataset[batch]` in the worker, `timeout`,
+            `generator` and `multiprocessing_context` say `stall_seconds`, `seed` and `start_method`;
+            `persistent_workers` and `batch_size=None` are how it is; what is for the sampler to say is refused.
+
+    Raises:
+        ConfigError: An option is wrong.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        sampler: Any,
+        num_workers: int = 1,
+        prefetch_factor: int | None = 2,
+        *,
+        seed: int | None = 0,
+        resume: Resume = "auto",
+        worker_init_fn: Callable[[int], Any] | None = None,
+        threads_per_worker: int = 1,
+        start_method: str | None = None,
+        max_bytes: int | None = None,
+        engine_options: EngineOptions | None = None,
+        **torch_words: Any,
+    ) -> None:
+        self._engine: Engine | None = None
+        self._pass: Pass | None = None
+        self.dataset, self.sampler = _checked_dataset(dataset), sampler
+        self.num_workers = check_count("num_workers", num_workers)
+        self.prefetch_factor = check_count(
+            "prefetch_factor", 2 if prefetch_factor is None else prefetch_factor, minimum=1
+        )
+        words = TorchWords(seed, start_method, engine_options)
+        words.take(torch_words)
+        seed, start_method, engine_options = words.seed, words.start_method, words.engine_options
+        self._seed = None if seed is None else check_count("seed", seed, minimum=-(2**63) + 1, maximum=2**63 - 1)
+        if worker_init_fn is not None and not callable(worker_init_fn):
+            raise ConfigError(f"worker_init_fn must be a function, got {worker_init_fn!r}")
+        self._worker_init_fn = worker_init_fn
+        self._side = SamplerSide(sampler, resume)
+        options = EngineOptions() if engine_options is None else engine_options
+        if not isinstance(options, EngineOptions):
+            raise ConfigError(f"engine_options is an EngineOptions(...), got {options!r}")
+        self._stall_seconds = options.stall_seconds
+        self._engine = Engine(
+            Job(
+                DatasetSetup(dataset, worker_init_fn, isinstance(options.on_error, Skipping), words.collate_fn),
+                preload=_PRELOAD if is_of_lhotse(sampler) or is_of_lhotse(dataset) else (),
+            ),
+            num_workers=self.num_workers,
+            executor=_make_executor(max_bytes, self.num_workers, start_method, threads_per_worker),
+            options=dataclasses.replace(
+                options,
+                # What is queued behind a slow batch waits for it, so no more than one is.
+                tickets_per_worker=min(self.prefetch_factor, 2),
+                look_ahead=max(self.num_workers, 1) * self.prefetch_factor,
+            ),
+        )
+        self._is_closed = False
+        self._epoch = 0
+        self._course = Course()
+        self._is_broken_off = False  # the last pass
+        self._last: tuple[int, int, bool] | None = None  # epoch and number of the last pass, and whether it ended
+        self._loaded: Saved | None = None
+
+    # --- iteration ---
+
+    def start(self) -> None:
+        """Start the workers now; without this they are started by the first pass.
+
+        They import torch and lhotse, some seconds, while the caller goes on: call it before the model is built.
+
+        Raises:
+            HeadraceError: After `close`.
+        """
+        if self._is_closed or self._engine is None:
+            raise HeadraceError("this loader is closed", fix="make a new one")
+        self._engine.start()
+
+    def __iter__(self) -> LhotseDataLoader:
+        """Begin a pass over the sampler, or go on where a loaded state was saved; return the loader itself.
+
+        Once more before the first batch changes nothing: progress bars and `itertools` ask an iterator for its
+        iterator, and the position of a loaded state would be lost.
+
+        Raises:
+            ResumeError: The sampler does not lead to the loaded state.
+        """
+        if not self._has_just_begun():
+            self._begin()
+        return self
+
+    def __next__(self) -> Any:
+        """Return the next batch; without a pass under way, of a new one.
+
+        What the dataset raised is raised here, at its place, and the next call goes on behind it.
+
+        Raises:
+            StopIteration: At the end of the pass, until `iter` begins another one.
+            BaseException: What the dataset or the sampler raised, with the ids of the batch; or what ended the workers.
+        """
+        if self._pass is None:
+            self._begin()
+            assert self._pass is not None
+        return next(self._pass)
+
+    def __len__(self) -> int:
+        """Return the number of batches of a pass, for samplers that know it.
+
+        Raises:
+            TypeError: The sampler does not; lhotse's never do.
+        """
+        return len(self.sampler)
+
+    def __bool__(self) -> bool:
+        """Return True: whether there is a loader is not a question about its length."""
+        return True
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the sampler; of the loader, if the sampler has none."""
+        own = self._side.epoch
+        return self._epoch if own is None else own
+
+    def set_epoch(self, epoch: int) -> None:
+        """Say which epoch the next pass is: the sampler is told, and random transforms draw anew.
+
+        A loaded position stays if it is of this epoch; else it is given up, with a warning.
+        """
+        self._epoch = check_count("epoch", epoch)
+        loaded = self._loaded
+        if loaded is not None and loaded.epoch != epoch:
+            _logger.warning(
+                "set_epoch(%d) gives up the loaded position: batch %d of epoch %d", epoch, loaded.batches, loaded.epoch
+            )
+            self._loaded = None
+        self._side.set_epoch(epoch)
+
+    def _has_just_begun(self) -> bool:
+        """Tell whether the pass under way is what a new one would be."""
+        live = self._pass
+        return (
+            live is not None
+            and live.is_untouched
+            and self.epoch == self._course.epoch
+            and not self._side.has_pending_state
+        )
+
+    def _begin(self) -> None:
+        """Begin a pass."""
+        self._stop()
+        self.start()  # the workers get ready while the sampler does
+        assert self._engine is not None
+        private = self._side.private(self._seed, self._worker_init_fn)
+        loaded = self._loaded
+        if loaded is not None and loaded.epoch != self.epoch:
+            _logger.warning("the sampler's epoch was set to %d: the loaded position is given up", self.epoch)
+            loaded = self._loaded = None
+        if loaded is None or loaded.is_over:
+            pending = None if loaded else self._side.pending_state()
+            course = Course(self.epoch, self._next_passes(), start_state=pending)
+        else:
+            course = Course.of_saved(loaded, self._side.is_elastic)
+        if loaded is not None and loaded.start_private is not None:
+            private.restore(loaded.start_private)
+        elif self._is_broken_off:
+            private.renew(self._course.start_private, course.epoch, self._course.epoch)
+        course.start_private.update(private.state())
+        key = None
+        if self._seed is not None:
+            key = derive_seed(self._seed, "lhotse: pass", epoch=course.epoch, occurrence=course.passes)
+        offset = course.origin + self._side.rank
+        pass_key = PassKey(course.epoch, key, offset, self._side.world_size)
+        self._course, self._is_broken_off = course, True
+        source = self._open(course, loaded, pass_key)
+        self._loaded = None
+        self._pass = Pass(self._engine, source, pass_key, course.mark, groups=self.num_workers > 0)
+        self._pass.start()
+
+    def _open(self, course: Course, loaded: Saved | None, pass_key: PassKey) -> Ahead | Inline:
+        """Begin to draw, at the position of a state if there is one."""
+        side, mark = self._side, course.mark
+        packs = self.num_workers > 0
+        is_resumed = loaded is not None and not loaded.is_over
+        start = Start(course.start_state if mark.state is None else mark.state, is_restart=loaded is not None)
+        ids = new_ids(pass_key.key or 0)
+        with watched_globals(course.start_globals) as drawn_from, nullcontext() if pass_key.key is None else ids:
+            iterator = side.begin(start)
+            private = side.private(self._seed, self._worker_init_fn)
+            key = None
+            if pass_key.key is not None:
+                key = DrawKey(pass_key.key, pass_key.offset, pass_key.world_size, private.keyed, private.has_transforms)
+            drawing = Drawing(
+                side, iterator, packs=packs, digest=mark.state_digest, number=mark.state_num, key=key, ids=ids
+            )
+            if is_resumed:
+                assert loaded is not None
+                self._draw_again(drawing, course, loaded)
+            first = drawing.draw()
+            if packs and not drawing.is_keyed:
+                depth = max(_MIN_AHEAD, self.num_workers * self.prefetch_factor)
+                name = type(self.sampler).__name__
+                source: Ahead | Inline = Ahead(drawing, first, depth, self._stall_seconds, name)
+            else:
+                source = Inline(drawing, first)
+        course.start_globals.update(drawn_from)
+        return source
+
+    def _draw_again(self, drawing: Drawing, course: Course, saved: Saved) -> None:
+        """Pass over what had been consumed, and check that it is the same.
+
+        Raises:
+            ResumeError: It is not.
+        """
+        num = course.mark.num
+        while drawing.number < num and drawing.skip():
+            pass
+        is_same = saved.rank != self._side.rank or drawing.digest == course.mark.digest
+        if drawing.number < num or not is_same:
+            raise ResumeError(
+                f"the sampler gives other batches than when the state was saved: {drawing.number} of {num} batches "
+                f"have the digest {drawing.digest:016x}, and it was {course.mark.digest:016x}",
+                where=f"epoch {course.epoch}, {type(self.sampler).__name__}, rank {self._side.rank}",
+                fix="give the sampler the cuts, filters, options and seed that it had",
+            )
+
+    def _next_passes(self) -> int:
+        """Return how many complete passes over this epoch came right before the next one."""
+        if self._last is None or self._last[0] != self.epoch:
+            return 0
+        return self._last[1] + self._last[2]
+
+    def _stop(self) -> None:
+        """End the pass under way.
+
+        Raises:
+            StalledError: The sampler does not come back from drawing a batch.
+        """
+        live = self._pass
+        if live is None:
+            return
+        self._last = self._course.epoch, self._course.passes, live.is_complete
+        self._is_broken_off = not live.is_complete
+        live.close()
+        if not live.source.close(self._stall_seconds or float("inf")):
+            raise StalledError(
+                f"the sampler is still drawing a batch of the pass before, after {self._stall_seconds:.0f} s",
+                where=type(self.sampler).__name__,
+                fix="EngineOptions(stall_seconds=...) sets how long is too long; 0: wait for ever",
+            )
+        self._pass = None
+
+    # --- state ---
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the training is: after the last batch that it got, whatever was drawn and made ahead.
+
+        The dict is of plain data, except for a state that the sampler gave (`resume="snapshot"`, `PlannedCutSampler`).
+        A batch whose error was raised counts once the next one was handed over.
+        """
+        if self._loaded is not None:
+            return self._loaded.to_dict()
+        live, course, side = self._pass, self._course, self._side
+        private = side.private(self._seed, self._worker_init_fn)
+        if live is None:
+            course = Course(self.epoch, self._next_passes(), start_state=side.pending_state())
+        mark = course.mark
+        is_between = live is None or live.is_complete
+        return Saved(
+            epoch=course.epoch,
+            passes=course.passes,
+            origin=course.origin,
+            batches=mark.num,
+            digest=f"{mark.digest:x}",
+            is_over=live is not None and live.is_complete,
+            rank=side.rank,
+            world_size=side.world_size,
+            seed=self._seed,
+            sampler=side.describe(),
+            start_state=course.start_state,
+            start_globals=dict(course.start_globals),
+            start_private=private.state() if is_between else dict(course.start_private),
+            state=mark.state,
+            state_batches=mark.state_num,
+            state_digest=f"{mark.state_digest:x}",
+        ).to_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state: the next pass gives the rest of the saved one. A pass under way is given up.
+
+        The number of workers may be another one, and with a `PlannedCutSampler` the number of ranks. The state itself
+        is not changed. Drawing again what had been drawn is done when the next pass begins.
+
+        Raises:
+            ResumeError: The state is damaged, or of another sampler or seed, which is named.
+        """
+        saved, side = Saved.of_dict(state), self._side
+        side.check(saved.sampler)
+        if saved.seed != self._seed:
+            raise ResumeError(f"the state was saved with seed={saved.seed}, and this loader has seed={self._seed}")
+        if saved.world_size != side.world_size and not side.is_elastic:
+            raise ResumeError(
+                f"the state was saved on {saved.world_size} ranks, and there are {side.world_size}",
+                fix="use as many, or PlannedCutSampler, which any number of ranks may go on with",
+            )
+        if saved.state is not None and not side.keeps_state:
+            raise ResumeError(
+                "the state holds one of the sampler, and this loader replays",
+                fix="make the loader with the same resume=",
+            )
+        self._stop()
+        self._loaded, self._epoch = saved, saved.epoch
+        self._last = (saved.epoch, saved.passes, saved.is_over)
+        side.set_epoch(saved.epoch)
+
+    # --- what happened, and the end ---
+
+    @property
+    def report(self) -> EngineReport:
+        """Where the time went, and how many workers were started anew."""
+        assert self._engine is not None
+        return self._engine.report
+
+    def close(self) -> None:
+        """End the workers and the thread of the sampler, within seconds; harmless when closed."""
+        self._is_closed = True
+        live, self._pass = self._pass, None
+        if live is not None:
+            live.close()
+            live.source.close()
+        if self._engine is not None:
+            self._engine.close()
+
+    def __enter__(self) -> LhotseDataLoader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_engine", None) is not None:
+            self.close()
+
+
+def _checked_dataset(dataset: Any) -> Any:
+    refuse_iterable(dataset)
+    if isinstance(dataset, type) or not hasattr(dataset, "__getitem__"):
+        raise ConfigError(
+            f"a dataset is asked for dataset[batch], and {dataset if isinstance(dataset, type) else type(dataset)} "
+            "can not be",
+            fix="give an object with __getitem__; for an iterable, use headrace.DataLoader",
+        )
+    return dataset
+
+
+def _make_executor(
+    max_bytes: int | None, num_workers: int, start_method: str | None, threads_per_worker: int
+) -> ProcessExecutor:
+    threads = check_count("threads_per_worker", threads_per_worker, minimum=1)
+    if max_bytes is None:
+        return ProcessExecutor(start_method=start_method, threads_per_worker=threads)
+    per_worker = max(check_count("max_bytes", max_bytes, minimum=1) // max(num_workers, 1), 1)
+    return ProcessExecutor(
+        start_method=start_method,
+        max_bytes=per_worker,
+        slot_bytes=min(1 << 20, per_worker),
+        threads_per_worker=threads,
+    )

@@ -1,0 +1,246 @@
+"""What a loader knows of a sampler: how a pass over it begins, and how its position is kept.
+
+Two ways lead back to a position, and both are exact. *Replay*: begin the pass as it was begun and draw again, without
+loading anything, what had been drawn. *Snapshots*: the sampler's own state, and a replay of the few batches since it
+was taken. lhotse's own samplers are replayed, though they have a state: theirs counts in a way that loses or repeats
+cuts after `filter()`, with several ranks, and with random turns, and they replay too. Whichever way, what is drawn
+again is compared by a digest of the cuts' ids, so data or samplers that changed are an error and not another stream.
+
+Invariant: nothing here runs while another thread draws from the sampler.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from types import GeneratorType
+from typing import Any, Literal, get_args
+
+import numpy as np
+import xxhash
+
+from headrace.errors import ConfigError, HeadraceError, ResumeError
+from headrace.ranks import find_ranks
+
+from .private import WORDS, Private, parts_with_epochs
+
+Resume = Literal["auto", "replay", "snapshot"]
+
+_SETTINGS = ("seed", "world_size", "shuffle", "drop_last")
+_PLAIN = (int, float, str, bool, type(None))
+
+
+@dataclass(frozen=True)
+class Start:
+    """How a pass over a sampler begins.
+
+    Attributes:
+        state: Of the sampler, or None: from the beginning of its epoch.
+        is_restart: Whether a position that was loaded into the sampler is to be given up.
+    """
+
+    state: Any = None
+    is_restart: bool = False
+
+
+class SamplerSide:
+    """The sampler of a loader.
+
+    Args:
+        sampler: A lhotse sampler, or any iterable of batches.
+        resume: How positions are kept: by replay, by the sampler's own state, or as it suits the sampler.
+
+    Attributes:
+        rank: Of the sampler, else of this process.
+        world_size: The same.
+        keeps_state: Whether positions are kept by the sampler's own state.
+        is_elastic: Whether that state is of all ranks, so that another number of ranks may go on with it.
+
+    Raises:
+        ConfigError: It is no sampler, or has no state of its own and `resume="snapshot"`.
+    """
+
+    def __init__(self, sampler: Any, resume: Resume = "auto") -> None:
+        if not isinstance(sampler, Iterable) and not hasattr(sampler, "__getitem__"):
+            raise ConfigError(
+                f"a sampler gives batches of cuts or of indices when it is iterated over, and {type(sampler)} does not",
+                fix="give a lhotse sampler, a list of lists of indices, or any iterable of batches",
+            )
+        if resume not in get_args(Resume):
+            raise ConfigError(f'resume must be "auto", "replay" or "snapshot", got {resume!r}')
+        has_state = all(callable(getattr(sampler, name, None)) for name in ("state_dict", "load_state_dict"))
+        if resume == "snapshot" and not has_state:
+            raise ConfigError(
+                f'resume="snapshot" needs a sampler with state_dict and load_state_dict, and {type(sampler)} has none',
+                fix='leave resume out, or give resume="replay"',
+            )
+        self.sampler = sampler
+        self.is_elastic = has_state and bool(getattr(sampler, "is_elastic", False))
+        if resume == "auto":
+            self.keeps_state = has_state and (self.is_elastic or not is_of_lhotse(sampler))
+        else:
+            self.keeps_state = resume == "snapshot"
+        self.is_elastic = self.is_elastic and self.keeps_state
+        rank, world_size = getattr(sampler, "rank", None), getattr(sampler, "world_size", None)
+        if not isinstance(rank, int) or not isinstance(world_size, int):
+            ranks = find_ranks()
+            rank, world_size = ranks.rank, ranks.world_size
+        self.rank: int = rank
+        self.world_size: int = world_size
+        self._num_begun = 0
+        self._private: Private | None = None
+
+    def private(self, seed: int | None, worker_init_fn: Any = None) -> Private:
+        """Return what the sampler keeps for itself; the first call settles it, and asks which rank this is.
+
+        Args:
+            seed: Of the loader.
+            worker_init_fn: Of the loader: lhotse's says the seed and the rank that "randomized" stands for.
+
+        Raises:
+            ConfigError: Ranks that share one stream would each draw another one.
+        """
+        if self._private is None:
+            base_seed, rank = _of_worker_init(worker_init_fn)
+            is_sharing = self.world_size > 1
+            if rank is None:
+                rank = 0 if is_sharing else find_ranks().rank
+            if base_seed is None and is_sharing:
+                base_seed = seed
+            self._private = Private(
+                self.sampler, keys_transforms=seed is not None, base_seed=base_seed, rank=rank, is_sharing=is_sharing
+            )
+        return self._private
+
+    @property
+    def epoch(self) -> int | None:
+        """The sampler's own epoch, if it has one."""
+        epoch = getattr(self.sampler, "epoch", None)
+        return epoch if isinstance(epoch, int) else None
+
+    def set_epoch(self, epoch: int) -> None:
+        """Tell the sampler, if it wants to know."""
+        set_epoch = getattr(self.sampler, "set_epoch", None)
+        if set_epoch is not None:
+            set_epoch(epoch)
+        for part in parts_with_epochs(self.sampler):
+            part.set_epoch(epoch)
+
+    def describe(self) -> dict[str, Any]:
+        """Return its type and those settings that decide what it gives."""
+        found = {name: getattr(self.sampler, name, None) for name in _SETTINGS}
+        if self._private is not None and (word := self._private.word_of("seed")) is not None:
+            found["seed"] = word
+        settings = {name: value for name, value in found.items() if value is not None and isinstance(value, _PLAIN)}
+        return {"type": type(self.sampler).__name__, **settings}
+
+    def check(self, saved: Mapping[str, Any]) -> None:
+        """Refuse a state of another sampler.
+
+        Raises:
+            ResumeError: The type, or a setting, is another one; they are named.
+        """
+        for name, own in self.describe().items():
+            if saved.get(name, own) == own or (name == "world_size" and self.is_elastic):
+                continue
+            if name == "seed" and saved[name] in WORDS:  # another loader has made a number of it
+                continue
+            raise ResumeError(
+                f"the state was saved with a sampler whose {name} is {saved[name]!r}, and this one's is {own!r}",
+                where=type(self.sampler).__name__,
+                fix="make the sampler as it was"
+                + (
+                    ", or use PlannedCutSampler, which any number of ranks may go on with"
+                    if name == "world_size"
+                    else ""
+                ),
+            )
+
+    def begin(self, start: Start) -> Iterator[Any]:
+        """Begin a pass; the iterator stands where the pass was begun.
+
+        Raises:
+            HeadraceError: It is a generator, which gives its batches once.
+            ResumeError: The sampler refuses the state.
+        """
+        sampler = self.sampler
+        if isinstance(sampler, GeneratorType) and self._num_begun:
+            raise HeadraceError(
+                "a generator gives its batches once, and this is the second pass over it",
+                fix="give a list, or an object whose __iter__ begins anew",
+            )
+        self._num_begun += 1
+        if start.is_restart:
+            let_go = getattr(sampler, "allow_iter_to_reset_state", None)
+            if let_go is not None:
+                let_go()
+        if start.state is not None:
+            try:
+                sampler.load_state_dict(copy.deepcopy(start.state))  # lhotse's empty what they are given
+            except Exception as error:
+                raise ResumeError(
+                    f"the sampler refuses the state: {type(error).__name__}: {error}",
+                    where=type(sampler).__name__,
+                    fix="make the sampler as it was",
+                ) from error
+        return iter(sampler)
+
+    def pending_state(self) -> Any:
+        """Return the state that the user has loaded into the sampler itself and that no pass has used yet, or None."""
+        return copy.deepcopy(self.sampler.state_dict()) if self.has_pending_state else None
+
+    @property
+    def has_pending_state(self) -> bool:
+        """Whether the user has loaded a state into the sampler itself that no pass has used yet."""
+        return bool(getattr(self.sampler, "_just_restored_state", False))
+
+    def snapshot(self) -> Any:
+        """Return the sampler's state as it is now."""
+        state = self.sampler.state_dict()
+        return state if self.is_elastic else copy.deepcopy(state)
+
+
+def ids_of(batch: Any) -> list[str]:
+    """Return what a batch of a sampler consists of: the ids of its cuts, or the indices; of texts, the texts."""
+    if isinstance(batch, np.ndarray):
+        return [str(one) for one in batch.ravel().tolist()]
+    if isinstance(batch, list | tuple):
+        return [one for part in batch for one in ids_of(part)]
+    if isinstance(batch, Mapping):
+        return [one for key, part in batch.items() for one in (str(key), *ids_of(part))]
+    ids = getattr(batch, "ids", None)
+    if isinstance(ids, Iterable) and not isinstance(ids, str):
+        try:
+            return [str(one) for one in ids]
+        except AttributeError:  # a set of texts, which have no id
+            return [one for part in batch for one in ids_of(part)]
+    own = getattr(batch, "id", None)
+    if isinstance(own, str | int):
+        return [str(own)]
+    if isinstance(batch, _PLAIN):
+        return [str(batch)]
+    texts = [getattr(batch, name, None) for name in ("text", "source", "target")]
+    found = [one for text in texts if text is not None for one in ids_of(text)]
+    return found or [type(batch).__name__]
+
+
+def chain_digest(before: int, batch: Any) -> int:
+    """Return the digest of a batch and of all that came before it, 64 bits."""
+    text = str(batch) if type(batch) in (int, str) else "\0".join(ids_of(batch))
+    return xxhash.xxh3_64_intdigest(text.encode("utf-8", "surrogatepass"), before)
+
+
+def is_of_lhotse(value: Any) -> bool:
+    """Tell whether a sampler or a dataset is one of lhotse's, or of a class below them."""
+    return any(kind.__module__.partition(".")[0] == "lhotse" for kind in type(value).__mro__)
+
+
+def _of_worker_init(function: Any) -> tuple[int | None, int | None]:
+    """Return the seed and the rank that lhotse's `make_worker_init_fn` was given; None for what it was not."""
+    inner = getattr(function, "func", None)
+    if getattr(inner, "__module__", "") != "lhotse.dataset.dataloading":
+        return None, None
+    given = function.keywords
+    is_seeding = given.get("set_different_node_and_worker_seeds", True)
+    return (given.get("seed") if is_seeding else None), given.get("rank")

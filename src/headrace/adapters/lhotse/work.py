@@ -1,0 +1,155 @@
+"""What a worker does with the batches of a sampler: `dataset[batch]`, one after another.
+
+A ticket holds one batch, or several small ones. What the dataset raises is data, so that the batches beside it arrive,
+and the training may go on after it.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from headrace.dataloader2.transport.group_size import estimate_bytes
+from headrace.engine import WorkerInfo, note_place, skip_item
+from headrace.engine.failure import Failure
+from headrace.engine.user.ship import unship
+from headrace.errors import takes_note
+from headrace.global_rng import kept_globals, seed_globals
+
+from .private import Keyed, NewIds, walk
+from .sampler import ids_of
+
+_MAX_NOTE_CHARS = 2000
+
+
+class Ticket(NamedTuple):
+    """The payload of a ticket.
+
+    Attributes:
+        epoch: For messages.
+        key: Of the pass: with a batch's number, the seed of the global generators; None: they are not seeded.
+        first: Number of the first batch in the pass, on this rank.
+        offset: The number of the first batch among those of all ranks, by which its seed is keyed.
+        stride: From one batch to the next among those of all ranks.
+        contents: The batches, packed for a worker; an int as it is.
+    """
+
+    epoch: int
+    key: int | None
+    first: int
+    offset: int
+    stride: int
+    contents: list[Any]
+
+
+@dataclass(frozen=True)
+class DatasetSetup:
+    """Makes the function of a worker: the `setup` of the job.
+
+    Attributes:
+        dataset: The user's.
+        worker_init_fn: Called with the number of the worker; not where the training itself makes the batches.
+        skips: Whether batches that fail are left out.
+        collate_fn: Applied to what the dataset returns.
+    """
+
+    dataset: Any
+    worker_init_fn: Callable[[int], Any] | None
+    skips: bool
+    collate_fn: Callable[[Any], Any] | None = None
+
+    def __call__(self, info: WorkerInfo) -> Callable[[Ticket], tuple[Any, ...]]:
+        """Begin the life of a worker."""
+        is_inline = info.executor == "inline"  # the training's own process, which is no worker
+        if not is_inline:
+            _tell_torch(info, self.dataset)
+            if self.worker_init_fn is not None:
+                self.worker_init_fn(info.worker_idx)
+        return _Work(self.dataset, self.collate_fn, is_inline=is_inline, skips=self.skips)
+
+
+class _Work:
+    """Makes the batches of a ticket.
+
+    Returns a tuple: the values; what stands for those that failed (place in the values -> a failure as bytes, or None
+    for one that is left out), or None; the seconds it took; about how many bytes the last value has.
+    """
+
+    def __init__(self, dataset: Any, collate_fn: Callable[[Any], Any] | None, *, is_inline: bool, skips: bool) -> None:
+        self._dataset, self._collate_fn = dataset, collate_fn
+        self._is_inline, self._skips = is_inline, skips
+        self._keyed: Keyed | None = None
+
+    def __call__(self, ticket: Ticket) -> tuple[Any, ...]:
+        start = time.perf_counter()
+        values: list[Any] = []
+        failed: dict[int, bytes | Failure | None] = {}
+        number = ticket.offset
+        # In the user's process the generators are the user's; in a worker nobody else draws from them.
+        with self._kept() if self._is_inline and ticket.key is not None else nullcontext():
+            for place, content in enumerate(ticket.contents):
+                if ticket.key is not None:
+                    seed_globals(ticket.key, "lhotse: batch", number=number)
+                    self._own_generators().seed(ticket.key, number)
+                number += ticket.stride
+                batch: Any = None
+                try:
+                    batch = unship(content) if type(content) is bytes and not self._is_inline else content
+                    note_place(_place_text(batch), ticket.epoch)
+                    value = self._dataset[batch]
+                    values.append(value if self._collate_fn is None else self._collate_fn(value))
+                except Exception as error:  # noqa: BLE001 - the boundary of user code: it goes on as a Failure
+                    values.append(None)
+                    failed[place] = self._note_failure(error, batch, ticket, place)
+        return values, failed or None, time.perf_counter() - start, estimate_bytes(values[-1])
+
+    def _own_generators(self) -> Keyed:
+        """Return the generators that the dataset keeps for itself."""
+        if self._keyed is None:
+            if not self._is_inline:
+                NewIds().begin()
+            self._keyed = Keyed(walk((self._dataset, self._collate_fn)))
+        return self._keyed
+
+    @contextmanager
+    def _kept(self) -> Iterator[None]:
+        """Put the user's generators back in the end."""
+        with self._own_generators().kept(), kept_globals(), NewIds():
+            yield
+
+    def _note_failure(self, error: Exception, batch: Any, ticket: Ticket, place: int) -> bytes | Failure | None:
+        ids = [] if batch is None else ids_of(batch)
+        takes_note(error, f"headrace: batch {ticket.first + place} of epoch {ticket.epoch}, {_list_text(ids)}")
+        if self._skips:
+            skip_item(error)
+            return None
+        failure = Failure.of(error)
+        return failure if self._is_inline else failure.to_bytes()
+
+
+def _tell_torch(info: WorkerInfo, dataset: Any) -> None:
+    """Have `torch.utils.data.get_worker_info` answer, if torch is there: lhotse and others ask it who they are."""
+    worker: Any = sys.modules.get("torch.utils.data._utils.worker")
+    if worker is not None:
+        worker._worker_info = worker.WorkerInfo(
+            id=info.worker_idx, num_workers=info.num_workers, seed=info.seed, dataset=dataset
+        )
+
+
+def _place_text(batch: Any) -> str:
+    """Return a short name of a batch, for when its worker dies."""
+    if type(batch) in (int, str):
+        return str(batch)
+    ids = ids_of(batch)
+    return ids[0] if len(ids) == 1 else f"{ids[0]} .. {ids[-1]} ({len(ids)})" if ids else "empty batch"
+
+
+def _list_text(ids: list[str]) -> str:
+    text = ", ".join(ids)
+    if len(text) > _MAX_NOTE_CHARS:
+        text = text[:_MAX_NOTE_CHARS].rpartition(",")[0] + ", ..."
+    return f"{len(ids)} ids: {text}" if len(ids) != 1 else f"id {text}"

@@ -1,0 +1,308 @@
+"""Batches as torch tensors, a loader where torch expects one, and copies to a GPU that run ahead.
+
+Tensors of the CPU lie over the same memory as the arrays of the batch, which stays as it is while any of them lives.
+Invariants: memory that a copy reads from is held until the event behind the copy has happened (`ahead.py`), and memory
+that a copy wrote to is known to the stream that reads it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+
+from headrace.engine.memory.lease import MemoryWatcher
+from headrace.errors import ConfigError, HeadraceError
+from headrace.loading import DataLoader
+
+from ..ahead import Event, RunAhead, Sent, map_leaves
+from .pinning import PinnedMemory
+
+try:
+    import torch
+    from torch.utils.data import IterableDataset, get_worker_info
+except ImportError as error:
+    raise ConfigError("headrace.adapters.torch needs PyTorch", fix="pip install 'headrace[torch]'") from error
+
+
+def as_tensors(value: Any) -> Any:
+    """Return a batch with tensors in place of arrays, over the same memory; nothing is copied.
+
+    The arrays, the lengths and the packing of a `Batch` become tensors; so do arrays in dicts, lists and tuples, for
+    those who have a `collate` of their own. Arrays of a dtype that torch does not know stay as they are.
+    """
+    return map_leaves(value, _as_tensor)
+
+
+def _as_tensor(leaf: Any) -> Any:
+    if not isinstance(leaf, np.ndarray) or leaf.dtype.kind not in "biufc":
+        return leaf
+    if not leaf.dtype.isnative:
+        leaf = leaf.astype(leaf.dtype.newbyteorder("="))
+    if not leaf.flags.writeable:
+        leaf = leaf.copy()  # torch has no tensors that cannot be written
+    try:
+        return torch.from_numpy(leaf)
+    except TypeError:  # such as float128
+        return leaf
+
+
+class TorchLoader(IterableDataset):  # type: ignore[misc, type-arg, unused-ignore]
+    """A loader where torch expects one: iterable, with a length, `state_dict` and `load_state_dict`.
+
+    It yields batches of tensors, is a `torch.utils.data.IterableDataset`, and has the protocol of torchdata's
+    `StatefulDataLoader`. The workers are those of the loader: if it must be wrapped in torch's own `DataLoader`, give
+    that `batch_size=None, num_workers=0, collate_fn=lambda batch: batch` (its own collate leaves a plain dict).
+
+    Args:
+        loader: What to read.
+    """
+
+    def __init__(self, loader: DataLoader) -> None:
+        super().__init__()
+        if not isinstance(loader, DataLoader):
+            raise ConfigError(f"a TorchLoader reads a headrace.DataLoader, got {type(loader).__name__}")
+        self.loader = loader
+
+    def __iter__(self) -> Iterator[Any]:
+        """Return the batches of the next epoch.
+
+        Raises:
+            HeadraceError: In a worker of torch's `DataLoader`, each of which would read all batches.
+            ConfigError: accelerate divides the batches among the ranks once more.
+        """
+        _refuse_accelerate(self)
+        if get_worker_info() is not None:
+            raise HeadraceError(
+                "a loader is read in a worker of torch's DataLoader: each of its workers would read all batches",
+                fix="give torch's DataLoader num_workers=0, and headrace's as many as you like",
+            )
+        return map(as_tensors, iter(self.loader))
+
+    def __len__(self) -> int:
+        """Return the number of steps of an epoch on this rank."""
+        return len(self.loader)
+
+    def __bool__(self) -> bool:
+        """Return True: whether there is a loader is not a question about its length."""
+        return True
+
+    def set_epoch(self, epoch: int) -> None:
+        """Say which epoch the next iteration is."""
+        self.loader.set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the consumer is, see `DataLoader.state_dict`."""
+        return self.loader.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state, see `DataLoader.load_state_dict`."""
+        self.loader.load_state_dict(state)
+
+    def close(self) -> None:
+        """End the workers."""
+        self.loader.close()
+
+
+def _refuse_accelerate(loader: TorchLoader) -> None:
+    """Refuse that accelerate divides what is divided: each rank would get a share of its share.
+
+    accelerate asks each data loader that it has prepared to note itself before it iterates; one that it does not know
+    as torch's (a `DataLoader` of ours, a `TorchLoader`) it leaves as it is.
+    """
+    state: Any = getattr(sys.modules.get("accelerate.state"), "GradientState", None)
+    divided_by = loader.loader.divided_by
+    if divided_by is None or not getattr(state, "_shared_state", None):
+        return
+    prepared = getattr(state(), "active_dataloader", None)
+    dataset: Any = getattr(prepared, "dataset", None)
+    if dataset is loader and hasattr(prepared, "split_batches"):
+        how = "dispatches each batch in parts (dispatch_batches)"
+    elif getattr(dataset, "dataset", None) is loader and getattr(dataset, "num_processes", 1) > 1:
+        how = f"gives each of {dataset.num_processes} processes some of the batches"
+    else:
+        return
+    raise ConfigError(
+        f"two levels would divide the data: the loader ({divided_by}), and accelerate, which {how}",
+        where=type(prepared).__name__,
+        fix="do not give the loader to accelerator.prepare: each process has batches of its own already. Or let "
+        "accelerate alone divide them: headrace.DataLoader(..., rank=0, world_size=1)",
+    )
+
+
+class Copier(Protocol):
+    """What a device does for a `DeviceLoader`.
+
+    Attributes:
+        memory: Who prepares the shared memory that tensors are copied from; None: nobody.
+    """
+
+    memory: MemoryWatcher | None
+
+    def copy(self, tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
+        """Begin to copy a tensor; return the new one, and what must live until the copy is done."""
+
+    def record(self) -> Event:
+        """Return the point behind all copies that were begun."""
+
+    def hand_over(self, event: Event, tensors: list[torch.Tensor]) -> None:
+        """Let what the consumer does from now on with the copies wait for the event, without waiting here."""
+
+
+class CudaCopier:
+    """Copies on a stream of its own, from page-locked memory: only from there can a copy run beside the computation.
+
+    What lies in the shared memory of a worker is copied from there, since that memory was page-locked when it was first
+    seen. All else, and everything where the system refuses that, is copied into page-locked memory of torch's first.
+
+    Args:
+        device: A CUDA device.
+        in_place: Whether the workers' memory is page-locked at all.
+    """
+
+    def __init__(self, device: torch.device, in_place: bool = True) -> None:
+        self._device = device
+        self._stream = torch.cuda.Stream(device)
+        self._pinned = PinnedMemory(_CudaHost(device, self._stream))
+        self.memory: MemoryWatcher | None = self._pinned if in_place else None
+
+    def copy(self, tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
+        """Begin a copy."""
+        is_pinned = tensor.is_contiguous() and self._pinned.covers(tensor.data_ptr(), tensor.nbytes)
+        source = tensor if is_pinned else tensor.pin_memory()
+        with torch.cuda.stream(self._stream):
+            return source.to(self._device, non_blocking=True), source
+
+    def record(self) -> Event:
+        """Record an event."""
+        return self._stream.record_event()  # type: ignore[no-any-return, unused-ignore]
+
+    def hand_over(self, event: Event, tensors: list[torch.Tensor]) -> None:
+        """Let the consumer's stream wait, and torch's allocator know that this stream uses the memory."""
+        stream = torch.cuda.current_stream(self._device)
+        stream.wait_event(event)
+        for tensor in tensors:
+            tensor.record_stream(stream)
+
+
+class _CudaHost:
+    """The side of CUDA for `PinnedMemory`; its stream has all copies that read from there."""
+
+    _PORTABLE = 1  # cudaHostRegisterPortable: locked for all devices
+
+    def __init__(self, device: torch.device, stream: Any) -> None:
+        self._device = device
+        self._stream = stream
+
+    def register(self, address: int, num_bytes: int) -> None:
+        """Lock pages."""
+        with torch.cuda.device(self._device):
+            self._check(torch.cuda.cudart().cudaHostRegister(address, num_bytes, self._PORTABLE))
+
+    def unregister(self, address: int) -> None:
+        """Unlock them."""
+        with torch.cuda.device(self._device):
+            self._check(torch.cuda.cudart().cudaHostUnregister(address))
+
+    def wait(self) -> None:
+        """Wait for the copies."""
+        self._stream.synchronize()
+
+    def _check(self, code: Any) -> None:
+        if int(code) == 0:
+            return
+        # CUDA remembers the error and would report it to whoever launches the next kernel, so we launch it.
+        with contextlib.suppress(RuntimeError):
+            torch.zeros(1, device=self._device)
+        raise RuntimeError(f"CUDA runtime error {int(code)}")
+
+
+class _CopySender:
+    """Sends batches of tensors, leaf by leaf."""
+
+    def __init__(self, copier: Copier) -> None:
+        self._copier = copier
+
+    def send(self, batch: Any) -> Sent:
+        """Begin to copy all tensors of a batch."""
+        tensors: list[torch.Tensor] = []
+        sources: list[Any] = []
+
+        def copy(leaf: Any) -> Any:
+            if not isinstance(leaf, torch.Tensor):
+                return leaf
+            copied, source = self._copier.copy(leaf)
+            tensors.append(copied)
+            sources.append(source)
+            return copied
+
+        value = map_leaves(batch, copy)
+        return Sent(value, tensors, sources, self._copier.record())
+
+    def hand_over(self, sent: Sent) -> None:
+        """Hand over its tensors."""
+        self._copier.hand_over(sent.event, sent.parts)
+
+
+class DeviceLoader(TorchLoader):
+    """Batches on a device, copied while the consumer works on those before.
+
+    Args:
+        loader: What to read.
+        copier: Of the device; None delivers tensors of the CPU, over the workers' memory.
+        depth: How many batches are on the device that the consumer has not asked for yet.
+    """
+
+    def __init__(self, loader: DataLoader, copier: Copier | None, depth: int = 2) -> None:
+        super().__init__(loader)
+        self._copier = copier
+        self._ahead = RunAhead(loader, depth, "to_device")
+
+    def __iter__(self) -> Iterator[Any]:
+        """Return the batches of the next epoch."""
+        if self._copier is None:
+            return super().__iter__()
+        self.loader.watch_memory(self._copier.memory)
+        return self._ahead.run(super().__iter__, _CopySender(self._copier))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the consumer is, whatever was copied ahead."""
+        return self._ahead.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state, see `DataLoader.load_state_dict`."""
+        self._ahead.load_state_dict(state)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Say which epoch the next iteration is."""
+        self._ahead.set_epoch(epoch)
+
+
+def to_device(loader: DataLoader, device: torch.device | str, depth: int = 2) -> DeviceLoader:
+    """Return the loader with its batches on a device.
+
+    On a GPU they are copied on a stream of their own, `depth` batches ahead of the consumer, straight from the workers'
+    memory, which is page-locked for that until the loader is closed or somebody else iterates over it. On the CPU they
+    are tensors over the workers' memory, and nothing is copied.
+
+    Objects that a `collate` made, other than dicts, lists, tuples and `Batch`, stay on the CPU as they are. What is in
+    them must not be copied to a GPU with `non_blocking=True`: it may lie in page-locked memory, from which such a copy
+    goes on when the batch is gone already and a worker writes there.
+
+    Args:
+        loader: What to read.
+        device: Such as "cuda", "cuda:1" or "cpu".
+        depth: How many batches are on the device before they are asked for; each takes memory there.
+
+    Raises:
+        ConfigError: The device cannot be copied to.
+    """
+    device = torch.device(device)
+    if device.type == "cpu":
+        return DeviceLoader(loader, None, depth)
+    if device.type != "cuda" or not torch.cuda.is_available():
+        raise ConfigError(f"batches cannot be copied to the device {str(device)!r}", fix='give "cpu", or a CUDA device')
+    return DeviceLoader(loader, CudaCopier(device), depth)

@@ -1,0 +1,262 @@
+"""`headrace convert`: sequences from any format that can be read to any that can be written."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+from rich.console import Console
+
+from headrace.errors import ConfigError, did_you_mean
+from headrace.files.cache.options import parse_bytes
+from headrace.sources import AudioSource, Source
+from headrace.sources.formats import FORMATS, Format, format_named, format_of_target
+from headrace.sources.named_classes import options_of
+from headrace.sources.registry import expand_paths, writer_class_of
+
+from ..console import bold, open_messages, open_output
+from ..drawing import format_bytes, format_count
+from ..opening import class_of, open_corpus, parse_settings
+from ..report import describe_key
+from .conversion import Conversion
+from .journal import ShardRecord, join_digests
+from .shard_plan import Sharding
+from .shards import Target, losses, open_written
+from .some_keys import SomeKeys
+
+_WRITTEN = ", ".join(sorted(name for name, entry in FORMATS.items() if entry.writer))
+
+
+class Features(StrEnum):
+    """What becomes the key "data" of recordings."""
+
+    RAW = "raw"
+    LOG_MEL = "log_mel"
+
+
+class Compression(StrEnum):
+    """How an HDF5 file is packed."""
+
+    NONE = "none"
+    GZIP = "gzip"
+    LZF = "lzf"
+
+
+@dataclass(frozen=True)
+class RecordingOptions:
+    """What the command line says about recordings; `None` and empty where it says nothing."""
+
+    features: Features | None = None
+    label: Iterable[str] = ()
+    text: Iterable[str] = ()
+    sample_rate: int | None = None
+    channel: int | None = None
+
+    def to_options(self) -> dict[str, Any]:
+        """Return the options for a source of recordings.
+
+        Raises:
+            ConfigError: A target is said wrongly.
+        """
+        given = {
+            "features": self.features and self.features.value,
+            "targets": parse_targets(self.label, self.text) or None,
+            "sample_rate": self.sample_rate,
+            "channel": self.channel,
+        }
+        return {name: value for name, value in given.items() if value is not None}
+
+
+def convert(
+    inputs: Annotated[
+        list[Path], typer.Argument(help="Files or folders of one format: one corpus.", show_default=False)
+    ],
+    out: Annotated[Path, typer.Argument(help="What to make; its ending tells the format.", show_default=False)],
+    source_class: Annotated[
+        str | None, typer.Option("--from", metavar="CLASS", help="Source class or format; default: detected.")
+    ] = None,
+    target: Annotated[str | None, typer.Option("--to", metavar="FORMAT", help=f"One of {_WRITTEN}.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="An option of the source.")
+    ] = None,
+    out_settings: Annotated[
+        list[str] | None, typer.Option("--set-out", metavar="KEY=VALUE", help="An option of the writer.")
+    ] = None,
+    keys: Annotated[
+        list[str] | None, typer.Option("--key", metavar="KEY", help="Only this data key; repeatable.")
+    ] = None,
+    shard_seqs: Annotated[int | None, typer.Option(min=1, help="Split into shards of N sequences.")] = None,
+    shard_bytes: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Many files, of so many bytes of data each: 1GiB.")
+    ] = None,
+    num_workers: Annotated[int, typer.Option(min=0, help="Processes that write a shard each.")] = 0,
+    no_verify: Annotated[bool, typer.Option("--no-verify", help="Do not read back what was written.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is there, and begin anew.")] = False,
+    features: Annotated[Features | None, typer.Option(help="Of recordings: what becomes the key data.")] = None,
+    label: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=FIELD", help="Of recordings: class indices from a field.")
+    ] = None,
+    text: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=FIELD", help="Of recordings: UTF-8 bytes from a field.")
+    ] = None,
+    sample_rate: Annotated[
+        int | None, typer.Option(min=1, help="Of recordings: resample to this many Hz. Default: as recorded.")
+    ] = None,
+    channel: Annotated[int | None, typer.Option(min=0, help="Of recordings: which channel of several.")] = None,
+    compression: Annotated[Compression | None, typer.Option(help="HDF5: gzip is small, lzf is fast.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+) -> None:
+    """Convert sequences to another format: one file, or resumable shards; verified by reading back."""
+    entry = _target_format(out, target)
+    writer_options = _writer_options(entry, out_settings or (), compression)
+    sharding = Sharding(shard_seqs, None if shard_bytes is None else _parse_size(shard_bytes))
+    for path in expand_paths(inputs):
+        if os.path.realpath(path) == os.path.realpath(out):
+            raise ConfigError("this is one of the files to convert", where=str(out), fix="choose another name")
+    recordings = RecordingOptions(features, label or (), text or (), sample_rate, channel)
+    options = _source_options(inputs, source_class, settings or (), recordings)
+    source = open_corpus(inputs, source_class, options, "auto")
+    try:
+        chosen = source if not keys else SomeKeys(source, keys)
+        rate = getattr(source, "sample_rate", None)
+        if rate is not None and "sample_rate" in options_of(writer_class_of(entry)):
+            writer_options.setdefault("sample_rate", rate)
+        conversion = Conversion(
+            chosen,
+            out,
+            Target(entry.name, writer_options, verify=not no_verify),
+            sharding,
+            {name: value for name, value in options.items() if name != "index"},
+            num_workers,
+            overwrite,
+        )
+        messages = open_messages()
+        records = conversion.run(messages, quiet=quiet)
+        _print_written(open_output(), messages, conversion, records)
+    finally:
+        source.close()
+
+
+def _target_format(out: Path, name: str | None) -> Format:
+    """Return the format to write.
+
+    Raises:
+        ConfigError: Neither the option nor the ending of the file says one that can be written.
+    """
+    found = format_of_target(out) if name is None else format_named(name)
+    if found is None:
+        raise ConfigError("the ending does not say the format", where=str(out), fix=f"add --to, one of {_WRITTEN}")
+    writer_class_of(found)
+    return found
+
+
+def _writer_options(entry: Format, settings: Iterable[str], compression: Compression | None) -> dict[str, Any]:
+    options = parse_settings(settings)
+    if compression not in (None, Compression.NONE):
+        options["compression"] = compression.value
+    valid = options_of(writer_class_of(entry)) - {"path", "specs", "labels", "overwrite"}
+    for name in options:
+        if name not in valid:
+            raise ConfigError(
+                f"{entry.writer} has no option {name!r}",
+                where="--compression" if name == "compression" else f"--set-out {name}",
+                fix=did_you_mean(name, valid) if valid else "leave it out",
+            )
+    return options
+
+
+def _source_options(
+    inputs: Sequence[Path], source_class: str | None, settings: Iterable[str], recordings: RecordingOptions
+) -> dict[str, Any]:
+    options, given = parse_settings(settings), recordings.to_options()
+    cls = class_of(inputs, source_class)
+    unknown = sorted(set(given) - options_of(cls))
+    if unknown:
+        raise ConfigError(
+            f"features, labels, texts, sample rate and channel are options of recordings, not of {cls.__name__}",
+            where=", ".join(unknown),
+            fix="leave them out; --set KEY=VALUE gives an option to a source",
+        )
+    # Without a kept index, so that missing recordings are named before the first one is read.
+    unkept = {"index": None} if issubclass(cls, AudioSource) else {}
+    return {**unkept, **given, **options}
+
+
+def _parse_size(text: str) -> int:
+    size = parse_bytes(re.sub(r"^([\d.]+)\s*([A-Za-z])", r"\1 \2", text.strip()), "--shard-bytes")
+    if size < 1:
+        raise ConfigError("a shard of 0 bytes holds nothing", where="--shard-bytes", fix="for example 1GiB")
+    return size
+
+
+def parse_targets(labels: Iterable[str], texts: Iterable[str]) -> dict[str, Any]:
+    """Return the targets for a source of recordings that "key=field" texts ask for.
+
+    Raises:
+        ConfigError: A text has another form, or a key is given twice.
+    """
+    targets: dict[str, Any] = {}
+    for option, vocab, assignments in (("--label", None, labels), ("--text", "bytes", texts)):
+        for assignment in assignments:
+            key, _, field = assignment.partition("=")
+            where = f"{option} {assignment}"
+            if not key or not field:
+                raise ConfigError("expected KEY=FIELD", where=where, fix=f"for example {option} classes=word")
+            if key in targets or key == "data":
+                raise ConfigError(f"the key {key!r} is there already", where=where, fix="choose another name")
+            targets[key] = {"field": field, "vocab": vocab}
+    return targets
+
+
+def write_corpus(
+    source: Source,
+    out: Path,
+    messages: Console,
+    *,
+    compression: Literal["gzip", "lzf"] | None = None,
+    quiet: bool = False,
+) -> None:
+    """Write all sequences of a source to an HDF5 file, in its place if there is one, with progress on `messages`.
+
+    Raises:
+        SourceError: A sequence cannot be read or written; nothing is left, and a file that was there stays.
+    """
+    target = Target("hdf", {} if compression is None else {"compression": compression}, verify=False)
+    Conversion(source, out, target, overwrite=True).run(messages, quiet=quiet)
+    source.close()
+
+
+def _print_written(output: Console, messages: Console, conversion: Conversion, records: list[ShardRecord]) -> None:
+    """Print what is there, in a few lines, and warn of what the format did not keep."""
+    source, out = conversion.source, conversion.out
+    size = format_bytes(sum(record.bytes for record in records))
+    if conversion.sharding.is_one_file:
+        output.print(bold(str(out)), f"{format_count(len(source))} sequences, {size}")
+    else:
+        first = out.with_name(records[0].name)
+        files = str(first) if len(records) == 1 else f"{first} … {records[-1].name}"
+        noun = "shard" if len(records) == 1 else "shards"
+        output.print(bold(files), f"{format_count(len(source))} sequences in {len(records)} {noun}, {size}")
+        output.print(f"  journal {out}.convert.json")
+    output.print(f"  {describe_layout(source)}")
+    verified = "verified" if all(record.verified for record in records) else "not verified"
+    output.print(f"  {verified}: digest {join_digests(records)}")
+    if conversion.target.verify:
+        written = open_written(conversion.target, str(out.with_name(records[0].name)), source.specs)
+        try:
+            for loss in losses(source, written):
+                messages.print(f"warning: {loss}: {conversion.target.format.title} does not hold more")
+        finally:
+            written.close()
+
+
+def describe_layout(source: Source) -> str:
+    """Return one phrase for each data key of a source."""
+    layouts: Mapping[str, dict[str, Any]] = {key: spec.to_json() for key, spec in source.specs.items()}
+    return "; ".join(describe_key(key, layout) for key, layout in layouts.items())

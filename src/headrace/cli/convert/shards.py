@@ -1,0 +1,254 @@
+"""Writes one file of a conversion, and reads it back: a pure function of the source, the target and the range.
+
+It runs in this process or in a worker; done twice it gives the same file. What is compared is a digest over tags and
+arrays: what went into the writer against what its source gives back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.engine import WorkerInfo
+from headrace.errors import HeadraceError, SourceError, takes_note
+from headrace.files.atomic.names import exchange
+from headrace.files.atomic.pending import PendingFolder, fsync_path
+from headrace.files.atomic.together import PendingFiles
+from headrace.sources import Source, open_source
+from headrace.sources.formats import FORMATS, Format
+from headrace.sources.registry import keeps_index, open_writer
+from headrace.specs import DataSpec
+
+from ..tally import SeqsDigest
+from .journal import ShardRecord
+from .shard_plan import Shard
+
+Tell = Callable[[int, int], None]  # of so many more sequences and bytes
+
+
+@dataclass(frozen=True)
+class Target:
+    """How the files are written.
+
+    Attributes:
+        format_name: Of the format.
+        options: More options of its writer.
+        verify: Whether each file is read back and compared.
+        replaces: Whether a file may be replaced that is there when ours is whole.
+    """
+
+    format_name: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    verify: bool = True
+    replaces: bool = True
+
+    @property
+    def format(self) -> Format:
+        """The format."""
+        return FORMATS[self.format_name]
+
+
+@dataclass(frozen=True)
+class WriteShards:
+    """What a worker of a conversion does: payload is a `Shard`, the result its record.
+
+    Attributes:
+        source: The corpus.
+        target: How the files are written.
+        specs: Data key -> layout, as the writer is told.
+    """
+
+    source: Source
+    target: Target
+    specs: Mapping[str, DataSpec]
+
+    def __call__(self, _info: WorkerInfo) -> Callable[[Shard], ShardRecord]:
+        """Return the function that does the work."""
+        return lambda shard: write_shard(self.source, self.target, self.specs, shard)
+
+
+def write_shard(
+    source: Source, target: Target, specs: Mapping[str, DataSpec], shard: Shard, tell: Tell | None = None
+) -> ShardRecord:
+    """Write one file, in the place of one that is there, and verify it.
+
+    Raises:
+        SourceError: A sequence cannot be read or held, the disk is full, or what was written reads back otherwise.
+            Nothing is left of the file, and one that was there stays.
+    """
+    if target.verify and target.replaces and os.path.lexists(shard.path):
+        return _write_aside(source, target, specs, shard, tell)
+    return _write_in_place(source, target, specs, shard, tell)
+
+
+def _write_aside(
+    source: Source, target: Target, specs: Mapping[str, DataSpec], shard: Shard, tell: Tell | None
+) -> ShardRecord:
+    """Write one file in a folder of its own, and let it replace the one that is there when it is verified."""
+    open_target(source, target, specs, shard.path).abort()  # which refuses what it would not replace itself
+    folder = PendingFolder(f"{os.path.realpath(shard.path)}.new", overwrite=False, marker="")
+    aside = os.path.join(folder.temporary, shard.name)
+    try:
+        record = _write_in_place(source, target, specs, replace(shard, path=aside), tell)
+        _put_in_place(aside, shard.path, target.format)
+    except HeadraceError as error:
+        if error.where is not None:
+            error.where = error.where.replace(folder.temporary, os.path.dirname(shard.path))
+        raise
+    finally:
+        folder.abort()
+    return record
+
+
+def _put_in_place(new: str, old: str, entry: Format) -> None:
+    """Let a file or folder, with what lies beside it, take the place of an older one.
+
+    A single file or folder does so in one step, several files as `PendingFiles` does it.
+    """
+    old = os.path.realpath(old)  # a link stays
+    try:
+        if os.path.isdir(new) and os.path.isdir(old):
+            exchange(new, old)
+        elif entry.beside:
+            if os.path.isdir(old):
+                remove(old, entry)
+            together = PendingFiles(old, entry.files_beside(old), overwrite=True)
+            try:
+                for made in (*entry.files_beside(new), new):
+                    if os.path.lexists(made):
+                        os.rename(made, together.temporary(made))
+                together.commit()
+            finally:
+                together.abort()
+        else:
+            if os.path.isdir(new) or os.path.isdir(old):
+                remove(old, entry)
+            os.replace(new, old)
+        fsync_path(os.path.dirname(old))
+    except OSError as error:
+        raise SourceError(f"cannot be put in its place: {error.strerror or error}", where=old) from error
+
+
+def _write_in_place(
+    source: Source, target: Target, specs: Mapping[str, DataSpec], shard: Shard, tell: Tell | None
+) -> ShardRecord:
+    digest = SeqsDigest()
+    place = "beginning it"
+    try:
+        with open_target(source, target, specs, shard.path) as writer:
+            for corpus_idx in range(shard.start, shard.stop):
+                place = f"sequence {corpus_idx} of the corpus"
+                arrays = source.read_seq(corpus_idx)
+                tag = source.tag(corpus_idx)
+                writer.append(tag, arrays)
+                digest.add(tag, comparable(arrays, source.specs))
+                if tell is not None:
+                    tell(1, sum(array.nbytes for array in arrays.values()))
+            place = "finishing it"
+    except Exception as error:
+        takes_note(error, f"{shard.name}, {place}")
+        raise
+    if target.verify:
+        try:
+            _verify(target, shard, list(source.specs), digest.hexdigest())
+        except BaseException:
+            remove(shard.path, target.format)
+            raise
+    return ShardRecord(
+        shard.name, shard.stop - shard.start, size_of(shard.path), digest.hexdigest(), verified=target.verify
+    )
+
+
+def open_target(source: Source, target: Target, specs: Mapping[str, DataSpec], path: str) -> Any:
+    """Open the writer of one file."""
+    labels = dict(source.labels)
+    if target.format_name == "hdf":  # its texts end at the first NUL; what is left out is said by `losses`
+        labels = {key: names for key, names in labels.items() if not any("\0" in name for name in names)}
+    return open_writer(
+        target.format, path, specs=specs, labels=labels, overwrite=target.replaces, **dict(target.options)
+    )
+
+
+def open_written(target: Target, path: str, data_keys: Iterable[str]) -> Source:
+    """Open what was written, with these data keys, by the source of its format."""
+    options: dict[str, Any] = {}
+    if target.format.key_option is not None:
+        options[target.format.key_option] = next(iter(data_keys))
+    if keeps_index({"class": target.format.source}):
+        options["index"] = None
+    return open_source(path, source_class=target.format.source, **options)
+
+
+def comparable(arrays: Mapping[str, NDArray[Any]], specs: Mapping[str, DataSpec]) -> dict[str, NDArray[Any]]:
+    """Return arrays as they are compared: by key, a key without a time axis as one frame, as some formats hold it."""
+    return {key: arrays[key] if specs[key].has_time else arrays[key][None] for key in sorted(specs)}
+
+
+def size_of(path: str) -> int:
+    """Return the bytes of a file, or of all files in a folder; -1 if there is nothing."""
+    if not os.path.isdir(path):
+        return os.stat(path).st_size if os.path.exists(path) else -1
+    return sum(os.stat(os.path.join(folder, name)).st_size for folder, _, names in os.walk(path) for name in names)
+
+
+def _verify(target: Target, shard: Shard, data_keys: list[str], expected: str) -> None:
+    found = SeqsDigest()
+    written = open_written(target, shard.path, data_keys)
+    try:
+        for corpus_idx in range(len(written)):
+            found.add(written.tag(corpus_idx), comparable(written.read_seq(corpus_idx), written.specs))
+        num_seqs = len(written)
+    finally:
+        written.close()
+    if num_seqs != shard.stop - shard.start or found.hexdigest() != expected:
+        raise SourceError(
+            f"what was written reads back otherwise: {num_seqs} sequences of the digest {found.hexdigest()}, "
+            f"where {shard.stop - shard.start} of {expected} were written",
+            where=shard.path,
+            fix="if the format should hold such sequences, please report it; --no-verify keeps the file as it is",
+        )
+
+
+def remove(path: str, entry: Format) -> None:
+    """Remove what was written, with what lies beside it; what cannot be removed stays."""
+    for name in (path, *entry.files_beside(path)):
+        with contextlib.suppress(OSError):
+            if os.path.isdir(name) and not os.path.islink(name):
+                shutil.rmtree(name)
+            else:
+                os.unlink(name)
+
+
+def losses(source: Source, written: Source) -> list[str]:
+    """Say in words what of the layout the format did not keep."""
+    found = []
+    for key, spec in source.specs.items():
+        kept = written.specs.get(key)
+        if kept is None:
+            continue
+        if kept.sparse != spec.sparse:
+            found.append(f"{key!r} reads back as {'class indices' if kept.sparse else 'numbers'}")
+        elif spec.sparse and kept.dim != spec.dim and spec.dim is not None:
+            found.append(f"{key!r} has {spec.dim} classes, and reads back with {kept.dim}")
+        if key in source.labels and list(written.labels.get(key, ())) != list(source.labels[key]):
+            found.append(f"the labels of {key!r} are not kept")
+        if spec.has_time != kept.has_time:
+            found.append(f"{key!r} has no time, and reads back as one frame")
+    return found
+
+
+def largest_values(source: Source, keys: list[str]) -> dict[str, int]:
+    """Return the largest value of each of these keys in the whole corpus, -1 if there are none; reads all of it."""
+    largest = dict.fromkeys(keys, -1)
+    for corpus_idx in range(len(source)):
+        for key in keys:
+            array = source.read(corpus_idx, key)
+            largest[key] = max(largest[key], int(np.max(array, initial=-1)))
+    return largest

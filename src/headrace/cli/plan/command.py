@@ -1,0 +1,186 @@
+"""`headrace plan`: which rank gets how much in which sub-epoch, before anything runs.
+
+What a plan says is asked of the dataset (`plan_find.py`, `plan_subject.py`); numbers are in `plan_amounts.py`, and the
+ways to show them in `plan_table.py`, `plan_html.py` and `plan_png.py`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from headrace.errors import ConfigError, HeadraceError
+from headrace.files.atomic.pending import atomic_write
+
+from ..configs import load_job, parse_epochs
+from ..console import open_messages, open_output, print_json
+from ..progress import telling
+from .amounts import UNKNOWN, Amounts
+from .find import open_subject
+from .page import Results, draw_page
+from .picture import check_can_draw, write_picture
+from .subject import FilesSubject, Subject
+from .table import print_balance, print_bins, print_comparison, print_facts
+
+_DASHED = re.compile(r"(\d+)-(\d+)")
+_UNEVEN = 1.1  # max/mean: from here on, ranks wait long enough to look for another distribution
+_MAX_RANKS = 65_536  # more is a slip of the finger, and would take for ever
+
+
+def plan(
+    config: Annotated[Path, typer.Argument(help="TOML, JSON, a Python literal, or a .py program.", show_default=False)],
+    epoch: Annotated[int | None, typer.Option(min=1, help="One sub-epoch.")] = None,
+    epochs: Annotated[
+        str | None, typer.Option(metavar="N|A..B", help="3 for 1, 2, 3; 2..4 for those. Default: the first full pass.")
+    ] = None,
+    ranks: Annotated[
+        str | None, typer.Option(metavar="R[,R...]", help="Numbers of ranks; several are compared. Default: as run.")
+    ] = None,
+    callables: Annotated[
+        list[str] | None,
+        typer.Option("--allow-callables", metavar="MODULE", help="A module whose functions the config may name."),
+    ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override an option of the dataset.")
+    ] = None,
+    count: Annotated[bool, typer.Option("--count", help="Open each file, to know its sequences and frames.")] = False,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page with all bins.")] = None,
+    png: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a picture; needs matplotlib.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, nothing else.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+) -> None:
+    """Show how files, or sequences, are distributed over sub-epochs and ranks; starts no worker, copies no file."""
+    worlds = [] if ranks is None else parse_ranks(ranks)
+    given = _parse_epochs(epoch, epochs)
+    _check_target("--html", html, (".html", ".htm"))
+    _check_target("--png", png, (".png",))
+    if png is not None:
+        check_can_draw()
+    job, messages = load_job(config, settings or (), callables=callables or ()), open_messages()
+    for note in job.notes:
+        messages.print(f"note: {note}")
+    try:
+        with telling(messages, "opening" if count else "measuring", unit="files", quiet=quiet) as progress:
+            subject = open_subject(job.dataset, count=count, progress=progress)
+        with subject.dataset:
+            size = subject.size
+            planned = given or subject.first_pass
+            results = _measure(subject, planned, worlds or [subject.facts.num_ranks], messages, quiet=quiet)
+    except ConfigError as error:
+        error.add_note(f"config: {config}")
+        raise
+    if html is not None:
+        with atomic_write(html, "w") as file:
+            file.write(draw_page(config.name, subject.facts, size, results))
+    if png is not None:
+        measured = [amounts for amounts in results.values() if isinstance(amounts, Amounts)]
+        write_picture(png, f"{config.name}: {subject.facts.name}, {size}", measured)
+    if as_json:
+        print_json(_to_json(config, subject, size, results))
+    else:
+        _print(open_output(), subject, size, results)
+
+
+def parse_ranks(text: str) -> list[int]:
+    """Return the numbers of ranks of `1,2,8,64`, each once, in their order.
+
+    Raises:
+        ConfigError: One of them is no number of ranks.
+    """
+    numbers = []
+    for part in text.split(","):
+        if not (part.strip().isdecimal() and 1 <= int(part) <= _MAX_RANKS):
+            raise ConfigError(
+                f"{part!r} is no number of ranks", where=f"--ranks {text}", fix="for example --ranks 1,2,8,64"
+            )
+        numbers.append(int(part))
+    return list(dict.fromkeys(numbers))
+
+
+def _parse_epochs(epoch: int | None, epochs: str | None) -> range | None:
+    if epoch is not None and epochs is not None:
+        raise ConfigError("--epoch and --epochs are both given", fix="leave one of them out")
+    if epoch is not None:
+        return range(epoch, epoch + 1)
+    return None if epochs is None else parse_epochs(_DASHED.sub(r"\1..\2", epochs), "--epochs")
+
+
+def _check_target(option: str, path: Path | None, endings: tuple[str, ...]) -> None:
+    """Refuse a target before the work: what has another ending is likely to be something else, such as the config."""
+    if path is None:
+        return
+    if path.suffix not in endings:
+        raise ConfigError(f"the name must end in {endings[0]}", where=f"{option} {path}")
+    if not path.parent.is_dir():
+        raise ConfigError("the folder does not exist", where=f"{option} {path}", fix="make it first")
+
+
+def _measure(subject: Subject, epochs: range, worlds: list[int], messages: Console, *, quiet: bool) -> Results:
+    """Return what there is for each number of ranks; where some are not possible, why not."""
+    results: dict[int, Amounts | HeadraceError] = {}
+    for num_ranks in worlds:
+        try:
+            with telling(messages, f"planning {num_ranks} ranks", unit="parts", quiet=quiet) as progress:
+                results[num_ranks] = subject.measure(epochs, num_ranks, progress)
+        except ConfigError as error:
+            results[num_ranks] = error
+    errors = [result for result in results.values() if isinstance(result, HeadraceError)]
+    if len(errors) == len(results):
+        raise errors[0]
+    return results
+
+
+def _print(output: Console, subject: Subject, size: str, results: Results) -> None:
+    print_facts(output, subject.facts, size, max(results))
+    output.print()
+    (first, *others) = results.values()
+    if others:
+        print_comparison(output, results)
+    else:
+        assert isinstance(first, Amounts)
+        print_bins(output, first)
+        output.print()
+        print_balance(output, first)
+        if isinstance(subject, FilesSubject) and _is_uneven(subject, first):
+            output.print("for an evener distribution, see what --set balance=largest_first does")
+
+
+def _is_uneven(subject: Subject, amounts: Amounts) -> bool:
+    way = subject.facts.options.get("balance", "in_order")
+    return way == "in_order" and amounts.balance(amounts.drawn).among_ranks > _UNEVEN
+
+
+def _to_json(config: Path, subject: Subject, size: str, results: Results) -> dict[str, Any]:
+    facts = subject.facts
+    plans = []
+    for num_ranks, result in results.items():
+        if isinstance(result, Amounts):
+            plans.append({"ranks": num_ranks, **_amounts_to_json(result)})
+        else:
+            plans.append({"ranks": num_ranks, "error": result.what})
+    return {
+        "config": str(config),
+        "dataset": {"class": facts.name, "size": size, "options": dict(facts.options)},
+        "plans": plans,
+    }
+
+
+def _amounts_to_json(amounts: Amounts) -> dict[str, Any]:
+    balance = {name: dataclasses.asdict(amounts.balance(name)) for name in amounts.balanced}
+    bins = [
+        {
+            "epoch": epoch,
+            "rank": rank,
+            **{
+                name: int(column[row, rank]) for name, column in amounts.by_name.items() if column[row, rank] != UNKNOWN
+            },
+        }
+        for row, epoch in enumerate(amounts.epochs)
+        for rank in range(amounts.num_ranks)
+    ]
+    return {"balance": balance, "bins": bins}

@@ -1,0 +1,172 @@
+"""`InProcessReadingService`.
+
+the whole graph in the process that asks for the items.
+
+`InPlace` is the pipe that does it, for any service that runs a graph here: seeded as a lone worker's, with the user's
+generators left alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from headrace.errors import HeadraceError, check_count
+from headrace.global_rng import kept_globals, seed_globals
+from headrace.pipes import IterPipe
+from headrace.pipes.core.base import read
+from headrace.pipes.graph.seeds import SeedGenerator, set_graph_random_seed
+from headrace.pipes.sharding import SHARDING_PRIORITIES, apply_sharding
+from headrace.pipes.torch.native import to_native
+
+from ..interface import PausableEnd, ReadingServiceInterface, ResetFn, WorkerInfo, prefetched, shut_down
+from ..replica import checked_pipe
+from ..transport.epoch_start import ITEM_PURPOSE
+from .options import check_function
+
+_ALONE = WorkerInfo(1, 0)
+
+
+class InPlace:
+    """What services without workers do.
+
+    Args:
+        init_fn: Called once with the graph and `WorkerInfo(1, 0)`.
+        reset_fn: Called at the start of each epoch with the graph, `WorkerInfo(1, 0)` and the generator of seeds.
+        keyed: Whether global generators are seeded for each item, and put back after it.
+    """
+
+    def __init__(
+        self,
+        init_fn: Callable[[Any, WorkerInfo], Any] | None,
+        reset_fn: Callable[[Any, WorkerInfo, SeedGenerator], Any] | None,
+        *,
+        keyed: bool = False,
+    ) -> None:
+        self._init_fn, self._reset_fn, self._keyed = init_fn, reset_fn, keyed
+        self._end: Keyed | None = None
+        self._graph: Any = None
+
+    def initialize(self, datapipe: Any) -> Any:
+        """Take a graph over; return what is to be iterated over."""
+        graph = to_native(datapipe) if self._init_fn is None and self._reset_fn is None else datapipe
+        if self._init_fn is not None:
+            graph = checked_pipe(self._init_fn(graph, _ALONE), "worker_init_fn")
+        self._graph = graph
+        if self._keyed:
+            self._end = graph = Keyed(graph)
+        return graph
+
+    def initialize_iteration(self, seed_generator: SeedGenerator, iter_reset_fn: ResetFn | None) -> ResetFn | None:
+        """Seed the random pipes for an epoch; return what is to be done to the pipe that `initialize` returned."""
+        seeds = seed_generator.spawn(0)
+        if self._end is not None:
+            self._end.key = seeds.generate_shared_seed()
+            seeds = seed_generator.spawn(0)
+        set_graph_random_seed(self._graph, seeds)
+        reset_fn = self._reset_fn
+        if reset_fn is None:
+            return iter_reset_fn
+
+        def reset(datapipe: Any) -> Any:
+            if iter_reset_fn is not None:
+                datapipe = iter_reset_fn(datapipe)
+            return checked_pipe(reset_fn(datapipe, _ALONE, seeds), "worker_reset_fn")
+
+        return reset
+
+
+class Keyed(IterPipe[Any]):
+    """Seeds the global generators for each item, as workers with `keyed_randomness` do; else they stay as they are.
+
+    Args:
+        datapipe: What to read.
+
+    Attributes:
+        key: Of the epoch.
+    """
+
+    def __init__(self, datapipe: Any) -> None:
+        self.datapipe = datapipe
+        self.key = 0
+        self._position = 0
+
+    def __len__(self) -> int:
+        return len(self.datapipe)
+
+    def reset(self) -> None:
+        """Go to the start of an epoch."""
+        self._position = 0
+
+    def state(self) -> dict[str, Any]:
+        """Return the number of items given, and the key."""
+        return {"position": self._position, "key": self.key}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on there."""
+        self._position, self.key = state["position"], state["key"]
+
+    def __iter__(self) -> Iterator[Any]:
+        """Return the items."""
+        iterator = read(self.datapipe)
+        while True:
+            with kept_globals():
+                seed_globals(self.key, ITEM_PURPOSE, number=self._position)
+                try:
+                    item = next(iterator)
+                except StopIteration:
+                    return
+            self._position += 1
+            yield item
+
+
+class InProcessReadingService(PausableEnd, ReadingServiceInterface):
+    """Runs the graph here; the global generators of the user's process are left alone.
+
+    Args:
+        prefetch_cnt: How many items a thread reads ahead; 0: each item is made when it is asked for.
+        init_fn: Called once as `fn(datapipe, WorkerInfo(1, 0))`; returns the pipe.
+        reset_fn: Called at the start of each epoch as `fn(datapipe, WorkerInfo(1, 0), seed_generator)`, after the pipes
+            were seeded; returns the pipe.
+
+    Raises:
+        ConfigError: An option is wrong.
+    """
+
+    def __init__(
+        self,
+        prefetch_cnt: int = 0,
+        init_fn: Callable[[Any, WorkerInfo], Any] | None = None,
+        reset_fn: Callable[[Any, WorkerInfo, SeedGenerator], Any] | None = None,
+    ) -> None:
+        self._end: Any = None
+        self._in_place: InPlace | None = None
+        self._finalized = False
+        self.prefetch_cnt = check_count("prefetch_cnt", prefetch_cnt)
+        self.init_fn = check_function("init_fn", init_fn)
+        self.reset_fn = check_function("reset_fn", reset_fn)
+
+    def initialize(self, datapipe: Any) -> Any:
+        """Take a graph over; return what is to be iterated over."""
+        self._in_place = InPlace(self.init_fn, self.reset_fn)
+        apply_sharding(datapipe, 1, 0, SHARDING_PRIORITIES.MULTIPROCESSING)
+        self._end = prefetched(self._in_place.initialize(datapipe), self.prefetch_cnt)
+        return self._end
+
+    def initialize_iteration(
+        self, seed_generator: SeedGenerator, iter_reset_fn: ResetFn | None = None
+    ) -> ResetFn | None:
+        """Seed the random pipes for an epoch."""
+        if self._in_place is None:
+            raise HeadraceError("initialize_iteration was called before initialize")
+        shut_down(self._end)
+        return self._in_place.initialize_iteration(seed_generator, iter_reset_fn)
+
+    def finalize(self) -> None:
+        """End threads that read ahead; harmless when they have ended."""
+        if not self._finalized:
+            self._finalized = True
+            shut_down(self._end)
+
+    def _length(self, datapipe: Any) -> int | None:
+        return len(datapipe)

@@ -1,0 +1,309 @@
+"""`MultiProcessingReadingService`.
+
+the graph in worker processes, as torchdata documented it, on the engine.
+
+`initialize` splits the graph: the part up to the dispatch points runs in the dispatching process, the replicable part
+in each worker, the rest here. The processes are started at once, and work begins when the first item is asked for.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from headrace.engine import Engine, EngineOptions, EngineReport, Job
+from headrace.engine.process.executor import ProcessExecutor
+from headrace.errors import ConfigError, HeadraceError, check_count
+from headrace.pipes import IterPipe
+from headrace.pipes.core.naming import describe
+from headrace.pipes.graph import Parts, list_pipes, replace, split_graph
+from headrace.pipes.graph.hoist import hoist_joins
+from headrace.pipes.graph.lint import find_copies
+from headrace.pipes.graph.seeds import SeedGenerator, set_datapipes_seed
+from headrace.pipes.sharding import SHARDING_PRIORITIES, apply_sharding
+from headrace.pipes.torch.native import to_native
+
+from ..consumer import WorkerConsumer
+from ..copying import copy_graph
+from ..dispatch.client import DispatchClient
+from ..dispatch.process import Dispatch
+from ..interface import PausableEnd, ReadingServiceInterface, ResetFn, WorkerInfo, prefetched, shut_down
+from ..replica import ReplicaSetup
+from ..transport.epoch_start import EpochStart
+from ..transport.group_size import GROUP_BYTES
+from .in_process import InPlace
+from .options import check_function, check_start_method, plan_look_ahead
+
+
+def length_over_workers(parts: Parts, num_workers: int) -> int | None:
+    """Return the sum of the lengths of the workers' graphs; None if they do not know.
+
+    Args:
+        parts: What runs where; not changed.
+        num_workers: How many workers there are.
+    """
+    try:
+        dealt = None if parts.dispatch_root is None else len(parts.dispatch_root)
+        return sum(_length_of(parts, worker_id, num_workers, dealt) for worker_id in range(num_workers))
+    except Exception:  # noqa: BLE001 - user code: a length is a courtesy, and what is wrong will be told by the workers
+        return None
+
+
+def _length_of(parts: Parts, worker_id: int, num_workers: int, dealt: int | None) -> int:
+    graph: Any
+    graph, dispatch_root = copy_graph((parts.worker_root, parts.dispatch_root))
+    inert = []
+    if dealt is not None:
+        share = _Share((dealt + num_workers - 1 - worker_id) // num_workers)
+        graph = replace(graph, dispatch_root, share)
+        inert.append(share)
+    apply_sharding(graph, num_workers, worker_id, SHARDING_PRIORITIES.MULTIPROCESSING, inert_after=inert)
+    length: int = len(graph)
+    return length
+
+
+class _Share(IterPipe[Any]):
+    """As long as one worker's share of what is dispatched."""
+
+    def __init__(self, length: int) -> None:
+        self._length = length
+
+    def __len__(self) -> int:
+        return self._length
+
+
+_BYTES_PER_WORKER = 2 << 30  # what an executor has by default
+
+
+class MultiProcessingReadingService(PausableEnd, ReadingServiceInterface):
+    """Runs copies of a graph in worker processes, and gives their items in turn: worker 0's, worker 1's, ...
+
+    A worker that dies is replaced and does again what was not delivered, from its last snapshot or from the start of
+    the epoch; the items stay the same. With a dispatching process its death, or a worker's, is raised.
+
+    Args:
+        num_workers: How many; 0: everything runs here, when it is asked for.
+        multiprocessing_context: Name of a start method: `"spawn"`, `"forkserver"`, `"fork"`; or None, our own.
+        worker_prefetch_cnt: How far a worker may be ahead: so many items while they are slow, so many groups of some
+            milliseconds while they are quick. 0: one item for each that is asked for.
+        main_prefetch_cnt: How much more may wait here, at the end of the whole pipeline.
+        worker_init_fn: Called once in each worker as `fn(datapipe, worker_info)`; returns the pipe.
+        worker_reset_fn: Called in each worker at the start of each epoch, after the pipes were seeded, as
+            `fn(datapipe, worker_info, seed_generator)`; returns the pipe.
+        keyed_randomness: Seed the global generators of Python, NumPy and torch for each item by (seed, epoch, item), so
+            that what pipes draw from them does not depend on the number of workers, as long as each worker gives every
+            num_workers-th item (no filter or flatmap behind the sharding). About 20 us an item.
+        max_bytes: Limit on the shared memory of all workers together; default: 2 GiB each. Also what may wait in the
+            dispatching process, since one worker is behind the others.
+        engine_options: What to do about deaths and stalls.
+
+    Raises:
+        ConfigError: An option is wrong.
+    """
+
+    def __init__(
+        self,
+        num_workers: int = 0,
+        multiprocessing_context: Any = None,
+        worker_prefetch_cnt: int = 10,
+        main_prefetch_cnt: int = 10,
+        worker_init_fn: Callable[[Any, WorkerInfo], Any] | None = None,
+        worker_reset_fn: Callable[[Any, WorkerInfo, SeedGenerator], Any] | None = None,
+        *,
+        keyed_randomness: bool = False,
+        max_bytes: int | None = None,
+        engine_options: EngineOptions | None = None,
+    ) -> None:
+        self._engine: Engine | None = None
+        self._dispatch: Dispatch | None = None
+        self._consumer: WorkerConsumer | None = None
+        self._in_place: InPlace | None = None
+        self._end: Any = None
+        self._finalized = False
+        self._pid = os.getpid()
+        self.num_workers = check_count("num_workers", num_workers)
+        self.multiprocessing_context = check_start_method(multiprocessing_context)
+        self.worker_prefetch_cnt = check_count("worker_prefetch_cnt", worker_prefetch_cnt)
+        self.main_prefetch_cnt = check_count("main_prefetch_cnt", main_prefetch_cnt)
+        self.worker_init_fn = check_function("worker_init_fn", worker_init_fn)
+        self.worker_reset_fn = check_function("worker_reset_fn", worker_reset_fn)
+        self.keyed_randomness = keyed_randomness
+        self.max_bytes = None if max_bytes is None else check_count("max_bytes", max_bytes, minimum=1)
+        self.engine_options = EngineOptions() if engine_options is None else engine_options
+        if self.num_workers == 0:
+            warnings.warn("num_workers=0 runs everything here: InProcessReadingService says so", stacklevel=2)
+
+    @property
+    def report(self) -> EngineReport | None:
+        """Where the time went, and how many workers were started anew; None before `initialize` or without workers."""
+        return None if self._engine is None else self._engine.report
+
+    def initialize(self, datapipe: Any) -> Any:
+        """Split a graph, start the processes, and return the pipe that gives their items.
+
+        Args:
+            datapipe: The end of the graph, which is changed.
+
+        Raises:
+            ConfigError: The graph cannot be split, or carried to a worker.
+        """
+        if self._finalized:
+            raise HeadraceError("this reading service has been finalized", fix="make a new one")
+        if self.num_workers == 0:
+            self._in_place = InPlace(self.worker_init_fn, self.worker_reset_fn, keyed=self.keyed_randomness)
+            apply_sharding(datapipe, 1, 0, SHARDING_PRIORITIES.MULTIPROCESSING)
+            self._end = self._in_place.initialize(datapipe)
+            return self._end
+        if self.worker_init_fn is None and self.worker_reset_fn is None:  # nobody looks for torch's classes
+            datapipe = to_native(datapipe)
+        _warn_of_duplicates(split_graph(datapipe), self.num_workers)
+        parts = split_graph(hoist_joins(datapipe))
+        if parts.worker_root is None:
+            raise ConfigError(
+                f"nothing of this graph can run in a worker: {describe(datapipe)} is not replicable from its source on",
+                fix="use InProcessReadingService, or make the source replicable",
+            )
+        try:
+            self._end = self._start(parts)
+        except BaseException:
+            self.finalize()
+            raise
+        return self._end
+
+    def _start(self, parts: Parts) -> Any:
+        name = describe(parts.worker_root)
+        length = length_over_workers(parts, self.num_workers)
+        graph, client = parts.worker_root, None
+        if parts.dispatch_root is not None:
+            self._dispatch = Dispatch(
+                copy_graph(parts.dispatch_root), self.num_workers, self.multiprocessing_context, self._bytes_per_worker
+            )
+            self._dispatch.start()
+            alone = self.worker_prefetch_cnt == 0
+            client = DispatchClient(alone=alone, name=describe(parts.dispatch_root))
+            graph = replace(graph, parts.dispatch_root, client)
+        max_bytes = self._bytes_per_worker
+        setup = ReplicaSetup(graph, client, self.worker_init_fn, self.worker_reset_fn, max_bytes)
+        self._engine = Engine(
+            Job(setup),
+            num_workers=self.num_workers,
+            executor=self._make_executor(),
+            options=plan_look_ahead(
+                self.engine_options,
+                self.num_workers,
+                self.worker_prefetch_cnt,
+                0 if parts.main else self.main_prefetch_cnt,
+                may_restart=client is None,
+            ),
+        )
+        self._engine.start()
+        if self._dispatch is not None:
+            self._dispatch.wait_until_ready()
+        self._consumer = WorkerConsumer(
+            self._engine,
+            self.num_workers,
+            self._dispatch,
+            alone=self.worker_prefetch_cnt == 0,
+            group_bytes=min(GROUP_BYTES, max_bytes // 16),
+            name=name,
+        )
+        self._consumer.note_length(length)
+        if not parts.main:
+            return self._consumer
+        return prefetched(replace(parts.end, parts.worker_root, self._consumer), self.main_prefetch_cnt)
+
+    @property
+    def _bytes_per_worker(self) -> int:
+        return _BYTES_PER_WORKER if self.max_bytes is None else max(self.max_bytes // self.num_workers, 1)
+
+    def _make_executor(self) -> ProcessExecutor:
+        per_worker = self._bytes_per_worker
+        return ProcessExecutor(
+            start_method=self.multiprocessing_context,
+            max_bytes=per_worker,
+            slot_bytes=min(1 << 20, per_worker),
+            hand_over=None if self._dispatch is None else self._dispatch.introduce,
+        )
+
+    def initialize_iteration(
+        self, seed_generator: SeedGenerator, iter_reset_fn: ResetFn | None = None
+    ) -> ResetFn | None:
+        """Get ready for an epoch: seed the pipes here, and tell each worker how to begin.
+
+        Args:
+            seed_generator: The randomness of the epoch.
+            iter_reset_fn: Called with each worker's graph and that of the dispatching process, after they were seeded.
+        """
+        if self._in_place is not None:
+            return self._in_place.initialize_iteration(seed_generator, iter_reset_fn)
+        if self._consumer is None:
+            raise HeadraceError("initialize_iteration was called before initialize")
+        shut_down(self._end)
+        set_datapipes_seed(list_pipes(self._end), seed_generator, False)
+        key = seed_generator.spawn(0).generate_shared_seed() if self.keyed_randomness else None
+        starts = [
+            EpochStart(seed_generator.spawn(worker_id), iter_reset_fn, key).to_bytes()
+            for worker_id in range(self.num_workers)
+        ]
+        self._consumer.begin_epoch(starts, starts[0] if self._dispatch is not None else b"")
+        return None
+
+    def finalize(self) -> None:
+        """End the processes, whatever they are doing, within seconds; harmless when they have ended."""
+        if self._finalized or os.getpid() != self._pid:  # a process that was forked off has no say
+            return
+        self._finalized = True
+        end, self._end = self._end, None
+        if self._in_place is not None:
+            shut_down(end)
+            return
+        if self._dispatch is not None:
+            self._dispatch.hang_up()
+        if self._engine is not None:
+            if end is not None and end is not self._consumer:
+                self._engine.interrupt()
+                shut_down(end)
+            self._engine.close()
+        if self._dispatch is not None:
+            self._dispatch.close()
+        if self._consumer is not None:
+            self._consumer.close()
+
+    def _interrupt(self) -> None:
+        """Have a thread that waits for the workers wait no more, because its iteration is given up."""
+        if self._engine is not None and self._end is not self._consumer:
+            self._engine.interrupt()
+
+    def _length(self, datapipe: Any) -> int | None:
+        """Return how many items a graph will give in all, before it is initialized; None if that is not known."""
+        if self.num_workers == 0:
+            return len(datapipe)
+        parts = split_graph(datapipe)
+        return None if parts.main or parts.worker_root is None else length_over_workers(parts, self.num_workers)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the options: a copy of a service is a new one."""
+        live = {"_engine": None, "_dispatch": None, "_consumer": None, "_in_place": None, "_end": None}
+        return {**vars(self), **live, "_finalized": False}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _pid=os.getpid())
+
+
+class PrototypeMultiProcessingReadingService:
+    """The old name."""
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> MultiProcessingReadingService:  # type: ignore[misc]
+        """Return a `MultiProcessingReadingService`, and warn."""
+        warnings.warn(
+            "PrototypeMultiProcessingReadingService is the old name of MultiProcessingReadingService", stacklevel=2
+        )
+        return MultiProcessingReadingService(*args, **kwargs)
+
+
+def _warn_of_duplicates(parts: Parts, num_workers: int) -> None:
+    if num_workers > 1:
+        for text in find_copies(parts, num_workers):
+            warnings.warn(text, stacklevel=6)

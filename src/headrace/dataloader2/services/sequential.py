@@ -1,0 +1,117 @@
+"""`SequentialReadingService`: several reading services, one over the other."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from headrace.errors import ConfigError, ResumeError
+from headrace.pipes.graph.seeds import SeedGenerator
+
+from ..interface import CheckpointableReadingServiceInterface, ReadingServiceInterface, ResetFn
+
+
+class SequentialReadingService(CheckpointableReadingServiceInterface):
+    """Has each service take over what the one before returned, for example ranks and then workers.
+
+    Args:
+        *reading_services: At least one, in the order in which they take the graph over.
+
+    Raises:
+        ConfigError: There is none, or one is no reading service.
+    """
+
+    def __init__(self, *reading_services: ReadingServiceInterface) -> None:
+        self.reading_services: list[ReadingServiceInterface] = []
+        if not reading_services:
+            raise ConfigError("SequentialReadingService needs at least one reading service")
+        for service in reading_services:
+            if not isinstance(service, ReadingServiceInterface):
+                raise ConfigError(f"{service!r} is no reading service")
+        self.reading_services = list(reading_services)
+
+    def initialize(self, datapipe: Any) -> Any:
+        """Have each service take the graph over."""
+        for service in self.reading_services:
+            datapipe = service.initialize(datapipe)
+        return datapipe
+
+    def initialize_iteration(
+        self, seed_generator: SeedGenerator, iter_reset_fn: ResetFn | None = None
+    ) -> ResetFn | None:
+        """Have each service get ready for an epoch; each gets what the one before wants done."""
+        chained = iter_reset_fn
+        for service in self.reading_services:
+            chained = service.initialize_iteration(seed_generator, chained)
+        return chained
+
+    def finalize_iteration(self) -> None:
+        """Tell the services of the end of an epoch, the last one first."""
+        for service in reversed(self.reading_services):
+            service.finalize_iteration()
+
+    def finalize(self) -> None:
+        """End the services, the last one first; all of them, even if one fails."""
+        error: Exception | None = None
+        for service in reversed(self.reading_services):
+            try:
+                service.finalize()
+            except Exception as failure:  # noqa: BLE001 - raised after the others were ended
+                error = error or failure
+        if error is not None:
+            raise error
+
+    def checkpoint(self) -> bytes:
+        """Return the states of the services that have one."""
+        states: list[bytes] = []
+        for service in self.reading_services:
+            if isinstance(service, CheckpointableReadingServiceInterface):
+                states.append(service.checkpoint())
+            else:
+                warnings.warn(f"{type(service).__name__} has no state of its own to save", stacklevel=2)
+                states.append(b"")
+        return msgspec.msgpack.encode(states)
+
+    def restore(self, datapipe: Any, serialized_state: bytes) -> Any:
+        """Have each service take the graph over with its state.
+
+        Raises:
+            ResumeError: The state is of another number of services.
+        """
+        states = msgspec.msgpack.decode(serialized_state, type=list[bytes])
+        if len(states) != len(self.reading_services):
+            raise ResumeError(f"the state is of {len(states)} services, and there are {len(self.reading_services)}")
+        for service, state in zip(self.reading_services, states, strict=True):
+            if isinstance(service, CheckpointableReadingServiceInterface):
+                datapipe = service.restore(datapipe, state)
+            else:
+                warnings.warn(f"{type(service).__name__} has no state of its own to restore", stacklevel=2)
+                datapipe = service.initialize(datapipe)
+        return datapipe
+
+    def _interrupt(self) -> None:
+        for service in self.reading_services:
+            interrupt = getattr(service, "_interrupt", None)
+            if interrupt is not None:
+                interrupt()
+
+    def _pause(self, pause_fn: ResetFn | None = None) -> None:
+        for service in self.reading_services:
+            pause = getattr(service, "_pause", None)
+            if pause is not None:
+                pause_fn = pause(pause_fn)
+
+    def _resume(self, resume_fn: ResetFn | None = None) -> None:
+        for service in self.reading_services:
+            resume = getattr(service, "_resume", None)
+            if resume is not None:
+                resume_fn = resume(resume_fn)
+
+    def _limit(self, num_batches: int | None, limit_fn: Callable[[Any, int | None], Any] | None = None) -> None:
+        for service in self.reading_services:
+            limit = getattr(service, "_limit", None)
+            if limit is not None:
+                limit_fn = limit(num_batches, limit_fn)

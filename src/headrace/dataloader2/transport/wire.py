@@ -1,0 +1,151 @@
+"""What the dispatching process, the main process and the workers say to each other, in whole packets.
+
+Each of them holds one end of a pair of sockets that the main process made and handed over, so there is no name by which
+a stranger could find or join them: what comes is unpickled. Items go by the engine's codec: small groups within a
+packet, large ones in a file that only memory holds, whose descriptor goes along and of which the receiver's arrays are
+views.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.engine.codec.codec import decode, encode
+from headrace.engine.codec.format import ALIGNMENT
+from headrace.engine.memory.memfd import Mapping, create_memfd, extend_memfd
+from headrace.engine.process.channel import MAX_PACKET_BYTES, Channel
+
+
+class Join(msgspec.Struct, frozen=True, tag=True):
+    """The main process: the descriptor that comes with this is the channel of a worker, in place of an older one."""
+
+    worker_id: int
+
+
+class Begin(msgspec.Struct, frozen=True, tag=True):
+    """The main process: begin an epoch. `start` is a parcel with an `EpochStart`."""
+
+    epoch: int
+    start: bytes
+
+
+class Want(msgspec.Struct, frozen=True, tag=True):
+    """A worker: send me my next items of an epoch; one at most if `alone`."""
+
+    epoch: int
+    alone: bool
+
+
+class Items(msgspec.Struct, frozen=True, tag=True):
+    """The answer to a `Want`: a group of items, written by the codec.
+
+    Attributes:
+        epoch: Of the `Want`.
+        num_items: How many; none if the epoch is given up.
+        header: Of the codec.
+        data: The bytes of the slot, or none if they lie in the file that came with this.
+        num_bytes: How many they are.
+        has_ended: Whether nothing comes after them.
+        error: What comes after them, as the fields of a `CarriedError`.
+    """
+
+    epoch: int
+    num_items: int
+    header: bytes = b""
+    data: bytes = b""
+    num_bytes: int = 0
+    has_ended: bool = False
+    error: tuple[str, str, bytes] | None = None
+
+
+_ENCODER = msgspec.msgpack.Encoder()
+_FROM_MAIN: msgspec.msgpack.Decoder[Join | Begin] = msgspec.msgpack.Decoder(Join | Begin)
+_FROM_WORKER: msgspec.msgpack.Decoder[Want] = msgspec.msgpack.Decoder(Want)
+_FROM_SERVER: msgspec.msgpack.Decoder[Items] = msgspec.msgpack.Decoder(Items)
+
+
+def say(channel: Channel, message: Join | Begin | Want, fds: Sequence[int] = ()) -> None:
+    """Send what the main process or a worker has to say.
+
+    Raises:
+        OSError: The dispatching process is gone.
+    """
+    channel.send(_ENCODER.encode(message), fds)
+
+
+def hear_main(packet: bytes) -> Join | Begin:
+    """Return what the main process said."""
+    return _FROM_MAIN.decode(packet)
+
+
+def hear_worker(packet: bytes) -> Want:
+    """Return what a worker said."""
+    return _FROM_WORKER.decode(packet)
+
+
+class _AnswerSlot:
+    """Where the codec writes an answer: plain memory for a small one, a file that only memory holds for a large one."""
+
+    def __init__(self) -> None:
+        self.fd: int | None = None
+        self.buffer: NDArray[np.uint8] = np.empty(0, np.uint8)
+
+    def reserve(self, num_bytes: int, alignment: int = ALIGNMENT) -> tuple[int, NDArray[np.uint8]]:
+        """Return 0 and `uint8[num_bytes]`; the codec calls it once for a value."""
+        del alignment  # both begin at a multiple
+        if num_bytes <= MAX_PACKET_BYTES // 2:
+            self.buffer = np.empty(num_bytes, np.uint8)
+        else:
+            self.fd = create_memfd("headrace-items")
+            extend_memfd(self.fd, num_bytes)
+            self.buffer = Mapping(self.fd, 0, num_bytes).as_array()
+        return 0, self.buffer
+
+    def find(self, array: NDArray[Any]) -> int | None:
+        """Return None: nothing was made in it."""
+        del array
+        return None
+
+
+def encode_items(
+    epoch: int, items: list[Any], *, has_ended: bool, error: tuple[str, str, bytes] | None
+) -> tuple[bytes, int | None]:
+    """Return the packet of an answer, and the descriptor of the file that goes with it, which the caller owns.
+
+    Raises:
+        TransformError: An item cannot be pickled.
+    """
+    if not items:
+        return _ENCODER.encode(Items(epoch, 0, has_ended=has_ended, error=error)), None
+    slot = _AnswerSlot()
+    try:
+        header = encode(items, slot)
+        data = slot.buffer.tobytes() if slot.fd is None else b""
+        answer = Items(epoch, len(items), header, data, len(slot.buffer), has_ended=has_ended, error=error)
+        return _ENCODER.encode(answer), slot.fd
+    except BaseException:
+        if slot.fd is not None:
+            os.close(slot.fd)
+        raise
+
+
+def decode_items(packet: bytes, fds: list[int]) -> tuple[Items, list[Any]]:
+    """Return an answer and its items; closes the descriptors."""
+    try:
+        answer = _FROM_SERVER.decode(packet)
+        if not answer.num_items:
+            return answer, []
+        if fds:
+            buffer = Mapping(fds[0], 0, answer.num_bytes).as_array()
+        else:
+            buffer = np.frombuffer(bytearray(answer.data), np.uint8)
+        return answer, decode(answer.header, buffer)
+    finally:
+        for fd in fds:
+            os.close(fd)

@@ -1,0 +1,584 @@
+"""`DistributeFilesDataset`: files over sub-epochs and ranks, each sub-epoch a dataset of its own, opened ahead of time.
+
+The trainer decides which files a sub-epoch has (`distribute_files_plan.py`) and cuts it into ranges of places; workers,
+which persist over epochs, open the sub-datasets (`sub_epoch_shelf.py`) and read. Invariant: what a sub-epoch delivers
+is the stream of the sub-dataset that the user's function describes for its files, in its order, whoever reads it and
+whatever was opened before. The file is long for the documented parameters and methods that it answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal, NoReturn
+
+from headrace.engine import EngineOptions, EngineReport
+from headrace.errors import ConfigError, did_you_mean
+from headrace.files.lists.file_list import Files, read_file_list
+from headrace.files.lists.tree import FileTree, tree_leaves
+from headrace.ranks import Ranks
+
+from ..cached2 import CachedDataset2
+from ..checks import check_flag
+from ..digests import recipe_text
+from ..parts import open_part
+from ..seq import DatasetSeq
+from ..wrap.runs import ReadSeqs
+from .files import SubEpochFiles, check_cache_options
+from .share import FileShare, ShareOptions
+from .stream import StreamOptions, SubEpochStream
+from .sub_epoch import GetSubEpochDataset, KeyLayout, SubEpochLayout, cached_files_of, read_in_place
+from .worker import CountSeqs, cannot_share
+
+# Options of every dataset that look at sequences before they are read: they are for the sub-dataset.
+_OF_SUB_DATASET = ("seq_list_filter_file", "seq_order_seq_lens_file", "unique_seq_tags")
+
+
+class DistributeFilesDataset(CachedDataset2):
+    """A corpus of many files, of which each sub-epoch reads some.
+
+    In each full epoch the files are distributed over `partition_epoch` sub-epochs, and over ranks, so that each file is
+    read exactly once and all parts have about the same number of bytes. A function of yours says what dataset the files
+    of a sub-epoch make. Workers open the next sub-epochs while the current one is read.
+
+    Args:
+        files: The files, in any form that `read_file_list` takes: a list of names, URLs, patterns, or tuples, lists and
+            dicts of files that belong together; a `.txt`, `.json` or `.py` list file; a function.
+        get_sub_epoch_dataset: Called in this process with the files of a sub-epoch, entries of the list as they are.
+            Returns the config of a dataset (a dict, in which `CachedFile(name)` stands for a local copy), or a dataset,
+            which keeps its own options.
+        preload_next_n_sub_epochs: How many coming sub-epochs are fetched and opened in the background. Default 1, and 0
+            where the work is done in this process.
+        buffer_size: How many sequences a worker may be ahead; by default as many as make a few tickets of some MB.
+            (RETURNN: 1.) The stream does not depend on it.
+        distrib_shard_files: Divide the files among the ranks of a distributed training, see `find_ranks`. The same code
+            runs with one process.
+        sharding_fix: `None`, `True`: a rank reads all sequences of its files. `False`: the legacy behaviour: the
+            sub-dataset is divided among the ranks once more, and most data are never read, as a warning says.
+        use_worker_proc: `False` is the same as `executor="inline"`.
+        balance: "in_order" is the documented distribution, "largest_first" an evener one, see `FilePlan`.
+        num_canonical_shards: Distribute over this many shards, whatever the number of ranks, see `FilePlan`.
+        remainder: "drop": after `count_files`, each sub-epoch is cut to that of the rank with the fewest sequences, so
+            that all ranks have the same number. Without it nothing is cut here: as documented, the training loop drops
+            the rest when one rank ends. "keep": never cut.
+        num_workers: How many workers share a sub-epoch; 0 reads in this process. More than one need a sub-dataset that
+            gives any sequence at once, see `Dataset.supports_jumps`.
+        rank: This rank; default: detected.
+        world_size: The number of ranks, likewise.
+        executor: "process", "thread" or "inline".
+        engine_options: What to do about errors, deaths and stalls, see `EngineOptions`; how far a worker may be ahead
+            is said by `buffer_size`.
+        file_cache: Options of `FileCache`, as a dict; default: those of the environment.
+        **kwargs: See `Dataset`. `partition_epoch` is the number of sub-epochs; `seq_ordering` is "default" (the order
+            of the list) or "random" (shuffled for each full epoch).
+
+    Raises:
+        ConfigError: An option is wrong, or there are fewer files than sub-epochs.
+        SourceError: A list file cannot be read.
+    """
+
+    supports_jumps = True
+
+    def __init__(
+        self,
+        *,
+        files: Files,
+        get_sub_epoch_dataset: GetSubEpochDataset,
+        preload_next_n_sub_epochs: int | None = None,
+        buffer_size: int | None = None,
+        distrib_shard_files: bool = False,
+        sharding_fix: bool | None = None,
+        use_worker_proc: bool = True,
+        balance: Literal["in_order", "largest_first"] = "in_order",
+        num_canonical_shards: int | None = None,
+        remainder: Literal["drop", "keep"] = "drop",
+        num_workers: int = 1,
+        rank: int | None = None,
+        world_size: int | None = None,
+        executor: str = "process",
+        engine_options: EngineOptions | None = None,
+        file_cache: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        self._layout: SubEpochLayout | None = None
+        self._options_inside: list[str] = []
+        self._is_undeclared = False  # the sub-dataset says nothing of its layout: sequences show it
+        super().__init__(**kwargs)
+        self._check_own_options(kwargs)
+        self._stream_options = StreamOptions(
+            num_workers=num_workers,
+            executor=executor if check_flag("use_worker_proc", use_worker_proc) else "inline",
+            buffer_size=buffer_size,
+            engine=engine_options or EngineOptions(),
+            cache=check_cache_options(file_cache),
+        )
+        if preload_next_n_sub_epochs is None:
+            preload_next_n_sub_epochs = 0 if self._stream_options.is_inline else 1
+        share_options = ShareOptions(
+            get_sub_epoch_dataset=get_sub_epoch_dataset,
+            shards_files=distrib_shard_files,
+            rank=rank,
+            world_size=world_size,
+            shards_twice=sharding_fix is not None and not check_flag("sharding_fix", sharding_fix),
+            balance=balance,
+            num_canonical_shards=num_canonical_shards,
+            num_preloaded=preload_next_n_sub_epochs,
+            remainder=remainder,
+        )
+        self._share = FileShare(read_file_list(files), share_options, self.name)
+        self._share.use(self._recipe)
+        self._stream = SubEpochStream(self._stream_options)
+        self._limit: int | None = None
+        self._num_in_files = 0
+        self._reset_reading()
+        if type(self).__init__ is DistributeFilesDataset.__init__:  # a sub-class has arguments of its own
+            # A copy has the files that were listed, and does not list them again.
+            self._ctor_args = ((), {**self._ctor_args[1], "files": self._share.trees})
+
+    def _check_own_options(self, options: Mapping[str, Any]) -> None:
+        given = [name for name in _OF_SUB_DATASET if options.get(name)] + ["repeat_epoch"] * (self.repeat_epoch > 1)
+        if given:
+            raise ConfigError(
+                f"{type(self).__name__} has no {given[0]}: it knows files, and no sequences",
+                where=f"dataset {self.name!r}",
+                fix="give it to the sub dataset, in the dict that get_sub_epoch_dataset returns",
+            )
+
+    # --- files and ranks ---
+
+    @property
+    def files(self) -> list[FileTree]:
+        """The file list, patterns expanded."""
+        return self._share.trees
+
+    @property
+    def ranks(self) -> Ranks | None:
+        """Which rank shares the files, and who said so; `None` before the first epoch, or if ranks do not share."""
+        return self._share.ranks
+
+    @property
+    def num_shards(self) -> int:
+        """Into how many shards the files are divided."""
+        return self._share.shards[0]
+
+    @property
+    def shard_index(self) -> int:
+        """Which of the shards this is."""
+        return self._share.shards[1]
+
+    def supports_sharding(self) -> bool:
+        """Yes, by files."""
+        return True
+
+    def _take_shard(self, num_shards: int, shard_index: int) -> None:
+        """Make this dataset one shard of `num_shards`; takes effect with the next `init_seq_order`."""
+        super()._take_shard(num_shards, shard_index)
+        self._share.use(self._recipe)
+
+    def get_files(self, epoch: int, rank: int | None = None) -> list[FileTree]:
+        """Return the files of a sub-epoch, in order, of this or another rank. Takes the sizes of all files at first."""
+        self._share.use(self._recipe)
+        return self._share.trees_of(epoch, rank)
+
+    def num_seqs_of(self, epoch: int, rank: int | None = None) -> int | None:
+        """Return how many sequences a rank delivers in a sub-epoch, or `None` if that is not known.
+
+        It is known for all of them after `count_files`; without it, for sub-epochs of this rank whose files were read
+        together before.
+
+        Args:
+            epoch: The sub-epoch.
+            rank: Which rank; default this one.
+        """
+        self._share.use(self._recipe)
+        return self._share.num_seqs_of(epoch, rank)
+
+    def count_files(self, progress: Callable[[int, int], None] | None = None) -> None:
+        """Count the sequences of each entry of the file list, by opening a sub-dataset of it alone in a worker.
+
+        Then `num_seqs_of` knows all numbers, `get_total_num_seqs` the total, and `remainder="drop"` cuts. Every rank
+        must call it, or none. Costs about as much as opening each file; a cached file is read where it is, and fetched
+        only if that is not possible.
+
+        Args:
+            progress: Called with (entries counted, all entries).
+
+        Raises:
+            ConfigError: The sub-dataset does not know its number of sequences.
+        """
+        places = range(len(self.files))
+        counts = []
+        for answer in self._stream.do(
+            CountSeqs(self._share.spec_of_entry(place), tree_leaves(self.files[place])) for place in places
+        ):
+            counts.append(answer)
+            if progress is not None:
+                progress(len(counts), len(places))
+        self._share.take_counts(counts)
+        self._reset_reading()
+
+    # --- what is known without reading ---
+
+    @property
+    def has_workers(self) -> bool:
+        """Whether the work is done elsewhere than in the reader's thread."""
+        return not self._stream_options.is_inline
+
+    @property
+    def skips_failed(self) -> bool:
+        """Whether sequences that fail are left out."""
+        return self._stream_options.skips
+
+    def batch_options(self) -> list[str]:
+        """Return those of the dataset that the layout was learnt from as well."""
+        return [*super().batch_options(), *self._options_inside]
+
+    def data_text(self) -> str:
+        """Return the file list."""
+        return f"files {self._share.names_text(self.files)}"
+
+    def order_text(self, epoch: int) -> str:
+        """Return the files of a sub-epoch, and what the dataset is that they make."""
+        files = self._share.names_text(self.get_files(epoch))
+        of_files = f"files {files}; {self._share.config_text(epoch)}"
+        return "; ".join([recipe_text(self._recipe, epoch), of_files, *self._reading_details()])
+
+    def reading_text(self, epoch: int) -> str:
+        """Return all of `order_text`: each sub-epoch has files of its own."""
+        return self.order_text(epoch)
+
+    def draws_text(self) -> str:
+        """Return nothing: the sub-dataset draws."""
+        return ""
+
+    # --- epochs ---
+
+    @property
+    def num_workers(self) -> int:
+        """How many workers share a sub-epoch; 0: this process reads."""
+        return self._stream_options.num_workers
+
+    @property
+    def buffer_size(self) -> int | None:
+        """How many sequences a worker may be ahead; `None`: as many as make some tickets of a few MB."""
+        return self._stream_options.buffer_size
+
+    @property
+    def engine_report(self) -> EngineReport | None:
+        """Where the time went, and what was skipped or restarted; `None` before workers were started."""
+        return self._stream.report
+
+    def initialize(self) -> None:
+        """Get ready to read: learn the layout from the first entry of the file list, read in place. Starts no process.
+
+        Where its files can only be read from the cache, nothing is fetched: the layout is learnt with the first
+        sub-epoch, whose files are needed anyway; or, if somebody asks before, from the first entry.
+        """
+        if self._layout is None:
+            self._learn_layout(may_fetch=False)
+        super().initialize()
+
+    def init_seq_order(
+        self, epoch: int | None = None, seq_list: Sequence[str] | None = None, seq_order: Sequence[int] | None = None
+    ) -> bool:
+        """Start a sub-epoch: the workers begin with it at once, and with opening the next ones.
+
+        Raises:
+            ConfigError: An explicit order was given; fewer files than bins; or `get_sub_epoch_dataset` returned no
+                dataset.
+            SourceError: A file is missing.
+        """
+        if seq_list is not None or seq_order is not None:
+            raise ConfigError(
+                f"{type(self).__name__} does not support seq_list and seq_order",
+                where=f"dataset {self.name!r}",
+                fix="give them to the sub dataset",
+            )
+        super().init_seq_order(epoch)
+        self._reset_reading()
+        self._stream.forget_plan()
+        self._limit = None
+        if self._epoch is not None:
+            try:
+                self._begin_sub_epoch()
+            except BaseException:
+                self.finish_epoch()  # what could be read otherwise?
+                raise
+        return True
+
+    def _begin_sub_epoch(self) -> None:
+        self._share.use(self._recipe)
+        self._share.settle_ranks()
+        self._limit = self._share.limit_of(self._sub_epoch)
+        self._stream.begin(self._share.plan_of(self._sub_epoch, self._layout))
+        self._stream.start(0)
+
+    @property
+    def _sub_epoch(self) -> int:
+        return max(int(self.epoch), 1)  # epoch 0 counts as epoch 1
+
+    def finish_epoch(self, *, free_resources: bool = False) -> None:
+        """End the epoch; with `free_resources` also the workers, with all that they have open."""
+        super().finish_epoch(free_resources=free_resources)
+        self._reset_reading()
+        if free_resources:
+            self._stream.close()
+
+    # --- reading ---
+
+    def _reset_reading(self) -> None:
+        """Be at the start of the sub-epoch, with nothing under way."""
+        self._stream.stop()
+        self._part = ReadSeqs()
+        self._part_place = 0  # of its first sequence
+        self._is_handed_out = False  # whether somebody has something of the part, or of one before
+        self._is_over = False
+        self._complete_frac = 0.0
+
+    def _start(self, place: int) -> None:
+        self._reset_reading()
+        self._part_place = place
+        if not self._stream.has_plan:
+            self._stream.begin(self._share.plan_of(self._sub_epoch, self._layout))
+        self._stream.start(place)
+
+    def _next_part(self) -> bool:
+        """Take the next part from the workers; tell whether there was one."""
+        if self._is_over:
+            return False
+        part = self._stream.next_part()
+        if part is None:
+            self._is_over = True
+            return False
+        if part.num_seqs is not None and not self._stream_options.skips:
+            try:
+                self._take_number(part.num_seqs)
+            except ConfigError:
+                self._reset_reading()
+                raise
+        if self._layout is None:
+            self._set_layout(part.layout)
+        self._is_over = part.is_last
+        self._part_place += len(self._part.tags)
+        self._part = part.seqs
+        return True
+
+    def _take_number(self, num_in_files: int) -> None:
+        """Take how many sequences the sub-epoch has, as one of the workers says."""
+        if self._num_seqs is None:
+            self._share.learn(num_in_files)
+            self._num_seqs = num_in_files if self._limit is None else min(num_in_files, self._limit)
+            self._num_in_files = num_in_files
+        elif num_in_files != self._num_in_files:
+            raise ConfigError(
+                f"workers have opened sub-epoch {self._sub_epoch} with {self._num_in_files} and with {num_in_files} "
+                "sequences",
+                where=f"dataset {self.name!r}",
+                fix="let the sub dataset be the same each time that it is made: no unseeded draws, no files that grow",
+            )
+
+    def _take_first_part(self) -> None:
+        """Take what the workers say first, if nothing was taken yet: the sequences in it are kept for the reader."""
+        if self._epoch is not None and self._num_seqs is None and not self._is_over and not self._is_handed_out:
+            if not self._stream.is_running:
+                self._start(0)
+            if not self._part.tags:
+                self._next_part()
+
+    def _collect_single_seq(self, seq_idx: int) -> DatasetSeq | None:
+        if self._limit is not None and seq_idx >= self._limit:
+            return None
+        while True:
+            offset = seq_idx - self._part_place
+            if 0 <= offset < len(self._part.tags):
+                return self._seq_of(self._part, offset, seq_idx)
+            if self._is_over and offset >= 0:
+                return None
+            if not self._stream.is_running or offset < 0 or self._is_far(offset):
+                self._start(0 if self._stream_options.skips else seq_idx)
+            if not self._next_part():
+                return None
+
+    def _is_far(self, offset: int) -> bool:
+        """Whether a place lies so far ahead that the sequences in between should not be loaded."""
+        return not self._stream_options.skips and offset - len(self._part.tags) >= self._stream.look_ahead
+
+    def _iterate(self, version: int) -> Iterator[DatasetSeq]:
+        """Hand out whole parts: what is documented for each sequence is done once for many."""
+        if self._epoch is None:
+            return
+        if self._is_handed_out or self._part_place:
+            self._start(0)
+        seq_idx = 0
+        while True:
+            self._check_version(version, seq_idx)
+            if self._collect_single_seq(seq_idx) is None:
+                self._end_here(seq_idx)
+                return
+            part, place = self._part, self._part_place
+            stop = len(part.tags) if self._limit is None else min(len(part.tags), self._limit - place)
+            for offset in range(seq_idx - place, stop):
+                yield self._with_window(self._seq_of(part, offset, seq_idx))
+                seq_idx += 1
+                self._check_version(version, seq_idx)
+
+    def _seq_of(self, part: ReadSeqs, offset: int, seq_idx: int) -> DatasetSeq:
+        self._is_handed_out = True
+        frac = part.complete_fracs[offset]
+        if self._num_seqs:
+            frac = (seq_idx + 1) / self._num_seqs
+        elif frac is not None:
+            frac = self._complete_frac = max(frac, self._complete_frac)
+        return DatasetSeq.made_of(seq_idx, part.features[offset], part.tags[offset], frac, None)
+
+    # --- how much there is ---
+
+    @property
+    def num_seqs(self) -> int:
+        """Number of sequences of the current sub-epoch; waits until it is open."""
+        self._take_first_part()
+        return super().num_seqs
+
+    def is_less_than_num_seqs(self, seq_idx: int) -> bool:
+        """Whether the sub-epoch has a sequence at this place; waits until it is open."""
+        self._take_first_part()
+        return super().is_less_than_num_seqs(seq_idx)
+
+    def have_seqs(self) -> bool:
+        """Whether there are files: yes."""
+        return bool(self.files)
+
+    def get_all_tags(self) -> Sequence[str]:
+        """Return the tags of all files. Only where one sub-epoch has them all; a worker is asked."""
+        tags: Sequence[str] = self._ask_about_all("get_all_tags")
+        return tags
+
+    def get_total_num_seqs(self, *, fast: bool = False) -> int:
+        """Return the number of sequences of all files: after `count_files`, or where one sub-epoch has them all."""
+        total = self._share.total_num_seqs
+        if total is not None:
+            return total
+        if fast:
+            self._not_known("get_total_num_seqs(fast=True)")
+        return int(self._ask_about_all("get_total_num_seqs"))
+
+    def _ask_about_all(self, method: str) -> Any:
+        """Ask the dataset of a sub-epoch that has all files."""
+        self._share.use(self._recipe)
+        if self.partition_epoch > 1 or self.num_shards > 1:
+            self._not_known(method)
+        if self._epoch is None or not self._stream.has_plan:
+            self._stream.begin(self._share.plan_of(self._sub_epoch, self._layout))
+        answer = self._stream.ask(method)
+        self._reset_reading()
+        return answer
+
+    def _not_known(self, what: str) -> NoReturn:
+        self._not_offered(f"{what} where a sub-epoch has only a part of the files")
+
+    # --- layout ---
+
+    def _set_layout(self, layout: SubEpochLayout | None) -> None:
+        self._layout = layout
+        self._is_undeclared = layout is None
+
+    def _learn_layout(self, *, may_fetch: bool) -> None:
+        """Open the first entry of the file list in this process, to see what its sequences are like."""
+        spec = self._share.spec_of_entry(0)
+        config = read_in_place(spec.dataset)
+        if cached_files_of(config) and not may_fetch:
+            return
+        with SubEpochFiles(self._stream_options.cache) as files:
+            config, _ = files.fetch(config, None)
+            dataset = open_part(config)
+            try:
+                num_workers = self._stream_options.num_workers
+                if num_workers > 1 and not dataset.supports_jumps:
+                    raise cannot_share(dataset, num_workers, f"dataset {self.name!r}")
+                self._options_inside = dataset.batch_options()
+                self._set_layout(SubEpochLayout.of(dataset, f"entry 0 of the file list, {spec.files}"))
+            finally:
+                dataset.finish_epoch(free_resources=True)
+
+    def _known_layout(self) -> SubEpochLayout | None:
+        """Return the layout, learnt now if need be; `None` if only sequences show it."""
+        if self._layout is None and not self._is_undeclared:
+            self._take_first_part()
+            if self._layout is None and not self._is_undeclared:
+                self._learn_layout(may_fetch=True)
+        return self._layout
+
+    @property
+    def num_inputs(self) -> int:  # type: ignore[override] # an attribute elsewhere; here it may have to be learnt
+        """Size of a frame of "data"; 0 if there is no such key."""
+        layout = self._known_layout()
+        return 0 if layout is None else layout.num_inputs
+
+    @property
+    def num_outputs(self) -> dict[str, tuple[int, int]] | None:  # type: ignore[override]
+        """Data key -> (dim, ndim), as the sub-dataset says."""
+        layout = self._known_layout()
+        return None if layout is None else dict(layout.num_outputs)
+
+    @property
+    def labels(self) -> dict[str, Sequence[str]]:
+        """Data key -> names of the classes, as the first entry of the file list says."""
+        layout = self._known_layout()
+        return {} if layout is None else dict(layout.labels)
+
+    @labels.setter
+    def labels(self, value: dict[str, Sequence[str]]) -> None:
+        if value:
+            raise ConfigError(f"the labels of a {type(self).__name__} are those of its files")
+
+    def _key_layout(self, key: str) -> KeyLayout | None:
+        layout = self._known_layout()
+        if layout is None:
+            return None
+        if key not in layout.keys:
+            raise ConfigError(
+                f"no data key {key!r}", where=f"dataset {self.name!r}", fix=did_you_mean(key, layout.keys)
+            )
+        return layout.keys[key]
+
+    def get_data_keys(self) -> list[str]:
+        """Return the data keys."""
+        layout = self._known_layout()
+        return super().get_data_keys() if layout is None else list(layout.keys)
+
+    def get_data_dim(self, key: str) -> int:
+        """Return the size of the last axis, or the number of classes of a sparse key."""
+        known = self._key_layout(key)
+        if known is None:
+            return super().get_data_dim(key)
+        return known.dim * self.window if key == "data" else known.dim
+
+    def get_data_dtype(self, key: str) -> str:
+        """Return the dtype name."""
+        known = self._key_layout(key)
+        return super().get_data_dtype(key) if known is None else known.dtype
+
+    def is_data_sparse(self, key: str) -> bool:
+        """Whether the key holds class indices."""
+        known = self._key_layout(key)
+        return super().is_data_sparse(key) if known is None else known.sparse
+
+    def get_data_shape(self, key: str) -> list[int | None]:
+        """Return the shape of one frame."""
+        known = self._key_layout(key)
+        if known is None:
+            return super().get_data_shape(key)
+        shape = list(known.shape)
+        if key == "data" and shape and shape[-1] is not None:
+            shape[-1] *= self.window
+        return shape
+
+    # --- copies ---
+
+    def _state(self) -> dict[str, Any]:
+        learnt = self._layout, self._is_undeclared, self._options_inside
+        return {**super()._state(), "layout": learnt, "share": self._share.state()}
+
+    def _restore(self, state: Mapping[str, Any]) -> None:
+        super()._restore(state)
+        self._layout, self._is_undeclared, self._options_inside = state["layout"]
+        self._share.restore(state["share"])

@@ -1,0 +1,395 @@
+"""Which files each sub-epoch of each rank has, which datasets they make, and how many sequences, before any is read.
+
+Invariant: what is said about files and numbers is a function of the file list, the sizes, the options and what was
+counted, so that all ranks say the same about each other without asking.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.errors import ConfigError
+from headrace.files.lists.sizes import FileTable
+from headrace.files.lists.tree import FileTree, map_leaves, tree_key, tree_leaves
+from headrace.files.plan import FilePlan
+from headrace.order import OrderRecipe
+from headrace.order.recipe import full_epoch_of
+from headrace.ranks import Ranks, find_ranks
+
+from ..checks import check_count, check_flag
+from ..configs import config_text
+from .sub_epoch import (
+    GetSubEpochDataset,
+    SubDatasetDefaults,
+    SubEpochLayout,
+    SubEpochPlan,
+    SubEpochSpec,
+    describe_files,
+    make_sub_dataset,
+)
+from .worker import Counted
+
+_logger = logging.getLogger("headrace.datasets")
+_UNKNOWN = -1  # how many sequences a file holds
+
+
+@dataclass(frozen=True, slots=True)
+class ShareOptions:
+    """How files are shared out; checked when built.
+
+    Attributes:
+        get_sub_epoch_dataset: The user's function.
+        shards_files: Whether ranks share the files.
+        rank: Of this process, if given.
+        world_size: The number of ranks, if given.
+        shards_twice: The legacy behaviour.
+        balance: See `FilePlan`.
+        num_canonical_shards: See `FilePlan`.
+        num_preloaded: How many coming sub-epochs are opened ahead of time.
+        remainder: "drop": sub-epochs are cut to the smallest of all ranks, once it is known.
+
+    Raises:
+        ConfigError: A wrong option; they go by the names that users know.
+    """
+
+    get_sub_epoch_dataset: GetSubEpochDataset
+    shards_files: bool
+    rank: int | None
+    world_size: int | None
+    shards_twice: bool
+    balance: Literal["in_order", "largest_first"]
+    num_canonical_shards: int | None
+    num_preloaded: int
+    remainder: Literal["drop", "keep"]
+
+    def __post_init__(self) -> None:
+        """Check each option."""
+        if not callable(self.get_sub_epoch_dataset):
+            raise ConfigError(
+                "get_sub_epoch_dataset must be a function from a list of files to the config of a dataset: "
+                f"{self.get_sub_epoch_dataset!r}"
+            )
+        check_flag("distrib_shard_files", self.shards_files)
+        check_count("preload_next_n_sub_epochs", self.num_preloaded)
+        if self.num_canonical_shards is not None:
+            check_count("num_canonical_shards", self.num_canonical_shards, minimum=1)
+        for name, valid in (("balance", ("in_order", "largest_first")), ("remainder", ("drop", "keep"))):
+            if getattr(self, name) not in valid:
+                raise ConfigError(f"{name} must be one of {valid}: {getattr(self, name)!r}")
+        if self.rank is not None or self.world_size is not None:
+            find_ranks(self.rank, self.world_size)  # checks them
+            if not self.shards_files:
+                raise ConfigError(
+                    f"rank={self.rank} and world_size={self.world_size} are given, but ranks do not share the files",
+                    fix="set distrib_shard_files=True",
+                )
+
+
+class FileShare:
+    """What this rank reads, and what the others do. Not thread-safe.
+
+    Args:
+        trees: The file list.
+        options: See `ShareOptions`.
+        name: Of the dataset, for messages.
+    """
+
+    def __init__(self, trees: list[FileTree], options: ShareOptions, name: str) -> None:
+        self.trees = trees
+        self._options = options
+        self._name = name
+        self._recipe = OrderRecipe()
+        self._table: FileTable | None = None
+        self._sizes: NDArray[np.int64] | None = None
+        self._plan: FilePlan | None = None
+        self._generation = 0  # grows when other files make a sub-epoch
+        self._specs: dict[tuple[int, int], SubEpochSpec] = {}
+        self._counts = np.full(len(trees), _UNKNOWN, dtype=np.int64)
+        self._is_counted = False
+        self._learnt: dict[bytes, int] = {}
+        self._current = 0, np.zeros(0, dtype=np.int64)  # the sub-epoch of the last plan, and its files
+        self._is_loss_told = False
+        self.ranks: Ranks | None = None
+        self._carried: Ranks | None = None
+
+    def use(self, recipe: OrderRecipe) -> None:
+        """Take over the options of the dataset.
+
+        Raises:
+            ConfigError: They make no distribution: fewer files than bins, an ordering of another kind.
+        """
+        if str(recipe.seq_ordering) not in ("default", "random"):
+            raise ConfigError(
+                f"seq_ordering={recipe.seq_ordering!s} is none for files: they come in the order of their list, or "
+                "shuffled",
+                where=f"dataset {self._name!r}",
+                fix="set seq_ordering to 'default' or 'random' here, and the order of sequences in the sub dataset",
+            )
+        if recipe.num_sub_epochs > len(self.trees):
+            raise ConfigError(
+                f"{len(self.trees)} entries in the file list are fewer than partition_epoch={recipe.num_sub_epochs}",
+                where=f"dataset {self._name!r}",
+                fix="lower partition_epoch, or split the data into more files",
+            )
+        if recipe != self._recipe:
+            self._recipe, self._plan = recipe, None
+
+    # --- ranks ---
+
+    @property
+    def shards(self) -> tuple[int, int]:
+        """Into how many shards files are divided, and which one this is. Until the first epoch it may still change."""
+        given = (self._recipe.num_shards, self._recipe.shard_index)
+        if not self._options.shards_files:
+            return given
+        return _join_shards(given, self.ranks or self._find_ranks(), f"dataset {self._name!r}")
+
+    def _find_ranks(self) -> Ranks:
+        """Find out which rank this is; what this object was told in another process counts if nobody here says it."""
+        ranks = find_ranks(self._options.rank, self._options.world_size)
+        return self._carried if ranks.world_size == 1 and self._carried is not None else ranks
+
+    def settle_ranks(self) -> None:
+        """Find out for good which rank this is: what starts a distributed training may come after this object."""
+        if self._options.shards_files and self.ranks is None:
+            ranks = self._find_ranks()
+            _logger.info(
+                "dataset %r: files are shared by rank: %d of %d (%s)",
+                self._name,
+                ranks.rank,
+                ranks.world_size,
+                ranks.source,
+            )
+            self.ranks, self._plan = ranks, None
+        num_shards, _ = self.shards
+        if self._options.shards_twice and num_shards > 1 and not self._is_loss_told:
+            self._is_loss_told = True
+            _logger.warning(
+                "dataset %r: sharding_fix=False divides the data among the ranks twice: each of %d ranks reads 1/%d of "
+                "the sequences of its own files, and the others are never read",
+                self._name,
+                num_shards,
+                num_shards,
+            )
+
+    # --- files ---
+
+    @property
+    def plan(self) -> FilePlan:
+        """The distribution of the files; at first the size of each file is taken.
+
+        Raises:
+            ConfigError: There are fewer files than bins.
+            SourceError: A file is missing.
+        """
+        num_shards = self.shards[0]
+        if self._plan is None or self._plan.num_shards != num_shards:  # ranks may be found after this was asked once
+            recipe = self._recipe
+            self._generation += 1
+            self._plan = FilePlan(
+                self.sizes,
+                partition_epoch=recipe.num_sub_epochs,
+                num_shards=num_shards,
+                ordering="random" if str(recipe.seq_ordering) == "random" else "default",
+                random_seed_offset=recipe.random_seed_offset or 0,
+                fixed_random_seed=recipe.fixed_random_seed,
+                balance=self._options.balance,
+                num_canonical_shards=self._options.num_canonical_shards,
+            )
+        return self._plan
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """Bytes of each entry of the file list, `int64[N]`."""
+        if self._sizes is None:
+            self._sizes = self.table.sizes
+        return self._sizes
+
+    @sizes.setter
+    def sizes(self, value: NDArray[np.int64] | None) -> None:
+        self._sizes = value
+
+    @property
+    def table(self) -> FileTable:
+        """What is kept about the files."""
+        if self._table is None:
+            self._table = FileTable.of(self.trees)
+        return self._table
+
+    def trees_of(self, epoch: int, rank: int | None = None) -> list[FileTree]:
+        """Return the files of a sub-epoch, in order, of this or another rank."""
+        return [self.trees[place] for place in self._places_of(epoch, rank).tolist()]
+
+    def bytes_of(self, epoch: int, rank: int | None = None) -> int:
+        """Return how many bytes the files of a sub-epoch have."""
+        return self.plan.bytes_of(epoch, self._shard_of(rank))
+
+    def _places_of(self, epoch: int, rank: int | None = None) -> NDArray[np.int64]:
+        return self.plan.files_of(epoch, self._shard_of(rank))
+
+    def _shard_of(self, rank: int | None) -> int:
+        num_shards, shard_index = self.shards
+        if rank is not None and not 0 <= rank < num_shards:
+            raise ConfigError(f"there is no rank {rank}: they are 0..{num_shards - 1}", where=f"dataset {self._name!r}")
+        return shard_index if rank is None else rank
+
+    # --- datasets ---
+
+    def plan_of(self, epoch: int, layout: SubEpochLayout | None) -> SubEpochPlan:
+        """Return what is to be opened to read a sub-epoch, and next.
+
+        Raises:
+            Exception: The user's function fails for this sub-epoch, or returns no dataset. For a coming one that is
+                raised when its turn has come.
+        """
+        specs = {epoch: self._spec_of(epoch)}
+        self._current = epoch, self._places_of(epoch)
+        for coming in range(epoch + 1, epoch + 1 + self._options.num_preloaded):
+            try:
+                specs[coming] = self._spec_of(coming)
+            except Exception as error:  # noqa: BLE001 - raised when this sub-epoch is asked for
+                _logger.info("sub-epoch %d is not opened ahead of time: %s", coming, error)
+                break
+        self._specs = {spec.key: spec for spec in specs.values()}
+        known = None if layout is None else replace(layout, labels={})  # labels are not compared, and may be large
+        return SubEpochPlan(tuple(specs.values()), known)
+
+    def _spec_of(self, epoch: int) -> SubEpochSpec:
+        trees = self.trees_of(epoch)
+        key = (self._generation, epoch)
+        if key in self._specs:
+            return self._specs[key]
+        full_epoch = full_epoch_of(epoch, self._recipe.num_sub_epochs) + 1
+        return self._make_spec(key, epoch, full_epoch, trees, f"sub-epoch {epoch}")
+
+    def config_text(self, epoch: int) -> str:
+        """Return a text of the dataset that the user's function describes for a sub-epoch, see `config_text`."""
+        spec = self._spec_of(epoch)
+        return config_text(spec.dataset, spec.full_epoch)
+
+    def names_text(self, trees: Sequence[FileTree]) -> str:
+        """Return the names of files without the folder that all files are in: it may be another one later."""
+        names = [name for tree in self.trees for name in tree_leaves(tree)]
+        folders = [os.path.dirname(name) for name in names]
+        root = os.path.commonprefix(folders)  # noqa: RUF071 (any common beginning will do)
+        return " ".join(tree_key(map_leaves(tree, lambda name: name[len(root) :].lstrip("/"))) for tree in trees)
+
+    def spec_of_entry(self, place: int) -> SubEpochSpec:
+        """Return the dataset of one entry of the file list alone.
+
+        Raises:
+            Exception: As for `plan_of`.
+        """
+        return self._make_spec((0, place), 1, 1, [self.trees[place]], f"entry {place} of the file list")
+
+    def _make_spec(
+        self, key: tuple[int, int], epoch: int, full_epoch: int, trees: list[FileTree], where: str
+    ) -> SubEpochSpec:
+        num_shards, shard_index = self.shards
+        defaults = SubDatasetDefaults(
+            random_seed_offset=self._recipe.random_seed_offset or 0,
+            num_shards=num_shards,
+            shard_index=shard_index,
+            shards_twice=self._options.shards_twice,
+            files_change=str(self._recipe.seq_ordering) == "random",
+        )
+        files = describe_files(trees)  # before the user has the list
+        dataset = make_sub_dataset(self._options.get_sub_epoch_dataset, trees, defaults, where)
+        return SubEpochSpec(key, epoch, full_epoch, files, dataset)
+
+    # --- numbers of sequences ---
+
+    def num_seqs_of(self, epoch: int, rank: int | None = None) -> int | None:
+        """Return how many sequences a rank delivers in a sub-epoch, as far as that is known. O(ranks) if it is cut."""
+        limit = self.limit_of(epoch)
+        return self._num_in_files(epoch, rank) if limit is None else limit
+
+    def limit_of(self, epoch: int) -> int | None:
+        """Return to how many sequences each rank is cut in a sub-epoch; `None`: not at all."""
+        if self._options.remainder != "drop" or not self._is_counted:
+            return None
+        numbers = [self._num_in_files(epoch, rank) for rank in range(self.plan.num_shards)]
+        return min(number for number in numbers if number is not None)
+
+    def _num_in_files(self, epoch: int, rank: int | None) -> int | None:
+        places = self._places_of(epoch, rank)
+        counts = self._counts[places]
+        return self._learnt.get(places.tobytes()) if (counts == _UNKNOWN).any() else int(counts.sum())
+
+    def learn(self, num_seqs: int) -> None:
+        """Take note of the number of sequences that the sub-epoch of the last plan turned out to have.
+
+        Raises:
+            ConfigError: The files were counted, and there were not as many.
+        """
+        epoch, places = self._current
+        if self._is_counted and (expected := int(self._counts[places].sum())) != num_seqs:
+            raise ConfigError(
+                f"sub-epoch {epoch} has {num_seqs} sequences, but {expected} were counted in its files",
+                where=f"dataset {self._name!r}, files {describe_files([self.trees[place] for place in places])}",
+                fix="count_files adds up single files: leave out options of the sub dataset that look at several, such "
+                "as unique_seq_tags; if files were changed, make the dataset anew",
+            )
+        if len(places) == 1:
+            self._counts[places[0]] = num_seqs
+        elif str(self._recipe.seq_ordering) == "default":  # the same files again in the next full epoch
+            self._learnt[places.tobytes()] = num_seqs
+
+    def take_counts(self, counts: list[Counted]) -> None:
+        """Take the numbers of all entries of the file list; what their files hold is kept for other programs."""
+        self._counts = np.array([counted.num_seqs for counted in counts], dtype=np.int64)
+        self._is_counted = True
+        for place, counted in enumerate(counts):
+            self.table.note_counts(place, counted.num_stored, counted.num_stored_frames)
+        self.table.save()
+
+    @property
+    def total_num_seqs(self) -> int | None:
+        """How many sequences all files hold, if they were counted."""
+        return int(self._counts.sum()) if self._is_counted else None
+
+    # --- copies ---
+
+    def state(self) -> dict[str, Any]:
+        """Return what a copy need not find out again, or cannot, in a worker that knows no ranks."""
+        ranks = self.ranks  # a worker may be started before an epoch has begun here
+        if ranks is None and self._options.shards_files:
+            ranks = self._find_ranks()
+        has_messages = ranks is not None and ranks.world_size > 1
+        counts = self._counts if self._is_counted else None
+        return {"sizes": self._sizes, "ranks": ranks if has_messages else self._carried, "counts": counts}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take over what `state` returned."""
+        self._sizes, self._carried = state["sizes"], state["ranks"]
+        if state["counts"] is not None:
+            self._counts, self._is_counted = state["counts"].copy(), True
+
+
+def _join_shards(given: tuple[int, int], ranks: Ranks, where: str) -> tuple[int, int]:
+    """Return (number of shards, which one) of a dataset that shards by rank and was given shards, too.
+
+    Exactly one level shards. The given ones may be the same as the ranks, or divide the share of each rank further, as
+    the workers of a `MultiProcDataset` with "dedicated" do: then they stand for both.
+
+    Raises:
+        ConfigError: They contradict each other.
+    """
+    num_shards, shard_index = given
+    if num_shards == 1:
+        return ranks.world_size, ranks.rank
+    if num_shards % ranks.world_size == 0 and shard_index // (num_shards // ranks.world_size) == ranks.rank:
+        return given
+    raise ConfigError(
+        f"distrib_shard_files=True finds rank {ranks.rank} of {ranks.world_size} ({ranks.source}), but "
+        f"_shard_index={shard_index} of _num_shards={num_shards} was given",
+        where=where,
+        fix="leave out _num_shards and _shard_index, or set distrib_shard_files=False",
+    )

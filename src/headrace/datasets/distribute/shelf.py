@@ -1,0 +1,305 @@
+"""The sub-epochs that a worker has open: the one that is read, and the next ones, opened in the background.
+
+Opening means: fetch the files, build the dataset, start its order. One background thread does that for the coming
+sub-epochs, in their order, while the worker's own thread reads; so going on to the next one costs nothing. What is not
+wanted any more is closed before anything else is fetched, so that its files can make room.
+
+Invariants: an entry is opened by one thread at a time, and belongs to the reading thread once it is open; the lock is
+held for a few lines only, never while user code runs, files are fetched or anything is waited for. An error of the
+background is dropped: when that sub-epoch is asked for it is opened once more, since what was in the way (a full disk,
+a network) may be gone, and it is the error of that second try that is raised. The background thread holds the shelf
+only while it works: a shelf that nobody refers to any more is collected, and its thread ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import logging
+import queue
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+
+from headrace.engine import note_place
+from headrace.errors import CacheError, takes_note
+
+from ..base import Dataset
+from ..parts import open_part
+from .files import SubEpochFiles
+from .sub_epoch import OpenSubEpoch, SubEpochLayout, SubEpochSpec
+
+_logger = logging.getLogger("headrace.datasets")
+_WAIT_SECONDS = 1.0  # between two looks at what another thread is building: no limit, the engine has one
+_CLOSE_SECONDS = 2.0  # how long the end of the background's work is waited for
+# The background begins so much later than it could: it would take the interpreter's lock from the first sequences of a
+# sub-epoch, and the reader waits for these.
+_HEAD_START_SECONDS = 0.02
+
+
+class _Entry:
+    """One sub-epoch on the shelf. All but the first is protected by the lock.
+
+    Attributes:
+        spec: What it is.
+        opener: Set while a thread opens it: told when that is done. It says who the opener is, too.
+        is_fetching: Whether the opener is the background, and is still fetching files: then another may take over.
+        opened: The result; None as long as there is none, and after a failure.
+        is_wanted: Whether it is still on the shelf.
+        has_failed: Whether the background has tried.
+    """
+
+    __slots__ = ("has_failed", "is_fetching", "is_wanted", "opened", "opener", "spec")
+
+    def __init__(self, spec: SubEpochSpec) -> None:
+        self.spec = spec
+        self.opener: threading.Event | None = None
+        self.is_fetching = False
+        self.opened: OpenSubEpoch | None = None
+        self.is_wanted = True
+        self.has_failed = False
+
+
+class Shelf:
+    """Opens sub-epochs, keeps those that are wanted, and closes the others. One thread arranges and takes.
+
+    Args:
+        files: Where cached files come from.
+        beats: Whether a long wait for files must be told, so that it is not taken for a stall.
+    """
+
+    def __init__(self, files: SubEpochFiles, *, beats: bool) -> None:
+        self._files = files
+        self._beats = beats
+        self._lock = threading.Lock()  # protects what follows; no finalizer and no signal handler takes it
+        self._entries: dict[tuple[int, int], _Entry] = {}
+        self._dropped: list[OpenSubEpoch] = []
+        self._layout: SubEpochLayout | None = None
+        self._is_preparing = False
+        self._wake: queue.SimpleQueue[bool] = queue.SimpleQueue()  # True: there is work; False: the end
+        self._thread: threading.Thread | None = None  # the reading thread's own
+
+    def arrange(self, specs: Sequence[SubEpochSpec], layout: SubEpochLayout | None) -> None:
+        """Say what is wanted from now on: the sub-epoch to be read, then the coming ones in their order.
+
+        Args:
+            specs: At least one.
+            layout: What the sequences of each must be like, if it is known.
+        """
+        with self._lock:
+            self._layout = layout or self._layout
+            before = self._entries
+            kept = {spec.key: before[spec.key] if spec.key in before else _Entry(spec) for spec in specs}
+            self._entries = kept
+            for entry in before.values():
+                if entry.spec.key not in kept:
+                    self._drop(entry)
+            to_fetch = [entry.spec.dataset for entry in kept.values() if entry.opened is None]
+            is_preparing = self._is_preparing
+        if is_preparing or len(specs) == 1:
+            self._close_dropped()  # the background may be waiting for just this room
+        self._files.announce(to_fetch)
+        if len(specs) > 1 and (self._thread is None or not self._thread.is_alive()):  # user code may have ended it
+            serve = contextvars.copy_context().run  # so that user code in the thread knows which worker it is in
+            self._thread = threading.Thread(
+                target=serve, args=(_serve, weakref.ref(self), self._wake), name="headrace-sub-epochs", daemon=True
+            )
+            self._thread.start()
+        self._wake.put(True)
+
+    def take(self, spec: SubEpochSpec, is_wanted: Callable[[], bool]) -> OpenSubEpoch:
+        """Return a sub-epoch that was arranged for, open.
+
+        If the background is fetching its files, that is taken over; if it is building the dataset, it is waited for.
+
+        Args:
+            spec: Which.
+            is_wanted: Asked some times a second while files are fetched: if nobody waits for this one any more, because
+                the reader has gone to another, that is given up.
+
+        Raises:
+            Exception: It cannot be opened; a note says which one it is.
+        """
+        while True:
+            with self._lock:
+                entry = self._entries[spec.key]
+                if entry.opened is not None:
+                    return entry.opened
+                other = None if entry.is_fetching else entry.opener
+                if other is None:
+                    event = entry.opener = threading.Event()
+                    entry.is_fetching = False
+                    break
+            other.wait(_WAIT_SECONDS)
+        self._close_dropped()
+        opened = self._open(entry, event, _beat_of(spec, is_wanted) if self._beats else None)
+        self._wake.put(True)
+        return opened
+
+    def layout(self) -> SubEpochLayout | None:
+        """Return what the sequences are like, as far as it is known."""
+        with self._lock:
+            return self._layout
+
+    def close(self) -> None:
+        """Close everything; what the background is building is closed by it as soon as that is done."""
+        with self._lock:
+            entries, self._entries = list(self._entries.values()), {}
+            for entry in entries:
+                self._drop(entry)
+        self._wake.put(False)
+        self._close_dropped()
+        self._files.close()
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.join(_CLOSE_SECONDS)
+            if thread.is_alive():
+                _logger.warning("left behind, because user code in it does not return: the opening of a sub-epoch")
+
+    def __del__(self) -> None:
+        wake = getattr(self, "_wake", None)
+        if wake is not None:
+            wake.put(False)
+
+    # --- the background ---
+
+    def prepare(self) -> None:
+        """Close what was dropped, and open what is coming: the work of the background thread."""
+        with self._lock:
+            self._is_preparing = True
+        try:
+            while (found := self._next_to_prepare()) is not None:
+                self._prepare(*found)
+        finally:
+            with self._lock:
+                self._is_preparing = False
+
+    def _next_to_prepare(self) -> tuple[_Entry, threading.Event] | None:
+        self._close_dropped()
+        with self._lock:
+            entries = list(self._entries.values())
+            if not entries or entries[0].opened is None:
+                return None  # what is to be read now comes before all others, and its reader opens it
+            for entry in entries[1:]:
+                if entry.opened is None and entry.opener is None and not entry.has_failed:
+                    event = entry.opener = threading.Event()
+                    entry.is_fetching = True
+                    return entry, event
+        return None
+
+    def _prepare(self, entry: _Entry, event: threading.Event) -> None:
+        def is_ours() -> bool:
+            with self._lock:
+                return entry.opener is event and entry.is_wanted
+
+        try:
+            self._files.fetch_ahead(entry.spec.dataset, is_ours)
+        except Exception as error:  # noqa: BLE001 - raised when this sub-epoch is asked for
+            self._give_up(entry, event, error)
+            return
+        with self._lock:
+            if entry.opener is not event:
+                return  # taken over
+            entry.is_fetching = False
+            if not entry.is_wanted or next(iter(self._entries.values())).opened is None:
+                entry.opener = None  # not now: the reader fetches something else, and wakes us when it has it
+                return
+        try:
+            self._open(entry, event, None)
+        except Exception as error:  # noqa: BLE001 - raised when this sub-epoch is asked for
+            self._give_up(entry, event, error)
+
+    def _give_up(self, entry: _Entry, event: threading.Event, error: Exception) -> None:
+        with self._lock:
+            entry.has_failed = True
+            if entry.opener is event:
+                entry.opener, entry.is_fetching = None, False
+        _logger.info("not opened ahead of time: %s: %s", entry.spec.where, error)
+
+    # --- in either thread ---
+
+    def _open(self, entry: _Entry, event: threading.Event, beat: Callable[[], None] | None) -> OpenSubEpoch:
+        """Open an entry, whose opener the calling thread is."""
+        opened: OpenSubEpoch | None = None
+        try:
+            opened = self._build(entry.spec, beat)
+        except Exception as error:
+            takes_note(error, f"while opening {entry.spec.where}")
+            raise
+        finally:
+            with self._lock:
+                entry.opener = None
+                if entry.is_wanted:
+                    entry.opened = opened
+                elif opened is not None:
+                    self._dropped.append(opened)
+            event.set()
+        return opened
+
+    def _build(self, spec: SubEpochSpec, beat: Callable[[], None] | None) -> OpenSubEpoch:
+        config, held = self._files.fetch(spec.dataset, beat)
+        dataset: Dataset | None = None
+        try:
+            dataset = open_part(config)
+            self._check_layout(dataset, spec)
+            return OpenSubEpoch(spec, dataset, held)
+        except BaseException:
+            _close(dataset, spec)
+            self._files.release(held)
+            raise
+
+    def _check_layout(self, dataset: Dataset, spec: SubEpochSpec) -> None:
+        layout = SubEpochLayout.of(dataset, f"files {spec.files} of sub-epoch {spec.epoch}")
+        if layout is not None:
+            with self._lock:
+                expected = self._layout = self._layout or layout
+            expected.check_same(layout)
+
+    def _drop(self, entry: _Entry) -> None:
+        """Forget an entry; called with the lock."""
+        entry.is_wanted = False
+        opened, entry.opened = entry.opened, None
+        if opened is not None:
+            self._dropped.append(opened)
+
+    def _close_dropped(self) -> None:
+        while True:
+            with self._lock:
+                if not self._dropped:
+                    return
+                opened = self._dropped.pop()
+            _close(opened.dataset, opened.spec)
+            self._files.release(opened.held)
+
+
+def _serve(shelf_ref: weakref.ref[Shelf], wake: queue.SimpleQueue[bool]) -> None:
+    """Be the background thread."""
+    while wake.get():
+        time.sleep(_HEAD_START_SECONDS)
+        with contextlib.suppress(queue.Empty):  # many short sub-epochs: one look is for all that has come meanwhile
+            while True:
+                if not wake.get_nowait():
+                    return
+        shelf = shelf_ref()
+        if shelf is None:
+            return
+        shelf.prepare()
+        del shelf
+
+
+def _close(dataset: Dataset | None, spec: SubEpochSpec) -> None:
+    try:
+        if dataset is not None:
+            dataset.finish_epoch(free_resources=True)
+    except Exception:  # user code: its sequences were read, and the next sub-epoch does not depend on it
+        _logger.warning("closing %s failed", spec.where, exc_info=True)
+
+
+def _beat_of(spec: SubEpochSpec, is_wanted: Callable[[], bool]) -> Callable[[], None]:
+    def beat() -> None:
+        note_place(f"(fetching files of sub-epoch {spec.epoch})", spec.epoch)
+        if not is_wanted():
+            raise CacheError("nobody waits for these files any more", where=spec.where)
+
+    return beat

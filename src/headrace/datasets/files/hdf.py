@@ -1,0 +1,101 @@
+"""`HDFDataset`: sequences from HDF5 files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from numpy.typing import NDArray
+
+from headrace.errors import ConfigError
+from headrace.sources import HDFSource
+
+from ..cached import CachedDataset
+from ..checks import absolute_name
+
+Files = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+
+
+class HDFDataset(CachedDataset):
+    """Sequences of one or more HDF5 files in RETURNN's layout; several files follow one another.
+
+    Sorting orders use the length of the first data key: "data" where there is an input, else the first target.
+
+    Args:
+        files: A file or a list of files; more can follow by `add_file`.
+        use_cache_manager: Not offered: only `False` is accepted.
+        index: "auto" keeps the index of the files in the user's cache folder, `None` only in memory; a path names an
+            index that `headrace index` wrote, which must match the files.
+        **kwargs: See `CachedDataset` and `Dataset`.
+
+    Raises:
+        SourceError: A file is missing, truncated, or does not fit the others.
+    """
+
+    def __init__(
+        self,
+        files: Files | None = None,
+        use_cache_manager: bool = False,
+        *,
+        index: str | os.PathLike[str] | None = "auto",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        if use_cache_manager:
+            raise ConfigError(
+                "use_cache_manager=True names a service of one site, which Headrace does not know",
+                fix="leave it out; give local paths",
+            )
+        self._index = index if index in ("auto", None) else absolute_name(index)
+        self.files: list[str] = []
+        if files is not None:
+            paths = list(files) if isinstance(files, Iterable) and not isinstance(files, str | bytes) else [files]
+            if not paths:
+                raise ConfigError(
+                    "files is an empty list", where=f"dataset {self.name!r}", fix="name at least one HDF5 file"
+                )
+            self._open([absolute_name(path) for path in paths])
+        if type(self).__init__ is HDFDataset.__init__:  # a sub-class has arguments of its own
+            # A copy may be made in another folder, so what was relative is remembered as absolute.
+            self._ctor_args = ((), {**kwargs, "files": self.files or None, "index": self._index})
+
+    def _open(self, files: list[str]) -> None:
+        source = HDFSource(files, index=self._index)
+        if self._source is not None:
+            self._source.close()
+        self.files = files
+        self._set_source(source)
+
+    def add_file(self, filename: str | os.PathLike[str]) -> None:
+        """Append a file to the corpus; takes effect with the next `init_seq_order`.
+
+        Raises:
+            SourceError: The file cannot be read or does not fit the others.
+            ConfigError: The dataset was made with the path of an index, which cannot grow.
+        """
+        if self._index not in ("auto", None):
+            raise ConfigError(
+                "add_file cannot extend an index that was given by path",
+                where=str(self._index),
+                fix="leave index at 'auto'",
+            )
+        self._open([*self.files, absolute_name(filename)])
+
+    def _state(self) -> dict[str, Any]:
+        return {**super()._state(), "files": self.files}
+
+    def _restore(self, state: Mapping[str, Any]) -> None:
+        if state["files"] != self.files:  # some were added
+            self._open(state["files"])
+        super()._restore(state)
+
+    def get_data_by_seq_tag(self, seq_tag: str, key: str) -> NDArray[Any]:
+        """Return one data key of the sequence with this tag, whatever the current order."""
+        self._check_key(key)
+        return self.source.read(int(self.source.index.find_tags([seq_tag])[0]), key)
+
+    def get_times(self, seq_idx: int) -> NDArray[Any]:
+        """Return the times of the frames, where the file stores them."""
+        assert isinstance(self.source, HDFSource)
+        return self.source.read_times(self._corpus_idx(seq_idx))

@@ -1,0 +1,187 @@
+"""`OggZipDataset`: recordings and texts in OggZip archives."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from headrace.errors import ConfigError
+from headrace.order import Order
+from headrace.sources import SORT_LENGTHS
+from headrace.sources.ogg_zip.source import OggZipSource
+from headrace.vocabularies.base import Vocabulary, init_vocabulary
+from headrace.vocabularies.bpe import DrawnClasses, SamplingBytePairEncoding
+
+from ..cached import CachedDataset
+from ..checks import absolute_name
+from ..returnn.epoch_wise_filter import EpochWiseFilter, FilteredOrders
+
+_RAW = "raw"
+PathLike = str | os.PathLike[str]
+
+
+class OggZipDataset(CachedDataset):
+    """Recordings and texts in zip archives, with RETURNN's parameters; see `OggZipSource` for what an archive is.
+
+    Keys are "data" (if `audio`), "classes" (if `targets`) and "orth", the UTF-8 bytes of the text. `get_data` also
+    answers "raw", the text itself as an array of one string, which is not part of batches, and which the functions of
+    a `PostprocessingDataset` get. Orders that sort use
+    `int(duration * 100)`.
+
+    Args:
+        path: The zip file or several; `name.txt.gz` replaces the text of `name.zip`; or a folder beside its `.txt`.
+        audio: Options of features: "features" ("raw", "mfcc", "log_mel_filterbank", ...), "sample_rate", ...; `{}` for
+            the defaults, `None` for no audio. What RETURNN draws at random (`random_permute`) is refused: it depends on
+            the order of reading there; give `transform`, with a generator for each sequence.
+        targets: A vocabulary: a dict such as `{"class": "CharacterTargets", ...}` or a `Vocabulary`; `None` for none.
+        content_name: Name inside the archive, if it is not that of the file.
+        resolve_symlink_for_name: Whether that is the name of the file behind a link.
+        targets_post_process: A function from text to text, or a list of such, applied before `targets`.
+        use_cache_manager: Not offered: only `False` is accepted.
+        segment_file: Tags to use, one a line; also `.gz`.
+        zip_audio_files_have_name_as_prefix: Whether recordings are below a folder with the name of the archive.
+        fixed_random_subset: A share of the sequences or a number of them, the same in all epochs.
+        fixed_random_subset_seed: For that.
+        epoch_wise_filter: (first epoch, last epoch) -> {"max_mean_len": x}, in hundredths of a second, see
+            `EpochWiseFilter`.
+        data_lengths: How lengths of "data" are known without reading, for batches by length: "header", "duration" or
+            `None` (they are not), see `OggZipSource`.
+        index: "auto" keeps the index of large archives in the user's cache folder, `None` reads all texts each time.
+        **kwargs: See `CachedDataset` and `Dataset`; "name" is by default that of the first archive.
+
+    Raises:
+        ConfigError: An option is wrong, or not offered.
+        SourceError: An archive is damaged, its text is broken, or recordings are missing.
+    """
+
+    content_options = ("audio", "targets", "targets_post_process")
+
+    def __init__(
+        self,
+        path: PathLike | Sequence[PathLike],
+        *,
+        content_name: str | Sequence[str] | None = None,
+        resolve_symlink_for_name: bool = False,
+        audio: Mapping[str, Any] | None,
+        targets: Vocabulary | Mapping[str, Any] | None,
+        targets_post_process: Callable[[str], str] | Sequence[Callable[[str], str]] | None = None,
+        use_cache_manager: bool = False,
+        segment_file: PathLike | None = None,
+        zip_audio_files_have_name_as_prefix: bool = True,
+        fixed_random_subset: float | int | None = None,
+        fixed_random_subset_seed: int = 42,
+        epoch_wise_filter: EpochWiseFilter | Mapping[Any, Any] | None = None,
+        data_lengths: Literal["duration", "header"] | None = None,
+        index: PathLike | None = "auto",
+        _source: OggZipSource | None = None,
+        **kwargs: Any,
+    ) -> None:
+        paths = [absolute_name(one) for one in path] if isinstance(path, list | tuple) else absolute_name(path)
+        first = paths[0] if isinstance(paths, list) and paths else str(paths)
+        kwargs.setdefault("name", os.path.splitext(os.path.basename(first))[0])
+        if _source is not None:
+            targets = _source.vocabulary
+        elif targets is not None:
+            targets = init_vocabulary(targets, may_draw=True)
+        drawn = {}
+        if isinstance(targets, SamplingBytePairEncoding):
+            drawn["transform"] = DrawnClasses(targets, "classes", kwargs.get("transform"))
+        self.draws_classes = bool(drawn)
+        super().__init__(**{**kwargs, **drawn})
+        if use_cache_manager:
+            raise ConfigError(
+                "use_cache_manager=True names a service of one site, which Headrace does not know",
+                where=f"dataset {self.name!r}",
+                fix="leave it out; give local paths",
+            )
+        self.epoch_wise_filter = EpochWiseFilter.of(epoch_wise_filter)
+        self._filtered = FilteredOrders(self.epoch_wise_filter)
+        source = (
+            _source
+            if _source is not None
+            else OggZipSource(
+                paths,
+                audio=audio,
+                targets=targets,
+                content_name=content_name,
+                resolve_symlink_for_name=resolve_symlink_for_name,
+                targets_post_process=_joined(targets_post_process),
+                segment_file=segment_file,
+                zip_audio_files_have_name_as_prefix=zip_audio_files_have_name_as_prefix,
+                fixed_random_subset=fixed_random_subset,
+                fixed_random_subset_seed=fixed_random_subset_seed,
+                data_lengths=data_lengths,
+                may_draw=True,
+                index=index if index in ("auto", None) else absolute_name(index),
+            )
+        )
+        if type(self).__init__ is OggZipDataset.__init__:  # a sub-class has arguments of its own
+            # A copy gets the source itself: it knows its files as they were found, and reads no text again.
+            own = {"audio": None, "targets": None, "epoch_wise_filter": self.epoch_wise_filter, "_source": source}
+            self._ctor_args = ((paths,), {**kwargs, **own})
+        self._set_source(source)
+
+    @property
+    def targets(self) -> Vocabulary | None:
+        """The vocabulary of "classes"."""
+        source = self.source
+        assert isinstance(source, OggZipSource)
+        return source.vocabulary
+
+    def _sort_key(self) -> str | None:
+        return SORT_LENGTHS
+
+    def _has_own_order(self) -> bool:
+        return self.epoch_wise_filter is not None
+
+    def _order_of_epoch(self, epoch: int) -> Order:
+        lengths = self.source.index.lengths
+        return self._filtered.of(epoch, super()._order_of_epoch(epoch), lambda: lengths(SORT_LENGTHS))
+
+    def get_data(self, seq_idx: int, key: str) -> Any:
+        """Return one data key of one sequence, see `Dataset.get_data`; also the text as key "raw", an array `str[]`."""
+        if key != _RAW:
+            return super().get_data(seq_idx, key)
+        return np.array(self._text(seq_idx))
+
+    def get_text_keys(self) -> list[str]:
+        """Return ["raw"], the text itself."""
+        return [_RAW]
+
+    def get_data_dtype(self, key: str) -> str:
+        """Return the dtype of a data key; "string" for "raw"."""
+        return "string" if key == _RAW else super().get_data_dtype(key)
+
+    def _text(self, seq_idx: int) -> str:
+        source = self.source
+        assert isinstance(source, OggZipSource)
+        return source.read_text(self._corpus_idx(seq_idx))
+
+
+class _Chain:
+    """Functions from text to text, one after the other; may be pickled if they may."""
+
+    def __init__(self, steps: Sequence[Callable[[str], str]]) -> None:
+        self._steps = list(steps)
+
+    def __call__(self, text: str) -> str:
+        for step in self._steps:
+            text = step(text)
+        return text
+
+
+def _joined(post_process: Any) -> Callable[[str], str] | None:
+    """Return one function for what was given."""
+    if post_process is None or post_process == [] or callable(post_process):
+        function: Callable[[str], str] | None = post_process or None
+        return function
+    if isinstance(post_process, list | tuple) and all(callable(step) for step in post_process):
+        return _Chain(post_process)
+    raise ConfigError(
+        f"targets_post_process={post_process!r} is not known",
+        where="OggZipDataset",
+        fix='give a function from text to text, in a config as "package.module:function"',
+    )

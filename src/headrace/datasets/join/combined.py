@@ -1,0 +1,209 @@
+"""`CombinedDataset` and `ConcatDataset`: different sequences, read as one dataset.
+
+What they are is decided when they are built: a corpus with random access, if all of their sub-datasets are
+(`joint.py`); else a stream that takes turns among them (`turns.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from numpy.typing import NDArray
+
+from headrace.errors import ConfigError, check_count, did_you_mean
+from headrace.sources import Source
+
+from ..base import Dataset, Owned
+from ..configs import DatasetConfig
+from ..delegating import DelegatingDataset, outer_options
+from ..layout import JointLayout, KeySource, check_no_cycle, make_layout, open_datasets, parse_data_map
+from .joint import JointDataset
+from .order import GumbelScale
+from .turns import TurnsDataset, check_shards
+
+
+class _JoinedDataset(DelegatingDataset):
+    """What the two classes share: an inside that does not change."""
+
+    _inner: JointDataset | TurnsDataset
+
+    @property
+    def inner(self) -> JointDataset | TurnsDataset:
+        """The joint corpus, or the stream."""
+        return self._inner
+
+    def take_features(self, seq_idx: int) -> dict[str, NDArray[Any]]:
+        """Return all arrays of one sequence of the current order."""
+        return self.inner.get_seq(seq_idx).features
+
+    def get_fast_source(self) -> Source | None:
+        """Return what reads many sequences at once, if there is such a thing."""
+        return self.inner.get_fast_source()
+
+
+class CombinedDataset(_JoinedDataset):
+    """Several datasets with different sequences, such as those of several tasks or corpora.
+
+    Each sequence is of one sub-dataset; the data keys that this has not are arrays without frames. By default, the
+    sub-datasets come one after the other, sorted by name, each in its own order (its `seq_ordering`, sub-epochs,
+    repeats); any other ordering is laid over that. Beside those of every dataset there are `random_dataset` (a dataset
+    is drawn each time, the order inside is kept), `interleave` (all of them are equally far at any time) and `reversed`
+    (the last dataset first).
+
+    If all sub-datasets know their corpus, so does this one, and all options work. Else it is a stream, whose order is
+    one of `default`, `reversed`, `interleave`, `random_dataset`.
+
+    Args:
+        datasets: Name -> config of a sub-dataset. Only those are opened that `data_map` names.
+        data_map: (sub-dataset, its data key) -> data key; or a list of [sub-dataset, its data key, data key].
+        sampling_sizes: How many sequences of each sub-dataset a full epoch has: a number for all, or by sub-dataset.
+            Full epoch E takes those at places (E - 1) * size to E * size (exclusive, modulo its number of sequences)
+            of the sub-dataset's order in E. If that is the same in each epoch, E goes on where E - 1 has stopped; a
+            shuffled sub-dataset has another order each time, so that some sequences come again before others came at
+            all. `MixDataset` goes on in one pass.
+        data_dims: Data key -> (dim, ndim): what must be found. Says also which number of classes holds for a data key
+            that sub-datasets have with different ones.
+        data_dtypes: Data key -> dtype, likewise; only logged if something else is found.
+        window: Only 1.
+        interleave_gumbel_scale: For `interleave`: noise, see `Interleave`.
+        **kwargs: See `Dataset`. `partition_epoch`, `repeat_epoch`, filters and shards divide the joint order.
+
+    Raises:
+        ConfigError: An option is wrong, names a sub-dataset or data key that does not exist, or a data key has two
+            layouts.
+    """
+
+    def __init__(
+        self,
+        datasets: Mapping[str, DatasetConfig],
+        data_map: Mapping[tuple[str, str], str] | Sequence[Sequence[str]],
+        sampling_sizes: int | Mapping[str, int] | None = None,
+        data_dims: Mapping[str, tuple[int, int]] | None = None,
+        data_dtypes: Mapping[str, str] | None = None,
+        window: int = 1,
+        interleave_gumbel_scale: GumbelScale = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**outer_options({**kwargs, "window": window}, type(self).__name__))
+        if not isinstance(datasets, Mapping) or not datasets:
+            raise ConfigError(
+                f"datasets must be a dict sub-dataset -> config, got {datasets!r}",
+                fix='write {"speech": {"class": "HDFDataset", ...}, ...}',
+            )
+        check_no_cycle(datasets)
+        entries = parse_data_map(data_map, datasets)
+        names = sorted({entry.part for entry in entries})
+        sizes = _checked_sizes(sampling_sizes, names)
+        opened = open_datasets({name: datasets[name] for name in names}, self, kwargs.get("random_seed_offset"))
+        layout = make_layout(opened, entries, data_dims, data_dtypes)
+        options = {**kwargs, "name": self.name, "interleave_gumbel_scale": interleave_gumbel_scale}
+        self._inner = _join(opened, layout, sizes, options)
+        self._follow()
+        if type(self).__init__ is CombinedDataset.__init__:  # as in HDFDataset: a copy may be made in another folder
+            self._ctor_args = (
+                (),
+                {
+                    **kwargs,
+                    "datasets": {name: Owned(dataset) for name, dataset in opened.items()},
+                    "data_map": [list(entry) for entry in entries],
+                    "sampling_sizes": sizes,
+                    "data_dims": data_dims,
+                    "data_dtypes": data_dtypes,
+                    "interleave_gumbel_scale": interleave_gumbel_scale,
+                },
+            )
+
+
+class ConcatDataset(_JoinedDataset):
+    """Several datasets with the same data keys, one after the other, each in its own order.
+
+    If all sub-datasets know their corpus, so does this one, and any ordering can be laid over it, as in
+    `CombinedDataset`. Else it is a stream.
+
+    Args:
+        datasets: Configs of the sub-datasets.
+        **kwargs: See `Dataset`; `partition_epoch`, `repeat_epoch`, filters and shards divide the joint order.
+
+    Raises:
+        ConfigError: An option is wrong, or the sub-datasets have not the same data keys and layout.
+    """
+
+    def __init__(self, datasets: Sequence[DatasetConfig], **kwargs: Any) -> None:
+        super().__init__(**outer_options(kwargs, type(self).__name__))
+        if not isinstance(datasets, list | tuple) or not datasets:
+            raise ConfigError(
+                f"datasets must be a list of configs, got {datasets!r}",
+                fix='write [{"class": "HDFDataset", ...}, ...]',
+            )
+        check_no_cycle(datasets)
+        configs = {str(number): config for number, config in enumerate(datasets)}
+        opened = open_datasets(configs, self, kwargs.get("random_seed_offset"))
+        layout = make_layout(opened, same_keys(opened), takes_all=True)
+        self._inner = _join(opened, layout, None, {**kwargs, "name": self.name})
+        self._follow()
+        if type(self).__init__ is ConcatDataset.__init__:
+            self._ctor_args = ((), {**kwargs, "datasets": list(map(Owned, opened.values()))})
+
+
+def _join(
+    datasets: Mapping[str, Dataset], layout: JointLayout, sizes: Mapping[str, int] | None, options: dict[str, Any]
+) -> JointDataset | TurnsDataset:
+    """Return the joint corpus of sub-datasets, or the stream of them."""
+    if all(dataset.knows_corpus() for dataset in datasets.values()):
+        check_shards(datasets, (1, 0))
+        return JointDataset(datasets, layout, sampling_sizes=sizes, **options)
+    if sizes is not None:
+        unknown = next(name for name, dataset in datasets.items() if not dataset.knows_corpus())
+        raise ConfigError(
+            f"sampling_sizes needs random access to all sub-datasets, and {unknown!r} "
+            f"({type(datasets[unknown]).__name__}) has none",
+            where=f"dataset {options['name']!r}",
+            fix="leave it out; with 'interleave' all sub-datasets end together",
+        )
+    return TurnsDataset(datasets, layout, **options)
+
+
+def _checked_sizes(sampling_sizes: Any, names: Sequence[str]) -> dict[str, int] | None:
+    """Return sub-dataset -> number of sequences."""
+    if sampling_sizes is None:
+        return None
+    given = dict(sampling_sizes) if isinstance(sampling_sizes, Mapping) else dict.fromkeys(names, sampling_sizes)
+    for name in given:
+        if name not in names:
+            raise ConfigError(
+                f"sampling_sizes names the sub-dataset {name!r}, which data_map does not",
+                fix=did_you_mean(str(name), names),
+            )
+    missing = [name for name in names if name not in given]
+    if missing:
+        raise ConfigError(
+            f"sampling_sizes has no size for the sub-dataset {missing[0]!r}", fix="give one for each, or one number"
+        )
+    sizes = {name: check_count(f"sampling_sizes[{name!r}]", given[name]) for name in names}
+    if not any(sizes.values()):
+        raise ConfigError(f"sampling_sizes takes no sequence at all: {sampling_sizes!r}", fix="give one a size")
+    return sizes
+
+
+def same_keys(datasets: Mapping[str, Dataset]) -> list[KeySource]:
+    """Return the data map of datasets that have the same data keys; those that show none have no sequences, or any."""
+    known = {name: data_keys for name, dataset in datasets.items() if (data_keys := _keys_of(dataset))}
+    if not known:
+        raise ConfigError(
+            "no sub-dataset tells its data keys before it is read",
+            fix="let them set num_outputs",
+        )
+    first, data_keys = next(iter(known.items()))
+    for name, others in known.items():
+        if set(others) != set(data_keys):
+            raise ConfigError(
+                f"the sub-datasets have different data keys: number {first} has {sorted(data_keys)}, number {name} has "
+                f"{sorted(others)}",
+                fix="use CombinedDataset, whose data_map says what belongs together",
+            )
+    return [KeySource(name, key, key) for name in datasets for key in data_keys]
+
+
+def _keys_of(dataset: Dataset) -> list[str]:
+    return [] if dataset.num_outputs is None else dataset.get_data_keys()

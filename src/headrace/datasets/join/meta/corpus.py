@@ -1,0 +1,330 @@
+"""The sequences of a `MetaDataset`, where each of them is in each sub-dataset, and reading them there.
+
+A corpus index of the `MetaDataset` is one of its base: of the dataset that controls the order, else a position in the
+lists of tags, else a corpus index of the default dataset. From there a `Route` leads to each sub-dataset. Tags are
+joined through the indices, so no data are read; what does not fit together is found here.
+
+`MetaReader` reads the sub-datasets side by side, at the positions of one order. A sub-dataset is started with its share
+of the order when it is first read; who only asks for the order starts none. Those that are asked by tags are started at
+once: only they can say whether they take them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.batching import NumbersDict
+from headrace.errors import ConfigError, SourceError, takes_note
+from headrace.index import AMBIGUOUS, CorpusIndex, TagJoin, open_or_join
+
+from ...cached import CachedDataset
+from ...parts import MetaPart
+from ...reader import OrderCursor
+
+_BLOCK = 1 << 20  # sequences checked at a time
+_MAX_TAGS_FOR_HINT = 5_000  # the search for a similar tag takes some 10 us a tag
+
+_FIX_MISSING = (
+    "leave out what is not in all sub-datasets by seq_list_filter_file, or let the sub-dataset with the fewest "
+    "sequences be the seq_order_control_dataset"
+)
+_FIX_NOT_LISTED = "name each sequence of the seq_order_control_dataset in seq_list_file, or filter it"
+_FIX_LISTED = "correct seq_list_file: each tag must be one of its sub-dataset"
+
+
+@dataclass(frozen=True, eq=False)
+class Tagged:
+    """Some sequences with tags.
+
+    Attributes:
+        name: What they are, for messages: "sub-dataset 'a'" or "the list for 'a'".
+        index: Their tags.
+    """
+
+    name: str
+    index: CorpusIndex
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """From each sequence of `start` to the one of `end` that has the same tag."""
+
+    start: Tagged
+    end: Tagged
+    join: TagJoin
+    fix: str
+
+    @classmethod
+    def between(cls, start: Tagged, end: Tagged, fix: str) -> Step:
+        """Join two, or open their join if it was kept."""
+        return cls(start, end, open_or_join(start.index, end.index), fix)
+
+    def of(self, places: NDArray[np.int64], where: str) -> NDArray[np.int64]:
+        """Return the places at the end, `int64[n]`.
+
+        Raises:
+            SourceError: A tag is missing there, or is not unique.
+        """
+        found = self.join.of(places)
+        if not self.join.is_complete and found.size and found.min() < 0:
+            raise self._error(places, found, where)
+        return found
+
+    def _error(self, places: NDArray[np.int64], found: NDArray[np.int64], where: str) -> SourceError:
+        wrong = np.flatnonzero(found < 0)
+        tag = self.start.index.tags[int(places[wrong[0]])]
+        if found[wrong[0]] == AMBIGUOUS:
+            what = f"{self.end.name} has the tag {tag!r} more than once: which belongs to that of {self.start.name}?"
+            return SourceError(what, where=where, fix=f"make the tags of {self.end.name} unique")
+        what = f"{self.end.name} has no tag {tag!r}, which {self.start.name} has"
+        if len(wrong) > 1:
+            what += f" ({len(wrong)} of {len(places)} tags are missing)"
+        return SourceError(what, where=where, fix=self._hint(tag) or self.fix)
+
+    def _hint(self, tag: str) -> str | None:
+        """Say what may be meant, if no tag at all was found, or there is one that is nearly the same."""
+        others = self.end.index.tags
+        if self.join.num_missing == self.join.num_seqs and len(others):
+            return f"the tags there look like {others[0]!r}: say in seq_list_file which tags belong together"
+        close = get_close_matches(tag, others, n=1, cutoff=0.9) if len(others) <= _MAX_TAGS_FOR_HINT else []
+        return f"did you mean {close[0]!r}? Else {self.fix}" if close else None
+
+
+@dataclass(frozen=True, eq=False)
+class Route:
+    """The way from the base to one sub-dataset.
+
+    Attributes:
+        to_list: From the base to its place in the lists of tags, where both are given.
+        tags: Who gives the tag by which the sub-dataset calls a sequence; at the same places as the base or the lists.
+        to_corpus: From that tag to the corpus index of the sub-dataset; `None` if it is the base, or is not known.
+    """
+
+    to_list: Step | None
+    tags: Tagged
+    to_corpus: Step | None
+
+    def tag_places(self, indices: NDArray[np.int64], where: str) -> NDArray[np.int64]:
+        """Return the places in `tags` of corpus indices of the base."""
+        return indices if self.to_list is None else self.to_list.of(indices, where)
+
+    def places(self, indices: NDArray[np.int64], where: str) -> NDArray[np.int64]:
+        """Return the corpus indices in the sub-dataset of corpus indices of the base."""
+        places = self.tag_places(indices, where)
+        return places if self.to_corpus is None else self.to_corpus.of(places, where)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether each sequence of the base has exactly one counterpart."""
+        return all(step is None or step.join.is_complete for step in (self.to_list, self.to_corpus))
+
+
+class MetaCorpus:
+    """The joined corpus.
+
+    Args:
+        where: The dataset, for messages.
+        base: Whose corpus indices count.
+        routes: Sub-dataset -> the way there.
+    """
+
+    def __init__(self, where: str, base: Tagged, routes: Mapping[str, Route]) -> None:
+        self.where = where
+        self.index = base.index
+        self._routes = dict(routes)
+
+    def places(self, name: str, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the corpus indices in a sub-dataset of sequences of this corpus, `int64[n]`.
+
+        Raises:
+            SourceError: One has no counterpart, or several.
+        """
+        return self._routes[name].places(indices, self.where)
+
+    def tags(self, name: str, indices: NDArray[np.int64]) -> list[str]:
+        """Return the tags by which a sub-dataset calls sequences of this corpus.
+
+        Raises:
+            SourceError: The lists of tags do not name one of them.
+        """
+        route = self._routes[name]
+        return route.tags.index.tags.take(route.tag_places(indices, self.where))
+
+    def check(self, kept: NDArray[np.bool_] | None = None) -> None:
+        """Check that each sequence, or each that is kept, has one counterpart in each sub-dataset. O(1) if all have.
+
+        Args:
+            kept: `bool[N]`.
+
+        Raises:
+            SourceError: One has none, or several.
+        """
+        if not all(route.is_complete for route in self._routes.values()):
+            self.check_these(np.arange(len(self.index)) if kept is None else np.flatnonzero(kept))
+
+    def check_these(self, indices: NDArray[np.int64]) -> None:
+        """Check that each of these sequences has one counterpart in each sub-dataset.
+
+        Raises:
+            SourceError: One has none, or several.
+        """
+        for route in self._routes.values():
+            if not route.is_complete:
+                for start in range(0, len(indices), _BLOCK):
+                    route.places(indices[start : start + _BLOCK], self.where)
+
+    def num_unused(self) -> dict[str, int]:
+        """Return for each sub-dataset how many of its sequences belong to none of this corpus."""
+        return {name: route.to_corpus.join.num_unused for name, route in self._routes.items() if route.to_corpus}
+
+
+def join_corpora(
+    where: str,
+    indices: Mapping[str, CorpusIndex | None],
+    *,
+    control: str | None,
+    default: str,
+    lists: Mapping[str, CorpusIndex] | None,
+) -> MetaCorpus:
+    """Join sub-datasets by their tags.
+
+    Args:
+        where: The dataset, for messages.
+        indices: Sub-dataset -> its tags; `None` where they are not known: then it is asked by tags, and not checked.
+        control: The sub-dataset that gives the order, if one does.
+        default: The sub-dataset whose sequences they are, if neither a control nor lists say it.
+        lists: Sub-dataset -> tags, of one length, if there are lists.
+
+    Raises:
+        ConfigError: The tags of the base are not known.
+        SourceError: An index is damaged.
+    """
+    known = {name: Tagged(f"sub-dataset {name!r}", index) for name, index in indices.items() if index is not None}
+    listed = {name: Tagged(f"the list for {name!r}", index) for name, index in (lists or {}).items()}
+    first = control or default
+    base = known.get(first) if control or lists is None else listed[default]
+    if base is None:
+        raise ConfigError(
+            f"the sub-dataset {first!r} does not tell its tags, by which the others are found",
+            where=where,
+            fix="choose another seq_order_control_dataset, or let it define get_all_tags",
+        )
+    to_list = Step.between(base, listed[control], _FIX_NOT_LISTED) if control and lists is not None else None
+    routes = {}
+    for name in indices:
+        if base is known.get(name):
+            routes[name] = Route(None, base, None)
+            continue
+        named_by = listed.get(name, base)
+        fix = _FIX_MISSING if lists is None else _FIX_LISTED
+        to_corpus = Step.between(named_by, known[name], fix) if name in known else None
+        routes[name] = Route(to_list, named_by, to_corpus)
+    return MetaCorpus(where, base, routes)
+
+
+Occurrences = Callable[[], NDArray[np.int64]]
+
+
+class MetaReader:
+    """The sub-datasets that have data keys of the whole.
+
+    Args:
+        parts: Sub-datasets, by name; those without data keys are never read.
+        where: The name of the whole, for messages.
+    """
+
+    def __init__(self, parts: Mapping[str, MetaPart], where: str) -> None:
+        self.parts = [part for part in parts.values() if part.keys]
+        self.keys = sorted((key for part in self.parts for key in part.keys), key=lambda key: (key != "data", key))
+        self._where = where
+        self._epoch: int | None = None
+        self._cursor = OrderCursor()
+        self._corpus: MetaCorpus | None = None
+        self._occurrences: Occurrences = lambda: np.zeros(0, dtype=np.int64)
+
+    def set_order(self, epoch: int | None, cursor: OrderCursor, corpus: MetaCorpus, occurrences: Occurrences) -> None:
+        """Take an order; sub-datasets that its owner has started with it already stay as they are.
+
+        Args:
+            epoch: The epoch number.
+            cursor: The order, of corpus indices of the whole.
+            corpus: Leads from these to those of the sub-datasets.
+            occurrences: Returns how often each sequence of the order came before; called if one draws by it.
+        """
+        self._epoch, self._cursor, self._corpus, self._occurrences = epoch, cursor, corpus, occurrences
+        for part in self.parts:
+            if part.facts is None and len(cursor.order):
+                self.ready(part)
+
+    def ready(self, part: MetaPart) -> MetaPart:
+        """Return a sub-dataset, started with the current order."""
+        if part.is_started:
+            return part
+        assert self._corpus is not None
+        order, first, facts = self._cursor.order, self._cursor.first, part.facts
+        indices = order.block(0, len(order))
+        if facts is None:
+            part.start_by_tags(self._epoch, first, self._corpus.tags(part.name, indices))
+            return part
+        occurrences = self._occurrences() if facts.draws_by_occurrence and order.may_repeat else None
+        part.start_at(self._epoch, first, self._corpus.places(part.name, indices), occurrences)
+        return part
+
+    def load(self, start: int, end: int) -> None:
+        """Get sequences start..end (exclusive; may exceed the order) ready in all of them."""
+        start, end = max(start, self._cursor.first), min(end, len(self._cursor))
+        for part in self.parts if start < end else ():
+            try:
+                self.ready(part).load(start, end)
+            except Exception as error:
+                self._add_note(error, part, f"sequences {start}..{end - 1}")
+                raise
+
+    def get_features(self, seq_idx: int, tag: str) -> dict[str, NDArray[Any]]:
+        """Return data key -> array of one sequence; its tag is for messages."""
+        found: dict[str, NDArray[Any]] = {}
+        for part in self.parts:
+            try:
+                found.update(self.ready(part).get_features(seq_idx))
+            except Exception as error:
+                self._add_note(error, part, f"sequence {tag!r}")
+                raise
+        return self._sorted(found)
+
+    def _add_note(self, error: Exception, part: MetaPart, what: str) -> None:
+        takes_note(error, f"sub-dataset {part.name!r} of {self._where}, {what}")
+
+    def get_corpus_features(self, corpus: MetaCorpus, corpus_idx: int) -> dict[str, NDArray[Any]]:
+        """Return data key -> array of any sequence of the corpus, as it is stored."""
+        found = {}
+        for part in self.parts:
+            place = int(corpus.places(part.name, np.array([corpus_idx]))[0])
+            seq = part.dataset.get_corpus_seq(place)
+            found.update({key: seq.features[own] for key, own in part.keys.items()})
+        return self._sorted(found)
+
+    def get_seq_length(self, seq_idx: int) -> NumbersDict:
+        """Return data key -> number of frames of one sequence."""
+        lengths: dict[str, Any] = {}
+        for part in self.parts:
+            lengths.update(self.ready(part).get_seq_lengths(seq_idx))
+        return NumbersDict(self._sorted(lengths))
+
+    def get_num_timesteps(self) -> NumbersDict | None:
+        """Return data key -> number of frames of the whole order, `None` if that takes reading."""
+        if not all(isinstance(part.dataset, CachedDataset) for part in self.parts):
+            return None
+        totals: dict[str, Any] = {}
+        for part in self.parts:
+            frames = self.ready(part).dataset.get_num_timesteps()
+            totals.update({key: frames[own] for key, own in part.keys.items()})
+        return NumbersDict(self._sorted(totals))
+
+    def _sorted(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        return {key: values[key] for key in self.keys}

@@ -1,0 +1,488 @@
+"""`MetaDataset`: several datasets that describe the same sequences, read as one.
+
+One order, of the control dataset or its own, is laid over all of them. Corpus indices of one lead to those of the
+others by a join of the tags (`meta_corpus.py`) that is made once, before anything is read. It reads nothing itself:
+each array is asked of the sub-dataset that has it (`meta_reader.py`). Like `base.py` it is long for the number of
+documented methods that it answers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import math
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from headrace.batching import NumbersDict
+from headrace.errors import ConfigError, did_you_mean
+from headrace.order import ArrayOrder, Order, OrderCorpus, OrderReport, RangeOrder, occurrences
+from headrace.specs import DataSpec
+
+from ...base import Owned
+from ...checks import absolute_name, check_indices, check_path, check_tags
+from ...configs import DatasetConfig
+from ...corpus import LengthsOf
+from ...digests import digest_array
+from ...parts import MetaPart
+from ...seq import DatasetSeq
+from ..base import OverCorpora
+from .corpus import MetaCorpus, MetaReader, join_corpora
+from .options import MetaOptions, SeqListFile, check_layout, open_parts, read_key_lengths, read_seq_lists, remarks
+
+_LOGGER = logging.getLogger("headrace.datasets")
+_remarked: set[str] = set()  # so that each is said once in a process
+
+
+class MetaDataset(OverCorpora):
+    """Several datasets that hold different data of the same sequences, such as features and alignments.
+
+    The order is that of `seq_order_control_dataset`: its `seq_ordering`, sub-epochs, shards, filter. Without one, it is
+    made by this dataset's own options; sequences are then those of the lists, or of the default dataset (the one that
+    "data" comes from), and sorted by its lengths. The other datasets may hold more sequences than that, but not fewer.
+
+    Args:
+        datasets: Key -> config of a sub-dataset. Only those are opened that are needed.
+        data_map: Data key -> (key of a sub-dataset, its data key).
+        seq_list_file: Which sequences belong together, if their tags differ, see `read_seq_lists`: what stands at the
+            same place of each list. Without a control dataset they are also which sequences there are.
+        seq_order_control_dataset: The sub-dataset that gives the order. Of this dataset's own options that say an order
+            only `seq_list_filter_file`, `_num_shards` and `random_seed_offset` then have an effect: they are passed on.
+        seq_lens_file: JSON tag -> data key -> length: those of "data" are sorted by, where this dataset's own options
+            give the order.
+        data_dims: Data key -> (dim, ndim): what must be found.
+        data_dtypes: Data key -> dtype, likewise; only logged if something else is found.
+        window: Only 1.
+        **kwargs: See `Dataset`.
+
+    Raises:
+        ConfigError: An option is wrong, or names a sub-dataset or data key that does not exist.
+        SourceError: A file is missing; with `init_seq_order`: the tags do not fit together.
+    """
+
+    def __init__(
+        self,
+        datasets: Mapping[str, DatasetConfig],
+        data_map: Mapping[str, tuple[str, str]],
+        seq_list_file: SeqListFile | None = None,
+        seq_order_control_dataset: str | None = None,
+        seq_lens_file: str | os.PathLike[str] | None = None,
+        data_dims: Mapping[str, tuple[int, int]] | None = None,
+        data_dtypes: Mapping[str, str] | None = None,
+        window: int = 1,
+        **kwargs: Any,
+    ) -> None:
+        options = MetaOptions(datasets, data_map, seq_order_control_dataset)
+        given = dict(kwargs)
+        filter_file = given.pop("seq_list_filter_file", None) if options.control is not None else None
+        super().__init__(window=window, **given)
+        self.seq_order_control_dataset = options.control
+        self.data_map = {key: (name, own) for key, (name, own) in data_map.items()}
+        self.seq_list_file = _absolute(seq_list_file)
+        self.seq_lens_file = (
+            None if seq_lens_file is None else absolute_name(check_path("seq_lens_file", seq_lens_file))
+        )
+        self._parts = open_parts(options, self, filter_file)
+        self._reader = MetaReader(self._parts, repr(self.name))
+        self._part_of = {key: self._parts[name] for key, (name, _) in self.data_map.items()}
+        self._control = None if options.control is None else self._parts[options.control]
+        self._default = self._parts[options.default]
+        # Read now and kept: a file that changes later must not change what belongs together.
+        self._lists = None if seq_list_file is None else read_seq_lists(self.seq_list_file, list(self._parts))
+        self._corpus: MetaCorpus | None = None
+        self._joined: list[Any] = []
+        self._is_checked = False
+        self._set_cursor(RangeOrder(range(0)))
+        self._order_is_given = False
+        self._occurrences: NDArray[np.int64] | None = None
+        self._own_lengths: NDArray[Any] | None = None
+        self._take_layout()
+        check_layout(self, data_dims or {}, data_dtypes or {})
+        if self._control is not None:
+            self._follow_control()
+        self._remarks = remarks(self, options, given, self._default.dataset, data_dtypes or {})
+        if type(self).__init__ is MetaDataset.__init__:  # as in HDFDataset: a copy may be made in another folder
+            self._ctor_args = ((), self._args_of_copy(given))
+
+    def _args_of_copy(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments that make a copy: with the sub-datasets themselves, which know how to be copied."""
+        passed_on = ("_num_shards", "_shard_index") if self._control is not None else ()
+        return {
+            **{name: value for name, value in given.items() if name not in passed_on},
+            "datasets": {name: Owned(part.dataset) for name, part in self._parts.items()},
+            "data_map": self.data_map,
+            "seq_list_file": self.seq_list_file,
+            "seq_order_control_dataset": self.seq_order_control_dataset,
+            "seq_lens_file": self.seq_lens_file,
+        }
+
+    def _take_layout(self) -> None:
+        """Say what is known of the data keys: of a sub-dataset that learns it from its first sequence, nothing."""
+        self.num_outputs = {}
+        for key in self.get_data_keys():
+            part, (_, own) = self._part_of[key], self.data_map[key]
+            dataset = part.dataset
+            if dataset.num_outputs is not None and own in dataset.num_outputs:
+                self.num_outputs[key] = (dataset.get_data_dim(own), dataset.num_outputs[own][1])
+            if own in dataset.labels:
+                self.labels[key] = dataset.labels[own]
+        if "data" in self.num_outputs:
+            self.num_inputs = self.num_outputs["data"][0]
+        sizes = [part.dataset.shuffle_frames_of_nseqs or 1 for part in self._parts.values()]
+        if max(sizes) > 1:  # whoever reads a part of an epoch must read whole groups
+            self.shuffle_frames_of_nseqs = math.lcm(*sizes)
+
+    def _follow_control(self) -> None:
+        """Take over the options that make the order, which are those of the control dataset."""
+        assert self._control is not None
+        control = self._control.dataset
+        self._recipe, self._seq_ordering = control._recipe, control.seq_ordering
+
+    def _change_recipe(self, **changes: Any) -> None:
+        if self._control is None:
+            super()._change_recipe(**changes)
+            return
+        self._control.dataset._change_recipe(**changes)
+        self._follow_control()
+
+    # --- the joined corpus ---
+
+    @property
+    def corpus(self) -> MetaCorpus:
+        """The sequences and where each is in each sub-dataset; the first access joins the tags, see `join_tags`.
+
+        Raises:
+            ConfigError: The base does not tell its tags.
+            SourceError: An index is damaged.
+        """
+        sources = [part.source for part in self._parts.values()]
+        if self._corpus is None or any(a is not b for a, b in zip(sources, self._joined, strict=True)):
+            self._corpus = join_corpora(
+                f"dataset {self.name!r}",
+                {name: part.tag_index() for name, part in self._parts.items()},
+                control=None if self._control is None else self._control.name,
+                default=self._default.name,
+                lists=self._lists,
+            )
+            self._joined, self._is_checked, self._keep = sources, False, None
+            self._own_lengths, self._file_lengths = None, None
+            self._planner.invalidate()
+        return self._corpus
+
+    def _kept(self) -> NDArray[np.bool_] | None:
+        """Return `bool[N]`: what the filter keeps, of the control dataset if there is one; `None` without a filter."""
+        if self._control is None:
+            return None if self._wanted_tags is None else self._keep_mask()
+        facts = self._control.facts
+        return None if facts is None else facts.kept()
+
+    def num_filtered(self) -> tuple[int, int] | None:
+        """Count what the filter drops, of the control dataset if there is one."""
+        return super().num_filtered() if self._control is None else self._control.dataset.num_filtered()
+
+    def _check_corpus(self) -> MetaCorpus:
+        """Return the corpus, whose tags fit together."""
+        corpus = self.corpus
+        if not self._is_checked:
+            corpus.check(self._kept())
+            self._is_checked = True
+            for remark in self._remarks:  # here, since workers only get parts of an order
+                if remark not in _remarked:
+                    _remarked.add(remark)
+                    _LOGGER.warning("MetaDataset %r: %s", self.name, remark)
+        return corpus
+
+    # --- what is known without reading ---
+
+    @property
+    def _made_of(self) -> Sequence[MetaPart]:
+        return sorted(self._parts.values(), key=lambda part: part.name)
+
+    @property
+    def knows_dtypes(self) -> bool:
+        """Whether all sub-datasets do."""
+        return all(inner.knows_dtypes for inner in self.inner_datasets())
+
+    def known_specs(self) -> dict[str, DataSpec]:
+        """Return what the sub-datasets know of their data keys."""
+        found = {key: self._part(key).dataset.known_specs().get(own) for key, (_, own) in self.data_map.items()}
+        return {key: spec for key in self.get_data_keys() if (spec := found[key]) is not None}
+
+    def corpus_lengths(self, key: str, *, may_cost: bool) -> LengthsOf | None:
+        """Return the lengths that the sub-dataset of a data key knows."""
+        part, corpus = self._part(key), self.corpus
+        if part.facts is None:  # it is asked by tags, and nobody knows its corpus indices
+            return None
+        inner = part.dataset.corpus_lengths(part.keys[key], may_cost=may_cost)
+        return None if inner is None else lambda indices: inner(corpus.places(part.name, indices))
+
+    def data_text(self) -> str:
+        """Return a digest of the texts of all sub-datasets, and of what belongs together."""
+        parts = self._parts.values()
+        texts = [f"{part.name} {sorted(part.keys.items())} {part.dataset.data_text()}" for part in parts]
+        if self._lists is not None:
+            texts += [f"list of {name} {tags.digest}" for name, tags in self._lists.items()]
+        return xxhash.xxh3_128_hexdigest(" | ".join([self.corpus.index.digest, *sorted(texts)]).encode())
+
+    def order_text(self, epoch: int) -> str:
+        """Return what decides the order, of the control dataset if there is one, and what the others hold."""
+        if self._control is None:
+            return super().order_text(epoch)
+        return f"{self._control.name}: {self._control.dataset.order_text(epoch)}; {self.reading_text(epoch)}"
+
+    def _order_details(self, epoch: int) -> list[str]:
+        details = super()._order_details(epoch)
+        if self.seq_lens_file is not None:
+            details.append(f"sorted by {digest_array(np.asarray(self._sort_lengths()))}")
+        return details
+
+    # --- order ---
+
+    def init_seq_order(
+        self, epoch: int | None = None, seq_list: Sequence[str] | None = None, seq_order: Sequence[int] | None = None
+    ) -> bool:
+        """Start a (sub-)epoch, see `Dataset.init_seq_order`. Reads no data.
+
+        Raises:
+            SourceError: A sequence is not in all sub-datasets, or its tag is there more than once.
+        """
+        super().init_seq_order(epoch, seq_list, seq_order)
+        self._set_order(RangeOrder(range(0)))
+        if seq_list is not None:
+            order: Order = ArrayOrder(self.corpus.index.find_tags(check_tags(seq_list)))
+        elif seq_order is not None:
+            order = self._explicit_order(seq_order, len(self.corpus.index))
+        elif epoch is None:
+            return True
+        elif self._control is not None:
+            order = self._order_of_control(self._control, epoch)
+        else:
+            order = self._lazy_order_for_epoch(epoch, len(self._check_corpus().index))
+        is_given = seq_list is not None or seq_order is not None
+        if is_given:
+            self.corpus.check_these(order.block(0, len(order)))
+        self._set_order(order, is_given=is_given)
+        return True
+
+    def init_part(
+        self, epoch: int, first: int, indices: NDArray[np.int64], occurrences: NDArray[np.int64] | None = None
+    ) -> int:
+        """Start a part of an epoch under its own places, see `Dataset.init_part`."""
+        super().init_seq_order(epoch)
+        checked = check_indices(indices, len(self.corpus.index), f"dataset {self.name!r}")
+        self._set_order(ArrayOrder(checked, may_repeat=occurrences is not None), first, is_given=True)
+        self._occurrences = occurrences
+        return first
+
+    def _order_of_control(self, control: MetaPart, epoch: int) -> Order:
+        corpus = self._check_corpus()
+        control.dataset.init_seq_order(epoch)
+        try:
+            order = control.dataset.get_current_seq_order()
+        except NotImplementedError as error:
+            raise ConfigError(
+                f"{type(control.dataset).__name__} does not tell its order, so it cannot control that of others",
+                where=f"dataset {self.name!r}, seq_order_control_dataset={control.name!r}",
+                fix="choose another seq_order_control_dataset, or let it define get_current_seq_order",
+            ) from error
+        return order if isinstance(order, Order) else self._explicit_order(order, len(corpus.index))
+
+    def _set_order(self, order: Order, first: int = 0, *, is_given: bool = False) -> None:
+        """Take an order: of the control dataset or the planner, or one that was given."""
+        self._set_cursor(order, first)
+        self._order_is_given = is_given
+        self._occurrences = None
+        for part in self._parts.values():
+            part.forget()
+        if len(order):
+            if self._control is not None and not is_given:
+                self._control.go()  # it is started already
+            self._reader.set_order(self._epoch, self._cursor, self.corpus, self._count_occurrences)
+
+    def _count_occurrences(self) -> NDArray[np.int64]:
+        """Return how often each sequence of the current order came before, `int64[n]`."""
+        if self._occurrences is None:
+            facts = None if self._control is None else self._control.facts
+            if self._order_is_given or (self._control is not None and facts is None):
+                self._occurrences = occurrences(self._cursor.order)
+            elif facts is not None:
+                self._occurrences = facts.occurrences()
+            else:
+                self._occurrences = self._planner.occurrences_for_epoch(int(self.epoch))
+        return self._occurrences
+
+    def get_occurrences(self) -> NDArray[np.int64] | None:
+        """Return how often each sequence of the current order came before, if a sub-dataset's transform draws by it."""
+        if not self._cursor.order.may_repeat or not self._draws_by_occurrence():
+            return None
+        return self._count_occurrences()
+
+    def _order_corpus(self, num_seqs: int, get_seq_len: Any) -> OrderCorpus:
+        corpus = super()._order_corpus(num_seqs, get_seq_len)
+        return dataclasses.replace(corpus, lengths=corpus.lengths or self._sort_lengths, is_fixed=True)
+
+    def _sort_lengths(self) -> NDArray[Any]:
+        """Return `int[N]`: what sequences are sorted by, if this dataset gives the order."""
+        corpus = self.corpus
+        if self._own_lengths is None:
+            if self.seq_lens_file is not None and self._control is None:
+                self._own_lengths = read_key_lengths(self.seq_lens_file, corpus.index.tags, "data")
+            else:
+                lengths = self._lengths_of_default()
+                is_base = self._lists is None or self._control is not None
+                places = None if is_base else corpus.places(self._default.name, np.arange(len(corpus.index)))
+                self._own_lengths = lengths if places is None else lengths[places]
+        return self._own_lengths
+
+    def _lengths_of_default(self) -> NDArray[Any]:
+        facts = self._default.facts
+        if facts is None:
+            raise ConfigError(
+                f"seq_ordering={self.seq_ordering!r} sorts by length, and {type(self._default.dataset).__name__} does "
+                "not tell the lengths of its sequences",
+                where=f"dataset {self.name!r}, sub-dataset {self._default.name!r}",
+                fix="give seq_lens_file, or seq_order_seq_lens_file",
+            )
+        return facts.sort_lengths()
+
+    def seed_by_tag(self) -> None:
+        """Key the generators of transforms by tags, those of the sub-datasets as well."""
+        super().seed_by_tag()
+        for part in self._parts.values():
+            part.dataset.seed_by_tag()
+
+    def finish_epoch(self, *, free_resources: bool = False) -> None:
+        """End the epoch, of the sub-datasets as well, see `Dataset.finish_epoch`."""
+        super().finish_epoch(free_resources=free_resources)
+        self._set_order(RangeOrder(range(0)), is_given=True)
+        for part in self._parts.values():
+            part.dataset.finish_epoch(free_resources=free_resources)
+        if free_resources:
+            self._corpus, self._own_lengths, self._file_lengths = None, None, None
+
+    def get_current_seq_order(self) -> Order:
+        """Return the corpus indices of the current epoch, in order: those of the control dataset, if there is one."""
+        return self._cursor.order
+
+    @property
+    def order_report(self) -> OrderReport | None:
+        """What the recipe leaves out or repeats in the current full epoch; `None` before the first one."""
+        return super().order_report if self._control is None else self._control.dataset.order_report
+
+    def supports_seq_order_sorting(self) -> bool:
+        """Whether the lengths that sequences are sorted by are known."""
+        own = self._control is None and (self.seq_lens_file or self.seq_order_seq_lens_file) is not None
+        return own or self._default.dataset.supports_seq_order_sorting()
+
+    def supports_sharding(self) -> bool:
+        """Whether the control dataset does; any order of its own can be sharded."""
+        return self._control is None or self._control.dataset.supports_sharding()
+
+    def _take_shard(self, num_shards: int, shard_index: int) -> None:
+        """Make this dataset one shard of `num_shards`; takes effect with the next `init_seq_order`."""
+        if self._control is None:
+            super()._take_shard(num_shards, shard_index)
+            return
+        self._control.dataset.set_sharding(num_shards, shard_index)
+        self._follow_control()
+
+    # --- reading ---
+
+    def _part(self, key: str) -> MetaPart:
+        if key not in self._part_of:
+            raise ConfigError(
+                f"no data key {key!r}", where=f"dataset {self.name!r}", fix=did_you_mean(key, self._part_of)
+            )
+        return self._part_of[key]
+
+    def load_seqs(self, start: int, end: int) -> None:
+        """Get sequences start..end (exclusive; may exceed the epoch) ready in all sub-datasets."""
+        self._reader.load(start, end)
+
+    def get_data(self, seq_idx: int, key: str) -> NDArray[Any]:
+        """Return the array of one data key, `dtype[T, ...]`."""
+        part = self._part(key)
+        self._corpus_idx(seq_idx)  # outside of the epoch: said before anything is read
+        return self._reader.ready(part).get_data(seq_idx, key)
+
+    def get_data_slice(self, seq_idx: int, key: str, start_frame: int, end_frame: int) -> NDArray[Any]:
+        """Return frames start..end (exclusive) of one data key."""
+        part = self._part(key)
+        self._corpus_idx(seq_idx)
+        return self._reader.ready(part).get_data_slice(seq_idx, key, start_frame, end_frame)
+
+    def get_seq(self, seq_idx: int) -> DatasetSeq:
+        """Return one sequence with all of its data keys."""
+        corpus_idx = self._corpus_idx(seq_idx)
+        tag = self.get_tag(seq_idx)
+        features = self._reader.get_features(seq_idx, tag)
+        return DatasetSeq.made_of(seq_idx, features, tag, self.get_complete_frac(seq_idx), corpus_idx)
+
+    def get_seq_length(self, seq_idx: int) -> NumbersDict:
+        """Return data key -> number of frames."""
+        self._corpus_idx(seq_idx)
+        return self._reader.get_seq_length(seq_idx)
+
+    def get_estimated_seq_length(self, seq_idx: int) -> int:
+        """Return the length that sequences are sorted by."""
+        corpus_idx = self._corpus_idx(seq_idx)
+        if self._control is not None:
+            return self._reader.ready(self._control).get_estimated_seq_length(seq_idx)
+        lengths = self._sort_lengths() if self.seq_order_seq_lens_file is None else self._lengths_of_file()
+        return lengths[corpus_idx].item()  # type: ignore[no-any-return]
+
+    def get_num_timesteps(self) -> NumbersDict:
+        """Return data key -> number of frames of the current epoch; from the indices, where all have one."""
+        frames = self._reader.get_num_timesteps() if len(self._cursor) else None
+        return super().get_num_timesteps() if frames is None else frames
+
+    def have_get_corpus_seq(self) -> bool:
+        """Whether all sub-datasets have it."""
+        return all(part.facts is not None and part.dataset.have_get_corpus_seq() for part in self._reader.parts)
+
+    def get_corpus_seq(self, corpus_seq_idx: int) -> DatasetSeq:
+        """Return any sequence of the corpus as it is stored, whatever the current order."""
+        check_indices([corpus_seq_idx], len(self.corpus.index), f"dataset {self.name!r}")
+        features = self._reader.get_corpus_features(self.corpus, corpus_seq_idx)
+        tag = self.corpus.index.tags[corpus_seq_idx]
+        return DatasetSeq(corpus_seq_idx, features, seq_tag=tag, corpus_idx=corpus_seq_idx)
+
+    # --- layout ---
+
+    def get_data_keys(self) -> list[str]:
+        """Return the data keys, "data" first."""
+        return list(self._reader.keys)
+
+    def get_target_list(self) -> list[str]:
+        """Return the data keys without "data"."""
+        return [key for key in self._reader.keys if key != "data"]
+
+    def get_data_dim(self, key: str) -> int:
+        """Return the size of the last axis, or the number of classes of a sparse key."""
+        return self._part(key).dataset.get_data_dim(self.data_map[key][1])
+
+    def get_data_dtype(self, key: str) -> str:
+        """Return the dtype name."""
+        return self._part(key).dataset.get_data_dtype(self.data_map[key][1])
+
+    def is_data_sparse(self, key: str) -> bool:
+        """Whether the key holds class indices."""
+        return self._part(key).dataset.is_data_sparse(self.data_map[key][1])
+
+    def get_data_shape(self, key: str) -> list[int | None]:
+        """Return the shape of one frame."""
+        return self._part(key).dataset.get_data_shape(self.data_map[key][1])
+
+
+def _absolute(seq_list_file: Any) -> Any:
+    """Return the names of existing files as absolute paths."""
+    if seq_list_file is None:
+        return None
+    if isinstance(seq_list_file, Mapping):
+        return {name: absolute_name(check_path("seq_list_file", path)) for name, path in seq_list_file.items()}
+    return absolute_name(check_path("seq_list_file", seq_list_file))

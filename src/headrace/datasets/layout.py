@@ -1,0 +1,326 @@
+"""Which data keys a dataset made of several has, where each comes from, and what stands for those that a part lacks."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.errors import ConfigError, SourceError, did_you_mean
+from headrace.specs import DataSpec
+
+from .base import Dataset
+from .cached import CachedDataset
+from .configs import DatasetConfig
+from .parts import open_part
+
+_LOGGER = logging.getLogger("headrace.datasets")
+_remarked: set[str] = set()  # so that each is said once in a process
+
+
+class KeySource(NamedTuple):
+    """One entry of a data map: the data key `own` of the sub-dataset `part` is the data key `key` of the whole."""
+
+    part: str
+    own: str
+    key: str
+
+
+def parse_data_map(data_map: Any, names: Iterable[str]) -> list[KeySource]:
+    """Return the entries of a `data_map`.
+
+    Args:
+        data_map: (sub-dataset, its data key) -> data key, as documented; or, where keys cannot be pairs, as in JSON, a
+            list of [sub-dataset, its data key, data key].
+        names: The sub-datasets that there are.
+
+    Raises:
+        ConfigError: It has another form, names a sub-dataset that is not there, or maps two data keys of one
+            sub-dataset to one.
+    """
+    form = 'write {("speech", "data"): "data", ("text", "data"): "words"}, or [["speech", "data", "data"], ...]'
+    entries = list(data_map.items()) if isinstance(data_map, Mapping) else data_map
+    if not isinstance(entries, list | tuple) or not entries:
+        raise ConfigError(
+            f"data_map must be a dict (sub-dataset, its data key) -> data key, got {data_map!r}", fix=form
+        )
+    found: list[KeySource] = []
+    seen: dict[tuple[str, str], str] = {}
+    names = list(names)
+    for entry in entries:
+        texts = [*entry[0], entry[1]] if isinstance(data_map, Mapping) and isinstance(entry[0], tuple) else entry
+        if not isinstance(texts, list | tuple) or len(texts) != 3 or not all(isinstance(text, str) for text in texts):
+            raise ConfigError(f"data_map has the entry {entry!r}", fix=form)
+        source = KeySource(*texts)
+        if source.part not in names:
+            where = f"data_map[{(source.part, source.own)!r}]"
+            raise ConfigError(
+                f"there is no sub-dataset {source.part!r}", where=where, fix=did_you_mean(texts[0], names)
+            )
+        if (source.part, source.key) in seen:
+            raise ConfigError(
+                f"two data keys of the sub-dataset {source.part!r}, {seen[source.part, source.key]!r} and "
+                f"{source.own!r}, are mapped to the one data key {source.key!r}",
+                where="data_map",
+                fix="give each a name of its own",
+            )
+        seen[source.part, source.key] = source.own
+        found.append(source)
+    return found
+
+
+@dataclass(frozen=True)
+class JointLayout:
+    """The data keys of a dataset made of several.
+
+    Attributes:
+        keys: Sub-dataset -> data key of the whole -> its data key.
+        specs: Data key -> layout; `None` if it is learnt from the first sequence.
+        outputs: Data key -> (dim, ndim), where declared.
+        labels: Data key -> class labels, where there are some.
+        takes_all: Whether no data key of a sub-dataset is left out on purpose.
+    """
+
+    keys: Mapping[str, Mapping[str, str]]
+    specs: Mapping[str, DataSpec | None]
+    outputs: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    labels: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    takes_all: bool = False
+
+    @property
+    def data_keys(self) -> list[str]:
+        """The data keys, "data" first."""
+        return sorted(self.specs, key=lambda key: (key != "data", key))
+
+    def filled(self, features: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """Return the arrays of one sequence by all data keys: those that its dataset lacks have no frames."""
+        return {key: features[key] if key in features else self.empty(key) for key in self.data_keys}
+
+    def empty(self, key: str) -> NDArray[Any]:
+        """Return what stands for a data key that the dataset of a sequence does not have."""
+        spec = self.specs[key]
+        assert spec is not None  # checked when built
+        frame = [size or 0 for size in spec.shape]
+        return np.zeros([0, *frame] if spec.has_time else frame, spec.dtype)
+
+    def empty_length(self, key: str) -> int:
+        """Return how many frames stand for a data key that the dataset of a sequence does not have."""
+        spec = self.specs[key]
+        return 0 if spec is None or spec.has_time else 1
+
+    def check(
+        self, features: Mapping[str, NDArray[Any]], where: str, *, takes: Collection[str], offered: Collection[str]
+    ) -> None:
+        """Compare what was read with the layout.
+
+        Args:
+            features: The arrays by data key of the whole.
+            where: Which sequence.
+            takes: The data keys of its sub-dataset that they are.
+            offered: All data keys that it has there.
+
+        Raises:
+            SourceError: A data key is missing, left out by mistake, or of another type.
+        """
+        left_out = sorted(set(offered) - set(takes)) if self.takes_all else []
+        if left_out:
+            raise SourceError(
+                f"it has the data key {left_out[0]!r}, of which its sub-dataset has said nothing: it shows "
+                f"{sorted(takes)}",
+                where=where,
+                fix="let the sub-dataset name it in num_outputs",
+            )
+        for key, array in features.items():
+            spec = self.specs[key]
+            if spec is not None and (array.dtype != spec.dtype or array.ndim != spec.ndim):
+                raise SourceError(
+                    f"{key!r} is {array.dtype} with {array.ndim} axes, and {spec.dtype} with {spec.ndim} was declared",
+                    where=where,
+                    fix="let the sub-dataset declare what it delivers (num_outputs, get_data_dtype)",
+                )
+
+
+def make_layout(
+    datasets: Mapping[str, Dataset],
+    entries: Sequence[KeySource],
+    data_dims: Mapping[str, Any] | None = None,
+    data_dtypes: Mapping[str, str] | None = None,
+    *,
+    takes_all: bool = False,
+) -> JointLayout:
+    """Compare what the sub-datasets have under each data key, and return the layout of the whole.
+
+    Args:
+        datasets: The sub-datasets, initialized.
+        entries: Where each data key comes from.
+        data_dims: Data key -> (dim, ndim): what must be found; also says which number of classes holds where the
+            sub-datasets differ.
+        data_dtypes: Data key -> dtype, likewise; only logged if something else is found.
+        takes_all: Whether no data key of a sub-dataset is left out on purpose.
+
+    Raises:
+        ConfigError: A data key does not exist, or has two layouts.
+    """
+    keys: dict[str, dict[str, str]] = {name: {} for name in datasets}
+    specs: dict[str, DataSpec | None] = {}
+    labels: dict[str, Sequence[str]] = {}
+    outputs: dict[str, tuple[int, int]] = {}
+    firsts: dict[str, KeySource] = {}
+    dims = dict(data_dims or {})
+    for entry in entries:
+        dataset, key = datasets[entry.part], entry.key
+        _check_key(dataset, entry)
+        keys[entry.part][key] = entry.own
+        spec, own_labels = spec_of(dataset, entry.own), dataset.labels.get(entry.own)
+        if key not in firsts:
+            firsts[key], specs[key] = entry, spec
+            if own_labels is not None:
+                labels[key] = own_labels
+            continue
+        known = specs[key]
+        if spec is None or known is None:
+            specs[key] = spec or known  # an empty corpus tells none, and a stream is checked when it is read
+        else:
+            specs[key] = _joined(known, spec, (firsts[key], entry), key in dims)
+        if own_labels is not None and list(labels.setdefault(key, own_labels)) != list(own_labels):
+            raise ConfigError(
+                f"the data key {key!r} has other class labels in {entry.part!r} than in the sub-datasets before it",
+                where=f"data_map, {tuple(firsts[key])} and {tuple(entry)}",
+                fix="give the two different names, or let both use the same vocabulary",
+            )
+    _take_declared(specs, dims, data_dtypes or {})
+    _check_known(specs, keys)
+    for key, known in specs.items():
+        if known is not None:
+            outputs[key] = known.num_outputs
+    return JointLayout(keys, specs, outputs, labels, takes_all)
+
+
+def spec_of(dataset: Dataset, key: str) -> DataSpec | None:
+    """Return the layout of one data key of any dataset, `None` if only its first sequence tells it."""
+    if dataset.num_outputs is None or key not in dataset.num_outputs:
+        return None
+    dim, ndim = dataset.get_data_dim(key), dataset.num_outputs[key][1]
+    shape = tuple(dataset.get_data_shape(key))
+    is_sparse = dataset.is_data_sparse(key)
+    has_time = ndim > len(shape)
+    if isinstance(dataset, CachedDataset) and is_sparse and dataset.source.specs[key].dim is None:
+        return DataSpec(dataset.get_data_dtype(key), shape, is_sparse, None, has_time)
+    return DataSpec(dataset.get_data_dtype(key), shape, is_sparse, dim, has_time)
+
+
+def open_datasets(
+    configs: Mapping[str, DatasetConfig], whole: Dataset, seed_offset: int | None = None
+) -> dict[str, Dataset]:
+    """Open sub-datasets; the name of the whole and the seed offset are defaults.
+
+    Raises:
+        ConfigError: A config is wrong.
+    """
+    datasets = {}
+    for name, config in configs.items():
+        defaults = {"name": f"{whole.name}_{name}", "random_seed_offset": seed_offset or 0}
+        datasets[name] = open_part(config, defaults, owner=whole)
+    return datasets
+
+
+def check_no_cycle(config: Any, path: tuple[int, ...] = ()) -> None:
+    """Refuse a config that contains itself: opening it would never end.
+
+    Raises:
+        ConfigError: So it is.
+    """
+    if not isinstance(config, Mapping | list | tuple):
+        return
+    if id(config) in path:
+        raise ConfigError(
+            "the config of a sub-dataset contains itself", fix="let each dataset have sub-datasets of its own"
+        )
+    for value in config.values() if isinstance(config, Mapping) else config:
+        check_no_cycle(value, (*path, id(config)))
+
+
+def _check_key(dataset: Dataset, entry: KeySource) -> None:
+    known = [] if dataset.num_outputs is None else dataset.get_data_keys()
+    if known and entry.own not in known:
+        raise ConfigError(
+            f"the sub-dataset {entry.part!r} has no data key {entry.own!r}",
+            where=f"data_map, {tuple(entry)}",
+            fix=did_you_mean(entry.own, known),
+        )
+
+
+def _joined(spec: DataSpec, other: DataSpec, entries: tuple[KeySource, KeySource], has_dim: bool) -> DataSpec:
+    """Return the one layout of a data key that two sub-datasets have."""
+    if spec.sparse and other.sparse and spec.dim != other.dim and (has_dim or None in (spec.dim, other.dim)):
+        dim = None if spec.dim is None or other.dim is None else max(spec.dim, other.dim)
+        spec, other = dataclasses.replace(spec, dim=dim), dataclasses.replace(other, dim=dim)
+    if spec == other:
+        return spec
+    differ = [name for name in ("sparse", "dtype", "shape", "has_time", "dim") if _get(spec, name) != _get(other, name)]
+    name = differ[0]
+    fix = "give the two different names in data_map, or bring one of the corpora to the layout of the other"
+    if differ == ["dim"]:
+        dim = max(spec.dim or 0, other.dim or 0)
+        fix = f"if {dim} classes hold both, say so by data_dims={{{entries[0].key!r}: ({dim}, {spec.ndim})}}"
+    raise ConfigError(
+        f"the data key {entries[0].key!r} has two layouts: {name} is {_get(spec, name)} in {entries[0].part!r}, and "
+        f"{_get(other, name)} in {entries[1].part!r}",
+        where=f"data_map, {tuple(entries[0])} and {tuple(entries[1])}",
+        fix=fix,
+    )
+
+
+def _get(spec: DataSpec, name: str) -> Any:
+    return getattr(spec, name)
+
+
+def _take_declared(specs: dict[str, DataSpec | None], dims: Mapping[str, Any], dtypes: Mapping[str, str]) -> None:
+    """Compare what was declared with what was found, and fill in what was not."""
+    for option, declared in (("data_dims", dims), ("data_dtypes", dtypes)):
+        for key in declared:
+            if key not in specs:
+                raise ConfigError(f"{option} names the data key {key!r}", fix=did_you_mean(key, specs))
+    for key, given in dims.items():
+        wanted = tuple(given) if isinstance(given, tuple | list) else (given,)
+        spec = specs[key]
+        if spec is None:
+            specs[key] = _declared_spec(wanted, dtypes.get(key))
+            continue
+        may_grow = spec.sparse and isinstance(wanted[0], int) and wanted[0] >= (spec.dim or 0)
+        if wanted[1:] not in ((), (spec.ndim,)) or not (wanted[0] == spec.dim or may_grow):
+            raise ConfigError(f"data_dims says that {key!r} has (dim, ndim) {given}, it has {spec.num_outputs}")
+        specs[key] = dataclasses.replace(spec, dim=wanted[0])
+    for key, dtype in dtypes.items():
+        spec = specs[key]
+        if spec is not None and spec.dtype != dtype:
+            remark = f"data_dtypes says that {key!r} has dtype {dtype}, it has {spec.dtype}"
+            if remark not in _remarked:
+                _remarked.add(remark)
+                _LOGGER.warning("%s", remark)
+
+
+def _declared_spec(wanted: tuple[Any, ...], dtype: str | None) -> DataSpec | None:
+    if len(wanted) != 2:
+        return None
+    dim, ndim = wanted
+    if ndim <= 1:
+        return DataSpec(dtype or "int32", sparse=True, dim=dim, has_time=ndim == 1)
+    return DataSpec(dtype or "float32", (*[None] * (ndim - 2), dim), dim=dim)
+
+
+def _check_known(specs: Mapping[str, DataSpec | None], keys: Mapping[str, Mapping[str, str]]) -> None:
+    """Refuse a data key of unknown layout that some sub-dataset lacks: nobody knows what to put in its place."""
+    for key, spec in specs.items():
+        without = [name for name, own in keys.items() if key not in own]
+        if spec is None and without:
+            raise ConfigError(
+                f"the layout of the data key {key!r} is not known before it is read, and the sub-dataset "
+                f"{without[0]!r} has no such key",
+                fix=f"say it by data_dims={{{key!r}: (dim, ndim)}} and data_dtypes, or let its dataset set num_outputs",
+            )

@@ -1,0 +1,194 @@
+"""What a dataset with random access reads by, the position in the order and the sequences in memory.
+
+`OrderCursor` looks up one position after another in an order that is read by blocks. `LoadedSeqs` holds what was read
+and not yet handed out: each array is handed out once, and from then on is its reader's: asked for again, it is read
+again. `SeqCache` keeps whole sequences, and drops the least recently used ones: the bytes held never exceed the limit,
+and a hit returns copies. So what a reader does to an array never shows in a later read, whether the sequence came from
+the cache or from its source.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.errors import SourceError
+from headrace.order import Order, RangeOrder
+
+from .base import Dataset
+
+_BLOCK = 4096  # positions decoded at a time: a look-up in a lazy order alone costs as much as hundreds in a block
+
+
+class OrderCursor:
+    """An order with cheap access to neighbouring positions.
+
+    Args:
+        order: Not changed.
+        first: The place of its first position: more than 0 if only a part of an epoch is here.
+    """
+
+    def __init__(self, order: Order | None = None, first: int = 0) -> None:
+        self.order: Order = RangeOrder(range(0)) if order is None else order
+        self.first = first
+        self._start = first
+        self._block: list[int] = []
+
+    def __len__(self) -> int:
+        """Return the place behind the last position."""
+        return self.first + len(self.order)
+
+    def __getitem__(self, seq_idx: int) -> int:
+        """Return the corpus index at a position.
+
+        Raises:
+            IndexError: The position is outside the order.
+        """
+        offset = seq_idx - self._start
+        if not 0 <= offset < len(self._block):
+            position, size = seq_idx - self.first, len(self.order)
+            if not 0 <= position < size:
+                raise IndexError(f"sequence {seq_idx} is outside an epoch of {size}")
+            self._start, offset = seq_idx, 0
+            self._block = self.order.block(position, min(position + _BLOCK, size)).tolist()
+        return self._block[offset]
+
+
+def outside_of_epoch(error: IndexError, dataset: Dataset, cursor: OrderCursor) -> IndexError:
+    """Return the error of a cursor with the dataset and the epoch that it is about."""
+    hint = "" if len(cursor) else "; has init_seq_order(epoch=...) been called?"
+    return IndexError(f"{error} (dataset {dataset.name!r}, epoch {int(dataset.epoch) or None}{hint})")
+
+
+_OVERHEAD_BYTES = 200  # of one array object and its place in the tables, roughly
+
+
+class SeqCache:
+    """Corpus index -> arrays by data key.
+
+    Args:
+        max_bytes: The limit: 0 keeps nothing, -1 is unlimited.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
+        self.num_bytes = 0
+        self._seqs: OrderedDict[int, tuple[dict[str, NDArray[Any]], int]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._seqs)
+
+    def __contains__(self, corpus_idx: object) -> bool:
+        return corpus_idx in self._seqs
+
+    def get(self, corpus_idx: int) -> dict[str, NDArray[Any]] | None:
+        """Return copies of the arrays of one sequence, or `None` if it is not held."""
+        held = self._seqs.get(corpus_idx)
+        if held is None:
+            return None
+        self._seqs.move_to_end(corpus_idx)
+        return {data_key: array.copy() for data_key, array in held[0].items()}
+
+    def put(self, corpus_idx: int, features: dict[str, NDArray[Any]]) -> None:
+        """Keep copies of a sequence, dropping the least recently used ones; one larger than the limit is not kept."""
+        num_bytes = sum(array.nbytes + _OVERHEAD_BYTES for array in features.values())
+        if corpus_idx in self._seqs or (self.max_bytes >= 0 and num_bytes > self.max_bytes):
+            return
+        while self.max_bytes >= 0 and self.num_bytes + num_bytes > self.max_bytes:
+            _, (_, freed) = self._seqs.popitem(last=False)
+            self.num_bytes -= freed
+        self._seqs[corpus_idx] = ({key: np.array(array) for key, array in features.items()}, num_bytes)
+        self.num_bytes += num_bytes
+
+    def clear(self) -> None:
+        """Drop everything."""
+        self._seqs.clear()
+        self.num_bytes = 0
+
+
+Features = dict[str, NDArray[Any]]
+
+
+class LoadedSeqs:
+    """Sequences by place in the current order: the window that was loaded, and the last ones that were asked for alone.
+
+    Memory does not grow with random access: of what lies outside of the window only the last sequence, or group of
+    sequences that are read together, is kept.
+    """
+
+    def __init__(self) -> None:
+        self._window: dict[int, Features] = {}
+        self._places: list[int] = []  # a heap of the keys of _window, so that dropping the first ones is cheap
+        self._alone: dict[int, Features] = {}
+
+    def __contains__(self, seq_idx: object) -> bool:
+        return seq_idx in self._window or seq_idx in self._alone
+
+    def __len__(self) -> int:
+        return len(self._window) + len(self._alone)
+
+    def put_window(self, seqs: dict[int, Features]) -> None:
+        """Keep sequences until `drop_before` passes them."""
+        for seq_idx, features in seqs.items():
+            if seq_idx not in self._window:
+                heapq.heappush(self._places, seq_idx)
+            self._window[seq_idx] = features
+
+    def put_alone(self, seqs: dict[int, Features]) -> None:
+        """Keep sequences until others are asked for alone."""
+        self._alone = seqs
+
+    def get(self, seq_idx: int) -> Features | None:
+        """Return what is left of a sequence, `None` if it is not held."""
+        features = self._window.get(seq_idx)
+        return self._alone.get(seq_idx) if features is None else features
+
+    def drop_before(self, start: int) -> None:
+        """Forget the places of the window that lie before `start`."""
+        while self._places and self._places[0] < start:
+            del self._window[heapq.heappop(self._places)]
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._window, self._places, self._alone = {}, [], {}
+
+
+def shuffle_group_frames(
+    group: Sequence[dict[str, NDArray[Any]]], first_seq_idx: int, *, where: str
+) -> list[dict[str, NDArray[Any]]]:
+    """Permute the frames of several sequences among each other; lengths stay.
+
+    The permutation is that of `RandomState(first_seq_idx)` (the documented seed) over all frames of the group, the same
+    for each data key, so that a frame keeps its label.
+
+    Args:
+        group: Sequences as data key -> `dtype[T, ...]`.
+        first_seq_idx: Place of the first one in the current order.
+        where: For the error text.
+
+    Raises:
+        SourceError: The data keys of a sequence differ in length, so that frames do not correspond.
+    """
+    lengths = []
+    for features in group:
+        by_key = {key: len(array) if array.ndim else None for key, array in features.items()}
+        if len(set(by_key.values())) > 1:
+            raise SourceError(
+                f"frames cannot be shuffled: data keys of one sequence differ in length (None: no time): {by_key}",
+                where=where,
+                fix="leave shuffle_frames_of_nseqs at 0 for data without one label a frame",
+            )
+        lengths.append(next(iter(by_key.values()), 0) or 0)
+    permutation = np.random.RandomState(first_seq_idx).permutation(sum(lengths))
+    borders = np.cumsum(lengths)[:-1]
+    shuffled: list[dict[str, NDArray[Any]]] = [{} for _ in group]
+    for key in group[0]:
+        frames = np.concatenate([features[key] for features in group])[permutation]
+        for features, part in zip(shuffled, np.split(frames, borders), strict=True):
+            features[key] = part.copy()  # not a view: one kept sequence must not hold the whole group
+    return shuffled

@@ -1,0 +1,246 @@
+"""Which frames of which sequences go where in a batch, and the zero-padded arrays that are made of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.batching import NumbersDict, slice_pad_zeros
+from headrace.errors import ConfigError
+
+if TYPE_CHECKING:
+    from ..base import Dataset
+
+
+@dataclass(frozen=True, slots=True)
+class BatchSeqCopyPart:
+    """Some frames of a sequence, and their place in a batch.
+
+    Attributes:
+        seq_idx: Place of the sequence in the current order.
+        seq_start_frame: First frame by data key; negative where context reaches before the sequence.
+        seq_end_frame: Behind the last frame by data key; may exceed the sequence likewise.
+        batch_slice: Row of the batch.
+        batch_frame_offset: First frame in that row, by data key.
+    """
+
+    seq_idx: int
+    seq_start_frame: NumbersDict
+    seq_end_frame: NumbersDict
+    batch_slice: int
+    batch_frame_offset: NumbersDict
+
+    @property
+    def frame_length(self) -> NumbersDict:
+        """Number of frames by data key."""
+        return self.seq_end_frame - self.seq_start_frame
+
+
+class Batch:
+    """Rows ("slices") of frames.
+
+    Attributes:
+        seqs: The parts, in the order in which they were added.
+        max_num_frames_per_slice: Length of the longest row, by data key.
+        num_slices: Number of rows.
+    """
+
+    def __init__(self) -> None:
+        self.seqs: list[BatchSeqCopyPart] = []
+        self.max_num_frames_per_slice = NumbersDict(0)
+        self.num_slices = 0
+
+    def __repr__(self) -> str:
+        return f"<Batch sequences {self.start_seq}..{self.end_seq}, {self.num_slices} rows>"
+
+    @property
+    def start_seq(self) -> int | None:
+        """The smallest sequence index, `None` if the batch is empty."""
+        return min((part.seq_idx for part in self.seqs), default=None)
+
+    @property
+    def end_seq(self) -> int | None:
+        """Behind the largest sequence index, `None` if the batch is empty."""
+        return max((part.seq_idx + 1 for part in self.seqs), default=None)
+
+    def get_num_seqs(self) -> int:
+        """Return the number of sequences from the first to the last."""
+        return 0 if self.start_seq is None or self.end_seq is None else self.end_seq - self.start_seq
+
+    def get_total_num_frames(self) -> NumbersDict:
+        """Return the frames without padding, by data key."""
+        return _sum(part.frame_length for part in self.seqs)
+
+    def get_all_slices_num_frames(self) -> NumbersDict:
+        """Return the frames with padding, by data key."""
+        return self.max_num_frames_per_slice * self.num_slices
+
+    def try_sequence_as_slice(self, length: NumbersDict) -> tuple[NumbersDict, int]:
+        """Return (longest row, number of rows) as they would be with one more row of this length."""
+        return NumbersDict.max([self.max_num_frames_per_slice, length]), self.num_slices + 1
+
+    def add_sequence_as_slice(
+        self,
+        seq_idx: int,
+        seq_start_frame: NumbersDict,
+        length: NumbersDict,
+        *,
+        seq_end_frame: NumbersDict | None = None,
+    ) -> None:
+        """Add frames of a sequence as a new row."""
+        self.max_num_frames_per_slice, self.num_slices = self.try_sequence_as_slice(length)
+        end = seq_start_frame + length if seq_end_frame is None else seq_end_frame
+        self.seqs.append(
+            BatchSeqCopyPart(seq_idx, seq_start_frame, end, self.num_slices - 1, NumbersDict.constant_like(0, length))
+        )
+
+    def add_frames(self, seq_idx: int, seq_start_frame: NumbersDict, length: NumbersDict) -> None:
+        """Append frames of a sequence to the one row."""
+        offset = self.max_num_frames_per_slice if self.seqs else NumbersDict.constant_like(0, length)
+        self.max_num_frames_per_slice = length if not self.seqs else self.max_num_frames_per_slice + length
+        self.num_slices = 1
+        self.seqs.append(BatchSeqCopyPart(seq_idx, seq_start_frame, seq_start_frame + length, 0, offset))
+
+    def init_with_one_full_sequence(self, seq_idx: int, dataset: Dataset) -> None:
+        """Make this the batch of one whole sequence, its context window included.
+
+        Raises:
+            ConfigError: The batch holds something already.
+        """
+        if self.seqs:
+            raise ConfigError(f"the batch is not empty: {self!r}", fix="make a new Batch")
+        start, end = dataset.get_start_end_frames_full_seq(seq_idx)
+        self.add_sequence_as_slice(seq_idx, start, end - start)
+
+
+def _sum(numbers: Iterator[NumbersDict]) -> NumbersDict:
+    total: NumbersDict | None = None
+    for number in numbers:
+        total = number if total is None else total + number
+    return NumbersDict({}) if total is None else total
+
+
+def index_shape_for_batches(batches: Sequence[Batch], data_key: str = "data") -> tuple[int, int]:
+    """Return (frames of the longest row, number of rows) of all batches together, (0, 0) if there are no rows.
+
+    Args:
+        batches: The batches that go into one array.
+        data_key: The key whose frames are meant.
+
+    Raises:
+        ConfigError: The batches were made without that key.
+    """
+    rows = [batch for batch in batches if batch.num_slices]
+    for batch in rows:
+        if not _has(batch, data_key):
+            raise ConfigError(
+                f"a batch was made without the data key {data_key!r}, for {sorted(batch.seqs[0].seq_end_frame.keys())}",
+                fix="name it in the used_data_keys of generate_batches",
+            )
+    longest = max((int(batch.max_num_frames_per_slice[data_key]) for batch in rows), default=0)
+    return longest, sum(batch.num_slices for batch in rows)
+
+
+def shapes_for_batches(
+    batches: Sequence[Batch], *, data_keys: Sequence[str], dataset: Dataset, enforce_min_len1: bool = False
+) -> dict[str, list[int]] | None:
+    """Return data key -> shape of the array that holds the rows of all batches, `None` if there are no rows.
+
+    Args:
+        batches: The batches that go into one array.
+        data_keys: The keys to hold.
+        dataset: Says what a frame of each key looks like.
+        enforce_min_len1: Make the time axis at least 1.
+
+    Raises:
+        ConfigError: A frame has a free axis, whose size is not known before it is read.
+    """
+    shapes = {}
+    for key in data_keys:
+        longest, num_rows = index_shape_for_batches(batches, key)
+        if not num_rows:
+            return None
+        shapes[key] = [num_rows, max(longest, 1) if enforce_min_len1 else longest, *_frame_shape(dataset, key)]
+    return shapes or None
+
+
+def _has(batch: Batch, key: str) -> bool:
+    return batch.seqs[0].seq_end_frame.get(key) is not None
+
+
+def _frame_shape(dataset: Dataset, key: str) -> list[int]:
+    shape = dataset.get_data_shape(key)
+    if key == "data" and dataset.window > 1 and not shape:
+        return [dataset.window]  # a window makes a vector of scalar frames
+    sizes = [int(size) for size in shape if size is not None]
+    if len(sizes) < len(shape):
+        raise ConfigError(
+            f"frames of {key!r} have a free axis: {list(shape)}",
+            where=f"dataset {dataset.name!r}",
+            fix="read them with batch_to_raw_dict, which pads each axis to the largest size",
+        )
+    return sizes
+
+
+def batch_to_raw_dict(
+    batch: Batch, *, dataset: Dataset, data_keys: Sequence[str] | None = None
+) -> dict[str, NDArray[Any]]:
+    """Read the sequences of a batch into zero-padded arrays.
+
+    Args:
+        batch: Rows of the current epoch.
+        dataset: Where they come from.
+        data_keys: The keys to read; all keys of the batch if `None`.
+
+    Returns:
+        For each key k: `k` as `dtype[B, T, ...]`, every axis padded to its largest size, and `k_seq_lens` as
+        `int32[B]`; also `seq_idx` as `int32[B]` and `seq_tag` as `str[B]` (of the first sequence in a row), and
+        `batch_dim`, the number of rows.
+
+    Raises:
+        ConfigError: The batch is empty, or its frames are not those of a key.
+    """
+    if batch.start_seq is None or batch.end_seq is None:
+        raise ConfigError("an empty batch has no arrays", where=f"dataset {dataset.name!r}")
+    keys = [key for key in dataset.get_data_keys() if _has(batch, key)] if data_keys is None else data_keys
+    longest = {key: index_shape_for_batches([batch], key)[0] for key in keys}
+    dataset.load_seqs(batch.start_seq, batch.end_seq)
+    result: dict[str, NDArray[Any]] = {}
+    for key in keys:
+        result[key], result[f"{key}_seq_lens"] = _padded(batch, dataset, key, longest[key])
+    seq_idx = np.full(batch.num_slices, -1, dtype=np.int32)
+    tags = [""] * batch.num_slices
+    for part in batch.seqs:
+        if seq_idx[part.batch_slice] < 0:
+            seq_idx[part.batch_slice], tags[part.batch_slice] = part.seq_idx, dataset.get_tag(part.seq_idx)
+    result["seq_idx"] = seq_idx
+    result["seq_tag"] = np.array(tags, dtype=str)
+    result["batch_dim"] = np.array(batch.num_slices, dtype=np.int32)
+    return result
+
+
+def _padded(batch: Batch, dataset: Dataset, key: str, longest: int) -> tuple[NDArray[Any], NDArray[np.int32]]:
+    """Return the rows of one key, `dtype[B, T, ...]`, and their lengths, `int32[B]`."""
+    pieces = []
+    for part in batch.seqs:
+        data = np.atleast_1d(dataset.get_data(part.seq_idx, key))
+        pieces.append(slice_pad_zeros(data, int(part.seq_start_frame[key]), int(part.seq_end_frame[key])))
+    if len({piece.ndim for piece in pieces}) > 1:
+        raise ConfigError(
+            f"sequences of {key!r} have different numbers of axes: {sorted({piece.ndim for piece in pieces})}",
+            where=f"dataset {dataset.name!r}",
+        )
+    frame = [max(sizes) for sizes in zip(*(piece.shape[1:] for piece in pieces), strict=True)]
+    dtype = np.result_type(*(piece.dtype for piece in pieces))  # of strings: the longest
+    array = np.zeros((batch.num_slices, longest, *frame), dtype=dtype)
+    lengths = np.zeros(batch.num_slices, dtype=np.int32)
+    for part, piece in zip(batch.seqs, pieces, strict=True):
+        row, offset = part.batch_slice, int(part.batch_frame_offset[key])
+        places: list[slice] = [slice(offset, offset + len(piece)), *(slice(size) for size in piece.shape[1:])]
+        array[row][tuple(places)] = piece
+        lengths[row] = offset + len(piece)
+    return array, lengths

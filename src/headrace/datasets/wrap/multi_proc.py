@@ -1,0 +1,395 @@
+"""`MultiProcDataset`: a dataset loaded by worker processes, the same stream as the dataset itself.
+
+The order comes from one place, the inner dataset in this process, and reaches the workers as slices of an array.
+Sequences come back in shared memory, many in one block; what a reader gets are views, which hold their block until they
+are gone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.engine import Engine, EngineOptions, EngineReport, Executor, Job, Run, Skipping, WorkerInfo
+from headrace.engine.process.executor import ProcessExecutor
+from headrace.errors import ConfigError
+from headrace.order import Order, RangeOrder
+
+from ..base import Dataset
+from ..checks import check_count
+from ..configs import init_dataset
+from ..corpus import CorpusFacts
+from ..delegating import InnerAnswers
+from ..own_workers import OwnWorkers
+from ..seq import DatasetSeq
+from .blockwise import BlockwiseDataset, Parts, SeqBlock
+from .runs import DedicatedWork, OrderedWork, RunLimits, RunOfSeqs
+
+SHARDING_METHODS = ("seq_order", "dedicated")
+_MAX_TICKETS = 1024  # before a worker: as many large sequences fill all memory that it may take
+_OUTER_OPTIONS = ("name", "estimated_num_seqs")  # everything else is for the inner dataset
+
+
+class MultiProcDataset(InnerAnswers, BlockwiseDataset):
+    """A dataset whose sequences are loaded by worker processes.
+
+    Method "seq_order": order, tags and data are those of the inner dataset, for every number of workers. Method
+    "dedicated", for datasets that do not know their order or their number of sequences: worker w of W reads shard w of
+    W of the inner dataset, and the epoch takes runs of sequences from the workers in turn, passing over those that have
+    ended. Every sequence comes exactly once; their order depends on W and on `buffer_size`, and is the same each time.
+
+    Workers start when first needed, stay over epochs, and are started again if they die; pickling and copying start
+    none.
+
+    Arrays are views of shared memory, of which each sequence holds that of the block it came in: about 1 MiB (less with
+    a small `buffer_size` or `max_bytes`). Copy the few that are kept of many.
+
+    Args:
+        dataset: Config of the inner dataset. Options given here as well are defaults for it.
+        num_workers: Number of worker processes; 0 loads in this process, for debugging.
+        buffer_size: How many sequences a worker may be ahead.
+        sharding_method: "seq_order" or "dedicated".
+        executor: "process", "thread" or "inline".
+        engine_options: What to do about errors, deaths and stalls, see `EngineOptions`; how far a worker may be ahead
+            is said by `buffer_size`.
+        max_bytes: Limit of the shared memory of each worker process, for what it is ahead and what the reader still
+            holds: it waits where `buffer_size` would allow more, and its blocks have at most an eighth of it, as far as
+            the sizes of sequences are known. `None`: what the engine allows, 2 GiB.
+        worker_init: Called in each worker before it builds the dataset, with its `WorkerInfo`.
+        **kwargs: Options of the inner dataset.
+
+    Raises:
+        ConfigError: An option is wrong.
+    """
+
+    def __init__(
+        self,
+        dataset: Mapping[str, Any],
+        num_workers: int,
+        buffer_size: int,
+        sharding_method: str = "seq_order",
+        *,
+        executor: str = "process",
+        engine_options: EngineOptions | None = None,
+        max_bytes: int | None = None,
+        worker_init: Callable[[WorkerInfo], None] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**{name: value for name, value in kwargs.items() if name in _OUTER_OPTIONS})
+        if not isinstance(dataset, Mapping):
+            raise ConfigError(
+                f"the inner dataset is described by a dict, got {type(dataset).__name__}",
+                fix='write dataset={"class": "HDFDataset", ...}: each worker builds its own',
+            )
+        if sharding_method not in SHARDING_METHODS:
+            raise ConfigError(f"sharding_method must be one of {SHARDING_METHODS}: {sharding_method!r}")
+        self.num_workers = check_count("num_workers", num_workers)
+        self.buffer_size = check_count("buffer_size", buffer_size, minimum=1)
+        self.sharding_method = sharding_method
+        defaults = {name: value for name, value in kwargs.items() if name not in _OUTER_OPTIONS}
+        self._config: dict[str, Any] = {**defaults, **dataset}
+        self.max_bytes = None if max_bytes is None else check_count("max_bytes", max_bytes, minimum=1)
+        self._executor = "inline" if self.num_workers == 0 else executor
+        if max_bytes is not None and self._executor not in ("process", "inline"):
+            raise ConfigError(
+                f"max_bytes={max_bytes} limits the memory of worker processes, and executor={executor!r} has none",
+                fix='leave max_bytes out, or use executor="process"',
+            )
+        self._engine_options = engine_options
+        self._worker_init = worker_init
+        self._inner: Dataset | None = None
+        self._engine: Engine | None = None
+        self._run: Run | None = None
+        self._limits: RunLimits | None = None
+        self._order: Order = RangeOrder(range(0))
+        self._occurrences: NDArray[np.int64] | None = None
+        self._complete_frac = 0.0
+
+    # --- the inner dataset ---
+
+    @property
+    def inner(self) -> Dataset:
+        """The inner dataset in this process: it says order and layout, and reads nothing."""
+        if self._inner is None:
+            self._inner = init_dataset(self._config)
+            self.num_inputs = self._inner.num_inputs
+            self.num_outputs = self._inner.num_outputs
+            self.labels = dict(self._inner.labels)
+            self._recipe, self._seq_ordering = self._inner._recipe, self._inner.seq_ordering
+        return self._inner
+
+    def inner_datasets(self) -> Sequence[Dataset]:
+        """Return the inner dataset, if it is made already."""
+        return () if self._inner is None else (self._inner,)
+
+    @property
+    def _is_ordered(self) -> bool:
+        return self.sharding_method == "seq_order"
+
+    def knows_order(self) -> bool:
+        """Whether the inner dataset does; "dedicated" takes no order, and tells none."""
+        return self._is_ordered and self.inner.knows_order()
+
+    def corpus_facts(self) -> CorpusFacts | None:
+        """Return what the inner dataset knows, likewise."""
+        return self.inner.corpus_facts() if self._is_ordered else None
+
+    def order_text(self, epoch: int) -> str:
+        """Return what decides the inner order; with "dedicated" also who takes turns, and how long they are."""
+        text = super().order_text(epoch)
+        if self._is_ordered:
+            return text
+        return f"{text}; {self.num_workers} workers, buffer_size {self.buffer_size}, max_bytes {self.max_bytes}"
+
+    @classmethod
+    def idle_options(cls, options: Mapping[str, Any]) -> frozenset[str]:
+        """Return those of speed; with "dedicated" the stream depends on workers and buffers."""
+        idle = super().idle_options(options)
+        if options.get("sharding_method", "seq_order") == "seq_order":
+            return idle
+        return idle - {"num_workers", "buffer_size", "max_bytes"}
+
+    @property
+    def supports_jumps(self) -> bool:
+        """Whether it takes an order."""
+        return self._is_ordered
+
+    @property
+    def has_workers(self) -> bool:
+        """Yes."""
+        return True
+
+    def own_workers(self) -> OwnWorkers | None:
+        """Return them, if any worker may read any sequence."""
+        if not self._is_ordered:
+            return None
+        return OwnWorkers(
+            type(self).__name__,
+            self._config,
+            self.inner,
+            self.num_workers,
+            self._executor if self.num_workers else None,
+            self._worker_init,
+            self._engine_options,
+            self.max_bytes,
+        )
+
+    @property
+    def skips_failed(self) -> bool:
+        """Whether sequences that fail are left out."""
+        return self._skips()
+
+    @property
+    def engine_report(self) -> EngineReport | None:
+        """Where the time went, and what was skipped or restarted; `None` before workers were started."""
+        return None if self._engine is None else self._engine.report
+
+    def initialize(self) -> None:
+        """Get ready to read: learn the layout. Starts no process."""
+        _ = self.inner
+        super().initialize()
+
+    @property
+    def _run_limits(self) -> RunLimits:
+        if self._limits is None:
+            self._limits = RunLimits.of(self.inner, self.buffer_size, self.max_bytes)
+        return self._limits
+
+    def _open_engine(self) -> Engine:
+        if self._engine is None:
+            config, limits = {**self._config}, self._run_limits
+            if self.sharding_method == "seq_order":
+                setup: Any = OrderedWork(config)
+            else:
+                setup = DedicatedWork(
+                    config, self.inner.num_shards, self.inner.shard_index, self.buffer_size, self.max_bytes
+                )
+            ahead = min(max(self.buffer_size // limits.num_seqs, 1), _MAX_TICKETS)
+            options = dataclasses.replace(self._engine_options or EngineOptions(), tickets_per_worker=ahead)
+            executor: str | Executor = self._executor
+            if executor == "process" and self.max_bytes is not None:
+                executor = ProcessExecutor(max_bytes=self.max_bytes, slot_bytes=min(limits.max_bytes, self.max_bytes))
+            job = Job(setup, self._worker_init)
+            self._engine = Engine(job, num_workers=self.num_workers, executor=executor, options=options)
+        return self._engine
+
+    def _close_engine(self) -> None:
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            engine.close()
+
+    # --- order ---
+
+    def init_seq_order(
+        self, epoch: int | None = None, seq_list: Sequence[str] | None = None, seq_order: Sequence[int] | None = None
+    ) -> bool:
+        """Start a (sub-)epoch, see `Dataset.init_seq_order`. Asks no worker.
+
+        Raises:
+            ConfigError: `seq_list` or `seq_order` with "dedicated": each worker would take all of it.
+        """
+        super().init_seq_order(epoch)
+        self._stop_run()
+        self._order = RangeOrder(range(0))
+        given = seq_list is not None or seq_order is not None
+        if epoch is None and not given:
+            return True
+        if self.sharding_method == "dedicated":
+            if given:
+                raise ConfigError(
+                    'sharding_method="dedicated" takes no seq_list or seq_order: each worker would deliver all of it',
+                    where=f"dataset {self.name!r}",
+                    fix='use sharding_method="seq_order"',
+                )
+            return True
+        self.inner.init_seq_order(epoch, seq_list, seq_order)
+        self._order = self._current_order_of_inner()
+        self._occurrences = self.inner.get_occurrences()
+        self._num_seqs = None if self._skips() else len(self._order)
+        return True
+
+    def init_part(
+        self, epoch: int, first: int, indices: NDArray[np.int64], occurrences: NDArray[np.int64] | None = None
+    ) -> int:
+        """Start a part of an epoch, see `Dataset.init_part`. Its places count from 0."""
+        place = super().init_part(epoch, first, indices, occurrences)
+        if occurrences is not None and self._occurrences is not None:
+            self._occurrences = occurrences  # in the whole epoch, not in this part
+        return place
+
+    def _current_order_of_inner(self) -> Order:
+        try:
+            order = self.inner.get_current_seq_order()
+        except NotImplementedError as error:
+            raise ConfigError(
+                f'{type(self.inner).__name__} does not tell its order, which sharding_method="seq_order" shares out',
+                where=f"dataset {self.name!r}",
+                fix='use sharding_method="dedicated"',
+            ) from error
+        return order if isinstance(order, Order) else self._explicit_order(order, 2**62)
+
+    def _runs_from(self, first: int, epoch: int) -> Iterator[RunOfSeqs]:
+        """Yield the runs of the current order from a place on."""
+        occurrences = self._occurrences
+        for start, indices in self._run_limits.cut(self._order, first, max(self.num_workers, 1)):
+            part = None if occurrences is None else _as_bytes(occurrences[start : start + len(indices)])
+            yield epoch, start, _as_bytes(indices), part
+
+    def _start_run(self, place: int) -> None:
+        """Let the workers begin at a place; what they had under way is cancelled."""
+        self._stop_run()
+        engine = self._open_engine()
+        epoch = int(self.epoch)
+        if self.sharding_method == "seq_order":
+            self._upcoming = place - place % self._run_limits.group
+            self._run = engine.run(self._runs_from(self._upcoming, epoch))
+            return
+        self._upcoming = 0
+        run = engine.run_stream(epoch)
+        counts = [delivered.value for delivered in itertools.islice(run, max(self.num_workers, 1))]
+        self._run = run
+        if None not in counts and not self._skips():
+            self._num_seqs = sum(counts)
+
+    def _stop_run(self) -> None:
+        run, self._run = self._run, None
+        self._complete_frac = 0.0
+        if run is not None:
+            run.close()  # what is under way is cancelled, the workers stay
+
+    def _skips(self) -> bool:
+        """Whether sequences that fail are left out, so that their number is not known before the end."""
+        return self._engine_options is not None and isinstance(self._engine_options.on_error, Skipping)
+
+    # --- reading ---
+
+    def _next_block(self, seq_idx: int) -> SeqBlock | None:
+        if self._run is None or self._is_far(seq_idx):
+            self._start_run(0 if self._skips() else seq_idx)  # nobody knows how many before it are left out
+        assert self._run is not None
+        delivered = next(self._run, None)
+        return None if delivered is None else self._block_of(delivered.value)
+
+    def _block_of(self, parts: Parts) -> SeqBlock:
+        tags, indices, fracs, columns = parts
+        if fracs is not None:  # of several workers: it must not fall where they take turns
+            fracs = [frac if frac is None else self._risen(frac) for frac in fracs]
+        return SeqBlock(tags, indices, fracs, columns)
+
+    def _risen(self, frac: float) -> float:
+        self._complete_frac = max(frac, self._complete_frac)
+        return self._complete_frac
+
+    def _lose_count(self) -> None:
+        self._stop_run()  # whoever goes on all the same begins another one
+
+    def _restart(self) -> None:
+        self._stop_run()
+        self._reset()
+
+    def _is_far(self, seq_idx: int) -> bool:
+        """Whether a place lies so far ahead that the sequences in between should not be loaded."""
+        ahead = seq_idx - self._upcoming
+        return self.sharding_method == "seq_order" and not self._skips() and ahead >= self._look_ahead()
+
+    def _look_ahead(self) -> int:
+        """Return how many sequences all workers together may be ahead."""
+        return max(self.num_workers, 1) * max(self.buffer_size, self._run_limits.num_seqs)
+
+    def finish_epoch(self, *, free_resources: bool = False) -> None:
+        """End the epoch; with `free_resources` also the workers, which come back with the next one."""
+        super().finish_epoch(free_resources=free_resources)
+        self._stop_run()
+        self._order, self._occurrences = RangeOrder(range(0)), None
+        if self._inner is not None:
+            self._inner.finish_epoch(free_resources=free_resources)
+        if free_resources:
+            self._close_engine()
+
+    # --- what the inner dataset knows ---
+
+    @property
+    def num_seqs(self) -> int:
+        """Number of sequences of the current epoch; with "dedicated" the workers are asked, if they know."""
+        if self._num_seqs is None and self._epoch is not None and self._run is None:
+            self._start_run(0)
+        return super().num_seqs
+
+    def get_current_seq_order(self) -> Order:
+        """Return the corpus indices of the current epoch, in order; not offered by "dedicated"."""
+        if self.sharding_method == "dedicated":
+            self._not_offered('get_current_seq_order with sharding_method="dedicated"')
+        return self._order
+
+    def _take_shard(self, num_shards: int, shard_index: int) -> None:
+        """Make this dataset one shard of `num_shards`; workers start anew if their shards depend on it."""
+        self.inner.set_sharding(num_shards, shard_index)
+        self._config.update(_num_shards=num_shards, _shard_index=shard_index)
+        self._recipe = self.inner._recipe
+        self._stop_run()
+        self._close_engine()
+
+    def have_corpus_seq_idx(self) -> bool:
+        """Whether the order is known here."""
+        return self.sharding_method == "seq_order"
+
+    def get_corpus_seq_idx(self, seq_idx: int) -> int:
+        """Return the place in the corpus of a sequence of the current order."""
+        return self.get_current_seq_order()[seq_idx]
+
+    def have_get_corpus_seq(self) -> bool:
+        """Whether the inner dataset has it."""
+        return self.inner.have_get_corpus_seq()
+
+    def get_corpus_seq(self, corpus_seq_idx: int) -> DatasetSeq:
+        """Return any sequence of the corpus, read in this process."""
+        return self.inner.get_corpus_seq(corpus_seq_idx)
+
+
+def _as_bytes(numbers: NDArray[np.int64]) -> bytes:
+    return np.asarray(numbers, np.int64).tobytes()

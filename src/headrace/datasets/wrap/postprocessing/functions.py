@@ -1,0 +1,282 @@
+"""Functions for `PostprocessingDataset`, two that come with it, and those that were written for RETURNN.
+
+A function gets a sequence as a dict, data key -> array, with the entries "seq_tag", "seq_idx" and "complete_frac", and
+as keyword arguments of `epoch`, `seq_idx` and `rng` those that it takes. A function over a stream gets an iterator of
+such dicts, and returns one.
+
+A function for RETURNN takes its `TensorDict` in place of the dict. It is known by its annotation (`data: TensorDict`,
+`Iterator[TensorDict]`) or by coming from RETURNN itself; one without annotations is wrapped by hand
+(`TakesTensorDict`). What it returns is taken anyway, see `plain_seq`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from headrace.errors import ConfigError, TransformError, check_count
+from headrace.sources.named_classes import resolve_named
+
+
+class TakesTensorDict:
+    """A function that gets sequences as RETURNN's `TensorDict`. It takes some 50 us a sequence to make one.
+
+    Args:
+        function: For `map_seq`, or for `map_seq_stream`.
+
+    Attributes:
+        preserves_num_seqs: What the function says.
+
+    Raises:
+        ConfigError: RETURNN is not installed.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        try:
+            classes: Any = importlib.import_module("returnn.tensor")
+        except ImportError as error:
+            raise ConfigError(
+                f"{_name(function)} takes RETURNN's TensorDict, and RETURNN is not installed",
+                fix="pip install returnn, or let it take a dict, data key -> array",
+            ) from error
+        self.function = function
+        self.preserves_num_seqs = getattr(function, "preserves_num_seqs", False) is True
+        self._classes = classes.Dim, classes.Tensor, classes.TensorDict
+        self._templates: dict[tuple[Any, ...], Any] = {}
+
+    def __call__(self, data: Any, **kwargs: Any) -> Any:
+        """Return what the function returns."""
+        return self.function(self._converted(data), **kwargs)
+
+    def _converted(self, data: Any) -> Any:
+        if isinstance(data, Mapping):
+            return self._tensor_dict(data)
+        return map(self._tensor_dict, data) if isinstance(data, Iterator) else data
+
+    def _tensor_dict(self, data: Any) -> Any:
+        if not isinstance(data, Mapping):
+            return data  # another function has made one already
+        tensors = self._classes[2]()
+        for key, value in data.items():
+            array = np.asarray(value)
+            if array.dtype == np.float64 and not array.ndim:
+                array = array.astype(np.float32)  # as it makes complete_frac
+            elif isinstance(value, int):
+                array = array.astype(np.int32)
+            tensors.data[key] = self._tensor(key, array)
+        return tensors
+
+    def _tensor(self, key: str, array: Any) -> Any:
+        dim, tensor, _ = self._classes
+        layout = (key, array.dtype.kind, array.dtype.itemsize * (array.dtype.kind != "U"), array.shape[1:], array.ndim)
+        if layout not in self._templates:
+            dims = [dim(None, name=f"{key}_frame")] if array.ndim else []
+            dims += [dim(size, name=f"{key}_dim{axis}") for axis, size in enumerate(array.shape[1:], 1)]
+            dtype = "string" if array.dtype.kind == "U" else array.dtype.name
+            self._templates[layout] = tensor(key, dims=dims, dtype=dtype)
+        made = self._templates[layout].copy()
+        made.raw_tensor = array
+        return made
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TakesTensorDict, (self.function,)
+
+    def __repr__(self) -> str:
+        return _name(self.function)
+
+
+def takes_tensor_dict(function: Any) -> bool:
+    """Tell whether a function says that it takes RETURNN's `TensorDict`."""
+    if isinstance(function, TakesTensorDict):
+        return False
+    module = getattr(function, "__module__", None) or ""
+    if module.partition(".")[0] == "returnn":
+        return True
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        return False
+    return bool(parameters) and "TensorDict" in str(parameters[0].annotation)
+
+
+def _name(function: Any) -> str:
+    return str(getattr(function, "__qualname__", None) or repr(function))
+
+
+META_KEYS = ("complete_frac", "seq_idx", "seq_tag")
+Function = Callable[..., Any]
+
+
+class LaplaceOrdering:
+    """Sorts a stream by length in bins, the first rising, the next falling, and so on: for `map_seq_stream`.
+
+    It is what `seq_ordering="laplace:.n"` is for datasets that know their lengths. Neighbours are of similar length,
+    and a bin of sequences is in memory, twice. What each sequence says of the progress of the epoch stays where it was,
+    so that it never falls. Orders are those of RETURNN.
+
+    Args:
+        num_seqs_per_bin: How many sequences are sorted together.
+        length_key: The data key whose first axis is the length.
+
+    Attributes:
+        preserves_num_seqs: It does.
+    """
+
+    preserves_num_seqs = True
+
+    def __init__(self, num_seqs_per_bin: int, length_key: str = "data") -> None:
+        self.num_seqs_per_bin = check_count("num_seqs_per_bin", num_seqs_per_bin, minimum=1)
+        self.length_key = length_key
+
+    def __call__(self, iterator: Iterator[Any], **kwargs: Any) -> Iterator[dict[str, Any]]:
+        """Yield the sequences of the iterator in another order."""
+        del kwargs
+        seqs = map(plain_seq, iterator)
+        current, is_falling = list(islice(seqs, self.num_seqs_per_bin)), False
+        while current:
+            fracs = deque(seq.get("complete_frac") for seq in current)
+            coming: list[dict[str, Any]] = []
+            for seq in sorted(current, key=self._length, reverse=is_falling):
+                frac = fracs.popleft()
+                yield seq if frac is None else {**seq, "complete_frac": frac}
+                coming.extend(islice(seqs, 1))
+            current, is_falling = coming, not is_falling
+
+    def _length(self, seq: Mapping[str, Any]) -> int:
+        if self.length_key not in seq:
+            raise TransformError(
+                f"a sequence has no data key {self.length_key!r}, whose length it is to be sorted by",
+                where=f"sequence {seq.get('seq_tag')!r}, data keys {sorted(set(seq) - set(META_KEYS))}",
+                fix="give LaplaceOrdering the length_key",
+            )
+        array = seq[self.length_key]
+        return len(array) if array.ndim else 1
+
+    def __repr__(self) -> str:
+        return f"LaplaceOrdering(num_seqs_per_bin={self.num_seqs_per_bin}, length_key={self.length_key!r})"
+
+
+class Sequential:
+    """Several functions in a row: `Sequential(f, g)` is g of f. All for `map_seq`, or all for `map_seq_stream`.
+
+    Args:
+        *functions: In the order in which they are called.
+
+    Attributes:
+        preserves_num_seqs: Whether each of them says that it does.
+    """
+
+    def __init__(self, *functions: Function) -> None:
+        self.functions = tuple(parse_function("a function of Sequential", function) for function in functions)
+        self.preserves_num_seqs = all(getattr(f, "preserves_num_seqs", False) is True for f in self.functions)
+        self._names = [names_taken(function) for function in self.functions]
+
+    def __call__(self, data: Any, **kwargs: Any) -> Any:
+        """Return what the last function returns."""
+        for function, names in zip(self.functions, self._names, strict=True):
+            data = function(data, **chosen(kwargs, names))
+        return data
+
+    def __repr__(self) -> str:
+        return f"Sequential({', '.join(map(repr, self.functions))})"
+
+
+_CLASSES: dict[str, Callable[..., Function]] = {"LaplaceOrdering": LaplaceOrdering}
+
+
+def parse_function(name: str, value: Any) -> Function:
+    """Return the function that an option stands for.
+
+    Args:
+        name: Of the option, for messages.
+        value: The function; "package.module:function"; `{"class": "LaplaceOrdering", ...}`; or a list of these, which
+            are called in a row. A function for RETURNN gets what it takes, see `takes_tensor_dict`.
+
+    Raises:
+        ConfigError: It is none of them.
+    """
+    if isinstance(value, str):
+        value = resolve_named("map_seq", value)
+    elif isinstance(value, list | tuple):
+        return Sequential(*value)
+    elif isinstance(value, Mapping):
+        options = dict(value)
+        cls = options.pop("class", None)
+        made_by = _CLASSES.get(cls) or (resolve_named("class", cls) if isinstance(cls, str) and ":" in cls else None)
+        if made_by is None:
+            raise ConfigError(
+                f"{name} is a dict of the class {cls!r}",
+                fix=f"one of {', '.join(_CLASSES)}, or 'package.module:Class' for your own",
+            )
+        value = made_by(**options)
+    if not callable(value):
+        raise ConfigError(
+            f"{name} must be a function, got {type(value).__name__}",
+            fix="give a function, or its name as 'package.module:function'",
+        )
+    return TakesTensorDict(value) if takes_tensor_dict(value) else value
+
+
+def names_taken(function: Function) -> frozenset[str] | None:
+    """Return the keyword arguments that a function takes; `None` if it takes any. Some built-ins do not say: none."""
+    if isinstance(function, TakesTensorDict):
+        function = function.function
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return frozenset()
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        return None
+    return frozenset(p.name for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD))
+
+
+def chosen(kwargs: dict[str, Any], names: frozenset[str] | None) -> dict[str, Any]:
+    """Return those keyword arguments that a function takes, see `names_taken`."""
+    return kwargs if names is None else {name: value for name, value in kwargs.items() if name in names}
+
+
+def name_of(function: Function) -> str:
+    """Return what a function is called in messages."""
+    return str(getattr(function, "__qualname__", None) or repr(function))
+
+
+def plain_seq(data: Any) -> dict[str, Any]:
+    """Return a sequence as a dict: of a dict, or of what has its entries in `data` and their arrays in `raw_tensor`.
+
+    The latter is what functions written for RETURNN return (`TensorDict`).
+
+    Raises:
+        TransformError: It is neither.
+    """
+    if isinstance(data, dict):
+        return data
+    entries = data if isinstance(data, Mapping) else getattr(data, "data", None)
+    if not isinstance(entries, Mapping):
+        raise TransformError(
+            f"a function that changes sequences returns a dict, data key -> array, got {type(data).__name__}",
+            fix="return the dict that it was given, changed; of a stream, yield such dicts",
+        )
+    return {key: getattr(value, "raw_tensor", value) for key, value in entries.items()}
+
+
+def as_iterator(result: Any, function: Function) -> Iterator[Any]:
+    """Return an iterator over what a stream function has returned.
+
+    Raises:
+        TransformError: That cannot be iterated over, or is a single sequence.
+    """
+    if isinstance(result, list | tuple) or (
+        isinstance(result, Iterable) and not isinstance(result, Mapping | str | bytes)
+    ):
+        return iter(result)
+    raise TransformError(
+        f"map_seq_stream returns an iterator of sequences, got {type(result).__name__}",
+        where=f"function {name_of(function)}",
+        fix="write it as a generator (yield), or use map_seq for a function of one sequence",
+    )

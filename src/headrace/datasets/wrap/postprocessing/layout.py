@@ -1,0 +1,139 @@
+"""What the sequences of a `PostprocessingDataset` must be like, and whether they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.errors import ConfigError, TransformError
+from headrace.sources.shared.data_types import find_mismatch, parse_data_types
+from headrace.specs import DataSpec
+
+from ...base import Dataset
+from .functions import META_KEYS, plain_seq
+
+_IGNORED = ("batch_dim_axis", "time_dim_axis", "feature_dim_axis", "available_for_inference", "version", "name")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The layout of all data keys.
+
+    Attributes:
+        specs: By data key.
+        any_dtype: Data keys whose dtype is not known: nothing is asked of it.
+        is_declared: Whether the user has said it, and other data keys are left out; else it is that of the inner
+            dataset.
+    """
+
+    specs: Mapping[str, DataSpec]
+    any_dtype: frozenset[str] = field(default_factory=frozenset)
+    is_declared: bool = False
+
+    def check(self, data: Any, tag: str, where: str) -> dict[str, NDArray[Any]]:
+        """Return the arrays of a sequence that a function has made, in the order of the data keys.
+
+        Args:
+            data: What it returned.
+            tag: Of the sequence, for messages.
+            where: What else to say, for messages.
+
+        Raises:
+            TransformError: They are not as they should be.
+        """
+        place = f"sequence {tag!r}, {where}"
+        found = {
+            key: value
+            for key, value in plain_seq(data).items()
+            if key not in META_KEYS and (key in self.specs or not is_text(value))
+        }
+        is_whole = found.keys() >= self.specs.keys() if self.is_declared else found.keys() == self.specs.keys()
+        if not is_whole:
+            raise TransformError(
+                f"the function made the data keys {sorted(map(str, found))}, and not {sorted(self.specs)}",
+                where=place,
+                fix="make those that map_outputs says" if self.is_declared else "give map_outputs where they change",
+            )
+        return {key: self._checked(key, found[key], place) for key in self.specs}
+
+    def _checked(self, key: str, array: Any, place: str) -> NDArray[Any]:
+        spec = self.specs[key]
+        if not isinstance(array, np.ndarray):
+            raise TransformError(
+                f"the function made a {type(array).__name__} for {key!r}, not a NumPy array",
+                where=place,
+                fix="wrap it with numpy.asarray",
+            )
+        if key in self.any_dtype:
+            spec = replace(spec, dtype=array.dtype.str)
+        wrong = find_mismatch(array, spec)
+        if wrong is not None:
+            source = "map_outputs" if self.is_declared else "the inner dataset"
+            raise TransformError(
+                f"{key!r} is not what {source} says: {wrong}",
+                where=place,
+                fix="correct the function, or say in map_outputs what it makes",
+            )
+        return array
+
+
+def is_text(value: Any) -> bool:
+    """Tell whether a value is a text, which a function gets and which is no data key, see `Dataset.get_text_keys`."""
+    return isinstance(value, np.ndarray) and value.dtype.kind == "U" and not value.ndim
+
+
+def layout_of(dataset: Dataset) -> Layout | None:
+    """Return the layout of a dataset; `None` if it shows it with its first sequence."""
+    if dataset.num_outputs is None:
+        return None
+    specs: dict[str, DataSpec] = {}
+    for key in dataset.get_data_keys():
+        if key not in dataset.num_outputs:
+            return None
+        dim, ndim = dataset.get_data_dim(key), dataset.num_outputs[key][1]
+        is_sparse = dataset.is_data_sparse(key)
+        shape = tuple(dataset.get_data_shape(key))
+        specs[key] = DataSpec(dataset.get_data_dtype(key), shape, is_sparse, dim, has_time=ndim > len(shape))
+    return Layout(specs, frozenset() if dataset.knows_dtypes else frozenset(specs))
+
+
+def parse_outputs(map_outputs: Any) -> Layout:
+    """Read the option `map_outputs`: data key -> dict, as `parse_data_types` takes, or with "dims".
+
+    "dims" are numbers, `None` for a free one, or objects with such a number in `dimension`.
+
+    Raises:
+        ConfigError: It is not that.
+    """
+    if not isinstance(map_outputs, Mapping) or not map_outputs:
+        raise ConfigError(
+            f"map_outputs is a dict, data key -> layout, got {map_outputs!r}",
+            fix='write {"data": {"dim": 42}}, or {"data": {"shape": (None, 42), "dtype": "float32"}}',
+        )
+    reserved = sorted(set(map_outputs) & set(META_KEYS))
+    if reserved:
+        raise ConfigError(f"map_outputs names {reserved}, which each sequence has anyway", fix="leave them out")
+    types = {str(key): _with_shape(str(key), options) for key, options in map_outputs.items()}
+    return Layout(parse_data_types(types), is_declared=True)
+
+
+def _with_shape(key: str, options: Any) -> Any:
+    if not isinstance(options, Mapping):
+        return options
+    options = {name: value for name, value in options.items() if name not in _IGNORED}
+    for name in ("sparse_dim", "feature_dim"):
+        if name in options:
+            options[name] = _size(options[name])
+    if "dims" in options:
+        if "shape" in options:
+            raise ConfigError("dims and shape say the same", where=f"map_outputs, data key {key!r}")
+        options["shape"] = tuple(map(_size, options.pop("dims")))
+    return options
+
+
+def _size(dim: Any) -> Any:
+    return dim.dimension if hasattr(dim, "dimension") else dim

@@ -1,0 +1,344 @@
+"""Runs of consecutive sequences, how an order is cut into them, and how workers read them.
+
+A run is large enough that what each message costs is shared by many sequences, and small enough that several of them
+fit into what a worker may be ahead, and that one kept sequence, which holds the memory of its whole run, holds little.
+The first runs of an epoch are small: its first sequence should not wait for many others. None of this changes the
+stream.
+
+A worker of a `MultiProcDataset` builds the inner dataset once. In the method "seq_order" each ticket is a run of
+positions with their corpus indices: pure work, that any worker may do and do again. In "dedicated" a worker reads its
+own shard from its start to its end. What comes out are the parts of a `SeqBlock`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.engine import WorkerInfo, is_in_place, note_place, note_places, skip_item
+from headrace.errors import CacheError
+from headrace.order import Order
+from headrace.sources import MapSource, Source
+
+from ..base import Dataset
+from ..cached import CachedDataset, reads_plainly
+from ..configs import init_dataset
+from .blockwise import Parts, make_columns, read_columns
+
+MAX_RUN_BYTES = 1 << 20
+_MAX_SEQS = 1024  # more gain nothing, as the cost of a message is shared by enough of them
+_MIN_RUNS = 2  # before a worker: it reads one while the other is on its way
+_SHARE_OF_RUN = 8  # runs that fit into a limit in bytes
+_NUM_SAMPLED = 10_000  # lengths looked at
+
+
+class SeqBytes:
+    """How many bytes the sequences of a source have, by the lengths in its index.
+
+    Args:
+        source: One whose index knows the lengths of all data keys.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self._columns = [
+            (source.index.lengths(key), np.dtype(spec.dtype).itemsize * math.prod(size or 1 for size in spec.shape))
+            for key, spec in source.specs.items()
+        ]
+
+    @classmethod
+    def of(cls, dataset: Dataset) -> SeqBytes | None:
+        """Return the sizes for a dataset, `None` where they are not known without reading."""
+        source = dataset.source if isinstance(dataset, CachedDataset) else dataset.get_fast_source()
+        if source is None or isinstance(source, MapSource):
+            return None  # a user's object would have to be asked for each of its lengths
+        return cls(source) if all(source.index.has_lengths(key) for key in source.specs) else None
+
+    def mean(self) -> int:
+        """Return about how many bytes a sequence has, from some of them; at least 1."""
+        total = num_seqs = 0  # in integers: a sum of rounded means may be one byte short
+        for lengths, frame_bytes in self._columns:
+            some = lengths[:: max(len(lengths) // _NUM_SAMPLED, 1)]
+            total += int(some.sum(dtype=np.int64)) * frame_bytes
+            num_seqs = len(some)  # the same for each column
+        return max(total // max(num_seqs, 1), 1)
+
+    def largest(self) -> int:
+        """Return what no sequence exceeds. O(number of sequences)."""
+        return sum(int(lengths.max(initial=0)) * frame_bytes for lengths, frame_bytes in self._columns)
+
+    def take(self, corpus_indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the bytes of some sequences, `int64[n]`."""
+        total = np.zeros(len(corpus_indices), np.int64)
+        for lengths, frame_bytes in self._columns:
+            total += lengths[corpus_indices].astype(np.int64) * frame_bytes
+        return total
+
+
+@dataclass(frozen=True)
+class RunLimits:
+    """How large runs may become.
+
+    Attributes:
+        num_seqs: Sequences in a run.
+        max_bytes: Bytes in a run, as far as they are known; one of a single group may be larger.
+        group: Sequences that must stay together.
+        seq_bytes: Where to look up the bytes; `None` if they are not known, or never matter.
+    """
+
+    num_seqs: int
+    max_bytes: int = MAX_RUN_BYTES
+    group: int = 1
+    seq_bytes: SeqBytes | None = None
+
+    @classmethod
+    def of(cls, dataset: Dataset, buffer_size: int, max_bytes: int | None) -> RunLimits:
+        """Return the limits for a dataset.
+
+        Args:
+            dataset: What is read.
+            buffer_size: Sequences that a worker may be ahead.
+            max_bytes: Bytes that it may be ahead, if limited.
+        """
+        run_bytes = MAX_RUN_BYTES if max_bytes is None else min(MAX_RUN_BYTES, max(max_bytes // _SHARE_OF_RUN, 1))
+        group = dataset.shuffle_frames_of_nseqs or 1  # frames are shuffled among the sequences of a whole group
+        seq_bytes = SeqBytes.of(dataset)
+        num_seqs = min(max(buffer_size // _MIN_RUNS, 1), _MAX_SEQS)
+        if seq_bytes is not None:
+            num_seqs = min(num_seqs, max(run_bytes // seq_bytes.mean(), 1))
+        num_seqs = -(-num_seqs // group) * group
+        if seq_bytes is not None and seq_bytes.largest() * num_seqs <= run_bytes:
+            seq_bytes = None
+        return cls(num_seqs, run_bytes, group, seq_bytes)
+
+    def fitting(self, corpus_indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return as many of the first sequences as fit into a run."""
+        if self.seq_bytes is None:
+            return corpus_indices
+        num_fitting = int(np.searchsorted(np.cumsum(self.seq_bytes.take(corpus_indices)), self.max_bytes, "right"))
+        if num_fitting == len(corpus_indices):
+            return corpus_indices
+        return corpus_indices[: max(num_fitting // self.group, 1) * self.group]
+
+    def cut(self, order: Order, first: int, num_workers: int) -> Iterator[tuple[int, NDArray[np.int64]]]:
+        """Yield the runs of an order from a place on: the place of the first sequence, and corpus indices `int64[n]`.
+
+        Args:
+            order: What is cut.
+            first: A multiple of `group`.
+            num_workers: Who take turns: after a run for each of them, the next ones are twice as large.
+        """
+        num_runs = 0
+        place, end = first, len(order)
+        while place < end:
+            num_seqs = min(self.num_seqs, self.group << min(num_runs // num_workers, 60))
+            indices = self.fitting(order.block(place, min(place + num_seqs, end)))
+            yield place, indices
+            place += len(indices)
+            num_runs += 1
+
+
+Features = dict[str, NDArray[Any]]
+RunOfSeqs = tuple[int, int, bytes, bytes | None]
+"""Epoch, first place, `int64[n]` corpus indices and occurrences; as bytes, which are pickled in a tenth of the time."""
+
+
+@dataclass(slots=True)
+class ReadSeqs:
+    """Sequences that a worker has read, in order; those that failed and were skipped are not there.
+
+    Attributes:
+        corpus_indices: Place of each in the corpus; -1 where the dataset has no such thing.
+        tags: Their tags.
+        complete_fracs: What the sequences themselves say of the progress.
+        features: Data key -> array, for each.
+    """
+
+    corpus_indices: list[int] = field(default_factory=list)
+    tags: list[str] = field(default_factory=list)
+    complete_fracs: list[float | None] = field(default_factory=list)
+    features: list[Features] = field(default_factory=list)
+
+    def read(self, dataset: Dataset, seq_idx: int, *, epoch: int, name: str) -> bool:
+        """Read one sequence of a dataset; tell whether it has one at this place.
+
+        Args:
+            dataset: Where to read.
+            seq_idx: Its place there.
+            epoch: The epoch.
+            name: What the sequence is called if it fails: its tag may not be known before it is read.
+        """
+        if not dataset.is_less_than_num_seqs(seq_idx):
+            return False
+        try:
+            note_place(name, epoch)
+            dataset.load_seqs(seq_idx, seq_idx + 1)
+            seq = dataset.get_seq(seq_idx)
+        except Exception as error:  # noqa: BLE001 - the engine's policy decides what becomes of one of many
+            skip_item(error)
+            return True
+        self._add(seq.seq_tag, seq.corpus_idx, seq.complete_frac, _own(seq.features))
+        return True
+
+    def read_range(self, dataset: CachedDataset, first: int, indices: NDArray[np.int64], *, epoch: int) -> None:
+        """Read sequences of a dataset with random access, whose tags are known without reading."""
+        tags = dataset.source.tags_of(indices)
+        go_to = note_places(tags, epoch)
+        has_transform = dataset._transform is not None
+        for offset, (corpus_idx, tag) in enumerate(zip(indices.tolist(), tags, strict=True)):
+            go_to(offset)
+            try:
+                features = dataset.take_features(first + offset)
+                if has_transform:
+                    features = _own(features)
+            except Exception as error:  # noqa: BLE001 - the engine's policy decides what becomes of one of many
+                skip_item(error)
+            else:
+                self._add(tag, corpus_idx, None, features)
+
+    def _add(self, tag: str, corpus_idx: int | None, complete_frac: float | None, features: Features) -> None:
+        self.tags.append(tag)
+        self.corpus_indices.append(-1 if corpus_idx is None else corpus_idx)
+        self.complete_fracs.append(complete_frac)
+        self.features.append(features)
+
+    def parts(self) -> Parts:
+        """Return the sequences as the parts of a block."""
+        indices, fracs = self.corpus_indices, self.complete_fracs
+        return (
+            self.tags,
+            None if set(indices) <= {-1} else [None if index < 0 else index for index in indices],
+            None if set(fracs) <= {None} else fracs,
+            make_columns(self.features),
+        )
+
+
+def _own(features: Features) -> Features:
+    """Return arrays that later sequences of the run leave alone: user code may return the same ones each time.
+
+    Those in the slot were made for this result.
+    """
+    return {key: array if is_in_place(array) else array.copy(order="K") for key, array in features.items()}
+
+
+def _read_at_once(dataset: Dataset, indices: NDArray[np.int64], epoch: int) -> Parts | None:
+    """Read sequences together, if dataset and source allow it and nothing goes wrong."""
+    source = dataset.get_fast_source()
+    if source is None:
+        return None
+    try:
+        tags = source.tags_of(indices)
+        note_places(tags, epoch)(-1)
+        return tags, indices.tolist(), None, read_columns(source, indices)
+    except CacheError:  # no room for them: they would not take less one by one
+        raise
+    except Exception:  # noqa: BLE001 - they are read one by one next, to find out which of them fails
+        return None
+
+
+@dataclass(frozen=True)
+class OrderedWork:
+    """Method "seq_order": builds the dataset, returns the function run of places -> parts of a block.
+
+    Attributes:
+        config: Of the inner dataset.
+    """
+
+    config: Mapping[str, Any]
+
+    def __call__(self, info: WorkerInfo) -> Callable[[RunOfSeqs], Parts]:
+        """Build the dataset in a worker."""
+        del info  # any worker does any ticket
+        dataset = init_dataset(self.config)
+        plain = dataset if reads_plainly(dataset) else None
+
+        def read_run(run: RunOfSeqs) -> Parts:
+            epoch, first, index_bytes, occurrence_bytes = run
+            indices = np.frombuffer(index_bytes, np.int64)
+            parts = _read_at_once(dataset, indices, epoch)
+            if parts is not None:
+                return parts
+            occurrences = None if occurrence_bytes is None else np.frombuffer(occurrence_bytes, np.int64)
+            offset = dataset.init_part(epoch, first, indices, occurrences)
+            seqs = ReadSeqs()
+            if plain is not None:
+                seqs.read_range(plain, offset, indices, epoch=epoch)
+            else:
+                for i, corpus_idx in enumerate(indices.tolist()):
+                    name = f"(sequence {first + i}, corpus index {corpus_idx})"
+                    seqs.read(dataset, offset + i, epoch=epoch, name=name)
+            return seqs.parts()
+
+        return read_run
+
+
+@dataclass(frozen=True)
+class DedicatedWork:
+    """Method "dedicated": builds a shard of the dataset, returns the function epoch -> iterator over its runs.
+
+    The iterator gives the number of sequences first, `None` if the dataset does not know it.
+
+    Attributes:
+        config: Of the inner dataset.
+        num_shards: Shards of the outer dataset.
+        shard_index: Which of them it is.
+        buffer_size: Sequences that a worker may be ahead.
+        max_bytes: Bytes that it may be ahead, if limited.
+    """
+
+    config: Mapping[str, Any]
+    num_shards: int
+    shard_index: int
+    buffer_size: int
+    max_bytes: int | None
+
+    def __call__(self, info: WorkerInfo) -> Callable[[int], Iterator[int | Parts | None]]:
+        """Build this worker's shard."""
+        shards = {
+            "_num_shards": self.num_shards * info.num_workers,
+            "_shard_index": self.shard_index * info.num_workers + info.worker_idx,
+        }
+        dataset = init_dataset(self.config, shards)
+        limits = RunLimits.of(dataset, self.buffer_size, self.max_bytes)
+
+        def read_epoch(epoch: int) -> Iterator[int | Parts | None]:
+            dataset.init_seq_order(epoch=epoch)
+            try:
+                yield dataset.num_seqs
+            except NotImplementedError:
+                yield None
+            if reads_plainly(dataset):
+                yield from _runs_of_order(dataset, epoch, limits)
+            else:
+                yield from _runs_to_the_end(dataset, epoch, limits)
+
+        return read_epoch
+
+
+def _runs_of_order(dataset: CachedDataset, epoch: int, limits: RunLimits) -> Iterator[Parts]:
+    for first, indices in limits.cut(dataset.get_current_seq_order(), 0, 1):
+        parts = _read_at_once(dataset, indices, epoch)
+        if parts is None:
+            seqs = ReadSeqs()
+            seqs.read_range(dataset, first, indices, epoch=epoch)
+            parts = seqs.parts()
+        yield parts
+
+
+def _runs_to_the_end(dataset: Dataset, epoch: int, limits: RunLimits) -> Iterator[Parts]:
+    place, more = 0, True
+    while more:
+        seqs, first = ReadSeqs(), place
+        num_bytes, stop = 0, place + limits.num_seqs
+        while more and place < stop and num_bytes < limits.max_bytes:
+            name = f"(sequence {place} of shard {dataset.shard_index} of {dataset.num_shards})"
+            more = seqs.read(dataset, place, epoch=epoch, name=name)
+            place += more
+            if more and seqs.features:
+                num_bytes += sum(array.nbytes for array in seqs.features[-1].values())
+        if place > first:  # with nothing but skipped ones too: they are told of with it
+            yield seqs.parts()

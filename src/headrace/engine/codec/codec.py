@@ -1,0 +1,100 @@
+"""Values into a slot and back: arrays are copied once, or not at all where they were produced in the slot.
+
+    header = encode(value, slot)          # in the worker; 24 bytes
+    value = decode(header, buffer)        # in the trainer; arrays are views of the buffer
+
+`decode(encode(x))` equals x in types, dtypes, shapes, C or Fortran order, the order of dicts, and values. What is not
+kept: strides that are neither C nor Fortran order, views of one array (each gets memory of its own), read-only
+flags, and that two places held the same object. Read `codec_nodes` first, then `codec_plan`, `codec_columns` for
+lists of sequences, and `codec_restore`.
+
+Layout of what is reserved in the slot: the arrays, each at a multiple of 64 bytes, then the tree that describes them.
+"""
+
+from __future__ import annotations
+
+import marshal
+import struct
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .format import PICKLED, Node, Slot
+from .objects import pickle_values
+from .plan import NoTreeError, Plan, make_column
+from .restore import Restorer
+
+_HEADER = struct.Struct("<QQQ")  # position of what was reserved; offset of the tree in it; its number of bytes
+
+
+def encode(value: Any, slot: Slot) -> bytes:
+    """Write a value into a slot.
+
+    Arrays, NumPy numbers, Python's plain types and containers, namedtuples, dataclasses and torch tensors (if torch is
+    loaded) are described by a tree; the rest is pickled, with its buffers out of band. Lists of like elements, such as
+    sequences with the same data keys, are written by column. O(bytes), and 1-2 us for each small sequence.
+
+    Args:
+        value: Anything that can be sent. It is not changed, and may be changed by its owner after the return, except
+            for arrays that lie in the slot.
+        slot: Where it is written; a slot may take several values.
+
+    Returns:
+        The header, which `decode` needs together with the bytes of the slot.
+
+    Raises:
+        TransformError: The value holds an object that cannot be pickled.
+        CacheError: From the slot, if it cannot grow as far.
+    """
+    plan, tree = _plan(value, slot)
+    base, buffer = slot.reserve(plan.num_bytes + len(tree))
+    for offset, array in plan.copies:
+        np.ndarray(array.shape, array.dtype, buffer, offset)[...] = array
+    for offset, shape, arrays in plan.columns:
+        np.concatenate(arrays, out=np.ndarray(shape, arrays[0].dtype, buffer, offset), casting="no")
+    buffer.data[plan.num_bytes :] = tree
+    return _HEADER.pack(base, plan.num_bytes, len(tree))
+
+
+def decode(header: bytes, buffer: NDArray[np.uint8]) -> Any:
+    """Return the value that `encode` wrote.
+
+    Args:
+        header: What `encode` returned.
+        buffer: The bytes of the slot from its start, `uint8[num_bytes]`. Arrays are views of it and keep it alive; they
+            are writable if it is.
+
+    Raises:
+        ImportError: A class or function of the value cannot be found in this process.
+    """
+    base, offset, num_bytes = _HEADER.unpack(header)
+    start = base + offset
+    tree, pickled = marshal.loads(buffer[start : start + num_bytes].data)  # noqa: S302  # made by our own worker
+    restorer = Restorer(buffer, base)
+    if pickled is not None:
+        restorer.unpickle(*pickled)
+    return restorer.node(tree)
+
+
+def _plan(value: Any, slot: Slot) -> tuple[Plan, bytes]:
+    """Plan a value, and return the tree as bytes; at worst one that says that the value is pickled."""
+    try:
+        plan = Plan(slot, make_column)
+        return plan, _tree(plan, plan.node(value), value)
+    except NoTreeError:
+        plan = Plan(slot, make_column)
+        return plan, _tree(plan, (PICKLED, plan.pickle_later(value)), value)
+
+
+def _tree(plan: Plan, node: Node, value: Any) -> bytes:
+    """Pickle what has to be pickled, and return the tree as bytes."""
+    pickled = None
+    if plan.pickled:
+        data, buffers = pickle_values(plan.pickled, value)
+        places = [(plan.place(buffer), buffer.nbytes) for buffer in buffers]
+        pickled = (plan.place(np.frombuffer(data, np.uint8)), len(data)), places
+    try:
+        return marshal.dumps((node, pickled), 4)
+    except ValueError as error:  # a str of 2 GiB or more, which pickle takes
+        raise NoTreeError from error

@@ -1,0 +1,156 @@
+"""The contract between the engine and what carries tickets to workers, and how an executor is made by its name.
+
+It is small, so that there can be many executors. An executor decides how a ticket gets to a worker and an outcome back;
+which worker does what, and what happens after a death, is up to the supervisor. Calls come from one thread, the
+consumer's. None of them runs user code, except in the inline executor. Between `start` and `close` there are exactly
+`num_workers` workers, some of which may have ended. Promises to the engine:
+
+* each submitted ticket of the current run is answered by one `Produced` or `Failed`, unless its worker exits first
+(`Exited` comes then, and nothing more of that worker until `restart`), cannot be set up (`SetupFailed`), or its
+stream ends (`Finished`, once, or a `Failed` whose `ends_stream` is set; later tickets of it stay unanswered); * a
+worker does its tickets one after another, in the order in which they were submitted, and its events come in that
+order; what it had finished before it died is reported before its `Exited`; * `Exited` comes exactly once for each life
+of a worker, also between runs, and is never lost to a cancelled run.
+
+A worker is implemented by `headrace.engine.worker.Worker`: an executor moves payloads to it and outcomes back.
+"""
+
+from __future__ import annotations
+
+import importlib
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from headrace.errors import ConfigError, did_you_mean
+
+from .events import Event
+from .memory.lease import MemoryWatcher
+from .user.job import Job, Mode
+
+__all__ = ["Executor", "make_executor"]
+
+
+class Executor(ABC):
+    """Carries tickets to workers and outcomes back.
+
+    Any exception that comes out of a method, `KeyboardInterrupt` included, makes the engine call `close`; it may call
+    `start` again later.
+
+    Attributes:
+        name: What `get_worker_info().executor` says.
+        max_look_ahead: An upper bound of `EngineOptions.look_ahead`; with 1, work begins when a ticket is wanted and
+            not before. `None`: no bound.
+        awaited_worker_idx: Whom the consumer waits for, or `None`: set by the engine before `wait`.
+    """
+
+    name: ClassVar[str]
+    max_look_ahead: ClassVar[int | None] = None
+    awaited_worker_idx: int | None = None
+
+    @abstractmethod
+    def start(self, job: Job, num_workers: int) -> None:
+        """Start the workers; need not wait until they are ready. May be called again after `close`.
+
+        Raises:
+            ConfigError: If the job cannot be carried to the workers, or this machine has no such workers.
+        """
+
+    @abstractmethod
+    def begin_run(self, run_id: int, mode: Mode, payload: Any = None) -> None:
+        """Make a run the current one, for all workers, those that are restarted later included.
+
+        An earlier run is cancelled first, if it was not yet.
+
+        Args:
+            run_id: Larger than all before.
+            mode: Whether tickets are tasks, or items of one iterator in each worker.
+            payload: What the iterators are made of in stream mode; `None` in task mode.
+        """
+
+    def pack(self, payload: Any) -> Any:
+        """Return a payload as `submit` wants it: as it is now, whatever becomes of the object later.
+
+        A ticket may have to be submitted again long after its payload was pulled, and the user's iterator may fill the
+        same array anew for each.
+
+        Raises:
+            ConfigError: The payload cannot be carried to a worker.
+        """
+        return payload
+
+    @abstractmethod
+    def submit(self, worker_idx: int, run_id: int, ticket: int, payload: Any) -> None:
+        """Give a worker one more ticket; must not block, nor raise because the worker has died.
+
+        Args:
+            worker_idx: Which worker. It has at most `EngineOptions.tickets_per_worker` unanswered ones, and their
+                numbers grow.
+            run_id: The current run.
+            ticket: Its number.
+            payload: In task mode, what to work on, as `pack` returned it; in stream mode `None`: the next item.
+        """
+
+    def flush(self) -> None:  # noqa: B027 - most executors keep nothing back
+        """Let the workers have what was submitted now; `submit` may keep it until `wait` or this."""
+
+    @abstractmethod
+    def cancel(self, run_id: int) -> None:
+        """Give up a run: tickets not yet begun are dropped, outcomes of the others are discarded, streams are closed.
+
+        Must not wait for what is being worked on. Events of this run may still come from `wait`.
+        """
+
+    @abstractmethod
+    def wait(self, timeout_seconds: float) -> Sequence[Event]:
+        """Wait until something has happened, and return all that has; nothing after the timeout, or earlier.
+
+        Interruptible by signals. With a timeout of 0 it does not wait.
+        """
+
+    @abstractmethod
+    def restart(self, worker_idx: int, first_item: int) -> None:
+        """Replace a worker by a new one with the same index, after its `Exited` or instead of waiting for one.
+
+        What the old one had been given is forgotten (the engine submits it again); if it lives it is ended, and no
+        event of it comes any more. Results of it that were reported before stay valid.
+
+        Args:
+            worker_idx: Which worker.
+            first_item: In stream mode, how many items its new iterator passes over.
+        """
+
+    @abstractmethod
+    def stack_of(self, worker_idx: int) -> str | None:
+        """Return the Python stack of a worker as text, if it can be had within a second."""
+
+    def watch_memory(self, watcher: MemoryWatcher | None) -> None:  # noqa: B027 - most executors share no memory
+        """Tell a watcher of the memory that results of other processes come in, also after `close` and `start`."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End all workers within 2 s, in silence, whatever they are doing; harmless when closed, and in a forked child.
+
+        Results that were handed over stay valid.
+        """
+
+
+_CLASS_OF = {
+    "inline": ("local.inline", "InlineExecutor"),
+    "process": ("process.executor", "ProcessExecutor"),
+    "thread": ("local.thread", "ThreadExecutor"),
+}
+
+
+def make_executor(name: str) -> Executor:
+    """Make an executor by name; its module is imported when it is first asked for.
+
+    Raises:
+        ConfigError: If there is none of this name.
+    """
+    if name not in _CLASS_OF:
+        raise ConfigError(f"there is no executor {name!r}", fix=did_you_mean(name, _CLASS_OF))
+    module, class_name = _CLASS_OF[name]
+    executor = getattr(importlib.import_module(f"{__package__}.{module}"), class_name)()
+    assert isinstance(executor, Executor)
+    return executor

@@ -1,0 +1,205 @@
+"""Shared memory through which a worker and its trainer talk without system calls, as long as neither of them sleeps.
+
+Each life of a worker has its own: *records* (small messages, from the worker to the trainer) and *credits* (numbers of
+slots that are free again, from the trainer to the worker). Each is a ring with one writer and one reader, each of whom
+writes only words of its own: the writer how much was written in all, the reader how much was read.
+
+Invariants: a record is written before the count that covers it, so what a worker had finished when it was killed is
+there, and half a record is never seen. Who goes to sleep says so first and looks once more afterwards; who has written
+something looks for that flag afterwards. So one of them always sees the other (Dekker), given the fence in between.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import threading
+from typing import Protocol
+
+from .memfd import PAGE_BYTES, Mapping, create_memfd, extend_memfd
+
+# Bytes of records. Results that travel whole are up to 4 KiB, and a worker has some tens of tickets before it; what
+# does not fit goes by the socket, which costs a system call.
+RECORD_BYTES = 256 << 10
+# Bytes of the longest record: so one long record does not keep many short ones out.
+MAX_RECORD_BYTES = RECORD_BYTES // 8
+# Words of the ring of credits: more than there are slots, so it is never full.
+CREDIT_WORDS = 8192
+_CREDITS_AT = PAGE_BYTES
+_RECORDS_AT = _CREDITS_AT + 8 * CREDIT_WORDS
+_NUM_BYTES = _RECORDS_AT + RECORD_BYTES
+
+# Words of the first page, each in a cache line of its own.
+_RECORDS_WRITTEN, _RECORDS_READ, _READER_SLEEPS, _CREDITS_WRITTEN = 0, 8, 16, 24
+
+_LENGTH = struct.Struct("I")
+_WRAP = 2**32 - 1  # in place of a length: the next record begins at the start of the ring
+
+# These processors show the writes of one process to all others in the order in which they were made. Elsewhere a fence
+# stands between the data and the count that covers them.
+_IN_ORDER = os.uname().machine in ("x86_64", "i686", "i386")
+
+
+class Fence(Protocol):
+    """What keeps reads and writes of memory before it from being done after it, and the other way round."""
+
+    def __call__(self) -> None:
+        """Pass."""
+
+
+def make_fence() -> Fence:
+    """Return a fence of the caller's own: two turns of a lock, whose operations are fences to the processor.
+
+    The lock is not shared, so nobody ever waits for it, in a forked child neither.
+    """
+    lock = threading.Lock()
+
+    def fence() -> None:
+        lock.acquire()
+        lock.release()
+        lock.acquire()
+        lock.release()
+
+    return fence
+
+
+def create_rings() -> int:
+    """Return the descriptor of new rings, empty."""
+    fd = create_memfd("headrace-rings")
+    try:
+        extend_memfd(fd, _NUM_BYTES)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+class _Rings:
+    """The mapping, as both sides see it. Whole words are read and written at once."""
+
+    def __init__(self, fd: int) -> None:
+        data = Mapping(fd, 0, _NUM_BYTES).as_array().data
+        self._words = data[:_CREDITS_AT].cast("Q")
+        self._credits = data[_CREDITS_AT:_RECORDS_AT].cast("Q")
+        self._records = data[_RECORDS_AT:]
+        self._fence = make_fence()
+
+
+class WorkerRings(_Rings):
+    """The worker's side: writes records, reads credits.
+
+    Args:
+        fd: From `create_rings`. Not kept.
+
+    Attributes:
+        num_records: How many records were written in all.
+        num_credits: How many credits were taken in all.
+    """
+
+    def __init__(self, fd: int) -> None:
+        super().__init__(fd)
+        self.num_records = self.num_credits = 0
+        self._num_written = self._num_read = 0  # bytes
+
+    def write(self, record: bytes) -> bool:
+        """Write a record, and tell whether there was room for it."""
+        num_bytes = len(record)
+        if num_bytes > MAX_RECORD_BYTES:
+            return False
+        need = (num_bytes + 11) & ~7  # with its length, and up to the next word
+        start = self._num_written % RECORD_BYTES
+        skip = RECORD_BYTES - start if start + need > RECORD_BYTES else 0
+        if self._num_written + skip + need - self._num_read > RECORD_BYTES:
+            self._num_read = self._words[_RECORDS_READ]
+            if self._num_written + skip + need - self._num_read > RECORD_BYTES:
+                return False
+        records = self._records
+        if skip:
+            _LENGTH.pack_into(records, start, _WRAP)
+            start = 0
+        _LENGTH.pack_into(records, start, num_bytes)
+        records[start + 4 : start + 4 + num_bytes] = record
+        self._num_written += skip + need
+        if not _IN_ORDER:
+            self._fence()
+        self._words[_RECORDS_WRITTEN] = self._num_written
+        self.num_records += 1
+        return True
+
+    def should_wake(self) -> bool:
+        """Tell, after a record was written, whether the trainer sleeps; it is told once."""
+        self._fence()
+        if not self._words[_READER_SLEEPS]:
+            return False
+        self._words[_READER_SLEEPS] = 0
+        return True
+
+    def take_credits(self) -> list[int]:
+        """Return the slots that became free since the last call."""
+        num_written = self._words[_CREDITS_WRITTEN]
+        first = self.num_credits
+        if num_written == first:
+            return []
+        if not _IN_ORDER:
+            self._fence()
+        self.num_credits = num_written
+        return [self._credits[idx % CREDIT_WORDS] for idx in range(first, num_written)]
+
+
+class TrainerRings(_Rings):
+    """The trainer's side: reads records, writes credits.
+
+    Args:
+        fd: From `create_rings`. Not kept.
+
+    Attributes:
+        num_credits: How many credits were given in all.
+    """
+
+    def __init__(self, fd: int) -> None:
+        super().__init__(fd)
+        self.num_credits = 0
+        self._num_read = 0  # bytes
+
+    def read(self) -> list[bytes]:
+        """Return the records that were written since the last call."""
+        num_written = self._words[_RECORDS_WRITTEN]
+        position = self._num_read
+        if position == num_written:
+            return []
+        if not _IN_ORDER:
+            self._fence()
+        records = self._records
+        found: list[bytes] = []
+        while position < num_written:
+            start = position % RECORD_BYTES
+            num_bytes: int = _LENGTH.unpack_from(records, start)[0]
+            if num_bytes == _WRAP:
+                position += RECORD_BYTES - start
+                continue
+            found.append(bytes(records[start + 4 : start + 4 + num_bytes]))
+            position += (num_bytes + 11) & ~7
+        self._num_read = position
+        if not _IN_ORDER:
+            self._fence()
+        self._words[_RECORDS_READ] = position
+        return found
+
+    def say_asleep(self) -> None:
+        """Ask to be woken by the next record. Look for records once more after this, and then sleep."""
+        self._words[_READER_SLEEPS] = 1
+        self._fence()
+
+    def say_awake(self) -> None:
+        """Ask not to be woken any more."""
+        self._words[_READER_SLEEPS] = 0
+
+    def give_credits(self, slot_idxs: list[int]) -> None:
+        """Tell that slots are free: no more at a time than there are slots."""
+        number = self.num_credits
+        for slot_idx in slot_idxs:
+            self._credits[number % CREDIT_WORDS] = slot_idx
+            number += 1
+        if not _IN_ORDER:
+            self._fence()
+        self.num_credits = self._words[_CREDITS_WRITTEN] = number

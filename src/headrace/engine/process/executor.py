@@ -1,0 +1,456 @@
+"""Workers are processes: results come through shared memory, and no worker outlives the trainer.
+
+Invariants: every method but `close` returns without waiting for a worker, unless the warden was killed; what a dead
+worker had sent is reported before its exit; descriptors are closed on exec and in forked children; a process that was
+forked off the trainer sees a closed executor. Read `..zygote` for who starts and ends the processes, `..worker_main`
+for what they do, and `..worker_life` for the trainer's side of one of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from headrace.errors import ConfigError
+
+from ..events import Beat, Event, Exited
+from ..executor import Executor
+from ..interrupts import interrupts_wait
+from ..memory.lease import MemoryWatcher
+from ..user.job import Job, Mode
+from ..user.ship import Parcel, ship_job, ship_payload
+from .channel import close_all, needs_descriptors
+from .exit_cause import MEMORY_ADVICE, count_oom_kills, explain_exit, is_out_of_memory
+from .exits import end_with_process
+from .link import WorkerConnection, events_of
+from .messages import Begin, Cancel, HasExited, NotSpawned, Spawned, Submit
+from .proc_tree import ProcessHandle
+from .start import StartMethod
+from .warden_client import Warden
+from .worker_config import WorkerConfig, write_brief
+from .worker_main import WorkerFds
+
+# While a worker waits for a slot: how often to look whether the consumer's other threads have dropped a view.
+_STARVED_SECONDS = 0.005
+# How often to look for signs of life while other events keep coming.
+_BEAT_SECONDS = 1.0
+# A worker that has hung up has so long to run its exit handlers.
+_EXIT_SECONDS = 1.0
+# A worker whose warden is gone has so long to end itself.
+_GUARD_SECONDS = 0.25
+# More slots than anybody needs; one that is not used costs nothing but a few hundred bytes.
+_NUM_SLOTS = 4096
+# Numbers of the lives of workers, and of accidents: executors share a zygote, so no two lives of this process may have
+# the same.
+_lives = itertools.count(1)
+
+
+class ProcessExecutor(Executor):
+    """Starts one process for each worker.
+
+    Args:
+        start_method: None or `"exec"`: a clean start of our own; `"spawn"`, `"forkserver"`: the same promises;
+            `"fork"`: workers are forked off this process.
+        slot_bytes: How much of a slot is mapped at first; slots grow.
+        max_bytes: Limit on the shared memory of each worker, in bytes.
+        threads_per_worker: How many threads numerical libraries use in a worker.
+        hand_over: Called here with the number of a worker whenever it is started, or started anew. Returns descriptors
+            that this process of it gets as `WorkerInfo.handed`: a channel that no other process can open or see. They
+            are closed here once they are on their way.
+
+    Raises:
+        ConfigError: A wrong option.
+    """
+
+    name = "process"
+
+    def __init__(
+        self,
+        *,
+        start_method: str | None = None,
+        slot_bytes: int = 1 << 20,
+        max_bytes: int = 2 << 30,
+        threads_per_worker: int = 1,
+        hand_over: Callable[[int], Sequence[int]] | None = None,
+    ) -> None:
+        self._method = StartMethod.parse(start_method)
+        if not 1 <= slot_bytes <= max_bytes or max_bytes > 1 << 48:
+            raise ConfigError(
+                f"slot_bytes={slot_bytes} and max_bytes={max_bytes} do not go together",
+                fix="give at least 1 byte a slot, and not more than max_bytes, which is at most 2**48",
+            )
+        if threads_per_worker < 1:
+            raise ConfigError(f"threads_per_worker is {threads_per_worker}", fix="give 1 or more")
+        self._slot_bytes, self._max_bytes, self._num_threads = slot_bytes, max_bytes, threads_per_worker
+        self._hand_over = hand_over
+        self._watcher: MemoryWatcher | None = None
+        self._job: Job | None = None
+        self._warden: Warden | None = None
+        self._lives: list[WorkerConnection] = []
+        self._epoll: select.epoll | None = None
+        self._by_fd: dict[int, WorkerConnection] = {}
+        self._brief_fd = -1
+        self._modules: set[str] = set()
+        self._begin: Begin | None = None
+        self._events: list[Event] = []
+        self._looked_at = 0.0
+        self._seconds_waited = 0.0  # in `wait`, in all: the clock of waiting
+        self._oom_kills: int | None = None
+
+    # --- lifetime ---
+
+    def start(self, job: Job, num_workers: int) -> None:
+        """Start the processes."""
+        if not sys.platform.startswith("linux"):
+            raise ConfigError(
+                f"worker processes need Linux, and this is {sys.platform!r}",
+                fix="use executor='thread' or executor='inline'",
+            )
+        parcel = Parcel(b"", [], set()) if self._method is StartMethod.FORK else ship_job(job)
+        self._modules = parcel.modules
+        brief = WorkerConfig(
+            num_workers=num_workers,
+            argv=list(sys.argv),
+            cwd=_working_folder(),
+            slot_bytes=self._slot_bytes,
+            num_slots=_NUM_SLOTS,
+            max_bytes=self._max_bytes,
+            job=parcel.data,
+            buffer_bytes=[buffer.raw().nbytes for buffer in parcel.buffers],
+        )
+        end_with_process(self)
+        try:
+            with interrupts_wait(), needs_descriptors(f"{num_workers} workers are started"):
+                self._job, self._begin = job, None
+                self._brief_fd = write_brief(brief, parcel.buffers)
+                self._oom_kills = count_oom_kills()
+                self._epoll = select.epoll()
+                self._start_warden()
+                for worker_idx in range(num_workers):
+                    self._lives.append(self._start_life(worker_idx))
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """End the processes."""
+        with interrupts_wait():
+            self._close()
+
+    def _close(self) -> None:
+        try:
+            self._end_workers()
+        finally:
+            lives, self._lives = self._lives, []
+            for life in lives:
+                life.close()
+            self._forget()
+
+    def _end_workers(self) -> None:
+        warden, self._warden = self._warden, None
+        try:
+            if warden is not None:
+                self._note_processes(warden)
+            for life in self._lives:
+                life.close_channel()
+        finally:
+            if warden is not None:
+                warden.close()
+            self._kill_the_rest()
+
+    def _note_processes(self, warden: Warden) -> None:
+        """Take note of the processes that were started meanwhile, of which we have to know if the warden is gone."""
+        with contextlib.suppress(ConfigError):  # no descriptor is left: they end as long as the warden is there
+            while (heard := warden.receive()) is not None and heard[0]:
+                for message in heard[0]:
+                    if isinstance(message, Spawned):
+                        self._note_process(message, heard[1])
+
+    def _note_process(self, spawned: Spawned, end: int | None) -> None:
+        assert end is not None
+        life = next((life for life in self._lives if life.life == spawned.life), None)
+        if life is None:  # replaced before it began
+            os.close(end)
+        else:
+            life.process = ProcessHandle(spawned.pid, end)
+
+    def _kill_the_rest(self) -> None:
+        """End workers that live on, soon: their warden is gone, or stopped, and they hold the interpreter's lock."""
+        deadline = time.monotonic() + _GUARD_SECONDS
+        for life in self._lives:
+            life.kill_unless_ended(max(0.0, deadline - time.monotonic()))
+
+    def __del__(self) -> None:
+        if getattr(self, "_brief_fd", -1) >= 0:
+            self.close()
+
+    def disown(self) -> None:
+        """In a process that was forked off the trainer: close all descriptors, and leave the workers alone."""
+        for life in self._lives:
+            life.disown()
+        if self._warden is not None:
+            self._warden.disown()
+        self._lives, self._warden = [], None
+        self._forget()
+
+    def _forget(self) -> None:
+        if self._epoll is not None:
+            self._epoll.close()
+        if self._brief_fd >= 0:
+            os.close(self._brief_fd)
+        self._epoll, self._brief_fd, self._begin, self._job = None, -1, None, None
+        self._by_fd.clear()
+        self._events.clear()
+
+    def _start_warden(self) -> Warden:
+        assert self._job is not None
+        assert self._epoll is not None
+        if self._warden is None:
+            self._warden = Warden(self._method, self._job, self._num_threads, sorted(self._modules))
+            self._epoll.register(self._warden, select.EPOLLIN)
+        return self._warden
+
+    def _start_life(self, worker_idx: int) -> WorkerConnection:
+        warden = self._start_warden()
+        number = next(_lives)
+        handed = () if self._hand_over is None else tuple(self._hand_over(worker_idx))
+        try:
+            life = WorkerConnection(
+                number,
+                worker_idx,
+                max_leases=_NUM_SLOTS // 2,
+                copy_bytes=self._max_bytes // _NUM_SLOTS,
+                start=lambda control, arena, rings, status, stack: warden.spawn(
+                    number, worker_idx, WorkerFds(control, arena, rings, status, stack, self._brief_fd), handed
+                ),
+            )
+        finally:
+            close_all(handed)
+        life.reader.watch(self._watcher, self._max_bytes)
+        assert self._epoll is not None
+        self._by_fd[life.channel.fileno()] = life
+        self._epoll.register(life.channel, select.EPOLLIN)
+        return life
+
+    def restart(self, worker_idx: int, first_item: int) -> None:
+        """Start a new process in the place of one that ended, or that is ended now."""
+        old = self._lives[worker_idx]
+        self._events = [event for event in self._events if event.worker_idx != worker_idx]
+        self._hang_up(old)
+        if not old.has_exited and self._warden is not None:
+            self._warden.kill(old.life)
+        with interrupts_wait(), needs_descriptors(f"worker {worker_idx} is started anew"):
+            old.close()
+            self._lives[worker_idx] = self._start_life(worker_idx)
+        if self._begin is not None:
+            self._begin = msgspec.structs.replace(self._begin, first_item=0)
+            self._lives[worker_idx].put(msgspec.structs.replace(self._begin, first_item=first_item))
+
+    # --- work ---
+
+    def begin_run(self, run_id: int, mode: Mode, payload: Any = None) -> None:
+        """Tell all workers of a run."""
+        is_stream = mode is Mode.STREAM
+        self._begin = Begin(run_id, is_stream, ship_payload(payload) if is_stream else b"", 0)
+        for life in self._lives:
+            life.put(self._begin)
+
+    def pack(self, payload: Any) -> bytes:
+        """Pickle a payload, once."""
+        return ship_payload(payload)
+
+    def submit(self, worker_idx: int, run_id: int, ticket: int, payload: bytes | None) -> None:
+        """Send a ticket to a worker."""
+        self._lives[worker_idx].put(Submit(run_id, ticket, b"" if payload is None else payload))
+
+    def cancel(self, run_id: int) -> None:
+        """Tell all workers that a run is over."""
+        if self._begin is not None and self._begin.run_id == run_id:
+            self._begin = None
+            for life in self._lives:
+                life.put(Cancel(run_id))
+                life.flush()
+
+    def flush(self) -> None:
+        """Send what gathered."""
+        for life in self._lives:
+            life.flush()
+
+    def wait(self, timeout_seconds: float | None) -> Sequence[Event]:
+        """Wait for messages of workers and of the warden."""
+        start = time.monotonic()
+        deadline = None if timeout_seconds is None else start + timeout_seconds
+        while True:
+            is_starved = self._flush()
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            if is_starved:
+                left = _STARVED_SECONDS if left is None else min(left, _STARVED_SECONDS)
+            self._listen(0.0 if self._events else left)
+            if self._events or (deadline is not None and time.monotonic() >= deadline):
+                break
+        now = time.monotonic()
+        self._seconds_waited += now - start
+        self._look_for_life(now)
+        events, self._events = self._events, []
+        return events
+
+    def watch_memory(self, watcher: MemoryWatcher | None) -> None:
+        """Tell a watcher of the arenas."""
+        self._watcher = watcher
+        for life in self._lives:
+            life.reader.watch(watcher, self._max_bytes)
+
+    def stack_of(self, worker_idx: int) -> str | None:
+        """Ask a worker for its stack."""
+        return self._lives[worker_idx].read_stack()
+
+    # --- what comes back ---
+
+    def _flush(self) -> bool:
+        """Send what gathered; return whether a worker waits for a slot."""
+        is_starved = False
+        for life in self._lives:
+            life.flush()
+            if life.worker_idx == self.awaited_worker_idx:
+                life.fail_starved_worker(self._seconds_waited)
+            if life.is_open and life.has_backlog != life.waits_for_room:
+                assert self._epoll is not None
+                life.waits_for_room = life.has_backlog
+                self._epoll.modify(life.channel, select.EPOLLIN | (select.EPOLLOUT if life.has_backlog else 0))
+            is_starved = is_starved or (life.is_starved and life.is_open)
+        return is_starved
+
+    def _listen(self, timeout_seconds: float | None) -> None:
+        """Take in what workers and the warden have said, after waiting for it if need be."""
+        assert self._epoll is not None
+        lives = self._lives
+        # The rings come first and the sockets second: what a worker says by its socket is sent before the next record.
+        has_messages = self._gather()
+        sleeps = not has_messages and timeout_seconds != 0.0
+        if sleeps:
+            for life in lives:
+                life.say_asleep()
+            has_messages = self._gather()
+        ready = self._epoll.poll(0.0 if has_messages else timeout_seconds)
+        if sleeps:
+            for life in lives:
+                life.say_awake()
+        for fd, _ in ready:
+            self._handle(fd)
+        for life in lives:
+            self._drain(life)
+
+    def _gather(self) -> bool:
+        """Take in what lies in all rings; tell whether there is anything."""
+        has_messages = False
+        for life in self._lives:
+            has_messages = life.gather() or has_messages
+        return has_messages
+
+    def _handle(self, fd: int) -> None:
+        """Take in what came through one socket."""
+        life = self._by_fd.get(fd)
+        if life is not None:
+            is_open = life.hear()
+            if not is_open:
+                self._drain(life)
+                self._hang_up(life)
+                if self._warden is not None and not life.has_exited:
+                    self._warden.kill(life.life, _EXIT_SECONDS)
+        elif self._warden is not None and fd == self._warden.fileno():
+            self._hear_warden(self._warden)
+
+    def _drain(self, life: WorkerConnection) -> None:
+        """Turn all messages of a worker that are here into events."""
+        run_id = None if self._begin is None else self._begin.run_id
+        self._events += events_of(life, run_id, self._seconds_waited)
+
+    def _hear_warden(self, warden: Warden) -> None:
+        while (heard := warden.receive()) is not None:
+            messages, end = heard
+            if not messages:
+                self._lose_warden(warden)
+                return
+            for message in messages:
+                life = next((life for life in self._lives if life.life == message.life), None)
+                match message:
+                    case Spawned():
+                        self._note_process(message, end)
+                    case HasExited() if life is not None:
+                        self._note_exit(life, message.exit_code)
+                    case NotSpawned():
+                        for lost in [life] if life else [life for life in self._lives if life.process is None]:
+                            self._report_exit(lost, f"could not be started: {message.reason}")
+
+    def _note_exit(self, life: WorkerConnection, exit_code: int) -> None:
+        self._take_in_the_rest(life)
+        before, now, advice = self._oom_kills, count_oom_kills(), ""
+        cause = explain_exit(exit_code, oom_kills_before=before, oom_kills_now=now, stack=life.take_stack())
+        if before is not None and is_out_of_memory(exit_code, before, now):
+            self._oom_kills, advice = before + 1, MEMORY_ADVICE  # the others are those of other workers
+        self._report_exit(life, cause, advice)
+
+    def _take_in_the_rest(self, life: WorkerConnection) -> None:
+        """Take in what a dead worker had said."""
+        life.gather()
+        life.hear()
+        self._drain(life)
+
+    def _report_exit(self, life: WorkerConnection, cause: str, advice: str = "", accident: int | None = None) -> None:
+        if not life.has_exited:
+            life.has_exited = True
+            self._hang_up(life)
+            self._events.append(Exited(life.worker_idx, cause, life.place, advice, accident))
+
+    def _lose_warden(self, warden: Warden) -> None:
+        """The zygote is gone, and with it, or soon, all workers: their guards see to their children."""
+        assert self._epoll is not None
+        self._epoll.unregister(warden)
+        self._warden = None
+        # The guards see to it, in milliseconds, and are left alone: if this process is killed as well now, nobody would
+        # finish what it had begun. One that waits for the interpreter's lock has to be helped.
+        self._kill_the_rest()
+        ending = warden.close()
+        before, self._oom_kills = self._oom_kills, count_oom_kills()
+        cause, advice = f"lost its warden process {warden.pid}, which {ending}", ""
+        if is_out_of_memory(-signal.SIGKILL, before, self._oom_kills):
+            cause, advice = f"{cause}, probably because memory ran out", MEMORY_ADVICE
+        accident = next(_lives)  # one for all
+        for life in self._lives:
+            if not life.has_exited:
+                self._take_in_the_rest(life)
+                self._report_exit(life, cause, advice, accident)
+
+    def _hang_up(self, life: WorkerConnection) -> None:
+        """Listen to a worker no more."""
+        if life.is_open:
+            assert self._epoll is not None
+            del self._by_fd[life.channel.fileno()]
+            self._epoll.unregister(life.channel)
+            life.close_channel()
+
+    def _look_for_life(self, now: float) -> None:
+        if not self._events or now - self._looked_at > _BEAT_SECONDS:
+            self._looked_at = now
+            # One that waits for a slot is not stuck: it is told to give up before long.
+            self._events += [
+                Beat(life.worker_idx)
+                for life in self._lives
+                if (life.made_progress or life.is_starved) and not life.has_exited
+            ]
+
+
+def _working_folder() -> str:
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return ""

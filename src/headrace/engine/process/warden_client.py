@@ -1,0 +1,379 @@
+"""The trainer's side of the warden.
+
+has workers started and ended, and hears of their ends.
+
+A warden is one process, the zygote (see `warden_server.py`), which all executors of this process whose workers start
+alike share, each by a channel of its own. Invariants: a zygote is not forked off the trainer unless that was asked for,
+and is then not shared; it is a child of the trainer that only this module waits for; it ends when its last user leaves.
+Executors of several threads may share one. A process that was forked off the trainer has no zygotes. `Warden` blocks
+for no longer than the times named below, even if the zygote hangs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+from headrace.errors import ConfigError
+
+from ..user.job import Job
+from .channel import Channel
+from .exit_cause import describe_exit
+from .messages import Connect, Finish, FromWarden, Kill, Spawn, Spawned, ToWarden, decode_from_warden, encode_packet
+from .proc_tree import ProcessHandle, open_pidfd, wait_for, wait_readable
+from .start import StartMethod, command_of_worker, command_of_zygote, environment_of_threads, environment_of_zygote
+from .warden_server import be_zygote
+from .worker_main import WorkerFds
+
+# After the grace of its workers the zygote only has to kill and collect.
+MAX_END_SECONDS = 0.7
+# How long a full socket to the zygote is waited for; it holds hundreds of requests.
+_MAX_SEND_SECONDS = 2.0
+
+
+class ZygoteProcess:
+    """A running zygote.
+
+    Args:
+        job: Given to a zygote that is forked off this process; None: a clean start.
+
+    Raises:
+        ConfigError: This system cannot do it.
+    """
+
+    def __init__(self, job: Job | None) -> None:
+        with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:  # what is closed: if it fails; always
+            self._root, root_of_zygote = Channel.pair()
+            ours.callback(self._root.close)
+            theirs.callback(root_of_zygote.close)
+            own_end, self._own_life = _watch_self()
+            theirs.callback(os.close, own_end)
+            fds, end = [root_of_zygote.fileno(), own_end], -1
+            if self._own_life >= 0:  # there are no pidfds: one more pipe tells of the end of the zygote
+                ours.callback(os.close, self._own_life)
+                end, life = os.pipe2(os.O_CLOEXEC)
+                ours.callback(os.close, end)
+                theirs.callback(os.close, life)
+                fds += [os.dup(end), life]
+                theirs.callback(os.close, fds[2])
+            fds_of_trainer = [self._root.fileno(), *(fd for fd in (self._own_life, end) if fd >= 0)]
+            self.pid = _exec_zygote(fds) if job is None else _fork_zygote(fds, job, fds_of_trainer)
+            if end < 0:
+                end = self._open_pidfd()
+            self._process = ProcessHandle(self.pid, end)
+            ours.pop_all()
+        self._num_users = 0
+        self._ending: str | None = None
+
+    def _open_pidfd(self) -> int:
+        try:
+            return os.pidfd_open(self.pid)
+        except OSError as error:
+            self._root.close()  # ends it
+            _collect(self.pid)
+            if isinstance(error, ProcessLookupError):  # it was collected by the system: SIGCHLD is ignored
+                raise _not_begun("ended") from error
+            raise
+
+    def join(self) -> Channel | None:
+        """Return one more channel to it; None if it is gone. Whoever joined has to `leave`, once."""
+        ours, theirs = Channel.pair()
+        try:
+            if self._process.wait_for_end(0) or not send_to_zygote(self._root, self, Connect(), [theirs.fileno()]):
+                ours.close()
+                return None
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        self._num_users += 1
+        return ours
+
+    def leave(self) -> str:
+        """Let it end, if nobody else needs it; return how it ended."""
+        with _lock:
+            self._num_users -= 1
+            is_gone = self._ending is None and self._process.wait_for_end(0)
+            if self._num_users == 0 or is_gone:
+                _forget(self)
+                self._end()
+            return self._ending or "goes on"
+
+    def kill(self) -> None:
+        """End a zygote that hangs, and before it all that it would have ended: nobody inherits its orphans."""
+        if self._ending is None:
+            self._process.kill_tree()
+
+    def disown(self) -> None:
+        """In a process that was forked off the trainer: close our copies, and nothing else."""
+        if self._ending is None:
+            self._ending = "belongs to another process"
+            self._close()
+
+    def _end(self) -> None:
+        if self._ending is None:
+            self._root.close()  # ends it
+            if not self._process.wait_for_end(MAX_END_SECONDS / 2):
+                self.kill()
+            self._close()
+            status = _collect(self.pid)
+            self._ending = "ended" if status is None else describe_exit(os.waitstatus_to_exitcode(status))
+
+    def _close(self) -> None:
+        self._root.close()
+        self._process.close()
+        if self._own_life >= 0:
+            os.close(self._own_life)
+
+
+_lock = threading.RLock()  # an executor may be collected, and so leave, in the middle of whatever its thread does
+_shared: dict[Any, ZygoteProcess] = {}
+
+
+def join_zygote(job: Job | None, preload: Sequence[str] = ()) -> tuple[ZygoteProcess, Channel]:
+    """Return a zygote and a channel to it: one that runs already, if its workers would start in the same way.
+
+    Args:
+        job: Given to a zygote that is forked off this process, which is nobody else's; None: a clean start.
+        preload: Modules of others that it imports: workers that do not want them come from another one.
+
+    Raises:
+        ConfigError: This system cannot do it.
+    """
+    with _lock:
+        if job is not None:
+            return _start(job)
+        key = (_key_of_start(), tuple(preload))
+        zygote = _shared.get(key)
+        channel = None if zygote is None else zygote.join()
+        if zygote is None or channel is None:
+            zygote, channel = _start(None)
+            _shared[key] = zygote
+        return zygote, channel
+
+
+def _start(job: Job | None) -> tuple[ZygoteProcess, Channel]:
+    zygote = ZygoteProcess(job)
+    channel = zygote.join()
+    if channel is None:
+        zygote._num_users = 0
+        zygote._end()
+        raise _not_begun(zygote._ending)
+    return zygote, channel
+
+
+def _not_begun(ending: str | None) -> ConfigError:
+    return ConfigError(
+        f"the process that starts workers {ending} before it began",
+        fix=f"look above for what it printed; {sys.executable} must be able to import headrace",
+    )
+
+
+def _key_of_start() -> Any:
+    """Return what a process inherits from the one that executes it, as far as workers can see it."""
+    environment = frozenset(environment_of_zygote().items())
+    return tuple(command_of_zygote()), environment, frozenset(os.sched_getaffinity(0))
+
+
+def _forget(zygote: ZygoteProcess) -> None:
+    for key in [key for key, one in _shared.items() if one is zygote]:
+        del _shared[key]
+
+
+def _disown_all() -> None:
+    global _lock
+    _lock = threading.RLock()
+    for zygote in _shared.values():
+        zygote.disown()
+    _shared.clear()
+
+
+os.register_at_fork(after_in_child=_disown_all)
+
+
+def send_to_zygote(channel: Channel, zygote: ZygoteProcess, message: ToWarden, fds: Sequence[int] = ()) -> bool:
+    """Send a request; False if the zygote is gone. One that does not read is ended: its workers end with it."""
+    packet = encode_packet([message])
+    deadline = time.monotonic() + _MAX_SEND_SECONDS
+    try:
+        while not channel.send(packet, fds):
+            if not wait_for(channel.fileno(), select.POLLOUT, deadline - time.monotonic()):
+                zygote.kill()
+                return False
+    except OSError:
+        return False
+    return True
+
+
+def _watch_self() -> tuple[int, int]:
+    """Return what tells of the end of this process, and what it has to keep open for that, or -1."""
+    pidfd = open_pidfd(os.getpid())
+    return os.pipe2(os.O_CLOEXEC) if pidfd is None else (pidfd, -1)
+
+
+def _exec_zygote(fds: Sequence[int]) -> int:
+    process = subprocess.Popen(  # noqa: S603 - our own interpreter and our own code
+        command_of_zygote(*fds),
+        pass_fds=fds,
+        env=environment_of_zygote(),
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    process.returncode = 0  # so that Popen leaves it alone: it is collected by `ZygoteProcess`
+    return process.pid
+
+
+def _fork_zygote(fds: Sequence[int], job: Job, fds_of_trainer: Sequence[int]) -> int:
+    if threading.active_count() > 1:
+        names = [thread.name for thread in threading.enumerate() if thread is not threading.current_thread()]
+        warnings.warn(
+            f"start_method='fork' forks a process in which {len(names)} more threads run ({', '.join(names[:5])}): a "
+            "lock that one of them holds now stays locked in the workers for ever. start_method=None has no such risk.",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    sys.stdout.flush()
+    sys.stderr.flush()
+    pid = os.fork()
+    if pid:
+        return pid
+    exit_code = 1
+    try:
+        os.setsid()
+        for fd in fds_of_trainer:
+            os.close(fd)
+        control, trainer_end, *pipe = fds
+        own_end, own_life = pipe or (-1, -1)
+        be_zygote(os.dup(control), trainer_end, own_end, own_life, job)
+        exit_code = 0
+    except SystemExit as error:
+        exit_code = error.code if isinstance(error.code, int) else int(error.code is not None)
+    except BaseException:  # noqa: BLE001 - nothing of the trainer's stack may run in this process
+        sys.excepthook(*sys.exc_info())
+    finally:
+        with contextlib.suppress(Exception):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(exit_code)
+
+
+def _collect(pid: int) -> int | None:
+    """Wait for a child that is about to end; None if somebody else has done so."""
+    deadline = time.monotonic() + MAX_END_SECONDS
+    while time.monotonic() < deadline:
+        try:
+            found, status = os.waitpid(pid, os.WNOHANG)
+        except ChildProcessError:
+            return None
+        if found:
+            return status
+        time.sleep(0.001)
+    return None
+
+
+# Idle workers end in some 20 ms. One that is busy, or whose exit handlers take longer, is killed after this.
+_GRACE_SECONDS = 1.0
+
+
+class Warden:
+    """One executor's channel to a zygote. Not thread-safe.
+
+    Args:
+        method: Where workers come from.
+        job: Given to a zygote that is forked off the trainer.
+        num_threads: How many threads numerical libraries may use in a worker.
+        modules: Modules of ours that workers will import.
+
+    Raises:
+        ConfigError: This system cannot do it.
+    """
+
+    def __init__(self, method: StartMethod, job: Job, num_threads: int, modules: Sequence[str] = ()) -> None:
+        self._is_fresh = method is StartMethod.SPAWN or (num_threads != 1 and method is not StartMethod.FORK)
+        self._executable = command_of_worker() if self._is_fresh else []
+        self._environment = dict(environment_of_threads(num_threads)) if self._is_fresh else {}
+        self._modules = [] if self._is_fresh else [*sorted(modules), *job.preload]
+        preload = () if self._is_fresh else job.preload
+        self._zygote, self._channel = join_zygote(job if method is StartMethod.FORK else None, preload)
+
+    @property
+    def pid(self) -> int:
+        """The zygote's."""
+        return self._zygote.pid
+
+    def fileno(self) -> int:
+        """Return the descriptor that is readable when there is something to `receive`."""
+        return self._channel.fileno()
+
+    def spawn(self, life: int, worker_idx: int, links: WorkerFds, handed: Sequence[int] = ()) -> None:
+        """Have a worker started, with more descriptors if wanted. The caller closes its descriptors."""
+        self._send(Spawn(life, worker_idx, self._executable, self._environment, self._modules), (*links, *handed))
+
+    def kill(self, life: int, grace_seconds: float = 0.0) -> None:
+        """Have a worker and all of its descendants ended, after a grace."""
+        self._send(Kill(life, grace_seconds))
+
+    def receive(self) -> tuple[Sequence[FromWarden], int | None] | None:
+        """Return what the zygote has told, and the descriptor that came with a `Spawned`, which the caller owns.
+
+        Never blocks. No messages at all means that the zygote is gone.
+
+        Returns:
+            None if there is nothing.
+
+        Raises:
+            ConfigError: The trainer may not open any more files.
+        """
+        received = self._channel.receive(block=False)
+        if received is None:
+            return None
+        packet, fds = received
+        messages = decode_from_warden(packet) if packet else ()
+        assert len(fds) == sum(isinstance(message, Spawned) for message in messages)
+        return messages, fds[0] if fds else None
+
+    def close(self) -> str:
+        """End all of its workers, and a zygote that has no other executor, within 2 s; return how the zygote ended.
+
+        To be called once.
+        """
+        try:
+            if self._send(Finish(_GRACE_SECONDS)):
+                self._wait_for_end(_GRACE_SECONDS + MAX_END_SECONDS / 2)
+        finally:
+            self._channel.close()  # ends its workers at once, if they still live
+            ending = self._zygote.leave()
+        return ending
+
+    def disown(self) -> None:
+        """In a process that was forked off the trainer: close our copies, and nothing else."""
+        self._channel.close()
+        self._zygote.disown()
+
+    def _wait_for_end(self, seconds: float) -> None:
+        """Wait until the zygote has ended our workers and closes the channel."""
+        deadline = time.monotonic() + seconds
+        while wait_readable(self._channel.fileno(), deadline - time.monotonic()):
+            try:
+                heard = self.receive()
+            except ConfigError:  # a descriptor was lost, of a worker that ends
+                continue
+            if heard is not None:
+                messages, end = heard
+                if end is not None:
+                    os.close(end)
+                if not messages:
+                    return
+
+    def _send(self, message: ToWarden, fds: Sequence[int] = ()) -> bool:
+        """Send a request; False if the zygote is gone. One that does not read is ended: its workers end with it."""
+        return send_to_zygote(self._channel, self._zygote, message, fds)

@@ -1,0 +1,374 @@
+"""The life of a worker process.
+
+take tickets from a socket, perform them, put the results into the arena.
+
+Invariants: it performs one ticket after another, in the order in which they came; a result is told of only after it
+lies in the arena; it never outlives the trainer or the warden, whatever it is doing; and it ends when its socket does.
+What user code raises becomes a message (`engine/worker.py`), except what means the end of the process.
+
+The warden ends workers when the trainer is gone, also those whose Python is stuck in C code. The thread of
+`start_guard` is for the case that the warden itself is killed. It holds no lock and needs none.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import dataclasses
+import faulthandler
+import os
+import select
+import signal
+import sys
+import threading
+import time
+import types
+from collections import deque
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from headrace.errors import CacheError
+
+from ..codec.codec import encode
+from ..failure import Failure
+from ..memory.arena import ArenaWriter
+from ..memory.rings import WorkerRings
+from ..memory.slot import SlotWriter, open_slot
+from ..user.job import Job, Mode
+from ..user.ship import unship
+from ..user.worker_info import Place, set_process_scope
+from ..worker import Ended, Made, Worker
+from .channel import Channel
+from .messages import (
+    BELL,
+    Begin,
+    Cancel,
+    Done,
+    GiveUp,
+    IsReady,
+    Message,
+    NotDone,
+    NotSetUp,
+    SentAfterRecord,
+    Starved,
+    StreamEnded,
+    Submit,
+    ToWorker,
+    decode_for_worker,
+    encode_packet,
+)
+from .proc_tree import kill_descendants
+from .status_page import StatusPage
+from .worker_config import WorkerConfig, read_worker_config
+
+
+def start_guard(ends: Sequence[int]) -> None:
+    """End this process, its process group and its descendants when one of these processes ends.
+
+    Args:
+        ends: Descriptors that tell of the end of the trainer and of the warden, see `ProcessHandle`; they stay open.
+    """
+    threading.Thread(target=_watch, args=(tuple(ends), os.getpid()), name="headrace-guard", daemon=True).start()
+
+
+def _watch(ends: tuple[int, ...], pid: int) -> None:
+    poll = select.poll()
+    for fd in ends:
+        poll.register(fd, select.POLLIN)
+    while not poll.poll():
+        pass
+    kill_descendants(pid)
+    os.killpg(pid, signal.SIGKILL)
+
+
+# Results up to so many bytes travel inside their message: cheaper than a lease, and nobody can hoard a slot with them.
+MAX_INLINE_BYTES = 4 << 10
+# How often to look, between tickets, whether the trainer has sent something: a look costs 1 us.
+_LOOK_SECONDS = 0.0005
+
+
+# The user's functions live as long as the process: what they own (a pool of processes, say) is ended by its own exit
+# handlers, and not by being dropped while those run.
+_kept: list[Worker] = []
+
+
+class WorkerFds(NamedTuple):
+    """The descriptors that connect one worker with its trainer, in the order in which they are sent."""
+
+    control: int
+    arena: int
+    rings: int
+    status: int
+    stack: int
+    brief: int
+
+
+class _TrainerGone(SystemExit):
+    """The trainer has closed the socket: unwinds the worker without a report."""
+
+
+def run_worker(
+    worker_idx: int, links: WorkerFds, inherited_job: Job | None = None, *, handed: tuple[int, ...] = ()
+) -> None:
+    """Be a worker until the trainer closes the socket.
+
+    Args:
+        worker_idx: Which worker.
+        links: Its descriptors.
+        inherited_job: The job, if this process was forked from one that has it.
+        handed: What the executor's `hand_over` gave to it.
+
+    Raises:
+        SystemExit: User code asked for it.
+    """
+    faulthandler.enable(links.stack)
+    faulthandler.register(signal.SIGUSR1, links.stack, all_threads=True)
+    brief, buffers = read_worker_config(links.brief)
+    os.close(links.brief)
+    if inherited_job is None:
+        sys.modules["__main__"] = types.ModuleType("__main__")
+        sys.argv[:] = brief.argv
+        with contextlib.suppress(OSError):  # the folder is gone: stay in what is left of it, as the trainer does
+            os.chdir(brief.cwd)
+    elif "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)
+    loop = _Loop(links, brief)
+    try:
+        worker = loop.set_up(worker_idx, brief, buffers, inherited_job, handed)
+        del brief, buffers  # the job may be large
+        if worker is not None:
+            loop.run(worker)
+    except _TrainerGone:
+        pass
+    finally:
+        loop.close()
+    if inherited_job is None:
+        _leave()
+
+
+def _leave() -> None:
+    """End this process as `multiprocessing` ends its own: exit handlers run, modules are not torn down.
+
+    Tearing them down takes longer than all the rest, and what user code left running would complain about it.
+    """
+    threading._shutdown()  # type: ignore[attr-defined] # joins threads, and ends pools of concurrent.futures
+    atexit._run_exitfuncs()
+    for file in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, AttributeError, ValueError):  # closed, or None
+            file.flush()
+    # The warden ends what is left below; but it may be gone, and this may be quicker than the guard.
+    kill_descendants(os.getpid())
+    os._exit(0)
+
+
+class _Loop:
+    """The loop of one worker and what it has at hand."""
+
+    def __init__(self, links: WorkerFds, brief: WorkerConfig) -> None:
+        self._pid = os.getpid()
+        self._channel = Channel.of_fd(links.control)
+        self._status = StatusPage(links.status)
+        os.close(links.status)
+        self._rings = WorkerRings(links.rings)
+        os.close(links.rings)
+        self._arena = ArenaWriter(
+            links.arena,
+            slot_bytes=brief.slot_bytes,
+            num_slots=brief.num_slots,
+            max_bytes=brief.max_bytes,
+            wait_for_release=self._wait_for_release,
+        )
+        os.close(links.arena)
+        self._tickets: deque[Submit] = deque()
+        self._run_id = -1
+        self._next_begin: Begin | None = None
+        self._run_failure: Failure | None = None  # the payload of the run cannot be unpickled
+        self._is_over = False  # the current run was cancelled, and its streams are still open
+        self._slot: SlotWriter | None = None
+        self._looked_at = 0.0
+        self._given_up_at = -1  # after so many credits the trainer said that no more will come
+        self._gave_up = False  # in this ticket
+
+    def set_up(
+        self,
+        worker_idx: int,
+        brief: WorkerConfig,
+        buffers: Sequence[memoryview],
+        job: Job | None,
+        handed: tuple[int, ...],
+    ) -> Worker | None:
+        """Make the user's functions; return None, after telling, if that is not possible."""
+        try:
+            job = unship(brief.job, buffers) if job is None else job
+        except Exception as error:  # noqa: BLE001 - importing runs user code: it goes on as a Failure
+            self._send(NotSetUp(Failure.of(error).to_bytes()))
+            return None
+        assert isinstance(job, Job)
+        worker = Worker(job, job.info_of(worker_idx, brief.num_workers, "process", handed))
+        _kept.append(worker)
+        worker.scope.on_place, worker.scope.on_places = self._status.write_place, self._status.write_places
+        set_process_scope(worker.scope)
+        failure = worker.set_up()
+        self._send(IsReady() if failure is None else NotSetUp(failure.to_bytes()))
+        return worker if failure is None else None
+
+    def run(self, worker: Worker) -> None:
+        """Perform tickets for ever; `_TrainerGone` ends it."""
+        while True:
+            if not self._tickets:
+                self._receive(block=True)
+            elif time.perf_counter() - self._looked_at > _LOOK_SECONDS:
+                self._receive(block=False)
+            self._change_run(worker)
+            if self._tickets:
+                self._perform(worker, self._tickets.popleft())
+
+    def close(self) -> None:
+        """Let the trainer see the end."""
+        if os.getpid() == self._pid:
+            self._channel.shut_down()
+            self._channel.close()
+
+    def _perform(self, worker: Worker, ticket: Submit) -> None:
+        if self._slot is None:
+            self._take_credits()
+            self._slot = self._arena.acquire(block=True)
+            if self._is_over or self._next_begin is not None:  # the run ended meanwhile
+                return
+        slot = self._slot
+        if slot is None:
+            failure = Failure.of(self._arena.no_slot_error(), ends_stream=True)
+            self._send(NotDone(ticket.run_id, ticket.ticket, failure.to_bytes()))
+            return
+        if self._run_failure is not None:
+            self._send(NotDone(ticket.run_id, ticket.ticket, self._run_failure.to_bytes()))
+            return
+        try:
+            payload = unship(ticket.payload) if ticket.payload else None
+        except Exception as error:  # noqa: BLE001 - unpickling runs user code: it goes on as a Failure
+            self._send(NotDone(ticket.run_id, ticket.ticket, Failure.of(error).to_bytes()))
+            return
+        if worker.scope.place is not None:  # of the ticket before: nobody knows yet where this one is
+            self._status.write_place(Place())
+        self._gave_up = False
+        open_slot(slot)
+        outcome = worker.perform(payload)
+        open_slot(None)
+        if isinstance(outcome, Made):
+            self._send(self._pack(worker, ticket, outcome, slot))
+        elif isinstance(outcome, Failure):
+            self._send(self._not_done(ticket, outcome))
+        elif isinstance(outcome, Ended):
+            self._send(StreamEnded(ticket.run_id, outcome.num_items))
+        if self._slot is not None:  # still ours: nobody will read what was written to it
+            self._slot.rewind()
+
+    def _pack(self, worker: Worker, ticket: Submit, made: Made, slot: SlotWriter) -> Message:
+        start = time.perf_counter()
+        try:
+            header = encode(made.value, slot)
+        except Exception as error:  # noqa: BLE001 - pickling runs user code: it goes on as a Failure
+            return self._not_done(ticket, Failure.of(error, place=worker.scope.place))
+        skipped = [self._judged(failure).to_bytes() for failure in made.skipped]
+        num_bytes, slot_idx, offset = slot.used, slot.slot_idx, slot.offset
+        if num_bytes <= MAX_INLINE_BYTES:
+            header, slot_idx, offset = header + slot.copy_used(), -1, len(header)
+        else:
+            self._slot = None  # the trainer's, until it gives credit for it
+        seconds = time.perf_counter() - start
+        return Done(ticket.run_id, ticket.ticket, header, slot_idx, offset, num_bytes, made.seconds, seconds, skipped)
+
+    def _not_done(self, ticket: Submit, failure: Failure) -> Message:
+        return NotDone(ticket.run_id, ticket.ticket, self._judged(failure).to_bytes())
+
+    def _judged(self, failure: Failure) -> Failure:
+        """Return a failure as it is told: a want of memory that the consumer causes is no fault of what was read.
+
+        So no policy skips it: which sequences it falls on depends on what the consumer keeps.
+        """
+        if self._gave_up and isinstance(failure.exception, CacheError):
+            return dataclasses.replace(failure, ends_stream=True)
+        return failure
+
+    def _send(self, message: Message) -> None:
+        """Send one message at once: what was done before a worker's death is then known to be done."""
+        if os.getpid() != self._pid:  # user code forked, and came back in the child: one worker is enough
+            os._exit(0)
+        packet = encode_packet((message,))
+        if self._rings.write(packet):
+            if not self._rings.should_wake():
+                return
+            packet = BELL
+        else:
+            packet = encode_packet((SentAfterRecord(self._rings.num_records), message))
+        try:
+            self._channel.send(packet)
+        except (BrokenPipeError, ConnectionResetError):
+            raise _TrainerGone from None
+
+    def _receive(self, *, block: bool) -> None:
+        """Take in what the trainer has sent."""
+        self._looked_at = time.perf_counter()
+        while (received := self._channel.receive(block=block)) is not None:
+            packet, _ = received
+            if not packet:
+                raise _TrainerGone
+            self._take_in(decode_for_worker(packet))
+            block = False
+
+    def _take_in(self, messages: Sequence[ToWorker]) -> None:
+        for message in messages:
+            if isinstance(message, Submit):
+                self._tickets.append(message)
+            elif isinstance(message, GiveUp):
+                self._given_up_at = message.num_credits
+            elif isinstance(message, Begin):
+                self._next_begin = message
+                self._tickets.clear()
+            elif isinstance(message, Cancel):
+                self._is_over = True
+                self._tickets.clear()
+
+    def _change_run(self, worker: Worker) -> None:
+        """Act on the end of a run, and on the beginning of one, now that no user code is running."""
+        if self._is_over:
+            self._is_over = False
+            worker.end_run()
+        begin, self._next_begin = self._next_begin, None
+        if begin is not None:
+            mode = Mode.STREAM if begin.is_stream else Mode.TASK
+            payload, self._run_failure = None, None
+            try:
+                payload = unship(begin.payload) if begin.payload else None
+            except Exception as error:  # noqa: BLE001 - unpickling runs user code: told with the first ticket
+                self._run_failure = Failure.of(error, ends_stream=True)
+            worker.begin_run(mode, payload, begin.first_item)
+
+    def _take_credits(self) -> None:
+        """Take back the slots that the trainer no longer reads."""
+        for slot_idx in self._rings.take_credits():
+            self._arena.release(slot_idx)
+
+    def _wait_for_release(self) -> bool:
+        """Wait until the trainer has freed a slot: called by the arena, perhaps from within user code.
+
+        Returns:
+            False if there will be none, because the consumer keeps all of them and waits for this worker itself.
+        """
+        num_free = self._arena.num_free
+        self._take_credits()
+        if self._arena.num_free > num_free:
+            return True
+        num_credits = self._rings.num_credits
+        self._status.set_starved(True)
+        self._send(Starved(num_credits))
+        try:
+            while self._arena.num_free <= num_free and self._given_up_at != num_credits:
+                self._receive(block=True)
+                self._take_credits()
+        finally:
+            self._status.set_starved(False)
+        if self._arena.num_free > num_free:
+            return True
+        self._gave_up = True
+        return False

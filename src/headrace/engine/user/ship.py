@@ -1,0 +1,339 @@
+"""Carries the user's functions and objects to a worker, or says clearly what cannot be carried.
+
+What cloudpickle can carry can be carried: lambdas, closures, and functions and classes of `__main__`, of a notebook or
+of `exec`, which travel by value. On top of cloudpickle:
+
+* An open file is refused. (cloudpickle would read the whole file and ship a copy of its text.) * A module that the
+import system did not load (`runpy.run_path(run_name="foo")`, `types.ModuleType`) cannot be imported   by a worker, so
+what it defines travels by value too. * What cannot be carried is named by its path (`job -> .setup -> captured variable
+'log' -> .file`). The parts of an   object are what pickle would visit: captured variables and mentioned globals of a
+function, members of a class,   entries of a container, and for the rest whatever its own `__reduce_ex__` hands out. So
+an attribute that   `__getstate__` leaves out is never blamed. * More than 10 MB raise a warning that names the largest
+part: it is nearly always a global that a function mentions.
+
+Invariants: a parcel holds two pickles that share one memo, the object and then the classes and functions of `__main__`
+that travel with it by value. `unship` plants those in the worker's `__main__`, so that plain pickle finds them there.
+Only a trainer and its own workers exchange parcels; nothing here reads a pickle from a file.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import io
+import pickle
+import sys
+import time
+import types
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Any, NamedTuple
+
+import cloudpickle
+import numpy as np
+
+from headrace.errors import ConfigError
+
+# No path that a person reads is longer; it also ends the search in objects that make new parts for ever.
+_MAX_DEPTH = 30
+
+
+class Part(NamedTuple):
+    """One part of an object, and the words that lead from the object to it."""
+
+    label: str
+    value: object
+
+
+def find_path(obj: object, choose: Callable[[list[Part]], Part | None]) -> tuple[list[str], object]:
+    """Descend from `obj` into the part that `choose` picks, until it picks none.
+
+    Returns:
+        The labels on the way, and the object at its end.
+    """
+    path: list[str] = []
+    seen = {id(obj)}
+    for _ in range(_MAX_DEPTH):
+        parts = [part for part in parts_of(obj) if id(part.value) not in seen]
+        chosen = choose(parts)
+        if chosen is None:
+            break
+        path.append(chosen.label)
+        obj = chosen.value
+        seen.add(id(obj))
+    return path, obj
+
+
+def parts_of(obj: object) -> list[Part]:
+    """List what pickle would visit below an object; empty where there is nothing to visit."""
+    return list(_parts(obj))
+
+
+def _parts(obj: object) -> Iterator[Part]:
+    if isinstance(obj, types.FunctionType):
+        yield from _parts_of_function(obj)
+    elif isinstance(obj, types.MethodType):
+        yield Part(f"method {obj.__name__!r} of", obj.__self__)
+    elif isinstance(obj, functools.partial):
+        yield Part("partial function", obj.func)
+        yield from (Part(f"partial argument {place}", value) for place, value in enumerate(obj.args))
+        yield from (Part(f"partial argument {name!r}", value) for name, value in obj.keywords.items())
+    elif isinstance(obj, type):
+        yield from (Part(f".{name}", value) for name, value in vars(obj).items() if not _is_machinery(name))
+    elif isinstance(obj, dict):
+        yield from (Part(f"[{key!r}]", value) for key, value in obj.items())
+        yield from (Part(f"key {key!r}", key) for key in obj)
+    elif isinstance(obj, list | tuple | set | frozenset):
+        yield from (Part(f"[{place}]", value) for place, value in enumerate(obj))
+    elif not isinstance(obj, str | bytes | int | float | types.NoneType | types.ModuleType | np.ndarray):
+        yield from _parts_of_state(obj)
+
+
+def _is_machinery(name: str) -> bool:
+    return name in {"__dict__", "__weakref__", "__module__", "__doc__", "__abstractmethods__", "_abc_impl"}
+
+
+def _parts_of_function(function: types.FunctionType) -> Iterator[Part]:
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            yield Part(f"captured variable {name!r}", cell.cell_contents)
+        except ValueError:  # the variable has no value yet
+            continue
+    mentioned = set(_names_in(function.__code__))
+    yield from (Part(f"global {name!r}", value) for name, value in function.__globals__.items() if name in mentioned)
+    yield from (Part(f"default {place}", value) for place, value in enumerate(function.__defaults__ or ()))
+    yield from (Part(f"default of {name!r}", value) for name, value in (function.__kwdefaults__ or {}).items())
+    yield from (Part(f".{name}", value) for name, value in vars(function).items())
+
+
+def _names_in(code: types.CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if inspect.iscode(constant):
+            yield from _names_in(constant)
+
+
+def _parts_of_state(obj: Any) -> Iterator[Part]:
+    try:
+        reduced = obj.__reduce_ex__(4)
+    except Exception:  # noqa: BLE001 - user code; an object that cannot even begin has no parts: it is the culprit
+        return
+    if not isinstance(reduced, tuple):
+        return
+    _, args, state, items, entries = (*reduced, None, None, None)[:5]
+    if isinstance(state, tuple) and len(state) == 2 and isinstance(state[1], dict):  # (__dict__, slots)
+        state = {**(state[0] or {}), **state[1]}
+    if isinstance(state, dict):
+        yield from (Part(f".{name}", value) for name, value in state.items())
+    elif state is not None:
+        yield Part("state", state)
+    yield from (Part(f"argument {place}", value) for place, value in enumerate(args or ()))
+    yield from (Part(f"[{place}]", value) for place, value in enumerate(items or ()))
+    yield from (Part(f"[{key!r}]", value) for key, value in entries or ())
+
+
+# Above this a parcel is worth a warning: all but its large arrays is unpickled by each worker.
+LARGE_BYTES = 10 * 1000 * 1000
+# The search for the largest part pickles every part once a level: not for parcels that take seconds each time.
+_SEARCH_SECONDS = 0.1  # to name the part is a courtesy: each step down pickles what is left once more
+_SEARCH_BYTES = 400 * 1000 * 1000
+_SHARED_BYTES = 64 << 10  # smaller arrays are in the pickle: a mapped one costs a page of its own
+_OWN = "headrace."
+
+
+class Parcel(NamedTuple):
+    """An object on its way to several workers.
+
+    Attributes:
+        data: Its pickle.
+        buffers: Its large arrays, which are not in the pickle.
+        modules: The names of our own modules that it refers to. Nobody else's: what importing those does, threads that
+            it starts for example, is for the worker alone.
+    """
+
+    data: bytes
+    buffers: list[pickle.PickleBuffer]
+    modules: set[str]
+
+    @property
+    def num_bytes(self) -> int:
+        """All that the workers are sent."""
+        return len(self.data) + sum(buffer.raw().nbytes for buffer in self.buffers)
+
+
+def ship(obj: object, *, what: str = "job", warn: bool = True) -> bytes:
+    """Pickle an object for a worker, with the `__main__` classes that it needs.
+
+    Args:
+        obj: Anything that cloudpickle can carry, open files excepted.
+        what: What the user calls this object; the path in an error starts with it.
+        warn: Whether more than 10 MB raise a warning.
+
+    Raises:
+        ConfigError: Something in it cannot be carried; the text names it by its path.
+    """
+    return _pack(obj, what, warn=warn, splits=False).data
+
+
+def ship_job(job: object) -> Parcel:
+    """Pickle a job for several workers; its large arrays are for them to share. As `ship` otherwise."""
+    return _pack(job, "job", warn=True, splits=True)
+
+
+def _pack(obj: object, what: str, *, warn: bool, splits: bool) -> Parcel:
+    try:
+        parcel = _dump(obj, splits=splits)
+    except Exception as error:  # pickling runs user code, which may raise anything
+        raise _refusal(obj, what, error) from error
+    if warn and parcel.num_bytes > LARGE_BYTES:
+        warnings.warn(_large_text(obj, what, parcel.num_bytes), UserWarning, stacklevel=3)
+    return parcel
+
+
+def ship_payload(payload: object) -> bytes:
+    """Pickle what goes to a worker with one ticket: as `ship`, but by plain pickle (0.3 us against 15) where that does.
+
+    Plain pickle refers to things of `__main__` by name, which a worker cannot resolve; those go the long way.
+    """
+    try:
+        data = pickle.dumps(payload, pickle.HIGHEST_PROTOCOL)
+    except Exception:  # noqa: BLE001 - whatever it is, `ship` carries it or says what is wrong
+        return ship(payload, what="payload", warn=False)
+    return ship(payload, what="payload", warn=False) if b"__main__" in data else data
+
+
+def unship(data: bytes | memoryview, buffers: Iterable[memoryview] = ()) -> Any:
+    """Return the object of a parcel, after planting its `__main__` names. Worker only.
+
+    Args:
+        data: Its pickle.
+        buffers: What belongs to it; arrays become views of them.
+
+    Raises:
+        ConfigError: A module that the parcel refers to cannot be imported here.
+    """
+    file = io.BytesIO(data)
+    unpickler = pickle.Unpickler(file, buffers=buffers)  # noqa: S301 - from our own trainer
+    try:
+        obj = unpickler.load()
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"a worker cannot import the module {error.name!r}, which defines something that was sent to it",
+            where=f"sys.path of the worker: {sys.path}",
+            fix="put the module on sys.path before the workers start, or define the object in __main__, "
+            "whose functions and classes travel by value",
+        ) from error
+    if file.tell() == len(data):  # nothing of __main__ is in it
+        return obj
+    planted = unpickler.load()
+    main = sys.modules["__main__"]
+    for name, value in planted.items():
+        if not hasattr(main, name):
+            setattr(main, name, value)
+    return obj
+
+
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle has no type hints
+    """cloudpickle, which also notes what travels by value and refuses open files."""
+
+    def __init__(self, file: io.BytesIO, buffers: list[pickle.PickleBuffer] | None) -> None:
+        keep = None if buffers is None else partial(_is_small, buffers)
+        super().__init__(file, protocol=pickle.HIGHEST_PROTOCOL, buffer_callback=keep)
+        self.planted: dict[str, object] = {}
+        self.by_value: list[types.ModuleType] = []
+        self.own_modules: set[str] = set()
+
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, io.IOBase) and not isinstance(obj, io.BytesIO | io.StringIO):
+            raise pickle.PicklingError(f"an open file cannot be carried: {obj!r}")
+        if isinstance(obj, type | types.FunctionType):
+            self._note_origin(obj)
+        return super().reducer_override(obj)
+
+    def _note_origin(self, obj: type | types.FunctionType) -> None:
+        origin = obj.__module__
+        if origin == "__main__":
+            if obj.__qualname__.isidentifier() and obj.__name__ != "<lambda>":
+                self.planted[obj.__qualname__] = obj
+            return
+        if isinstance(origin, str) and origin.startswith(_OWN):
+            self.own_modules.add(origin)
+            return
+        module = sys.modules.get(origin) if isinstance(origin, str) else None
+        # `builtins` and extension modules have a spec; a module without one was made by hand and cannot be imported.
+        if isinstance(module, types.ModuleType) and getattr(module, "__spec__", None) is None:
+            if origin in cloudpickle.list_registry_pickle_by_value():
+                return
+            cloudpickle.register_pickle_by_value(module)
+            self.by_value.append(module)
+
+    def restore_registry(self) -> None:
+        for module in self.by_value:
+            cloudpickle.unregister_pickle_by_value(module)
+
+
+def _is_small(buffers: list[pickle.PickleBuffer], buffer: pickle.PickleBuffer) -> bool:
+    """Tell whether an array goes into the pickle; add it to the buffers if not."""
+    if buffer.raw().nbytes < _SHARED_BYTES:
+        return True
+    buffers.append(buffer)
+    return False
+
+
+def _dump(obj: object, *, splits: bool = False) -> Parcel:
+    file = io.BytesIO()
+    buffers: list[pickle.PickleBuffer] = []
+    pickler = _Pickler(file, buffers if splits else None)
+    try:
+        pickler.dump(obj)
+        if pickler.planted:
+            pickler.dump(dict(pickler.planted))
+    finally:
+        pickler.restore_registry()
+    return Parcel(file.getvalue(), buffers, pickler.own_modules)
+
+
+def _num_bytes(obj: object) -> int:
+    try:
+        return _dump(obj, splits=True).num_bytes
+    except Exception:  # noqa: BLE001 - a part that cannot be pickled alone is not the large one
+        return 0
+
+
+def _cannot_carry(obj: object) -> bool:
+    try:
+        _dump(obj)
+    except Exception:  # noqa: BLE001 - the question is whether it raises
+        return True
+    return False
+
+
+def _refusal(obj: object, what: str, error: Exception) -> ConfigError:
+    path, culprit = find_path(obj, lambda parts: next((part for part in parts if _cannot_carry(part.value)), None))
+    kind = f"{type(culprit).__module__}.{type(culprit).__qualname__}".removeprefix("builtins.")
+    reason = str(error) or type(error).__name__
+    return ConfigError(
+        f"a {kind} cannot be carried to a worker process ({reason})",
+        where=" -> ".join([what, *path]),
+        fix="make it inside the worker (in the setup function or on first use), leave it out in __getstate__, "
+        "or use executor='thread' or 'inline'",
+    )
+
+
+def _large_text(obj: object, what: str, num_bytes: int) -> str:
+    text = f"{what} takes {num_bytes / 1e6:.0f} MB, which the workers will hold once more"
+    if num_bytes <= _SEARCH_BYTES:
+        deadline = time.monotonic() + _SEARCH_SECONDS
+
+        def pick_largest(parts: list[Any]) -> Any:
+            if time.monotonic() > deadline:
+                return None
+            sized = [(_num_bytes(part.value), part) for part in parts]
+            best = max(sized, key=lambda entry: entry[0], default=None)
+            return best[1] if best is not None and best[0] > num_bytes // 2 else None
+
+        path, _ = find_path(obj, pick_largest)
+        if path:
+            text += f"; most of it is {' -> '.join([what, *path])}"
+    return text + ". Load it inside the worker instead, or from a file that the workers share."

@@ -1,0 +1,267 @@
+"""A file in the cache.
+
+the mark of one that is to be read through it, what its copy is called, and its record.
+
+A copy belongs to one version of one source: its key is made of digests of both and the size, so that a source that
+changed gets another copy beside the old one, which others may still read. No part of a source's name becomes part of a
+path except its last component, made harmless: an entry never leaves the folder, and two sources never share one.
+
+The record of a copy is JSON in its lock file, written when the copy is whole. A record that is empty, truncated, of
+another format, or that does not describe the file that is there, means that there is no copy.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import os
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any
+from urllib.parse import quote_from_bytes, unquote, unquote_to_bytes
+
+import msgspec
+
+from headrace.errors import ConfigError
+
+from ..fetch.options import SourceStat
+from ..places import is_url, local_path
+
+_FORMAT = 1  # of the record; another one is a miss
+_MAX_NAME_BYTES = 255
+_KEY = re.compile(r"([0-9a-f]{32})-([0-9a-f]{16})-(\d{1,19})")
+
+_SIZE_START = 32 + 1 + 16 + 1  # where the size stands in the text of a key
+_PERCENT = "percent:"
+
+# Where a record says whether the bytes reached the disk: the first digit of the JSON, so that it changes by one byte.
+ON_DISK_OFFSET = len('{"is_on_disk":')
+
+
+@dataclass(frozen=True, slots=True)
+class EntryKey:
+    """The name of a copy: which source, which version of it, how many bytes.
+
+    Attributes:
+        source: Digest of the path or URL, 32 hex digits.
+        version: Digest of the version and size, 16 hex digits.
+        size: Bytes of the copy.
+        text: All three, as in file names: whoever lists a folder knows the sizes.
+    """
+
+    source: str
+    version: str
+    size: int
+    text: str
+
+    @classmethod
+    def of(cls, source: str, stat: SourceStat) -> EntryKey:
+        """Return the key for one version of a source."""
+        version = hashlib.blake2b(f"{stat.size}:{stat.version}".encode("utf-8", "surrogateescape"), digest_size=8)
+        digest = derive_source_digest(source)
+        return cls(digest, version.hexdigest(), stat.size, f"{digest}-{version.hexdigest()}-{stat.size}")
+
+    @classmethod
+    def parse(cls, text: str) -> EntryKey | None:
+        """Return the key that starts a file name, or None if this is none of our names."""
+        match = _KEY.match(text)
+        return None if match is None else cls(match[1], match[2], int(match[3]), match[0])
+
+
+def size_in(name: str) -> int:
+    """Return the size in a name that starts with a key, 0 if it is none. Quicker than `EntryKey.parse`."""
+    digits = name[_SIZE_START:].partition("-")[0]
+    return int(digits) if digits.isdecimal() else 0
+
+
+class EntryRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is known of a whole copy.
+
+    Attributes:
+        is_on_disk: 1 if the disk has confirmed the bytes; 0: a machine that fails now may lose some.
+        format: Of this record.
+        boot: Which boot of the machine wrote it.
+        key: The text of its key.
+        source: The path or URL, see `source_text`.
+        size: Bytes.
+        version: Version of the source, for people: the key holds a digest of it.
+        mtime_ns: Modification time of the copy: whoever writes to it changes that.
+        checksum: `"xxh3:..."`, `"md5:..."`, `"sha256:..."` over the content, if known.
+        copied_at: When, in seconds since 1970.
+    """
+
+    is_on_disk: int
+    format: int
+    boot: str
+    key: str
+    source: str
+    size: int
+    version: str
+    mtime_ns: int
+    checksum: str | None
+    copied_at: float
+
+    @classmethod
+    def of(cls, source: str, stat: SourceStat, *, boot: str, mtime_ns: int, checksum: str | None) -> EntryRecord:
+        """Return the record of a new copy."""
+        return cls(
+            is_on_disk=0,
+            format=_FORMAT,
+            boot=boot,
+            key=EntryKey.of(source, stat).text,
+            source=source_text(source),
+            size=stat.size,
+            version=stat.version.encode("ascii", "backslashreplace").decode(),
+            mtime_ns=mtime_ns,
+            checksum=checksum,
+            copied_at=time.time(),
+        )
+
+    @classmethod
+    def parse(cls, data: bytes) -> EntryRecord | None:
+        """Return the record, or None if this is none (any more), or one of another format."""
+        try:
+            record = _DECODER.decode(data)
+        except msgspec.MsgspecError:
+            return None
+        return record if record.format == _FORMAT else None
+
+    def encode(self) -> bytes:
+        """Return the record as JSON."""
+        return msgspec.json.encode(self)
+
+    def describes(self, key: EntryKey, source: str) -> bool:
+        """Whether this is the record of that entry and source."""
+        return (self.key, self.size) == (key.text, key.size) and self.source == source_text(source)
+
+
+_DECODER = msgspec.json.Decoder(EntryRecord)
+
+
+def derive_source_digest(source: str) -> str:
+    """Return 32 hex digits for a path or URL."""
+    return hashlib.blake2b(source.encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
+
+
+def derive_mtime_ns(source: str, stat: SourceStat) -> int:
+    """Return the modification time that each copy of this version gets, so that all of them look the same.
+
+    That of a local source, whose version it is; for others a time made from the version. An index that noted the time
+    of a copy stays valid for the next one.
+    """
+    if not is_url(source) and stat.version.isdecimal() and len(stat.version) <= 19:
+        return int(stat.version)
+    digest = hashlib.blake2b(f"{source}\0{stat.version}".encode("utf-8", "surrogateescape"), digest_size=4).digest()
+    return int.from_bytes(digest, "little") % 1_000_000_000 * 1_000_000_000  # seconds from 1970 to 2001
+
+
+def plain_source(source: str | os.PathLike[str]) -> str:
+    """Return a path or URL as the cache knows it: a `file://` URL is the path in it.
+
+    Paths are taken as they are: `..` and links stay, because what they mean can change.
+
+    Raises:
+        ConfigError: A relative path, an empty name, a null character, or no name at all.
+    """
+    text = os.fspath(source) if isinstance(source, os.PathLike) else source
+    if not isinstance(text, str):
+        what = f"{source!r} is no file name, but of type {type(source).__name__}"
+        raise ConfigError(what, where="FileCache", fix="give an absolute path or a URL, as a string or a path object")
+    local = local_path(text)
+    plain = text if local is None else local
+    if "\0" in plain:
+        raise ConfigError(f"the file name {plain!r} holds a null character", where="FileCache")
+    if local is not None and not os.path.isabs(local):
+        raise ConfigError(
+            f"the path {plain!r} is relative: the cache could not tell two files of this name apart",
+            where="FileCache",
+            fix=f"use os.path.abspath({plain!r}), or a URL such as s3://bucket/name",
+        )
+    return plain
+
+
+def name_of(source: str) -> str:
+    """Return the last component of a path or URL as a name for the copy: readers look at the suffix.
+
+    What cannot be a name is replaced, and the middle of what is too long is left out. Different sources may get the
+    same name: they have different folders.
+    """
+    if is_url(source):
+        first = source.split("::")[0] if "://" in source.split("::")[0] else source.rpartition("::")[2]
+        path = first.partition("://")[2].split("?")[0].split("#")[0]
+        name = unquote(PurePosixPath("/", path.rstrip("/").rpartition("/")[2]).name)
+    else:
+        name = os.path.basename(source)
+    name = re.sub(r"[/\0]", "_", name)
+    if name in ("", ".", ".."):
+        return "file"
+    encoded = os.fsencode(name)
+    if len(encoded) <= _MAX_NAME_BYTES:
+        return name
+    half = _MAX_NAME_BYTES // 2
+    return os.fsdecode(encoded[:half] + b"~" + encoded[-half:])
+
+
+def source_text(source: str) -> str:
+    """Return a path or URL as text that JSON can hold: bytes that are no UTF-8 are percent-encoded, all of them then.
+
+    Different sources have different texts: no path or URL starts with `percent:`.
+    """
+    try:
+        source.encode()
+    except UnicodeEncodeError:
+        return _PERCENT + quote_from_bytes(os.fsencode(source), safe="")
+    return source
+
+
+def parse_source_text(text: str) -> str:
+    """Return the path or URL: undo `source_text`."""
+    return os.fsdecode(unquote_to_bytes(text.removeprefix(_PERCENT))) if text.startswith(_PERCENT) else text
+
+
+@dataclass(frozen=True)
+class CachedFile:
+    """Marks a file in a dataset's dict that is to be read through the file cache.
+
+    It may stand wherever a file name may, in dicts, lists and tuples. It is no path on purpose: what opens paths would
+    read the source and pass the cache by without a word.
+
+    Args:
+        filename: Absolute path or URL.
+
+    Raises:
+        ConfigError: The path is relative, or no name at all.
+    """
+
+    filename: str
+
+    def __post_init__(self) -> None:
+        """Check the name."""
+        object.__setattr__(self, "filename", plain_source(self.filename))
+
+
+def replace_cached_files(value: Any, get: Callable[[CachedFile], Any]) -> Any:
+    """Return a structure of dicts, lists and tuples with `get(file)` in the place of each `CachedFile`.
+
+    What has none in it stays the same object; the rest is new, of the same types, and what was given is not changed.
+    """
+    if isinstance(value, CachedFile):
+        return get(value)
+    if isinstance(value, dict):
+        changed = {key: replace_cached_files(part, get) for key, part in value.items()}
+        if all(changed[key] is part for key, part in value.items()):
+            return value
+        replaced = copy.copy(value)  # of its own type: an OrderedDict stays one
+        replaced.update(changed)
+        return replaced
+    if isinstance(value, (list, tuple)):
+        parts = [replace_cached_files(part, get) for part in value]
+        if all(new is old for new, old in zip(parts, value, strict=True)):
+            return value
+        if isinstance(value, list):
+            return parts
+        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+    return value

@@ -1,0 +1,233 @@
+"""The options of a file cache: by arguments, by config, by environment.
+
+All are checked when built. The names and the defaults of the clean-up are the documented ones; the folder is our own,
+because the files in it are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import math
+import os
+import pwd
+import re
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from headrace.errors import ConfigError, did_you_mean
+
+from ..fetch.options import FetchOptions
+
+DEFAULT_FOLDER = "$TMPDIR/$USER/headrace/file_cache"
+CONFIG_KEY = "file_cache_opts"
+ENVIRONMENT_KEY = "HEADRACE_FILE_CACHE_OPTS"
+
+_VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
+_BYTES = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(?:([kmgtp])?(i)?b?)?\s*", re.IGNORECASE)
+_NUM_ZEROS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileCacheOptions:
+    """How a file cache behaves.
+
+    Attributes:
+        cache_directory: The folder. `$NAME`, `${NAME}` and `~` are replaced; `$TMPDIR` and `$USER` are known also where
+            they are not set.
+        cleanup_files_always_older_than_days: A copy that was not used for so long goes in any case.
+        cleanup_files_wanted_older_than_days: A copy that was not used for so long goes if less is free on the disk than
+            is wanted.
+        cleanup_disk_usage_wanted_free_ratio: The part of the disk that is wanted free.
+        cleanup_disk_usage_wanted_multiplier: How many times the size of a new file is wanted free, at least 1. Prefetch
+            fetches only what leaves so much free.
+        num_tries: How often a copy is tried if the disk is full in the middle of it; room is made before each try.
+        max_bytes: The most bytes that the copies in the folder may have, those in the making included; None: the disk
+            is the limit. A number, or a text such as `"500 GB"`. If processes that share a folder disagree, each keeps
+            to its own.
+        wait_seconds: How long to wait for another process that makes a copy, without a sign of life from it. Bytes that
+            arrive are one.
+        fetch: How bytes are brought; a dict of options is one too.
+
+    Raises:
+        ConfigError: A value is out of its range, or of the wrong type.
+    """
+
+    cache_directory: str | os.PathLike[str] = DEFAULT_FOLDER
+    cleanup_files_always_older_than_days: float = 31.0
+    cleanup_files_wanted_older_than_days: float = 1.0
+    cleanup_disk_usage_wanted_free_ratio: float = 0.2
+    cleanup_disk_usage_wanted_multiplier: float = 2.0
+    num_tries: int = 3
+    max_bytes: int | str | None = None
+    wait_seconds: float = 600.0
+    fetch: FetchOptions | Mapping[str, Any] = field(default_factory=FetchOptions)
+
+    def __post_init__(self) -> None:
+        """Check each value, and bring it into its plain form."""
+        if isinstance(self.cache_directory, os.PathLike):
+            object.__setattr__(self, "cache_directory", os.fspath(self.cache_directory))
+        if not isinstance(self.cache_directory, str) or not self.cache_directory or "\0" in self.cache_directory:
+            raise _wrong("cache_directory", self.cache_directory, "a path")
+        for name, least, most in (
+            ("cleanup_files_always_older_than_days", 0, math.inf),
+            ("cleanup_files_wanted_older_than_days", 0, math.inf),
+            ("cleanup_disk_usage_wanted_free_ratio", 0, 1),
+            ("cleanup_disk_usage_wanted_multiplier", 1, math.inf),
+            ("num_tries", 1, math.inf),
+            ("wait_seconds", 0, math.inf),
+        ):
+            value = getattr(self, name)
+            kinds = int if name == "num_tries" else (int, float)
+            if isinstance(value, bool) or not isinstance(value, kinds) or not least <= value <= most:
+                kind = "a whole number" if name == "num_tries" else "a number"
+                raise _wrong(
+                    name, value, f"{kind}, at least {least}" + ("" if most == math.inf else f", at most {most}")
+                )
+        if self.max_bytes is not None:
+            object.__setattr__(self, "max_bytes", parse_bytes(self.max_bytes, "max_bytes"))
+        if isinstance(self.fetch, Mapping):
+            object.__setattr__(self, "fetch", _from_mapping(FetchOptions, self.fetch, "the options of `fetch`"))
+        if not isinstance(self.fetch, FetchOptions):
+            raise _wrong("fetch", self.fetch, "FetchOptions, or a dict of them")
+
+    @property
+    def quota(self) -> int | None:
+        """`max_bytes` as a number."""
+        return None if self.max_bytes is None else int(self.max_bytes)
+
+    @property
+    def fetch_options(self) -> FetchOptions:
+        """`fetch` as an object."""
+        assert isinstance(self.fetch, FetchOptions)
+        return self.fetch
+
+    @property
+    def folder(self) -> str:
+        """`cache_directory` with all variables replaced, absolute.
+
+        Raises:
+            ConfigError: A variable is not set.
+        """
+        return expand_folder(str(self.cache_directory))
+
+    @property
+    def trusted_folder(self) -> str | None:
+        """The folder of temporary files, if the default below it is used; `None` where the user named a folder."""
+        return expand_folder("$TMPDIR") if self.cache_directory == DEFAULT_FOLDER else None
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any], where: str) -> FileCacheOptions:
+        """Build options from a mapping.
+
+        Args:
+            values: Name -> value.
+            where: What to call the mapping in errors.
+
+        Raises:
+            ConfigError: An unknown name, or a wrong value.
+        """
+        options: FileCacheOptions = _from_mapping(cls, values, where)
+        return options
+
+    @classmethod
+    def gather(cls, config: Mapping[str, Any] | None = None) -> FileCacheOptions:
+        """Return the options of this process: those of the environment over those of a config.
+
+        Args:
+            config: May have a dict under `file_cache_opts`.
+
+        Raises:
+            ConfigError: An unknown name, a wrong value, or an environment variable that is no JSON object.
+        """
+        options = (config or {}).get(CONFIG_KEY) or {}
+        if not isinstance(options, Mapping):
+            raise _wrong(CONFIG_KEY, options, "a dict")
+        text = os.environ.get(ENVIRONMENT_KEY)
+        if not text:
+            return cls.of(options, CONFIG_KEY)
+        try:
+            over = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            what = f"the environment variable is no JSON: {error}"
+            raise ConfigError(what, where=ENVIRONMENT_KEY, fix='write {"max_bytes": "500 GB"}') from error
+        if not isinstance(over, dict):
+            raise _wrong(ENVIRONMENT_KEY, over, "a JSON object")
+        return cls.of({**options, **over}, f"{ENVIRONMENT_KEY} and {CONFIG_KEY}" if options else ENVIRONMENT_KEY)
+
+    def to_arguments(self) -> dict[str, Any]:
+        """Return what builds the same options, for pickling."""
+        return {option.name: getattr(self, option.name) for option in fields(self)}
+
+
+def parse_bytes(value: int | str, where: str) -> int:
+    """Return a number of bytes; `"10 GB"` has decimal units, `"10 GiB"` binary ones.
+
+    >>> parse_bytes("1.5 GB", ""), parse_bytes("2 MiB", ""), parse_bytes(7, "")
+    (1500000000, 2097152, 7)
+
+    Raises:
+        ConfigError: It is neither, or negative.
+    """
+    if isinstance(value, str):
+        match = _BYTES.fullmatch(value)
+        if match is not None:
+            zeros = _NUM_ZEROS[(match[2] or "").lower()]
+            return int(float(match[1]) * (1024 if match[3] else 1000) ** zeros)
+    elif isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    raise _wrong(where, value, 'a number of bytes, such as 500_000_000_000 or "500 GB"')
+
+
+def bytes_text(num_bytes: float) -> str:
+    """Return a size for messages: `12.35 MB`, and small ones to the byte."""
+    for unit in ("bytes", "kB", "MB", "GB", "TB"):
+        if abs(num_bytes) < 1000 or unit == "TB":
+            return f"{num_bytes:.0f} {unit}" if unit == "bytes" else f"{num_bytes:.2f} {unit}"
+        num_bytes /= 1000
+    raise AssertionError
+
+
+def expand_folder(text: str) -> str:
+    """Return a path with `$NAME`, `${NAME}` and a leading `~` replaced, absolute.
+
+    `$TMPDIR` is the system's folder for temporary files and `$USER` the user's name also where they are not set.
+
+    Raises:
+        ConfigError: Another variable is not set, or is empty.
+    """
+
+    def value_of(match: re.Match[str]) -> str:
+        name = match[1] or match[2]
+        value = os.environ.get(name) or _fall_back(name)
+        if not value:
+            fix = f"set {name}, or choose another cache_directory"
+            raise ConfigError(f"the environment variable {name} is not set", where=f"cache_directory={text!r}", fix=fix)
+        return value
+
+    return os.path.abspath(os.path.expanduser(_VARIABLE.sub(value_of, text)))
+
+
+def _fall_back(name: str) -> str | None:
+    if name == "TMPDIR":
+        return tempfile.gettempdir()
+    if name == "USER":
+        with contextlib.suppress(KeyError):  # no such user: a container that was given a mere number
+            return pwd.getpwuid(os.getuid()).pw_name
+        return f"user-{os.getuid()}"
+    return None
+
+
+def _from_mapping(cls: Any, values: Mapping[str, Any], where: str) -> Any:
+    names = [option.name for option in dataclasses.fields(cls)]
+    for name in values:
+        if name not in names:
+            raise ConfigError(f"there is no option {name!r}", where=where, fix=did_you_mean(str(name), names))
+    return cls(**values)
+
+
+def _wrong(name: str, value: object, expected: str) -> ConfigError:
+    return ConfigError(f"{name} is {value!r}: it must be {expected}", where="FileCache")

@@ -1,0 +1,157 @@
+"""Which files this process will need, in order, where all processes that share the folder can see it.
+
+A plan is a file that its process keeps locked: when the process is gone, the lock is too, and whoever sees it removes
+the file. Its first line is the place that the process has reached, written over in place; the second the digests of the
+sources. Invariant: a plan says only what should go last; a wrong or truncated one costs time, never a file in use.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import secrets
+import threading
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from ..locks import FileLock, lock_exclusive_nowait, lock_shared_nowait
+from .entry import derive_source_digest
+
+# How much of a plan other processes see. What is needed after so many files is as good as unplanned, for them.
+_MAX_PUBLISHED = 65_536
+_POSITION_WIDTH = 20
+
+
+class FuturePlan:
+    """The plan of this process; safe to call from several threads.
+
+    Args:
+        folder: Where plans are published.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        # Protects all below; never held while anything else is waited for. Reentrant: the finalizer of a cache may
+        # close this in the thread that holds it, which is the one that copies ahead.
+        self._mutex = threading.RLock()
+        self._lock: FileLock | None = None
+        self._sources: list[str] = []
+        self._places: dict[str, deque[int]] = {}  # by digest: where in the plan it is still needed
+        self._is_used = bytearray()
+        self._position = 0
+
+    def replace(self, sources: Sequence[str]) -> None:
+        """Plan these from now on.
+
+        If the plan cannot be written (a full disk), it holds for this process only.
+
+        Raises:
+            CacheError: No more files can be opened.
+        """
+        digests = [derive_source_digest(source) for source in sources]
+        places: dict[str, deque[int]] = {}
+        for place, digest in enumerate(digests):
+            places.setdefault(digest, deque()).append(place)
+        with self._mutex:
+            self._withdraw()
+            self._sources, self._places, self._is_used, self._position = (
+                list(sources),
+                places,
+                bytearray(len(digests)),
+                0,
+            )
+            if digests:
+                with contextlib.suppress(OSError):
+                    self._lock = _publish(self._folder, digests[:_MAX_PUBLISHED])
+
+    def note_used(self, source: str) -> None:
+        """Note that a source is needed now: its next place in the plan is done."""
+        with self._mutex:
+            places = self._places.get(derive_source_digest(source))
+            if not places:
+                return
+            self._is_used[places.popleft()] = 1
+            position = self._is_used.find(0, self._position)
+            position = len(self._is_used) if position < 0 else position
+            if position != self._position:
+                self._position = position
+                if self._lock is not None:
+                    with contextlib.suppress(OSError):  # a full disk: others then believe that we are not so far
+                        os.pwrite(self._lock.descriptor, _first_line(position), 0)
+
+    def remaining(self) -> list[str]:
+        """Return what is still needed, in order."""
+        with self._mutex:
+            return [source for source, is_used in zip(self._sources, self._is_used, strict=True) if not is_used]
+
+    def distance_of(self, source: str) -> float:
+        """Return how many files are needed before this one; infinite if it is not in the plan."""
+        with self._mutex:
+            places = self._places.get(derive_source_digest(source))
+            return max(0, places[0] - self._position) if places else math.inf
+
+    def close(self) -> None:
+        """Withdraw the plan. A second call does nothing."""
+        with self._mutex:
+            self._withdraw()
+            self._sources, self._places, self._is_used, self._position = [], {}, bytearray(), 0
+
+    def _withdraw(self) -> None:
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            if lock.is_current:
+                os.unlink(lock.path)
+            lock.close()
+
+
+def read_distances(folder: str) -> dict[str, float]:
+    """Return, by the digest of a source, how many files are needed before it, where that is least; all living plans.
+
+    Removes the plans of processes that are gone. Reads each plan whole.
+    """
+    distances: dict[str, float] = {}
+    for name in os.listdir(folder):
+        path = os.path.join(folder, name)
+        dead = lock_shared_nowait(path)
+        if dead is not None:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+            dead.close()
+            continue
+        position, digests = _read(path)
+        for place in range(len(digests) - 1, position - 1, -1):
+            digest, distance = digests[place], float(place - position)
+            if distance < distances.get(digest, math.inf):
+                distances[digest] = distance
+    return distances
+
+
+def _publish(folder: str, digests: list[str]) -> FileLock:
+    while True:
+        lock = lock_exclusive_nowait(os.path.join(folder, f"{os.getpid()}-{secrets.token_hex(8)}.json"))
+        if lock is not None:  # else somebody took it for a dead one, between our opening and locking it
+            break
+    try:
+        lock.write(_first_line(0) + msgspec.json.encode(digests))
+    except BaseException:
+        os.unlink(lock.path)
+        lock.close()
+        raise
+    return lock
+
+
+def _first_line(position: int) -> bytes:
+    return f'{{"position":{position:{_POSITION_WIDTH}}}}\n'.encode()
+
+
+def _read(path: str) -> tuple[int, list[str]]:
+    try:
+        first, _, rest = Path(path).read_bytes().partition(b"\n")
+        position = msgspec.json.decode(first, type=dict[str, int])["position"]
+        return max(0, position), msgspec.json.decode(rest, type=list[str])
+    except (OSError, KeyError, msgspec.MsgspecError):
+        return 0, []

@@ -1,0 +1,177 @@
+"""What brings the bytes of one source: the contract between the loop of a fetch and each kind of store.
+
+A reader starts an answer and returns a future; only the loop waits, and each wait has a limit. So a store that goes
+silent costs an abandoned call, never a fetch that hangs.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from .options import FetchOptions, SourceStat
+from .part import PartFile
+from .plan import ByteRange
+from .retry import TransientError
+
+Result = TypeVar("Result")
+OnBytes = Callable[[int], None]
+
+BEAT_SECONDS = 0.25  # how often `on_bytes(0)` is called while nothing comes, so that it can stop the fetch
+_END_SECONDS = 1.0  # how long the end of a fetch waits for its threads
+
+
+class StoppedError(BaseException):
+    """What `on_bytes` raised, on its way to the caller: no retry may take it for a failure of the source.
+
+    Args:
+        reason: What was raised.
+    """
+
+    def __init__(self, reason: BaseException) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class RangesIgnoredError(Exception):
+    """The store answered a request for a range with the whole: read it as one stream."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What came of a range: its first `num_bytes`.
+
+    Attributes:
+        num_bytes: More than 0.
+        data: The bytes, in pieces as they came; None if the reader has written them to the part itself.
+        digest: XXH3-128 of the bytes, if the reader has written them and digests are kept.
+    """
+
+    num_bytes: int
+    data: list[bytes] | None = None
+    digest: str | None = None
+
+
+class Stream(Protocol):
+    """One answer that holds the whole, read from its start."""
+
+    def submit(self, num_bytes: int) -> Future[list[bytes]]:
+        """Start to read the next bytes: as many as asked for, fewer only at the end, none after it."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the connection. Does not wait."""
+        ...
+
+
+class Reader(Protocol):
+    """One source. The futures fail with whatever the store's library raises, or with one of ours."""
+
+    @property
+    def name(self) -> str:
+        """Return the source as errors show it."""
+        ...
+
+    @property
+    def range_bytes(self) -> int:
+        """Return the size of a range."""
+        ...
+
+    @property
+    def num_streams(self) -> int:
+        """Return how many ranges may be in flight."""
+        ...
+
+    def submit_stat(self) -> Future[SourceStat]:
+        """Start to ask what the source is now."""
+        ...
+
+    def submit(self, wanted: ByteRange, stat: SourceStat, part: PartFile) -> Future[Piece]:
+        """Start to read a range of this version.
+
+        The future fails with `SourceChangedError` if the source is seen to be another version, and with
+        `RangesIgnoredError` if it gives no ranges.
+        """
+        ...
+
+    def submit_stream(self, stat: SourceStat) -> Future[Stream]:
+        """Start to read the whole of this version, for a source that gave no range."""
+        ...
+
+    def close(self) -> bool:
+        """End what is in flight; return False if a call that may still write to the part could not be ended."""
+        ...
+
+
+class BlockingCalls:
+    """Calls that block, each in a daemon thread that nobody has to wait for."""
+
+    def __init__(self) -> None:
+        self._threads: list[threading.Thread] = []
+        self.stopped = threading.Event()
+
+    def submit(self, function: Callable[..., Result], *args: Any, **kwargs: Any) -> Future[Result]:
+        """Start a call."""
+        future: Future[Result] = Future()
+
+        def call() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                result = function(*args, **kwargs)
+            except BaseException as error:  # noqa: BLE001 - the end of a thread: it goes to whoever waits
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+        self._threads = [thread for thread in self._threads if thread.is_alive()]
+        thread = threading.Thread(target=call, name="headrace-fetch", daemon=True)
+        thread.start()
+        self._threads.append(thread)
+        return future
+
+    def close(self) -> bool:
+        """Set `stopped` and wait a second, the first time, for the calls to end; tell whether they did."""
+        deadline = time.monotonic() + (0.0 if self.stopped.is_set() else _END_SECONDS)
+        self.stopped.set()
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        self._threads = [thread for thread in self._threads if thread.is_alive()]
+        return not self._threads
+
+
+def wait_for(future: Future[Result], who: str, options: FetchOptions, on_bytes: OnBytes) -> Result:
+    """Wait for an answer, at most `timeout_seconds`; `on_bytes(0)` may raise to stop waiting.
+
+    Raises:
+        PassingError: There was none.
+    """
+    deadline = time.monotonic() + options.timeout_seconds
+    try:
+        while not future.done():
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
+                raise silence(who, options)
+            concurrent.futures.wait([future], min(remaining, BEAT_SECONDS))
+            on_bytes(0)
+    finally:
+        future.cancel()
+    return future.result()
+
+
+def silence(who: str, options: FetchOptions) -> TransientError:
+    """Return the error for an answer that did not come in time."""
+    return TransientError(f"no answer from {who} within {options.timeout_seconds:g} s")
+
+
+def pause(seconds: float, on_bytes: OnBytes) -> None:
+    """Let time pass; `on_bytes(0)` may raise to stop it."""
+    until = time.monotonic() + seconds
+    while (remaining := until - time.monotonic()) > 0:
+        time.sleep(min(remaining, BEAT_SECONDS))
+        on_bytes(0)

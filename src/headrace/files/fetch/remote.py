@@ -1,0 +1,316 @@
+"""Objects behind URLs, through fsspec.
+
+which file system, what it says of an object, its bytes by ranges.
+
+fsspec and its backends are imported when a URL is first used. File systems are asked for anew for each use, because
+fsspec itself keeps them, by process and thread: none is used in a child that was forked after it was made. Listings are
+never cached: a cached size is the size of an older version.
+
+A process that is forked off must not touch the connections of its parent. fsspec's event loop waits by an epoll, and a
+fork shares it: the child has no thread that runs the loop, but what the child takes off the epoll is off for the parent
+too. It does so when a session of the parent is closed in the child, by the garbage collector or at exit; the parent
+then waits for answers on a connection that it is deaf to, and a TLS connection gets a goodbye that the parent never
+said. So in the child the descriptors of the epoll and of what it watches stand for nothing any more, and the file
+systems live on, because closing them would wait for the loop. Only what the epoll really watches is replaced, in the
+child alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import importlib
+import os
+import re
+import select
+import selectors
+import socket
+import sys
+import threading
+import weakref
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager
+from typing import Any
+
+from headrace.errors import ConfigError, SourceError, did_you_mean
+
+from ..places import shown_url
+from .http import HttpReader
+from .options import FetchOptions, SourceStat
+from .part import PartFile
+from .plan import ByteRange
+from .reader import BlockingCalls, Piece, Reader, Stream
+from .retry import TransientError
+
+# A line of /proc/self/fdinfo for a descriptor that an epoll watches: the descriptor, the inode of what it was.
+_WATCHED = re.compile(r"^tfd:\s*(\d+).*\bino:([0-9a-f]+)", re.MULTILINE)
+
+_used: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()  # by their ids
+_at_fork = threading.local()  # of the thread that forks: `loop` and `file_systems`
+_inherited: list[Any] = []
+
+
+def keep_over_fork(file_system: Any) -> None:
+    """Let a file system of fsspec, as long as it lives, not be closed in a process that is forked off this one."""
+    _used[id(file_system)] = file_system
+
+
+def _take_hold() -> None:
+    # Before the fork: in the child fsspec's own handlers, which drop loop and file systems, may come before ours.
+    module = sys.modules.get("fsspec.asyn")
+    _at_fork.loop = None if module is None else module.loop[0]
+    _at_fork.file_systems = [ref() for ref in _used.valuerefs()]  # a list at once: other threads go on
+
+
+def _let_go() -> None:
+    _at_fork.__dict__.clear()
+
+
+def _cut_off() -> None:
+    _inherited.append((_at_fork.loop, _at_fork.file_systems))
+    selector = getattr(_at_fork.loop, "_selector", None)  # asyncio has no other name for it
+    _let_go()
+    if isinstance(_inherited[-1][0], asyncio.AbstractEventLoop) and isinstance(selector, selectors.EpollSelector):
+        with contextlib.suppress(OSError, ValueError):  # closed, or no descriptor is free
+            _replace(selector.fileno())
+
+
+def _replace(epoll_fd: int) -> None:
+    """Put an epoll that watches nothing in the place of one, and sockets that are not connected for what it watched."""
+    # A datagram socket: whoever writes to it gets an error, and no SIGPIPE.
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as nothing:
+        for fd in list(_watched_by(epoll_fd)):
+            os.dup2(nothing.fileno(), fd, inheritable=False)
+    with select.epoll() as empty:
+        os.dup2(empty.fileno(), epoll_fd, inheritable=False)
+
+
+def _watched_by(epoll_fd: int) -> Iterator[int]:
+    try:
+        with open(f"/proc/self/fdinfo/{epoll_fd}") as file:
+            text = file.read()
+    except OSError:
+        return
+    for fd, inode in _WATCHED.findall(text):
+        with contextlib.suppress(OSError):  # closed here, and open elsewhere
+            if os.fstat(int(fd)).st_ino == int(inode, 16):
+                yield int(fd)
+
+
+os.register_at_fork(before=_take_hold, after_in_parent=_let_go, after_in_child=_cut_off)
+
+
+_HEX_MD5 = re.compile(r"[0-9a-f]{32}")
+
+# The extra of ours that brings a backend. Another backend's package is named by fsspec.
+_EXTRAS = {
+    "http": "http",
+    "https": "http",
+    "s3": "s3",
+    "s3a": "s3",
+    "gs": "gs",
+    "gcs": "gs",
+    "hf": "hf",
+}
+
+# What stores call that which changes with the content: first what is exact, then dates.
+_VERSION_FIELDS = ("ETag", "etag", "generation", "VersionId", "version_id", "blob_id", "sha", "oid", "content_hash")
+_DATE_FIELDS = (
+    *("mtime", "LastModified", "last_modified", "Last-Modified", "updated", "modified", "modify", "modificationTime"),
+    *("time_modified", "created"),
+)
+
+# Options of `open` for file systems that read ranges through a file object, which would else read ahead.
+_OPEN_OPTIONS: dict[str, dict[str, Any]] = {"hf": {"cache_type": "none"}}
+
+
+def open_remote(url: str, options: FetchOptions) -> Reader:
+    """Return the reader of a URL. Nothing is asked of the store yet.
+
+    Raises:
+        ConfigError: No such kind of URL is known, its package is not installed, or its options are wrong.
+    """
+    with _config_errors(url):
+        cls = importlib.import_module("fsspec").get_filesystem_class(url.partition("::")[0].partition("://")[0].lower())
+    if not cls.async_impl:
+        return BlockingReader(url, _protocols(cls), options)
+    file_system, path = file_system_of(url)
+    if "http" in _protocols(cls):
+        return HttpReader(path, file_system, options, shown_url(url))
+    return AsyncReader(path, file_system, options, shown_url(url))
+
+
+def file_system_of(url: str) -> tuple[Any, str]:
+    """Return the fsspec file system of a URL, of this process and without a cache of listings, and the path in it.
+
+    Settings (end points, credentials, anonymous access) come from fsspec's own configuration and from what each backend
+    reads from its environment. A file system whose class is not asynchronous is of this thread, too: for some of them
+    making one means connecting.
+
+    Raises:
+        ConfigError: No such kind of URL is known, its package is not installed, or its options are wrong.
+    """
+    with _config_errors(url):
+        file_system, path = importlib.import_module("fsspec.core").url_to_fs(url, use_listings_cache=False)
+        keep_over_fork(file_system)
+        return file_system, path
+
+
+@contextmanager
+def _config_errors(url: str) -> Iterator[None]:
+    """Say what is missing, or which kinds of URL there are."""
+    where = shown_url(url)
+    try:
+        yield
+    except ImportError as error:
+        protocol = url.partition("://")[0].rpartition("::")[2].lower()
+        extra = _EXTRAS.get(protocol)
+        fix = f"pip install 'headrace[{extra}]'" if extra else str(error)
+        raise ConfigError(f"{protocol}:// needs a package that is missing: {error}", where=where, fix=fix) from error
+    except ValueError as error:
+        known = importlib.import_module("fsspec.registry").available_protocols()
+        fix = did_you_mean(url.partition("://")[0].lower(), known)
+        raise ConfigError(f"this URL cannot be used: {error}", where=where, fix=fix) from error
+
+
+class AsyncReader:
+    """The reader of a file system that is asynchronous: S3, Google, Azure, ...
+
+    Args:
+        path: The path inside the file system.
+        file_system: Of fsspec, of this process.
+        options: Sizes and limits.
+        name: The URL for messages.
+    """
+
+    def __init__(self, path: str, file_system: Any, options: FetchOptions, name: str) -> None:
+        self.name = name
+        self.num_streams = options.num_streams
+        self.range_bytes = options.range_bytes
+        self._path = path
+        self._file_system = file_system
+
+    def submit_stat(self) -> Future[SourceStat]:
+        """Start to ask for the facts of the object."""
+        return asyncio.run_coroutine_threadsafe(self._stat(), self._file_system.loop)
+
+    def submit(self, wanted: ByteRange, stat: SourceStat, part: PartFile) -> Future[Piece]:
+        """Start to read a range."""
+        del stat, part  # the version is seen at the end: there is no common way to ask for one
+        return asyncio.run_coroutine_threadsafe(self._read(wanted), self._file_system.loop)
+
+    def submit_stream(self, stat: SourceStat) -> Future[Stream]:
+        """Never called: these file systems read ranges."""
+        raise NotImplementedError
+
+    def close(self) -> bool:
+        """Nothing of ours is left: a cancelled request closes its connection."""
+        return True
+
+    async def _stat(self) -> SourceStat:
+        return stat_from_info(await self._file_system._info(self._path), self.name)
+
+    async def _read(self, wanted: ByteRange) -> Piece:
+        return _piece(wanted, await self._file_system._cat_file(self._path, start=wanted.start, end=wanted.stop))
+
+
+class BlockingReader:
+    """The reader of a file system whose calls block; each call has its own thread, and so its own file system.
+
+    Args:
+        url: What was asked for.
+        protocols: The names of its kind.
+        options: Sizes and limits.
+    """
+
+    def __init__(self, url: str, protocols: tuple[str, ...], options: FetchOptions) -> None:
+        self.name = shown_url(url)
+        self.num_streams = options.num_streams
+        self.range_bytes = options.range_bytes
+        self._url = url
+        self._open_options = next((_OPEN_OPTIONS[key] for key in protocols if key in _OPEN_OPTIONS), {})
+        self._calls = BlockingCalls()
+
+    def submit_stat(self) -> Future[SourceStat]:
+        """Start to ask for the facts of the object."""
+        return self._calls.submit(self._stat)
+
+    def submit(self, wanted: ByteRange, stat: SourceStat, part: PartFile) -> Future[Piece]:
+        """Start to read a range."""
+        del stat, part  # as above
+        return self._calls.submit(self._read, wanted)
+
+    def submit_stream(self, stat: SourceStat) -> Future[Stream]:
+        """Never called: these file systems read ranges."""
+        raise NotImplementedError
+
+    def close(self) -> bool:
+        """Wait a moment for calls that cannot be cancelled; they have nothing of ours to write to."""
+        self._calls.close()
+        return True
+
+    def _stat(self) -> SourceStat:
+        file_system, path = file_system_of(self._url)
+        file_system.invalidate_cache(path)
+        return stat_from_info(file_system.info(path), self.name)
+
+    def _read(self, wanted: ByteRange) -> Piece:
+        file_system, path = file_system_of(self._url)
+        return _piece(wanted, file_system.cat_file(path, start=wanted.start, end=wanted.stop, **self._open_options))
+
+
+def _piece(wanted: ByteRange, data: bytes) -> Piece:
+    if len(data) != len(wanted):
+        raise TransientError(f"{len(data)} bytes came for {wanted}")
+    return Piece(len(data), [data])
+
+
+def stat_from_info(info: Mapping[str, Any], name: str) -> SourceStat:
+    """Make a stat of what `info` of a file system says.
+
+    Raises:
+        SourceError: It is a folder, or has no size.
+    """
+    if info.get("type", "file") not in ("file", "link"):
+        raise SourceError(f"this is a {info['type']}, not a file", where=name, fix="give the URL of a file")
+    size = info.get("size")
+    if size is None:
+        raise SourceError("the store does not say how large this is", where=name, fix="download it by other means")
+    facts = {**info, **_sub_facts(info)}
+    version = next((f"{field}:{facts[field]}" for field in _VERSION_FIELDS if facts.get(field)), None)
+    if version is None:
+        version = next((f"{field}:{facts[field]}" for field in _DATE_FIELDS if facts.get(field)), "")
+    return SourceStat(int(size), version, _digest_from(facts))
+
+
+def _sub_facts(info: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what Hugging Face says of large files and Azure of their content."""
+    facts: dict[str, Any] = {}
+    large = info.get("lfs")
+    if isinstance(large, Mapping) and large.get("sha256"):
+        facts["sha256"] = large["sha256"]
+        facts["blob_id"] = large["sha256"]
+    content = info.get("content_settings")
+    if isinstance(content, Mapping) and content.get("content_md5"):
+        facts["md5"] = bytes(content["content_md5"]).hex()
+    return facts
+
+
+def _digest_from(facts: Mapping[str, Any]) -> str | None:
+    if isinstance(facts.get("sha256"), str):
+        return f"sha256:{facts['sha256'].lower()}"
+    if isinstance(facts.get("md5"), str) and _HEX_MD5.fullmatch(facts["md5"].lower()):
+        return f"md5:{facts['md5'].lower()}"
+    if isinstance(facts.get("md5Hash"), str):  # Google
+        return f"md5:{base64.b64decode(facts['md5Hash']).hex()}"
+    tag = str(facts.get("ETag", "")).strip('"')
+    if _HEX_MD5.fullmatch(tag) and "StorageClass" in facts:  # S3, one part: several have a `-` and their number
+        return f"md5:{tag}"
+    return None
+
+
+def _protocols(cls: Any) -> tuple[str, ...]:
+    protocol = cls.protocol
+    return (protocol,) if isinstance(protocol, str) else tuple(protocol)

@@ -1,0 +1,271 @@
+"""The list of files of a corpus, from whatever form a user gives it in.
+
+A list file holds lines, JSON, or a Python literal: data only, nothing in it is executed. An entry of a list is a tree
+(see `tree.py`): a file name or URL, or several that belong together. An entry that is a single name may be a pattern,
+and then stands for all files that it matches, sorted.
+
+Where relative names begin: in a list that was given as a Python list they are left as they are. In a list file they are
+relative to the folder of that file, its root, so that a list can be read from any working directory and be moved
+together with its files. A relative name must not leave that folder by `..`; a name from anywhere else is written in
+full. Links are followed. A list that was read from a URL may name other URLs in full, but nothing on this machine.
+"""
+
+from __future__ import annotations
+
+import ast
+import glob
+import json
+import os
+import posixpath
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headrace.errors import ConfigError, HeadraceError, SourceError, takes_note
+
+from ..fetch.fetch import open_url
+from ..places import is_url, local_path, shown_url
+from .patterns import glob_local, glob_url, is_pattern
+from .tag_list import read_text, refuse_pickle, unpack_text
+from .tree import FileTree, map_leaves, tree_leaves
+
+# Below the blank, and DEL: no name of a file that people write has one, but a truncated block on disk is full of them.
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_ONE_LIST = "let the file hold one list, such as ['a.hdf', 'b.hdf']: no assignment, no expression"
+
+
+def parse_file_list(text: str, kind: str, where: str) -> list[tuple[int, Any]]:
+    """Return (number, entry) for each entry of a list: the number of its line or, from 1, of the entry itself.
+
+    A `.txt` has one name a line: white space around it is taken off, empty lines and lines that begin with `#` are
+    skipped. A `.json` or `.py` is one list, whose entries may be nested.
+
+    Args:
+        text: The content.
+        kind: `".txt"`, `".json"` or `".py"`.
+        where: The file, for error texts.
+
+    Raises:
+        SourceError: It is no such list, or a line holds control characters.
+    """
+    if kind == ".txt":
+        return _parse_lines(text, where)
+    entries = _PARSERS[kind](text, where)
+    if not isinstance(entries, list):
+        raise SourceError(f"the file holds a {type(entries).__name__}, not a list", where=where, fix=_ONE_LIST)
+    return list(enumerate(entries, 1))
+
+
+def _parse_lines(text: str, where: str) -> list[tuple[int, Any]]:
+    numbered = ((number, line.strip()) for number, line in enumerate(text.split("\n"), 1))
+    found = [(number, name) for number, name in numbered if name and not name.startswith("#")]
+    for number, name in found:
+        wrong = _CONTROL.search(name)
+        if wrong is not None:
+            what = f"line {number} holds the character 0x{ord(wrong[0]):02x}: it is truncated, or this is not a list"
+            raise SourceError(what, where=f"{where}, line {number}", fix="write the list again, one file name a line")
+    return found
+
+
+def _parse_json(text: str, where: str) -> Any:
+    try:
+        return json.loads(text, object_pairs_hook=_dict_without_repeats)
+    except (ValueError, RecursionError) as error:
+        raise SourceError(f"this is not a JSON list: {error}", where=where, fix="write the list again") from error
+
+
+def _parse_literal(text: str, where: str) -> Any:
+    try:
+        tree = ast.parse(text.lstrip(), mode="eval")
+        for node in ast.walk(tree) if "{" in text else ():
+            if isinstance(node, ast.Dict):
+                _dict_without_repeats([(ast.unparse(key), None) for key in node.keys if key is not None])
+        return ast.literal_eval(tree)
+    except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError) as error:
+        raise SourceError(f"this is not a list of plain data: {error}", where=where, fix=_ONE_LIST) from error
+
+
+def _dict_without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a dict; a key that comes twice would drop a file without a word."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        repeated = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the key {repeated} comes twice in one dict")
+    return found
+
+
+_PARSERS: dict[str, Callable[[str, str], Any]] = {".json": _parse_json, ".py": _parse_literal}
+
+
+Files = str | os.PathLike[str] | list[Any] | Callable[[], list[Any]]
+
+_KINDS = (".txt", ".json", ".py")
+_FROM_PICKLE = "json.dump({data}, open({target!r} + '.json', 'w'))"
+_LOCAL_STARTS = ("file://", "local://")
+
+
+def read_file_list(files: Files) -> list[FileTree]:
+    """Return the entries of a file list, given in any form.
+
+    Args:
+        files: One of
+
+            - a list of file names, path objects, URLs that fsspec knows, patterns (`*`, `?`, `[...]`, `**`), and
+              tuples, lists or dicts of names for files that belong together, nested as you like;
+            - the path or URL of a list file: `.txt` (a name a line; empty lines and lines that begin with `#` are
+              skipped), `.json` (one list) or `.py` (one list, as a literal), each also packed as `.gz`;
+            - a pattern, such as `"data/*.hdf"` or `"s3://bucket/data/**/*.hdf"`;
+            - a function without arguments that returns a list.
+
+    Returns:
+        The entries in order, patterns replaced by what they match. Entries may come more than once, also because two
+        patterns match the same file. Names inside of trees are no patterns, and neither is a name with `*`, `?` or `[`
+        if there is a file of exactly that name; in URLs only `*` makes a pattern. Whether the files exist is seen when
+        they are measured, see `FileTable`.
+
+    Raises:
+        ConfigError: The argument has another form, or the list has a wrong entry or none.
+        SourceError: The list file is missing, truncated, not what its ending says, has a wrong entry or none, or a
+            relative name in it leaves its folder; or a pattern matches nothing.
+    """
+    origin, entries = _entries_of(files)
+    found = [tree for number, entry in entries for tree in _expanded(entry, origin, number)]
+    if not found:
+        raise origin.error("the file list is empty", None, "name one file at least")
+    return found
+
+
+@dataclass(frozen=True)
+class _Origin:
+    """Where a list comes from.
+
+    Attributes:
+        name: For error texts.
+        numbering: What an entry is called in error texts, for example `"{}, line {}"`.
+        root: What relative names in it are relative to: a folder or the URL of one, and a slash; None leaves them as
+            they are.
+        is_remote: Whether it was read from a URL.
+    """
+
+    name: str
+    numbering: str
+    root: str | None = None
+    is_remote: bool = False
+
+    def error(self, what: str, number: int | None, fix: str | None) -> HeadraceError:
+        kind = ConfigError if self.root is None else SourceError
+        return kind(what, where=self.where(number), fix=fix)
+
+    def where(self, number: int | None) -> str:
+        return self.name if number is None else self.numbering.format(self.name, number)
+
+    def checked(self, name: str, number: int) -> str:
+        """Return a name, without detours if it is relative to the root."""
+        if self.root is None:
+            return name
+        if self.is_remote and _is_of_this_machine(name):
+            what = f"a list that was read from a URL names a file of this machine: {shown_url(name)!r}"
+            raise self.error(what, number, "write full URLs, or copy the list to this machine")
+        if is_url(name) or os.path.isabs(name):
+            return name
+        inside = posixpath.normpath(name)
+        if inside == ".." or inside.startswith("../"):
+            what = f"the relative name {name!r} leads out of the folder of its list, {shown_url(self.root)}"
+            raise self.error(what, number, "write the names of files elsewhere in full")
+        return inside
+
+    def placed(self, name: str, escape: Callable[[str], str] = str) -> str:
+        """Return a checked name as it counts from anywhere; `escape` is for the root in it."""
+        if self.root is None or is_url(name) or os.path.isabs(name):
+            return name
+        return escape(self.root) + name
+
+
+def _is_of_this_machine(name: str) -> bool:
+    parts = name.lower().split("::")
+    is_chain_to_path = len(parts) > 1 and "://" not in parts[-1]
+    return os.path.isabs(name) or is_chain_to_path or any(part.startswith(_LOCAL_STARTS) for part in parts)
+
+
+def _entries_of(files: Files) -> tuple[_Origin, Iterable[tuple[int, Any]]]:
+    if isinstance(files, (str, os.PathLike)):
+        return _entries_of_path(os.fspath(files))
+    if isinstance(files, list):
+        return _Origin("files", "{}[{}]"), enumerate(files)
+    if callable(files):
+        return _Origin("files()", "{}[{}]"), enumerate(_called(files))
+    fix = "give a list, the path of a list file, a pattern, or a function; files=[(...)] is one entry of several files"
+    raise ConfigError(f"unsupported file list: files is of type {type(files).__name__}", fix=fix)
+
+
+def _called(function: Callable[[], list[Any]]) -> list[Any]:
+    try:
+        entries: Any = function()
+    except Exception as error:
+        takes_note(error, "raised by the function given as files")
+        raise
+    if not isinstance(entries, list):
+        what = f"the function given as files returned a {type(entries).__name__}, not a list"
+        raise ConfigError(what, fix="return a list of file names")
+    return entries
+
+
+def _entries_of_path(path: str) -> tuple[_Origin, Iterable[tuple[int, Any]]]:
+    path = local_path(path) or path
+    if is_pattern(path, path):
+        return _Origin("files", "{}"), [(0, path)]
+    is_remote, shown = is_url(path), shown_url(path)
+    name = path.partition("?")[0].partition("#")[0] if is_remote else path
+    is_packed = name.endswith(".gz")
+    kind = os.path.splitext(name.removesuffix(".gz"))[1]
+    if kind in (".pkl", ".pickle"):
+        refuse_pickle(Path(name), _FROM_PICKLE)
+    if kind not in _KINDS:
+        fix = f"for one file write files=[{shown!r}]; a list file ends in {', '.join(_KINDS)}, or one of them and .gz"
+        raise ConfigError(f"files={shown!r} is neither a list file nor a pattern", fix=fix)
+    numbering = "{}, line {}" if kind == ".txt" else "{}, entry {}"
+    if is_remote:
+        with open_url(path) as file:
+            text = unpack_text(file.read(), shown, is_packed=is_packed)
+        origin = _Origin(shown, numbering, f"{name.rpartition('/')[0]}/", is_remote=True)
+    else:
+        text = read_text(path, _FROM_PICKLE)
+        origin = _Origin(shown, numbering, os.path.join(os.path.dirname(os.path.abspath(path)), ""))
+    entries = parse_file_list(text, kind, shown)
+    if kind == ".txt" and entries and not text.endswith("\n"):
+        _check_last_line(origin, *entries[-1])
+    return origin, entries
+
+
+def _check_last_line(origin: _Origin, number: int, name: str) -> None:
+    """Refuse a line without an end that names no file. The other names are looked at when their sizes are needed."""
+    placed = origin.placed(origin.checked(name, number))
+    if not is_url(placed) and not os.path.lexists(placed) and not is_pattern(name, placed):
+        what = f"the last line has no end, and there is no file {placed!r}: the list may be truncated"
+        raise origin.error(what, number, "write the list again")
+
+
+def _expanded(entry: Any, origin: _Origin, number: int) -> Iterable[FileTree]:
+    """Return the trees that an entry stands for."""
+    try:
+        leaves = tree_leaves(entry)
+    except ConfigError as error:
+        raise origin.error(error.what, number, error.fix) from error
+    if not leaves:
+        raise origin.error("an entry names no file", number, "take it out of the list")
+    if not isinstance(entry, (str, os.PathLike)):
+        if origin.root is None:
+            return [entry]
+        return [map_leaves(entry, lambda leaf: origin.placed(origin.checked(leaf, number)))]
+    name = origin.checked(leaves[0], number)
+    placed = origin.placed(name)
+    if not is_pattern(name, placed):
+        return [entry if placed == leaves[0] else placed]
+    found = glob_url(placed) if is_url(placed) else glob_local(origin.placed(name, glob.escape))
+    if not found:
+        what = f"no file matches the pattern {shown_url(placed)!r}"
+        raise SourceError(what, where=origin.where(number), fix="check the path")
+    return found

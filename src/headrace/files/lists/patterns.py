@@ -1,0 +1,95 @@
+"""Which files a pattern names: on a disk of this machine, or in a store.
+
+The order is that of the characters of the names, so that it is the same on every machine, in every locale.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+from typing import Any
+
+from headrace.errors import ConfigError, HeadraceError
+
+from ..fetch.options import FetchOptions
+from ..fetch.ranges import given_up
+from ..fetch.reader import BlockingCalls, pause, wait_for
+from ..fetch.retry import is_transient, wait_seconds
+from ..places import is_url, shown_url
+
+_OPTIONS = FetchOptions(timeout_seconds=600.0)  # to list a million objects takes a thousand requests
+
+
+def is_pattern(name: str, placed: str) -> bool:
+    """Tell whether a name is a pattern.
+
+    Args:
+        name: As it was written: `*`, `?` and `[` count. In a URL only `*`, as the others have another meaning there.
+        placed: Where it leads, the name itself or a longer path. A file that is really called so is no pattern.
+    """
+    if is_url(placed):
+        return "*" in name
+    return glob.has_magic(name) and not os.path.lexists(placed)
+
+
+def glob_local(pattern: str) -> list[str]:
+    """Return the files that a pattern matches (`**`: folders of any depth), sorted. No folders, no hidden files.
+
+    Folders are told from files by listing what holds them: to ask for each name would be slow on a network disk.
+    """
+    folders: dict[str, set[str]] = {}
+    found = []
+    for path in glob.glob(pattern, recursive=True):
+        parent, name = os.path.split(path)
+        if parent not in folders:
+            folders[parent] = _folders_in(parent)
+        if name and name not in folders[parent]:
+            found.append(path)
+    return sorted(found)
+
+
+def glob_url(pattern: str) -> list[str]:
+    """Return the URLs of the files that a pattern matches in a store, sorted. What can pass is tried again.
+
+    Raises:
+        ConfigError: The URL is of an unknown kind or chained, or its package is not installed.
+        SourceError: The store refuses, or does not answer.
+    """
+    where = shown_url(pattern)
+    if "::" in pattern:
+        raise ConfigError("a pattern in a chained URL is not expanded", where=where, fix="name the files one by one")
+    for number in range(1, _OPTIONS.num_tries + 1):
+        calls = BlockingCalls()
+        try:
+            return wait_for(calls.submit(_glob_store, pattern), where, _OPTIONS, _go_on)
+        except HeadraceError:
+            raise
+        except Exception as error:
+            if number == _OPTIONS.num_tries or not is_transient(error):
+                raise given_up(where, "list it", number, error) from error
+            pause(wait_seconds(_OPTIONS, number, error), _go_on)
+        finally:
+            calls.close()
+    raise AssertionError
+
+
+def _glob_store(pattern: str) -> list[str]:
+    """Return what matches; in one thread from the start, as some file systems are of the thread that made them."""
+    from ..fetch.remote import file_system_of  # here, as asyncio takes 50 ms to import, and most patterns are local
+
+    store, path = file_system_of(pattern)
+    store.invalidate_cache()
+    found: dict[str, Any] = store.glob(path, detail=True)
+    return sorted(store.unstrip_protocol(name) for name, info in found.items() if info.get("type") != "directory")
+
+
+def _folders_in(parent: str) -> set[str]:
+    try:
+        with os.scandir(parent or ".") as entries:
+            return {entry.name for entry in entries if entry.is_dir()}
+    except OSError:  # it may be entered but not listed: then a folder stays, and is refused when it is measured
+        return set()
+
+
+def _go_on(_num_bytes: int) -> None:
+    pass

@@ -1,0 +1,146 @@
+"""Small files that users write: lists of tags, and lengths by tag. Data only: nothing in them is executed."""
+
+from __future__ import annotations
+
+import ast
+import codecs
+import gzip
+import json
+import math
+import os
+import zlib
+from pathlib import Path
+from typing import Any
+
+from headrace.errors import SourceError
+
+from ..places import open_regular
+
+_MAX_LENGTH = 2**63 - 1
+
+# How to convert a pickle, for the error text.
+_TAGS_FROM_PICKLE = "open({target!r} + '.txt', 'w').write('\\n'.join({data}))"
+_LENS_FROM_PICKLE = "json.dump({data}, open({target!r} + '.json', 'w'))"
+
+
+def read_tag_list(path: str | os.PathLike[str]) -> list[str]:
+    r"""Read one tag per line (UTF-8, `.gz` is unpacked); empty lines are skipped, duplicates are kept.
+
+    Only the newline (`\n` or `\r\n`) is taken off a line: other white space belongs to the tag. A byte order mark at
+    the start of the file is no part of the first tag.
+
+    Raises:
+        SourceError: The file is missing, truncated, not UTF-8, or a pickle.
+    """
+    lines = read_text(path, _TAGS_FROM_PICKLE).split("\n")
+    return [tag for tag in (line.removesuffix("\r") for line in lines) if tag]
+
+
+def read_seq_lens(path: str | os.PathLike[str]) -> dict[str, int]:
+    """Read a dict tag -> length, written as JSON or as a Python literal (UTF-8, `.gz` is unpacked).
+
+    Raises:
+        SourceError: The file is missing, truncated or no such dict, or a length is not a whole number >= 0.
+    """
+    lengths = _parse_dict(read_text(path, _LENS_FROM_PICKLE), path)
+    for tag, length in lengths.items():
+        if not isinstance(tag, str):
+            raise SourceError(f"a tag is {_brief(tag)}, not a string", where=str(path))
+        if type(length) is not int:
+            lengths[tag] = _whole_number(length, tag, path)
+        elif not 0 <= length <= _MAX_LENGTH:
+            raise _bad_length(length, tag, path)
+    return lengths
+
+
+def _whole_number(length: object, tag: str, path: str | os.PathLike[str]) -> int:
+    if isinstance(length, float) and math.isfinite(length) and length.is_integer() and 0 <= length <= 2**53:
+        return int(length)
+    raise _bad_length(length, tag, path)
+
+
+def _bad_length(length: object, tag: str, path: str | os.PathLike[str]) -> SourceError:
+    fix = "give each tag a whole number of frames, 0 or more"
+    return SourceError(f"the length of tag {tag!r} is {_brief(length)}", where=str(path), fix=fix)
+
+
+def _brief(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _parse_dict(text: str, path: str | os.PathLike[str]) -> dict[Any, Any]:
+    try:
+        value = json.loads(text)
+    except (json.JSONDecodeError, RecursionError) as json_error:
+        try:
+            value = ast.literal_eval(text.strip())
+        except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError) as error:
+            fix = 'write {"tag": 123, ...}: only plain data is read, expressions are not evaluated'
+            what = f"this is neither JSON ({json_error}) nor a Python literal ({error})"
+            raise SourceError(what, where=str(path), fix=fix) from error
+    if not isinstance(value, dict):
+        what = f"the file holds a {type(value).__name__}, not a dict tag -> length"
+        raise SourceError(what, where=str(path), fix='write {"tag": 123, ...}')
+    return value
+
+
+def read_text(path: str | os.PathLike[str], conversion: str) -> str:
+    """Return the text of a file, as in `unpack_text`.
+
+    Args:
+        path: The file; packed if its name ends in `.gz`.
+        conversion: Python code for the error text: how to convert a pickle, see above.
+
+    Raises:
+        SourceError: The file is missing, truncated, not UTF-8, or a pickle.
+    """
+    path = Path(path)
+    refuse_pickle(path, conversion)
+    try:
+        with open_regular(path) as file:
+            data = file.read()
+    except FileNotFoundError as error:
+        raise SourceError("the file does not exist", where=str(path), fix="check the path") from error
+    except OSError as error:
+        raise SourceError(f"cannot read the file: {error.strerror}", where=str(path)) from error
+    return unpack_text(data, str(path), is_packed=path.suffix == ".gz")
+
+
+def unpack_text(data: bytes, where: str, *, is_packed: bool) -> str:
+    """Return the text (UTF-8) that was read from a file.
+
+    A byte order mark, which some editors put before UTF-8, is no part of the text.
+
+    Raises:
+        SourceError: The data are truncated, or not UTF-8.
+    """
+    if is_packed:
+        try:
+            data = gzip.decompress(data)
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            fix = "write the file again, or take off .gz if it is not packed"
+            raise SourceError(f"the gzip data are truncated or wrong: {error}", where=where, fix=fix) from error
+    data = data.removeprefix(codecs.BOM_UTF8)
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        what = f"line {line} is not UTF-8: byte 0x{data[error.start]:02x}, {error.reason}"
+        raise SourceError(what, where=f"{where}, line {line}", fix="save the file as UTF-8") from error
+
+
+def refuse_pickle(path: Path, conversion: str) -> None:
+    """Refuse a file by its name, before anything of it is read.
+
+    Raises:
+        SourceError: It is called a pickle.
+    """
+    if not path.name.removesuffix(".gz").endswith((".pkl", ".pickle")):
+        return
+    opener = "gzip.open" if path.suffix == ".gz" else "open"
+    target = os.path.splitext(str(path).removesuffix(".gz"))[0]
+    code = conversion.format(data=f"pickle.load({opener}({str(path)!r}, 'rb'))", target=target)
+    what = "pickle files are refused: reading one can run any code that it contains"
+    fix = f"if you trust the file, convert it once in Python: import gzip, json, pickle; {code}"
+    raise SourceError(what, where=str(path), fix=fix)

@@ -1,0 +1,342 @@
+"""What a loader asks of its dataset in the trainer: which sequences an epoch has, in which order, how long they are.
+
+Nothing here reads a sequence: `reading.py` is the other side, which does.
+Invariant: everything that a subject says of an epoch is a pure function of the epoch.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.datasets.base import Dataset
+from headrace.datasets.corpus import LengthsOf
+from headrace.datasets.own_workers import OwnWorkers
+from headrace.errors import ConfigError
+from headrace.order import Order, OrderCorpus, OrderPlanner, OrderRecipe, occurrences
+
+from .reading import DatasetReading, ItemsReading, Reading
+from .state import digest_array, digest_text
+
+
+@dataclass(frozen=True)
+class PlanNeeds:
+    """What a loader wants to know of an epoch, besides the order.
+
+    Attributes:
+        data_key: The data key whose lengths count; None for the first one.
+        lengths: Whether lengths may cost something; else they are given only where they are at hand.
+        occurrences: Whether the loader itself draws random numbers by them.
+    """
+
+    data_key: str | None = None
+    lengths: bool = True
+    occurrences: bool = False
+
+
+@dataclass(frozen=True)
+class EpochOrder:
+    """One epoch of a dataset, as a plan needs it.
+
+    Attributes:
+        epoch: Its number.
+        order: Corpus indices.
+        lengths_of: Returns the frames of sequences, `int[n]`, by corpus index; None if they are not known.
+        occurrences: How often each sequence of the order came before in it, `int64[N]`; None if none repeats.
+        shortest: Returns the least frames of any sequence of the corpus, which is not empty, O(N); None: not known.
+        batch_starts: Where each batch starts, and the end, `int64[B + 1]`, if somebody else says the batches.
+    """
+
+    epoch: int
+    order: Order
+    lengths_of: LengthsOf | None = None
+    occurrences: NDArray[np.int64] | None = None
+    shortest: Callable[[], int] | None = None
+    batch_starts: NDArray[np.int64] | None = None
+
+
+class Subject(ABC):
+    """What is loaded, as the trainer sees it.
+
+    Attributes:
+        name: For messages.
+        reading: What workers read it by.
+        data_key: The first data key, None if sequences are not by data key.
+        num_shards: Into how many shards it divides itself already.
+        sharded_by: The options that say so.
+        has_even_shards: Whether all shards have as many sequences.
+        is_stream: Whether the order is not known beforehand.
+        workers: Those that the dataset was given, where the loader's read it in their place.
+    """
+
+    is_stream = False
+    name: str
+    reading: Reading
+    data_key: str | None = None
+    num_shards: int = 1
+    sharded_by: str = ""
+    has_even_shards: bool = False
+    workers: OwnWorkers | None = None
+
+    @abstractmethod
+    def start(self, epoch: int, wanted: PlanNeeds) -> EpochOrder:
+        """Return the order of an epoch."""
+
+    @abstractmethod
+    def knows_lengths(self, data_key: str | None) -> bool:
+        """Tell whether `start` can give the lengths of a data key, None: of the first one.
+
+        Raises:
+            ConfigError: There is no such data key.
+        """
+
+    @abstractmethod
+    def data_digest(self) -> str:
+        """Return a digest of tags and lengths, O(N) at most once."""
+
+    @abstractmethod
+    def order_text(self, epoch: int) -> str:
+        """Return a text of all that decides the order of an epoch."""
+
+    def digest_covers_lengths(self, data_key: str | None) -> bool:  # noqa: ARG002
+        """Tell whether subjects of one `data_digest` have the same lengths of a data key, None: of the first one."""
+        return False
+
+    def corpus_size(self) -> int | None:
+        """Return how many corpus indices there are, None if nobody says so."""
+        return None
+
+    def num_filtered(self) -> tuple[int, int] | None:
+        """Return how many sequences a filter leaves out, and how many there are; None: no filter is known."""
+        return None
+
+    def reading_text(self, epoch: int) -> str:  # noqa: ARG002
+        """Return a text of all that decides what a sequence holds, besides its corpus."""
+        return ""
+
+    def may_draw_order(self) -> bool:
+        """Tell whether code of the user's says the order, and may draw it from the global generators."""
+        return False
+
+    def may_change_lengths(self) -> bool:
+        """Tell whether sequences may be read with other lengths than those that they are planned by."""
+        return False
+
+    def close(self) -> None:  # noqa: B027 (most hold nothing)
+        """Release what is held."""
+
+
+class DatasetSubject(Subject):
+    """A dataset whose order is known.
+
+    Args:
+        config: What workers make theirs of: a config, or the dataset itself, which is copied.
+        dataset: Initialized. It is asked for its order only.
+        is_own: Whether it was made for the loader, which closes it.
+    """
+
+    def __init__(self, config: Any, dataset: Dataset, *, is_own: bool) -> None:
+        self.is_own = is_own
+        own = dataset
+        self._shuffled: str | None = None
+        while (workers := own.own_workers()) is not None:  # only one of the two should have some
+            self.workers = self.workers or workers
+            if workers.dataset is own:
+                break
+            config, own = workers.config, workers.dataset
+        self.name = f"{type(own).__name__} {own.name!r}" if "dataset_id" not in own.name else type(own).__name__
+        self.dataset = own
+        if is_own:
+            own.answer_alone()
+        check_dataset_options(own, self.name, is_stream=False)
+        self.reading = DatasetReading(config, own.known_specs())
+        self.data_key = next(iter(own.get_data_keys()), None)
+        self.num_shards = own.num_shards
+        self.sharded_by = f"_num_shards={own.num_shards} of {self.name}"
+
+    def start(self, epoch: int, wanted: PlanNeeds) -> EpochOrder:
+        """Return the order of an epoch."""
+        dataset = self.dataset
+        with self._ordering():
+            dataset.init_seq_order(epoch=epoch)
+        order = dataset.get_current_seq_order()
+        if not isinstance(order, Order):
+            order = dataset._explicit_order(order, 2**62)
+        counted = dataset.get_occurrences()  # of the dataset's own transform
+        if counted is None and wanted.occurrences and order.may_repeat:
+            facts = dataset.corpus_facts()
+            counted = occurrences(order) if facts is None else facts.occurrences()
+        lengths_of = self._lengths_of(wanted.data_key, may_cost=wanted.lengths)
+        return EpochOrder(epoch, order, lengths_of, counted, self._shortest_by(lengths_of))
+
+    def _lengths_of(self, data_key: str | None, *, may_cost: bool) -> LengthsOf | None:
+        """Return the lengths of a data key by corpus index.
+
+        Raises:
+            ConfigError: There is no such data key.
+        """
+        if self.data_key is None:
+            return _no_lengths  # an empty corpus without data keys
+        key = data_key or self.data_key
+        if key not in self.dataset.get_data_keys():
+            self.dataset.get_data_dtype(key)  # raises, with the keys that there are
+        return self.dataset.corpus_lengths(key, may_cost=may_cost)
+
+    def _shortest_by(self, lengths_of: LengthsOf | None) -> Callable[[], int] | None:
+        if lengths_of is None:
+            return None  # and the corpus is not asked: that may cost as much
+        size = self.corpus_size()
+        return None if not size else lambda: int(np.min(lengths_of(np.arange(size))))
+
+    def corpus_size(self) -> int | None:
+        """Return how many corpus indices there are, if the dataset knows it."""
+        return self.dataset.corpus_size()
+
+    def num_filtered(self) -> tuple[int, int] | None:
+        """Ask the dataset."""
+        return self.dataset.num_filtered()
+
+    def reading_text(self, epoch: int) -> str:
+        """Return how the dataset reads, and what it draws."""
+        return self.dataset.reading_text(epoch)
+
+    def may_draw_order(self) -> bool:
+        """Ask the dataset."""
+        return self.dataset.may_draw_order()
+
+    def may_change_lengths(self) -> bool:
+        """Ask the dataset whether a transform stands between the index and the reader."""
+        return self.dataset.may_change_lengths()
+
+    def knows_lengths(self, data_key: str | None) -> bool:
+        """Ask the index, or what generates the sequences."""
+        return self._lengths_of(data_key, may_cost=True) is not None
+
+    def data_digest(self) -> str:
+        """Return the digest of the index, or of the indices of all sub-datasets."""
+        return self.dataset.data_text()
+
+    def order_text(self, epoch: int) -> str:
+        """Return the recipe of the order."""
+        with self._ordering():
+            return self.dataset.order_text(epoch)
+
+    def digest_covers_lengths(self, data_key: str | None) -> bool:
+        """Ask whether they come from an index."""
+        key = data_key or self.data_key
+        return key is not None and self.dataset.covers_lengths(key)
+
+    def shuffle(self, seq_ordering: str) -> None:
+        """Shuffle a dataset that has no order of its own.
+
+        Raises:
+            ConfigError: It has one.
+        """
+        if self.dataset.seq_ordering != "default":
+            raise ConfigError(
+                f"shuffle=True, and the dataset has an order of its own: {self.dataset.seq_ordering!r}",
+                where=self.name,
+                fix="leave shuffle out",
+            )
+        self._shuffled = seq_ordering
+
+    @contextmanager
+    def _ordering(self) -> Iterator[None]:
+        """Let the dataset have the order that is wanted here, for a moment: it may be somebody else's as well."""
+        if self._shuffled is None:
+            yield
+            return
+        before, self.dataset.seq_ordering = self.dataset.seq_ordering, self._shuffled
+        try:
+            yield
+        finally:
+            self.dataset.seq_ordering = before
+
+    def close(self) -> None:
+        """Release files and caches, of a dataset that was made here."""
+        if self.is_own:
+            self.dataset.close()
+
+
+class ItemsSubject(Subject):
+    """An object with `__len__` and `__getitem__` whose items are left as they are.
+
+    Args:
+        items: The object.
+        seq_ordering: The order.
+        plans_by_lengths: Whether the batches depend on the lengths that it tells; to ask for all may cost a lot.
+    """
+
+    def __init__(self, items: Any, seq_ordering: str = "default", *, plans_by_lengths: bool = False) -> None:
+        self.name = type(items).__name__
+        self._items = items
+        self._planner = OrderPlanner(OrderRecipe(seq_ordering=seq_ordering))
+        self.reading = ItemsReading(items)
+        self._plans_by_lengths = plans_by_lengths
+        self._digest: str | None = None
+
+    def start(self, epoch: int, wanted: PlanNeeds) -> EpochOrder:
+        """Return the order of an epoch; lengths are those of `get_seq_len(i)`, if the object has it."""
+        order = self._planner.order_for_epoch(epoch, OrderCorpus(len(self._items), lengths=self._all_lengths))
+        counted = occurrences(order) if wanted.occurrences and order.may_repeat else None
+        get_seq_len = getattr(self._items, "get_seq_len", None)
+        lengths_of = None if get_seq_len is None or not wanted.lengths else _ask_each(get_seq_len)
+        shortest = None if lengths_of is None or not len(self._items) else lambda: int(self._all_lengths().min())
+        return EpochOrder(epoch, order, lengths_of, counted, shortest)
+
+    def _all_lengths(self) -> NDArray[Any]:
+        return _ask_each(self._items.get_seq_len)(np.arange(len(self._items)))
+
+    def knows_lengths(self, data_key: str | None) -> bool:
+        """Ask the object: by its method `get_seq_len(i)`."""
+        return data_key is None and hasattr(self._items, "get_seq_len")
+
+    def data_digest(self) -> str:
+        """Return a digest of the number of items, and of their lengths if they matter: nothing else is known."""
+        if not self._plans_by_lengths:
+            return digest_text(f"{len(self._items)} items")
+        if self._digest is None:
+            self._digest = digest_text(f"{len(self._items)} items {digest_array(self._all_lengths())}")
+        return self._digest
+
+    def order_text(self, epoch: int) -> str:
+        """Return the recipe of the order."""
+        return str(self._planner.recipe.policy_for_epoch(epoch))
+
+
+def _no_lengths(indices: NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.zeros(len(indices), np.int64)
+
+
+def _ask_each(get_seq_len: Callable[[int], int]) -> LengthsOf:
+    return lambda indices: np.array([get_seq_len(i) for i in indices.tolist()], np.int64)
+
+
+def check_dataset_options(dataset: Dataset, name: str, *, is_stream: bool) -> None:
+    """Refuse what belongs to the batches of the epoch API, and would be left out in silence; also of parts.
+
+    Raises:
+        ConfigError: A dataset, or one that it is made of, has such an option.
+    """
+    if dataset.shuffle_frames_of_nseqs and not is_stream:  # a stream is read in its order
+        raise ConfigError(
+            f"shuffle_frames_of_nseqs={dataset.shuffle_frames_of_nseqs} mixes neighbours of the order, which are in "
+            "different batches here",
+            where=name,
+            fix="leave it out",
+        )
+    for option in dataset.batch_options():
+        raise ConfigError(
+            f"the option {option} is for generate_batches, and a loader has no use for it",
+            where=name,
+            fix="leave it out, and give the loader batching=Chunks(...), which takes a context as well",
+        )
+    if not is_stream:
+        for inner in dataset.inner_datasets():
+            check_dataset_options(inner, f"{type(inner).__name__} {inner.name!r}, a part of {name}", is_stream=False)

@@ -1,0 +1,367 @@
+"""The iterator over the batches of one epoch on one rank: joins the plan to the workers.
+
+Invariants: where the consumer is, `place`, moves when a batch is handed over and never when one is prefetched; it is
+the same on all ranks after as many steps. All runs in the consumer's thread.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.engine import Delivered, Run
+from headrace.errors import HeadraceError, TransformError
+from headrace.ranks import Ranks
+
+from .agreement import Agreement
+from .batch import Batch, Packing
+from .plan import Plan, Step
+from .streams.marks import WindowMarks
+from .streams.plan import Progress
+from .streams.work import StreamBroken, StreamEnd
+from .work import MadeBatch, Task
+
+_logger = logging.getLogger("headrace.loading")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a consumer is.
+
+    Attributes:
+        epoch: In which epoch.
+        position: Batches of it that all ranks are done with.
+        window: The window of the next batch, and the number of its first batch.
+    """
+
+    epoch: int
+    position: int = 0
+    window: tuple[int, int] = (0, 0)
+
+
+@dataclass(slots=True)
+class Arrived:
+    """A batch that has come, as a run of the engine gives it.
+
+    Attributes:
+        step: Which it is.
+        places: Of its members in the order of the epoch, `int64[n]`.
+        indices: In the corpus, `int64[n]`.
+        chunk_starts: First frame of each, `int64[n]`; None if all are whole.
+        value: A `MadeBatch`, or what the user's collate returned.
+    """
+
+    step: Step
+    places: NDArray[np.int64]
+    indices: NDArray[np.int64]
+    chunk_starts: NDArray[np.int64] | None
+    value: Any
+
+
+class Arrivals(Protocol):
+    """What is known in the trainer of the batches of one run."""
+
+    def take(self, delivered: Delivered) -> Arrived | None:
+        """Return what came; None stands for the end of the epoch.
+
+        Raises:
+            BaseException: What was delivered stands for an error.
+        """
+
+    def num_skipped(self, delivered: Delivered | None) -> int:
+        """Return how many batches were left out just before this one (None: before the end), and give them up."""
+
+
+class PlannedArrivals:
+    """Batches that the trainer has planned: each ticket is a task."""
+
+    def __init__(self) -> None:
+        self._asked: deque[Arrived] = deque()  # without their values
+        self._next_ticket = 0
+
+    def tasks(self, plan: Plan, steps: Iterator[Step]) -> Iterator[Task]:
+        """Return the tasks of the steps, each of which is remembered when it is asked for."""
+        return _tasks(plan, steps, self._asked)
+
+    def take(self, delivered: Delivered) -> Arrived:
+        """Return the batch of a ticket."""
+        arrived = self._asked.popleft()
+        self._next_ticket = delivered.ticket + 1
+        arrived.value = delivered.value
+        return arrived
+
+    def num_skipped(self, delivered: Delivered | None) -> int:
+        """Return how many tickets were left out."""
+        num = len(self._asked) if delivered is None else delivered.ticket - self._next_ticket
+        for _ in range(num):
+            self._asked.popleft()
+        self._next_ticket += num
+        return num
+
+
+class StreamArrivals:
+    """Batches of a stream, which workers read.
+
+    Args:
+        on_progress: Called with what is known of the stream.
+        marks: Compares what the workers have read.
+    """
+
+    def __init__(self, on_progress: Callable[[Progress], None], marks: WindowMarks) -> None:
+        self._marks = marks
+        self._on_progress = on_progress
+        self._next_ticket = 0
+
+    def take(self, delivered: Delivered) -> Arrived | None:
+        """Return the step that a worker made."""
+        self._next_ticket = delivered.ticket + 1
+        made = delivered.value
+        if isinstance(made, StreamBroken):
+            raise made.raisable(delivered.ticket, delivered.worker_idx)
+        self._on_progress(made.progress)
+        self._marks.take(delivered.worker_idx, made.marks)
+        if isinstance(made, StreamEnd):
+            self._marks.end(made.num_windows)
+            return None
+        return Arrived(made.step, made.places, np.full(len(made.places), -1), made.chunk_starts, made.value)
+
+    def num_skipped(self, delivered: Delivered | None) -> int:
+        """Return how many tickets were left out."""
+        if delivered is None:
+            raise self._marks.difference("they have different numbers of steps")
+        return delivered.ticket - self._next_ticket
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A run that has begun: batches are on their way, and none was handed over yet.
+
+    Attributes:
+        place: Where it begins.
+        ranks: For which rank.
+        run: Of the engine.
+        arrivals: What its tickets are.
+        agreement: By which the ranks find out how many steps they have; None: they know.
+        equal_steps_of: Which rank this is of those that must have equally many steps; None: it need not.
+    """
+
+    place: Place
+    ranks: Ranks
+    run: Run
+    arrivals: Arrivals
+    agreement: Agreement | None
+    equal_steps_of: str | None
+
+
+class BatchIterator(Iterator[Any]):
+    """The batches of the rest of an epoch. Not thread-safe.
+
+    It has no effect on anything before it is asked for its first batch: only then the epoch is used up, and another
+    iterator of the same loader is over. Batches may be on their way before, which no one can see.
+
+    Args:
+        start: Returns what is iterated over, when the first batch is asked for.
+        on_place: Called with this iterator and each new place of the consumer.
+        data_key: Of the batches.
+        begun: What `start` may return, if nothing has happened in between.
+    """
+
+    def __init__(
+        self,
+        start: Callable[[BatchIterator], Begun],
+        on_place: Callable[[BatchIterator, Place], None],
+        data_key: str | None,
+        begun: Begun | None,
+    ) -> None:
+        self.is_over = False
+        self.has_started = False
+        self.has_delivered = False
+        self.begun = begun
+        self._superseded: str | None = None
+        self._start, self._on_place = start, on_place
+        self._data_key = data_key
+        self._layout: dict[str, tuple[Any, int]] | None = None
+
+    def __next__(self) -> Any:
+        """Return the next batch.
+
+        Raises:
+            StopIteration: At the end of the epoch.
+            HeadraceError: Another iteration has begun, or the loader was closed; or a batch was left out on one of
+                several ranks.
+            BaseException: What user code raised.
+        """
+        if self._superseded is not None:
+            where = None if self.begun is None else f"epoch {self.begun.place.epoch}"
+            raise HeadraceError(f"this iterator is over, because {self._superseded}", where=where)
+        if self.is_over:
+            raise StopIteration
+        if not self.has_started:
+            self.begun = self._start(self)
+            self.has_started = True
+        begun = self.begun
+        assert begun is not None
+        arrived = self._receive(begun)
+        try:
+            if begun.agreement is not None and not self._is_agreed(begun, arrived, begun.agreement):
+                arrived = None
+            if arrived is not None:
+                made = arrived.value
+                value = self._batch(begun, arrived, made) if isinstance(made, MadeBatch) else made
+        except BaseException:
+            self.close()
+            raise
+        epoch = begun.place.epoch
+        if arrived is None:
+            self.close()
+            self._on_place(self, Place(epoch + 1))
+            raise StopIteration
+        self._on_place(self, Place(epoch, arrived.step.position, arrived.step.window))
+        self.has_delivered = True
+        return value
+
+    def _receive(self, begun: Begun) -> Arrived | None:
+        """Wait for the next batch; None at the end of this rank's epoch."""
+        try:
+            delivered = next(begun.run, None)
+        except BaseException:
+            self.is_over = True
+            raise
+        try:
+            self._check_gap(begun, begun.arrivals.num_skipped(delivered))
+            return None if delivered is None else begun.arrivals.take(delivered)
+        except BaseException:
+            self.close()
+            raise
+
+    def _is_agreed(self, begun: Begun, arrived: Arrived | None, agreement: Agreement) -> bool:
+        """Tell whether all ranks have the step that comes next; ask them, if that is due."""
+        num_left = 0 if arrived is None else arrived.step.num_left
+        if not agreement.goes_on(num_left):
+            if num_left:
+                _logger.info(
+                    "epoch %d ends, as other ranks have no more steps; this one leaves out %d or more",
+                    begun.place.epoch,
+                    num_left,
+                )
+            return False
+        if arrived is None:
+            raise HeadraceError(
+                "this rank has no batch that it could repeat, and the others have more steps",
+                where=f"epoch {begun.place.epoch}, {begun.equal_steps_of}",
+                fix='give each rank a share that is not empty, or remainder="drop"',
+            )
+        agreement.take_step()
+        return True
+
+    def close(self) -> None:
+        """Give up what is under way; the workers stay. Harmless at any time."""
+        self.is_over = True
+        if self.begun is not None:
+            self.begun.run.close()
+
+    def give_up_begun(self) -> Begun | None:
+        """Return what has begun for this iterator, which was not asked for a batch yet, and has to begin by itself."""
+        begun, self.begun = self.begun, None
+        return begun
+
+    def supersede(self, reason: str) -> None:
+        """Close it for a reason that the consumer did not give: it raises from now on, and never seems complete."""
+        if not self.is_over:
+            self._superseded = reason
+            self.close()
+
+    def _check_gap(self, begun: Begun, num_skipped: int) -> None:
+        """Refuse that batches were left out because of errors, where ranks have equal steps."""
+        if num_skipped and begun.equal_steps_of is not None:
+            raise HeadraceError(
+                "a batch was left out because of an error, so this rank would have one step less than the others",
+                where=f"epoch {begun.place.epoch}, {begun.equal_steps_of}",
+                fix="mend what fails (the quarantine file names it); single sequences are skipped without harm",
+            )
+
+    def _batch(self, begun: Begun, arrived: Arrived, made: MadeBatch) -> Batch:
+        step, places, indices, starts = arrived.step, arrived.places, arrived.indices, arrived.chunk_starts
+        epoch = begun.place.epoch
+        self._check_layout(epoch, step.number, made)
+        if made.kept is not None:
+            places, indices = places[made.kept], indices[made.kept]
+            starts = None if starts is None else starts[made.kept]
+        data_key = self._data_key if self._data_key in made.lengths else next(iter(made.lengths), None)
+        return Batch(
+            made.arrays,
+            made.lengths,
+            made.tags,
+            places,
+            indices,
+            epoch,
+            step.number,
+            step.step,
+            step.is_repeat,
+            starts,
+            None if made.packing is None else Packing(*made.packing),
+            data_key,
+        )
+
+    def _check_layout(self, epoch: int, number: int, made: MadeBatch) -> None:
+        """Refuse a data key whose dtype or axes change in mid-epoch, and keys that come and go."""
+        layout = {
+            key: (value.dtype, value.ndim) if isinstance(value, np.ndarray) else (None, 0)
+            for key, value in made.arrays.items()
+        }
+        if self._layout is None:
+            self._layout = layout
+        if layout == self._layout:
+            return
+        key = next(key for key in (*layout, *self._layout) if layout.get(key) != self._layout.get(key))
+        before, now = (_layout_text(one.get(key)) for one in (self._layout, layout))
+        raise TransformError(
+            f"the data key {key!r} changes in mid-epoch: {before} before, and {now} now",
+            where=f"batch {number} of epoch {epoch}",
+            fix="let the transform return the same keys, dtypes and axes for all sequences",
+        )
+
+
+class LoaderEpoch:
+    """One epoch of a loader: iterating over it gives its batches, from the loaded position on if there is one.
+
+    Args:
+        epoch: Its number.
+        begin: Begins an epoch.
+        num_steps: Returns the number of steps of an epoch.
+    """
+
+    def __init__(self, epoch: int, begin: Callable[[int], BatchIterator], num_steps: Callable[[int], int]) -> None:
+        self.epoch = epoch
+        self._begin, self._num_steps = begin, num_steps
+
+    def __iter__(self) -> BatchIterator:
+        return self._begin(self.epoch)
+
+    def __len__(self) -> int:
+        """Return the number of steps of the whole epoch, see `DataLoader.num_steps`."""
+        return self._num_steps(self.epoch)
+
+    def __repr__(self) -> str:
+        return f"<LoaderEpoch {self.epoch}>"
+
+
+def _tasks(plan: Plan, steps: Iterator[Step], asked: deque[Arrived]) -> Iterator[Task]:
+    """Yield the tasks of the steps, and remember them. A function, so that a dropped iterator is no garbage cycle."""
+    for step in steps:
+        task, places = plan.task(step.number)
+        indices = task.indices if task.seqs is None else np.full(len(places), -1)
+        asked.append(Arrived(step, places, indices, task.chunk_starts, None))
+        yield task
+
+
+def _layout_text(layout: tuple[Any, int] | None) -> str:
+    if layout is None:
+        return "not there"
+    return "texts or objects" if layout[0] is None else f"{layout[0]} with {layout[1]} axes"

@@ -1,0 +1,217 @@
+"""Streams: datasets that do not say beforehand which sequences an epoch has, or how long they are.
+
+A stream is read in its order, a window of some hundred sequences at a time, and the batches of the window are planned
+as those of any other (`stream_plan.py`). So the number of batches is known at the end only, a rank of several that
+share one stream reads all of it, and a resume begins with the window of the position: at once, where the dataset can
+jump there, else by passing over what comes before. Who reads, the trainer or each worker for itself, is decided in
+`epochs.py`.
+Invariant: what the batches hold is a pure function of (stream, recipe, epoch), whoever reads it.
+"""
+
+from __future__ import annotations
+
+import copy
+from abc import abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+
+from headrace.datasets import Dataset, DistributeFilesDataset, init_dataset
+from headrace.datasets.parts import open_apart
+from headrace.engine import WorkerInfo
+from headrace.errors import ConfigError, HeadraceError
+
+from ..inputs import EpochOrder, PlanNeeds, Subject, check_dataset_options
+from ..reading import Reader, Reading, ReadRequest
+from ..state import digest_text
+from .marks import mark_of
+
+STREAM_WINDOW_SEQS = 512  # they are in the reader's memory, so not as many as are planned from an index
+
+
+class StreamSubject(Subject):
+    """A stream, as the trainer sees it, and as whoever reads it.
+
+    Attributes:
+        is_own: Whether it was made for the loader, which closes it.
+        has_workers: Whether it is read by workers of its own.
+    """
+
+    is_stream = True
+    is_own = False
+    has_workers = False
+
+    @abstractmethod
+    def for_worker(self, info: WorkerInfo) -> Self:
+        """Return what a worker reads: this very stream inline, else one that nobody else reads."""
+
+    @abstractmethod
+    def read_from(self, epoch: int, place: int, on_read: Callable[[int], None]) -> Iterator[tuple[str, Any]]:
+        """Yield the tag and the data of each sequence of an epoch from a place on.
+
+        Args:
+            epoch: Its number.
+            place: Of the first one.
+            on_read: Called with the place of each sequence before it is read, also of those that are passed over; with
+                0 before anything else.
+        """
+
+    def mark_of(self, tag: str, seq: Any) -> bytes:
+        """Return what a sequence is told from others by, in each process that reads it; see `stream_marks.py`."""
+        del seq
+        return tag.encode("utf-8", "surrogatepass")
+
+    def knows_lengths(self, data_key: str | None) -> bool:
+        """Sequences are read before they are planned."""
+        del data_key
+        return True
+
+    def start(self, epoch: int, wanted: PlanNeeds) -> EpochOrder:
+        """Not for streams."""
+        raise ConfigError("the order of a stream is not known", where=f"{self.name}, epoch {epoch}, {wanted}")
+
+
+class DatasetStream(StreamSubject):
+    """A dataset whose order is not known.
+
+    Args:
+        dataset: It is read by the loader alone for as long as an epoch is iterated over.
+    """
+
+    def __init__(self, dataset: Dataset) -> None:
+        self.dataset = dataset
+        self.name = type(dataset).__name__
+        check_dataset_options(dataset, self.name, is_stream=True)
+        self.data_key = next(iter(dataset.get_data_keys()), None)
+        self.reading = StreamReading(dataset.known_specs(), is_by_key=True)
+        self.has_workers = dataset.has_workers
+
+    @property
+    def num_shards(self) -> int:  # type: ignore[override]
+        """Ask the dataset: files are shared by ranks, which may be known only when an epoch begins."""
+        return self.dataset.num_shards
+
+    @property
+    def sharded_by(self) -> str:  # type: ignore[override]
+        """Say which option it is."""
+        option = "distrib_shard_files=True" if isinstance(self.dataset, DistributeFilesDataset) else "_num_shards"
+        return f"{option} of {self.name}, {self.num_shards} shards"
+
+    def for_worker(self, info: WorkerInfo) -> Self:
+        """Return this stream inline, and what was carried to another process; threads get one each."""
+        stream = copy.copy(self)
+        if info.executor == "thread":
+            stream.dataset = open_apart(self.dataset, in_thread=True)
+        elif info.executor != "inline":
+            stream.dataset = init_dataset(self.dataset)
+        return stream
+
+    def read_from(self, epoch: int, place: int, on_read: Callable[[int], None]) -> Iterator[tuple[str, Any]]:
+        """Read one sequence after the other."""
+        dataset = self.dataset
+        on_read(0)
+        dataset.init_seq_order(epoch=epoch)
+        version = dataset.order_version
+        seq_idx = place if dataset.supports_jumps else 0
+        while True:
+            if seq_idx:
+                on_read(seq_idx)
+            if not dataset.is_less_than_num_seqs(seq_idx):
+                return
+            if dataset.order_version != version:
+                raise HeadraceError(
+                    "somebody else has started an epoch of the dataset that a loader is reading",
+                    where=f"{self.name}, epoch {epoch}, sequence {seq_idx}",
+                    fix="give the loader a dataset of its own",
+                )
+            dataset.load_seqs(seq_idx, seq_idx + 1)
+            if seq_idx >= place:
+                seq = dataset.get_seq(seq_idx)
+                yield seq.seq_tag, {key: np.array(value) for key, value in seq.features.items()}  # no lease is held
+            seq_idx += 1
+
+    def close(self) -> None:
+        """Close a dataset that was made for the loader."""
+        if self.is_own:
+            self.dataset.close()
+
+    def data_digest(self) -> str:
+        """Return a digest of the file list, or of the tags where they are known; else of the class only."""
+        return digest_text(self.dataset.data_text())
+
+    def order_text(self, epoch: int) -> str:
+        """Return the recipe of the order, with all else that it depends on: the files, or who takes turns."""
+        return self.dataset.order_text(epoch)
+
+
+class IterableStream(StreamSubject):
+    """Any iterable: each epoch is one pass over it, after its `set_epoch`, if it has one.
+
+    Args:
+        iterable: It must give the same items for the same epoch, to be resumed and to be read by workers; these must
+            not share it out among themselves.
+    """
+
+    def __init__(self, iterable: Any) -> None:
+        self.name = type(iterable).__name__
+        self._iterable = iterable
+        self.reading = StreamReading({}, is_by_key=False)
+
+    def for_worker(self, info: WorkerInfo) -> Self:
+        """Return this stream, with a copy of the iterable for each thread: it may hold where it is."""
+        if info.executor != "thread":
+            return self
+        stream = copy.copy(self)
+        stream._iterable = copy.copy(self._iterable)
+        return stream
+
+    def read_from(self, epoch: int, place: int, on_read: Callable[[int], None]) -> Iterator[tuple[str, Any]]:
+        """Iterate, and pass over what comes before the place."""
+        on_read(0)
+        set_epoch = getattr(self._iterable, "set_epoch", None)
+        if set_epoch is not None:
+            set_epoch(epoch)
+        for seq_idx, item in enumerate(self._iterable):
+            if seq_idx >= place:
+                yield f"seq-{seq_idx}", item
+            on_read(seq_idx + 1)
+
+    def mark_of(self, tag: str, seq: Any) -> bytes:
+        """Return some of its content: the tag is only its place."""
+        del tag
+        return mark_of(seq)
+
+    def data_digest(self) -> str:
+        """Return a digest of the name: nothing else is known."""
+        return digest_text(self.name)
+
+    def order_text(self, epoch: int) -> str:
+        """Return that it is its own."""
+        del epoch
+        return "its own"
+
+
+@dataclass(frozen=True)
+class StreamReading(Reading):
+    """Takes the sequences that the task carries: who makes the batch has read them.
+
+    Args:
+        specs: What is known of the layout.
+        is_by_key: Whether sequences are arrays by data key.
+    """
+
+    specs: Any
+    is_by_key: bool
+
+    def open(self, info: WorkerInfo) -> Reader:
+        """Get ready: there is nothing to be done."""
+        del info
+        return _TakenSeqs()
+
+
+class _TakenSeqs(Reader):
+    def read(self, wish: ReadRequest) -> Iterator[tuple[str, Any]]:
+        assert wish.seqs is not None
+        yield from wish.seqs

@@ -1,0 +1,317 @@
+"""What a pipe is: an object that gives items, made of other pipes that are its attributes.
+
+Invariants every pipe keeps, and the rest of this room relies on:
+
+* A pipe's sources are attributes (or lie in lists, tuples, sets and dicts that are), so that a graph can be read and
+  rewired without running it.
+* A pipe has one valid iterator. A new one, for the user or for a pipe that reads it, invalidates the one before, which
+  says so when it is used: nobody ever gets a part of the items and takes it for all.
+* Pipes read their sources by `read`, which costs about 2 ns an item.
+* `__iter__` is written as a generator that begins where the attributes say. `reset` puts them at the start of an epoch
+  and comes before every iteration, unless `restore` came since the last one. At each `yield` the attributes say where
+  the iteration is after the item being yielded: then `state` needs no more than to return them.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable, Generator, Iterator
+from contextlib import AbstractContextManager, nullcontext, suppress
+from itertools import chain, count
+from types import GeneratorType
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
+
+from .naming import looks_like_pipe, name_raiser, show_call
+from .registry import advice_on, find_function, list_functions
+from .torch_classes import find_torch_class, torch_hook
+
+if TYPE_CHECKING:
+    from .methods import IterMethods, MapMethods
+else:
+    IterMethods = type("IterMethods", (), {})
+    MapMethods = type("MapMethods", (), {})
+
+
+T_co = TypeVar("T_co", covariant=True)
+
+State = dict[str, Any]
+Begin = Callable[[Any], Iterator[Any]]
+
+
+class Pipe:
+    """Of both kinds of pipes the common part."""
+
+    _not_shipped: ClassVar[tuple[str, ...]] = ()  # attributes that a copy does not get: it has the class's
+
+    def __bool__(self) -> bool:
+        return True  # it is there, whether it has items or not, and whether or not its length is known
+
+    def __repr__(self) -> str:
+        return show_call(self, looks_like_pipe)
+
+    def __getattr__(self, name: str) -> Any:
+        function = None if name.startswith("_") else find_function(type(self), name)
+        if function is None:
+            advice = advice_on(name)
+            hint = "" if advice is None else f"; it was torchdata's, instead use {advice}"
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}", name=name, obj=self)
+        return functools.partial(function, self)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *list_functions(type(self))})
+
+    def __getstate__(self) -> Any:
+        left_out = {*_OF_ITERATION, *self._not_shipped}
+        state = {name: value for name, value in self.__dict__.items() if name not in left_out}
+        hook = torch_hook("getstate_hook")
+        return state if hook is None else hook(state)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        hook = torch_hook("reduce_ex_hook")
+        if hook is not None:
+            with suppress(NotImplementedError):  # torch's way to say that it has seen this one
+                return hook(self)
+        return super().__reduce_ex__(protocol)
+
+
+_OF_ITERATION = ("_raw", "_reading", "_begun", "_is_restored", "_restored")
+_numbers = count(1)
+
+
+class Restored(Protocol):
+    """A graph that was restored, and of which not all pipes have gone on yet.
+
+    Attributes:
+        ended: The pipes that have ended for the one who reads them, by `id`.
+    """
+
+    ended: set[int]
+
+    def take_end(self, source: IterPipe[Any]) -> bool:
+        """Tell whether a source has ended for the one who begins to read it; it is so once."""
+
+    def forget(self, pipe: IterPipe[Any]) -> None:
+        """Note that a pipe begins anew, and all upstream of it with it."""
+
+
+def _no_iteration() -> None:
+    return None
+
+
+class IterPipe(Pipe, IterMethods, Generic[T_co]):
+    """A pipe that is read from its start to its end.
+
+    A class of one's own needs `__iter__`, written as a generator; `reset` if it keeps a position; `state` and
+    `restore` if it shall be resumed without being read again from its start; `__len__` if it knows its length.
+    """
+
+    _raw: Callable[[], Any] = staticmethod(_no_iteration)  # the one under way
+    _reading = 0  # the number of that iteration: iterators of earlier ones are invalid
+    _begun = 0  # the number of the last iteration that was not stopped; 0: none. Readers begin before what they read
+    _is_restored = False
+    _restored: Restored | None = None  # what it was restored with, until it or a reader of it begins anew
+    _begin: ClassVar[Begin]  # what the class wrote as `__iter__`
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        own: Any = cls.__iter__
+        if not hasattr(own, "begin"):
+            cls.__iter__ = _guard(own)  # type: ignore[method-assign]
+        cls._begin = cls.__iter__.begin  # type: ignore[attr-defined]
+
+    def __iter__(self) -> Iterator[T_co]:
+        """Return an iterator over the items of one epoch; iterators from before are invalid from now on."""
+        raise NotImplementedError(f"{type(self).__name__} has no __iter__")
+
+    def reset(self) -> None:
+        """Go to the start of an epoch; called before each iteration."""
+
+    def state(self) -> State | None:
+        """Return where the iteration is, as plain data; `None` if that cannot be told. Sources are not included."""
+        return None
+
+    def restore(self, state: State) -> None:
+        """Go where `state` was, so that the next iteration begins there. Sources are restored before."""
+        if state:  # who has no position keeps nothing and needs nothing
+            raise NotImplementedError(f"{type(self).__name__} has no restore")
+
+    def _forget_position(self) -> None:
+        """Begin at the start, whatever was restored."""
+        self._is_restored, self._restored = False, None
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether it is in the middle of an iteration: only then its attributes say where. Else it begins anew."""
+        raw = self._raw()
+        return self._is_restored or (raw is not None and raw.gi_frame is not None)
+
+    def hold(self) -> AbstractContextManager[None]:
+        """Return a context within which nothing moves behind this pipe: for pipes that read ahead in a thread."""
+        return nullcontext()
+
+    def __len__(self) -> int:
+        raise TypeError(f"{type(self).__name__} instance doesn't have valid length")
+
+    def __add__(self, other: IterPipe[Any]) -> IterPipe[Any]:
+        return self.concat(other) if is_iter_pipe(other) else NotImplemented
+
+
+class MapPipe(Pipe, MapMethods, Generic[T_co]):
+    """A pipe whose items have keys: `0..len-1` unless said otherwise."""
+
+    def __getitem__(self, index: Any) -> T_co:
+        """Return one item."""
+        raise NotImplementedError(f"{type(self).__name__} has no __getitem__")
+
+    def __len__(self) -> int:
+        raise TypeError(f"{type(self).__name__} instance doesn't have valid length")
+
+    def draws_when_loaded(self) -> dict[int, dict[str, Any]]:
+        """Return `id` of a pipe before this one -> where its random numbers were when this one loaded its items.
+
+        Of a pipe that reads iterable ones once and keeps what they gave; of others nothing.
+        """
+        return {}
+
+    def forget_other_draws(self) -> None:
+        """Forget items that were loaded by other random numbers than the pipes before this one have now."""
+
+    def __add__(self, other: MapPipe[Any]) -> MapPipe[Any]:
+        return self.concat(other) if is_map_pipe(other) else NotImplemented
+
+
+def is_pipe(thing: Any) -> bool:
+    """Tell whether something is a pipe of either kind, ours or torch's."""
+    return issubclass(type(thing), pipe_classes())
+
+
+def is_iter_pipe(thing: Any) -> bool:
+    """Tell whether something is a pipe that is read from its start to its end, ours or torch's."""
+    return issubclass(type(thing), (IterPipe, find_torch_class("IterDataPipe") or IterPipe))
+
+
+def is_map_pipe(thing: Any) -> bool:
+    """Tell whether something is a pipe whose items have keys, ours or torch's."""
+    return issubclass(type(thing), (MapPipe, find_torch_class("MapDataPipe") or MapPipe))
+
+
+def pipe_classes() -> tuple[type, ...]:
+    """Return the classes of which every pipe is an instance: ours, and torch's if torch is loaded."""
+    torch_classes = (find_torch_class("IterDataPipe"), find_torch_class("MapDataPipe"))
+    return (IterPipe, MapPipe, *(cls for cls in torch_classes if cls is not None))
+
+
+class PipeIterator(Iterator[T_co]):
+    """The user's iterator over a pipe. Attributes that it lacks are the pipe's."""
+
+    __slots__ = ("_number", "_pipe", "_raw")
+
+    def __init__(self, pipe: IterPipe[T_co], raw: Iterator[T_co], number: int) -> None:
+        self._pipe, self._raw, self._number = pipe, raw, number
+
+    def __next__(self) -> T_co:
+        if self._pipe._reading != self._number:
+            raise RuntimeError(_invalidated(self._pipe))
+        try:
+            return next(self._raw)
+        except StopIteration:
+            raise
+        except Exception as error:
+            name_raiser(error)
+            raise
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self.__slots__:  # not set yet: asked for by copy and pickle
+            raise AttributeError(name)
+        return getattr(self._pipe, name)
+
+
+def read(source: Any) -> Iterator[Any]:
+    """Begin to read a source, for a pipe that is made of it.
+
+    If another reader takes the source over in the middle, the one before gets a RuntimeError where it would have seen
+    the end.
+
+    Args:
+        source: One of our pipes, or anything that can be iterated over (torch's pipes too).
+
+    Raises:
+        RuntimeError: The source is giving an item at this moment, to another thread or to a function of its own.
+    """
+    if not isinstance(source, IterPipe):
+        return iter(source)
+    if source._restored is not None and source._restored.take_end(source):
+        source._begun = next(_numbers)
+        return iter(())
+    raw = _begin_anew(source)
+    return chain(raw, _check_end(source, source._reading))
+
+
+def stop(pipe: IterPipe[Any]) -> None:
+    """End the iteration over a pipe that is under way, if there is one; its iterators are invalid from now on.
+
+    Raises:
+        RuntimeError: The pipe is giving an item at this moment.
+    """
+    raw = pipe._raw()
+    if raw is not None and raw.gi_running:
+        raise RuntimeError(f"{pipe!r} is giving an item at this moment, in another thread or to a function of its own")
+    pipe._reading = next(_numbers)
+    pipe._begun = 0
+    pipe._raw = _no_iteration
+    if raw is not None:
+        raw.close()
+
+
+def _guard(own: Begin) -> Begin:
+    """Return the `__iter__` of a pipe class whose author wrote `own`."""
+
+    @functools.wraps(own)
+    def __iter__(pipe: IterPipe[Any]) -> Iterator[Any]:
+        if type(pipe).__iter__ is not __iter__:
+            return own(pipe)  # by `super().__iter__()`: a part of another class's iteration
+        raw = _begin_anew(pipe)
+        return PipeIterator(pipe, raw, pipe._reading)
+
+    __iter__.begin = own  # type: ignore[attr-defined]
+    return __iter__
+
+
+def _begin_anew(pipe: IterPipe[T_co]) -> Iterator[T_co]:
+    stop(pipe)
+    if not pipe._is_restored:
+        if pipe._restored is not None:
+            pipe._restored.forget(pipe)
+        pipe.reset()
+    pipe._is_restored = False
+    pipe._begun = pipe._reading
+    raw = pipe._begin()
+    if not isinstance(raw, GeneratorType):
+        raw = _generate(raw)
+    pipe._raw = weakref.ref(raw)  # weak: a reader that is dropped closes what it read
+    return raw
+
+
+def _generate(iterator: Iterator[T_co]) -> Generator[T_co, None, None]:
+    """Make a generator of what a `__iter__` returned that is none, maybe the pipe itself with a `__next__`."""
+    while True:
+        try:
+            item = next(iterator)
+        except StopIteration:
+            return
+        yield item
+
+
+def _check_end(pipe: IterPipe[Any], number: int) -> Iterator[Any]:
+    """Give nothing, but refuse to be the end of an iteration that was cut off."""
+    if pipe._reading != number:
+        raise RuntimeError(_invalidated(pipe))
+    yield from ()
+
+
+def _invalidated(pipe: IterPipe[Any]) -> str:
+    return (
+        "This iterator has been invalidated because another iterator has been created from the same pipe: "
+        f"{pipe!r}. There is one iterator per pipe at a time; for several readers use .fork(n)."
+    )

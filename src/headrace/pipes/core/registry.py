@@ -1,0 +1,135 @@
+"""The functional names.
+
+`pipe.map(f)` is `Mapper(pipe, f)`. Also the names of torchdata that are not carried over.
+
+An error about one of those says what replaces it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from headrace.errors import ConfigError, NotCarriedOverError
+
+from .torch_classes import find_torch_function, is_torch_pipe, lend_function, register_with_torch
+
+_FSSPEC = "fsspec reads it: {0} with a path such as '{1}'"
+_FRAMES = "torcharrow, which it made frames of, is no longer developed: "
+
+# Class -> (functional name, what to use).
+DEPARTED = {
+    "AISFileLister": ("list_files_by_ais", "the iterable datasets of the package aistore, in an IterableWrapper"),
+    "AISFileLoader": ("load_files_by_ais", "the iterable datasets of the package aistore, in an IterableWrapper"),
+    "DataFrameMaker": ("dataframe", _FRAMES + ".batch(n).map(pandas.DataFrame), or .rows2columnar()"),
+    "GDriveReader": ("read_from_gdrive", "the package gdown to fetch the file once, then .open_files()"),
+    "IoPathFileLister": ("list_files_by_iopath", _FSSPEC.format("FSSpecFileLister", "s3://bucket/folder")),
+    "IoPathFileOpener": ("open_files_by_iopath", _FSSPEC.format(".open_files_by_fsspec()", "s3://bucket/file")),
+    "IoPathSaver": ("save_by_iopath", _FSSPEC.format(".save_by_fsspec()", "s3://bucket/file")),
+    "ParquetDataFrameLoader": (
+        "load_parquet_as_df",
+        _FRAMES + "headrace.ParquetSource reads rows at random, .map(pyarrow.parquet.read_table) whole files",
+    ),
+    "RarArchiveLoader": ("load_from_rar", "zip or tar archives, or the package rarfile in a function for .flatmap()"),
+    "RoutedDecoder": (
+        "routed_decode",
+        ".map() with a decoder of your own; torch has deprecated its own since 1.12",
+    ),
+    "S3FileLister": ("list_files_by_s3", _FSSPEC.format("FSSpecFileLister", "s3://bucket/folder")),
+    "S3FileLoader": ("load_files_by_s3", _FSSPEC.format(".open_files_by_fsspec('rb')", "s3://bucket/file")),
+    "TFRecordLoader": (
+        "load_from_tfrecord",
+        "the package tfrecord in a function for .flatmap(), or tar shards: .load_from_tar().webdataset()",
+    ),
+}
+_BY_FUNCTION = dict(DEPARTED.values())
+
+
+def refuse_departed(module: str, name: str) -> None:
+    """Raise the error for a class that did not come along; do nothing for any other name.
+
+    Raises:
+        NotCarriedOverError: It is one.
+    """
+    if name in DEPARTED:
+        _, advice = DEPARTED[name]
+        raise NotCarriedOverError(f"torchdata's {name} is not part of {module}", fix=f"use {advice}")
+
+
+def advice_on(function: str) -> str | None:
+    """Return what to use in place of a functional name of torchdata that did not come along; None for any other."""
+    return _BY_FUNCTION.get(function)
+
+
+PipeClass = TypeVar("PipeClass", bound=type)
+
+_FUNCTIONS: dict[type, dict[str, Callable[..., Any]]] = {}
+
+
+def functional_pipe(name: str) -> Callable[[PipeClass], PipeClass]:
+    """Give a pipe class a functional name, on pipes of its kind (iterable or map-style); one of torch's, on torch's.
+
+    Args:
+        name: What follows the dot.
+
+    Raises:
+        ConfigError: The name is taken, or no identifier.
+    """
+
+    def register(cls: PipeClass) -> PipeClass:
+        if is_torch_pipe(cls):
+            register_with_torch(name, cls)
+            return cls
+        register_function(_kind_of(cls), name, cls)
+        return cls
+
+    return register
+
+
+def register_function(kind: type, name: str, function: Callable[..., Any]) -> None:
+    """Make `pipe.name(...)` call `function(pipe, ...)` for all pipes that are of a kind, torch's too if it is loaded.
+
+    A class may be registered again under its name: a notebook's cell that is run twice.
+
+    Args:
+        kind: `IterPipe` or `MapPipe`, or a class of yours that only its pipes shall have it.
+        name: What follows the dot.
+        function: What is called.
+
+    Raises:
+        ConfigError: The name is taken, or no identifier.
+    """
+    if not name.isidentifier() or name.startswith("_"):
+        raise ConfigError(f"{name!r} is no name for a function of pipes")
+    known = _FUNCTIONS.get(kind, {}).get(name)
+    if hasattr(kind, name) or (known is not None and _origin(known) != _origin(function)):
+        raise ConfigError(f"pipes have a function {name!r} already", fix="give it another name")
+    _FUNCTIONS.setdefault(kind, {})[name] = function
+    lend_function(kind, name, function)
+
+
+def find_function(cls: type, name: str) -> Callable[..., Any] | None:
+    """Return what a functional name stands for on pipes of a class; what only torch's pipes know counts too."""
+    for kind in cls.__mro__:
+        if function := _FUNCTIONS.get(kind, {}).get(name):
+            return function
+    return next((found for kind in cls.__mro__ if (found := find_torch_function(kind, name))), None)
+
+
+def list_functions(cls: type) -> dict[str, Callable[..., Any]]:
+    """Return all functional names of pipes of a class."""
+    found: dict[str, Callable[..., Any]] = {}
+    for kind in reversed(cls.__mro__):
+        found |= _FUNCTIONS.get(kind, {})
+    return found
+
+
+def _kind_of(cls: type) -> type:
+    for kind in reversed(cls.__mro__):
+        if kind.__name__ in ("IterPipe", "MapPipe"):
+            return kind
+    raise ConfigError(f"{cls.__name__} is no pipe", fix="make it a subclass of headrace.pipes.IterPipe or MapPipe")
+
+
+def _origin(function: Any) -> tuple[str | None, str | None]:
+    return getattr(function, "__module__", None), getattr(function, "__qualname__", None)

@@ -1,0 +1,143 @@
+"""Finds what most likely is not meant in a graph that is about to be split: copies, losses, filters without effect."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from ..core.naming import describe
+from ..core.walk import list_pipes, sources_of
+from ..sharding import SHARDING_PRIORITIES, is_sharding_pipe, reacts_to
+from .seeds import is_random_pipe
+from .split import Parts, is_dispatch_point
+
+_BATCHERS = ("Batcher", "BucketBatcher", "MaxTokenBucketizer", "Grouper", "BatchMapper")
+
+
+def find_warnings(parts: Parts, num_workers: int) -> list[str]:
+    """Return what the user should know before the parts are started, a sentence each.
+
+    Args:
+        parts: What runs where.
+        num_workers: How many copies of the replicated part there will be; 0: all runs in the main process.
+    """
+    every = list_pipes(parts.end)
+    warnings = [*_double_sharding(every)]
+    if num_workers > 0 and parts.worker_root is not None:
+        warnings += [
+            f"{describe(pipe)} is downstream of {describe(parts.dispatch_root)}, whose items are dealt out already: it "
+            "lets everything pass. Remove it, or put it before, to shard over training processes."
+            for pipe in _inert_filters(parts)
+        ]
+        warnings += _late_joins(parts)
+        if num_workers > 1:
+            warnings += find_copies(parts, num_workers)
+            warnings += _batches_of_shares(parts)
+    warnings += _unshuffled(every, parts)
+    warnings += find_frozen_orders(every)
+    return warnings
+
+
+def find_copies(parts: Parts, num_workers: int) -> Iterator[str]:
+    """Yield a warning for each source that all workers would read whole.
+
+    It walks upstream from the end of the workers' part, not past what shards.
+    """
+    waiting, seen = [parts.worker_root], {id(parts.dispatch_root)}
+    while waiting:
+        pipe = waiting.pop()
+        if id(pipe) in seen or (is_sharding_pipe(pipe) and reacts_to(pipe, SHARDING_PRIORITIES.MULTIPROCESSING)):
+            continue
+        seen.add(id(pipe))
+        sources = sources_of(pipe)
+        waiting += sources
+        if not sources:
+            yield (
+                f"nothing shards what {describe(pipe)} gives: each of the {num_workers} workers reads all of it, so "
+                f"that every item comes {num_workers} times. Put .sharding_filter() behind it, or, if only one process "
+                "may read it, .sharding_round_robin_dispatch(SHARDING_PRIORITIES.MULTIPROCESSING)."
+            )
+
+
+def find_frozen_orders(pipes: list[Any]) -> Iterator[str]:
+    """Yield a warning for each cache in memory that is filled at random.
+
+    Args:
+        pipes: Of a whole graph, sources first.
+    """
+    for pipe in pipes:
+        if _is_one_of(pipe, ("InMemoryCacheHolder",)) and any(map(is_random_pipe, list_pipes(pipe)[:-1])):
+            yield (
+                f"{describe(pipe)} keeps the order of its first epoch: all later ones are alike, and a worker that is "
+                "started anew has another, so that items come twice or never. Put .shuffle() behind it, not before."
+            )
+
+
+def _inert_filters(parts: Parts) -> Iterator[Any]:
+    shares = {id(parts.dispatch_root)}
+    for pipe in parts.replicated:
+        if any(id(source) in shares for source in sources_of(pipe)):
+            shares.add(id(pipe))
+            if is_sharding_pipe(pipe):
+                yield pipe
+
+
+def _late_joins(parts: Parts) -> Iterator[str]:
+    if parts.dispatch_root is None or is_dispatch_point(parts.dispatch_root):
+        return
+    points = [pipe for pipe in parts.dispatched if is_dispatch_point(pipe)]
+    upstream = {id(each) for point in points for each in list_pipes(point)}
+    joins = {id(pipe) for pipe in parts.dispatched if len(sources_of(pipe)) > 1}
+    late = [describe(pipe) for pipe in parts.dispatched if id(pipe) not in upstream | joins]
+    if late:
+        yield (
+            f"what {', '.join(map(describe, points))} deals out is joined again by {describe(parts.dispatch_root)}: "
+            f"therefore {', '.join(late)} cannot run in the workers, but in the one dispatching process. Join before "
+            "you dispatch, and put what is costly behind, where all workers share it."
+        )
+
+
+def _batches_of_shares(parts: Parts) -> Iterator[str]:
+    shares = {id(parts.dispatch_root)}
+    for pipe in parts.replicated:
+        if is_sharding_pipe(pipe) or any(id(source) in shares for source in sources_of(pipe)):
+            shares.add(id(pipe))
+            if _is_one_of(pipe, _BATCHERS):
+                yield (
+                    f"{describe(pipe)} makes batches of a worker's share: which items are together depends on the "
+                    "number of workers, and each worker may end with a short batch. Put it before the sharding to "
+                    "have the same batches for any number."
+                )
+
+
+def _double_sharding(pipes: list[Any]) -> Iterator[str]:
+    for group in (SHARDING_PRIORITIES.DISTRIBUTED, SHARDING_PRIORITIES.MULTIPROCESSING):
+        before: dict[int, Any] = {}
+        for pipe in pipes:
+            earlier = next((before[id(source)] for source in sources_of(pipe) if id(source) in before), None)
+            if is_sharding_pipe(pipe) and reacts_to(pipe, group):
+                if earlier is not None:
+                    yield (
+                        f"{describe(pipe)} shards what is left by {describe(earlier)}, both for {group.name}: items "
+                        "would be lost, so it will be refused. Give them different groups, or remove one."
+                    )
+                earlier = pipe
+            if earlier is not None:
+                before[id(pipe)] = earlier
+
+
+def _unshuffled(pipes: list[Any], parts: Parts) -> Iterator[str]:
+    inert = {id(pipe) for pipe in _inert_filters(parts)}
+    shuffled: set[int] = set()
+    for pipe in pipes:
+        if is_random_pipe(pipe) or any(id(source) in shuffled for source in sources_of(pipe)):
+            shuffled.add(id(pipe))
+        elif is_sharding_pipe(pipe) and id(pipe) not in inert:
+            yield (
+                f"nothing is shuffled before {describe(pipe)}: each worker gets the same items in each epoch. "
+                "If that is not meant, put .shuffle() before it; all workers then shuffle alike."
+            )
+
+
+def _is_one_of(pipe: Any, names: tuple[str, ...]) -> bool:
+    return type(pipe).__name__.removesuffix("IterDataPipe") in names

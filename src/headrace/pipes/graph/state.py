@@ -1,0 +1,159 @@
+"""Where the iteration over a graph is, as data.
+
+Invariants: a restored graph gives what the other would have given from there on. A pipe is under way, or it has ended
+for the one who reads it (who will not begin it again), or neither: then it begins at its start when somebody reads it.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Any, TypeAlias
+
+from headrace.errors import ResumeError
+
+from ..core.base import IterPipe, MapPipe, is_iter_pipe, stop
+from ..core.draws import Draws
+from ..core.walk import list_pipes, sources_of
+
+GraphState: TypeAlias = list[list[Any]]
+"""Of each iterable pipe, sources first: `[class name, position, generators]`. The position is what `state()` gave,
+"ended", or `None`. Generators are those of a pipe that is not under way, for its next iteration, or for the one by
+which a map-style pipe has loaded its items. States may hold items (a shuffle's buffer): any Python objects."""
+
+_ENDED = "ended"
+
+
+def graph_state(pipe: Any) -> GraphState | None:
+    """Return where the iteration over a graph is; `None` if one of its pipes cannot tell.
+
+    Call it between items, from the thread that iterates. Threads that read ahead stand still meanwhile.
+
+    Args:
+        pipe: The end of the graph.
+    """
+    everything = list_pipes(pipe)
+    pipes = [each for each in everything if is_iter_pipe(each)]
+    if not all(isinstance(each, IterPipe) for each in pipes):
+        return None
+    loaded: dict[int, dict[str, Any]] = {}
+    for each in everything:
+        if isinstance(each, MapPipe):
+            loaded |= each.draws_when_loaded()
+    states: GraphState = []
+    with ExitStack() as held:
+        for each in reversed(pipes):
+            held.enter_context(type(each).hold(each))  # of the class: an attribute of a user's may have the name
+        ended = _ended(pipes)
+        for each in pipes:
+            if each.is_under_way:
+                state = type(each).state(each)
+                if state is None:
+                    return None
+                states.append([type(each).__name__, state, {}])
+            else:
+                generators = loaded.get(id(each)) or _generators_of(each)
+                states.append([type(each).__name__, _ENDED if id(each) in ended else None, generators])
+    return states
+
+
+def restore_graph(pipe: Any, state: GraphState) -> None:
+    """Bring a graph to where another like it was: its next iteration begins there. One under way is ended.
+
+    Args:
+        pipe: The end of a graph that was built in the same way.
+        state: What `graph_state` returned for the other.
+
+    Raises:
+        ResumeError: The graph has other pipes than the one that the state is of, or a pipe cannot use its part. The
+            graph then begins its next iteration as if nothing had been restored.
+    """
+    everything = list_pipes(pipe)
+    pipes = [each for each in everything if is_iter_pipe(each)]
+    have = [type(each).__name__ for each in pipes]
+    saved = [entry[0] for entry in state]
+    if have != saved or not all(isinstance(each, IterPipe) for each in pipes):
+        raise ResumeError(
+            f"the state is of another graph: it was {' -> '.join(saved)}, it is {' -> '.join(have)}",
+            fix="build the pipes as they were when the state was taken, or start a new epoch",
+        )
+    for each in reversed(pipes):
+        stop(each)
+    before = [_generators_of(each) for each in pipes]
+    restored = _Restored({id(each) for each, entry in zip(pipes, state, strict=True) if entry[1] == _ENDED})
+    for each, (name, position, generators) in zip(pipes, state, strict=True):
+        try:
+            _restore_pipe(each, position, generators, restored)
+        except Exception as error:  # each pipe knows its own state, and users write pipes
+            for begun, generators_before in zip(pipes, before, strict=True):
+                begun._forget_position()
+                _set_generators(begun, generators_before)
+            raise ResumeError(f"the state of {name} cannot be used: {type(error).__name__}: {error}") from error
+    for each in everything:
+        if isinstance(each, MapPipe):
+            each.forget_other_draws()
+
+
+def _restore_pipe(pipe: IterPipe[Any], position: Any, generators: dict[str, Any], restored: _Restored) -> None:
+    _set_generators(pipe, generators)
+    is_under_way = position is not None and position != _ENDED
+    if is_under_way:
+        type(pipe).restore(pipe, position)
+    pipe._is_restored = is_under_way
+    pipe._restored = restored
+
+
+class _Restored:
+    """See `base.Restored`."""
+
+    def __init__(self, ended: set[int]) -> None:
+        self.ended = ended
+
+    def take_end(self, source: IterPipe[Any]) -> bool:
+        if id(source) not in self.ended:
+            return False
+        self.ended.discard(id(source))
+        return True
+
+    def forget(self, pipe: IterPipe[Any]) -> None:
+        waiting: list[Any] = [pipe]
+        while waiting:
+            each = waiting.pop()
+            if isinstance(each, IterPipe):
+                if each._restored is None:
+                    continue
+                each._restored, each._is_restored = None, False
+                self.ended.discard(id(each))
+            waiting += [source for source in sources_of(each) if not _decides_when_to_begin(source)]
+
+
+def _decides_when_to_begin(pipe: Any) -> bool:
+    """Tell pipes that several others read at once: one that begins anew does not mean that the source does."""
+    return isinstance(pipe, IterPipe) and type(pipe).is_under_way is not IterPipe.is_under_way
+
+
+def _ended(pipes: list[Any]) -> set[int]:
+    """Find what has been read to its end, or been given up, since one who reads it and is under way has begun.
+
+    What ended before that belongs to an earlier iteration and will be begun anew.
+    """
+    ended: set[int] = set()
+    for reader in reversed(pipes):
+        if not reader.is_under_way and id(reader) not in ended:
+            continue
+        for source in sources_of(reader):
+            if not isinstance(source, IterPipe) or source.is_under_way:
+                continue
+            is_of_this_iteration = 0 < reader._begun < source._begun
+            if is_of_this_iteration or (source._restored is not None and id(source) in source._restored.ended):
+                ended.add(id(source))
+    return ended
+
+
+def _generators_of(pipe: Any) -> dict[str, Any]:
+    """Return the generators of a pipe, which count its iterations: no two are alike."""
+    return {name: value.state() for name, value in vars(pipe).items() if isinstance(value, Draws)}
+
+
+def _set_generators(pipe: Any, generators: dict[str, Any]) -> None:
+    for name, draws in generators.items():
+        getattr(pipe, name).restore(draws)

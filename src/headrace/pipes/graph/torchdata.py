@@ -1,0 +1,81 @@
+"""The graph functions as torchdata documents them: they take and return what `traverse_dps` gives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..core.walk import Graph, list_pipes, traverse
+from .edit import remove, replace
+
+
+def traverse_dps(datapipe: Any) -> Graph:
+    """Return the graph of a pipe: `{id: (pipe, {the same of its sources})}`.
+
+    Raises:
+        ConfigError: The graph has a cycle.
+    """
+    return traverse(datapipe)
+
+
+def list_dps(graph: Graph, exclude_dps: Any = None) -> list[Any]:
+    """List the pipes of a graph breadth first from its end, each once.
+
+    Args:
+        graph: What `traverse_dps` returned.
+        exclude_dps: A pipe, or several, to leave out with everything upstream of them.
+    """
+    if exclude_dps is None:
+        exclude_dps = ()
+    excluded = exclude_dps if isinstance(exclude_dps, (list, tuple, set, frozenset)) else (exclude_dps,)
+    left_out = {id(pipe) for end in excluded for pipe in list_pipes(end)}
+    found: dict[int, Any] = {}
+    level = [graph]
+    while level:
+        following = []
+        for subgraph in level:
+            for number, (pipe, sources) in subgraph.items():
+                if number not in left_out and number not in found:
+                    found[number] = pipe
+                    following.append(sources)
+        level = following
+    return list(found.values())
+
+
+def find_dps(graph: Graph, dp_type: type) -> list[Any]:
+    """Return the pipes of a graph that are exactly of a type, not of a subclass of it, each once.
+
+    Args:
+        graph: What `traverse_dps` returned.
+        dp_type: The type.
+    """
+    return [pipe for pipe in list_dps(graph) if type(pipe) is dp_type]
+
+
+def replace_dp(graph: Graph, old_datapipe: Any, new_datapipe: Any) -> Graph:
+    """Put one pipe in the place of another, in everything that reads it, and return the graph anew.
+
+    Args:
+        graph: What `traverse_dps` returned. Its pipes are changed.
+        old_datapipe: The pipe to be replaced; `new_datapipe` may read it.
+        new_datapipe: What is read instead.
+    """
+    return traverse(replace(_end_of(graph), old_datapipe, new_datapipe))
+
+
+def remove_dp(graph: Graph, datapipe: Any) -> Graph:
+    """Take a pipe with one source out and return the graph anew.
+
+    Args:
+        graph: What `traverse_dps` returned. Its pipes are changed.
+        datapipe: The pipe.
+
+    Raises:
+        RuntimeError: The pipe has no source, or several.
+    """
+    return traverse(remove(_end_of(graph), datapipe))
+
+
+def _end_of(graph: Graph) -> Any:
+    if len(graph) != 1:
+        raise RuntimeError(f"a graph has one end, got {len(graph)}")
+    return next(iter(graph.values()))[0]

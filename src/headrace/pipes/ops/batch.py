@@ -1,0 +1,228 @@
+"""Items to lists of items, of a size or of one key, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any
+
+from headrace.errors import ConfigError, check_count
+
+from ..core.base import IterPipe, State, read
+from ..core.checks import check_positive, check_takes
+from ..core.registry import functional_pipe
+from ..core.streams import close_streams
+
+
+class DataChunk(list[Any]):
+    """A batch: a list, with the documented extras."""
+
+    __slots__ = ()  # so it travels as a list does, and not pickled
+
+    @property
+    def items(self) -> list[Any]:
+        """The list itself."""
+        return self
+
+    def as_str(self, indent: str = "") -> str:
+        """Return the items in brackets."""
+        return f"{indent}[{', '.join(str(item) for item in self)}]"
+
+    def raw_iterator(self) -> Iterator[Any]:
+        """Iterate over the items, whatever `__iter__` of a sub-class does."""
+        return super().__iter__()
+
+
+@functional_pipe("batch")
+class Batcher(IterPipe[Any]):
+    """Put so many items in a row into a list.
+
+    Args:
+        datapipe: The source.
+        batch_size: How many.
+        drop_last: Drop the last batch if it is smaller.
+        wrapper_class: What a batch is: called with the list.
+
+    Raises:
+        ConfigError: `batch_size` is less than 1.
+    """
+
+    def __init__(
+        self,
+        datapipe: IterPipe[Any],
+        batch_size: int,
+        drop_last: bool = False,
+        wrapper_class: type[Any] = DataChunk,
+    ) -> None:
+        self.datapipe = datapipe
+        self.batch_size = check_positive("batch_size", batch_size)
+        self.drop_last = drop_last
+        self.wrapper_class = wrapper_class
+
+    def __iter__(self) -> Iterator[Any]:
+        source, size, wrap = read(self.datapipe), self.batch_size, self.wrapper_class
+        while batch := list(islice(source, size)):
+            if len(batch) < size and self.drop_last:
+                return
+            yield wrap(batch)
+
+    def state(self) -> State:
+        return {}
+
+    def __len__(self) -> int:
+        whole, rest = divmod(len(self.datapipe), self.batch_size)
+        return whole + (rest > 0 and not self.drop_last)
+
+
+@functional_pipe("unbatch")
+class UnBatcher(IterPipe[Any]):
+    """Take lists apart.
+
+    Args:
+        datapipe: The source; its items are lists.
+        unbatch_level: How many levels of nesting are removed; -1: all of them.
+
+    Raises:
+        ConfigError: The level is less than -1.
+    """
+
+    def __init__(self, datapipe: IterPipe[Any], unbatch_level: int = 1) -> None:
+        if unbatch_level < -1:
+            raise ConfigError(f"unbatch_level must be -1 or >= 0, got {unbatch_level}")
+        self.datapipe = datapipe
+        self.unbatch_level = unbatch_level
+        self._pending: list[Any] = []
+        self._num_given = 0
+
+    def reset(self) -> None:
+        self._pending, self._num_given = [], 0
+
+    def __iter__(self) -> Iterator[Any]:
+        level = self.unbatch_level
+        if self._pending:
+            for self._num_given, item in enumerate(self._pending[self._num_given :], self._num_given + 1):
+                yield item
+        for batch in read(self.datapipe):
+            self._pending = _flatten(batch, level)
+            for self._num_given, item in enumerate(self._pending, 1):
+                yield item
+        self._pending = []
+
+    def state(self) -> State:
+        return {"items": self._pending[self._num_given :]}
+
+    def restore(self, state: State) -> None:
+        self._pending, self._num_given = list(state["items"]), 0
+
+
+def _flatten(batch: Any, level: int) -> list[Any]:
+    items = [batch]
+    if level == -1:
+        while any(isinstance(item, list) for item in items):
+            items = [part for item in items for part in (item if isinstance(item, list) else (item,))]
+        return items
+    for _ in range(level):
+        if not all(isinstance(item, list) for item in items):
+            raise IndexError(f"unbatch_level {level} exceeds the depth of the DataPipe")
+        items = [part for item in items for part in item]
+    return items
+
+
+@functional_pipe("groupby")
+class Grouper(IterPipe[Any]):
+    """Collect items with the same key.
+
+    A group is given when it has `group_size` items, or at the end. When the buffer is full, the largest group goes.
+
+    Args:
+        datapipe: The source.
+        group_key_fn: Returns the key of an item.
+        keep_key: Give (key, group).
+        buffer_size: How many items are held.
+        group_size: How large a group is at most.
+        guaranteed_group_size: How large a group must be that goes because the buffer is full; `None`: `group_size`.
+        drop_remaining: If the largest is smaller than that, drop it, instead of an error.
+
+    Raises:
+        ConfigError: The sizes contradict each other.
+        RuntimeError: The buffer is full of groups that are too small (while iterating).
+    """
+
+    _not_shipped = ("_buffer",)
+
+    def __init__(
+        self,
+        datapipe: IterPipe[Any],
+        group_key_fn: Callable[[Any], Any],
+        *,
+        keep_key: bool = False,
+        buffer_size: int = 10000,
+        group_size: int | None = None,
+        guaranteed_group_size: int | None = None,
+        drop_remaining: bool = False,
+    ) -> None:
+        check_takes(group_key_fn, 1)
+        check_count("buffer_size", buffer_size, minimum=1)
+        if group_size is not None and not 0 < group_size <= buffer_size:
+            raise ConfigError(f"group_size must be > 0 and <= buffer_size ({buffer_size}), got {group_size}")
+        if guaranteed_group_size is not None and (group_size is None or not 0 < guaranteed_group_size <= group_size):
+            raise ConfigError(
+                "guaranteed_group_size must be > 0 and <= group_size and group_size must be set, "
+                f"got {guaranteed_group_size} and {group_size}"
+            )
+        self.datapipe = datapipe
+        self.group_key_fn = group_key_fn
+        self.keep_key = keep_key
+        self.buffer_size = buffer_size
+        self.group_size = group_size
+        self.guaranteed_group_size = guaranteed_group_size
+        self.drop_remaining = drop_remaining
+        self.reset()
+
+    def reset(self) -> None:
+        self._buffer: dict[Any, list[Any]] = {}
+        self._num_held = 0
+        self._has_ended = False
+
+    def __iter__(self) -> Iterator[Any]:
+        buffer, key_of = self._buffer, self.group_key_fn
+        for item in () if self._has_ended else read(self.datapipe):
+            key = key_of(item)
+            group = buffer.setdefault(key, [])
+            group.append(item)
+            self._num_held += 1
+            if len(group) == self.group_size:
+                yield self._take(key)
+            elif self._num_held >= self.buffer_size:
+                largest = max(buffer, key=lambda each: len(buffer[each]))
+                if self._is_large_enough(largest):
+                    yield self._take(largest)
+                else:
+                    close_streams(list(self._take(largest)))
+        self._has_ended = True
+        while buffer:
+            yield self._take(next(iter(buffer)))
+
+    def _is_large_enough(self, key: Any) -> bool:
+        needed = self.guaranteed_group_size or self.group_size or 1
+        if len(self._buffer[key]) >= needed:
+            return True
+        if self.drop_remaining:
+            return False
+        raise RuntimeError(
+            f"Failed to group items: {self._num_held} items fill the buffer, and the largest group, {key!r}, has "
+            f"{len(self._buffer[key])} of {needed}. Give a larger buffer_size, or drop_remaining=True."
+        )
+
+    def _take(self, key: Any) -> Any:
+        group = DataChunk(self._buffer.pop(key))
+        self._num_held -= len(group)
+        return (key, group) if self.keep_key else group
+
+    def state(self) -> State:
+        return {"groups": [[key, list(group)] for key, group in self._buffer.items()], "has_ended": self._has_ended}
+
+    def restore(self, state: State) -> None:
+        self._buffer = {key: list(group) for key, group in state["groups"]}
+        self._num_held = sum(map(len, self._buffer.values()))
+        self._has_ended = state["has_ended"]

@@ -1,0 +1,249 @@
+"""One pipe for several readers: the same items for each, each item for one of them, or a column for each."""
+
+from __future__ import annotations
+
+import copy as copying
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from headrace.errors import ConfigError
+
+from ...core.base import IterPipe, State
+from ...core.checks import check_takes
+from ...core.registry import register_function
+from .splitter import Splitter, children_of
+
+_COPIES: dict[str | None, Callable[[Any], Any]] = {"shallow": copying.copy, "deep": copying.deepcopy}
+
+
+class Forker(Splitter):
+    """Gives each item to every reader, see `fork`."""
+
+    def __init__(self, datapipe: IterPipe[Any], num_instances: int, buffer_size: int, copy: str | None) -> None:
+        super().__init__(datapipe, num_instances, buffer_size)
+        self.copy = copy
+
+    def _deal(self, item: Any, reader: int) -> None:
+        self._check_ahead(reader)
+        readers, copied = self._open, _COPIES.get(self.copy)
+        items = [item] * len(readers) if copied is None else [copied(item) for _ in readers]
+        for other, given in zip(readers, items, strict=True):
+            self._buffers[other].append(given)
+
+    def child_length(self, reader: int) -> int:  # noqa: ARG002 - all get as many
+        return len(self.datapipe)
+
+
+def fork(
+    datapipe: IterPipe[Any], num_instances: int, buffer_size: int = 1000, copy: str | None = None
+) -> list[IterPipe[Any]] | IterPipe[Any]:
+    """Give the same items to several readers.
+
+    The readers may be read in turn, one after another, or in several threads. Copies of the source are not made: an
+    item that one has caused to be read waits for the others. A reader that was thrown away, or has stopped early, is
+    not waited for.
+
+    Args:
+        datapipe: The source.
+        num_instances: How many readers. 1: it is the source itself, not in a list.
+        buffer_size: How many items the foremost may be ahead of the last; -1: as many as it likes.
+        copy: What readers get: `None`: the same objects; `"shallow"` or `"deep"`: copies.
+
+    Returns:
+        The readers.
+
+    Raises:
+        ConfigError: A number is wrong, or `copy` is none of these.
+        BufferError: A reader is too far ahead (while iterating).
+    """
+    if num_instances < 1:
+        raise ConfigError(f"Expected `num_instances` larger than 0, but {num_instances} is found")
+    if copy is not None and copy not in _COPIES:
+        raise ConfigError(f"Unknown copy method `copy` = {copy!r}, choose one of None, `shallow` or `deep`.")
+    if num_instances == 1:
+        return datapipe
+    return children_of(Forker(datapipe, num_instances, buffer_size, copy))
+
+
+register_function(IterPipe, "fork", fork)
+
+
+class Demultiplexer(Splitter):
+    """Gives each item to the reader that a function names, see `demux`."""
+
+    def __init__(
+        self,
+        datapipe: IterPipe[Any],
+        num_instances: int,
+        classifier_fn: Callable[[Any], int | None],
+        drop_none: bool,
+        buffer_size: int,
+    ) -> None:
+        super().__init__(datapipe, num_instances, buffer_size)
+        check_takes(classifier_fn, 1)
+        self.classifier_fn = classifier_fn
+        self.drop_none = drop_none
+
+    def _clear(self) -> None:
+        super()._clear()
+        self._num_waiting = 0
+
+    def _deal(self, item: Any, reader: int) -> None:
+        chosen = self.classifier_fn(item)
+        if chosen is None and self.drop_none:
+            return
+        if chosen is None or not 0 <= chosen < self.num_instances:
+            raise ConfigError(
+                f"Output of the classification fn should be between 0 and {self.num_instances - 1}. "
+                f"{chosen} is returned.",
+                fix="or drop what belongs to nobody: return None, with drop_none=True",
+            )
+        self._give(item, chosen, reader)
+
+    def _give(self, item: Any, chosen: int, reader: int) -> None:
+        if chosen not in self._open:
+            return
+        buffer = self._buffers[chosen]
+        if self._num_waiting >= self.buffer_size:  # or fewer are waiting: what was taken is not counted
+            self._num_waiting = sum(map(len, self._buffers))
+        if chosen != reader and self._num_waiting >= self.buffer_size and self._is_crowded(self._num_waiting):
+            raise BufferError(
+                f"{type(self).__name__} buffer overflow, buffer size {self.buffer_size} is insufficient: "
+                f"that many items wait for others before there is one for child {reader}"
+            )
+        self._num_waiting += 1
+        buffer.append(item)
+
+
+class RoundRobinDemultiplexer(Demultiplexer):
+    """Deals items out in turn, see `round_robin_demux`."""
+
+    def __init__(self, datapipe: IterPipe[Any], num_instances: int, buffer_size: int) -> None:
+        super().__init__(datapipe, num_instances, _no_class, False, buffer_size)
+
+    def _clear(self) -> None:
+        super()._clear()
+        self._turn = 0
+
+    def _deal(self, item: Any, reader: int) -> None:
+        self._give(item, self._turn, reader)
+        self._turn = (self._turn + 1) % self.num_instances
+
+    def child_length(self, reader: int) -> int:
+        whole, rest = divmod(len(self.datapipe), self.num_instances)
+        return whole + (reader < rest)
+
+    def state(self) -> State:
+        return super().state() | {"turn": self._turn}
+
+    def restore(self, state: State) -> None:
+        super().restore(state)
+        self._turn = state["turn"]
+
+
+def _no_class(item: Any) -> int:
+    raise NotImplementedError(item)
+
+
+def demux(
+    datapipe: IterPipe[Any],
+    num_instances: int,
+    classifier_fn: Callable[[Any], int | None],
+    drop_none: bool = False,
+    buffer_size: int = 1000,
+) -> list[IterPipe[Any]]:
+    """Give each item to one of several readers.
+
+    Args:
+        datapipe: The source.
+        num_instances: How many readers.
+        classifier_fn: Returns which reader gets an item, from 0.
+        drop_none: Drop items for which it returns `None`.
+        buffer_size: How many items may wait for other readers; -1: as many as come.
+
+    Returns:
+        The readers.
+
+    Raises:
+        ConfigError: A number is wrong, also one that the function returned (while iterating).
+        BufferError: Too many items wait for others (while iterating).
+    """
+    if num_instances < 1:
+        raise ConfigError(f"Expected `num_instances` larger than 0, but {num_instances} is found")
+    return children_of(Demultiplexer(datapipe, num_instances, classifier_fn, drop_none, buffer_size))
+
+
+def round_robin_demux(datapipe: IterPipe[Any], num_instances: int, buffer_size: int = 1000) -> list[IterPipe[Any]]:
+    """Deal items out to several readers, in turn.
+
+    Args:
+        datapipe: The source.
+        num_instances: How many readers. 1: it is the source itself, in a list.
+        buffer_size: How many items may wait for other readers; -1: as many as come.
+
+    Returns:
+        The readers.
+
+    Raises:
+        ConfigError: A number is wrong.
+        BufferError: Too many items wait for others (while iterating).
+    """
+    if num_instances < 1:
+        raise ConfigError(f"Expected `num_instances` larger than 0, but {num_instances} is found")
+    if num_instances == 1:
+        warnings.warn(
+            "The operation of `round_robin_demux` with `num_instances=1` is an no-op and returns the provided "
+            "`datapipe` in a list directly",
+            stacklevel=2,
+        )
+        return [datapipe]
+    return children_of(RoundRobinDemultiplexer(datapipe, num_instances, buffer_size))
+
+
+register_function(IterPipe, "demux", demux)
+register_function(IterPipe, "round_robin_demux", round_robin_demux)
+
+
+class UnZipper(Splitter):
+    """Gives each reader a column, see `unzip`."""
+
+    def _deal(self, item: Any, reader: int) -> None:
+        self._check_ahead(reader)
+        columns = self._open
+        for column, value in zip(columns, [item[column] for column in columns], strict=True):
+            self._buffers[column].append(value)
+
+    def child_length(self, reader: int) -> int:  # noqa: ARG002 - all get as many
+        return len(self.datapipe)
+
+
+def unzip(
+    source_datapipe: IterPipe[Any],
+    sequence_length: int,
+    buffer_size: int = 1000,
+    columns_to_skip: Sequence[int] | None = None,
+) -> list[IterPipe[Any]]:
+    """Give each column of the items to a reader of its own.
+
+    Args:
+        source_datapipe: The source; its items are sequences.
+        sequence_length: How many columns they have.
+        buffer_size: How many items the foremost reader may be ahead of the last; -1: as many as it likes.
+        columns_to_skip: Columns that nobody wants.
+
+    Returns:
+        A reader for each column that is not skipped.
+
+    Raises:
+        ConfigError: A number is wrong.
+        RuntimeError: All columns are skipped.
+        BufferError: A reader is too far ahead (while iterating).
+    """
+    wanted = [column for column in range(sequence_length) if column not in (columns_to_skip or ())]
+    if not wanted:
+        raise RuntimeError("All instances are being filtered out: check `sequence_length` and `columns_to_skip`.")
+    return children_of(UnZipper(source_datapipe, sequence_length, buffer_size), wanted)
+
+
+register_function(IterPipe, "unzip", unzip)

@@ -1,0 +1,307 @@
+"""Several pipes as one.
+
+one after another, side by side, in turn, or mixed at random.
+
+None of these looks at its items, which is why `graph/hoist.py` may move them before one-to-one operations.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping
+from itertools import accumulate
+from typing import Any
+
+from headrace.errors import ConfigError
+
+from ...core.base import IterPipe, State, read
+from ...core.checks import check_sources, known_length
+from ...core.draws import Draws
+from ...core.registry import functional_pipe, register_function
+
+
+@functional_pipe("concat")
+class Concater(IterPipe[Any]):
+    """Give the items of the first source, then those of the next. `a + b` is the same.
+
+    Args:
+        datapipes: The sources.
+
+    Raises:
+        ConfigError: There are none.
+        TypeError: One is no pipe.
+    """
+
+    def __init__(self, *datapipes: IterPipe[Any]) -> None:
+        self.datapipes = check_sources("Concater", datapipes)
+        self._place = 0
+
+    def reset(self) -> None:
+        self._place = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        for self._place in range(self._place, len(self.datapipes)):
+            yield from read(self.datapipes[self._place])
+
+    def state(self) -> State:
+        return {"place": self._place}
+
+    def restore(self, state: State) -> None:
+        self._place = state["place"]
+
+    def __len__(self) -> int:
+        return sum(known_length(self.datapipes))
+
+
+@functional_pipe("zip")
+class Zipper(IterPipe[Any]):
+    """Give tuples with an item of each source, until the shortest ends.
+
+    Args:
+        datapipes: The sources.
+
+    Raises:
+        ConfigError: There are none.
+        TypeError: One is no pipe.
+    """
+
+    def __init__(self, *datapipes: IterPipe[Any]) -> None:
+        self.datapipes = check_sources("Zipper", datapipes)
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from zip(*[read(source) for source in self.datapipes], strict=False)
+
+    def state(self) -> State:
+        return {}
+
+    def __len__(self) -> int:
+        return min(known_length(self.datapipes))
+
+
+@functional_pipe("zip_longest")
+class ZipperLongest(IterPipe[Any]):
+    """Give tuples with an item of each source, until the longest ends.
+
+    Args:
+        datapipes: The sources.
+        fill_value: What stands for the items of those that have ended.
+
+    Raises:
+        ConfigError: There are none.
+        TypeError: One is no pipe.
+    """
+
+    def __init__(self, *datapipes: IterPipe[Any], fill_value: Any = None) -> None:
+        self.datapipes = check_sources("ZipperLongest", datapipes)
+        self.fill_value = fill_value
+        self._ended = [False] * len(datapipes)
+
+    def reset(self) -> None:
+        self._ended = [False] * len(self.datapipes)
+
+    def __iter__(self) -> Iterator[Any]:
+        fill, ended = self.fill_value, self._ended
+        sources = [iter(()) if over else read(source) for over, source in zip(ended, self.datapipes, strict=True)]
+        while True:
+            items = []
+            for place, source in enumerate(sources):
+                if ended[place]:
+                    items.append(fill)
+                    continue
+                try:
+                    items.append(next(source))
+                except StopIteration:
+                    ended[place] = True
+                    items.append(fill)
+            if all(ended):
+                return
+            yield tuple(items)
+
+    def state(self) -> State:
+        return {"ended": list(self._ended)}
+
+    def restore(self, state: State) -> None:
+        self._ended = list(state["ended"])
+
+    def __len__(self) -> int:
+        return max(known_length(self.datapipes))
+
+
+@functional_pipe("mux")
+class Multiplexer(IterPipe[Any]):
+    """Give an item of each source in turn, in whole rounds: when a source has ended, so has this.
+
+    Args:
+        datapipes: The sources.
+
+    Raises:
+        ConfigError: There are none.
+        TypeError: One is no pipe.
+    """
+
+    def __init__(self, *datapipes: IterPipe[Any]) -> None:
+        self.datapipes = check_sources("Multiplexer", datapipes)
+        self._pending: tuple[Any, ...] = ()
+        self._num_given = 0
+
+    def reset(self) -> None:
+        self._pending, self._num_given = (), 0
+
+    def __iter__(self) -> Iterator[Any]:
+        for self._num_given, item in enumerate(self._pending, 1):
+            yield item
+        for self._pending in zip(*[read(source) for source in self.datapipes], strict=False):
+            for self._num_given, item in enumerate(self._pending, 1):
+                yield item
+        self._pending = ()
+
+    def state(self) -> State:
+        return {"rest": list(self._pending[self._num_given :])}
+
+    def restore(self, state: State) -> None:
+        self._pending, self._num_given = tuple(state["rest"]), 0
+
+    def __len__(self) -> int:
+        return min(known_length(self.datapipes)) * len(self.datapipes)
+
+
+@functional_pipe("mux_longest")
+class MultiplexerLongest(IterPipe[Any]):
+    """Give an item of each source in turn, until all have ended; those that have are passed over.
+
+    Args:
+        datapipes: The sources.
+
+    Raises:
+        ConfigError: There are none.
+        TypeError: One is no pipe.
+    """
+
+    def __init__(self, *datapipes: IterPipe[Any]) -> None:
+        self.datapipes = check_sources("MultiplexerLongest", datapipes)
+        self.reset()
+
+    def reset(self) -> None:
+        self._ended = [False] * len(self.datapipes)
+        self._turn = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        ended = self._ended
+        sources = [iter(()) if over else read(source) for over, source in zip(ended, self.datapipes, strict=True)]
+        turn, last = self._turn, len(sources)
+        while not all(ended):
+            for place in range(turn, last):
+                if ended[place]:
+                    continue
+                try:
+                    item = next(sources[place])
+                except StopIteration:
+                    ended[place] = True
+                    continue
+                self._turn = place + 1
+                yield item
+            turn = 0
+
+    def state(self) -> State:
+        return {"ended": list(self._ended), "turn": self._turn}
+
+    def restore(self, state: State) -> None:
+        self._ended, self._turn = list(state["ended"]), state["turn"]
+
+    def __len__(self) -> int:
+        return sum(known_length(self.datapipes))
+
+
+class SampleMultiplexer(IterPipe[Any]):
+    """Give an item of a random source, until all have ended. Those that have leave their share to the others.
+
+    It is a random pipe as others are: the loader's seed rules it, and epochs differ.
+
+    Args:
+        pipes_to_weights_dict: Source -> weight; weights need not sum to 1.
+        seed: What the choices follow from; `None`: the loader's seed, or another one in each epoch.
+
+    Raises:
+        ConfigError: There is no source, or a weight is not positive.
+    """
+
+    def __init__(self, pipes_to_weights_dict: Mapping[IterPipe[Any], float], seed: int | None = None) -> None:
+        if not pipes_to_weights_dict:
+            raise ConfigError("Empty dictionary passed to SampleMultiplexer")
+        for weight in pipes_to_weights_dict.values():
+            if not 0 < weight < float("inf"):
+                raise ConfigError(f"Expecting a positive and non-zero weight, got {weight}")
+        self.datapipes = check_sources("SampleMultiplexer", list(pipes_to_weights_dict))
+        self.weights = [float(weight) for weight in pipes_to_weights_dict.values()]
+        self.seed = seed
+        self._draws = Draws("pipes: sample multiplexer", seed)
+        self._ended = [False] * len(self.weights)
+
+    @property
+    def pipes_to_weights_dict(self) -> dict[Any, float]:
+        """Source -> weight."""
+        return dict(zip(self.datapipes, self.weights, strict=True))
+
+    def set_seed(self, seed: int) -> SampleMultiplexer:
+        """Let the choices of the next epochs follow from a seed."""
+        self._draws.set_seed(seed)
+        return self
+
+    def reset(self) -> None:
+        self._draws.begin_epoch()
+        self._ended = [False] * len(self.weights)
+
+    def __iter__(self) -> Iterator[Any]:
+        ended, draw = self._ended, self._draws.generator.random
+        sources = [iter(()) if over else read(source) for over, source in zip(ended, self.datapipes, strict=True)]
+        while not all(ended):
+            bounds = list(accumulate(0.0 if over else weight for over, weight in zip(ended, self.weights, strict=True)))
+            total = bounds[-1]
+            bounds[bounds.index(total)] = float("inf")  # the last that has not ended, whatever rounding does
+            while True:
+                place = bisect_right(bounds, draw() * total)
+                try:
+                    item = next(sources[place])
+                except StopIteration:
+                    ended[place] = True
+                    break
+                yield item
+
+    def state(self) -> State:
+        return {"draws": self._draws.state(), "ended": list(self._ended)}
+
+    def restore(self, state: State) -> None:
+        self._draws.restore(state["draws"])
+        self._ended = list(state["ended"])
+
+    def __len__(self) -> int:
+        return sum(known_length(self.datapipes))
+
+
+def sample_multiplexer(
+    datapipe: IterPipe[Any],
+    *datapipes: IterPipe[Any],
+    weights: list[float] | None = None,
+    seed: int | None = None,
+) -> SampleMultiplexer:
+    """Mix this pipe with others, see `SampleMultiplexer`.
+
+    Args:
+        datapipe: The first source.
+        datapipes: The others.
+        weights: One for each source, the first included; `None`: all the same.
+        seed: What the choices follow from.
+
+    Raises:
+        ConfigError: There are not as many weights as sources, or one is not positive.
+    """
+    sources = (datapipe, *datapipes)
+    weights = [1.0] * len(sources) if weights is None else weights
+    if len(weights) != len(sources):
+        raise ConfigError(
+            f"{len(weights)} weights for {len(sources)} pipes", fix="give one for each, the first included"
+        )
+    return SampleMultiplexer(dict(zip(sources, weights, strict=True)), seed)
+
+
+register_function(IterPipe, "sample_multiplexer", sample_multiplexer)

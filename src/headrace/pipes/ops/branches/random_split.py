@@ -1,0 +1,140 @@
+"""The same random split in every epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from random import Random
+from typing import Any
+
+from headrace.errors import ConfigError
+
+from ...core.base import IterPipe, State, read
+from ...core.registry import register_function
+
+
+class SplitPlan:
+    """What all parts of a split have in common.
+
+    Args:
+        weights: Part -> its share, or its number of items.
+        seed: What the split follows from.
+        total_length: How many items the source has.
+    """
+
+    def __init__(self, weights: Mapping[Any, float], seed: int, total_length: int) -> None:
+        self.keys = list(weights)
+        total = sum(weights.values())
+        self.amounts = [float(weight) * total_length / total for weight in weights.values()]
+        self.is_exact = all(amount.is_integer() for amount in self.amounts) and sum(self.amounts) == total_length
+        self.seed = seed
+        self.total_length = total_length
+
+
+class SplitterIterator(IterPipe[Any]):
+    """One part of a split, see `random_split`."""
+
+    def __init__(self, source_datapipe: IterPipe[Any], plan: SplitPlan, target: Any) -> None:
+        self.source_datapipe = source_datapipe
+        self.plan = plan
+        self.target = target
+        self._num_seen = 0
+
+    def override_seed(self, seed: int) -> SplitterIterator:
+        """Split in another way from the next epoch on, all parts together."""
+        self.plan.seed = seed
+        return self
+
+    def reset(self) -> None:
+        self._num_seen = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        wanted = self.plan.keys.index(self.target)
+        places = self._places()
+        for _ in range(self._num_seen):
+            next(places)
+        for self._num_seen, item in enumerate(read(self.source_datapipe), self._num_seen + 1):
+            if next(places) == wanted:
+                yield item
+
+    def _places(self) -> Iterator[int]:
+        """Yield the part of each item: the parts that torchdata's `random_split` drew for the same seed."""
+        choices = Random(self.plan.seed).choices  # noqa: S311 - no secret
+        places = range(len(self.plan.amounts))
+        left = list(self.plan.amounts)
+        for num_left in range(self.plan.total_length - 1, -1, -1):
+            (place,) = choices(places, left)
+            left[place] -= 1
+            if left[place] < 0:
+                left[place] = 0.0
+                scale = num_left / (sum(left) or 1.0)
+                left = [amount * scale for amount in left]
+            yield place
+        raise ConfigError(
+            f"random_split: the source has more than total_length = {self.plan.total_length} items",
+            fix="give the true total_length",
+        )
+
+    def state(self) -> State:
+        return {"num_seen": self._num_seen}
+
+    def restore(self, state: State) -> None:
+        self._num_seen = state["num_seen"]
+
+    def __len__(self) -> int:
+        if self.plan.is_exact:
+            return int(self.plan.amounts[self.plan.keys.index(self.target)])
+        raise TypeError(
+            "Lengths of the split cannot be known in advance. "
+            "Please supply integer `weights` that sum up to `total_length`."
+        )
+
+
+def random_split(
+    source_datapipe: IterPipe[Any],
+    weights: Mapping[Any, float],
+    seed: int,
+    total_length: int | None = None,
+    target: Any = None,
+) -> list[IterPipe[Any]] | IterPipe[Any]:
+    """Split a pipe at random, in every epoch in the same way.
+
+    Args:
+        source_datapipe: The source. Parts cannot be read at the same time: each reads all of it.
+        weights: Name of a part -> its share. Integers that sum up to `total_length` are exact numbers of items.
+        seed: What the split follows from, as in torchdata: the same seed splits in the same way.
+        total_length: How many items the source has; `None`: its `len`.
+        target: Return only this part.
+
+    Returns:
+        The parts, in the order of `weights`; or the one that was asked for.
+
+    Raises:
+        ConfigError: The weights have no names, a weight is negative, or all are 0.
+        KeyError: There is no such part.
+        TypeError: The length of the source is not known.
+    """
+    if not isinstance(weights, Mapping):
+        raise ConfigError(
+            f"random_split needs weights with names, got {weights!r}", fix='write {"train": 0.9, "valid": 0.1}'
+        )
+    if any(weight < 0 for weight in weights.values()) or sum(weights.values()) <= 0:
+        raise ConfigError(
+            f"random_split needs weights that are not negative, and one that is positive, got {dict(weights)}"
+        )
+    if target is not None and target not in weights:
+        raise KeyError(f"`target={target}` does not match any key in `weights`.")
+    if total_length is None:
+        try:
+            total_length = len(source_datapipe)
+        except (TypeError, NotImplementedError):
+            raise TypeError(
+                "RandomSplitter needs `total_length`, but it is unable to infer it from the `source_datapipe`: "
+                f"{source_datapipe!r}."
+            ) from None
+    plan = SplitPlan(weights, seed, total_length)
+    if target is not None:
+        return SplitterIterator(source_datapipe, plan, target)
+    return [SplitterIterator(source_datapipe, plan, key) for key in weights]
+
+
+register_function(IterPipe, "random_split", random_split)

@@ -1,0 +1,112 @@
+"""All ranks end together."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+from headrace.errors import ConfigError
+
+from ...core.base import IterPipe, read
+from ...core.registry import functional_pipe
+from .read_ahead import NothingYetError, ReadAhead, ReadAheadPipe
+
+_GRACE_SECONDS = 10  # so that a rank whose source is too slow can say so before the others give it up
+_MAX_SECONDS = 10**9  # what a `timedelta` holds, and more than anybody waits
+_HAS_ITEM, _HAS_ENDED, _HAS_FAILED = 2, 1, 0  # the smallest of all ranks decides
+
+
+class PrefetchTimeoutError(RuntimeError):
+    """No item came in time.
+
+    Args:
+        timeout: How long was waited, in seconds.
+    """
+
+    def __init__(self, timeout: float) -> None:
+        super().__init__(timeout)
+        self.timeout = timeout
+
+    def __str__(self) -> str:
+        return f"Fail to fetch data within {self.timeout} seconds"
+
+
+@functional_pipe("fullsync")
+class FullSync(ReadAheadPipe):
+    """End on all ranks when the first has no more items, so that none waits for one that has finished.
+
+    One item is read ahead; before each item is given, the ranks agree in one small collective of a gloo group of its
+    own. An error on one rank ends all. What the others had read by then is dropped.
+
+    Args:
+        datapipe: The source.
+        timeout: Seconds that the source may take for an item, and a rank for the others.
+
+    Raises:
+        ConfigError: The timeout is not positive.
+        RuntimeError: torch.distributed is not initialised (while iterating); another rank has failed.
+        PrefetchTimeoutError: The source has given nothing in time (while iterating).
+    """
+
+    _not_shipped = (*ReadAheadPipe._not_shipped, "_group")
+    _group: Any = None
+
+    def __init__(self, datapipe: IterPipe[Any], timeout: float = 1800) -> None:
+        if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not 0 < timeout < _MAX_SECONDS:
+            raise ConfigError(f"timeout must be a positive number of seconds, got {timeout!r}")
+        self.datapipe = datapipe
+        self.timeout = timeout
+
+    def is_replicable(self) -> bool:
+        """Return that it runs in the main process only."""
+        return False
+
+    def __iter__(self) -> Iterator[Any]:
+        agree = self._agreement()
+        with self._reading_ahead(iter(()) if self._has_ended else read(self.datapipe), 1) as ahead:
+            while True:
+                least = agree(_HAS_ITEM if self._wait(ahead, agree) else _HAS_ENDED)
+                if least == _HAS_FAILED:
+                    raise RuntimeError("another rank has failed to read its data: see its own error")
+                if least == _HAS_ENDED:
+                    return
+                item = ahead.buffer.popleft()
+                ahead.wake()
+                yield item
+
+    def _wait(self, ahead: ReadAhead, agree: Callable[[int], int]) -> bool:
+        try:
+            return ahead.wait(self.timeout)
+        except BaseException as error:
+            with contextlib.suppress(RuntimeError):  # how the others take it must not hide what it is
+                agree(_HAS_FAILED)
+            if isinstance(error, NothingYetError):
+                raise PrefetchTimeoutError(self.timeout) from None
+            raise
+
+    def _agreement(self) -> Callable[[int], int]:
+        """Return the collective: the least number of all ranks."""
+        torch = sys.modules.get("torch")
+        distributed: Any = sys.modules.get("torch.distributed")
+        if torch is None or distributed is None or not (distributed.is_available() and distributed.is_initialized()):
+            raise RuntimeError(
+                "Torch Distributed is required to be initialized: call torch.distributed.init_process_group() first"
+            )
+        if distributed.get_world_size() == 1:
+            return lambda number: number
+        if self._group is None:
+            patience = timedelta(seconds=self.timeout + _GRACE_SECONDS)
+            self._group = distributed.new_group(backend="gloo", timeout=patience)
+
+        def agree(number: int) -> int:
+            tensor = torch.tensor([number], dtype=torch.int32)
+            distributed.all_reduce(tensor, op=distributed.ReduceOp.MIN, group=self._group)
+            return int(tensor.item())
+
+        return agree
+
+    def __len__(self) -> int:
+        return len(self.datapipe)

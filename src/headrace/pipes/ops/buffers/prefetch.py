@@ -1,0 +1,124 @@
+"""Items that are there before they are wanted: read ahead in a thread, with tensors in pinned memory if asked for."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from ...core.base import IterPipe, read
+from ...core.checks import check_positive
+from ...core.registry import functional_pipe
+from .read_ahead import ReadAheadPipe
+
+
+@functional_pipe("prefetch")
+class Prefetcher(ReadAheadPipe):
+    """Read the source in a thread, some items ahead. What it raises comes in its place.
+
+    The thread lives as long as the iteration. What runs in it shares Python's lock with the consumer: it helps where
+    the source waits for files, networks or NumPy.
+
+    Args:
+        source_datapipe: The source.
+        buffer_size: How many items ahead.
+
+    Raises:
+        ConfigError: `buffer_size` is less than 1.
+    """
+
+    def __init__(self, source_datapipe: IterPipe[Any], buffer_size: int = 10) -> None:
+        self.source_datapipe = source_datapipe
+        self.buffer_size = check_positive("buffer_size", buffer_size)
+
+    def __iter__(self) -> Iterator[Any]:
+        few = self.buffer_size // 2
+        with self._reading_ahead(
+            iter(()) if self._has_ended else read(self.source_datapipe), self.buffer_size
+        ) as ahead:
+            buffer = ahead.buffer
+            take = buffer.popleft
+            while buffer or ahead.wait():
+                item = take()
+                if ahead.is_at_rest and len(buffer) <= few:
+                    ahead.wake()
+                yield item
+
+    def __len__(self) -> int:
+        return len(self.source_datapipe)
+
+
+_NUM_AHEAD = 2
+
+
+def pin_memory_fn(data: Any, device: Any = None) -> Any:
+    """Pin all tensors in an item: in lists, tuples, named tuples, dicts, and what has a method `pin_memory`.
+
+    Args:
+        data: The item. Texts and everything else stay as they are.
+        device: Which GPU; `None`: the current one.
+    """
+    if hasattr(data, "pin_memory"):
+        is_tensor = hasattr(data, "element_size")
+        return data.pin_memory(device) if is_tensor and device is not None else data.pin_memory()
+    if isinstance(data, (str, bytes)):
+        return data
+    if isinstance(data, Mapping):
+        pinned = {key: pin_memory_fn(value, device) for key, value in data.items()}
+        return pinned if type(data) is dict else type(data)(pinned)  # type: ignore[call-arg]
+    if isinstance(data, tuple) and hasattr(data, "_fields"):
+        return type(data)(*(pin_memory_fn(value, device) for value in data))
+    if isinstance(data, (list, tuple)):
+        return type(data)(pin_memory_fn(value, device) for value in data)
+    return data
+
+
+@functional_pipe("pin_memory")
+class PinMemory(ReadAheadPipe):
+    """Pin the tensors of each item in a thread, two items ahead.
+
+    Args:
+        source_datapipe: The source.
+        device: Which GPU; `None`: the current one.
+        pin_memory_fn: Does it: called with the item and the device.
+
+    Raises:
+        RuntimeError: torch is not loaded, or there is no GPU.
+    """
+
+    def __init__(
+        self,
+        source_datapipe: IterPipe[Any],
+        device: Any = None,
+        pin_memory_fn: Callable[[Any, Any], Any] = pin_memory_fn,
+    ) -> None:
+        torch = sys.modules.get("torch")
+        if torch is None or not torch.cuda.is_available():
+            raise RuntimeError(
+                "``pin_memory`` can only be used when CUDA is available"
+                + (": import torch first" if torch is None else "; leave it out where there is no GPU")
+            )
+        self.source_datapipe = source_datapipe
+        self.device = torch.cuda.current_device() if device is None else device
+        self.pin_memory_fn = pin_memory_fn
+
+    def is_replicable(self) -> bool:
+        """Return that it runs in the main process only."""
+        return False
+
+    def _pin(self, item: Any) -> Any:
+        return self.pin_memory_fn(item, self.device)
+
+    def __iter__(self) -> Iterator[Any]:
+        source = iter(()) if self._has_ended else read(self.source_datapipe)
+        pinned = map(self._pin, source)
+        del source
+        with self._reading_ahead(pinned, _NUM_AHEAD) as ahead:
+            del pinned
+            while ahead.buffer or ahead.wait():
+                item = ahead.buffer.popleft()
+                ahead.wake()
+                yield item
+
+    def __len__(self) -> int:
+        return len(self.source_datapipe)

@@ -1,0 +1,107 @@
+"""Lists of items to arrays."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..core.base import IterPipe, State, read
+from ..core.registry import functional_pipe
+
+Conversion = Callable[[Any], Any] | Mapping[Any, Callable[[list[Any]], Any]] | None
+
+
+def default_collate(batch: Sequence[Any]) -> Any:
+    """Join the items of a batch, part by part.
+
+    Arrays and numbers become an array with a new first axis; dicts, named tuples, tuples and lists are joined entry by
+    entry; texts, bytes and everything else become a list. If there is a torch tensor in the first item, torch's own
+    `default_collate` does it.
+
+    Raises:
+        ValueError: Items have different shapes, lengths or keys.
+    """
+    torch = sys.modules.get("torch")
+    if torch is not None and _has_tensor(batch[0], torch.Tensor):
+        return torch.utils.data.default_collate(batch)
+    return _collate(batch)
+
+
+def _collate(batch: Sequence[Any]) -> Any:
+    first = batch[0]
+    if isinstance(first, (np.ndarray, np.generic)):
+        return np.stack(batch)
+    if isinstance(first, (bool, int, float, complex)):
+        return np.array(batch)
+    if isinstance(first, Mapping):
+        if any(item.keys() != first.keys() for item in batch):
+            raise ValueError(f"the items of a batch have different keys: {_other(batch, lambda item: list(item))}")
+        return {key: _collate([item[key] for item in batch]) for key in first}
+    if isinstance(first, (tuple, list)):
+        if any(len(item) != len(first) for item in batch):
+            raise ValueError(f"the items of a batch have different lengths: {_other(batch, len)}")
+        columns = [_collate(column) for column in zip(*batch, strict=True)]
+        return type(first)(*columns) if hasattr(first, "_fields") else columns
+    return list(batch)
+
+
+def _other(batch: Sequence[Any], describe: Callable[[Any], Any]) -> str:
+    first = describe(batch[0])
+    return f"{first} and {next(describe(item) for item in batch if describe(item) != first)}"
+
+
+def _has_tensor(item: Any, tensor: type) -> bool:
+    if isinstance(item, Mapping):
+        return any(_has_tensor(part, tensor) for part in item.values())
+    if isinstance(item, (list, tuple)):
+        return any(_has_tensor(part, tensor) for part in item)
+    return isinstance(item, tensor)
+
+
+@functional_pipe("collate")
+class Collator(IterPipe[Any]):
+    """Make arrays of each batch.
+
+    Args:
+        datapipe: The source; its items are lists.
+        conversion: A function of the whole batch; or a dict from column (index or key) to a function of the list of
+            that column's values, where columns that are not in it go through `default_collate`.
+        collate_fn: A function of the whole batch, the older name. It comes first.
+    """
+
+    def __init__(
+        self,
+        datapipe: IterPipe[Any],
+        conversion: Conversion = default_collate,
+        collate_fn: Callable[[Any], Any] | None = None,
+    ) -> None:
+        self.datapipe = datapipe
+        self.conversion = conversion
+        self.collate_fn = collate_fn
+
+    def __iter__(self) -> Iterator[Any]:
+        conversion: Any = self.collate_fn or self.conversion or default_collate
+        if isinstance(conversion, Mapping):
+            for batch in read(self.datapipe):
+                yield _convert_columns(batch, conversion)
+        else:
+            for batch in read(self.datapipe):
+                yield conversion(batch)
+
+    def state(self) -> State:
+        return {}
+
+    def __len__(self) -> int:
+        return len(self.datapipe)
+
+
+def _convert_columns(batch: Sequence[Any], functions: Mapping[Any, Callable[[list[Any]], Any]]) -> Any:
+    first = batch[0]
+    columns = list(first) if isinstance(first, Mapping) else list(range(len(first)))
+    if unknown := [column for column in functions if column not in columns]:
+        raise KeyError(f"the conversion names columns that items do not have: {unknown}; they have {columns}")
+    values = [functions.get(column, default_collate)([item[column] for item in batch]) for column in columns]
+    return dict(zip(columns, values, strict=True)) if isinstance(first, Mapping) else values

@@ -1,0 +1,272 @@
+"""Columns of items.
+
+which a function gets, where its result goes; flatten, slice, drop, rows2columnar.
+
+An item with columns is a list, a tuple or a dict. It is never changed: an operation that needs another one makes a
+shallow copy.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import Any
+
+from headrace.errors import ConfigError
+
+from ..core.base import IterPipe, State, read
+from ..core.checks import check_takes
+from ..core.registry import functional_pipe
+
+
+def column_reader(function: Callable[..., Any], input_col: Any) -> Callable[[Any], Any]:
+    """Return a function of an item that calls `function` with the columns it wants.
+
+    Args:
+        function: The user's.
+        input_col: `None`: it gets the item; a list or tuple: it gets these columns, each as an argument; else one.
+
+    Raises:
+        ConfigError: The function takes another number of arguments.
+    """
+    if isinstance(input_col, (list, tuple)):
+        columns = tuple(input_col)
+        check_takes(function, len(columns))
+        return lambda item: function(*[item[column] for column in columns])
+    check_takes(function, 1)
+    if input_col is None:
+        return function
+    return lambda item: function(item[input_col])
+
+
+def column_mapper(function: Callable[..., Any], input_col: Any, output_col: Any) -> Callable[[Any], Any]:
+    """Return a function of an item whose result is the item with a column changed, see `Mapper`.
+
+    Raises:
+        ConfigError: The columns do not fit to each other or to the function.
+    """
+    compute = column_reader(function, input_col)
+    place = column_writer(input_col, output_col)
+    return compute if place is None else lambda item: place(item, compute(item))
+
+
+def column_writer(input_col: Any, output_col: Any) -> Callable[[Any, Any], Any] | None:
+    """Return what puts a result into an item; `None`: the result is the new item.
+
+    Raises:
+        ConfigError: The columns do not fit to each other.
+    """
+    if input_col is None:
+        if output_col is not None:
+            raise ConfigError("`output_col` must be None when `input_col` is None.")
+        return None
+    if isinstance(output_col, (list, tuple)):
+        if len(output_col) != 1:
+            raise ConfigError("`output_col` must be a single-element list or tuple")
+        output_col = output_col[0]
+    dropped: tuple[Any, ...] = ()
+    if output_col is None:
+        columns = tuple(input_col) if isinstance(input_col, (list, tuple)) else (input_col,)
+        output_col, dropped = columns[0], columns[1:]
+
+    def place(item: Any, result: Any) -> Any:
+        changed = list(item) if isinstance(item, tuple) else copy.copy(item)
+        if output_col == -1 and isinstance(changed, list):
+            changed.append(result)
+        else:
+            changed[output_col] = result
+        for column in sorted(dropped, reverse=True):
+            del changed[column]
+        return tuple(changed) if isinstance(item, tuple) else changed
+
+    return place
+
+
+_MISSING = (
+    "At least one index in the filter is not present in the item being returned, "
+    "please be aware that expected columns/keys may be missing."
+)
+
+
+def _listed(indices: Any) -> list[Hashable]:
+    return list(indices) if isinstance(indices, (list, tuple, set)) else [indices]
+
+
+def _warn_missing(indices: Sequence[Hashable], item: Any) -> None:
+    present = item if isinstance(item, dict) else range(len(item))
+    for index in indices:
+        if index not in present:
+            warnings.warn(_MISSING, stacklevel=4)
+            return
+
+
+@functional_pipe("flatten")
+class Flattener(IterPipe[Any]):
+    """Put the parts of columns in the place of the columns, one level deep.
+
+    Args:
+        datapipe: The source.
+        indices: Which columns; `None`: all that are containers.
+    """
+
+    def __init__(self, datapipe: IterPipe[Any], indices: Hashable | list[Hashable] | None = None) -> None:
+        self.datapipe = datapipe
+        self.indices = indices
+
+    def __iter__(self) -> Iterator[Any]:
+        chosen = None if self.indices is None else _listed(self.indices)
+        for item in read(self.datapipe):
+            if chosen is not None:
+                _warn_missing(chosen, item)
+            yield _flatten_dict(item, chosen) if isinstance(item, dict) else _flatten_row(item, chosen)
+
+    def state(self) -> State:
+        return {}
+
+    def __len__(self) -> int:
+        return len(self.datapipe)
+
+
+def _flatten_row(item: Any, chosen: list[Hashable] | None) -> Any:
+    flat: list[Any] = []
+    for place, value in enumerate(item):
+        if (chosen is None or place in chosen) and isinstance(value, (list, tuple)):
+            flat.extend(value)
+        else:
+            flat.append(value)
+    return tuple(flat) if isinstance(item, tuple) else flat
+
+
+def _flatten_dict(item: dict[Any, Any], chosen: list[Hashable] | None) -> dict[Any, Any]:
+    flat: dict[Any, Any] = {}
+    for key, value in item.items():
+        flat |= value if (chosen is None or key in chosen) and isinstance(value, dict) else {key: value}
+    return flat
+
+
+@functional_pipe("slice")
+class Slicer(IterPipe[Any]):
+    """Choose columns.
+
+    Args:
+        datapipe: The source.
+        index: The first column, or a list of columns, or a key.
+        stop: The column after the last.
+        step: Each how manyth.
+    """
+
+    def __init__(
+        self,
+        datapipe: IterPipe[Any],
+        index: int | list[Hashable],
+        stop: int | None = None,
+        step: int | None = None,
+    ) -> None:
+        if isinstance(index, list) and (stop is not None or step is not None):
+            warnings.warn(
+                "A list of indices was passed as well as a stop or step for the slice, "
+                "these arguments can't be used together so only the indices list will be used.",
+                stacklevel=3,
+            )
+        self.datapipe = datapipe
+        self.index = index
+        self.stop = stop
+        self.step = step
+
+    def __iter__(self) -> Iterator[Any]:
+        for item in read(self.datapipe):
+            yield self._choose(item)
+
+    def _choose(self, item: Any) -> Any:
+        if isinstance(item, dict):
+            if self.stop is not None or self.step is not None:
+                warnings.warn(
+                    "Dictionaries are not sliced by steps, only direct index. "
+                    "Please be aware that no filter was done or new item created.",
+                    stacklevel=3,
+                )
+                return item
+            indices = _listed(self.index)
+            _warn_missing(indices, item)
+            return {key: value for key, value in item.items() if key in indices}
+        if isinstance(self.index, list):
+            _warn_missing(self.index, item)
+            chosen = [value for place, value in enumerate(item) if place in self.index]
+            return tuple(chosen) if isinstance(item, tuple) else chosen
+        return item[self.index : self.stop : self.step]
+
+    def state(self) -> State:
+        return {}
+
+    def __len__(self) -> int:
+        return len(self.datapipe)
+
+
+@functional_pipe("drop")
+class Dropper(IterPipe[Any]):
+    """Drop columns.
+
+    Args:
+        datapipe: The source.
+        indices: Which columns.
+    """
+
+    def __init__(self, datapipe: IterPipe[Any], indices: Hashable | list[Hashable]) -> None:
+        self.datapipe = datapipe
+        self.indices = indices
+
+    def __iter__(self) -> Iterator[Any]:
+        dropped = _listed(self.indices)
+        for item in read(self.datapipe):
+            if not isinstance(item, (dict, list, tuple)):
+                raise TypeError(f"columns are dropped from a tuple, list or dict, not from a {type(item).__name__}")
+            _warn_missing(dropped, item)
+            if isinstance(item, dict):
+                yield {key: value for key, value in item.items() if key not in dropped}
+            else:
+                kept = [value for place, value in enumerate(item) if place not in dropped]
+                yield tuple(kept) if isinstance(item, tuple) else kept
+
+    def state(self) -> State:
+        return {}
+
+    def __len__(self) -> int:
+        return len(self.datapipe)
+
+
+@functional_pipe("rows2columnar")
+class Rows2Columnar(IterPipe[Any]):
+    """Turn lists of rows into dicts of columns.
+
+    Args:
+        source_datapipe: The source; its items are lists of dicts, or of lists.
+        column_names: Which columns, in the order of the rows' places if those are lists. `None`: all keys.
+    """
+
+    def __init__(self, source_datapipe: IterPipe[Any], column_names: list[str] | None = None) -> None:
+        self.source_datapipe = source_datapipe
+        self.column_names = column_names
+
+    def __iter__(self) -> Iterator[Any]:
+        for batch in read(self.source_datapipe):
+            columns: dict[Any, list[Any]] = defaultdict(list)
+            for row in batch:
+                for name, value in self._cells(row):
+                    columns[name].append(value)
+            yield columns
+
+    def _cells(self, row: Any) -> list[tuple[Any, Any]]:
+        if isinstance(row, dict):
+            return [(name, row[name]) for name in (self.column_names or row)]
+        names = self.column_names
+        if names is None or len(names) != len(row):
+            raise IndexError(f"a row has {len(row)} cells, there are {len(names or ())} column_names")
+        return list(zip(names, row, strict=True))
+
+    def state(self) -> State:
+        return {}
+
+    def __len__(self) -> int:
+        return len(self.source_datapipe)

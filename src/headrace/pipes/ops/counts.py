@@ -1,0 +1,252 @@
+"""How often, how many, and which number: cycle, repeat, header, set_length, enumerate, add_index."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+from headrace.errors import ConfigError, check_count
+
+from ..core.base import IterPipe, State, read
+from ..core.registry import functional_pipe
+
+
+@functional_pipe("cycle")
+class Cycler(IterPipe[Any]):
+    """Go through the source several times. Each time is an epoch of its own: a shuffle gives another order.
+
+    Args:
+        source_datapipe: The source. If it is empty, so is this.
+        count: How often; `None`: for ever.
+
+    Raises:
+        ConfigError: `count` is negative.
+    """
+
+    def __init__(self, source_datapipe: IterPipe[Any], count: int | None = None) -> None:
+        if count is not None and count < 0:
+            raise ConfigError(f"Expected non-negative count, got {count}")
+        self.source_datapipe = source_datapipe
+        self.count = count
+        self._num_cycles = 0
+        self._has_items = False
+
+    def reset(self) -> None:
+        self._num_cycles, self._has_items = 0, False
+
+    def __iter__(self) -> Iterator[Any]:
+        while self.count is None or self._num_cycles < self.count:
+            for item in read(self.source_datapipe):
+                self._has_items = True
+                yield item
+            if not self._has_items:
+                return  # else it would look for an item for ever
+            self._has_items = False
+            self._num_cycles += 1
+
+    def state(self) -> State:
+        return {"num_cycles": self._num_cycles, "has_items": self._has_items}
+
+    def restore(self, state: State) -> None:
+        self._num_cycles, self._has_items = state["num_cycles"], state["has_items"]
+
+    def __len__(self) -> int:
+        if self.count is None:
+            raise TypeError(
+                f"This {type(self).__name__} instance cycles forever, and therefore doesn't have valid length"
+            )
+        return len(self.source_datapipe) * self.count
+
+
+@functional_pipe("repeat")
+class Repeater(IterPipe[Any]):
+    """Give each item several times in a row.
+
+    Args:
+        source_datapipe: The source.
+        times: How often, 2 at least.
+
+    Raises:
+        ConfigError: `times` is less than 2.
+    """
+
+    def __init__(self, source_datapipe: IterPipe[Any], times: int) -> None:
+        if times <= 1:
+            raise ConfigError(f"The number of repetition must be > 1, got {times}")
+        self.source_datapipe = source_datapipe
+        self.times = times
+        self._pending: list[Any] = []
+        self._num_left = 0
+
+    def reset(self) -> None:
+        self._pending, self._num_left = [], 0
+
+    def __iter__(self) -> Iterator[Any]:
+        for item in self._pending:
+            for self._num_left in range(self._num_left - 1, -1, -1):
+                yield item
+        again = range(self.times - 1, -1, -1)
+        for item in read(self.source_datapipe):
+            self._pending = [item]
+            for self._num_left in again:
+                yield item
+        self._pending = []
+
+    def state(self) -> State:
+        return {"pending": self._pending if self._num_left else [], "num_left": self._num_left}
+
+    def restore(self, state: State) -> None:
+        self._pending, self._num_left = state["pending"], state["num_left"]
+
+    def __len__(self) -> int:
+        return len(self.source_datapipe) * self.times
+
+
+@functional_pipe("header")
+class Header(IterPipe[Any]):
+    """Give the first items, and read no more than those from the source.
+
+    Args:
+        source_datapipe: The source.
+        limit: How many; `None`: all.
+
+    Raises:
+        ConfigError: `limit` is negative.
+    """
+
+    def __init__(self, source_datapipe: IterPipe[Any], limit: int | None = 10) -> None:
+        self.source_datapipe = source_datapipe
+        self.limit = None if limit is None else check_count("limit", limit)
+        self._num_given = 0
+
+    def reset(self) -> None:
+        self._num_given = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        start, limit = self._num_given, self.limit
+        if limit is not None and start >= limit:
+            return
+        source = read(self.source_datapipe)
+        for self._num_given, item in enumerate(islice(source, None if limit is None else limit - start), start + 1):
+            yield item
+
+    def state(self) -> State:
+        return {"num_given": self._num_given}
+
+    def restore(self, state: State) -> None:
+        self._num_given = state["num_given"]
+
+    def __len__(self) -> int:
+        try:
+            length = len(self.source_datapipe)
+        except TypeError as error:
+            if self.limit is None:
+                raise TypeError(f"The length of this {type(self).__name__} cannot be determined.") from error
+            warnings.warn(
+                f"The length of this {type(self).__name__} is inferred to be equal to its limit. "
+                "The actual value may be smaller if the source is shorter.",
+                stacklevel=2,
+            )
+            return self.limit
+        return length if self.limit is None else min(length, self.limit)
+
+
+@functional_pipe("set_length")
+class LengthSetter(IterPipe[Any]):
+    """Say what `len` is. The items stay as they are.
+
+    Args:
+        source_datapipe: The source.
+        length: What to say.
+
+    Raises:
+        ConfigError: It is negative.
+    """
+
+    def __init__(self, source_datapipe: IterPipe[Any], length: int) -> None:
+        self.source_datapipe = source_datapipe
+        self.length = check_count("length", length)
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from read(self.source_datapipe)
+
+    def state(self) -> State:
+        return {}
+
+    def __len__(self) -> int:
+        return self.length
+
+
+@functional_pipe("enumerate")
+class Enumerator(IterPipe[Any]):
+    """Give (number, item).
+
+    Args:
+        source_datapipe: The source.
+        starting_index: The first number.
+    """
+
+    def __init__(self, source_datapipe: IterPipe[Any], starting_index: int = 0) -> None:
+        self.source_datapipe = source_datapipe
+        self.starting_index = starting_index
+        self._num_given = 0
+
+    def reset(self) -> None:
+        self._num_given = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        before = self.starting_index - 1
+        for self._num_given, item in enumerate(read(self.source_datapipe), self._num_given + 1):
+            yield self._num_given + before, item
+
+    def state(self) -> State:
+        return {"num_given": self._num_given}
+
+    def restore(self, state: State) -> None:
+        self._num_given = state["num_given"]
+
+    def __len__(self) -> int:
+        return len(self.source_datapipe)
+
+
+@functional_pipe("add_index")
+class IndexAdder(IterPipe[Any]):
+    """Add its number to each dict, in a copy.
+
+    Args:
+        source_datapipe: The source; its items are dicts.
+        index_name: The key.
+
+    Raises:
+        NotImplementedError: An item is no dict (while iterating).
+    """
+
+    def __init__(self, source_datapipe: IterPipe[Any], index_name: str = "index") -> None:
+        self.source_datapipe = source_datapipe
+        self.index_name = index_name
+        self._num_given = 0
+
+    def reset(self) -> None:
+        self._num_given = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        for self._num_given, item in enumerate(read(self.source_datapipe), self._num_given + 1):
+            if not isinstance(item, dict):
+                raise NotImplementedError(
+                    f"We only support adding index to row or batch in dict type, got {type(item).__name__}"
+                )
+            numbered = copy.copy(item)
+            numbered[self.index_name] = self._num_given - 1
+            yield numbered
+
+    def state(self) -> State:
+        return {"num_given": self._num_given}
+
+    def restore(self, state: State) -> None:
+        self._num_given = state["num_given"]
+
+    def __len__(self) -> int:
+        return len(self.source_datapipe)

@@ -1,0 +1,278 @@
+"""Compressed files, read as if they were not, and the files in archives, without writing any to the disk.
+
+Names in an archive are names only: an absolute one, or one with `..`, is put behind the archive's path as it is. Who
+writes files under such names must look at them first.
+"""
+
+from __future__ import annotations
+
+import bz2
+import enum
+import gzip
+import io
+import lzma
+import os
+import tarfile
+import threading
+import zipfile
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from headrace.errors import ConfigError, SourceError
+
+from ...core.base import IterPipe, State, read
+from ...core.registry import functional_pipe, register_function
+from ...core.streams import StreamWrapper, unwrap
+from .parts import FilePartsPipe, check_pair
+
+
+class CompressionType(enum.Enum):
+    """How a file is compressed or packed."""
+
+    GZIP = "gzip"
+    LZMA = "lzma"
+    TAR = "tar"
+    ZIP = "zip"
+    BZIP2 = "bz2"
+
+
+_SUFFIXES = {
+    ".gz": CompressionType.GZIP,
+    ".xz": CompressionType.LZMA,
+    ".tar": CompressionType.TAR,
+    ".zip": CompressionType.ZIP,
+    ".bz2": CompressionType.BZIP2,
+}
+
+_TAR_SUFFIXES = (".tar.gz", ".tar.xz", ".tgz", ".txz")
+
+_OPENERS: dict[CompressionType, Callable[[Any], Any]] = {
+    CompressionType.GZIP: lambda stream: gzip.GzipFile(fileobj=stream, mode="rb"),
+    CompressionType.LZMA: lzma.LZMAFile,
+    CompressionType.TAR: lambda stream: tarfile.open(fileobj=stream, mode="r:*"),  # noqa: SIM115 - handed on
+    CompressionType.ZIP: zipfile.ZipFile,
+    CompressionType.BZIP2: bz2.BZ2File,
+}
+
+
+@functional_pipe("decompress")
+class Decompressor(IterPipe[Any]):
+    """Give (path, file to read the uncompressed bytes from); of tar and zip archives, the archive's object.
+
+    Args:
+        source_datapipe: The source; its items are (path, open file), in bytes.
+        file_type: A `CompressionType` or its name; `None`: the suffix of the path tells.
+
+    Raises:
+        ConfigError: There is no such type.
+        RuntimeError: The suffix tells nothing (while iterating).
+    """
+
+    def __init__(self, source_datapipe: IterPipe[Any], file_type: str | CompressionType | None = None) -> None:
+        names = [kind.value for kind in CompressionType]
+        if isinstance(file_type, str) and file_type.lower() not in names:
+            raise ConfigError(f"{file_type!r} is not a valid CompressionType", fix=f"use one of {', '.join(names)}")
+        self.source_datapipe = source_datapipe
+        self.file_type = CompressionType(file_type.lower()) if isinstance(file_type, str) else file_type
+
+    def __iter__(self) -> Iterator[Any]:
+        for item in read(self.source_datapipe):
+            path, stream = check_pair(item)
+            kind = self.file_type or _kind_of(path)
+            if kind is None:
+                raise RuntimeError(
+                    f"File at {path} has file extension {os.path.splitext(path)[1]}, which does not match what are "
+                    f"supported by {type(self).__name__}: {', '.join(_SUFFIXES)}. Give file_type."
+                )
+            yield path, StreamWrapper(_OPENERS[kind](stream), stream, path)
+
+    def state(self) -> State:
+        return {}
+
+    def __len__(self) -> int:
+        return len(self.source_datapipe)
+
+
+def _kind_of(path: str) -> CompressionType | None:
+    if path.lower().endswith(_TAR_SUFFIXES):
+        return CompressionType.TAR
+    return _SUFFIXES.get(os.path.splitext(path)[1].lower())
+
+
+def extract(source_datapipe: IterPipe[Any], file_type: str | CompressionType | None = None) -> Decompressor:
+    """Do what `decompress` does; the older name."""
+    return Decompressor(source_datapipe, file_type)
+
+
+register_function(IterPipe, "extract", extract)
+
+
+class _OneSuffix(IterPipe[Any]):
+    """What pipes of one type have in common: the path is given without the suffix."""
+
+    _kind: CompressionType
+
+    def __init__(self, datapipe: Iterable[Any], length: int = -1) -> None:
+        self.datapipe = datapipe
+        self.length = length
+
+    def __iter__(self) -> Iterator[Any]:
+        for item in read(self.datapipe):
+            path, stream = check_pair(item)
+            yield os.path.splitext(path)[0], StreamWrapper(_OPENERS[self._kind](stream), stream, path)
+
+    def state(self) -> State:
+        return {}
+
+    def __len__(self) -> int:
+        if self.length == -1:
+            raise TypeError(f"{type(self).__name__} instance doesn't have valid length")
+        return self.length
+
+
+@functional_pipe("load_from_xz")
+class XzFileLoader(_OneSuffix):
+    """Give (path without its suffix, file to read the uncompressed bytes from) of xz files.
+
+    Args:
+        datapipe: The source; its items are (path, open file), in bytes.
+        length: What `len` is; -1: unknown.
+    """
+
+    _kind = CompressionType.LZMA
+
+
+@functional_pipe("load_from_bz2")
+class Bz2FileLoader(_OneSuffix):
+    """Give (path without its suffix, file to read the uncompressed bytes from) of bz2 files.
+
+    Args:
+        datapipe: The source; its items are (path, open file), in bytes.
+        length: What `len` is; -1: unknown.
+    """
+
+    _kind = CompressionType.BZIP2
+
+
+class _ArchivePipe(FilePartsPipe):
+    """What pipes of archives have in common."""
+
+    length = -1
+
+    def __len__(self) -> int:
+        if self.length == -1:
+            raise TypeError(f"{type(self).__name__} instance doesn't have valid length")
+        return self.length
+
+
+@functional_pipe("load_from_tar")
+class TarArchiveLoader(_ArchivePipe):
+    """Give (archive/name, open file) of each file in tar archives, in the order of the archive.
+
+    Links and folders are left out. From an archive that cannot seek, each file must be read before the next is asked
+    for.
+
+    Args:
+        datapipe: The source; its items are (path, open file), in bytes.
+        mode: As of `tarfile.open`.
+        length: What `len` is; -1: unknown.
+
+    Raises:
+        SourceError: A file is no archive, or damaged (while iterating).
+    """
+
+    def __init__(self, datapipe: Iterable[Any], mode: str = "r:*", length: int = -1) -> None:
+        super().__init__(datapipe)  # type: ignore[arg-type]
+        self.mode = mode
+        self.length = length
+
+    def _parts(self, path: str, stream: Any) -> Iterator[Any]:
+        mode = self.mode
+        if mode.startswith("r:") and not _can_seek(stream):
+            mode = "r|" + mode[2:]
+        try:
+            archive = tarfile.open(fileobj=stream, mode=mode)  # type: ignore[call-overload]  # noqa: SIM115
+            lock = threading.Lock()
+            while (member := _next_member(archive, lock)) is not None:
+                if member.isreg():
+                    file = io.BufferedReader(_Member(archive.extractfile(member), lock))
+                    yield _name(path, member.name), StreamWrapper(file, archive, member.name)
+                    del file
+        except (tarfile.TarError, EOFError, OSError) as error:
+            raise SourceError(
+                f"Unable to extract files from corrupted tarfile stream: {error}",
+                where=path,
+                fix="check that it is a tar archive opened with mode='b', and get it again",
+            ) from error
+
+
+@functional_pipe("load_from_zip")
+class ZipArchiveLoader(_ArchivePipe):
+    """Give (archive/name, open file) of each file in zip archives, in the order of the archive.
+
+    Args:
+        datapipe: The source; its items are (path, open file), in bytes, that can seek.
+        length: What `len` is; -1: unknown.
+
+    Raises:
+        SourceError: A file is no archive, or damaged (while iterating).
+    """
+
+    def __init__(self, datapipe: Iterable[Any], length: int = -1) -> None:
+        super().__init__(datapipe)  # type: ignore[arg-type]
+        self.length = length
+
+    def _parts(self, path: str, stream: Any) -> Iterator[Any]:
+        try:
+            archive = zipfile.ZipFile(stream)
+            for member in archive.infolist():
+                if not member.is_dir():
+                    yield _name(path, member.filename), StreamWrapper(archive.open(member), archive, member.filename)
+        except (zipfile.BadZipFile, EOFError, OSError) as error:
+            raise SourceError(
+                f"Unable to extract files from corrupted zipfile stream: {error}",
+                where=path,
+                fix="check that it is a zip archive opened with mode='b', and get it again",
+            ) from error
+
+
+class _Member(io.RawIOBase):
+    """A file in a tar archive. All of them move the position of one file, and may be read in different threads."""
+
+    def __init__(self, file: Any, lock: threading.Lock) -> None:
+        super().__init__()
+        self._file = file
+        self._lock = lock
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return bool(self._file.seekable())
+
+    def readinto(self, buffer: Any) -> int:
+        with self._lock:
+            return int(self._file.readinto(buffer))
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        with self._lock:
+            return int(self._file.seek(offset, whence))
+
+    def tell(self) -> int:
+        return int(self._file.tell())
+
+
+def _next_member(archive: tarfile.TarFile, lock: threading.Lock) -> tarfile.TarInfo | None:
+    with lock:
+        archive.members = []  # type: ignore[attr-defined]  # else it remembers each, for ever
+        return archive.next()
+
+
+def _name(path: str, inner: str) -> str:
+    joined = f"{path}/{inner}"
+    return joined if inner.startswith("/") or ".." in inner.split("/") else os.path.normpath(joined)
+
+
+def _can_seek(stream: Any) -> bool:
+    seekable = getattr(unwrap(stream), "seekable", None)
+    return bool(seekable()) if seekable is not None else hasattr(stream, "seek")

@@ -1,0 +1,127 @@
+"""Files of this machine, opened and written."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from headrace.errors import ConfigError
+from headrace.files import atomic_write
+
+from ...core.base import IterPipe, State, read
+from ...core.checks import check_takes
+from ...core.registry import functional_pipe
+from ...core.streams import open_local
+
+_OPEN_MODES = {"r": "r", "t": "rt", "rt": "rt", "tr": "rt", "b": "rb", "rb": "rb", "br": "rb"}
+
+
+@functional_pipe("open_files")
+class FileOpener(IterPipe[Any]):
+    """Give (path, open file). A file closes itself when nobody refers to it any more.
+
+    Args:
+        datapipe: The source; its items are paths.
+        mode: `"r"` or `"t"`: text; `"b"`: bytes.
+        encoding: Of text.
+        length: What `len` is; -1: that of the source.
+
+    Raises:
+        ConfigError: The mode is for writing or unknown, or there is an encoding of bytes.
+        OSError: A file cannot be opened (while iterating).
+    """
+
+    def __init__(self, datapipe: Iterable[str], mode: str = "r", encoding: str | None = None, length: int = -1) -> None:
+        if mode not in _OPEN_MODES:
+            raise ConfigError(f"Invalid mode {mode}", fix=f"use one of {', '.join(_OPEN_MODES)}")
+        if "b" in mode and encoding is not None:
+            raise ConfigError("binary mode doesn't take an encoding argument")
+        self.datapipe = datapipe
+        self.mode = mode
+        self.encoding = encoding
+        self.length = length
+
+    def __iter__(self) -> Iterator[Any]:
+        mode = _OPEN_MODES[self.mode]
+        for path in read(self.datapipe):
+            if not isinstance(path, str):
+                raise TypeError(f"Expected string type for pathname, but got {type(path)}")
+            yield path, open_local(path, mode, self.encoding)
+
+    def state(self) -> State:
+        return {}
+
+    def __len__(self) -> int:
+        return len(self.datapipe) if self.length == -1 else self.length  # type: ignore[arg-type]
+
+
+_WRITE_MODES = {"w": "w", "t": "w", "wt": "w", "tw": "w", "b": "wb", "wb": "wb", "bw": "wb"}
+
+
+def check_write_mode(mode: str) -> str:
+    """Return a mode for a new file, of text or bytes."""
+    if mode not in _WRITE_MODES:
+        raise ConfigError(f"Invalid mode {mode}", fix=f"use one of {', '.join(_WRITE_MODES)}: files are written whole")
+    return _WRITE_MODES[mode]
+
+
+def save_whole(path: str, data: Any, mode: str) -> None:
+    """Write a file that appears whole or not at all; make its folder.
+
+    Args:
+        path: The file; one that is there is replaced.
+        data: Bytes, text, or an open file, which is copied.
+        mode: `"w"` or `"wb"`. Bytes are written as they are in either; text in UTF-8.
+
+    Raises:
+        SourceError: It cannot be written, for example because the disk is full.
+    """
+    os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+    if isinstance(data, str) and mode == "wb":
+        data = data.encode()
+    if isinstance(data, (bytes, bytearray, memoryview)):
+        mode = "wb"
+    with atomic_write(path, mode) as file:
+        if hasattr(data, "read"):
+            shutil.copyfileobj(data, file)
+        else:
+            file.write(data)
+
+
+@functional_pipe("save_to_disk")
+class Saver(IterPipe[str]):
+    """Write each item to a file, whole or not at all, and give the path.
+
+    Args:
+        source_datapipe: The source; its items are (name, data): bytes, text or an open file.
+        mode: `"w"` for text, `"wb"` for bytes.
+        filepath_fn: Makes the path of the name; `None`: the name is the path. Names from archives and other hosts may
+            point anywhere: check them here.
+
+    Raises:
+        ConfigError: There is no such mode.
+        SourceError: A file cannot be written (while iterating).
+    """
+
+    def __init__(
+        self, source_datapipe: IterPipe[Any], mode: str = "w", filepath_fn: Callable[[Any], str] | None = None
+    ) -> None:
+        if filepath_fn is not None:
+            check_takes(filepath_fn, 1)
+        self.source_datapipe = source_datapipe
+        self.mode = check_write_mode(mode)
+        self.filepath_fn = filepath_fn
+
+    def __iter__(self) -> Iterator[str]:
+        for name, data in read(self.source_datapipe):
+            path = name if self.filepath_fn is None else self.filepath_fn(name)
+            save_whole(path, data, self.mode)
+            yield path
+
+    def state(self) -> State:
+        return {}
+
+    def __len__(self) -> int:
+        return len(self.source_datapipe)

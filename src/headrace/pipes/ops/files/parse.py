@@ -1,0 +1,248 @@
+"""What a file holds: lines, paragraphs of lines, pieces of bytes, CSV rows, JSON."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from headrace.errors import check_count
+
+from ...core.base import IterPipe, State, read
+from ...core.checks import check_positive, check_takes
+from ...core.registry import functional_pipe
+from .parts import FilePartsPipe, check_pair, close
+
+
+@functional_pipe("readlines")
+class LineReader(FilePartsPipe):
+    """Give the lines of files.
+
+    Args:
+        source_datapipe: The source; its items are (path, open file).
+        skip_lines: How many lines at the start of each file are left out.
+        strip_newline: Without the end of the line.
+        decode: Make text of bytes.
+        encoding: How.
+        errors: What to do with bytes that are no text, as of `bytes.decode`.
+        return_path: Give (path, line).
+    """
+
+    def __init__(
+        self,
+        source_datapipe: IterPipe[Any],
+        *,
+        skip_lines: int = 0,
+        strip_newline: bool = True,
+        decode: bool = False,
+        encoding: str = "utf-8",
+        errors: str = "ignore",
+        return_path: bool = True,
+    ) -> None:
+        super().__init__(source_datapipe)
+        self.skip_lines = check_count("skip_lines", skip_lines)
+        self.strip_newline = strip_newline
+        self.decode = decode
+        self.encoding = encoding
+        self.errors = errors
+        self.return_path = return_path
+
+    def _parts(self, path: str, stream: Any) -> Iterator[Any]:
+        for line in islice(stream, self.skip_lines, None):
+            is_bytes = isinstance(line, bytes)
+            if self.strip_newline:
+                line = line.rstrip(b"\r\n" if is_bytes else "\r\n")
+            if self.decode and is_bytes:
+                line = line.decode(self.encoding, self.errors)
+            yield (path, line) if self.return_path else line
+        close(stream)
+
+
+def join_lines(lines: list[str]) -> str:
+    """Return lines with newlines between them."""
+    return "\n".join(lines)
+
+
+@functional_pipe("lines_to_paragraphs")
+class ParagraphAggregator(IterPipe[Any]):
+    """Join lines up to an empty one, or to the end of their file.
+
+    Args:
+        source_datapipe: The source; its items are (path, line).
+        joiner: Makes a paragraph of lines.
+    """
+
+    def __init__(self, source_datapipe: IterPipe[Any], joiner: Callable[[list[Any]], Any] = join_lines) -> None:
+        check_takes(joiner, 1)
+        self.source_datapipe = source_datapipe
+        self.joiner = joiner
+        self.reset()
+
+    def reset(self) -> None:
+        self._path: Any = None
+        self._pending: list[Any] = []
+        self._has_ended = False
+
+    def __iter__(self) -> Iterator[Any]:
+        for path, line in () if self._has_ended else read(self.source_datapipe):
+            before, lines = self._path, self._pending
+            is_other = path != before
+            if lines and (is_other or not line):
+                self._path, self._pending = path, [line] if line else []
+                yield before, self.joiner(lines)
+            else:
+                self._path = path
+                self._pending += [line] if line else []
+        self._has_ended = True
+        if lines := self._pending:
+            self._pending = []
+            yield self._path, self.joiner(lines)
+
+    def state(self) -> State:
+        return {"path": self._path, "lines": list(self._pending), "has_ended": self._has_ended}
+
+    def restore(self, state: State) -> None:
+        self._path, self._pending, self._has_ended = state["path"], list(state["lines"]), state["has_ended"]
+
+
+@functional_pipe("read_from_stream")
+class StreamReader(FilePartsPipe):
+    """Give the contents of files.
+
+    Args:
+        datapipe: The source; its items are (path, open file).
+        chunk: How much of a file is an item; `None`: all of it.
+    """
+
+    def __init__(self, datapipe: IterPipe[Any], chunk: int | None = None) -> None:
+        super().__init__(datapipe)
+        self.chunk = None if chunk is None else check_positive("chunk", chunk)
+
+    def _parts(self, path: str, stream: Any) -> Iterator[Any]:
+        if self.chunk is None:
+            yield path, stream.read()
+        else:
+            while data := stream.read(self.chunk):
+                yield path, data
+        close(stream)
+
+
+@dataclass(frozen=True)
+class _Text:
+    """How lines of a file become text."""
+
+    skip_lines: int
+    decode: bool
+    encoding: str
+    errors: str
+
+    def lines_of(self, stream: Any) -> Iterator[Any]:
+        """Yield lines."""
+        for line in islice(stream, self.skip_lines, None):
+            yield line.decode(self.encoding, self.errors) if self.decode and isinstance(line, bytes) else line
+
+
+@functional_pipe("parse_csv")
+class CSVParser(FilePartsPipe):
+    """Give the rows of CSV files, as lists.
+
+    Args:
+        source_datapipe: The source; its items are (path, open file).
+        skip_lines: How many lines at the start of each file are left out.
+        decode: Make text of bytes.
+        encoding: How.
+        errors: What to do with bytes that are no text, as of `bytes.decode`.
+        return_path: Give (path, row).
+        as_tuple: Rows are tuples.
+        fmtparams: What `csv.reader` takes.
+    """
+
+    def __init__(
+        self,
+        source_datapipe: IterPipe[Any],
+        *,
+        skip_lines: int = 0,
+        decode: bool = True,
+        encoding: str = "utf-8",
+        errors: str = "ignore",
+        return_path: bool = False,
+        as_tuple: bool = False,
+        **fmtparams: Any,
+    ) -> None:
+        super().__init__(source_datapipe)
+        self.text = _Text(check_count("skip_lines", skip_lines), decode, encoding, errors)
+        self.return_path = return_path
+        self.as_tuple = as_tuple
+        self.fmtparams = fmtparams
+
+    def _parts(self, path: str, stream: Any) -> Iterator[Any]:
+        for row in csv.reader(self.text.lines_of(stream), **self.fmtparams):
+            cells = tuple(row) if self.as_tuple else row
+            yield (path, cells) if self.return_path else cells
+        close(stream)
+
+
+@functional_pipe("parse_csv_as_dict")
+class CSVDictParser(FilePartsPipe):
+    """Give the rows of CSV files, as dicts; the keys are the first row.
+
+    Args:
+        source_datapipe: The source; its items are (path, open file).
+        skip_lines: How many lines at the start of each file are left out.
+        decode: Make text of bytes.
+        encoding: How.
+        errors: What to do with bytes that are no text, as of `bytes.decode`.
+        return_path: Give (path, row).
+        fmtparams: What `csv.DictReader` takes.
+    """
+
+    def __init__(
+        self,
+        source_datapipe: IterPipe[Any],
+        *,
+        skip_lines: int = 0,
+        decode: bool = True,
+        encoding: str = "utf-8",
+        errors: str = "ignore",
+        return_path: bool = False,
+        **fmtparams: Any,
+    ) -> None:
+        super().__init__(source_datapipe)
+        self.text = _Text(check_count("skip_lines", skip_lines), decode, encoding, errors)
+        self.return_path = return_path
+        self.fmtparams = fmtparams
+
+    def _parts(self, path: str, stream: Any) -> Iterator[Any]:
+        for row in csv.DictReader(self.text.lines_of(stream), **self.fmtparams):
+            yield (path, row) if self.return_path else row
+        close(stream)
+
+
+@functional_pipe("parse_json_files")
+class JsonParser(IterPipe[Any]):
+    """Give (path, what the JSON file holds).
+
+    Args:
+        source_datapipe: The source; its items are (path, open file).
+        kwargs: What `json.loads` takes.
+    """
+
+    def __init__(self, source_datapipe: IterPipe[Any], **kwargs: Any) -> None:
+        self.source_datapipe = source_datapipe
+        self.kwargs = kwargs
+
+    def __iter__(self) -> Iterator[Any]:
+        for item in read(self.source_datapipe):
+            path, stream = check_pair(item)
+            data = stream.read()
+            close(stream)
+            yield path, json.loads(data, **self.kwargs)
+
+    def state(self) -> State:
+        return {}
+
+    def __len__(self) -> int:
+        return len(self.source_datapipe)

@@ -1,0 +1,192 @@
+"""Many items from one.
+
+Invariant of the state: of a list or tuple the rest is kept as it is; of another iterable the item that it was made of,
+and how many of its values were given, so that the function is called again and those are skipped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import Any
+
+from ..core.base import IterPipe, State, read
+from ..core.checks import check_positive
+from ..core.draws import Draws
+from ..core.registry import functional_pipe
+from .columns import column_reader
+
+
+def _same(*columns: Any) -> Any:
+    return columns[0] if len(columns) == 1 else columns
+
+
+def _flattener(fn: Callable[..., Any] | None, input_col: Any) -> Callable[[Any], Iterable[Any]]:
+    return column_reader(_same if fn is None else fn, input_col)
+
+
+class _Opened:
+    """Values that a function made of an item, some of which were given out."""
+
+    __slots__ = ("item", "num_given", "values")
+
+    def __init__(self, item: Any, values: Iterable[Any], num_given: int = 0) -> None:
+        self.item, self.values, self.num_given = item, values, num_given
+
+    def rest(self) -> Iterator[Any]:
+        """Yield the values that are left, and count."""
+        start = self.num_given
+        if type(self.values) in (list, tuple):
+            values: Iterable[Any] = self.values[start:] if start else self.values  # type: ignore[index]
+        else:
+            values = islice(self.values, start, None) if start else self.values
+        for self.num_given, value in enumerate(values, start + 1):
+            yield value
+
+    def state(self) -> list[Any]:
+        if type(self.values) in (list, tuple):
+            return ["rest", list(self.values[self.num_given :])]  # type: ignore[index]
+        return ["again", self.item, self.num_given]
+
+
+def _reopen(state: list[Any], function: Callable[[Any], Iterable[Any]]) -> _Opened:
+    if state[0] == "rest":
+        return _Opened(None, state[1])
+    return _Opened(state[1], function(state[1]), state[2])
+
+
+@functional_pipe("flatmap")
+class FlatMapper(IterPipe[Any]):
+    """Apply a function that returns several values, and give them one by one.
+
+    Args:
+        datapipe: The source.
+        fn: Returns a sequence or any iterable. `None`: the item, or its one column, is one; several columns are given
+            one by one.
+        input_col: Which columns it gets, see `Mapper`.
+
+    Raises:
+        ConfigError: The function cannot be called so.
+    """
+
+    def __init__(self, datapipe: IterPipe[Any], fn: Callable[..., Any] | None = None, input_col: Any = None) -> None:
+        _flattener(fn, input_col)
+        self.datapipe = datapipe
+        self.fn = fn
+        self.input_col = input_col
+        self._opened: _Opened | None = None
+
+    def reset(self) -> None:
+        self._opened = None
+
+    def __iter__(self) -> Iterator[Any]:
+        function = _flattener(self.fn, self.input_col)
+        if self._opened is not None:
+            yield from self._opened.rest()
+        opened = self._opened = _Opened(None, ())
+        for item in read(self.datapipe):
+            opened.item, opened.values = item, function(item)
+            for opened.num_given, value in enumerate(opened.values, 1):
+                yield value
+        self._opened = None
+
+    def state(self) -> State:
+        return {"opened": self._opened and self._opened.state()}
+
+    def restore(self, state: State) -> None:
+        opened = state["opened"]
+        self._opened = opened and _reopen(opened, _flattener(self.fn, self.input_col))
+
+    def __len__(self) -> int:
+        raise TypeError(f"{type(self).__name__}'s length relies on the output of its function.")
+
+
+@functional_pipe("shuffled_flatmap")
+class ShuffledFlatMapper(IterPipe[Any]):
+    """Keep several iterables open and give the next value of a random one: interleaves shards.
+
+    Args:
+        datapipe: The source.
+        fn: Returns an iterable. `None`: as in `FlatMapper`.
+        input_col: Which columns it gets, see `Mapper`.
+        buffer_size: How many iterables are open at once. 1: the order of `flatmap`.
+
+    Raises:
+        ConfigError: The function cannot be called so, or `buffer_size` is less than 1.
+    """
+
+    def __init__(
+        self,
+        datapipe: IterPipe[Any],
+        fn: Callable[..., Any] | None = None,
+        input_col: Any = None,
+        buffer_size: int = 100,
+    ) -> None:
+        _flattener(fn, input_col)
+        self.datapipe = datapipe
+        self.fn = fn
+        self.input_col = input_col
+        self.buffer_size = check_positive("buffer_size", buffer_size)
+        self._enabled = True
+        self._draws = Draws("pipes: shuffled flatmap")
+        self._opened: list[_Opened] = []
+        self._has_ended = False
+
+    def set_shuffle(self, shuffle: bool = True) -> ShuffledFlatMapper:
+        """Draw at random, or (False) go through the iterables one after another."""
+        self._enabled = shuffle
+        return self
+
+    def set_seed(self, seed: int) -> ShuffledFlatMapper:
+        """Let the order of the next epochs follow from a seed."""
+        self._draws.set_seed(seed)
+        return self
+
+    def reset(self) -> None:
+        self._draws.begin_epoch()
+        self._opened = []
+        self._has_ended = False
+
+    def __iter__(self) -> Iterator[Any]:
+        function = _flattener(self.fn, self.input_col)
+        source = iter(()) if self._has_ended else read(self.datapipe)
+        opened = self._opened
+        values = [each.rest() for each in opened]
+        draw = self._draws.generator.random
+        max_open = self.buffer_size if self._enabled else 1
+        while True:
+            while len(opened) < max_open and not self._has_ended:
+                try:
+                    item = next(source)
+                except StopIteration:
+                    self._has_ended = True
+                    break
+                opened.append(_Opened(item, function(item)))
+                values.append(opened[-1].rest())
+            if not opened:
+                return
+            place = int(draw() * len(opened)) if self._enabled else 0
+            try:
+                value = next(values[place])
+            except StopIteration:
+                del opened[place], values[place]
+                continue
+            yield value
+
+    def state(self) -> State:
+        return {
+            "draws": self._draws.state(),
+            "opened": [each.state() for each in self._opened],
+            "has_ended": self._has_ended,
+        }
+
+    def restore(self, state: State) -> None:
+        function = _flattener(self.fn, self.input_col)
+        self._draws.restore(state["draws"])
+        self._opened = [_reopen(each, function) for each in state["opened"]]
+        self._has_ended = state["has_ended"]
+
+    def __len__(self) -> int:
+        if self.fn is None and self.input_col is None and hasattr(self.datapipe, "iterable"):
+            return sum(len(each) for each in self.datapipe.iterable)
+        raise TypeError(f"{type(self).__name__}'s length relies on the output of its function.")

@@ -1,0 +1,175 @@
+"""A function of each item: its result, computed here or in threads; or whether the item is kept."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from headrace.errors import ConfigError
+
+from ..core.base import IterPipe, State, read
+from ..core.checks import check_positive
+from ..core.registry import functional_pipe
+from ..core.streams import close_streams
+from .columns import column_mapper, column_reader
+
+
+@functional_pipe("map")
+class Mapper(IterPipe[Any]):
+    """Apply a function to each item, or to columns of it.
+
+    Args:
+        datapipe: The source.
+        fn: The function.
+        input_col: `None`: it gets the item. An index or key: it gets that column. A list: each column is an argument.
+        output_col: Where the result goes. `None`: it replaces the column that went in (of several the first; the
+            others are dropped). -1: it is appended. Else this column is set.
+
+    Raises:
+        ConfigError: The function cannot be called with so many columns, or `output_col` makes no sense.
+    """
+
+    def __init__(
+        self, datapipe: IterPipe[Any], fn: Callable[..., Any], input_col: Any = None, output_col: Any = None
+    ) -> None:
+        column_mapper(fn, input_col, output_col)  # to refuse what is wrong before anything runs
+        self.datapipe = datapipe
+        self.fn = fn
+        self.input_col = input_col
+        self.output_col = output_col
+
+    def __iter__(self) -> Iterator[Any]:
+        function = column_mapper(self.fn, self.input_col, self.output_col)
+        for item in read(self.datapipe):
+            yield function(item)
+
+    def state(self) -> State:
+        return {}
+
+    def __len__(self) -> int:
+        return len(self.datapipe)
+
+
+@functional_pipe("threadpool_map")
+class ThreadPoolMapper(IterPipe[Any]):
+    """Apply a function to each item as `Mapper` does, in a pool of threads. The order is that of the source.
+
+    The threads live as long as the iteration. Where the function waits for files or networks, or releases Python's
+    lock, several run at once.
+
+    Args:
+        source_datapipe: The source.
+        fn: The function.
+        input_col: Which columns it gets, see `Mapper`.
+        output_col: Where the result goes, see `Mapper`.
+        scheduled_tasks: How many items may be worked on or finished before they are wanted.
+        max_workers: How many threads; `None`: as many as `ThreadPoolExecutor` thinks right.
+        threadpool_kwargs: Its other arguments.
+
+    Raises:
+        ConfigError: A number is less than 1, or the columns are wrong.
+    """
+
+    _not_shipped = ("_pending",)
+
+    def __init__(
+        self,
+        source_datapipe: IterPipe[Any],
+        fn: Callable[..., Any],
+        input_col: Any = None,
+        output_col: Any = None,
+        scheduled_tasks: int = 128,
+        max_workers: int | None = None,
+        **threadpool_kwargs: Any,
+    ) -> None:
+        column_mapper(fn, input_col, output_col)
+        self.source_datapipe = source_datapipe
+        self.fn = fn
+        self.input_col = input_col
+        self.output_col = output_col
+        self.scheduled_tasks = check_positive("scheduled_tasks", scheduled_tasks)
+        self.max_workers = None if max_workers is None else check_positive("max_workers", max_workers)
+        self.threadpool_kwargs = threadpool_kwargs
+        self.reset()
+
+    def reset(self) -> None:
+        self._pending: deque[Any] = deque()  # items whose results are not given yet
+        self._has_ended = False
+
+    def __iter__(self) -> Iterator[Any]:
+        function = column_mapper(self.fn, self.input_col, self.output_col)
+        pending, futures = self._pending, deque[Future[Any]]()
+        source = iter(()) if self._has_ended else read(self.source_datapipe)
+        options = {"thread_name_prefix": "headrace threadpool_map"} | self.threadpool_kwargs
+        pool = ThreadPoolExecutor(self.max_workers, **options)
+        try:
+            futures.extend(pool.submit(function, item) for item in pending)
+            while True:
+                for item in islice(source, max(0, self.scheduled_tasks - len(pending))):
+                    pending.append(item)
+                    futures.append(pool.submit(function, item))
+                self._has_ended = len(pending) < self.scheduled_tasks
+                if not futures:
+                    return
+                result = futures.popleft().result()
+                pending.popleft()
+                yield result
+        finally:
+            with contextlib.suppress(RuntimeError):  # the garbage collector may do it in one of these threads
+                pool.shutdown(cancel_futures=True)
+
+    def state(self) -> State:
+        return {"pending": list(self._pending), "has_ended": self._has_ended}
+
+    def restore(self, state: State) -> None:
+        self._pending, self._has_ended = deque(state["pending"]), state["has_ended"]
+
+    def __len__(self) -> int:
+        return len(self.source_datapipe)
+
+
+@functional_pipe("filter")
+class Filter(IterPipe[Any]):
+    """Keep the items for which a function is true. Open files in the others are closed.
+
+    Args:
+        datapipe: The source.
+        filter_fn: Returns a bool, of Python's or NumPy's.
+        input_col: Which columns it gets, see `Mapper`.
+
+    Raises:
+        ConfigError: The function cannot be called so, or returns something else (while iterating; a `ValueError` too).
+    """
+
+    def __init__(self, datapipe: IterPipe[Any], filter_fn: Callable[..., Any], input_col: Any = None) -> None:
+        column_reader(filter_fn, input_col)
+        self.datapipe = datapipe
+        self.filter_fn = filter_fn
+        self.input_col = input_col
+
+    def __iter__(self) -> Iterator[Any]:
+        function = column_reader(self.filter_fn, self.input_col)
+        for item in read(self.datapipe):
+            keeps = function(item)
+            if keeps is True:
+                yield item
+            elif keeps is False:
+                close_streams(item)
+            elif not isinstance(keeps, np.bool_):
+                raise ConfigError(
+                    f"Boolean output is required for `filter_fn` of Filter, got {keeps!r} ({type(keeps).__name__})",
+                    fix="return bool(...)",
+                )
+            elif keeps:
+                yield item
+            else:
+                close_streams(item)
+
+    def state(self) -> State:
+        return {}

@@ -1,0 +1,162 @@
+"""A function of several items at once; a coroutine function of each item of a batch, awaited together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from itertools import islice
+from typing import Any
+
+from headrace.errors import ConfigError
+
+from ..core.base import IterPipe, State, read
+from ..core.checks import check_positive, check_takes
+from ..core.registry import functional_pipe
+from .batch import DataChunk
+from .columns import column_reader, column_writer
+
+
+@functional_pipe("map_batches")
+class BatchMapper(IterPipe[Any]):
+    """Apply a function to lists of items, and give what it returns one by one.
+
+    Args:
+        datapipe: The source.
+        fn: Gets a list and returns an iterable, of any length.
+        batch_size: How many items in a list. The last may be shorter.
+        input_col: `None`: it gets items. An index or key: that column of each. A list: tuples of these columns.
+
+    Raises:
+        ConfigError: `batch_size` is less than 1, or the function takes another number of arguments than one.
+    """
+
+    def __init__(
+        self, datapipe: IterPipe[Any], fn: Callable[[list[Any]], Iterable[Any]], batch_size: int, input_col: Any = None
+    ) -> None:
+        check_takes(fn, 1)
+        self.datapipe = datapipe
+        self.fn = fn
+        self.batch_size = check_positive("batch_size", batch_size)
+        self.input_col = input_col
+        self.reset()
+
+    def reset(self) -> None:
+        self._pending: list[Any] = []
+        self._num_given = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        for self._num_given, item in enumerate(self._pending, 1):
+            yield item
+        source = read(self.datapipe)
+        while batch := list(islice(source, self.batch_size)):
+            self._pending = list(self.fn(self._columns(batch)))
+            for self._num_given, item in enumerate(self._pending, 1):
+                yield item
+        self._pending = []
+
+    def _columns(self, batch: list[Any]) -> list[Any]:
+        column = self.input_col
+        if column is None:
+            return batch
+        if isinstance(column, (list, tuple)):
+            return [tuple(item[each] for each in column) for item in batch]
+        return [item[column] for item in batch]
+
+    def state(self) -> State:
+        return {"pending": self._pending[self._num_given :]}
+
+    def restore(self, state: State) -> None:
+        self._pending, self._num_given = list(state["pending"]), 0
+
+    def __len__(self) -> int:
+        raise TypeError(f"{type(self).__name__}'s length relies on the output of its function.")
+
+
+@functional_pipe("async_map_batches")
+class BatchAsyncMapper(IterPipe[Any]):
+    """Await a coroutine of each item, the items of a batch at once. The order is that of the source.
+
+    One event loop serves the whole iteration, so that sessions which belong to a loop can be kept. Not to be used in
+    a thread in which another loop is running.
+
+    Args:
+        source_datapipe: The source.
+        async_fn: Returns an awaitable.
+        batch_size: How many items are awaited together.
+        input_col: Which columns the function gets, see `Mapper`.
+        output_col: Where the result goes, see `Mapper`.
+        max_concurrency: How many run at once.
+        flatten: Give results one by one, else in batches.
+
+    Raises:
+        ConfigError: A number is less than 1, or the columns are wrong.
+    """
+
+    def __init__(
+        self,
+        source_datapipe: IterPipe[Any],
+        async_fn: Callable[..., Awaitable[Any]],
+        batch_size: int,
+        input_col: Any = None,
+        output_col: Any = None,
+        max_concurrency: int = 32,
+        flatten: bool = True,
+    ) -> None:
+        check_takes(async_fn, len(input_col) if isinstance(input_col, (list, tuple)) else 1)
+        column_writer(input_col, output_col)
+        self.source_datapipe = source_datapipe
+        self.async_fn = async_fn
+        self.batch_size = check_positive("batch_size", batch_size)
+        self.input_col = input_col
+        self.output_col = output_col
+        self.max_concurrency = check_positive("max_concurrency", max_concurrency)
+        self._flattens = flatten
+        self.reset()
+
+    def reset(self) -> None:
+        self._pending: list[Any] = []
+        self._num_given = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        for self._num_given, item in enumerate(self._pending, 1):
+            yield item
+        source = read(self.source_datapipe)
+        with asyncio.Runner() as runner:
+            while batch := list(islice(source, self.batch_size)):
+                results = runner.run(self._map(batch))
+                if not self._flattens:
+                    self._pending = []
+                    yield DataChunk(results)
+                    continue
+                self._pending = results
+                for self._num_given, item in enumerate(results, 1):
+                    yield item
+        self._pending = []
+
+    async def _map(self, batch: list[Any]) -> list[Any]:
+        call = column_reader(self.async_fn, self.input_col)
+        place = column_writer(self.input_col, self.output_col)
+        free = asyncio.Semaphore(self.max_concurrency)
+
+        async def work(item: Any) -> Any:
+            async with free:
+                awaitable = call(item)
+                if not isinstance(awaitable, Awaitable):
+                    raise ConfigError(
+                        f"async_fn must return an awaitable, got {type(awaitable).__name__}",
+                        fix="write it with `async def`, or use map",
+                    )
+                result = await awaitable
+            return result if place is None else place(item, result)
+
+        return list(await asyncio.gather(*map(work, batch)))  # after an error the runner cancels the others
+
+    def __len__(self) -> int:
+        length = len(self.source_datapipe)
+        return length if self._flattens else -(-length // self.batch_size)
+
+    def state(self) -> State:
+        return {"pending": self._pending[self._num_given :]}
+
+    def restore(self, state: State) -> None:
+        self._pending, self._num_given = list(state["pending"]), 0

@@ -1,0 +1,369 @@
+"""Operations on map-style pipes.
+
+nothing is computed before an item is asked for.
+
+Also from map-style pipes to iterable ones, and back.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from headrace.errors import ConfigError
+
+from ..core.base import IterPipe, MapPipe, State, is_iter_pipe, is_map_pipe
+from ..core.checks import check_positive, check_takes
+from ..core.draws import Draws, seeds_of
+from ..core.registry import functional_pipe, register_function
+from ..core.walk import list_pipes
+from .batch import DataChunk
+
+
+def same(item: Any) -> Any:
+    """Return the item."""
+    return item
+
+
+def _check_sources(sources: Sequence[Any]) -> tuple[Any, ...]:
+    if not sources:
+        raise ConfigError("Expected at least one DataPipe, but got nothing")
+    if not all(map(is_map_pipe, sources)):
+        raise TypeError("Expected all inputs to be `MapDataPipe`")
+    return tuple(sources)
+
+
+@functional_pipe("map")
+class MapMapper(MapPipe[Any]):
+    """Apply a function to an item when it is asked for.
+
+    Args:
+        datapipe: The source.
+        fn: The function.
+    """
+
+    def __init__(self, datapipe: MapPipe[Any], fn: Callable[[Any], Any] = same) -> None:
+        check_takes(fn, 1)
+        self.datapipe = datapipe
+        self.fn = fn
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.fn(self.datapipe[index])
+
+    def __len__(self) -> int:
+        return len(self.datapipe)
+
+
+@functional_pipe("zip")
+class MapZipper(MapPipe[Any]):
+    """Put the items of several pipes with the same index into a tuple.
+
+    Args:
+        datapipes: The sources.
+
+    Raises:
+        ConfigError: There are none.
+        TypeError: One is no map-style pipe.
+        IndexError: One has no such item.
+    """
+
+    def __init__(self, *datapipes: MapPipe[Any]) -> None:
+        self.datapipes = _check_sources(datapipes)
+
+    def __getitem__(self, index: Any) -> Any:
+        items = []
+        for source in self.datapipes:
+            try:
+                items.append(source[index])
+            except IndexError:
+                raise IndexError(
+                    f"Index {index} is out of range for one of the input MapDataPipes {source!r}."
+                ) from None
+        return tuple(items)
+
+    def __len__(self) -> int:
+        return min(map(len, self.datapipes))
+
+
+@functional_pipe("concat")
+class MapConcater(MapPipe[Any]):
+    """Put pipes one behind another: the first index of a pipe follows the last one of the pipe before.
+
+    Args:
+        datapipes: The sources; they have the indices `0..len-1`.
+
+    Raises:
+        ConfigError: There are none.
+        TypeError: One is no map-style pipe.
+        IndexError: There is no such item.
+    """
+
+    def __init__(self, *datapipes: MapPipe[Any]) -> None:
+        self.datapipes = _check_sources(datapipes)
+
+    def __getitem__(self, index: int) -> Any:
+        place = index + len(self) if index < 0 else index
+        for source in self.datapipes:
+            if 0 <= place < len(source):
+                return source[place]
+            place -= len(source)
+        raise IndexError(f"Index {index} is out of range: there are {len(self)} items")
+
+    def __len__(self) -> int:
+        return sum(map(len, self.datapipes))
+
+
+@functional_pipe("batch")
+class MapBatcher(MapPipe[Any]):
+    """Put so many items in a row into a list.
+
+    Args:
+        datapipe: The source; it has the indices `0..len-1`.
+        batch_size: How many.
+        drop_last: Drop the last batch if it is smaller.
+        wrapper_class: What a batch is: called with the list.
+
+    Raises:
+        ConfigError: `batch_size` is less than 1.
+        IndexError: There is no such batch.
+    """
+
+    def __init__(
+        self, datapipe: MapPipe[Any], batch_size: int, drop_last: bool = False, wrapper_class: type[Any] = DataChunk
+    ) -> None:
+        self.datapipe = datapipe
+        self.batch_size = check_positive("batch_size", batch_size)
+        self.drop_last = drop_last
+        self.wrapper_class = wrapper_class
+
+    def __getitem__(self, index: int) -> Any:
+        number = index + len(self) if index < 0 else index
+        if not 0 <= number < len(self):
+            raise IndexError(f"Index {index} is out of bound: there are {len(self)} batches")
+        start = number * self.batch_size
+        end = min(start + self.batch_size, len(self.datapipe))
+        return self.wrapper_class([self.datapipe[place] for place in range(start, end)])
+
+    def __len__(self) -> int:
+        whole, rest = divmod(len(self.datapipe), self.batch_size)
+        return whole + (rest > 0 and not self.drop_last)
+
+
+class MapShuffler(IterPipe[Any]):
+    """Give all items of a map-style pipe in a random order: an iterable pipe, as documented.
+
+    Args:
+        datapipe: The source.
+        indices: Its keys; `None`: `0..len-1`.
+    """
+
+    def __init__(self, datapipe: MapPipe[Any], *, indices: Sequence[Any] | None = None) -> None:
+        self.datapipe = datapipe
+        self.indices = indices
+        self._enabled = True
+        self._draws = Draws("pipes: map shuffle")
+        self._order: list[int] = []
+        self._num_given = 0
+
+    def set_shuffle(self, shuffle: bool = True) -> MapShuffler:
+        """Shuffle, or (False) keep the order."""
+        self._enabled = shuffle
+        return self
+
+    def set_seed(self, seed: int) -> MapShuffler:
+        """Let the order of the next epochs follow from a seed."""
+        self._draws.set_seed(seed)
+        return self
+
+    def reset(self) -> None:
+        self._draws.begin_epoch()
+        self._num_given = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        indices = list(range(len(self.datapipe)) if self.indices is None else self.indices)
+        before = self._draws.state()
+        if self._enabled:
+            self._draws.generator.shuffle(indices)
+            self._draws.restore(before)  # so that a state says how the order came about
+        for self._num_given, index in enumerate(indices[self._num_given :], self._num_given + 1):
+            yield self.datapipe[index]
+
+    def state(self) -> State:
+        return {"draws": self._draws.state(), "num_given": self._num_given}
+
+    def restore(self, state: State) -> None:
+        self._draws.restore(state["draws"])
+        self._num_given = state["num_given"]
+
+    def __len__(self) -> int:
+        return len(self.datapipe) if self.indices is None else len(self.indices)
+
+
+@functional_pipe("in_memory_cache")
+class MapInMemoryCacheHolder(MapPipe[Any]):
+    """Keep each item that was asked for, and give the same object again.
+
+    Args:
+        source_dp: The source.
+    """
+
+    _not_shipped = ("_cache",)
+
+    def __init__(self, source_dp: MapPipe[Any]) -> None:
+        self.source_dp = source_dp
+        self._cache: dict[Any, Any] = {}
+
+    def __getitem__(self, index: Any) -> Any:
+        cache = self.__dict__.setdefault("_cache", {})  # a copy has none
+        if index not in cache:
+            cache[index] = self.source_dp[index]
+        return cache[index]
+
+    def __len__(self) -> int:
+        return len(self.source_dp)
+
+
+class MapUnZipper(MapPipe[Any]):
+    """One column of a map-style pipe, see `map_unzip`."""
+
+    def __init__(self, main_datapipe: MapPipe[Any], instance_id: int) -> None:
+        self.main_datapipe = main_datapipe
+        self.instance_id = instance_id
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.main_datapipe[index][self.instance_id]
+
+    def __len__(self) -> int:
+        return len(self.main_datapipe)
+
+
+def map_unzip(
+    source_datapipe: MapPipe[Any], sequence_length: int, columns_to_skip: Sequence[int] | None = None
+) -> list[MapPipe[Any]]:
+    """Make a pipe of each column.
+
+    Args:
+        source_datapipe: The source; its items are sequences.
+        sequence_length: How many columns they have.
+        columns_to_skip: Columns that nobody wants.
+
+    Raises:
+        RuntimeError: All columns are skipped.
+    """
+    wanted = [column for column in range(sequence_length) if column not in (columns_to_skip or ())]
+    if not wanted:
+        raise RuntimeError("All instances are being filtered out: check `sequence_length` and `columns_to_skip`.")
+    return [MapUnZipper(source_datapipe, column) for column in wanted]
+
+
+register_function(MapPipe, "shuffle", MapShuffler)
+register_function(MapPipe, "unzip", map_unzip)
+
+
+class MapToIterConverter(IterPipe[Any]):
+    """Give the items of a map-style pipe, one after another.
+
+    Args:
+        datapipe: The map-style pipe.
+        indices: Which, in this order; `None`: `0..len-1`. None at all is an empty list.
+
+    Raises:
+        TypeError: It is no map-style pipe.
+    """
+
+    def __init__(self, datapipe: MapPipe[Any], indices: Sequence[Any] | None = None) -> None:
+        if not is_map_pipe(datapipe):
+            raise TypeError(f"MapToIterConverter can only apply on MapDataPipe, but found {type(datapipe)}")
+        self.datapipe = datapipe
+        self.indices = indices
+        self._num_given = 0
+
+    def reset(self) -> None:
+        self._num_given = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        indices = range(len(self.datapipe)) if self.indices is None else self.indices
+        for self._num_given, index in enumerate(indices[self._num_given :], self._num_given + 1):
+            yield self.datapipe[index]
+
+    def state(self) -> State:
+        return {"num_given": self._num_given}
+
+    def restore(self, state: State) -> None:
+        self._num_given = state["num_given"]
+
+    def __len__(self) -> int:
+        return len(self.datapipe) if self.indices is None else len(self.indices)
+
+
+class IterToMapConverter(MapPipe[Any]):
+    """Load a pipe of (key, value) into memory when the first item is asked for.
+
+    They are kept for all epochs. So shuffle after it, not before: whoever begins with a later epoch, as workers do that
+    resume in one, loads by the random numbers of that. They are not part of a state; what a state says is by which
+    numbers they were loaded, so that a copy loads the same.
+
+    Args:
+        datapipe: The source.
+        key_value_fn: Makes (key, value) of an item; `None`: items are such pairs.
+
+    Raises:
+        TypeError: It is no iterable pipe.
+        ConfigError: An item is no pair (when loading).
+        IndexError: There is no such key.
+    """
+
+    _not_shipped = ("_table", "_seeds")
+    _table: dict[Any, Any] | None = None
+    _seeds: list[dict[str, Any]] | None = None  # of the pipes before this one, when the table was loaded
+
+    def __init__(self, datapipe: IterPipe[Any], key_value_fn: Callable[[Any], tuple[Any, Any]] | None = None) -> None:
+        if not is_iter_pipe(datapipe):
+            raise TypeError(f"IterToMapConverter can only apply on IterDataPipe, but found {type(datapipe)}")
+        if key_value_fn is not None:
+            check_takes(key_value_fn, 1)
+        self.datapipe = datapipe
+        self.key_value_fn = key_value_fn
+
+    def _load(self) -> dict[Any, Any]:
+        table: dict[Any, Any] = {}
+        seeds = seeds_of(list_pipes(self.datapipe))
+        for item in self.datapipe:
+            pair = item if self.key_value_fn is None else self.key_value_fn(item)
+            try:
+                key, value = pair
+            except (TypeError, ValueError):
+                raise ConfigError(
+                    f"to_map_datapipe needs (key, value), got {pair!r}", fix="give a key_value_fn that makes such pairs"
+                ) from None
+            if key in table:
+                warnings.warn(f"Found duplicate key {key}. Please check your `key_value_fn`", stacklevel=4)
+            table[key] = value
+        self._table, self._seeds = table, seeds
+        return table
+
+    def draws_when_loaded(self) -> dict[int, dict[str, Any]]:
+        """See `MapPipe`."""
+        if self._table is None or not self._seeds:
+            return {}
+        return {id(pipe): seeds for pipe, seeds in zip(list_pipes(self.datapipe), self._seeds, strict=True)}
+
+    def forget_other_draws(self) -> None:
+        """See `MapPipe`."""
+        if self._table is not None and self._seeds != seeds_of(list_pipes(self.datapipe)):
+            self._table = None
+
+    def __getitem__(self, index: Any) -> Any:
+        table = self._load() if self._table is None else self._table
+        try:
+            return table[index]
+        except KeyError:
+            raise IndexError(f"Index {index} is invalid for IterToMapConverter.") from None
+
+    def __len__(self) -> int:
+        return len(self._load() if self._table is None else self._table)
+
+
+register_function(MapPipe, "to_iter_datapipe", MapToIterConverter)
+register_function(IterPipe, "to_map_datapipe", IterToMapConverter)

@@ -1,0 +1,123 @@
+"""Marks where a graph is divided: among replicas that each keep a share, or at a process that deals items out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+from headrace.errors import ConfigError, check_count
+
+from ..core.base import IterPipe, State, read
+from ..core.registry import functional_pipe
+from ..sharding import SHARDING_PRIORITIES
+
+
+@functional_pipe("sharding_filter")
+class ShardingFilter(IterPipe[Any]):
+    """Keep every n-th item: a share, once `apply_sharding` has said which. Until then all of them.
+
+    Ranks and workers shard together: neighbouring items go to the workers of one rank first.
+
+    Args:
+        source_datapipe: The source, which must give the same items in the same order everywhere.
+        sharding_group_filter: React to this group only.
+    """
+
+    def __init__(
+        self, source_datapipe: IterPipe[Any], sharding_group_filter: SHARDING_PRIORITIES | None = None
+    ) -> None:
+        self.source_datapipe = source_datapipe
+        self.sharding_group_filter = sharding_group_filter
+        self.groups: dict[int, tuple[int, int]] = {}
+        self.num_of_instances = 1
+        self.instance_id = 0
+        self._has_begun = False
+
+    def apply_sharding(
+        self,
+        num_of_instances: int,
+        instance_id: int,
+        sharding_group: SHARDING_PRIORITIES = SHARDING_PRIORITIES.DEFAULT,
+    ) -> None:
+        """Say which share is its own.
+
+        Args:
+            num_of_instances: How many shares there are.
+            instance_id: Which of them, from 0.
+            sharding_group: Who shards. Shares of distributed ranks are split again among their workers.
+
+        Raises:
+            ConfigError: There is no such share.
+            RuntimeError: `DEFAULT` comes together with another group.
+        """
+        check_count("num_of_instances", num_of_instances, minimum=1)
+        if not 0 <= instance_id < num_of_instances:
+            raise ConfigError(f"instance_id({instance_id}) should be smaller than num_of_instances({num_of_instances})")
+        if self.sharding_group_filter is not None and self.sharding_group_filter != sharding_group:
+            return
+        is_default = sharding_group == SHARDING_PRIORITIES.DEFAULT
+        if any((group == SHARDING_PRIORITIES.DEFAULT) != is_default for group in self.groups):
+            raise RuntimeError("ShardingFilter cannot mix DEFAULT and non DEFAULT groups")
+        self.groups[int(sharding_group)] = (num_of_instances, instance_id)
+        self.num_of_instances, self.instance_id = 1, 0
+        for group in sorted(self.groups, reverse=True):  # the highest first: it varies fastest
+            num_shares, share = self.groups[group]
+            self.instance_id += self.num_of_instances * share
+            self.num_of_instances *= num_shares
+
+    def reset(self) -> None:
+        self._has_begun = False
+
+    def __iter__(self) -> Iterator[Any]:
+        num_passed = self.num_of_instances - 1 if self._has_begun else self.instance_id
+        source = read(self.source_datapipe)
+        self._has_begun = True
+        yield from islice(source, num_passed, None, self.num_of_instances)
+
+    def state(self) -> State:
+        return {"has_begun": self._has_begun}
+
+    def restore(self, state: State) -> None:
+        self._has_begun = state["has_begun"]
+
+    def __len__(self) -> int:
+        whole, rest = divmod(len(self.source_datapipe), self.num_of_instances)
+        return whole + (self.instance_id < rest)
+
+
+@functional_pipe("sharding_round_robin_dispatch")
+class ShardingRoundRobinDispatcher(IterPipe[Any]):
+    """Mark that what comes before runs in one process, which deals its items out to the workers in turn.
+
+    Without workers items pass.
+
+    Args:
+        source_datapipe: The source.
+        sharding_group_filter: Who gets the items: only workers can.
+
+    Raises:
+        NotImplementedError: Another group than `MULTIPROCESSING` was asked for.
+    """
+
+    def __init__(
+        self,
+        source_datapipe: IterPipe[Any],
+        sharding_group_filter: SHARDING_PRIORITIES | None = SHARDING_PRIORITIES.MULTIPROCESSING,
+    ) -> None:
+        if sharding_group_filter not in (None, SHARDING_PRIORITIES.MULTIPROCESSING):
+            raise NotImplementedError(
+                "`sharding_round_robin_dispatch` currently only supports `SHARDING_PRIORITIES.MULTIPROCESSING`. "
+                "To share among ranks put a sharding_filter(SHARDING_PRIORITIES.DISTRIBUTED) before it."
+            )
+        self.source_datapipe = source_datapipe
+        self.sharding_group_filter = SHARDING_PRIORITIES.MULTIPROCESSING
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from read(self.source_datapipe)
+
+    def state(self) -> State:
+        return {}
+
+    def __len__(self) -> int:
+        return len(self.source_datapipe)

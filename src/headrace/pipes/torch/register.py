@@ -1,0 +1,73 @@
+"""Makes torch's pipes and ours understand each other: functional names, and what torch takes for a pipe.
+
+torchdata gave torch's pipes many functional names (`prefetch`, `header`, `sharding_round_robin_dispatch`, ...); since
+it is gone, torch's pipes lack them. Where torch is loaded they get ours, which read torch's pipes like any other
+source. In turn torch's classes that insist on torch's pipes (`zip`, `concat`, `mux`) take ours.
+
+Torch is never imported here. If the program imports it later than Headrace, a finder at the head of `sys.meta_path`
+sees it come, registers, and is gone.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import suppress
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any
+
+from ..core.base import IterPipe, MapPipe
+from ..core.registry import list_functions
+from ..core.torch_classes import COUNTERPARTS, find_torch_class, lend_function
+
+_MODULE = "torch.utils.data"
+
+
+def register_with_torch() -> bool:
+    """Give torch's pipes the functional names that they lack, and let torch take our pipes for pipes.
+
+    Done by `import headrace.pipes` if torch is loaded, and else as soon as it is. What torch or torchdata has
+    registered is never overridden, before or after.
+
+    Returns:
+        Whether torch is loaded.
+    """
+    for kind in (IterPipe, MapPipe):
+        counterpart = find_torch_class(COUNTERPARTS[kind.__name__])
+        if counterpart is None:
+            return False
+        counterpart.register(kind)
+        for name, function in list_functions(kind).items():
+            lend_function(kind, name, function)
+    return True
+
+
+def register_when_torch_comes() -> None:
+    """Register with torch now, or as soon as the program imports it."""
+    if not register_with_torch() and not any(isinstance(finder, _Lookout) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Lookout())
+
+
+class _Lookout(MetaPathFinder):
+    """Finds nothing by itself: it lets the others find `torch.utils.data` and has us registered behind its import."""
+
+    def find_spec(self, fullname: str, *_: Any) -> ModuleSpec | None:
+        if fullname != _MODULE:
+            return None
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+        spec = find_spec(fullname)
+        if spec is not None and spec.loader is not None:
+            with suppress(AttributeError):  # an odd loader must not keep torch from being imported
+                spec.loader.exec_module = _and_register(spec.loader.exec_module)  # type: ignore[method-assign]
+        return spec
+
+
+def _and_register(exec_module: Any) -> Any:
+    def exec_and_register(module: ModuleType) -> None:
+        exec_module(module)
+        register_with_torch()
+
+    return exec_and_register

@@ -1,0 +1,392 @@
+"""Sources whose arrays are plain bytes in files, and the table of where these bytes are.
+
+All sequences must have the same keys, with the same dtype and frame shape; where two differ, both are named. An axis
+may differ only if the caller said so (`None` in its spec): a matrix that lies the wrong way round must not pass.
+
+Columns of the index, for each data key k: `at:k`, where its bytes begin; `form:k`, where they are not just numbers in C
+order (see `FORTRAN` and the others); `packed:k`, how many bytes a deflated array takes; `axisA:k`, the size of a free
+axis. An array that is plain is read by one `pread` of exactly what was asked for.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.errors import ConfigError, SourceError, did_you_mean
+from headrace.index import CorpusIndex
+from headrace.specs import DataSpec
+
+from ..base import Source, check_corpus_idx, check_data_key, slice_frames
+from ..shared.data_types import parse_data_types
+from ..shared.npy import HEAD_BYTES, parse_npy
+from ..shared.plain_files import PlainFiles
+
+# How bytes become numbers where they are not just the numbers in C order; sums of these.
+FORTRAN, SWAPPED, DEFLATED, BFLOAT16 = 1, 2, 4, 8
+_Said = TypeVar("_Said")
+_WIDE = np.dtype(np.float32)  # what bfloat16, which NumPy does not have, becomes
+
+
+@dataclass(frozen=True, slots=True)
+class StoredArray:
+    """One array of one sequence.
+
+    Attributes:
+        dtype: As stored, with its byte order; uint16 for bfloat16.
+        shape: With time, if it has some.
+        at: Where its bytes begin in their file.
+        form: See above.
+        packed: Bytes that it takes, if it is deflated (then it begins with its header).
+    """
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    at: int
+    form: int = 0
+    packed: int = 0
+
+    @property
+    def numbers(self) -> np.dtype[Any]:
+        """The dtype that a reader gets."""
+        return _WIDE if self.form & BFLOAT16 else self.dtype.newbyteorder("=")
+
+
+class ArrayTable:
+    """Takes down the arrays of sequences, in the order of the corpus.
+
+    Args:
+        specs: Layouts, see `parse_data_types`; where a data key has none, the first sequence says it.
+        fields: Data key -> name of the stored array; `None` takes all under their own names.
+    """
+
+    def __init__(self, specs: Mapping[str, Any] | None, fields: Mapping[str, str] | None) -> None:
+        self.specs = parse_data_types(specs or {})
+        self._fields = fields
+        unknown = sorted(set(self.specs) - set(self.specs if fields is None else fields))
+        if unknown:
+            raise ConfigError(f"there is a spec for {unknown[0]!r}", fix=did_you_mean(unknown[0], fields or ()))
+        self._names: dict[str, str] | None = None if fields is None else dict(fields)
+        self._columns: dict[str, list[StoredArray]] = {}
+        self._first = ""  # the sequence that others are compared with
+        self.tags: list[str] = []
+
+    def add(self, tag: str, arrays: Mapping[str, StoredArray], where: str) -> None:
+        """Take down one sequence.
+
+        Raises:
+            SourceError: Its arrays are not like those before.
+        """
+        if self._names is None:
+            self._names = {name: name for name in arrays}
+            unknown = sorted(set(self.specs) - set(arrays))
+            if unknown:
+                fix = did_you_mean(unknown[0], arrays)
+                raise SourceError(f"there is a spec for {unknown[0]!r}, which is not there", where=where, fix=fix)
+        if not self._columns:
+            self._first = where
+            self._columns = {key: [] for key in self._names}
+        missing = [name for name in self._names.values() if name not in arrays]
+        extra = set(arrays) - set(self._names.values()) if self._fields is None else set()
+        if missing or extra:
+            raise SourceError(
+                f"the sequence has the arrays {sorted(arrays)}, but {sorted(self._names.values())} are wanted",
+                where=where + self._compared_with(where),
+                fix="give every sequence the same arrays, or name those to use by fields=",
+            )
+        for key, name in self._names.items():
+            array = arrays[name]
+            self._check(key, array, where)
+            self._columns[key].append(array)
+        self.tags.append(tag)
+
+    def _check(self, key: str, array: StoredArray, where: str) -> None:
+        spec = self.specs.get(key)
+        if spec is None:
+            self.specs[key] = _learn(array)
+            return
+        shape = array.shape[1:] if spec.has_time else array.shape
+        fits = array.numbers == np.dtype(spec.dtype) and len(array.shape) == spec.ndim
+        if not fits or any(want not in (None, size) for want, size in zip(spec.shape, shape, strict=True)):
+            raise SourceError(
+                f"{key!r} is {array.numbers.name}{list(array.shape)}, but {_text(spec)} is wanted",
+                where=where + self._compared_with(where),
+                fix="convert one of them; where an axis may differ, give specs= with None for it",
+            )
+
+    def _compared_with(self, where: str) -> str:
+        return f", compared with {self._first}" if self._first not in ("", where) else ""
+
+    @property
+    def columns(self) -> dict[str, list[StoredArray]]:
+        """Data key -> its array in each sequence; without sequences, the keys that were said."""
+        return self._columns or {key: [] for key in self._names or self.specs}
+
+    def lengths(self) -> dict[str, NDArray[np.int64]]:
+        """Return data key -> frames of each sequence, `int64[N]`; 1 without a time axis."""
+        has_time = {key: key in self.specs and self.specs[key].has_time for key in self.columns}
+        return {
+            key: np.array([array.shape[0] if has_time[key] else 1 for array in arrays], np.int64)
+            for key, arrays in self.columns.items()
+            if key in self.specs
+        }
+
+    def locators(self) -> dict[str, NDArray[Any]]:
+        """Return the columns that say where each array is, see `array_source.py`."""
+        columns: dict[str, NDArray[Any]] = {}
+        for key, arrays in self.columns.items():
+            columns[f"at:{key}"] = np.array([array.at for array in arrays], np.int64)
+            if any(array.form for array in arrays):
+                columns[f"form:{key}"] = np.array([array.form for array in arrays], np.uint8)
+            if any(array.form & DEFLATED for array in arrays):
+                columns[f"packed:{key}"] = np.array([array.packed for array in arrays], np.int64)
+            spec = self.specs.get(key)
+            for axis, size in enumerate(spec.shape if spec else ()):
+                if size is None:
+                    sizes = [array.shape[axis + int(self.specs[key].has_time)] for array in arrays]
+                    columns[f"axis{axis}:{key}"] = np.array(sizes, np.int64)
+        return columns
+
+
+def fields_of(fields: Mapping[str, Any] | None, owner: str) -> dict[str, str] | None:
+    """Read the option `fields`: data key -> name of an array, or `{"field": name}`.
+
+    Raises:
+        ConfigError: It has another form.
+    """
+    if fields is None:
+        return None
+    if not isinstance(fields, Mapping):
+        raise ConfigError(f"fields is a dict from data keys to names of arrays, not {fields!r}", where=owner)
+    names = {}
+    for key, field in fields.items():
+        name = field.get("field") if isinstance(field, Mapping) and set(field) == {"field"} else field
+        if not isinstance(name, str) or not isinstance(key, str):
+            raise ConfigError(
+                f"the field of {key!r} cannot be read: {field!r}", where=owner, fix="give the name of an array"
+            )
+        names[key] = name
+    return names
+
+
+def renamed(said: Mapping[str, _Said], fields: Mapping[str, str] | None) -> dict[str, _Said]:
+    """Return what files say of their arrays by the data keys that these have, see `fields_of`."""
+    return dict(said) if fields is None else {key: said[name] for key, name in fields.items() if name in said}
+
+
+def with_labels(specs: Mapping[str, DataSpec], labels: Mapping[str, Sequence[str]]) -> dict[str, DataSpec]:
+    """Return the specs, with the number of classes by that of the labels where it is not known.
+
+    Raises:
+        ConfigError: Labels for a key that is not there, or not so many as there are classes.
+    """
+    complete = dict(specs)
+    for key, names in labels.items():
+        if key not in specs:
+            raise ConfigError(f"labels for the unknown data key {key!r}", fix=did_you_mean(key, specs))
+        if specs[key].sparse and specs[key].dim is None:
+            complete[key] = replace(specs[key], dim=len(names))
+        elif specs[key].dim != len(names):
+            raise ConfigError(f"{key!r} has the dim {specs[key].dim}, but {len(names)} labels")
+    return complete
+
+
+def _learn(array: StoredArray) -> DataSpec:
+    """Take the layout of a first array: the first axis is time; how many classes there are is not known."""
+    dtype, shape = array.numbers, array.shape
+    sparse = dtype.kind in "iu" and len(shape) <= 1
+    dim = None if sparse else (shape[-1] if len(shape) > 1 else 1)
+    return DataSpec(dtype.name, tuple(shape[1:]), sparse=sparse, dim=dim, has_time=bool(shape))
+
+
+def _text(spec: DataSpec) -> str:
+    axes = [*(["T"] if spec.has_time else []), *("?" if size is None else str(size) for size in spec.shape)]
+    return f"{spec.dtype}[{', '.join(axes)}]"
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """What the hot path needs of one key, worked out once. Columns are memory views: see `HDFSource`."""
+
+    spec: DataSpec
+    dtype: np.dtype[Any]
+    lengths: memoryview[int]
+    at: memoryview[int]
+    forms: memoryview[int] | None
+    packed: memoryview[int] | None
+    axes: dict[int, memoryview[int]]
+
+
+class PlainArraySource(Source):
+    """Reads the arrays of an index. A sub-class opens the index, calls `_attach`, and says which file is meant."""
+
+    def _attach(self, index: CorpusIndex, files: PlainFiles) -> None:
+        """Work out everything that follows from the index."""
+        self._index, self._files = index, files
+        self.specs: dict[str, DataSpec] = {key: DataSpec.from_json(spec) for key, spec in index.meta["specs"].items()}
+        self.labels: dict[str, Sequence[str]] = dict(index.meta["labels"])
+        stored = [key for key in self.specs if key != index.meta.get("folder_key")]
+        self._columns = {key: self._column(key) for key in stored}
+
+    def _column(self, key: str) -> _Column:
+        spec, index = self.specs[key], self._index
+        about = index.meta["forms"].get(key, [False, False])
+        dtype = np.dtype(spec.dtype)
+        return _Column(
+            spec,
+            dtype,
+            _view(index.lengths(key)),
+            _view(index.locator(f"at:{key}")),
+            _view(index.locator(f"form:{key}")) if about[0] else None,
+            _view(index.locator(f"packed:{key}")) if about[1] else None,
+            {a: _view(index.locator(f"axis{a}:{key}")) for a, size in enumerate(spec.shape) if size is None},
+        )
+
+    @abstractmethod
+    def _file_of(self, corpus_idx: int, data_key: str) -> int:
+        """Return the number of the file that holds an array."""
+
+    @property
+    def index(self) -> CorpusIndex:
+        """Tags, lengths, and where each array is."""
+        return self._index
+
+    def read(self, corpus_idx: int, data_key: str) -> NDArray[Any]:
+        """Return one array, as a new one.
+
+        Raises:
+            IndexError: There is no such sequence.
+            SourceError: There is no such key, or a file is gone, changed or damaged.
+        """
+        check_corpus_idx(corpus_idx, self._index.num_seqs)
+        column = self._columns.get(check_data_key(data_key, self.specs))
+        if column is None:
+            return np.array([int(self._index.locator("folder")[corpus_idx])], np.int32)
+        return self._read(column, corpus_idx, data_key, 0, column.lengths[corpus_idx])
+
+    def read_slice(self, corpus_idx: int, data_key: str, start: int, end: int) -> NDArray[Any]:
+        """Return frames start..end of one array; of a plain one, nothing else is read."""
+        check_corpus_idx(corpus_idx, self._index.num_seqs)
+        column = self._columns.get(check_data_key(data_key, self.specs))
+        if column is None or not column.spec.has_time:
+            return slice_frames(self.read(corpus_idx, data_key), self.specs[data_key], start, end)
+        length = column.lengths[corpus_idx]
+        if not 0 <= start <= end <= length:
+            raise IndexError(f"frames {start}..{end} of {data_key!r} in a sequence of {length} frames")
+        return self._read(column, corpus_idx, data_key, start, end)
+
+    @property
+    def has_fast_rows(self) -> bool:
+        """Yes, if all arrays are plain and no axis is free."""
+        return all(column.forms is None and not column.axes for column in self._columns.values())
+
+    def read_rows(self, corpus_indices: NDArray[np.int64], data_key: str, out: NDArray[Any]) -> None:
+        """Read one data key of several sequences into one array; no byte is copied twice."""
+        column = self._columns.get(check_data_key(data_key, self.specs))
+        if column is None or column.forms is not None or column.axes:
+            super().read_rows(corpus_indices, data_key, out)
+            return
+        lengths = [column.lengths[check_corpus_idx(idx, self._index.num_seqs)] for idx in corpus_indices.tolist()]
+        ends = [0, *accumulate(lengths)]
+        if ends[-1] != len(out) or min(lengths, default=0) < 0:
+            raise IndexError(f"{ends[-1]} frames of {data_key!r} do not fit into {len(out)} rows")
+        self._fill(column, corpus_indices, data_key, [out[a:b] for a, b in pairwise(ends)])
+
+    def read_into(self, corpus_indices: NDArray[np.int64], data_key: str, outs: Sequence[NDArray[Any]]) -> None:
+        """Read one data key of several sequences, each into an array of its own; no byte is copied twice."""
+        column = self._columns.get(check_data_key(data_key, self.specs))
+        if column is None or column.forms is not None or column.axes:
+            super().read_into(corpus_indices, data_key, outs)
+            return
+        for corpus_idx, out in zip(corpus_indices.tolist(), outs, strict=True):
+            check_corpus_idx(corpus_idx, self._index.num_seqs)
+            if len(out) != column.lengths[corpus_idx]:
+                frames = column.lengths[corpus_idx]
+                raise IndexError(f"{frames} frames of {data_key!r} do not fit into {len(out)} rows")
+        self._fill(column, corpus_indices, data_key, outs)
+
+    def _fill(
+        self, column: _Column, corpus_indices: NDArray[np.int64], data_key: str, outs: Sequence[NDArray[Any]]
+    ) -> None:
+        """Read plain arrays, each to its place."""
+        self._files.read_many(
+            (self._file_of(corpus_idx, data_key), self._position(column, corpus_idx, data_key), out)
+            for corpus_idx, out in zip(corpus_indices.tolist(), outs, strict=True)
+            if out.size
+        )
+
+    def _position(self, column: _Column, corpus_idx: int, data_key: str) -> int:
+        position = column.at[corpus_idx]
+        if position < 0:
+            raise self._index.damaged(f"it says that {data_key!r} of sequence {corpus_idx} is at byte {position}")
+        return position
+
+    def _read(self, column: _Column, corpus_idx: int, data_key: str, start: int, end: int) -> NDArray[Any]:
+        if end < start:
+            raise self._index.damaged(f"the length of {data_key!r} of sequence {corpus_idx} is {end}")
+        free = column.axes
+        frame_shape = tuple(free[a][corpus_idx] if size is None else size for a, size in enumerate(column.spec.shape))
+        form = column.forms[corpus_idx] if column.forms is not None else 0
+        if form:
+            shape = (column.lengths[corpus_idx], *frame_shape) if column.spec.has_time else frame_shape
+            whole = self._read_form(column, corpus_idx, data_key, shape, form)
+            return np.asarray(whole[start:end] if column.spec.has_time else whole, order="C")
+        shape = (end - start, *frame_shape) if column.spec.has_time else frame_shape
+        position = self._position(column, corpus_idx, data_key) if end > start or not column.spec.has_time else 0
+        position += start * math.prod(frame_shape) * column.dtype.itemsize
+        return self._files.read_array(self._file_of(corpus_idx, data_key), position, shape, column.dtype)
+
+    def _read_form(
+        self, column: _Column, corpus_idx: int, data_key: str, shape: tuple[int, ...], form: int
+    ) -> NDArray[Any]:
+        """Return an array that is not stored as its numbers in C order."""
+        has_no_packed = form & DEFLATED and column.packed is None
+        if not 0 < form < 2 * BFLOAT16 or has_no_packed or (form & BFLOAT16 and column.dtype != np.float32):
+            raise self._index.damaged(f"it says that {data_key!r} of sequence {corpus_idx} has the form {form}")
+        stored = np.dtype(np.uint16) if form & BFLOAT16 else column.dtype
+        file_idx, position = self._file_of(corpus_idx, data_key), self._position(column, corpus_idx, data_key)
+        size = math.prod(shape)
+        if form & DEFLATED:
+            assert column.packed is not None
+            packed = self._files.read(file_idx, position, column.packed[corpus_idx])
+            where = f"{self._index.tags[corpus_idx]!r}, data key {data_key!r}"
+            flat = _inflated(packed, size * stored.itemsize, where).view(stored)
+        else:
+            flat = self._files.read_array(file_idx, position, (size,), stored)
+        if form & SWAPPED:
+            flat.byteswap(inplace=True)
+        if form & BFLOAT16:
+            flat = (flat.astype(np.uint32) << 16).view(np.float32)
+        return flat.reshape(shape, order="F" if form & FORTRAN else "C")
+
+    def close(self) -> None:
+        """Close all files; a later read opens them again."""
+        self._files.close()
+
+
+def _inflated(packed: bytes, num_bytes: int, where: str) -> NDArray[np.uint8]:
+    """Return the numbers of a deflated `.npy`, without its header."""
+    try:
+        unpack = zlib.decompressobj(-zlib.MAX_WBITS)
+        content = unpack.decompress(packed, num_bytes + HEAD_BYTES)
+        begin = parse_npy(content[:HEAD_BYTES], where).num_bytes
+    except zlib.error as error:
+        raise SourceError(f"a compressed array is damaged: {error}", where=where, fix="restore the file") from error
+    if len(content) != begin + num_bytes:
+        raise SourceError(
+            f"a compressed array has {len(content) - begin} bytes, not {num_bytes}", where=where, fix="restore the file"
+        )
+    return np.frombuffer(content, np.uint8, offset=begin).copy()
+
+
+def _view(column: NDArray[Any]) -> memoryview[int]:
+    native = column.dtype.newbyteorder("=")
+    return memoryview(column.astype(native, copy=False).view(native))  # type: ignore[arg-type] # as in `HDFSource`

@@ -1,0 +1,209 @@
+"""Reading one recording: decoded, one channel, at the wanted sample rate.
+
+Needs `headrace[audio]`, but only when it reads.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from typing import IO, TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.errors import ConfigError, SourceError
+from headrace.files import open_regular
+
+# Form and kind of a file that is a row of chunks -> byte order of their sizes.
+_CHUNKED_FORMS: dict[tuple[bytes, bytes], Literal["little", "big"]] = {
+    (b"RIFF", b"WAVE"): "little",
+    (b"RIFX", b"WAVE"): "big",
+    (b"FORM", b"AIFF"): "big",
+    (b"FORM", b"AIFC"): "big",
+}
+_MAX_CHUNKS = 1000  # looked at before the samples; usual are one to five
+_OGG_HEAD_BYTES = 27  # of a page, before its table of segments
+_MAX_OGG_PAGE_BYTES = _OGG_HEAD_BYTES + 255 + 255 * 255
+_OGG_END_OF_STREAM = 4  # a flag of a page
+_UNKNOWN_BYTES = 0x7FF00000  # sizes from here on stand for "not known": 0x7FFFF000 (SoX), 0xFFFFFFFF (FFmpeg), ...
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+
+def read_header(recording: str | bytes | IO[bytes], where: str | None = None) -> tuple[int, int]:
+    """Return number of samples and sample rate of a recording, without decoding it.
+
+    Args:
+        recording: A path, the bytes of the file, or an open file that can seek, of which only what is needed is read.
+        where: What messages call it; the path if `None`.
+
+    Raises:
+        SourceError: The file is missing, damaged, or shorter than its header says.
+    """
+    soundfile = _soundfile()
+    name = where or _name_of(recording)
+    file = io.BytesIO(recording) if isinstance(recording, bytes) else recording
+    try:
+        info = soundfile.info(file)
+    except (RuntimeError, OSError) as error:  # soundfile's errors are RuntimeErrors
+        raise _unreadable(name, error) from error
+    refuse_truncated(file, name)
+    return int(info.frames), int(info.samplerate)
+
+
+def refuse_truncated(recording: str | bytes | IO[bytes], where: str | None = None) -> None:
+    """Compare where a WAV, AIFF or Ogg file ends with what it says: libsndfile takes what is there for all.
+
+    The last page of an Ogg file says that its stream ends there. Files of other formats pass, and so do those of which
+    the length was not known when their header was written (to a pipe, for example), for which programs write a length
+    of almost 2 or 4 GiB, or 0.
+
+    Raises:
+        SourceError: The file ends before its samples do, or it cannot be read.
+    """
+    name = where or _name_of(recording)
+    try:
+        if isinstance(recording, str):
+            with open_regular(recording) as file:
+                _refuse_truncated(file, name)
+        else:
+            _refuse_truncated(io.BytesIO(recording) if isinstance(recording, bytes) else recording, name)
+    except OSError as error:
+        raise _unreadable(name, error) from error
+
+
+def _refuse_truncated(file: IO[bytes], where: str) -> None:
+    size = file.seek(0, os.SEEK_END)
+    file.seek(0)
+    form = file.read(12)
+    if form[:4] == b"OggS":
+        file.seek(max(size - _MAX_OGG_PAGE_BYTES, 0))
+        what = _wrong_ogg_end(file.read(_MAX_OGG_PAGE_BYTES))
+    else:
+        end = _end_of_samples(file, form)
+        is_truncated = end is not None and end > size
+        what = f"it has {size} bytes, and its header says that the samples end at byte {end}" if is_truncated else None
+    if what is not None:
+        raise SourceError(
+            f"the recording is truncated: {what}",
+            where=where,
+            fix="replace it by a whole one; if it is whole, say num_samples and sample_rate in the manifest",
+        )
+
+
+def _wrong_ogg_end(tail: bytes) -> str | None:
+    """Say what is wrong with the end of an Ogg file; `None` if it ends as it should.
+
+    Args:
+        tail: So many last bytes that they have all of the last page, if it is whole (RFC 3533).
+    """
+    start = tail.rfind(b"OggS")
+    while start >= 0:
+        head = tail[start : start + _OGG_HEAD_BYTES]
+        if head[4:5] in (b"", b"\0"):  # else these four bytes stand somewhere in the samples
+            break
+        start = tail.rfind(b"OggS", 0, start)
+    if start < 0:
+        return "it ends in something else than a page of Ogg"
+    sizes = tail[start + _OGG_HEAD_BYTES : start + _OGG_HEAD_BYTES + head[26]] if len(head) == _OGG_HEAD_BYTES else b""
+    if len(head) < _OGG_HEAD_BYTES or len(sizes) < head[26]:
+        return "it ends in the header of a page"
+    missing = start + _OGG_HEAD_BYTES + len(sizes) + sum(sizes) - len(tail)
+    if missing > 0:
+        return f"its last page lacks {missing} bytes"
+    return None if head[5] & _OGG_END_OF_STREAM else "its last page does not say that the stream ends there"
+
+
+def _end_of_samples(file: IO[bytes], form: bytes) -> int | None:
+    """Return where the samples of a WAV or AIFF file end by its header; None if it does not say.
+
+    Args:
+        file: After its first 12 bytes.
+        form: These.
+    """
+    order = _CHUNKED_FORMS.get((form[:4], form[8:12]))
+    if order is None:
+        return None
+    for _ in range(_MAX_CHUNKS):
+        head = file.read(8)
+        if len(head) < 8:
+            break
+        num_bytes = int.from_bytes(head[4:], order)
+        if head[:4] in (b"data", b"SSND"):
+            return file.tell() + num_bytes if num_bytes < _UNKNOWN_BYTES else None
+        file.seek(num_bytes + num_bytes % 2, os.SEEK_CUR)
+    return None
+
+
+def read_samples(
+    recording: str | bytes, channel: int | None, where: str | None = None
+) -> tuple[NDArray[np.float32], int]:
+    """Return the samples of one channel, `float32[n]` in -1..1, and their rate.
+
+    Args:
+        recording: The path of a file of any format that libsndfile reads, or its bytes.
+        channel: Which channel, from 0; `None` for recordings with only one.
+        where: What messages call it; the path if `None`.
+
+    Raises:
+        SourceError: The file is missing, damaged, has other channels, or has samples that are not finite.
+    """
+    soundfile = _soundfile()
+    path = where or _name_of(recording)
+    file = io.BytesIO(recording) if isinstance(recording, bytes) else recording
+    try:
+        samples, sample_rate = soundfile.read(file, dtype="float32", always_2d=True)
+    except (RuntimeError, OSError) as error:
+        raise _unreadable(path, error) from error
+    num_channels = samples.shape[1]
+    if channel is None and num_channels != 1:
+        raise SourceError(f"the recording has {num_channels} channels", where=path, fix="choose one with channel=")
+    if channel is not None and not 0 <= channel < num_channels:
+        raise SourceError(f"there is no channel {channel}: the recording has {num_channels}, from 0", where=path)
+    mono = np.ascontiguousarray(samples[:, channel or 0])
+    wrong = np.flatnonzero(~np.isfinite(mono))
+    if len(wrong):
+        raise SourceError(f"sample {wrong[0]} is {mono[wrong[0]]}, and {len(wrong)} are not finite", where=path)
+    return mono, int(sample_rate)
+
+
+def resample(samples: NDArray[np.float32], from_rate: int, to_rate: int) -> NDArray[np.float32]:
+    """Return `float32[resampled_length(n, ...)]`: the samples at another rate, by soxr in its high quality."""
+    if from_rate == to_rate:
+        return samples
+    try:
+        import soxr
+    except ImportError as error:
+        raise ConfigError(
+            f"resampling from {from_rate} to {to_rate} Hz needs the package soxr", fix="pip install 'headrace[audio]'"
+        ) from error
+    result: NDArray[np.float32] = soxr.resample(samples, from_rate, to_rate)
+    return result
+
+
+def resampled_length(num_samples: int, from_rate: int, to_rate: int) -> int:
+    """Return how many samples there are after resampling: n * to / from, a half rounded up, as soxr does."""
+    return (2 * num_samples * to_rate + from_rate) // (2 * from_rate)
+
+
+def _soundfile() -> ModuleType:
+    try:
+        import soundfile
+    except (ImportError, OSError) as error:  # OSError: the package is there, but not the C library
+        raise ConfigError(
+            f"reading audio needs the package soundfile: {error}", fix="pip install 'headrace[audio]'"
+        ) from error
+    module: ModuleType = soundfile
+    return module
+
+
+def _name_of(recording: str | bytes | IO[bytes]) -> str:
+    if isinstance(recording, bytes):
+        return f"a recording of {len(recording)} bytes in memory"
+    return recording if isinstance(recording, str) else "a recording in an open file"
+
+
+def _unreadable(path: str, error: Any) -> SourceError:
+    return SourceError(f"the recording cannot be read: {error}", where=path, fix="check the file; is it truncated?")

@@ -1,0 +1,420 @@
+"""A source of the recordings below a folder, whose labels and texts come from what the folder says.
+
+A text is a file of the same name that ends in `.txt` or `.lab`, or a line of a `*.trans.txt` in the same folder, which
+begins with the name of the recording, as in LibriSpeech. Which of its bytes are the text of a recording is noted, so
+that it is read again with the recording and nothing of it stays in memory. Read `source.py` for how recordings become
+arrays.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.errors import ConfigError, SourceError, did_you_mean
+from headrace.features.log_mel import LogMel
+from headrace.files import FileStamp
+from headrace.files.utf8 import decode_utf8
+from headrace.index import CorpusIndex
+
+from ..base import check_corpus_idx
+from ..shared.fields import Field
+from ..shared.folder import (
+    Files,
+    IndexOption,
+    LazyStamps,
+    Listing,
+    for_each,
+    list_corpus_files,
+    open_or_build_listed,
+    read_part,
+)
+from ..shared.plain_files import PlainFiles, check_stamp
+from .decode import read_header
+from .gather import AudioOptions, make_index
+from .manifest import Layout
+from .source import RecordingSource
+
+SUFFIXES = (".wav", ".flac", ".ogg", ".opus", ".mp3", ".aiff", ".aif")
+LIST_SUFFIX = ".trans.txt"
+TEXT_SUFFIXES = (".txt", ".lab")
+FOLDER_FIELD, TEXT_FIELD, TAG_FIELD = "folder", "text", "tag"
+_MAX_NAMED = 5
+_COLUMNS = ("num_samples", "sample_rate", "size", "time", "suffix")
+_TEXT_COLUMNS = ("text_file", "text_start", "text_bytes", "text_time")
+
+
+def all_cases(suffixes: Iterable[str]) -> tuple[str, ...]:
+    """Return suffixes in lower and in upper case."""
+    return tuple(dict.fromkeys(form for suffix in suffixes for form in (suffix, suffix.lower(), suffix.upper())))
+
+
+@dataclass
+class ScannedFolder:
+    """Columns with one entry for each recording.
+
+    Attributes:
+        suffixes: The suffixes that there are; `suffix` counts them.
+        lists: Name, size and time of each file that lists texts; `text_file` counts them. For a text in a file of its
+            own it is -1 - its place in `TEXT_SUFFIXES`.
+    """
+
+    tags: list[str] = field(default_factory=list)
+    num_samples: list[int] = field(default_factory=list)
+    sample_rate: list[int] = field(default_factory=list)
+    size: list[int] = field(default_factory=list)
+    time: list[int] = field(default_factory=list)
+    suffix: list[int] = field(default_factory=list)
+    text_file: list[int] = field(default_factory=list)
+    text_start: list[int] = field(default_factory=list)
+    text_bytes: list[int] = field(default_factory=list)
+    text_time: list[int] = field(default_factory=list)
+    target_lengths: dict[str, list[int]] = field(default_factory=dict)
+    suffixes: list[str] = field(default_factory=list)
+    lists: list[tuple[str, int, int]] = field(default_factory=list)
+
+    def locators(self) -> dict[str, NDArray[np.int64]]:
+        """Return what it takes to find and check a recording and its text, `int64[N]` by name."""
+        names = (*_COLUMNS, *(_TEXT_COLUMNS if self.text_file or not self.tags else ()))
+        return {name: np.array(getattr(self, name), np.int64) for name in names}
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """Where the text of each recording is.
+
+    Attributes:
+        listing: The files that hold texts.
+        places: Tag -> number of the file, first byte, number of bytes.
+    """
+
+    listing: Listing
+    places: dict[str, tuple[int, int, int]]
+
+
+def list_texts(root: str, folders: Iterable[str] | None) -> Listing:
+    """List the files that may hold texts: in some folders, or, if `None`, in all below the root."""
+    if folders is None:
+        return list_corpus_files(root, TEXT_SUFFIXES, "AudioFolderSource")
+    found = []
+    for folder in sorted(set(folders)):
+        with os.scandir(os.path.join(root, folder)) as entries:
+            found += [os.path.join(folder, entry.name) for entry in entries if entry.name.endswith(TEXT_SUFFIXES)]
+    names = sorted(found)
+    return Listing.of(root, names, {name: os.stat(os.path.join(root, name)) for name in names})
+
+
+def find_texts(listing: Listing) -> Texts:
+    """Read the lists, and note the place of every text.
+
+    Raises:
+        SourceError: A list is not UTF-8, or has a name twice.
+    """
+    places: dict[str, tuple[int, int, int]] = {}
+    for number, name in enumerate(listing.names):
+        if name.endswith(LIST_SUFFIX):
+            continue
+        tag = os.path.splitext(name)[0]
+        places.setdefault(tag, (number, 0, listing.sizes[number]))  # .lab comes before .txt
+    for number, name in enumerate(listing.names):
+        if name.endswith(LIST_SUFFIX):
+            places.update(_read_list(listing, number))
+    return Texts(listing, places)
+
+
+def _read_list(listing: Listing, number: int) -> dict[str, tuple[int, int, int]]:
+    """Return the places of the texts in a list: lines of a name, blanks, and the text."""
+    path, folder = listing.path(number), os.path.dirname(listing.names[number])
+    content = read_part(path, listing.sizes[number], listing.times[number], listing.sizes[number])
+    places: dict[str, tuple[int, int, int]] = {}
+    start = 0
+    for line_number, line in enumerate(io.BytesIO(content), start=1):
+        name, text = (*line.split(None, 1), b"", b"")[:2]
+        if name:
+            where = f"{path}, line {line_number}"
+            tag = os.path.join(folder, decode_utf8(name, where))
+            if tag in places:
+                raise SourceError(f"the list has {tag!r} twice", where=where, fix="remove one of the lines")
+            places[tag] = number, start + len(line) - len(text), len(text.rstrip())
+        start += len(line)
+    return places
+
+
+def text_of(content: bytes, where: str) -> str:
+    """Return the text of a recording from its bytes: without blanks around it.
+
+    Raises:
+        SourceError: They are not UTF-8.
+    """
+    return decode_utf8(content, where).strip()
+
+
+def folder_of(tag: str, where: str) -> str:
+    """Return the name of the folder that a recording is in.
+
+    Raises:
+        SourceError: It is in none, but at the top.
+    """
+    folders = tag.split("/")[:-1]
+    if not folders:
+        raise SourceError("the recording is in no sub-folder that would be its label", where=where)
+    return folders[-1]
+
+
+def scan_folder(listing: Listing, texts: Texts | None, fields: Mapping[str, Field]) -> ScannedFolder:
+    """Read the headers of all recordings, several at a time, and their texts; the fields learn their labels.
+
+    Raises:
+        SourceError: A recording is truncated or damaged, has no text, or no label; or two have the same tag.
+    """
+    scanned = ScannedFolder(target_lengths={key: [] for key in fields})
+    tags = [os.path.splitext(name)[0] for name in listing.names]
+    _reject_duplicate_tags(tags, listing)
+    if texts is not None:
+        _require_transcripts(tags, texts, listing.root)
+
+    def look(number: int) -> tuple[int, int]:
+        header = read_header(listing.path(number))
+        read_part(listing.path(number), listing.sizes[number], listing.times[number], 0)
+        return header
+
+    headers = for_each(look, range(len(tags)))
+    suffixes = [os.path.splitext(name)[1] for name in listing.names]
+    scanned.suffixes = sorted(set(suffixes))
+    scanned.tags, scanned.size, scanned.time = tags, listing.sizes, listing.times
+    scanned.suffix = [scanned.suffixes.index(suffix) for suffix in suffixes]
+    scanned.num_samples = [num_samples for num_samples, _ in headers]
+    scanned.sample_rate = [rate for _, rate in headers]
+    lists: dict[int, int] = {}
+    for number, tag in enumerate(tags):
+        where = listing.path(number)
+        record: dict[str, Any] = {TAG_FIELD: tag}
+        if any(target.name == FOLDER_FIELD for target in fields.values()):
+            record[FOLDER_FIELD] = folder_of(tag, where)
+        if texts is not None:
+            record[TEXT_FIELD] = _take_text(scanned, texts, tag, lists)
+        for key, target in fields.items():
+            scanned.target_lengths[key].append(target.scan(record[target.name], where))
+    for target in fields.values():
+        target.end_scan()
+    return scanned
+
+
+def _take_text(scanned: ScannedFolder, texts: Texts, tag: str, lists: dict[int, int]) -> str:
+    """Note where a text is, and return it. `lists`: number of a list -> its place in `scanned.lists`."""
+    file, start, num_bytes = texts.places[tag]
+    listing = texts.listing
+    name, size, time = listing.names[file], listing.sizes[file], listing.times[file]
+    if name.endswith(LIST_SUFFIX):
+        if file not in lists:
+            lists[file] = len(scanned.lists)
+            scanned.lists.append((name, size, time))
+        code = lists[file]
+    else:
+        code = -1 - TEXT_SUFFIXES.index(os.path.splitext(name)[1])
+    for column, value in zip(_TEXT_COLUMNS, (code, start, num_bytes, time), strict=True):
+        getattr(scanned, column).append(value)
+    content = read_part(listing.path(file), size, time, num_bytes, start=start)
+    return text_of(content, f"{listing.path(file)}, tag {tag!r}")
+
+
+def _reject_duplicate_tags(tags: Sequence[str], listing: Listing) -> None:
+    if len(set(tags)) < len(tags):
+        first: dict[str, int] = {}
+        for number, tag in enumerate(tags):
+            if first.setdefault(tag, number) != number:
+                raise SourceError(
+                    f"two recordings have the tag {tag!r}",
+                    where=f"{listing.path(first[tag])}, {listing.path(number)}",
+                    fix="choose by suffixes=, or remove one",
+                )
+
+
+def _require_transcripts(tags: Sequence[str], texts: Texts, root: str) -> None:
+    missing = [tag for tag in tags if tag not in texts.places]
+    if missing:
+        more = ", ..." if len(missing) > _MAX_NAMED else ""
+        raise SourceError(
+            f"{len(missing)} of {len(tags)} recordings have no text: {', '.join(missing[:_MAX_NAMED])}{more}",
+            where=root,
+            fix="put it beside the recording as .txt or .lab, or into a *.trans.txt of the same folder",
+        )
+
+
+INDEX_KIND = "audio-folder/1"
+_FIELDS = (FOLDER_FIELD, TEXT_FIELD, TAG_FIELD)
+
+
+class AudioFolderSource(RecordingSource):
+    """The recordings below a folder: key "data", and a key for each target. Needs `headrace[audio]`.
+
+    The tag is the path without the suffix; sequences come in the order of their tags. Headers are read once, when the
+    index is built, several at a time; from then on lengths are known without a look at the recordings.
+
+    Args:
+        files: The folder, or a list of recordings, which then come in its order.
+        features: "raw" (samples, float32[T, 1]), "log_mel", a `LogMel`, or a dict of its options (float32[T,
+            num_mels]); without `sample_rate` there, it is that of the recordings.
+        targets: Data key -> field: "folder", the name of the folder that the recording is in; "text", from a `.txt` or
+            `.lab` of the same name or from a `*.trans.txt` in its folder; or "tag". As for `AudioSource`, a field
+            gives labels, UTF-8 bytes for the key "orth", or what `{"field": "text", "vocab": ...}` says.
+        sample_rate: Recordings of another rate are resampled; if `None`, that of the features, or else of all
+            recordings, which must then have the same.
+        channel: Which channel, from 0; needed for recordings with several.
+        suffixes: Of recordings, in either case.
+        index: `"auto"` keeps the index of a large folder in the cache folder and finds it there the next time, unless
+            a file changed; `None` always reads all headers; a path opens the index that `source.index.save(path)`
+            wrote.
+
+    Raises:
+        ConfigError: An option is wrong.
+        SourceError: A recording is truncated or damaged, has no text that is wanted, or the same tag as another; a link
+            leads out of the folder; or the given index is not one of these files as they are now.
+    """
+
+    _changed_place = "the folder"
+
+    def __init__(
+        self,
+        files: Files,
+        *,
+        features: str | LogMel | Mapping[str, Any] = "raw",
+        targets: Mapping[str, str | Mapping[str, Any]] | None = None,
+        sample_rate: int | None = None,
+        channel: int | None = None,
+        suffixes: Sequence[str] = SUFFIXES,
+        index: IndexOption = "auto",
+    ) -> None:
+        no_manifest = Layout("", "", TAG_FIELD, TAG_FIELD, "")
+        options = AudioOptions.parse(no_manifest, features, targets, sample_rate, channel)
+        for key, asked in options.fields.items():
+            if asked.name not in _FIELDS:
+                fix = did_you_mean(asked.name, _FIELDS)
+                raise ConfigError(f"a folder has no field {asked.name!r}", where=f"target {key!r}", fix=fix)
+        if isinstance(suffixes, str) or not all(isinstance(one, str) and one.startswith(".") for one in suffixes):
+            raise ConfigError(f"suffixes={suffixes!r}", where="AudioFolderSource", fix='a list such as [".flac"]')
+        listing = list_corpus_files(files, all_cases(suffixes), "AudioFolderSource")
+        texts = None
+        if any(field.name == TEXT_FIELD for field in options.fields.values()):
+            is_folder = isinstance(files, str | os.PathLike)
+            texts = list_texts(listing.root, None if is_folder else map(os.path.dirname, listing.names))
+        corpus = open_or_build_listed(
+            listing if texts is None else dataclasses.replace(listing, digest=f"{listing.digest}-{texts.digest}"),
+            lambda: _gather(options, listing, texts),
+            index=index,
+            kind=_index_kind(options),
+        )
+        self._root = listing.root
+        self._attach(options, corpus)
+
+    def _attach(self, options: AudioOptions, index: CorpusIndex) -> None:
+        super()._attach(options, index)
+        self._suffixes: list[str] = index.meta["suffixes"]
+        self._lists: list[tuple[str, int, int]] = [(name, size, time) for name, size, time in index.meta["lists"]]
+        # Not a method of this object: a circle of references would keep files open until it is found.
+        self._text_stamps = _text_stamps(self._root, self._lists, index)
+        self._texts = PlainFiles(self._text_stamps)
+
+    @property
+    def _place(self) -> str:
+        return self._root
+
+    def _record(self, corpus_idx: int) -> Mapping[str, Any]:
+        return _Record(self, check_corpus_idx(corpus_idx, self._index.num_seqs))
+
+    def _recording(self, corpus_idx: int, record: Mapping[str, Any], where: str) -> str:  # noqa: ARG002
+        index = self._index
+        suffix, size, time = (int(index.locator(name)[corpus_idx]) for name in ("suffix", "size", "time"))
+        if not 0 <= suffix < len(self._suffixes):
+            raise index.damaged(f"it says that sequence {corpus_idx} has suffix {suffix} of {len(self._suffixes)}")
+        path = os.path.join(self._root, index.tags[corpus_idx] + self._suffixes[suffix])
+        check_stamp(FileStamp(path, size, time, digest=""))
+        return path
+
+    def _read_text(self, corpus_idx: int) -> str:
+        columns = ("text_file", "text_start", "text_bytes")
+        code, start, size = (int(self._index.locator(column)[corpus_idx]) for column in columns)
+        if code >= len(self._lists) or code < -len(TEXT_SUFFIXES) or min(start, size) < 0:
+            raise self._index.damaged(f"it says that the text of sequence {corpus_idx} is in file {code}")
+        file_idx = code if code >= 0 else len(self._lists) + corpus_idx
+        content = self._texts.read(file_idx, start, size)
+        return text_of(content, f"{self._text_stamps[file_idx].path}, tag {self._index.tags[corpus_idx]!r}")
+
+    def close(self) -> None:
+        """Close all files; a later read opens them again."""
+        self._texts.close()
+
+    def __getstate__(self) -> tuple[str, AudioOptions, CorpusIndex]:
+        return self._root, self._options, self._index
+
+    def __setstate__(self, state: tuple[str, AudioOptions, CorpusIndex]) -> None:
+        self._root, options, index = state
+        self._attach(options, index)
+
+
+class _Record(Mapping[str, Any]):
+    """The fields of a recording, each looked up when it is asked for."""
+
+    def __init__(self, source: AudioFolderSource, corpus_idx: int) -> None:
+        self._source, self._corpus_idx = source, corpus_idx
+
+    def __getitem__(self, name: str) -> str:
+        source, tag = self._source, self._source.tag(self._corpus_idx)
+        if name == FOLDER_FIELD:
+            return folder_of(tag, source._root)
+        if name == TEXT_FIELD:
+            return source._read_text(self._corpus_idx)
+        if name == TAG_FIELD:
+            return tag
+        raise KeyError(name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in _FIELDS
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_FIELDS)
+
+    def __len__(self) -> int:
+        return len(_FIELDS)
+
+
+def _text_stamps(root: str, lists: Sequence[tuple[str, int, int]], index: CorpusIndex) -> LazyStamps:
+    """Return what the files with texts were: the lists, and after them the own file of each recording."""
+
+    def stamp_of(file_idx: int) -> FileStamp:
+        if file_idx < len(lists):
+            name, size, time = lists[file_idx]
+        else:
+            corpus_idx = file_idx - len(lists)
+            columns = ("text_file", "text_bytes", "text_time")
+            code, size, time = (int(index.locator(column)[corpus_idx]) for column in columns)
+            name = index.tags[corpus_idx] + TEXT_SUFFIXES[-1 - code]
+        return FileStamp(os.path.join(root, name), size, time, digest="")
+
+    return LazyStamps(len(lists) + index.num_seqs, stamp_of)
+
+
+def _gather(options: AudioOptions, listing: Listing, text_files: Listing | None) -> CorpusIndex:
+    texts: Texts | None = None if text_files is None else find_texts(text_files)
+    scanned = scan_folder(listing, texts, options.fields)
+    corpus = make_index(options, scanned, listing.root)
+    corpus.meta["suffixes"] = scanned.suffixes
+    corpus.meta["lists"] = [list(entry) for entry in scanned.lists]
+    return corpus
+
+
+def _index_kind(options: AudioOptions) -> str:
+    said = {
+        "features": options.features,
+        "sample_rate": options.sample_rate,
+        "targets": [[key, field.identity] for key, field in options.fields.items()],
+    }
+    return f"{INDEX_KIND} {json.dumps(said, default=repr)}"

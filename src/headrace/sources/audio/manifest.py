@@ -1,0 +1,272 @@
+"""Manifests of recordings, which are text files with one JSON object a line, each for one sequence.
+
+`scan_recordings` takes down in one pass what a manifest says: tags, lengths, and where each line is. It checks every
+line and looks for every recording; it opens one only if the manifest does not say its length. `decode_line` takes a
+line that was read again, so that nothing of the manifest but these positions needs to stay in memory. JSON is read
+strictly: NaN, for example, is not JSON.
+"""
+
+from __future__ import annotations
+
+import codecs
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.errors import ConfigError, SourceError
+from headrace.files import open_regular, resolve_inside
+
+from ..shared.fields import Field
+from .decode import read_header
+
+_DECODER: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
+_LARGEST_COUNT = 2**40  # a year of 24 kHz audio is less; more is an error that must not overflow later
+
+
+def scan_manifest(path: str) -> Iterator[tuple[int, int, int, dict[str, Any]]]:
+    """Read a manifest line by line; blank lines and a byte order mark at the start are skipped.
+
+    Yields:
+        Line number from 1, first byte of the line, its number of bytes, and the object.
+
+    Raises:
+        SourceError: The file cannot be read, or a line is not a JSON object.
+    """
+    start = 0
+    try:
+        with open_regular(path) as file:
+            if file.read(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8:
+                start = len(codecs.BOM_UTF8)
+            file.seek(start)
+            for line_number, line in enumerate(file, start=1):
+                if line.strip():
+                    yield line_number, start, len(line), decode_line(line, f"{path}, line {line_number}")
+                start += len(line)
+    except OSError as error:
+        raise SourceError(f"the manifest cannot be read: {error.strerror or error}", where=path) from error
+
+
+def decode_line(line: bytes, where: str) -> dict[str, Any]:
+    """Return the object of a line.
+
+    Raises:
+        SourceError: It is none.
+    """
+    try:
+        record = _DECODER.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise SourceError(
+            f"a line of the manifest is not JSON: {error}",
+            where=where,
+            fix="write one JSON object a line, as UTF-8, and numbers as JSON has them (no NaN)",
+        ) from error
+    if not isinstance(record, dict):
+        raise SourceError(f"a line of the manifest is {type(record).__name__}, not a JSON object", where=where)
+    return record
+
+
+def field_of(record: Mapping[str, Any], name: str, kind: type | tuple[type, ...], where: str) -> Any:
+    """Return a field of a record that must be there and be of some type.
+
+    Raises:
+        SourceError: It is not there, or of another type.
+    """
+    if name not in record:
+        raise SourceError(f"there is no field {name!r}, only {sorted(record)}", where=where)
+    value = record[name]
+    if not isinstance(value, kind):
+        raise SourceError(f"the field {name!r} has {value!r}, which has the wrong type", where=where)
+    return value
+
+
+def count_of(record: Mapping[str, Any], name: str, smallest: int, where: str, *, fix: str | None = None) -> int | None:
+    """Return a field that holds a whole number, or `None` if it is absent or null. `fix` is for the error.
+
+    Raises:
+        SourceError: It is no whole number, or less than `smallest`.
+    """
+    value = record.get(name)
+    if value is None:
+        return None
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or value % 1 != 0 or not smallest <= value <= _LARGEST_COUNT:
+        raise SourceError(
+            f"the field {name!r} has {value!r}, not a whole number of at least {smallest}",
+            where=where,
+            fix=fix or "correct it, or leave it out: the recording says the same",
+        )
+    return int(value)
+
+
+_MAX_NAMED = 5  # missing files that an error names; the rest is counted
+_NOT_GIVEN = -1
+DEFAULT_LENGTH_FIELD = "num_samples"
+_OTHER_LENGTH_FIELD = "length"  # for the number of samples, too, unless the user named a field
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where a manifest and its recordings are, and which of its fields says what.
+
+    Attributes:
+        manifest: Absolute path of the manifest.
+        root: Absolute path of the folder that audio paths are relative to.
+        audio_field: Path of the recording.
+        tag_field: Tag; the path of the recording if `None`.
+        length_field: Number of samples, at the recording's own rate. Where the default one is absent, "length" counts.
+        rate_field: Sample rate of the recording.
+    """
+
+    manifest: str
+    root: str
+    audio_field: str
+    tag_field: str | None
+    length_field: str
+    rate_field: str = "sample_rate"
+
+    def __post_init__(self) -> None:
+        """Refuse names that are no names."""
+        for name in (self.audio_field, self.tag_field or "", self.length_field):
+            if not isinstance(name, str):
+                raise ConfigError(f"the name of a field is a str, not {name!r}")
+
+    def audio_path(self, record: Mapping[str, Any], where: str) -> str:
+        """Return the path of a recording as the manifest has it."""
+        path: str = field_of(record, self.audio_field, str, where)
+        return path
+
+    def tag(self, record: Mapping[str, Any], where: str) -> str:
+        """Return the tag of a recording."""
+        tag: str = field_of(record, self.tag_field or self.audio_field, str, where)
+        return tag
+
+    def num_samples(self, record: Mapping[str, Any], where: str) -> int | None:
+        """Return the number of samples of a recording, if the manifest has it."""
+        num_samples = count_of(record, self.length_field, 0, where)
+        if num_samples is None and self.length_field == DEFAULT_LENGTH_FIELD:
+            fix = f"{_OTHER_LENGTH_FIELD!r} counts samples; if it is something else here, name a field by length_field="
+            return count_of(record, _OTHER_LENGTH_FIELD, 0, where, fix=fix)
+        return num_samples
+
+
+@dataclass
+class ScannedManifest:
+    """Columns with one entry for each line of a manifest."""
+
+    tags: list[str] = field(default_factory=list)
+    line_start: list[int] = field(default_factory=list)
+    line_bytes: list[int] = field(default_factory=list)
+    num_samples: list[int] = field(default_factory=list)
+    sample_rate: list[int] = field(default_factory=list)
+    target_lengths: dict[str, list[int]] = field(default_factory=dict)
+
+    def locators(self) -> dict[str, NDArray[np.int64]]:
+        """Return what it takes to find and check a recording, `int64[N]` by name."""
+        names = ("line_start", "line_bytes", "num_samples", "sample_rate")
+        return {name: np.array(getattr(self, name), dtype=np.int64) for name in names}
+
+
+def scan_recordings(layout: Layout, fields: Mapping[str, Field]) -> ScannedManifest:
+    """Read a manifest and look for its recordings.
+
+    Args:
+        layout: Where everything is.
+        fields: Data key -> field of the manifest; they learn their labels.
+
+    Raises:
+        SourceError: A line is wrong, or recordings are missing, unreadable, or outside of the root.
+    """
+    scanned = ScannedManifest(target_lengths={key: [] for key in fields})
+    finder = FileFinder(layout.root)
+    unmeasured: list[tuple[int, str, str]] = []
+    for line_number, start, num_bytes, record in scan_manifest(layout.manifest):
+        where = f"{layout.manifest}, line {line_number}"
+        path = layout.audio_path(record, where)
+        finder.look_up(path, where)
+        num_samples, rate = layout.num_samples(record, where), count_of(record, layout.rate_field, 1, where)
+        if num_samples is None or rate is None:
+            unmeasured.append((len(scanned.tags), path, where))
+        scanned.tags.append(layout.tag(record, where))
+        scanned.line_start.append(start)
+        scanned.line_bytes.append(num_bytes)
+        scanned.num_samples.append(_NOT_GIVEN if num_samples is None else num_samples)
+        scanned.sample_rate.append(_NOT_GIVEN if rate is None else rate)
+        for key, target in fields.items():
+            scanned.target_lengths[key].append(target.scan(field_of(record, target.name, object, where), where))
+    finder.raise_if_missing(len(scanned.tags), layout.manifest)
+    for target in fields.values():
+        target.end_scan()
+    for corpus_idx, path, where in unmeasured:
+        header = read_header(str(resolve_inside(layout.root, path)))
+        for column, actual, what in zip(
+            (scanned.num_samples, scanned.sample_rate), header, ("samples", "Hz"), strict=True
+        ):
+            if column[corpus_idx] not in (_NOT_GIVEN, actual):
+                raise SourceError(f"the manifest says {column[corpus_idx]} {what}, {path} has {actual}", where=where)
+            column[corpus_idx] = actual
+    return scanned
+
+
+class FileFinder:
+    """Looks for regular files by paths inside a root: what leads outside is refused, what is missing is counted."""
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+        self._real_folders: dict[str, str] = {}
+        self._missing: list[str] = []
+        self._num_missing = 0
+
+    def look_up(self, path: str, where: str) -> None:
+        """Note whether there is a file.
+
+        Raises:
+            SourceError: The path leads outside of the root.
+        """
+        folder, name = os.path.split(path)
+        try:
+            if name in ("", ".", ".."):
+                folder, name = path, "."
+            if folder not in self._real_folders:  # following links costs much more than a look at one file
+                self._real_folders[folder] = self._resolved_folder(folder, path)
+            status = os.lstat(os.path.join(self._real_folders[folder], name))
+            if stat.S_ISLNK(status.st_mode):
+                status = os.stat(resolve_inside(self._root, path))
+        except SourceError as error:
+            raise SourceError(error.what, where=where, fix=error.fix) from error
+        except (OSError, ValueError):  # ValueError: a null character
+            self._count_missing(path)
+        else:
+            if not stat.S_ISREG(status.st_mode):
+                self._count_missing(path)
+
+    def _resolved_folder(self, folder: str, path: str) -> str:
+        try:
+            return str(resolve_inside(self._root, folder))
+        except SourceError:
+            resolve_inside(self._root, path)  # to name the path as the manifest has it, not a part of it
+            raise
+
+    def _count_missing(self, path: str) -> None:
+        self._num_missing += 1
+        if len(self._missing) < _MAX_NAMED:
+            self._missing.append(path)
+
+    def raise_if_missing(self, num_files: int, where: str) -> None:
+        """Raise one error for all files that were missed.
+
+        Raises:
+            SourceError: There were some; it names the first.
+        """
+        if self._num_missing:
+            more = ", ..." if self._num_missing > len(self._missing) else ""
+            raise SourceError(
+                f"{self._num_missing} of {num_files} audio files are missing: {', '.join(self._missing)}{more}",
+                where=where,
+                fix=f"put them below {self._root}, or give root=, the folder that the paths are relative to",
+            )

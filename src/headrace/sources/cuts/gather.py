@@ -1,0 +1,266 @@
+"""From manifests or Shar folders to one index of the corpus: ids, lengths, and the place of each part of each cut.
+
+Every line is read once, through lhotse, some 50 us a cut; of Shar's tar files the headers and the small manifests.
+Nothing is decoded but one array of each custom key, whose dtype no manifest says.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+from array import array
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from headrace.errors import ConfigError, SourceError
+from headrace.files import open_regular
+from headrace.index import CorpusIndex
+
+from .files import CutFiles, Member, scan_lines, scan_tar
+from .keys import CutKey, custom_kinds, default_fields, parse_key
+from .library import lhotse_errors, recordings_of
+from .schema import NO_ROOTS, Roots
+from .table import LINE_BYTES, LINE_START, SHARD, Place, attach_data, attach_value, decode_cut
+
+INDEX_KIND = "lhotse-cuts/1"  # with the version of what the columns and `meta` say
+_MAX_NAMED = 5  # missing files that an error names; the rest is counted
+
+
+@dataclass(frozen=True, slots=True)
+class CutOptions:
+    """How cuts become arrays.
+
+    Attributes:
+        fields: Data key -> field, as the user said it; None: what the first cut has.
+        tolerance: Seconds that a recording may end before its cut does.
+    """
+
+    fields: dict[str, Any] | None
+    tolerance: float
+
+    def __post_init__(self) -> None:
+        """Refuse what is no field."""
+        self.identity()
+
+    def identity(self) -> list[Any] | None:
+        """Return JSON data that says all of it that changes an index."""
+        if self.fields is None:
+            return None
+        return [[key, parse_key(key, option, 0.0, {}).identity] for key, option in self.fields.items()]
+
+    def keys(self, fields: Mapping[str, Any], kinds: Mapping[str, str]) -> dict[str, CutKey]:
+        """Return the keys, given what custom attributes are."""
+        return {key: parse_key(key, option, self.tolerance, kinds) for key, option in fields.items()}
+
+
+def index_kind(files: CutFiles, options: CutOptions) -> str:
+    """Name the source and all that changes what is in its index: the same text in every process."""
+    return f"{INDEX_KIND} {json.dumps([list(files.fields), options.identity()], default=repr)}"
+
+
+@dataclass
+class _Columns:
+    """What is taken down of the cuts, one entry each."""
+
+    tags: list[str] = field(default_factory=list)
+    lengths: dict[str, array[int]] = field(default_factory=dict)
+    locators: dict[str, array[int]] = field(default_factory=lambda: defaultdict(lambda: array("q")))
+    suffixes: dict[str, int] = field(default_factory=dict)
+
+    def note_member(self, name: str, member: Member) -> None:
+        """Take down where the data of a field of Shar are."""
+        suffix = self.suffixes.setdefault(member.suffix, len(self.suffixes))
+        numbers = (member.start, member.num_bytes, member.meta_start, member.meta_bytes, suffix)
+        for column, number in zip(Place.of(name), numbers, strict=True):
+            self.locators[column].append(number)
+
+
+class Gathering:
+    """Takes down one cut after another.
+
+    Args:
+        options: How cuts become arrays.
+        roots: Where files that a manifest names may be.
+    """
+
+    def __init__(self, options: CutOptions, roots: Roots = NO_ROOTS) -> None:
+        self._options, self._roots = options, roots
+        self._columns = _Columns()
+        self._keys: dict[str, CutKey] | None = None
+        self._fields: Mapping[str, Any] = options.fields or {}
+        self._kinds: dict[str, str] = {}
+        self._seen_files: dict[str, bool] = {}
+        self._missing: list[str] = []
+
+    def take(self, cut: Any, where: str) -> None:
+        """Take down the id and the lengths of a cut.
+
+        Raises:
+            SourceError: It does not have what it should.
+        """
+        columns = self._columns
+        if self._keys is None:
+            self._kinds = custom_kinds(cut)
+            if self._options.fields is None:
+                self._fields = default_fields(cut)
+            self._keys = self._options.keys(self._fields, self._kinds)
+            columns.lengths = {key: array("q") for key in self._keys}
+        columns.tags.append(cut.id)
+        for key, found in self._keys.items():
+            columns.lengths[key].append(found.scan(cut, where))
+        self._look_for_audio(cut)
+
+    def _look_for_audio(self, cut: Any) -> None:
+        for source in itertools.chain.from_iterable(recording.sources for recording in recordings_of(cut)):
+            if source.type == "file" and source.source not in self._seen_files:
+                self._seen_files[source.source] = os.path.isfile(source.source)
+                if not self._seen_files[source.source]:
+                    self._missing.append(source.source)
+
+    def take_stored(self, files: CutFiles) -> list[int]:
+        """Take down all cuts of some files; return how many bytes of text each file has, 0 for tar files.
+
+        Raises:
+            SourceError: They cannot be read, or do not fit together.
+        """
+        text_bytes = [0] * len(files.all)
+        for shard, path in enumerate(files.cuts):
+            others = {name: _Members(files, name, shard, self._roots) for name in files.fields}
+            for number, start, line in scan_lines(path):
+                text_bytes[shard] = start + len(line)
+                where = f"{path}, line {number}"
+                cut = decode_cut(line, self._roots, where)
+                for name, found in ((SHARD, shard), (LINE_START, start), (LINE_BYTES, len(line))):
+                    self._columns.locators[name].append(found)
+                for name, members in others.items():
+                    self._columns.note_member(name, members.take(cut, where))
+                with lhotse_errors("take down the cut", where):
+                    self.take(cut, where)
+            for members in others.values():
+                members.end(path)
+                text_bytes[members.file_idx] = members.text_bytes
+        return text_bytes
+
+    def index(self, text_bytes: list[int] | None = None) -> CorpusIndex:
+        """Return the index.
+
+        Raises:
+            SourceError: Recordings are missing, or an id comes twice.
+        """
+        columns = self._columns
+        if self._missing:
+            more = ", ..." if len(self._missing) > _MAX_NAMED else ""
+            raise SourceError(
+                f"{len(self._missing)} of {len(self._seen_files)} audio files are missing: "
+                f"{', '.join(self._missing[:_MAX_NAMED])}{more}",
+                where=f"{len(columns.tags)} cuts; relative paths are relative to {os.getcwd()}",
+                fix="restore them, or correct the paths: cuts.with_recording_path_prefix(folder).to_file(...)",
+            )
+        keys = self._options.keys(self._fields, {}) if self._keys is None else self._keys
+        for key in keys.values():
+            key.end_scan()
+        index = CorpusIndex.from_columns(
+            tags=columns.tags,
+            lengths=columns.lengths or {key: [] for key in keys},
+            locators=dict(columns.locators),
+            meta={
+                "specs": {key: found.spec.to_json() for key, found in keys.items()},
+                "labels": {key: found.labels for key, found in keys.items() if found.labels is not None},
+                "sample_rates": {key: found.sample_rate for key, found in keys.items()},
+                "fields": [[key, found.field] for key, found in keys.items()],
+                "kinds": self._kinds,
+                "suffixes": list(columns.suffixes),
+                "text_bytes": text_bytes or [],
+            },
+        )
+        if index.num_duplicates:
+            raise _repeated(columns.tags)
+        return index
+
+
+class _Members:
+    """The parts that one shard of a field of Shar has of the cuts, in their order."""
+
+    def __init__(self, files: CutFiles, name: str, shard: int, roots: Roots) -> None:
+        self._roots = roots
+        self.file_idx = files.file_idx(name, shard)
+        self.text_bytes = 0
+        self._name, self._path = name, files.fields[name][shard]
+        self._is_tar = self._path.endswith(".tar")
+        self._reads_data = shard == 0  # of the first cut, which says what no manifest does
+        self._parts: Iterator[Any] = scan_tar(self._path) if self._is_tar else scan_lines(self._path)
+
+    def take(self, cut: Any, where: str) -> Member:
+        """Return the next part, which must be of this cut; its manifest is attached to that."""
+        part = next(self._parts, None)
+        if part is None:
+            raise self._unfit(f"it ends before the cut {cut.id!r}", where)
+        place = f"{self._path}, cut {cut.id!r}"
+        if self._is_tar:
+            member: Member = part
+            cut_id = member.cut_id
+            if member.start >= 0 and cut_id == cut.id:
+                data = (self._read(member), member.suffix) if self._reads_data else None
+                attach_data(cut, self._name, member.meta, data, self._roots, place)
+                self._reads_data = False
+        else:
+            _, start, line = part
+            self.text_bytes = start + len(line)
+            cut_id = attach_value(cut, self._name, line, place)
+            member = Member(cut_id, "", start, len(line), -1, 0, b"")
+        if cut_id != cut.id:
+            raise self._unfit(f"it has the data of {cut_id!r} where the cut is {cut.id!r}", where)
+        return member
+
+    def _read(self, member: Member) -> bytes:
+        try:
+            with open_regular(self._path) as file:
+                file.seek(member.start)
+                return file.read(member.num_bytes)
+        except OSError as error:
+            raise SourceError(f"the shard cannot be read: {error.strerror}", where=self._path) from error
+
+    def end(self, path: str) -> None:
+        """Check that there is nothing left."""
+        if next(self._parts, None) is not None:
+            raise self._unfit("it has more entries than there are cuts", path)
+
+    def _unfit(self, what: str, where: str) -> SourceError:
+        return SourceError(
+            f"the field {self._name!r} does not fit the cuts: {what}",
+            where=f"{self._path}, {where}",
+            fix="write the shards of all fields from the same cuts in the same order",
+        )
+
+
+def gather_stored(files: CutFiles, options: CutOptions, roots: Roots) -> CorpusIndex:
+    """Build the index of files."""
+    gathering = Gathering(options, roots)
+    text_bytes = gathering.take_stored(files)
+    return gathering.index(text_bytes)
+
+
+def gather_held(cuts: list[Any], options: CutOptions) -> CorpusIndex:
+    """Build the index of cuts in memory."""
+    gathering = Gathering(options)
+    for number, cut in enumerate(cuts):
+        if not isinstance(getattr(cut, "id", None), str) or not hasattr(cut, "supervisions"):
+            raise ConfigError(f"a CutSet has cuts, and entry {number} is a {type(cut).__name__}")
+        gathering.take(cut, f"cut {cut.id!r} in memory")
+    return gathering.index()
+
+
+def _repeated(tags: list[str]) -> SourceError:
+    first: dict[str, int] = {}
+    for number, tag in enumerate(tags):
+        if tag in first:
+            return SourceError(
+                f"two cuts have the id {tag!r}",
+                where=f"cuts {first[tag]} and {number} of the corpus, counted from 0",
+                fix="give each cut an id of its own: cuts.map(lambda cut: cut.with_id(...))",
+            )
+        first[tag] = number
+    raise AssertionError("no tag is repeated")

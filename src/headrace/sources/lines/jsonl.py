@@ -1,0 +1,462 @@
+"""A source of JSON lines, each of which is an object, and each of its fields a data key.
+
+The files are read once, and one index of their objects is made. A file beside says what JSON cannot: dtypes, shapes,
+numbers of classes, labels. It is optional: the lines can be read without it, by any program.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.errors import ConfigError, SourceError, did_you_mean
+from headrace.files import open_regular
+from headrace.files.atomic.together import settle
+from headrace.files.utf8 import decode_utf8
+from headrace.index import CorpusIndex, GeneratedTags, open_or_build
+from headrace.specs import DataSpec
+
+from ..base import Source, check_corpus_idx, check_data_key, num_frames_of, slice_frames
+from ..shared.decompressed import plain_copy
+from ..shared.fields import Field, parse_field
+from ..shared.json_fields import JsonField
+from ..shared.plain_files import PlainFiles
+from .blocks import LineBlock, scan_lines
+from .text import PathLike, check_paths
+
+_T = TypeVar("_T")
+INDEX_KIND = "jsonl/2"  # with the version of what the columns and `meta` say
+DEFAULT_TAG_FIELD = "tag"
+_BAD_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+_OWN_OPTIONS = ("field", "dtype", "dim")
+
+
+@dataclass(frozen=True)
+class JsonlOptions:
+    """How objects become sequences.
+
+    Attributes:
+        files: The files as they are read: decompressed.
+        names: What the user called them.
+        fields: Data key -> what its arrays are made of.
+        tag_field: Field with the tag; `None`: tags are numbers.
+    """
+
+    files: tuple[str, ...]
+    names: tuple[str, ...]
+    fields: dict[str, Field]
+    tag_field: str | None
+
+    @property
+    def kind(self) -> str:
+        """Name the source and every option that changes what is in its index: the same text in every process."""
+        fields = [[key, field.identity] for key, field in self.fields.items()]
+        return f"{INDEX_KIND} {json.dumps({'fields': fields, 'tag': self.tag_field})}"
+
+
+class RowDecoder:
+    """Takes some fields of an object, and decodes no others.
+
+    Args:
+        fields: Their names, each once.
+
+    Attributes:
+        fields: The same.
+    """
+
+    def __init__(self, fields: tuple[str, ...]) -> None:
+        self.fields = fields
+        self._attributes = attributes = [f"f{i}" for i in range(len(fields))]
+        row = msgspec.defstruct(
+            "Row",
+            [(name, Any, msgspec.UNSET) for name in attributes],
+            rename=dict(zip(attributes, fields, strict=True)),
+        )
+        self._decoder = msgspec.json.Decoder(row)
+
+    def decode(self, line: bytes, where: str) -> tuple[Any, ...]:
+        """Return the values, in the order of the names.
+
+        Raises:
+            SourceError: The line is no JSON object, or a field is missing or null.
+        """
+        try:
+            values = msgspec.structs.astuple(self._decoder.decode(line))
+        except _BAD_JSON as error:
+            raise SourceError(
+                f"the line is not a JSON object: {error}",
+                where=where,
+                fix="write one JSON object a line, as UTF-8, and numbers as JSON has them (no NaN)",
+            ) from error
+        for name, value in zip(self.fields, values, strict=True):
+            if value is None or value is msgspec.UNSET:
+                raise SourceError(
+                    f"the field {name!r} is {'null' if value is None else 'missing'}",
+                    where=where,
+                    fix="fill it in, or leave the field out: fields=",
+                )
+        return values
+
+    def decode_lines(self, data: bytes, num_lines: int) -> list[list[Any]] | None:
+        """Return the values of whole lines, field by field: a list for each.
+
+        `None` if there are not so many objects, or one of them is wrong: `decode` says which.
+        """
+        try:
+            rows = self._decoder.decode_lines(data)
+        except _BAD_JSON:
+            return None
+        columns = [[getattr(row, name) for row in rows] for name in self._attributes]
+        is_whole = len(rows) == num_lines and not any(
+            value is None or value is msgspec.UNSET for column in columns for value in column
+        )
+        return columns if is_whole else None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return RowDecoder, (self.fields,)
+
+
+def row_fields(options: JsonlOptions) -> tuple[str, ...]:
+    """Return the names of all fields that are needed, each once; the tag's first."""
+    names = [field.name for field in options.fields.values()]
+    return tuple(dict.fromkeys([options.tag_field, *names] if options.tag_field is not None else names))
+
+
+def tag_of(value: Any, where: str) -> str:
+    """Return a tag, which may be a number in the file."""
+    if isinstance(value, str):
+        return value
+    if type(value) is int:
+        return str(value)
+    raise SourceError(f"the tag is {value!r}, not a text", where=where, fix="name another field by tag_field=")
+
+
+def gather_jsonl(options: JsonlOptions) -> CorpusIndex:
+    """Read the files once. The fields learn their layouts and labels.
+
+    Raises:
+        SourceError: A file cannot be read, or a line is wrong.
+    """
+    names = row_fields(options)
+    decoder = RowDecoder(names)
+    lengths: dict[str, list[int]] = {key: [] for key in options.fields}
+    tags: list[str] = []
+    places: list[NDArray[np.int64]] = []
+    for file_idx, (path, name) in enumerate(zip(options.files, options.names, strict=True)):
+        for block in scan_lines(path):
+            decode_utf8(block.data, name, first_byte=block.position, first_line=block.first_line)
+            kept, columns = _decode_block(block, decoder, name)
+            numbers = kept + block.first_line
+            if options.tag_field is not None:
+                tags += _scan_column(tag_of, columns[0], numbers, name)
+            for key, field in options.fields.items():
+                lengths[key] += _scan_column(field.scan, columns[names.index(field.name)], numbers, name)
+            starts, stops = block.starts[kept], block.stops[kept]
+            places.append(np.stack([np.full(len(kept), file_idx), starts + block.position, stops - starts]))
+    for field in options.fields.values():
+        field.end_scan()
+    file_of, line_start, line_bytes = np.concatenate(places, axis=1) if places else np.zeros((3, 0), np.int64)
+    locators = {"line_start": line_start, "line_bytes": line_bytes}
+    if len(options.files) > 1:
+        locators["file"] = file_of
+    return CorpusIndex.from_columns(
+        tags=GeneratedTags(len(line_start), "line-") if options.tag_field is None else tags,
+        lengths=lengths,
+        locators=locators,
+        meta={
+            "specs": {key: field.spec.to_json() for key, field in options.fields.items()},
+            "labels": {key: field.labels for key, field in options.fields.items() if field.labels is not None},
+        },
+    )
+
+
+def _decode_block(block: LineBlock, decoder: RowDecoder, name: str) -> tuple[NDArray[np.int64], list[list[Any]]]:
+    """Return which lines of a block are objects, and their values, field by field."""
+    columns = decoder.decode_lines(block.data, len(block.starts))
+    if columns is not None:
+        return np.arange(len(block.starts)), columns
+    kept: list[int] = []  # one by one, which is slower: there are blank lines, or one is wrong
+    rows: list[tuple[Any, ...]] = []
+    for position, line in enumerate(block.lines()):
+        if line and not line.isspace():
+            kept.append(position)
+            rows.append(decoder.decode(line, f"{name}, line {block.first_line + position}"))
+    return np.array(kept, np.int64), [list(column) for column in zip(*rows, strict=True)] or [
+        [] for _ in decoder.fields
+    ]
+
+
+def _scan_column(scan: Callable[[Any, str], _T], values: list[Any], numbers: NDArray[np.int64], name: str) -> list[_T]:
+    """Apply a function to values, which gets the name of the line only if it fails: to make it costs as much."""
+    found: list[_T] = []
+    try:
+        for value in values:
+            found.append(scan(value, ""))  # noqa: PERF401 - the number of those done is needed
+    except SourceError as error:
+        raise SourceError(error.what, where=f"{name}, line {numbers[len(found)]}", fix=error.fix) from error
+    return found
+
+
+def first_object(path: str, name: str) -> dict[str, Any]:
+    """Return the first object of a file, {} if there is none.
+
+    Raises:
+        SourceError: The file cannot be read, or its first line is no JSON object.
+    """
+    for block in scan_lines(path):
+        for number, line in enumerate(block.lines(), block.first_line):
+            if line.strip():
+                try:
+                    found = msgspec.json.decode(line)
+                except _BAD_JSON as error:
+                    raise SourceError(
+                        f"the line is not JSON: {error}", where=f"{name}, line {number}", fix="write one object a line"
+                    ) from error
+                if not isinstance(found, dict):
+                    raise SourceError(
+                        f"the line is {type(found).__name__}, not a JSON object", where=f"{name}, line {number}"
+                    )
+                return found
+    return {}
+
+
+def parse_fields(
+    fields: Mapping[str, Any] | None, first: Mapping[str, Any], tag_field: str | None, given: Mapping[str, DataSpec]
+) -> dict[str, Field]:
+    """Choose the class for each data key.
+
+    Args:
+        fields: What the user said; `None`: all fields of the first object that have an array form, but the tag.
+        first: The first object.
+        tag_field: Field with the tag.
+        given: Layouts by data key, which those found by a scan are replaced by.
+
+    Raises:
+        ConfigError: An option is wrong.
+    """
+    if fields is None:
+        names = list(given) or [name for name, value in first.items() if name != tag_field and _has_array_form(value)]
+        fields = {name: name for name in names}
+    if not isinstance(fields, Mapping):
+        raise ConfigError(f"fields is {fields!r}, not a dict data key -> field", where="JsonlSource")
+    return {key: _parse(key, target, given.get(key)) for key, target in fields.items()}
+
+
+def _parse(key: str, target: Any, given: DataSpec | None) -> Field:
+    if isinstance(target, str):
+        return JsonField(target, given=given)
+    if isinstance(target, Mapping) and "vocab" not in target and isinstance(target.get("field"), str):
+        for option in target:
+            if option not in _OWN_OPTIONS:
+                fix = did_you_mean(str(option), (*_OWN_OPTIONS, "vocab", "labels"))
+                raise ConfigError(f"unknown option {option!r}", where=f"field of the key {key!r}", fix=fix)
+        dim = target.get("dim")
+        if dim is not None and (type(dim) is not int or dim < 1):
+            raise ConfigError(f"dim is {dim!r}, not a number of classes", where=f"field of the key {key!r}")
+        return JsonField(target["field"], target.get("dtype"), dim, None if len(target) > 1 else given)
+    return parse_field(key, target)
+
+
+def _has_array_form(value: Any) -> bool:
+    while isinstance(value, list) and value:
+        if isinstance(value[0], str):
+            return False
+        value = value[0]
+    return isinstance(value, bool | int | float | str | list)
+
+
+def jsonl_specs_path(path: str) -> str:
+    """Return the name of the file that belongs to a file of JSON lines."""
+    return f"{path}.specs.json"
+
+
+def make_jsonl_specs(num_bytes: int, specs: Mapping[str, DataSpec], labels: Mapping[str, Sequence[str]]) -> str:
+    """Return the text of the file; `num_bytes` is the size of the file that it belongs to."""
+    said = {
+        "num_bytes": num_bytes,
+        "specs": {key: spec.to_json() for key, spec in specs.items()},
+        "labels": {key: list(names) for key, names in labels.items()},
+    }
+    return json.dumps(said, ensure_ascii=False) + "\n"
+
+
+def read_jsonl_specs(
+    names: Sequence[str], paths: Sequence[str]
+) -> tuple[dict[str, DataSpec], dict[str, Sequence[str]]]:
+    """Return layouts and labels by data key, if they are beside every file; {} if not.
+
+    Args:
+        names: The files as the user called them.
+        paths: The same, decompressed.
+
+    Raises:
+        SourceError: Such a file is damaged, belongs to other lines, or contradicts that of another file.
+    """
+    found = [_read(name, path) for name, path in zip(names, paths, strict=True)]
+    present = [about for about in found if about is not None]
+    if len(present) < len(found):
+        return {}, {}
+    for name, about in zip(names, present, strict=True):
+        if about != present[0]:
+            raise SourceError(
+                "the layouts are not those of the first file",
+                where=f"{jsonl_specs_path(name)}, {jsonl_specs_path(names[0])}",
+                fix="write the files with the same layouts, or remove these descriptions",
+            )
+    return present[0]
+
+
+def _read(name: str, path: str) -> tuple[dict[str, DataSpec], dict[str, Sequence[str]]] | None:
+    where = jsonl_specs_path(name)
+    if not os.path.exists(where):
+        return None
+    try:
+        with open_regular(where) as file:
+            said: Any = json.load(file)
+        specs = {str(key): DataSpec.from_json(spec) for key, spec in said["specs"].items()}
+        labels = {str(key): [str(label) for label in names] for key, names in said["labels"].items()}
+        num_bytes = said["num_bytes"]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, ConfigError) as error:
+        raise SourceError(
+            f"the description of layouts cannot be read: {error}", where=where, fix="remove it, or write both again"
+        ) from error
+    if num_bytes != os.path.getsize(path):
+        raise SourceError(
+            f"this was written for {num_bytes} bytes of lines, but there are {os.path.getsize(path)}",
+            where=where,
+            fix="remove it if the lines were changed on purpose",
+        )
+    return specs, dict(labels)
+
+
+class JsonlSource(Source):
+    """The objects of files of JSON lines, one file after the other.
+
+    A number becomes a key without a time axis, a list a key with time, a list of equally long lists frames that are
+    vectors, and a text its UTF-8 bytes; a text may also become classes of a vocabulary. The files are read once, to
+    find the lines and the lengths; then an object is read by its place. Blank lines are skipped.
+
+    Args:
+        files: One path, or several; `.gz`, `.bz2` and `.xz` are decompressed once, see `plain_copy`.
+        fields: Data key -> name of the field, in its natural form (see `JsonField`); or a dict: `{"field": name,
+            "dtype": "int64", "dim": 100}` for numbers, `{"field": name, "vocab": ...}` for texts, see `parse_field`.
+            `None` takes all fields that the first object has, but the tag, and those that have no array form.
+        tag_field: Field with the tag, a text or a whole number; tags may repeat. `"auto"` is "tag" if the first object
+            has it. `None` numbers the objects: `line-0`, `line-1`, ...
+        index: `"auto"` keeps the index of a large corpus in the cache folder; `None` always reads the files; a path
+            opens the index that `JsonlSource(...).index.save(path)` wrote with the same options.
+
+    A file `x.jsonl.specs.json` beside `x.jsonl`, as `JsonlWriter` writes it, says dtypes, shapes and labels.
+
+    Raises:
+        ConfigError: An option is wrong.
+        SourceError: A file is missing, a line is no JSON object, lacks a field, or has one of another form than before
+            (it names the line); or a word has no class.
+    """
+
+    def __init__(
+        self,
+        files: PathLike | Sequence[PathLike],
+        *,
+        fields: Mapping[str, Any] | None = None,
+        tag_field: str | None = "auto",
+        index: PathLike | Literal["auto"] | None = "auto",
+    ) -> None:
+        names = check_paths(files, "JsonlSource")
+        for name in names:
+            settle(name)
+        paths = tuple(map(plain_copy, names))
+        first: dict[str, Any] = {}
+        for path, name in zip(paths, names, strict=True):
+            first = first or first_object(path, name)
+        if tag_field == "auto":
+            tag_field = DEFAULT_TAG_FIELD if isinstance(first.get(DEFAULT_TAG_FIELD), str) else None
+        if tag_field is not None and not isinstance(tag_field, str):
+            raise ConfigError(f"tag_field is {tag_field!r}, not a name", where="JsonlSource")
+        given, labels = read_jsonl_specs(names, paths)
+        options = JsonlOptions(paths, names, parse_fields(fields, first, tag_field, given), tag_field)
+        beside = [path for path in map(jsonl_specs_path, names) if os.path.exists(path)]
+        corpus = open_or_build([*paths, *beside], lambda: gather_jsonl(options), index=index, kind=options.kind)
+        self._given_labels = {key: given_labels for key, given_labels in labels.items() if key in options.fields}
+        self._attach(options, corpus)
+
+    def _attach(self, options: JsonlOptions, index: CorpusIndex) -> None:
+        """Work out everything that follows from the options and the index."""
+        self._options, self._index, self._fields = options, index, options.fields
+        self.specs: dict[str, DataSpec] = {key: DataSpec.from_json(spec) for key, spec in index.meta["specs"].items()}
+        self.labels: dict[str, Sequence[str]] = {**self._given_labels, **index.meta["labels"]}
+        for key, field in options.fields.items():
+            field.adopt(self.specs[key])
+            field.settle(self.labels.get(key))
+        names = row_fields(options)
+        self._decoder = RowDecoder(names)
+        self._column_of = {key: names.index(field.name) for key, field in options.fields.items()}
+        self._starts, self._num_bytes = index.locator("line_start"), index.locator("line_bytes")
+        self._file_of = index.locator("file") if len(options.files) > 1 else None
+        self._files = PlainFiles(index.files)
+
+    @property
+    def index(self) -> CorpusIndex:
+        """Tags, lengths, and where each line is."""
+        return self._index
+
+    def read(self, corpus_idx: int, data_key: str) -> NDArray[Any]:
+        """Return one data key of one object, `dtype[T, ...]`, or a scalar array."""
+        check_data_key(data_key, self.specs)
+        return self._encoded(corpus_idx, data_key, *self._row(corpus_idx))
+
+    def read_slice(self, corpus_idx: int, data_key: str, start: int, end: int) -> NDArray[Any]:
+        """Return frames start..end of one data key; the line is read whole."""
+        return slice_frames(self.read(corpus_idx, data_key), self.specs[data_key], start, end).copy()
+
+    def read_seq(self, corpus_idx: int) -> dict[str, NDArray[Any]]:
+        """Return all data keys of one object, from one read."""
+        row, where = self._row(corpus_idx)
+        return {data_key: self._encoded(corpus_idx, data_key, row, where) for data_key in self.specs}
+
+    def _row(self, corpus_idx: int) -> tuple[tuple[Any, ...], str]:
+        """Read a line again; return the values of its fields, and what errors name."""
+        index = self._index
+        check_corpus_idx(corpus_idx, index.num_seqs)
+        file_idx = 0 if self._file_of is None else int(self._file_of[corpus_idx])
+        start, num_bytes = int(self._starts[corpus_idx]), int(self._num_bytes[corpus_idx])
+        if not 0 <= file_idx < len(self._options.files):
+            raise index.damaged(f"it says that sequence {corpus_idx} is in file {file_idx}")
+        if not 0 <= start <= start + num_bytes <= index.files[file_idx].size:
+            what = f"bytes {start}..{start + num_bytes} of a file of {index.files[file_idx].size}"
+            raise index.damaged(f"it says that sequence {corpus_idx} is in {what}")
+        where = f"{self._options.names[file_idx]}, byte {start}"
+        row = self._decoder.decode(self._files.read(file_idx, start, num_bytes), where)
+        if self._options.tag_field is not None and tag_of(row[0], where) != index.tags[corpus_idx]:
+            raise _changed(f"the tag was {index.tags[corpus_idx]!r} and is {row[0]!r}", where)
+        return row, f"{self._options.names[file_idx]}, tag {index.tags[corpus_idx]!r}"
+
+    def _encoded(self, corpus_idx: int, data_key: str, row: tuple[Any, ...], where: str) -> NDArray[Any]:
+        array = self._fields[data_key].encode(row[self._column_of[data_key]], where)
+        expected = int(self._index.lengths(data_key)[corpus_idx])
+        if num_frames_of(array, self.specs[data_key]) != expected:
+            actual = num_frames_of(array, self.specs[data_key])
+            raise _changed(f"the length of {data_key!r} was {expected} and is {actual}", where)
+        return array
+
+    def close(self) -> None:
+        """Release files; a later read opens them again. Harmless when called twice."""
+        self._files.close()
+
+    def __getstate__(self) -> tuple[Any, ...]:
+        return self._options, self._index, self._given_labels
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        options, index, self._given_labels = state
+        self._attach(options, index)
+
+
+def _changed(what: str, where: str) -> SourceError:
+    return SourceError(f"the file is not what was indexed: {what}", where=where, fix="open the corpus again")

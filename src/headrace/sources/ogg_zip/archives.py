@@ -1,0 +1,364 @@
+"""Which archives an OggZip corpus has, under which names, and the text of each.
+
+The text of an archive is a file `<name>.txt` in it, or a `.txt.gz` beside it: a Python list of dicts, read as data,
+entry by entry. It is read again for each sequence, at the offset of its entry; a large one from a plain copy in the
+cache folder, which all processes share.
+"""
+
+from __future__ import annotations
+
+import ast
+import gzip
+import logging
+import os
+import re
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import IO, Any, NamedTuple
+
+from headrace.errors import ConfigError, SourceError
+from headrace.files import FileStamp, open_regular
+
+from ..shared.decompressed import plain_copy
+from ..shared.plain_files import PlainFiles, check_stamp
+from ..shared.zip_members import Member, list_members, read_member
+
+_STRING = rb"[uU]?(?:'[^'\\\n]*(?:\\.[^'\\\n]*)*'|\"[^\"\\\n]*(?:\\.[^\"\\\n]*)*\")"
+_PAIR = re.compile(rb"\s*(%s)\s*:\s*(?:(%s)|([-+.0-9][-+.0-9eE]*|None|True|False))\s*([,}])" % (_STRING, _STRING), re.S)
+_GAP = re.compile(rb"(?:\s+|#[^\n]*)*")
+_TOKEN = re.compile(rb"(%s)|([\[{(])|([\]})])|#[^\n]*|[^'\"\[\]{}()#]+|." % _STRING, re.S)
+_BOM = b"\xef\xbb\xbf"
+_CONSTANTS = {b"None": None, b"True": True, b"False": False}
+_MAX_SHOWN = 60
+_MAX_SECONDS = 1e12  # so that counts of samples fit into 64 bits
+_FIX = "the text is a Python list of dicts with 'text', 'duration' and 'file', of literals only"
+
+
+class TextEntry(NamedTuple):
+    """What the text says of one sequence; a tuple, as a million of them are made.
+
+    Attributes:
+        tag: `seq_name`, else `file`.
+        text: What is said.
+        duration: In seconds.
+        file: Path of the recording below the folder of the archive, if there is one.
+    """
+
+    tag: str
+    text: str
+    duration: float
+    file: str | None
+
+
+def scan_entries(text: bytes, where: str) -> Iterator[tuple[int, int, TextEntry]]:
+    """Read a text; about 5 us an entry.
+
+    Yields:
+        First byte of the entry, its number of bytes, and the entry.
+
+    Raises:
+        SourceError: It is no list of such dicts; the line is named.
+    """
+    position = _skip(text, len(_BOM) if text.startswith(_BOM) else 0)
+    if text[position : position + 1] != b"[":
+        raise _broken(text, position, "a list begins with [", where)
+    position = _skip(text, position + 1)
+    while text[position : position + 1] == b"{":
+        values, end = _read_dict(text, position, where)
+        yield position, end - position, _checked(values, text, position, where)
+        position = _skip(text, end)
+        if text[position : position + 1] != b",":
+            break
+        position = _skip(text, position + 1)
+    if text[position : position + 1] != b"]":
+        raise _broken(text, position, "a dict, a comma or the end of the list is expected", where)
+    position = _skip(text, position + 1)
+    if position < len(text):
+        raise _broken(text, position, "there is more after the list", where)
+
+
+def parse_entry(text: bytes, where: str) -> TextEntry:
+    """Read one entry again.
+
+    Raises:
+        SourceError: It is not what it was when the text was scanned.
+    """
+    values, end = _read_dict(text, 0, where)
+    if end != len(text):
+        raise SourceError("the text changed since it was indexed", where=where, fix="open the corpus again")
+    return _checked(values, text, 0, where)
+
+
+def _skip(text: bytes, position: int) -> int:
+    gap = _GAP.match(text, position)
+    return gap.end() if gap else position
+
+
+def _read_dict(text: bytes, start: int, where: str) -> tuple[dict[str, Any], int]:
+    """Return the dict that begins at a place, and where it ends."""
+    values: dict[str, Any] = {}
+    position, last = start + 1, b","
+    while last == b",":
+        pair = _PAIR.match(text, position)
+        if pair is None:
+            return _read_unusual_dict(text, start, where)
+        key, string, other, last = pair.groups()
+        try:
+            values[_text_of(key)] = _text_of(string) if string is not None else _value_of(other)
+        except (ValueError, SyntaxError) as error:
+            raise _broken(text, position, f"this is no literal ({error})", where) from error
+        position = pair.end()
+    return values, position
+
+
+def _text_of(literal: bytes) -> str:
+    if b"\\" in literal or literal[0] in b"uU":
+        text: str = ast.literal_eval(literal.decode())
+        text.encode()  # half a surrogate pair, which may be written as an escape, is no text
+        return text
+    return literal[1:-1].decode()
+
+
+def _value_of(literal: bytes) -> Any:
+    if literal in _CONSTANTS:
+        return _CONSTANTS[literal]
+    try:
+        return int(literal)
+    except ValueError:
+        return float(literal)
+
+
+def _read_unusual_dict(text: bytes, start: int, where: str) -> tuple[dict[str, Any], int]:
+    depth, position = 0, start
+    while True:
+        token = _TOKEN.match(text, position)
+        if token is None:
+            raise _broken(text, start, "this dict does not end", where)
+        position = token.end()
+        depth += (token[2] is not None) - (token[3] is not None)
+        if depth == 0:
+            break
+    try:
+        values = ast.literal_eval(text[start:position].decode())
+        for value in values.values() if isinstance(values, dict) else ():
+            if isinstance(value, str):
+                value.encode()  # as above
+    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError) as error:
+        raise _broken(text, start, f"this is no literal ({error})", where) from error
+    if not isinstance(values, dict):
+        raise _broken(text, start, f"this is a {type(values).__name__}, not a dict", where)
+    return values, position
+
+
+def _checked(values: dict[str, Any], text: bytes, position: int, where: str) -> TextEntry:
+    said, duration, file = values.get("text"), values.get("duration"), values.get("file")
+    tag = values.get("seq_name", file)
+    if not isinstance(said, str):
+        raise _broken(text, position, f"'text' is {said!r}, not a str", where)
+    if isinstance(duration, bool) or not isinstance(duration, int | float) or not 0 <= duration < _MAX_SECONDS:
+        raise _broken(text, position, f"'duration' is {duration!r}, not a number of seconds", where)
+    if file is not None and not isinstance(file, str):
+        raise _broken(text, position, f"'file' is {file!r}, not a str", where)
+    if not isinstance(tag, str):
+        raise _broken(text, position, f"neither 'seq_name' nor 'file' is a str: {tag!r}", where)
+    return TextEntry(tag, said, float(duration), file)
+
+
+def _broken(text: bytes, position: int, what: str, where: str) -> SourceError:
+    line = text.count(b"\n", 0, position) + 1
+    shown = text[position : position + _MAX_SHOWN].decode(errors="replace")
+    return SourceError(f"{what}: {shown!r}", where=f"{where}, line {line}", fix=_FIX)
+
+
+MAX_TEXT_IN_MEMORY = 4 << 20
+_LOGGER = logging.getLogger("headrace.sources")
+_COPY_KIND = "ogg-zip-text"
+
+
+@dataclass(frozen=True, slots=True)
+class Archive:
+    """One archive, or a folder in place of one.
+
+    Attributes:
+        path: Absolute path of the zip file, or of the folder.
+        name: What the text and the folder of the recordings are called in it.
+        text_path: The `.txt.gz` that replaces its text; of a folder the `.txt` beside it.
+        is_folder: Whether it is a folder.
+    """
+
+    path: str
+    name: str
+    text_path: str | None
+    is_folder: bool
+
+    @property
+    def files(self) -> list[str]:
+        """The files that the index is compared with."""
+        return [*([] if self.is_folder else [self.path]), *([self.text_path] if self.text_path else [])]
+
+    @property
+    def text_place(self) -> str:
+        """What errors in the text name."""
+        return self.text_path or f"{self.path}, {self.name}.txt"
+
+    def recording(self, file: str, has_prefix: bool) -> str:
+        """Return the path of a recording in the archive."""
+        return f"{self.name}/{file}" if has_prefix else file
+
+
+def find_archives(path: Any, content_name: Any, resolve_symlink: bool) -> list[Archive]:
+    """Return the archives that the documented options mean.
+
+    Args:
+        path: A zip file, a folder with a `.txt` of the same name beside it, or a list of zip files and of `.txt.gz`
+            that replace the text of the zip file of the same name.
+        content_name: The name in the archives, if it is not that of the file; one for all or one for each path.
+        resolve_symlink: Whether the name is that of the file behind a link.
+
+    Raises:
+        ConfigError: Something else was given.
+    """
+    paths = [path] if isinstance(path, str | os.PathLike) else list(path) if isinstance(path, list | tuple) else [None]
+    for one in paths:
+        if not isinstance(one, str | os.PathLike):
+            raise ConfigError(f"path is a zip file or a list of them, not {path!r}", where="OggZip")
+    paths = [os.path.abspath(os.fsdecode(one)) for one in paths if one is not None]
+    if len(paths) == 1 and not paths[0].endswith(".zip") and os.path.isdir(paths[0]):
+        if content_name is not None or resolve_symlink:
+            raise ConfigError("content_name and resolve_symlink_for_name are for zip files", where=paths[0])
+        return [Archive(paths[0], os.path.basename(paths[0]), f"{paths[0]}.txt", is_folder=True)]
+    names = list(content_name) if isinstance(content_name, list | tuple) else [content_name] * len(paths)
+    if len(names) != len(paths) or not all(name is None or isinstance(name, str) for name in names):
+        raise ConfigError(f"content_name {content_name!r} for {len(paths)} paths", where="OggZip", fix="one name each")
+    zips: list[tuple[str, str]] = []
+    texts: dict[str, str] = {}
+    for one, given in zip(paths, names, strict=True):
+        file_name = os.path.basename(os.path.realpath(one) if resolve_symlink else one)
+        if file_name.endswith(".zip"):
+            zips.append((one, given or file_name.removesuffix(".zip")))
+        elif file_name.endswith(".txt.gz"):
+            texts[given or file_name.removesuffix(".txt.gz")] = one
+        else:
+            raise ConfigError(
+                "an archive ends in .zip, a text in .txt.gz", where=one, fix="rename it, or check the path"
+            )
+    unused = sorted(set(texts) - {name for _, name in zips})
+    if unused:
+        raise ConfigError(
+            f"there is no archive {unused[0]}.zip for this text",
+            where=texts[unused[0]],
+            fix="name the text like its archive, or give content_name",
+        )
+    return [Archive(one, name, texts.get(name), is_folder=False) for one, name in zips]
+
+
+def read_text(archive: Archive, members: dict[str, Member]) -> bytes:
+    """Return the whole text of an archive.
+
+    Args:
+        archive: The archive.
+        members: Its files, by name; empty for a folder.
+
+    Raises:
+        SourceError: It is not there, or damaged.
+    """
+    if archive.text_path is None:
+        member = members.get(f"{archive.name}.txt")
+        if member is None:
+            found = sorted(name for name in members if name.endswith(".txt"))[:5]
+            raise SourceError(
+                f"the archive has no {archive.name}.txt, which lists its sequences; it has {found}",
+                where=archive.path,
+                fix="give content_name=, the name without .txt, if the archive was renamed",
+            )
+        with _opened(archive.path) as file:
+            return read_member(Descriptors([file.fileno()]), 0, member, archive.text_place)
+    with _opened(archive.text_path) as file:
+        try:
+            return gzip.decompress(file.read()) if archive.text_path.endswith(".gz") else file.read()
+        except (OSError, EOFError, zlib.error) as error:
+            raise SourceError(f"the text cannot be read: {error}", where=archive.text_path) from error
+
+
+def _opened(path: str) -> IO[bytes]:
+    try:
+        return open_regular(path)
+    except OSError as error:
+        raise SourceError(f"the file cannot be opened: {error.strerror}", where=path, fix="check the path") from error
+
+
+class Descriptors:
+    """Reads bytes of open files; for many threads at once."""
+
+    def __init__(self, descriptors: Sequence[int]) -> None:
+        self._descriptors = descriptors
+
+    def read(self, file_idx: int, position: int, num_bytes: int) -> bytes:
+        """Return the bytes position..position + num_bytes, or fewer at the end of the file."""
+        parts = []
+        while num_bytes:
+            part = os.pread(self._descriptors[file_idx], num_bytes, position)
+            if not part:
+                break
+            parts.append(part)
+            position, num_bytes = position + len(part), num_bytes - len(part)
+        return b"".join(parts)
+
+
+class EntryTexts:
+    """Bytes of the texts of archives, at any place. Opened when it first reads; may be pickled; not thread-safe.
+
+    Args:
+        archives: The archives.
+        sizes: Bytes of each text.
+        stamps: What the file that holds each text was when it was indexed.
+    """
+
+    def __init__(self, archives: Sequence[Archive], sizes: Sequence[int], stamps: Sequence[FileStamp]) -> None:
+        self._archives, self._sizes, self._stamps = archives, sizes, stamps
+        self._held: dict[int, bytes] = {}
+        self._plain: dict[int, PlainFiles] = {}
+
+    def read(self, number: int, position: int, num_bytes: int) -> bytes:
+        """Return bytes of the text of an archive.
+
+        Raises:
+            SourceError: The text is not there any more, or shorter than it was.
+        """
+        if number not in self._held and number not in self._plain:
+            self._open(number)
+        if number in self._plain:
+            return self._plain[number].read(0, position, num_bytes)
+        return self._held[number][position : position + num_bytes]
+
+    def _open(self, number: int) -> None:
+        check_stamp(self._stamps[number])
+        if self._sizes[number] > MAX_TEXT_IN_MEMORY:
+            try:
+                self._plain[number] = PlainFiles([FileStamp.of(self._plain_file(number))])
+            except SourceError as error:  # no cache folder, or no room: dearer, but it works; other faults come again
+                _LOGGER.warning("a text is held in memory by each process: %s", error)
+            else:
+                return
+        archive = self._archives[number]
+        self._held[number] = read_text(archive, list_members(archive.path) if archive.text_path is None else {})
+
+    def _plain_file(self, number: int) -> str:
+        archive = self._archives[number]
+        if archive.text_path is not None:
+            return plain_copy(archive.text_path)
+
+        def extract(_: IO[bytes], target: IO[bytes]) -> None:
+            target.write(read_text(archive, list_members(archive.path)))
+
+        return plain_copy(archive.path, extract, kind=f"{_COPY_KIND}-{archive.name}")
+
+    def close(self) -> None:
+        """Close files, and forget texts."""
+        self._held.clear()
+        while self._plain:
+            self._plain.popitem()[1].close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return EntryTexts, (self._archives, self._sizes, self._stamps)

@@ -1,0 +1,264 @@
+"""From the texts and directories of OggZip archives to one index of the corpus."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import zlib
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import IO, Any
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from headrace.errors import ConfigError, SourceError
+from headrace.features.extracted import ExtractedFeatures
+from headrace.files import open_regular, resolve_inside
+from headrace.index import CorpusIndex
+from headrace.vocabularies.base import Vocabulary
+
+from ..audio.decode import read_header
+from ..mapped import SORT_LENGTHS
+from ..shared.folder import for_each
+from ..shared.zip_members import Member, list_members, read_member
+from .archives import Archive, Descriptors, TextEntry, read_text, scan_entries
+
+INDEX_KIND = "ogg-zip/1"
+DATA_LENGTHS = (None, "duration", "header")
+_MAX_NAMED = 5
+_MEMBER_COLUMNS = ("start", "packed", "size", "crc", "deflated", "head")
+
+
+@dataclass(frozen=True, slots=True)
+class OggZipOptions:
+    """What the user said of a corpus, checked. See `OggZipSource` for what each means."""
+
+    archives: list[Archive]
+    features: ExtractedFeatures | None
+    vocabulary: Vocabulary | None
+    post_process: Callable[[str], str] | None
+    segment_file: str | None
+    has_prefix: bool
+    subset: float | int | None
+    subset_seed: int
+    data_lengths: str | None
+
+    def __post_init__(self) -> None:
+        """Refuse what does not fit together."""
+        subset = self.subset
+        if subset is not None and (
+            isinstance(subset, bool)
+            or not isinstance(subset, int | float)
+            or not (subset >= 1 if isinstance(subset, int) else 0 < subset < 1)
+        ):
+            raise ConfigError(f"fixed_random_subset is a share in 0..1 or a number of sequences, not {subset!r}")
+        if self.data_lengths not in DATA_LENGTHS:
+            raise ConfigError(f"data_lengths is one of {DATA_LENGTHS}, not {self.data_lengths!r}")
+        if self.data_lengths == "duration" and (self.features is None or self.features.sample_rate is None):
+            raise ConfigError(
+                'data_lengths="duration" counts samples, and needs to know their rate',
+                where="OggZipSource",
+                fix='give audio={"sample_rate": ...}',
+            )
+
+    @property
+    def files(self) -> list[str]:
+        """All files that the index is built from."""
+        return [path for archive in self.archives for path in archive.files]
+
+    @property
+    def kind(self) -> str:
+        """Name all that changes the index: the same text in every process."""
+        said = [
+            [[archive.name, archive.is_folder] for archive in self.archives],
+            None if self.features is None else [self.data_lengths, self.features.identity if self.data_lengths else 0],
+            None if self.vocabulary is None else self.vocabulary.identity,
+            sorted(read_segments(self.segment_file)) if self.segment_file else None,
+            [self.has_prefix, self.subset, self.subset_seed],
+        ]
+        return f"{INDEX_KIND} {xxhash.xxh3_128_hexdigest(json.dumps(said, default=repr).encode())}"
+
+    def target_text(self, text: str) -> str:
+        """Return the text that the vocabulary gets."""
+        return text if self.post_process is None else self.post_process(text)
+
+    def encode(self, text: str, where: str) -> NDArray[np.int32]:
+        """Return the classes of a text.
+
+        Raises:
+            SourceError: It has none.
+        """
+        assert self.vocabulary is not None
+        try:
+            return self.vocabulary.encode(self.target_text(text))
+        except SourceError as error:
+            raise SourceError(error.what, where=where, fix=error.fix) from error
+
+
+@dataclass(slots=True)
+class _Row:
+    """One sequence: its entry, where it is, and the member that is its recording."""
+
+    archive: int
+    start: int
+    num_bytes: int
+    entry: TextEntry
+    member: Member | None
+
+
+def gather_index(options: OggZipOptions) -> CorpusIndex:
+    """Read texts and directories: about 20 us a sequence, and what encoding its text takes.
+
+    Raises:
+        SourceError: An archive is damaged or has a member that leads out of it, a text cannot be read, or recordings
+            are missing.
+    """
+    rows: list[_Row] = []
+    sizes = []
+    for number, archive in enumerate(options.archives):
+        members = {} if archive.is_folder else list_members(archive.path)
+        text = read_text(archive, members)
+        sizes.append(len(text))
+        rows += _rows_of(options, number, text, members)
+    if options.segment_file:
+        wanted = read_segments(options.segment_file)
+        rows = [row for row in rows if row.entry.tag in wanted]
+    if options.subset is not None:
+        rows = _random_subset(rows, options.subset, options.subset_seed)
+    return CorpusIndex.from_columns(
+        tags=[row.entry.tag for row in rows],
+        lengths=_lengths(options, rows),
+        locators=_locators(rows, has_members=options.features is not None and not options.archives[0].is_folder),
+        meta={"text_bytes": sizes},
+    )
+
+
+def read_segments(path: str) -> set[str]:
+    """Return the tags in a text file, one a line; `.gz` is decompressed.
+
+    Raises:
+        SourceError: It cannot be read.
+    """
+    try:
+        with open_regular(path) as stored, gzip.open(stored) if path.endswith(".gz") else stored as file:
+            return set(file.read().decode().splitlines())
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        raise SourceError(
+            f"the segment file cannot be read: {error}", where=path, fix="one tag a line, UTF-8"
+        ) from error
+
+
+def _rows_of(options: OggZipOptions, number: int, text: bytes, members: dict[str, Member]) -> list[_Row]:
+    archive = options.archives[number]
+    rows: list[_Row] = []
+    missing: list[str | None] = []
+    num_missing = 0
+    for start, num_bytes, entry in scan_entries(text, archive.text_place):
+        member = None
+        if options.features is not None:
+            member, is_there = _find(archive, entry, options.has_prefix, members)
+            if not is_there:
+                num_missing += 1
+                missing += [entry.file] if len(missing) < _MAX_NAMED else []
+        rows.append(_Row(number, start, num_bytes, entry, member))
+    if num_missing:
+        example = next(iter(members), None)
+        raise SourceError(
+            f"{num_missing} of {len(rows)} recordings are missing: {', '.join(map(repr, missing))}",
+            where=archive.path,
+            fix=f"check content_name and zip_audio_files_have_name_as_prefix; the archive has {example!r}, for example",
+        )
+    return rows
+
+
+def _find(
+    archive: Archive, entry: TextEntry, has_prefix: bool, members: dict[str, Member]
+) -> tuple[Member | None, bool]:
+    if entry.file is None:
+        raise SourceError(
+            f"the sequence {entry.tag!r} names no 'file'",
+            where=archive.text_place,
+            fix="audio=None reads only the text",
+        )
+    name = archive.recording(entry.file, has_prefix)
+    if archive.is_folder:
+        return None, os.path.isfile(resolve_inside(os.path.dirname(archive.path), name))
+    return members.get(name), name in members
+
+
+def _random_subset(rows: list[_Row], subset: float | int, seed: int) -> list[_Row]:
+    """Take the documented subset: the first ones of a shuffle by NumPy's legacy generator."""
+    num_seqs = subset if isinstance(subset, int) else int(len(rows) * subset)
+    order = list(range(len(rows)))
+    np.random.RandomState(seed).shuffle(order)
+    return [rows[i] for i in order[:num_seqs]]
+
+
+def _lengths(options: OggZipOptions, rows: Sequence[_Row]) -> dict[str, NDArray[np.int64]]:
+    lengths = {
+        SORT_LENGTHS: [int(row.entry.duration * 100) for row in rows],
+        "orth": [len(row.entry.text.encode()) for row in rows],
+    }
+    if options.vocabulary is not None:
+        places = [f"{options.archives[row.archive].text_place}, tag {row.entry.tag!r}" for row in rows]
+        texts = [row.entry.text for row in rows]
+        lengths["classes"] = [len(options.encode(text, where)) for text, where in zip(texts, places, strict=True)]
+    if options.features is not None and options.data_lengths is not None:
+        lengths["data"] = _data_lengths(options, rows)
+    return {key: np.array(column, np.int64) for key, column in lengths.items()}
+
+
+def _opened(path: str) -> IO[bytes]:
+    try:
+        return open_regular(path)
+    except OSError as error:
+        raise SourceError(f"the archive cannot be read: {error.strerror}", where=path) from error
+
+
+def _data_lengths(options: OggZipOptions, rows: Sequence[_Row]) -> list[int]:
+    features = options.features
+    assert features is not None
+    if options.data_lengths == "duration":
+        rate = features.sample_rate
+        assert rate is not None
+        return [features.num_frames(round(row.entry.duration * rate), rate) for row in rows]
+    with ExitStack() as stack:
+        zips = [archive.path for archive in options.archives if not archive.is_folder]
+        files = Descriptors([stack.enter_context(_opened(path)).fileno() for path in zips])
+
+        def measure(row: _Row) -> int:
+            archive = options.archives[row.archive]
+            where = f"{archive.path}, tag {row.entry.tag!r}"
+            if row.member is not None:
+                return features.num_frames(*read_header(read_member(files, row.archive, row.member, where), where))
+            name = archive.recording(row.entry.file or "", options.has_prefix)
+            return features.num_frames(*read_header(str(resolve_inside(os.path.dirname(archive.path), name)), where))
+
+        return for_each(measure, rows)
+
+
+def _locators(rows: Sequence[_Row], *, has_members: bool) -> dict[str, Any]:
+    columns = {
+        "archive": np.array([row.archive for row in rows], np.int32),
+        "text_start": np.array([row.start for row in rows], np.int64),
+        "text_bytes": np.array([row.num_bytes for row in rows], np.int64),
+    }
+    if has_members:
+        for name in _MEMBER_COLUMNS:
+            columns[name] = np.array([getattr(row.member, name) for row in rows], np.int64)
+    return columns
+
+
+def member_at(index: CorpusIndex, corpus_idx: int) -> Member:
+    """Return the recording of a sequence as a member without a name."""
+    start, packed, size, crc, deflated, head = (int(index.locator(name)[corpus_idx]) for name in _MEMBER_COLUMNS)
+    if min(start, packed, size, head) < 0:
+        raise index.damaged(f"it says that the recording of sequence {corpus_idx} is at byte {start}")
+    member = Member("", start, packed, size, crc, bool(deflated), head)
+    if size > member.max_size:
+        raise index.damaged(f"it says that the recording of sequence {corpus_idx} has {size} bytes in {packed}")
+    return member

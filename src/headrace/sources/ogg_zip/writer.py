@@ -1,0 +1,127 @@
+"""`OggZipWriter`: recordings and texts in a zip archive that `OggZipSource` and RETURNN read."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import zipfile
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.errors import ConfigError, SourceError
+from headrace.files.utf8 import decode_utf8
+from headrace.specs import DataSpec
+
+from ..shared.writer import FileWriter
+
+_FORMATS: dict[str, dict[str, str]] = {
+    "wav": {"format": "WAV", "subtype": "FLOAT"},
+    "flac": {"format": "FLAC", "subtype": "PCM_16"},
+    "ogg": {"format": "OGG", "subtype": "VORBIS"},
+}
+_KEYS = ("data", "orth")
+
+
+class OggZipWriter(FileWriter):
+    """Writes one archive: key "data" as recordings, "orth" as texts. Needs `headrace[audio]`.
+
+    Args:
+        path: The file to make; it ends in `.zip`. Its folder must exist.
+        specs: Only to be checked: the format holds samples, float32[T, 1] or float32[T], and UTF-8 bytes, uint8[T].
+        labels: Accepted for "orth".
+        overwrite: Whether an existing file may be replaced.
+        sample_rate: Of the samples, in Hz.
+        audio_format: `"wav"` keeps every sample as it is; `"flac"` rounds to 16 bits; `"ogg"` (Vorbis) is small.
+
+    Raises:
+        ConfigError: An option is wrong, the file exists, or `specs` has what the format cannot hold.
+        SourceError: The folder is missing or cannot be written to.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        specs: Mapping[str, DataSpec] | None = None,
+        labels: Mapping[str, Sequence[str]] | None = None,
+        overwrite: bool = False,
+        sample_rate: int,
+        audio_format: Literal["wav", "flac", "ogg"] = "wav",
+    ) -> None:
+        super().__init__(path, overwrite=overwrite)
+        if audio_format not in _FORMATS or not self.path.endswith(".zip"):
+            raise ConfigError(
+                f"{os.path.basename(self.path)!r} in the format {audio_format!r}",
+                where="OggZipWriter",
+                fix=f"the path ends in .zip; audio_format is one of {', '.join(_FORMATS)}",
+            )
+        if isinstance(sample_rate, bool) or not isinstance(sample_rate, int) or sample_rate < 1:
+            raise ConfigError(f"sample_rate is a number of Hz, not {sample_rate!r}", where="OggZipWriter")
+        for key in (*(specs or {}), *(labels or {})):
+            if key not in _KEYS:
+                raise ConfigError(
+                    f"an archive cannot hold {key!r}", where=self.path, fix=f"leave it out: it holds {_KEYS}"
+                )
+        for key, spec in (specs or {}).items():
+            dtype, shapes = ("float32", ((), (1,))) if key == "data" else ("uint8", ((),))
+            if spec.dtype != dtype or spec.shape not in shapes or not spec.has_time:
+                raise ConfigError(f"{key!r} cannot be {spec}", where=self.path, fix="give samples and UTF-8 bytes")
+        self._sample_rate, self._format = sample_rate, audio_format
+        self._name = os.path.basename(self.path).removesuffix(".zip")
+        self._entries: list[str] = []
+        self._open()
+
+    def _begin(self) -> None:
+        archive = zipfile.ZipFile(self._pend().temporary, "w", allowZip64=True)
+        self._opened.callback(_close_whatever, archive)
+        self._archive = archive
+
+    def _checked(self, tag: str, data: Mapping[str, NDArray[Any]], where: str) -> tuple[str, str, int, bytes]:
+        if not isinstance(tag, str) or set(data) != set(_KEYS):
+            raise SourceError(f"a sequence has {sorted(data)}, not {list(_KEYS)}", where=where, fix="give both")
+        samples, letters = np.asarray(data["data"]), np.asarray(data["orth"])
+        if samples.dtype != np.float32 or samples.shape not in ((len(samples),), (len(samples), 1)):
+            raise SourceError(f"'data' is {samples.dtype}{list(samples.shape)}, not float32[T, 1]", where=where)
+        if letters.dtype != np.uint8 or letters.ndim != 1:
+            raise SourceError(f"'orth' is {letters.dtype}{list(letters.shape)}, not uint8[T]", where=where)
+        return tag, decode_utf8(letters.tobytes(), where), len(samples), self._encoded(samples, where)
+
+    def _put(self, checked: tuple[str, str, int, bytes]) -> None:
+        tag, text, num_samples, content = checked
+        file = f"{len(self._entries):08d}.{self._format}"
+        self._archive.writestr(zipfile.ZipInfo(f"{self._name}/{file}"), content)
+        entry = {"text": text, "duration": num_samples / self._sample_rate, "file": file, "seq_name": tag}
+        self._entries.append(repr(entry))
+
+    def _encoded(self, samples: NDArray[np.float32], where: str) -> bytes:
+        if not len(samples) and self._format != "wav":
+            raise SourceError(
+                f"an empty recording cannot be stored as {self._format}", where=where, fix='audio_format="wav"'
+            )
+        try:
+            import soundfile
+        except (ImportError, OSError) as error:
+            raise ConfigError(
+                f"writing audio needs the package soundfile: {error}", fix="pip install 'headrace[audio]'"
+            ) from error
+        file = io.BytesIO()
+        try:
+            soundfile.write(file, samples, self._sample_rate, **_FORMATS[self._format])
+        except (RuntimeError, ValueError, TypeError) as error:
+            raise SourceError(f"the samples cannot be stored as {self._format}: {error}", where=where) from error
+        return file.getvalue()
+
+    def _finish(self) -> None:
+        text = "[\n" + "".join(f"{entry},\n" for entry in self._entries) + "]\n"
+        self._archive.writestr(zipfile.ZipInfo(f"{self._name}.txt"), text, zipfile.ZIP_DEFLATED)
+        self._archive.close()
+
+
+def _close_whatever(archive: zipfile.ZipFile) -> None:
+    """Close an archive in which a member may be half written: nobody wants it any more."""
+    with contextlib.suppress(OSError, ValueError):
+        archive.close()

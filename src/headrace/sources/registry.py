@@ -1,0 +1,246 @@
+"""`init_source` and `open_source`: a source from a dict, as configs write it, or from the files that lie there.
+
+A dict names a class and its options; nothing that it says is evaluated. From a path alone, the format is found by what
+lies there (`formats.py`), and the class of that format opens it.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from headrace.errors import ConfigError
+from headrace.files.lists.patterns import glob_local, is_pattern
+from headrace.files.places import is_url
+
+from .base import Source
+from .formats import Format, files_of, find_format, format_named, format_of_source
+from .named_classes import NamedClasses, first_option_of, options_of
+from .shared.writer import Writer
+
+# Module of this room by class; it is imported when the class is asked for.
+_SOURCES = NamedClasses(
+    "source",
+    Source,  # type: ignore[type-abstract]
+    __package__,
+    {
+        "ArrowSource": "tables.arrow",
+        "AudioFolderSource": "audio.folder",
+        "AudioSource": "audio.source",
+        "CutSource": "cuts.source",
+        "HDFSource": "hdf.source",
+        "HuggingFaceSource": "tables.hugging_face",
+        "JsonlSource": "lines.jsonl",
+        "MapSource": "mapped",
+        "MemorySource": "memory",
+        "NumpyFolderSource": "arrays.numpy_folder",
+        "OggZipSource": "ogg_zip.source",
+        "ParquetSource": "tables.parquet",
+        "SafetensorsSource": "arrays.safetensors",
+        "TarSource": "tar.source",
+        "TextSource": "lines.text",
+        "TokenSource": "tokens.source",
+    },
+)
+_WRITERS = NamedClasses(
+    "writer",
+    Writer,  # type: ignore[type-abstract]
+    __package__,
+    {
+        "ArrowWriter": "tables.arrow",
+        "HDFWriter": "hdf.writer",
+        "JsonlWriter": "lines.jsonl_writer",
+        "NumpyFolderWriter": "arrays.writers",
+        "OggZipWriter": "ogg_zip.writer",
+        "ParquetWriter": "tables.parquet",
+        "SafetensorsWriter": "arrays.writers",
+        "TarWriter": "tar.writer",
+        "TokenWriter": "tokens.writer",
+    },
+)
+
+PathLike = str | os.PathLike[str]
+SourceConfig = Source | Mapping[str, Any] | PathLike | Sequence[PathLike]
+
+
+def init_source(config: SourceConfig, **options: Any) -> Source:
+    """Make a source.
+
+    Args:
+        config: A source, which is returned; a dict whose key "class" is a name, a class, or "package.module:Class" for
+            one of your own; or one path or several, see `open_source`.
+        **options: Options that a dict or a path leaves out.
+
+    Raises:
+        ConfigError: An unknown class or option; the nearest valid name is given.
+        SourceError: The data cannot be read.
+    """
+    if isinstance(config, Source):
+        if options:
+            raise ConfigError(
+                f"a {type(config).__name__} that is built already takes no options: {sorted(options)}",
+                fix="describe it by a dict, or give the options to its class",
+            )
+        return config
+    if not isinstance(config, Mapping):
+        return open_source(config, **options)
+    merged = {**options, **config}
+    if "class" not in merged:
+        raise ConfigError(
+            f"a source config needs the key 'class'; it has {sorted(map(str, merged))}",
+            fix=f"one of {', '.join(_SOURCES.module_of)}",
+        )
+    cls = _SOURCES.resolve(merged.pop("class"))
+    return _SOURCES.make(cls, **merged)
+
+
+def open_source(paths: PathLike | Sequence[PathLike], *, source_class: str | None = None, **options: Any) -> Source:
+    """Open files or folders as one corpus, by the format that they have.
+
+    Args:
+        paths: One, or several of the same format, one after the other; patterns such as "train-*.tar" stand for the
+            files that match, in the order of their names.
+        source_class: Source class or format; default: detected.
+        **options: For the class.
+
+    Raises:
+        ConfigError: They are of different formats, or an option is wrong.
+        SourceError: A file is missing, or of no format that is known; or its source refuses it.
+    """
+    cls, given = resolve_files(paths, source_class)
+    first = first_option_of(cls)
+    if first in options:
+        raise ConfigError(f"the option {first!r} is what the paths are for", fix="leave it out")
+    entry = format_of_source(cls)
+    return _SOURCES.make(cls, given, **(options if entry is None else entry.completed(options)))
+
+
+def resolve_files(
+    paths: PathLike | Iterable[PathLike], source_class: str | None = None
+) -> tuple[type[Source], str | list[str]]:
+    """Return the class that opens files or folders, and what to give it: one path, or several.
+
+    Args:
+        paths: Files, folders, or patterns.
+        source_class: Source class or format; default: detected.
+
+    Raises:
+        ConfigError: They are of different formats, or no one corpus, or there is no such class.
+        SourceError: A file is missing, or of no format that is known.
+    """
+    names = expand_paths(paths)
+    cls, entry = _named(source_class) if source_class is not None else _found(names)
+    if entry is None:
+        return cls, names[0] if len(names) == 1 else names
+    if not entry.takes_folder:
+        names = [file for name in names for file in (files_of(name, entry) if os.path.isdir(name) else [name])]
+    if not names:
+        raise ConfigError(
+            f"the folder itself has no {entry.title} files",
+            where=os.fsdecode(next(iter(expand_paths(paths)))),
+            fix="name those of its sub-folders, by a pattern such as 'folder/*/*'",
+        )
+    if len(names) == 1:
+        return cls, names if entry.in_list and os.path.isfile(names[0]) else names[0]
+    if not entry.takes_many and (not entry.in_list or os.path.isdir(names[0])):
+        raise ConfigError(
+            f"{len(names)} files, and {cls.__name__} opens one",
+            where=names[1],
+            fix="open each by itself, and join them by a ConcatDataset",
+        )
+    return cls, names
+
+
+def _found(names: Sequence[str]) -> tuple[type[Source], Format | None]:
+    entry, suffix = find_format(names[0]), os.path.splitext(names[0])[1]
+    for name in names[1:]:
+        # Of a hundred thousand files on a network disk, only those with another ending are looked into.
+        other = entry if suffix and os.path.splitext(name)[1] == suffix else find_format(name)
+        if other != entry:
+            raise ConfigError(
+                f"files of different formats are no one corpus: {entry.title} ({names[0]}) and {other.title} ({name})",
+                fix="open each by itself",
+            )
+    return _SOURCES.resolve(entry.source), entry
+
+
+def _named(name: str) -> tuple[type[Source], Format | None]:
+    try:
+        entry = format_named(name)
+    except ConfigError:
+        return _SOURCES.resolve(name), None  # its message lists the classes
+    return _SOURCES.resolve(entry.source), entry
+
+
+def source_class_of(config: Mapping[str, Any]) -> type[Source]:
+    """Return the class that a source config names.
+
+    Raises:
+        ConfigError: There is no such class.
+    """
+    return _SOURCES.resolve(config.get("class"))
+
+
+def keeps_index(config: Any) -> bool:
+    """Tell whether a dict describes a source that takes the option `index`. An unknown class takes none."""
+    try:
+        return isinstance(config, Mapping) and "index" in options_of(source_class_of(config))
+    except ConfigError:
+        return False
+
+
+def open_writer(target: Format, path: PathLike, **options: Any) -> Writer:
+    """Open the writer of a format.
+
+    Args:
+        target: The format.
+        path: What to write.
+        **options: For its class: `specs`, `labels`, `overwrite`, and what the format needs.
+
+    Raises:
+        ConfigError: The format cannot be written, or an option is wrong, or it cannot hold such sequences.
+        SourceError: The folder cannot be written to.
+    """
+    return _WRITERS.make(writer_class_of(target), path, **options)
+
+
+def writer_class_of(target: Format) -> type[Writer]:
+    """Return the class that writes a format.
+
+    Raises:
+        ConfigError: There is none.
+    """
+    if target.writer is None:
+        raise ConfigError(f"{target.title} can be read, but not written", fix="choose another format")
+    return _WRITERS.resolve(target.writer)
+
+
+def expand_paths(paths: PathLike | Iterable[PathLike]) -> list[str]:
+    """Return absolute paths, patterns replaced by what matches them, in the order of the names.
+
+    Raises:
+        ConfigError: There is none, or one is no local path.
+    """
+    given: list[Any]
+    given = [paths] if isinstance(paths, str | bytes) or not isinstance(paths, Iterable) else list(paths)
+    names: list[str] = []
+    for path in given:
+        if not isinstance(path, str | os.PathLike):
+            raise ConfigError(f"{path!r} is not a path", fix="give a str or a pathlib.Path")
+        text = os.fsdecode(path)
+        if is_url(text):
+            raise ConfigError(
+                "files in a store are read through the file cache",
+                where=text,
+                fix="use a DistributeFilesDataset, or copy them",
+            )
+        name = os.path.abspath(text)
+        found = (glob_local(name) or sorted(glob.glob(name))) if is_pattern(text, name) else [name]
+        if not found:
+            raise ConfigError("no file matches the pattern", where=name, fix="check the path")
+        names += found
+    if not names:
+        raise ConfigError("no files are named", fix="name at least one")
+    return names

@@ -1,0 +1,350 @@
+"""Labels, texts and whole numbers in the fields of a manifest, as arrays.
+
+One class for each way to encode a field: `ClassField`, `IndexField`, `CharField`, `ByteField`, `VocabularyField`, and
+`NumberField` for a whole number. `parse_field` chooses by what the user said. A field that learns its labels sees all
+values (`scan`, `end_scan`), or is given what was learnt from them before (`settle`); then it encodes one value at a
+time. It never sees audio.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from headrace.errors import ConfigError, SourceError, did_you_mean
+from headrace.specs import DataSpec
+from headrace.vocabularies.base import Vocabulary, init_vocabulary
+
+_FORMS = (
+    'valid: a field name, or {"field": name, "vocab": None, "bytes", "chars", a list of labels, a dict label -> class, '
+    'a number, a Vocabulary, or a dict {"class": "SentencePieces", ...} of one}'
+)
+_OPTIONS = ("field", "labels", "vocab")
+
+
+class Field(ABC):
+    """How the values of one field of a manifest become arrays.
+
+    Attributes:
+        name: Name of the field.
+        labels: Class labels, or `None`.
+    """
+
+    name: str
+    labels: list[str] | None = None
+
+    @property
+    @abstractmethod
+    def spec(self) -> DataSpec:
+        """Layout of the arrays."""
+
+    @property
+    @abstractmethod
+    def identity(self) -> list[Any]:
+        """JSON data that names the field and how it is encoded, as the user said it; no scan changes it."""
+
+    @abstractmethod
+    def encode(self, value: Any, where: str) -> NDArray[Any]:
+        """Return the array of one value; `SourceError` if it has none."""
+
+    def scan(self, value: Any, where: str) -> int:
+        """Take note of one value of the manifest; return the length of its array."""
+        return len(self.encode(value, where))
+
+    def end_scan(self) -> None:  # noqa: B027 - most fields have nothing to settle
+        """Settle what depends on all values, such as labels."""
+
+    def settle(self, labels: Sequence[str] | None) -> None:  # noqa: B027 - as above
+        """Take the labels that a scan of the same values found, in place of a scan."""
+
+    def adopt(self, spec: DataSpec) -> None:  # noqa: B027 - as above
+        """Take the layout that a scan of the same values found, in place of a scan."""
+
+
+class ClassField(Field):
+    """One label a sequence, as class index: `int32[1]`.
+
+    Args:
+        name: Name of the field.
+        labels: Labels in the order of their classes, or a dict label -> class; if `None`, the sorted distinct values.
+    """
+
+    def __init__(self, name: str, labels: Sequence[str] | Mapping[str, int] | None) -> None:
+        self.name = name
+        self._learns = labels is None
+        self._seen: set[str] | None = set() if labels is None else None
+        if isinstance(labels, Mapping):
+            self._class_of = dict(labels)
+            self.labels = _labels_of_mapping(labels, name)
+        else:
+            self._set_labels(list(labels or []))
+
+    def _set_labels(self, labels: list[str]) -> None:
+        if not all(isinstance(label, str) for label in labels) or len(set(labels)) != len(labels):
+            raise ConfigError(f"labels of the field {self.name!r} must be different strings: {labels[:10]}")
+        self.labels, self._class_of = labels, {label: i for i, label in enumerate(labels)}
+
+    @property
+    def spec(self) -> DataSpec:
+        """Layout of the arrays."""
+        return DataSpec("int32", sparse=True, dim=max(self._class_of.values(), default=-1) + 1)
+
+    @property
+    def identity(self) -> list[Any]:
+        """Its kind, name, and the number and a digest of the labels that were given."""
+        if self._learns:
+            return [type(self).__name__, self.name]
+        vocab = sorted((class_idx, label) for label, class_idx in self._class_of.items())
+        return [type(self).__name__, self.name, len(vocab), xxhash.xxh3_128_hexdigest(json.dumps(vocab).encode())]
+
+    def _labels_in(self, text: str) -> Sequence[str]:
+        """Return the labels that a text stands for."""
+        return (text,)
+
+    def encode(self, value: Any, where: str) -> NDArray[np.int32]:
+        """Return the classes of the labels of one value, `int32[T]`."""
+        labels = self._labels_in(_checked_text(value, self.name, where))
+        try:
+            return np.array([self._class_of[label] for label in labels], dtype=np.int32)
+        except KeyError as error:
+            raise SourceError(
+                f"the field {self.name!r} has {error.args[0]!r}, which is none of its {len(self._class_of)} labels",
+                where=where,
+            ) from None
+
+    def scan(self, value: Any, where: str) -> int:
+        """Take note of the labels of one value; return how many they are."""
+        if self._seen is None:
+            return len(self.encode(value, where))
+        labels = self._labels_in(_checked_text(value, self.name, where))
+        self._seen.update(labels)
+        return len(labels)
+
+    def end_scan(self) -> None:
+        """Take the sorted distinct labels, if none were given."""
+        if self._seen is not None:
+            self.settle(sorted(self._seen))
+
+    def settle(self, labels: Sequence[str] | None) -> None:
+        """Take these labels, if none were given and none were learnt yet."""
+        if self._seen is not None:
+            self._set_labels(list(labels or []))
+            self._seen = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Without what it learnt, which may be large and is in the index: `settle` gives it back.
+        return type(self), (self.name, None if self._learns else self._class_of)
+
+
+class CharField(ClassField):
+    """A text, as class indices of its characters (Unicode code points): `int32[T]`."""
+
+    def _labels_in(self, text: str) -> Sequence[str]:
+        return text
+
+
+class ByteField(Field):
+    """A text, as its UTF-8 bytes: `uint8[T]`, 256 classes."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    @property
+    def identity(self) -> list[Any]:
+        """Its kind and name."""
+        return [type(self).__name__, self.name]
+
+    @property
+    def spec(self) -> DataSpec:
+        """Layout of the arrays."""
+        return DataSpec("uint8", sparse=True, dim=256)
+
+    def encode(self, value: Any, where: str) -> NDArray[np.uint8]:
+        """Return the UTF-8 bytes of a text, `uint8[T]`."""
+        return np.frombuffer(_checked_text(value, self.name, where).encode(), dtype=np.uint8).copy()
+
+
+class IndexField(Field):
+    """Class indices that the manifest holds as numbers: one, `int32[1]`, or a list of them, `int32[T]`."""
+
+    def __init__(self, name: str, num_classes: int) -> None:
+        self.name = name
+        self._num_classes = num_classes
+
+    @property
+    def identity(self) -> list[Any]:
+        """Its kind, name and number of classes."""
+        return [type(self).__name__, self.name, self._num_classes]
+
+    @property
+    def spec(self) -> DataSpec:
+        """Layout of the arrays."""
+        return DataSpec("int32", sparse=True, dim=self._num_classes)
+
+    def encode(self, value: Any, where: str) -> NDArray[np.int32]:
+        """Return the class indices, `int32[T]`."""
+        indices = value if isinstance(value, list) else [value]
+        for index in indices:
+            if type(index) is not int or not 0 <= index < self._num_classes:
+                raise SourceError(
+                    f"the field {self.name!r} has {index!r}, not a class index 0..{self._num_classes - 1}", where=where
+                )
+        return np.array(indices, dtype=np.int32)
+
+
+class VocabularyField(Field):
+    """A text, as the class indices of a vocabulary or tokenizer: `int32[T]`."""
+
+    def __init__(self, name: str, vocabulary: Vocabulary) -> None:
+        self.name = name
+        self.vocabulary = vocabulary
+        self.labels = list(vocabulary.labels)
+
+    @property
+    def spec(self) -> DataSpec:
+        """Layout of the arrays."""
+        return DataSpec("int32", sparse=True, dim=self.vocabulary.dim)
+
+    @property
+    def identity(self) -> list[Any]:
+        """Its kind and name, and the identity of the vocabulary."""
+        return [type(self).__name__, self.name, self.vocabulary.identity]
+
+    def encode(self, value: Any, where: str) -> NDArray[np.int32]:
+        """Return the class indices of a text, `int32[T]`."""
+        text = _checked_text(value, self.name, where)
+        try:
+            return self.vocabulary.encode(text)
+        except SourceError as error:
+            raise SourceError(f"the field {self.name!r}: {error.what}", where=where, fix=error.fix) from error
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return VocabularyField, (self.name, self.vocabulary)
+
+
+def parse_field(data_key: str, target: Any) -> Field:
+    """Choose the class for one target.
+
+    Args:
+        data_key: A bare field name means labels, but UTF-8 bytes for the data key "orth", as that key is documented.
+        target: A field name, or a dict with "field" and "vocab": `None` (labels: the sorted distinct values), a list
+            of labels, a dict label -> class, a number (the field holds class indices below it), "bytes" (UTF-8), or
+            "chars", then optionally with "labels", a list of the characters (default: the sorted distinct ones);
+            or a `Vocabulary`, or a dict of one, which has a "class", see `init_vocabulary`.
+
+    Raises:
+        ConfigError: It has another form, or the vocabulary cannot be made.
+        SourceError: A file of the vocabulary is missing or wrong.
+    """
+    where = f"target {data_key!r}"
+    if isinstance(target, str):
+        return ByteField(target) if data_key == "orth" else ClassField(target, None)
+    if not isinstance(target, Mapping) or not isinstance(target.get("field"), str):
+        raise ConfigError(f"a target cannot be read: {target!r}", where=where, fix=_FORMS)
+    for option in target:
+        if option not in _OPTIONS:
+            raise ConfigError(f"unknown option {option!r}", where=where, fix=did_you_mean(str(option), _OPTIONS))
+    name, vocab, labels = target["field"], target.get("vocab"), target.get("labels")
+    if vocab == "chars" and (labels is None or isinstance(labels, list | tuple | str)):
+        return CharField(name, labels)
+    if labels is not None:
+        raise ConfigError(f"labels is for characters, not for {vocab!r}", where=where, fix='give the list as "vocab"')
+    if vocab == "bytes":
+        return ByteField(name)
+    if isinstance(vocab, int) and not isinstance(vocab, bool) and vocab > 0:
+        return IndexField(name, vocab)
+    if isinstance(vocab, Vocabulary) or (isinstance(vocab, Mapping) and _names_a_class(vocab)):
+        return VocabularyField(name, init_vocabulary(vocab))
+    if vocab is None or isinstance(vocab, Mapping | list | tuple):
+        return ClassField(name, vocab)
+    raise ConfigError(f"the vocab of a target cannot be read: {vocab!r}", where=where, fix=_FORMS)
+
+
+def _names_a_class(vocab: Mapping[str, Any]) -> bool:
+    """Tell a dict of a vocabulary from a dict label -> class, in which "class" may be a label."""
+    return isinstance(vocab.get("class"), str | type)
+
+
+def _labels_of_mapping(classes: Mapping[str, int], name: str) -> list[str] | None:
+    """Return labels in the order of their classes, or `None` if several labels share a class or a class has none."""
+    for label, class_idx in classes.items():
+        if not isinstance(label, str) or type(class_idx) is not int or class_idx < 0:
+            raise ConfigError(f"the vocab of the field {name!r} maps {label!r} to {class_idx!r}: need str -> int >= 0")
+    in_order = sorted(classes, key=lambda label: classes[label])
+    return in_order if [classes[label] for label in in_order] == list(range(len(in_order))) else None
+
+
+def _checked_text(value: Any, name: str, where: str) -> str:
+    if not isinstance(value, str):
+        raise SourceError(
+            f"the field {name!r} has {value!r}, not a text",
+            where=where,
+            fix='for class indices give "vocab": the number of classes',
+        )
+    return value
+
+
+class NumberField(Field):
+    """A whole number: `int64[1]`, or as class index `int32[1]`.
+
+    Args:
+        name: Of the field.
+        is_class: Whether values are class indices, whose number of classes is the largest and one.
+    """
+
+    def __init__(self, name: str, *, is_class: bool) -> None:
+        self.name = name
+        self._is_class = is_class
+        self._smallest: int | None = None
+        self._largest = 0
+        self._spec: DataSpec | None = None
+
+    @property
+    def identity(self) -> list[Any]:
+        """Its kind and name."""
+        return [type(self).__name__, self.name, self._is_class]
+
+    @property
+    def spec(self) -> DataSpec:
+        """Layout of the arrays."""
+        if self._spec is None:
+            raise ConfigError(f"there is no value of {self.name!r}, and so no layout", fix="leave out the data key")
+        return self._spec
+
+    def scan(self, value: Any, where: str) -> int:
+        """Take note of one number; return the length of its array."""
+        self._smallest = value if self._smallest is None else min(self._smallest, value)
+        self._largest = max(self._largest, value)
+        return len(self._array_of(value, where))
+
+    def _array_of(self, value: int, where: str) -> NDArray[Any]:
+        dtype: np.dtype[Any] = np.dtype(np.int32 if self._is_class else np.int64)
+        if not np.iinfo(dtype).min <= value <= np.iinfo(dtype).max:
+            raise SourceError(
+                f"{self.name!r} has {value}, beyond {8 * dtype.itemsize} bits",
+                where=where,
+                fix="store such numbers as .npy, or as text",
+            )
+        return np.array([value], dtype)
+
+    def end_scan(self) -> None:
+        """Choose the layout."""
+        if self._is_class:
+            dim = self._largest + 1 if self._smallest is not None and self._smallest >= 0 else None
+            self._spec = DataSpec("int32", sparse=True, dim=dim)
+        elif self._smallest is not None:
+            self._spec = DataSpec("int64", sparse=True)
+
+    def adopt(self, spec: DataSpec) -> None:
+        """Take the layout that a scan of the same values found."""
+        self._spec = spec
+
+    def encode(self, value: Any, where: str) -> NDArray[Any]:
+        """Return the array of one number."""
+        return self._array_of(value, where)

@@ -1,0 +1,322 @@
+"""One column of one piece of a table, as NumPy arrays: where the value of each row is, without decoding any.
+
+`cells_of` turns an Arrow array into `Cells`: views of its buffers, whatever its type. Whether rows are null or ragged
+is worked out for all of them at once. Invariant: a view is never outside of the buffers, whatever offsets a damaged
+file has: they are checked here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.errors import SourceError
+
+from .schema import Layout, import_arrow
+
+_NULL = "is null"
+_INNER_NULL = "has a null in it"
+_RAGGED = "has lists of different lengths in it, which make no array"
+
+
+@dataclass(slots=True)
+class Cells:
+    """The values of one column in one piece of a table.
+
+    Attributes:
+        num_rows: How many.
+        values: `dtype[items, ...]`: all of them, one after the other, or one for each row where `starts` is None.
+        starts: First item of each row, `int[num_rows]`; None if all axes have a fixed size.
+        stops: End of each row.
+        inner: The axes below the first one that differ from row to row, and all below these: a size, or `int[n + 1]`,
+            where each list starts; empty if `values` has all axes.
+        wrong: What is wrong with rows, as (which, `bool[num_rows]`; text).
+        sizes: Axis -> least and largest size of it in any row, for those of variable size below the first one.
+    """
+
+    num_rows: int
+    values: NDArray[Any]
+    starts: NDArray[Any] | None = None
+    stops: NDArray[Any] | None = None
+    inner: tuple[int | NDArray[Any], ...] = ()
+    wrong: list[tuple[NDArray[np.bool_], str]] = field(default_factory=list)
+    sizes: dict[int, tuple[int, int]] = field(default_factory=dict)
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of the buffers, about."""
+        offsets = [axis for axis in (self.starts, *self.inner) if isinstance(axis, np.ndarray)]
+        return self.values.nbytes + sum(array.nbytes for array in offsets)
+
+    def lengths(self) -> NDArray[np.int64]:
+        """Return the size of the first axis of each row, `int64[num_rows]`."""
+        if self.starts is None or self.stops is None:
+            size = self.values.shape[1] if self.values.ndim > 1 else 1
+            return np.full(self.num_rows, size, np.int64)
+        lengths: NDArray[np.int64] = self.stops.astype(np.int64) - self.starts
+        return lengths
+
+    def view(self, row: int, start: int = 0, end: int | None = None) -> NDArray[Any]:
+        """Return items start..end of the value of one row, `dtype[...]`, as a view that must not be written to.
+
+        A row that is wrong gives something; ask `complaint` before.
+        """
+        if self.starts is None or self.stops is None:
+            value = self.values[row, ...]
+            return value[start:end] if value.ndim else value
+        first, last = int(self.starts[row]), int(self.stops[row])
+        if end is not None:
+            first, last = first + start, first + end
+        if not self.inner:
+            return self.values[first:last]
+        shape = [last - first]
+        for axis in self.inner:
+            if isinstance(axis, int):
+                size, first, last = axis, first * axis, last * axis
+            else:
+                size = int(axis[first + 1] - axis[first]) if last > first else 0
+                first, last = int(axis[first]), int(axis[last])
+            shape.append(size)
+        return self.values[first:last].reshape(shape)
+
+    def complaint(self, row: int) -> str | None:
+        """Say what is wrong with a row; None if nothing is."""
+        return next((text for mask, text in self.wrong if mask[row]), None)
+
+    def first_wrong(self, rows: NDArray[np.int64] | None) -> int | None:
+        """Return the first row that is wrong, of all, or of some."""
+        found = [np.flatnonzero(mask if rows is None else mask[rows])[:1] for mask, _ in self.wrong]
+        places = [int(place[0]) for place in found if len(place)]
+        if not places:
+            return None
+        return min(places) if rows is None else int(rows[min(places)])
+
+
+def cells_of(array: Any, layout: Layout, *, nulls_are_empty: bool, where: str) -> Cells:
+    """Return the values of an Arrow array as views of its buffers; what is packed, such as bools, is unpacked.
+
+    Args:
+        array: Its type has this layout, which is no recording.
+        layout: The layout.
+        nulls_are_empty: Whether a null list or text has no items, and a null float is a NaN.
+        where: For messages.
+
+    Raises:
+        SourceError: The array is damaged.
+    """
+    pa = import_arrow()
+    array = getattr(array, "storage", array)
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    try:
+        array.validate()
+    except pa.ArrowInvalid as error:
+        raise _damaged(str(error), where) from error
+    maker = _Maker(pa, nulls_are_empty, where)
+    if layout.leaf in ("text", "bytes"):
+        return maker.texts(array)
+    return maker.numbers(array, layout)
+
+
+class _Maker:
+    """Makes cells of arrays; what all steps need is here."""
+
+    def __init__(self, pa: Any, nulls_are_empty: bool, where: str) -> None:
+        self._pa, self._nulls_are_empty, self._where = pa, nulls_are_empty, where
+
+    def texts(self, array: Any) -> Cells:
+        """Return the bytes of texts."""
+        pa, types = self._pa, self._pa.types
+        if str(array.type).endswith("_view"):
+            array = array.cast(pa.large_string() if "string" in str(array.type) else pa.large_binary())
+        is_large = types.is_large_string(array.type) or types.is_large_binary(array.type)
+        buffers = array.buffers()
+        offsets = _numbers_in(buffers[1], np.dtype(np.int64 if is_large else np.int32), array.offset, len(array) + 1)
+        data = _bytes_in(buffers[2])
+        self._check_offsets(offsets, len(data))
+        cells = Cells(len(array), data, offsets[:-1], offsets[1:])
+        self._take_nulls(cells, array)
+        return cells
+
+    def numbers(self, array: Any, layout: Layout) -> Cells:
+        """Return numbers, or lists of lists of numbers."""
+        num_rows = len(array)
+        if None not in layout.axes:
+            return self._fixed(array, layout)
+        levels: list[int | NDArray[Any]] = []
+        nulls: list[tuple[int, NDArray[np.bool_]]] = []  # depth, which items of it are null
+        child, depth = array, 0
+        while self._is_list(child.type):
+            mask = _null_mask(child)
+            if mask is not None:
+                nulls.append((depth, mask))
+            level, child = self._open_list(child)
+            levels.append(level)
+            depth += 1
+        values, leaf_mask = self._leaf(child, np.dtype(layout.leaf))
+        if leaf_mask is not None:
+            nulls.append((depth, leaf_mask))
+        starts, stops = _first_ranges(levels[0], num_rows)
+        cells = Cells(num_rows, values, starts, stops)
+        for depth, mask in nulls:
+            self._note_null(cells, levels, depth, mask)
+        self._settle_inner(cells, levels[1:])
+        return cells
+
+    def _fixed(self, array: Any, layout: Layout) -> Cells:
+        """Return arrays whose shape is that of their type."""
+        num_rows = len(array)
+        wrong: list[NDArray[np.bool_]] = []
+        child, size = array, 1
+        while self._is_list(child.type):
+            mask = _null_mask(child)
+            if mask is not None:
+                wrong.append(np.any(mask.reshape(num_rows, size), axis=1))
+            level, child = self._open_list(child)
+            assert isinstance(level, int)
+            size *= level
+        values, leaf_mask = self._leaf(child, np.dtype(layout.leaf))
+        if leaf_mask is not None:
+            wrong.append(np.any(leaf_mask.reshape(num_rows, size), axis=1))
+        cells = Cells(num_rows, values.reshape(num_rows, *layout.axes))
+        cells.wrong = [(mask, _INNER_NULL if layout.axes else _NULL) for mask in wrong]
+        return cells
+
+    def _is_list(self, arrow_type: Any) -> bool:
+        return "list" in str(arrow_type).partition("<")[0]
+
+    def _open_list(self, array: Any) -> tuple[int | NDArray[Any], Any]:
+        """Return the size of a fixed-size list, or where each list starts and ends; and the items."""
+        pa = self._pa
+        if pa.types.is_fixed_size_list(array.type):
+            size = array.type.list_size
+            return size, array.values.slice(array.offset * size, len(array) * size)
+        if "_view" in str(array.type).partition("<")[0]:
+            return self._open_view(array)
+        if not len(array):
+            return np.zeros(1, np.int64), array.values.slice(0, 0)
+        is_large = pa.types.is_large_list(array.type)
+        offsets = _numbers_in(
+            array.buffers()[1], np.dtype(np.int64 if is_large else np.int32), array.offset, len(array) + 1
+        )
+        self._check_offsets(offsets, len(array.values))
+        first, last = int(offsets[0]), int(offsets[-1])
+        return offsets - first if first else offsets, array.values.slice(first, last - first)
+
+    def _open_view(self, array: Any) -> tuple[NDArray[np.int64], Any]:
+        """Return where each list ends, and the items in the order of the lists: a copy, as they may lie anywhere."""
+        mask = _null_mask(array)
+        sizes = np.asarray(array.sizes.to_numpy(zero_copy_only=False)).astype(np.int64)
+        if mask is not None:
+            sizes[mask] = 0
+        return np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)]), array.flatten()
+
+    def _check_offsets(self, offsets: NDArray[Any], num_items: int) -> None:
+        if offsets[0] < 0 or offsets[-1] > num_items or (offsets[1:] < offsets[:-1]).any():
+            raise _damaged("the offsets of a column do not ascend within its values", self._where)
+
+    def _leaf(self, array: Any, dtype: np.dtype[Any]) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
+        """Return numbers, and which of them are null and must not be."""
+        mask = _null_mask(array)
+        if dtype.kind == "b":
+            packed = array.fill_null(False) if mask is not None else array
+            return packed.to_numpy(zero_copy_only=False), mask
+        values = _numbers_in(array.buffers()[1], dtype, array.offset, len(array))
+        if mask is not None and self._nulls_are_empty and dtype.kind == "f":
+            values = values.copy()
+            values[mask] = np.nan
+            mask = None
+        return values, mask
+
+    def _take_nulls(self, cells: Cells, array: Any) -> None:
+        mask = _null_mask(array)
+        if mask is not None:
+            self._note_null_rows(cells, mask)
+
+    def _note_null_rows(self, cells: Cells, mask: NDArray[np.bool_]) -> None:
+        """Empty null rows: what lies behind them may be anything."""
+        assert cells.starts is not None
+        assert cells.stops is not None
+        cells.stops = np.where(mask, cells.starts, cells.stops)
+        if not self._nulls_are_empty:
+            cells.wrong.append((mask, _NULL))
+
+    def _note_null(self, cells: Cells, levels: list[int | NDArray[Any]], depth: int, mask: NDArray[np.bool_]) -> None:
+        if depth == 0:
+            self._note_null_rows(cells, mask)
+            return
+        first, last = _ranges_below(cells, levels[1:depth])
+        counts = np.concatenate([[0], np.cumsum(mask)])
+        cells.wrong.append((counts[last] > counts[first], _INNER_NULL))
+
+    def _settle_inner(self, cells: Cells, levels: list[int | NDArray[Any]]) -> None:
+        """Take down the axes below the first one; if none differs, the values get them as their own."""
+        inner: list[int | NDArray[Any]] = []
+        for axis, level in enumerate(levels, start=1):
+            if isinstance(level, int):
+                inner.append(level)
+                continue
+            sizes = np.diff(level)
+            if len(sizes):
+                cells.sizes[axis] = int(sizes.min()), int(sizes.max())
+            if len(sizes) and cells.sizes[axis][0] == cells.sizes[axis][1]:
+                inner.append(int(sizes[0]))
+                continue
+            if len(sizes):
+                first, last = _ranges_below(cells, levels[: axis - 1])
+                changes = np.concatenate([[0], np.cumsum(sizes[1:] != sizes[:-1])])
+                bounded = np.minimum(first, len(changes) - 1)
+                ragged = changes[np.maximum(last - 1, bounded)] > changes[bounded]
+                cells.wrong.append((ragged & (last > first), _RAGGED))
+            inner.append(level)
+        if all(isinstance(axis, int) for axis in inner):
+            sizes_of_axes = [axis for axis in inner if isinstance(axis, int)]
+            items = int(cells.stops.max(initial=0)) if cells.stops is not None else 0
+            # Items behind the last row (under a null) are left out: all that is here is whole.
+            num_items = int(np.prod(sizes_of_axes, dtype=np.int64))
+            cells.values = cells.values[: items * num_items].reshape(items, *sizes_of_axes)
+        else:
+            cells.inner = tuple(inner)
+
+
+def _ranges_below(cells: Cells, levels: list[int | NDArray[Any]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return first and end of the items of each row, so many levels below its first axis, `int64[num_rows]`."""
+    assert cells.starts is not None
+    assert cells.stops is not None
+    first, last = cells.starts.astype(np.int64), cells.stops.astype(np.int64)
+    for level in levels:
+        first, last = (first * level, last * level) if isinstance(level, int) else (level[first], level[last])
+    return first, last
+
+
+def _first_ranges(level: int | NDArray[Any], num_rows: int) -> tuple[NDArray[Any], NDArray[Any]]:
+    if isinstance(level, int):
+        edges = np.arange(num_rows + 1, dtype=np.int64) * level
+        return edges[:-1], edges[1:]
+    return level[:-1], level[1:]
+
+
+def _null_mask(array: Any) -> NDArray[np.bool_] | None:
+    """Return which items are null, `bool[n]`; None if none is."""
+    if not array.null_count:
+        return None
+    mask: NDArray[np.bool_] = array.is_null().to_numpy(zero_copy_only=False)
+    return mask
+
+
+def _numbers_in(buffer: Any, dtype: np.dtype[Any], start: int, num_items: int) -> NDArray[Any]:
+    """Return numbers of a buffer, which was checked to have as many (`validate`), as a view."""
+    if buffer is None or not buffer.size:
+        return np.zeros(num_items, dtype)  # of no rows: not even the offset behind the last one is there
+    return np.frombuffer(buffer, dtype, num_items, start * dtype.itemsize)
+
+
+def _bytes_in(buffer: Any) -> NDArray[np.uint8]:
+    return np.zeros(0, np.uint8) if buffer is None or not buffer.size else np.frombuffer(buffer, np.uint8)
+
+
+def _damaged(what: str, where: str) -> SourceError:
+    return SourceError(f"the table is damaged: {what}", where=where, fix="write or download the file again")

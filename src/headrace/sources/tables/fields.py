@@ -1,0 +1,406 @@
+"""How the columns of a table become data keys, one class for each way.
+
+`NumberField` takes numbers and bytes as they are, `TextField` encodes texts by a vocabulary, `RecordingField` decodes
+recordings, whose bytes or paths are in the column, to samples or features. The type of the column and the user choose.
+Each says in a scan of the corpus how long its arrays are, and then gives the array of one row.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.errors import SourceError
+from headrace.features.log_mel import LogMel
+from headrace.files import resolve_inside
+from headrace.specs import DataSpec
+
+from ..audio.decode import read_header, read_samples, resample, resampled_length
+from ..audio.gather import AudioOptions
+from ..audio.manifest import Layout
+from ..shared.fields import Field
+from .cells import Cells
+from .schema import Column
+
+Rows = NDArray[np.int64] | None
+
+
+class TableField(ABC):
+    """How one column becomes one data key.
+
+    Attributes:
+        data_key: The data key.
+        column: The column.
+        parts: Fields of the column that are read; "" is the column itself.
+        is_plain: Whether an array is a view of what is stored.
+    """
+
+    is_plain = False
+    parts: tuple[str, ...] = ("",)
+
+    def __init__(self, data_key: str, column: Column) -> None:
+        self.data_key, self.column = data_key, column
+
+    @property
+    @abstractmethod
+    def identity(self) -> list[Any]:
+        """JSON data that names the column and all that changes what an index says of it."""
+
+    @property
+    def labels(self) -> Sequence[str] | None:
+        """Class labels, after the scan."""
+        return None
+
+    @abstractmethod
+    def scan(self, cells: Sequence[Cells], rows: Rows, where: str) -> NDArray[np.int64]:
+        """Take note of all rows of a piece, or some; return the length of each, `int64[n]`."""
+
+    @abstractmethod
+    def end_scan(self) -> DataSpec:
+        """Return the layout of the arrays, which may depend on all rows."""
+
+    @property
+    def facts(self) -> Any:
+        """JSON data that the scan has found, for `settle`."""
+        return None
+
+    @abstractmethod
+    def settle(self, spec: DataSpec, labels: Sequence[str] | None, facts: Any) -> None:
+        """Take what a scan has found."""
+
+    def declare(self, spec: DataSpec) -> None:  # noqa: B027 - most have nothing to do with it
+        """Take a layout in place of the one that was found, which it refines."""
+
+    @abstractmethod
+    def view(self, cells: Sequence[Cells], row: int, where: str) -> NDArray[Any]:
+        """Return the array of one row; it may be a view of what is stored."""
+
+
+class NumberField(TableField):
+    """Numbers, lists of numbers, or the bytes of texts, as they are stored.
+
+    Args:
+        data_key: The data key.
+        column: The column.
+        declared: What our writer says of the layout; it counts where it fits.
+        labels: Class labels that somebody says.
+        num_classes: Number of classes that somebody says.
+    """
+
+    is_plain = True
+
+    def __init__(
+        self,
+        data_key: str,
+        column: Column,
+        declared: DataSpec | None = None,
+        labels: Sequence[str] | None = None,
+        num_classes: int | None = None,
+    ) -> None:
+        super().__init__(data_key, column)
+        assert column.layout is not None
+        self.layout = column.layout
+        self._declared, self._labels = declared, labels
+        self._num_classes = num_classes if labels is None else len(labels)
+        self._sizes: dict[int, tuple[int, int]] = {}
+        self._is_checked = num_classes is not None or (labels is not None and declared is None)
+        self._spec: DataSpec | None = None
+
+    @property
+    def identity(self) -> list[Any]:
+        """The column, its type, and the classes."""
+        return ["numbers", self.column.name, self.column.arrow_type, self._num_classes, list(self._labels or [])]
+
+    @property
+    def labels(self) -> Sequence[str] | None:
+        """Class labels, if somebody says them."""
+        return self._labels
+
+    def scan(self, cells: Sequence[Cells], rows: Rows, where: str) -> NDArray[np.int64]:
+        """Take note of the sizes of axes, and refuse rows that make no array."""
+        (own,) = cells
+        wrong = own.first_wrong(rows)
+        if wrong is not None:
+            raise self._error(own, wrong, where)
+        lengths = own.lengths() if rows is None else own.lengths()[rows]
+        for axis, (least, largest) in own.sizes.items():
+            self._note_size(axis, least, largest)
+        if own.starts is not None and len(lengths):
+            self._note_size(0, int(lengths.min()), int(lengths.max()))
+        if self._is_checked and own.values.ndim == 1 and own.starts is None:
+            values = own.values if rows is None else own.values[rows]
+            outside = np.flatnonzero((values < 0) | (values >= (self._num_classes or 0)))
+            if len(outside):
+                row = int(outside[0]) if rows is None else int(rows[outside[0]])
+                self._check_classes(own.values[row : row + 1], f"{where}, row {row}")
+        return lengths
+
+    def _note_size(self, axis: int, least: int, largest: int) -> None:
+        before = self._sizes.get(axis, (least, largest))
+        self._sizes[axis] = min(before[0], least), max(before[1], largest)
+
+    def end_scan(self) -> DataSpec:
+        """Return the layout: an axis that has one size in all rows is of that size, unless it is time."""
+        axes = list(self._axes)
+        for axis in range(len(axes)):
+            if axis not in self._sizes:
+                continue
+            least, largest = self._sizes[axis]
+            said = axes[axis]
+            if said is not None and (least, largest) != (said, said):
+                raise SourceError(
+                    f"axis {axis} of the column {self.column.name!r} has {least} to {largest} items, not {said}",
+                    fix="correct the data, or their shape in the schema",
+                )
+            if axis and least == largest:
+                axes[axis] = least
+        self._spec = self._spec_of(axes)
+        return self._spec
+
+    @property
+    def _axes(self) -> tuple[int | None, ...]:
+        if self.layout.leaf in ("text", "bytes"):
+            return (None,)
+        return self.column.shape or self.layout.axes
+
+    def _spec_of(self, axes: list[int | None]) -> DataSpec:
+        if self.layout.leaf in ("text", "bytes"):
+            return self._of_declared(DataSpec("uint8", sparse=True, dim=256))
+        has_time = axes[:1] == [None]
+        shape = tuple(axes[1:] if has_time else axes)
+        sparse = np.dtype(self.layout.leaf).kind in "iu" and len(axes) <= 1
+        dim = None if sparse else shape[-1] if shape else 1
+        spec = self._of_declared(DataSpec(self.layout.leaf, shape, sparse, dim, has_time))
+        if self._num_classes is not None and self._declared is None:
+            spec = replace(spec, sparse=True, dim=self._num_classes)
+        return spec
+
+    def _of_declared(self, found: DataSpec) -> DataSpec:
+        """Return what the writer was told, if the values can be that."""
+        said = self._declared
+        if said is None or (said.dtype, said.ndim) != (found.dtype, found.ndim):
+            return found
+        axes = zip(_axes_of(said), _axes_of(found), strict=True)
+        return said if all(None in (ours, own) or ours == own for ours, own in axes) else found
+
+    def settle(self, spec: DataSpec, labels: Sequence[str] | None, facts: Any) -> None:  # noqa: ARG002
+        """Take the layout."""
+        self._spec, self._labels = spec, labels
+
+    def declare(self, spec: DataSpec) -> None:
+        """Take a layout; its classes are checked from now on."""
+        self._spec = spec
+        if spec.sparse and spec.dim is not None:
+            self._num_classes, self._is_checked = spec.dim, True
+
+    def view(self, cells: Sequence[Cells], row: int, where: str) -> NDArray[Any]:
+        """Return a view of the value of one row."""
+        (own,) = cells
+        if own.wrong and own.complaint(row) is not None:
+            raise self._error(own, row, where)
+        assert self._spec is not None
+        array = own.view(row)
+        if self._spec.has_time and not len(array):  # its other axes are not known from it
+            array = array.reshape(0, *(size or 0 for size in self._spec.shape))
+        if self._is_checked:
+            self._check_classes(array, where)
+        return array
+
+    def _check_classes(self, array: NDArray[Any], where: str) -> None:
+        dim = self._num_classes or 0
+        if array.size and not 0 <= int(array.min()) <= int(array.max()) < dim:
+            raise SourceError(
+                f"the column {self.column.name!r} has {int(array.min())}..{int(array.max())}, "
+                f"and its classes are 0..{dim - 1}",
+                where=where,
+                fix="leave out rows without a class, or correct the number of classes",
+            )
+
+    def _error(self, cells: Cells, row: int, where: str) -> SourceError:
+        what = cells.complaint(row)
+        fix = "correct or filter the rows" + ("" if "lists" in str(what) else ', or give nulls="empty"')
+        return SourceError(f"the column {self.column.name!r} {what}", where=f"{where}, row {row}", fix=fix)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_sizes": {}}
+
+
+def _axes_of(spec: DataSpec) -> list[int | None]:
+    return [*([None] if spec.has_time else []), *spec.shape]
+
+
+class TextField(TableField):
+    """A text, encoded as a field of a manifest."""
+
+    def __init__(self, data_key: str, column: Column, field: Field) -> None:
+        super().__init__(data_key, column)
+        self._field = field
+
+    @property
+    def identity(self) -> list[Any]:
+        """That of the field."""
+        return ["text", *self._field.identity]
+
+    @property
+    def labels(self) -> Sequence[str] | None:
+        """Those of the field."""
+        return self._field.labels
+
+    def scan(self, cells: Sequence[Cells], rows: Rows, where: str) -> NDArray[np.int64]:
+        """Encode all texts once."""
+        (own,) = cells
+        lengths = [
+            self._field.scan(text_of(own, row, self.column.name, where), f"{where}, row {row}")
+            for row in (range(own.num_rows) if rows is None else rows.tolist())
+        ]
+        return np.array(lengths, np.int64)
+
+    def end_scan(self) -> DataSpec:
+        """Settle the labels."""
+        self._field.end_scan()
+        return self._field.spec
+
+    def settle(self, spec: DataSpec, labels: Sequence[str] | None, facts: Any) -> None:  # noqa: ARG002
+        """Take the labels."""
+        self._field.settle(labels)
+
+    def view(self, cells: Sequence[Cells], row: int, where: str) -> NDArray[Any]:
+        """Return the class indices of a text."""
+        (own,) = cells
+        return self._field.encode(text_of(own, row, self.column.name, where), f"{where}, row {row}")
+
+
+def text_of(cells: Cells, row: int, name: str, where: str) -> str:
+    """Return the text of one row.
+
+    Raises:
+        SourceError: It is null, or no UTF-8.
+    """
+    complaint = cells.complaint(row)
+    if complaint is not None:
+        raise SourceError(
+            f"the column {name!r} {complaint}",
+            where=f"{where}, row {row}",
+            fix='filter the rows, or give nulls="empty"',
+        )
+    try:
+        return cells.view(row).tobytes().decode()
+    except UnicodeDecodeError as error:
+        raise SourceError(
+            f"the column {name!r} has what is no UTF-8: {error}", where=f"{where}, row {row}", fix="correct the row"
+        ) from error
+
+
+class RecordingField(TableField):
+    """Audio in a structure of its bytes and its path, as Hugging Face stores it: `float32[T, 1]`, or features.
+
+    Args:
+        data_key: The data key.
+        column: The column.
+        options: `features`, `sample_rate` and `channel`, as `AudioSource` takes them.
+        root: Folder that paths are relative to, where a row has no bytes; None: such rows are refused.
+    """
+
+    parts = ("bytes", "path")
+
+    def __init__(self, data_key: str, column: Column, options: Mapping[str, Any], root: str | None) -> None:
+        super().__init__(data_key, column)
+        features, sample_rate = options.get("features", "raw"), options.get("sample_rate") or column.sample_rate
+        # There is no manifest; what its layout says is not looked at.
+        no_manifest = Layout("", "", "", None, "")
+        self._options = AudioOptions.parse(no_manifest, features, None, sample_rate, options.get("channel"))
+        own = None if self._options.features is None else self._options.features["sample_rate"]
+        self._root = root
+        self._rate: int | None = sample_rate or own
+        self._may_resample = self._rate is not None
+        self._log_mel: LogMel | None = None
+        if self._rate is not None:
+            self._log_mel = self._options.front_end(self._rate)
+        self._has_axis = True
+
+    @property
+    def identity(self) -> list[Any]:
+        """The column and the options."""
+        options = self._options
+        return ["recording", self.column.name, options.features, options.sample_rate, options.channel, self._root]
+
+    @property
+    def facts(self) -> Any:
+        """The rate of the samples."""
+        return self._rate
+
+    @property
+    def gives_samples(self) -> bool:
+        """Whether it gives samples, and no features."""
+        return self._options.features is None
+
+    def scan(self, cells: Sequence[Cells], rows: Rows, where: str) -> NDArray[np.int64]:
+        """Read the headers of all recordings."""
+        lengths = []
+        for row in range(cells[0].num_rows) if rows is None else rows.tolist():
+            place = f"{where}, row {row}"
+            num_samples, rate = read_header(self._recording(cells, row, place), place)
+            if self._rate is None:
+                self._rate, self._log_mel = rate, self._options.front_end(rate)
+            self._check_rate(rate, place)
+            num_samples = resampled_length(num_samples, rate, self._rate)
+            lengths.append(num_samples if self._log_mel is None else self._log_mel.num_frames(num_samples))
+        return np.array(lengths, np.int64)
+
+    def _check_rate(self, rate: int, where: str) -> None:
+        if rate != self._rate and not self._may_resample:
+            raise SourceError(
+                f"the recordings of the column {self.column.name!r} have different sample rates: {self._rate} and "
+                f"{rate} Hz",
+                where=where,
+                fix=f'give fields={{"{self.data_key}": {{"field": "{self.column.name}", "sample_rate": ...}}}}',
+            )
+
+    def end_scan(self) -> DataSpec:
+        """Return the layout of samples or features."""
+        size = 1 if self._options.features is None else self._options.features["num_mels"]
+        return DataSpec("float32", (size,), dim=size)
+
+    def settle(self, spec: DataSpec, labels: Sequence[str] | None, facts: Any) -> None:  # noqa: ARG002
+        """Take the sample rate."""
+        self._rate = facts
+        self._log_mel = None if facts is None else self._options.front_end(facts)
+
+    def declare(self, spec: DataSpec) -> None:
+        """Take `float32[T]` or `float32[T, 1]` for samples."""
+        self._has_axis = bool(spec.shape)
+
+    def view(self, cells: Sequence[Cells], row: int, where: str) -> NDArray[Any]:
+        """Decode one recording, `float32[T, D]`."""
+        place = f"{where}, row {row}"
+        samples, rate = read_samples(self._recording(cells, row, place), self._options.channel, place)
+        self._check_rate(rate, place)
+        samples = resample(samples, rate, self._rate or rate)
+        if self._log_mel is not None:
+            return self._log_mel(samples)
+        return samples[:, None] if self._has_axis else samples
+
+    def _recording(self, cells: Sequence[Cells], row: int, where: str) -> bytes | str:
+        """Return the bytes of a recording, or where they are."""
+        data, path = cells
+        if not _is_null(data, row):
+            return data.view(row).tobytes()
+        if _is_null(path, row):
+            raise SourceError(f"the column {self.column.name!r} is null", where=where, fix="correct or filter the rows")
+        name = text_of(path, row, self.column.name, where)
+        if self._root is None:
+            raise SourceError(
+                f"the column {self.column.name!r} has no bytes, only the path {name!r}",
+                where=where,
+                fix="give audio_root=, the folder that the paths are in; or store the bytes in the table",
+            )
+        return str(resolve_inside(self._root, name))
+
+
+def _is_null(cells: Cells, row: int) -> bool:
+    return any(mask[row] for mask, _ in cells.wrong)

@@ -1,0 +1,247 @@
+"""`HuggingFaceSource`: rows of a dataset of Hugging Face's library as sequences, with random access.
+
+The library keeps rows in Arrow tables, in memory or mapped from files, and a selection or shuffle as a list of row
+numbers besides. Both are used as they are: rows are views of the tables, and the library's own way to rows, through
+Python objects, is not taken. What is delivered is what is stored: `set_transform` and formats belong to that other way.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from types import ModuleType
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.errors import ConfigError, SourceError
+from headrace.files.places import is_url
+from headrace.index import CorpusIndex, open_or_build
+from headrace.specs import DataSpec
+
+from .fields import RecordingField
+from .gather import TableOptions, Tables, choose_options, gather_tables
+from .schema import Schema, import_arrow, read_schema
+from .source import DEFAULT_CACHE_BYTES, PathLike, TableSource, descend
+
+_INDEX_KIND = "hugging-face/1"
+
+
+def import_datasets() -> ModuleType:
+    """Return Hugging Face's library.
+
+    Raises:
+        ConfigError: It is not installed.
+    """
+    try:
+        module = importlib.import_module("datasets")
+        importlib.import_module("datasets.arrow_dataset")  # a folder of the first name may be anybody's
+    except ImportError as error:
+        raise ConfigError(
+            f"a dataset of Hugging Face needs the package datasets: {error}", fix="pip install 'headrace[hf]'"
+        ) from error
+    return module
+
+
+def load_hugging_face(dataset: Any) -> Any:
+    """Return a `datasets.Dataset` for what names one.
+
+    Args:
+        dataset: One; a folder that `save_to_disk` made; a list of Arrow files; a dict of arguments for
+            `datasets.load_dataset`; or a function that returns one of these.
+
+    Raises:
+        ConfigError: It is none of these, or has several splits, or cannot be indexed.
+        SourceError: It cannot be loaded.
+    """
+    datasets = import_datasets()
+    if callable(dataset) and not isinstance(dataset, datasets.Dataset):
+        dataset = dataset()
+    where = f"a {type(dataset).__name__}"
+    if isinstance(dataset, str | os.PathLike | list | tuple | Mapping) and not isinstance(
+        dataset, datasets.DatasetDict
+    ):
+        where = str(dataset)
+        dataset = _load(datasets, dataset, where)
+    if isinstance(dataset, datasets.Dataset):
+        if dataset.format["type"] == "custom":
+            raise ConfigError(
+                "the dataset has a transform (set_transform), which would not be applied here",
+                where=where,
+                fix="take it off (reset_format), and give it as transform= to the headrace dataset or loader",
+            )
+        return dataset
+    if isinstance(dataset, Mapping):
+        raise ConfigError(
+            f"there are several splits: {sorted(map(str, dataset))}", where=where, fix='choose one: dataset["train"]'
+        )
+    if isinstance(dataset, datasets.IterableDataset):
+        raise ConfigError(
+            "a streaming dataset has no sequence i",
+            where=where,
+            fix="give it to headrace.DataLoader as it is, or load it without streaming=True",
+        )
+    raise ConfigError(f"this is no dataset of Hugging Face: {where}", fix="give one, or a folder, files, or a dict")
+
+
+def _load(datasets: ModuleType, named: Any, where: str) -> Any:
+    pa = import_arrow()
+    try:
+        if isinstance(named, Mapping):
+            return datasets.load_dataset(**named)
+        if isinstance(named, str | os.PathLike):
+            return datasets.load_from_disk(_absolute(named))
+        if not named:
+            raise ConfigError("the list of Arrow files is empty", fix="name at least one")
+        return datasets.concatenate_datasets([datasets.Dataset.from_file(_absolute(path)) for path in named])
+    except (OSError, ValueError, pa.ArrowException) as error:
+        if isinstance(error, ConfigError):
+            raise
+        raise SourceError(f"the dataset cannot be loaded: {error}", where=where, fix="check the path") from error
+
+
+def _absolute(path: str | os.PathLike[str]) -> str:
+    """Return a path that is the same in another folder; a URL as it is."""
+    name = os.fspath(path)
+    return name if is_url(name) else os.path.abspath(name)
+
+
+class HuggingFaceSource(TableSource):
+    """Random access to the rows of a `datasets.Dataset`. Needs `headrace[hf]`.
+
+    Columns become data keys as `ParquetSource` describes; class labels, the shapes of `Array2D` ... `Array5D`, and the
+    sample rate of `Audio` are taken from the features of the dataset. Selections, shuffles, filters, renamed columns
+    and the like are kept. `Audio` is decoded by soundfile; where a row has only a path, `audio_root` must hold it.
+
+    Args:
+        dataset: A dataset; or what `load_hugging_face` makes one of: a folder, Arrow files, or a dict.
+        fields: See `ParquetSource`.
+        tag_field: Column with the tags, texts or whole numbers; "seq-0", "seq-1", ... if `None`.
+        nulls: See `ParquetSource`.
+        audio_root: See `ParquetSource`; "/" for recordings anywhere on this machine.
+        may_be_empty: Whether there may be no data keys at all; else that is taken for a mistake.
+        index: `"auto"` keeps the index in the cache folder if it is expensive to gather (audio, vocabularies) and the
+            dataset is one of files, without a selection; `None` always gathers it; a path opens one that was saved.
+
+    Raises:
+        ConfigError: An option is wrong, or a package is missing.
+        SourceError: The dataset cannot be loaded, or a row becomes no array.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        *,
+        fields: Mapping[str, Any] | None = None,
+        tag_field: str | None = None,
+        nulls: Literal["refuse", "empty"] = "refuse",
+        audio_root: PathLike | None = None,
+        may_be_empty: bool = False,
+        index: PathLike | Literal["auto"] | None = "auto",
+    ) -> None:
+        self.dataset = load_hugging_face(dataset)
+        tables = _DatasetTables(self.dataset)
+        options = choose_options(
+            tables.schema(0),
+            tables.name(0),
+            fields=fields,
+            tag_field=tag_field,
+            nulls=nulls,
+            audio_root=audio_root,
+            may_be_empty=may_be_empty,
+        )
+        rows = tables.rows
+        files = [str(entry["filename"]) for entry in self.dataset.cache_files]
+        is_dear = rows is None and files and not all(field.is_plain for field in options.fields)
+        if index == "auto" and not is_dear:
+            index = None
+        # The fingerprint tells datasets of the same files apart: a slice of them, say.
+        kind = f"{_INDEX_KIND} {self.dataset._fingerprint} {options.identity_text}"
+        corpus = open_or_build(files, lambda: gather_tables(tables, options, rows), index=index, kind=kind)
+        self._attach(tables, options, corpus, DEFAULT_CACHE_BYTES)
+        self._declared: dict[str, DataSpec] = {}
+
+    def is_recording(self, data_key: str) -> bool:
+        """Tell whether a data key is samples of audio."""
+        field = self._fields[data_key]
+        return isinstance(field, RecordingField) and field.gives_samples
+
+    def declare(self, specs: Mapping[str, DataSpec]) -> None:
+        """Take layouts that say more than what was found: free axes, numbers of classes; samples without second axis.
+
+        Args:
+            specs: Data key -> layout. That it fits what is stored is for the caller to know.
+        """
+        self._declared = {**self._declared, **specs}
+        self.specs = {**self.specs, **specs}
+        for key, spec in specs.items():
+            self._fields[key].declare(spec)
+
+    def __getstate__(self) -> tuple[Any, TableOptions, CorpusIndex, dict[str, DataSpec]]:
+        # Without rows nothing is read, and the library cannot pickle all datasets without rows.
+        return self.dataset if len(self) else None, self._options, self._index, self._declared
+
+    def __setstate__(self, state: tuple[Any, TableOptions, CorpusIndex, dict[str, DataSpec]]) -> None:
+        self.dataset, options, index, declared = state
+        self._attach(_DatasetTables(self.dataset), options, index, DEFAULT_CACHE_BYTES)
+        self._declared = {}
+        self.declare(declared)
+
+
+class _DatasetTables(Tables):
+    """The table of a dataset, all of its rows; a piece is one of its record batches."""
+
+    num_tables = 1
+
+    def __init__(self, dataset: Any) -> None:
+        self._dataset = dataset
+        self._name = "dataset of Hugging Face"
+        if dataset is not None:
+            self._name += f", {len(dataset)} rows, fingerprint {dataset._fingerprint}"
+        self._batches: list[Any] | None = None
+
+    @property
+    def rows(self) -> NDArray[np.int64] | None:
+        """The row of the table that each row of the dataset is, `int64[N]`; None: they are the same."""
+        indices = self._dataset._indices  # not public, and the public ways copy all rows
+        if indices is None:
+            return None
+        rows: NDArray[Any] = indices.table.column(0).to_numpy()
+        return rows.astype(np.int64)
+
+    @property
+    def batches(self) -> list[Any]:
+        """The record batches, which are views."""
+        if self._batches is None:
+            self._batches = self._dataset.data.table.to_batches()
+        return self._batches
+
+    def name(self, table_idx: int) -> str:  # noqa: ARG002
+        """Return what messages call the dataset."""
+        return self._name
+
+    def schema(self, table_idx: int) -> Schema:  # noqa: ARG002
+        """Return the schema, with what the features of the dataset say now."""
+        features = json.dumps({"info": {"features": self._dataset.features.to_dict()}})
+        schema = self._dataset.data.table.schema.with_metadata({b"huggingface": features.encode()})
+        return read_schema(schema, self._name)
+
+    def num_pieces(self, table_idx: int) -> int:  # noqa: ARG002
+        """Return the number of batches."""
+        return len(self.batches)
+
+    def piece_sizes(self, table_idx: int) -> Iterator[int]:  # noqa: ARG002
+        """Yield the number of rows of each batch."""
+        for batch in self.batches:
+            yield batch.num_rows
+
+    def array(self, table_idx: int, piece: int, path: Sequence[str]) -> Any:  # noqa: ARG002
+        """Return a column of a batch, or a field of it."""
+        return descend(self.batches[piece].column(path[0]), path[1:])
+
+    def close(self) -> None:
+        """Drop the batches; the dataset stays as it is."""
+        self._batches = None

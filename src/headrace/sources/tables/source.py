@@ -1,0 +1,419 @@
+"""What sources of tables have in common, whose rows are sequences, whose columns are data keys.
+
+A table comes in pieces, which are read on demand: row groups of Parquet, record batches of Arrow, chunks of a dataset
+in memory. The index says in which piece each sequence is, and in which row of it. A piece of a column that was looked
+at is kept in a bounded cache: for Parquet because it was expensive to decode, for Arrow (views of a mapping) to spare
+the look-up.
+
+Of tables in files, at most a fixed number is open, and each is compared with its stamp when it is read. A descriptor is
+kept beside what Arrow has open, since Arrow shows none: by it a file that was rewritten in place is told from one that
+was replaced by another of the same name, which does no harm.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from abc import abstractmethod
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any, Generic, Literal, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.errors import ConfigError, SourceError
+from headrace.files import TOO_MANY_OPEN, TOO_MANY_OPEN_FIX, FileStamp
+from headrace.index import CorpusIndex, open_or_build
+from headrace.specs import DataSpec
+
+from ..base import Source, check_corpus_idx, check_data_key, num_frames_of, slice_frames
+from ..shared.plain_files import MAX_OPEN_FILES, check_open_file, check_stamp, older_half
+from .cells import Cells
+from .fields import TableField
+from .gather import TableOptions, Tables, choose_options, gather_tables, read_cells
+from .schema import Schema, import_arrow, read_schema
+
+DEFAULT_CACHE_BYTES = 256 << 20
+_VIEW_BYTES = 2048  # what a piece costs that is only views: the objects
+_MANY_DECODED = 256  # pieces, if less than twice as many reads had use of them: the order does not suit the pieces
+_LOGGER = logging.getLogger("headrace.sources")
+
+
+class TableSource(Source):
+    """Sequences of tables. Sub-classes say where the tables are.
+
+    Args:
+        tables: The tables.
+        options: How their rows become sequences.
+        index: What `gather_tables` found in them.
+        cache_bytes: Bound of the cache of pieces; the last one of each column is kept in any case.
+    """
+
+    _tables: Tables
+
+    def _attach(self, tables: Tables, options: TableOptions, index: CorpusIndex, cache_bytes: int) -> None:
+        self._tables, self._options, self._index, self._cache_bytes = tables, options, index, cache_bytes
+        self.specs: dict[str, DataSpec] = {key: DataSpec.from_json(spec) for key, spec in index.meta["specs"].items()}
+        self.labels: dict[str, Sequence[str]] = dict(index.meta["labels"])
+        self._fields = {field.data_key: field for field in options.fields}
+        for key, field in self._fields.items():
+            field.settle(self.specs[key], self.labels.get(key), index.meta["facts"].get(key))
+        self._columns = tuple(index.locator(name) for name in ("table", "piece", "row"))
+        # Memory views give single numbers in less than half of NumPy's time.
+        self._tables_of, self._pieces_of, self._rows_of = map(_memory_of, self._columns)
+        self._lengths = {key: _memory_of(index.lengths(key)) for key in self.specs}
+        self._num_seqs = index.num_seqs
+        self._cache: OrderedDict[tuple[int, int, str], tuple[Sequence[Cells], int]] = OrderedDict()
+        self._held_bytes = 0
+        self._num_reads = self._num_decoded = 0
+
+    @property
+    def index(self) -> CorpusIndex:
+        """Tags, lengths, and in which row of which piece each sequence is."""
+        return self._index
+
+    def read(self, corpus_idx: int, data_key: str) -> NDArray[Any]:
+        """Return one data key of one sequence, as a new array.
+
+        Raises:
+            IndexError: There is no such sequence.
+            SourceError: There is no such key, or a file is gone, changed or damaged, or the row cannot be decoded.
+        """
+        table = self._table_of(corpus_idx)
+        self._tables.confirm(table)
+        array = self._view(corpus_idx, data_key)
+        if self._fields[data_key].is_plain:
+            array = array.copy()
+        self._tables.confirm(table)
+        return array
+
+    def read_slice(self, corpus_idx: int, data_key: str, start: int, end: int) -> NDArray[Any]:
+        """Return frames start..end of one data key; of stored numbers, no others are copied.
+
+        Raises:
+            IndexError: There is no such sequence, or not 0 <= start <= end <= its length.
+            SourceError: As for `read`.
+        """
+        table = self._table_of(corpus_idx)
+        self._tables.confirm(table)
+        array = slice_frames(self._view(corpus_idx, data_key), self.specs[data_key], start, end).copy()
+        self._tables.confirm(table)
+        return array
+
+    @property
+    def has_fast_rows(self) -> bool:
+        """Yes, if all data keys are stored as they are given, and no shape has free axes."""
+        return all(field.is_plain for field in self._fields.values()) and all(
+            None not in spec.shape for spec in self.specs.values()
+        )
+
+    def read_rows(self, corpus_indices: NDArray[np.int64], data_key: str, out: NDArray[Any]) -> None:
+        """Read one data key of several sequences into one array; rows of one piece together."""
+        spec = self.specs[check_data_key(data_key, self.specs)]
+        self._check_all(corpus_indices)
+        lengths = self._index.lengths(data_key)[corpus_indices].astype(np.int64)
+        stops = np.cumsum(lengths)
+        if len(out) != (int(stops[-1]) if len(stops) else 0):
+            raise IndexError(f"{lengths.sum()} frames of {data_key!r} do not fit into {len(out)} rows")
+        starts = stops - lengths
+        tables = self._tables_in(corpus_indices)
+        self._confirm(tables)
+        for place in self._by_piece(corpus_indices):
+            array = self._view(int(corpus_indices[place]), data_key)
+            out[int(starts[place]) : int(stops[place])] = array if spec.has_time else array[None]
+        self._confirm(tables)
+
+    def read_into(self, corpus_indices: NDArray[np.int64], data_key: str, outs: Sequence[NDArray[Any]]) -> None:
+        """Read one data key of several sequences, each into an array of its own; rows of one piece together."""
+        check_data_key(data_key, self.specs)
+        self._check_all(corpus_indices)
+        tables = self._tables_in(corpus_indices)
+        self._confirm(tables)
+        for place in self._by_piece(corpus_indices):
+            array = self._view(int(corpus_indices[place]), data_key)
+            if (array.shape, array.dtype) != (outs[place].shape, outs[place].dtype):
+                raise IndexError(f"{array.dtype} of the shape {array.shape} does not fit into {outs[place].shape}")
+            outs[place][...] = array
+        self._confirm(tables)
+
+    def _table_of(self, corpus_idx: int) -> int:
+        return self._tables_of[check_corpus_idx(corpus_idx, self._num_seqs)]
+
+    def _tables_in(self, corpus_indices: NDArray[np.int64]) -> list[int]:
+        found: list[int] = np.unique(self._columns[0][corpus_indices]).tolist()
+        return found
+
+    def _confirm(self, tables: list[int]) -> None:
+        """Refuse tables that were rewritten: before rows of them are touched, and after these were copied."""
+        for table in tables:
+            self._tables.confirm(table)
+
+    def _check_all(self, corpus_indices: NDArray[np.int64]) -> None:
+        if corpus_indices.size:
+            check_corpus_idx(int(corpus_indices.min()), self._index.num_seqs)
+            check_corpus_idx(int(corpus_indices.max()), self._index.num_seqs)
+
+    def _by_piece(self, corpus_indices: NDArray[np.int64]) -> list[int]:
+        """Return the places of sequences, ordered so that no piece is needed twice."""
+        table, piece, row = (column[corpus_indices] for column in self._columns)
+        order: list[int] = np.lexsort((row, piece, table)).tolist()
+        return order
+
+    def _view(self, corpus_idx: int, data_key: str) -> NDArray[Any]:
+        field = self._fields.get(data_key)
+        if field is None or not 0 <= corpus_idx < self._num_seqs:
+            check_data_key(data_key, self.specs)
+            check_corpus_idx(corpus_idx, self._num_seqs)
+        assert field is not None
+        table, piece, row = self._tables_of[corpus_idx], self._pieces_of[corpus_idx], self._rows_of[corpus_idx]
+        cells = self._cells(table, piece, field)
+        if not 0 <= row < cells[0].num_rows:
+            raise self._index.damaged(f"it says that sequence {corpus_idx} is row {row} of {cells[0].num_rows}")
+        where = f"{self._tables.name(table)}, piece {piece}"
+        array = field.view(cells, row, where)
+        if num_frames_of(array, self.specs[data_key]) != self._lengths[data_key][corpus_idx]:
+            raise SourceError(
+                f"{data_key!r} has {len(array)} frames, and the index says {self._lengths[data_key][corpus_idx]}",
+                where=f"{where}, row {row}",
+                fix="the file or the vocabulary was changed: build the index again",
+            )
+        return array
+
+    def _cells(self, table: int, piece: int, field: TableField) -> Sequence[Cells]:
+        key = table, piece, field.column.name
+        self._num_reads += 1
+        found = self._cache.get(key)
+        if found is not None:
+            self._cache.move_to_end(key)
+            return found[0]
+        if not (0 <= table < self._tables.num_tables and 0 <= piece < self._tables.num_pieces(table)):
+            raise self._index.damaged(f"it names piece {piece} of table {table}")
+        cells, num_bytes, was_decoded = read_cells(self._tables, table, piece, field, self._options.nulls)
+        if was_decoded:
+            self._note_decoded()
+        self._cache[key] = cells, num_bytes + _VIEW_BYTES
+        self._held_bytes += num_bytes + _VIEW_BYTES
+        while self._held_bytes > self._cache_bytes and len(self._cache) > len(self._fields):
+            self._held_bytes -= self._cache.popitem(last=False)[1][1]
+        return cells
+
+    def _note_decoded(self) -> None:
+        """Say it, once, if most reads decode a piece of which they need one row."""
+        self._num_decoded += 1
+        if self._num_decoded == _MANY_DECODED and self._num_reads < 2 * _MANY_DECODED:
+            _LOGGER.warning("%s: %s", self._tables.name(0), self._tables.slow_hint)
+
+    def close(self) -> None:
+        """Release files and pieces; a later read opens them again."""
+        self._cache.clear()
+        self._held_bytes = 0
+        self._tables.close()
+
+
+def _memory_of(column: NDArray[Any]) -> memoryview[int]:
+    native = column.dtype.newbyteorder("=")
+    return memoryview(column.astype(native, copy=False).view(native))  # type: ignore[arg-type] # as in hdf.py
+
+
+PathLike = str | os.PathLike[str]
+Files = PathLike | Sequence[PathLike]
+
+_Handle = TypeVar("_Handle")
+
+
+class TableFiles(Tables, Generic[_Handle]):
+    """Tables in files, one in each.
+
+    Args:
+        stamps: The files as they were indexed.
+    """
+
+    def __init__(self, stamps: Sequence[FileStamp]) -> None:
+        self._stamps = stamps
+        self.num_tables = len(stamps)
+        self._handles: dict[int, _Handle] = {}
+        self._descriptors: dict[int, int] = {}
+
+    @abstractmethod
+    def _open(self, path: str, descriptor: int) -> _Handle:
+        """Open a file, which `descriptor` has open, too. What Arrow raises becomes a `SourceError`."""
+
+    @abstractmethod
+    def _schema_of(self, handle: _Handle) -> Any:
+        """Return the Arrow schema of an open file."""
+
+    @abstractmethod
+    def _column_of(self, handle: _Handle, piece: int, name: str) -> Any:
+        """Return a column of a piece, as Arrow array. What Arrow raises becomes a `SourceError`."""
+
+    @abstractmethod
+    def _release(self, handle: _Handle) -> None:
+        """Close a file."""
+
+    def name(self, table_idx: int) -> str:
+        """Return the path of a file."""
+        return self._stamps[table_idx].path
+
+    def schema(self, table_idx: int) -> Schema:
+        """Return the schema of a file."""
+        return read_schema(self._schema_of(self.handle(table_idx)), self.name(table_idx))
+
+    def array(self, table_idx: int, piece: int, path: Sequence[str]) -> Any:
+        """Return a column of a piece, or a field of it.
+
+        Raises:
+            SourceError: It cannot be read.
+        """
+        pa = import_arrow()
+        self.confirm(table_idx)
+        try:
+            array = descend(self._column_of(self.handle(table_idx), piece, path[0]), path[1:])
+        except (pa.ArrowException, OSError, KeyError, ValueError) as error:
+            raise SourceError(
+                f"the column {path[0]!r} cannot be read: {error}",
+                where=f"{self.name(table_idx)}, piece {piece}",
+                fix="is the file truncated? write or download it again",
+            ) from error
+        self.confirm(table_idx)
+        return array
+
+    def confirm(self, table_idx: int) -> None:
+        """Refuse an open file that is not what it was when it was indexed.
+
+        Raises:
+            SourceError: It changed.
+        """
+        descriptor = self._descriptors.get(table_idx)
+        if descriptor is not None:
+            now, stamp = os.fstat(descriptor), self._stamps[table_idx]
+            if now.st_mtime_ns != stamp.mtime_ns or now.st_size != stamp.size:
+                check_open_file(stamp, descriptor)
+
+    def handle(self, table_idx: int) -> _Handle:
+        """Return an open file.
+
+        Raises:
+            SourceError: It is gone, changed, or cannot be read.
+        """
+        handle = self._handles.get(table_idx)
+        if handle is None:
+            stamp = self._stamps[table_idx]
+            check_stamp(stamp)
+            while len(self._handles) >= MAX_OPEN_FILES:
+                self._drop(next(iter(self._handles)))
+            self._descriptors[table_idx], handle = self._opened(stamp.path)
+            self._handles[table_idx] = handle
+        return handle
+
+    def _opened(self, path: str) -> tuple[int, _Handle]:
+        """Open a file; where the system allows no more open files, close half of the others."""
+        pa = import_arrow()
+        while True:
+            try:
+                with ExitStack() as stack:
+                    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                    stack.callback(os.close, descriptor)
+                    handle = self._open(path, descriptor)
+                    stack.pop_all()
+                    return descriptor, handle
+            except (pa.ArrowException, OSError, ValueError) as error:
+                too_many = isinstance(error, OSError) and error.errno in TOO_MANY_OPEN
+                if not (too_many and self._handles):
+                    fix = "is it truncated, or of another format? write or download it again"
+                    fix = TOO_MANY_OPEN_FIX if too_many else fix
+                    raise SourceError(f"this cannot be read: {error}", where=path, fix=fix) from error
+            for table_idx in older_half(self._handles):
+                self._drop(table_idx)
+
+    def _drop(self, table_idx: int) -> None:
+        os.close(self._descriptors.pop(table_idx))
+        self._release(self._handles.pop(table_idx))
+
+    def close(self) -> None:
+        """Close all files; they are opened again when needed."""
+        while self._handles:
+            self._drop(next(iter(self._handles)))
+
+    def __del__(self) -> None:
+        # Not `close`: what Arrow has open ends by itself.
+        while self._descriptors:
+            os.close(self._descriptors.popitem()[1])
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_handles": {}, "_descriptors": {}}
+
+
+class FileTableSource(TableSource):
+    """Sequences of tables in files. Sub-classes say how a file is opened."""
+
+    _kind: str
+    _tables_class: type[TableFiles[Any]]
+
+    def _open_files(
+        self,
+        files: Files,
+        *,
+        fields: Mapping[str, Any] | None,
+        tag_field: str | None,
+        nulls: str,
+        audio_root: PathLike | None,
+        cache_bytes: int,
+        index: PathLike | Literal["auto"] | None,
+    ) -> None:
+        """Do what constructors have to do."""
+        paths = list_paths(files, type(self).__name__)
+        tables = self._tables_class([FileStamp.of(path) for path in paths])
+        try:
+            options = choose_options(
+                tables.schema(0), paths[0], fields=fields, tag_field=tag_field, nulls=nulls, audio_root=audio_root
+            )
+            kind = f"{self._kind} {options.identity_text}"
+            corpus = open_or_build(paths, lambda: gather_tables(tables, options), index=index, kind=kind)
+        finally:
+            tables.close()
+        self._attach(self._tables_class(corpus.files), options, corpus, cache_bytes)
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Absolute paths of the files, in corpus order."""
+        return tuple(stamp.path for stamp in self._index.files)
+
+    def __getstate__(self) -> tuple[TableOptions, CorpusIndex, int]:
+        return self._options, self._index, self._cache_bytes
+
+    def __setstate__(self, state: tuple[TableOptions, CorpusIndex, int]) -> None:
+        options, index, cache_bytes = state
+        self._attach(self._tables_class(index.files), options, index, cache_bytes)
+
+
+def list_paths(files: Files, name: str) -> list[str]:
+    """Return absolute paths.
+
+    Raises:
+        ConfigError: Something is no path, or there is none.
+    """
+    is_one = isinstance(files, str | bytes | os.PathLike) or not isinstance(files, Iterable)
+    given: list[Any] = [files] if is_one else list(files)  # type: ignore[arg-type]
+    for path in given:
+        if not isinstance(path, str | os.PathLike):
+            raise ConfigError(f"{path!r} is not a path", where=f"{name}(files=...)", fix="give a str or a pathlib.Path")
+    if not given:
+        raise ConfigError("files is an empty list", where=f"{name}(files=...)", fix="name at least one file")
+    return [os.path.abspath(path) for path in given]
+
+
+def descend(array: Any, path: Sequence[str]) -> Any:
+    """Return a field of an Arrow array of structures; null where the structure is."""
+    for name in path:
+        array = array.flatten()[array.type.get_field_index(name)]
+    return array
+
+
+def one_array(chunked: Any) -> Any:
+    """Return the one array of a column that came in chunks."""
+    if chunked.num_chunks == 1:
+        return chunked.chunk(0)
+    pa = import_arrow()
+    return pa.concat_arrays(chunked.chunks) if chunked.num_chunks else pa.array([], chunked.type)

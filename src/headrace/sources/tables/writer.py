@@ -1,0 +1,250 @@
+"""What `ParquetWriter` and `ArrowWriter` have in common: sequences become rows, a group of rows at a time.
+
+A data key is a column: one number without a time axis, a fixed-size list for a shape without a time axis, and a list
+(of fixed-size lists) for frames. What Arrow's types do not say (which keys are class indices, their number, labels) is
+in the metadata of the schema, so that what was written is read back exactly. Rows are kept until there are enough of
+them for a group, then written: memory is bounded by one group.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.errors import ConfigError, SourceError, check_count, did_you_mean
+from headrace.specs import DataSpec
+
+from ..shared.data_types import find_mismatch, learn_specs
+from ..shared.writer import FileWriter
+from .schema import METADATA_KEY, import_arrow
+
+_MAX_ITEMS = 2**31 - 1  # that offsets of 32 bits can tell apart
+_KINDS = "biuf"
+
+
+class TableWriter(FileWriter):
+    """Writes one file of rows; sub-classes say of which format.
+
+    Args:
+        path: The file to make. Its folder must exist.
+        specs: Data key -> layout; None: the first sequence says it.
+        labels: Data key -> class labels.
+        overwrite: Whether an existing file may be replaced.
+        rows_per_group: How many rows to write at a time; None: as many as `group_bytes` holds.
+        group_bytes: See `rows_per_group`.
+        tag_field: Name of the column of the tags.
+
+    Raises:
+        ConfigError: An option is wrong, or the file exists, or the format cannot hold such data.
+        SourceError: The folder is missing or cannot be written to.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        specs: Mapping[str, DataSpec] | None,
+        labels: Mapping[str, Sequence[str]] | None,
+        overwrite: bool,
+        rows_per_group: int | None,
+        group_bytes: int,
+        tag_field: str,
+    ) -> None:
+        if rows_per_group is not None:
+            check_count("rows_per_group", rows_per_group, minimum=1)
+        super().__init__(path, overwrite=overwrite)
+        self._disk_errors = (OSError, import_arrow().ArrowException)
+        self._tag_field = tag_field
+        self._rows_per_group, self._group_bytes = rows_per_group, group_bytes
+        self._labels = {key: [str(label) for label in entries] for key, entries in (labels or {}).items()}
+        self._tags: list[str] = []
+        self._rows: dict[str, list[NDArray[Any]]] = {}
+        self._num_bytes = 0
+        self._specs: dict[str, DataSpec] | None = None if specs is None else self._checked_specs(specs)
+        self._sink: Any = None
+        self._open()
+
+    @abstractmethod
+    def _open_sink(self, path: str, schema: Any) -> Any:
+        """Open the writer of Arrow's that makes the file: it has `close`."""
+
+    @abstractmethod
+    def _write_group(self, sink: Any, batch: Any) -> None:
+        """Write one group of rows."""
+
+    def _begin(self) -> None:
+        self._target = self._pend().temporary
+
+    def _checked(
+        self, tag: str, data: Mapping[str, NDArray[Any]], where: str
+    ) -> tuple[str, dict[str, DataSpec], dict[str, NDArray[Any]]]:
+        _check_tag(tag, self.path)
+        specs = self._specs if self._specs is not None else self._checked_specs(learn_specs(data, where))
+        if not data or data.keys() != specs.keys():
+            raise SourceError(
+                f"the keys are {sorted(data)}; those of this file are {sorted(specs)}",
+                where=where,
+                fix="give every sequence the same keys (an array of 0 frames where there is nothing)",
+            )
+        arrays = {key: _checked(data[key], spec, f"{where}, data key {key!r}") for key, spec in specs.items()}
+        return tag, specs, arrays
+
+    def _put(self, checked: tuple[str, dict[str, DataSpec], dict[str, NDArray[Any]]]) -> None:
+        tag, self._specs, arrays = checked
+        self._tags.append(tag)
+        for key, array in arrays.items():
+            self._rows.setdefault(key, []).append(array)
+        self._num_bytes += len(tag) + sum(array.nbytes for array in arrays.values())
+        limit = self._rows_per_group
+        if (self._num_bytes >= self._group_bytes) if limit is None else (len(self._tags) >= limit):
+            self._flush()
+
+    def _finish(self) -> None:
+        if self._tags or self._sink is None:
+            self._flush()
+        self._close_sink()
+
+    def _close_sink(self) -> None:
+        """Close it, once: a stream that is closed twice has two ends."""
+        sink, self._sink = self._sink, None
+        if sink is not None:
+            sink.close()
+
+    def _flush(self) -> None:
+        """Write the rows that are there as one group; with none, the file has none so far."""
+        specs = self._specs or {}
+        schema = _schema_of(specs, self._labels, self._tag_field)
+        if self._sink is None:
+            self._sink = self._open_sink(str(self._target), schema)
+            self._opened.callback(self._close_sink)
+        if self._tags:
+            pa = import_arrow()
+            arrays = [pa.array(self._tags, pa.string())]
+            arrays += [_column_of(self._rows[key], spec) for key, spec in specs.items()]
+            self._write_group(self._sink, pa.record_batch(arrays, schema=schema))
+        self._tags, self._rows, self._num_bytes = [], {}, 0
+
+    def _checked_specs(self, specs: Mapping[str, DataSpec]) -> dict[str, DataSpec]:
+        """Return the layouts, if they can be held; sparse keys get the number of their labels.
+
+        Raises:
+            ConfigError: One cannot, or labels fit none.
+        """
+        for key in self._labels:
+            if key not in specs:
+                raise ConfigError(
+                    f"labels for the unknown data key {key!r}", where=self.path, fix=did_you_mean(key, specs)
+                )
+        checked = {}
+        for key, spec in specs.items():
+            where = f"{self.path}, data key {key!r}"
+            if not isinstance(key, str) or key == self._tag_field:
+                raise ConfigError(
+                    "a column of this name holds the tags" if key == self._tag_field else "a data key is a str",
+                    where=where,
+                    fix="give another tag_field, or rename the key",
+                )
+            if np.dtype(spec.dtype).kind not in _KINDS or np.dtype(spec.dtype).itemsize > 8:
+                raise ConfigError(
+                    f"a column cannot hold {spec.dtype}",
+                    where=where,
+                    fix="convert it: numbers of up to 64 bits; complex ones as two numbers, array.view of the half",
+                )
+            if 0 in spec.shape:
+                raise ConfigError(f"a column cannot hold frames of the shape {spec.shape}", where=where, fix="drop it")
+            num_labels = len(self._labels[key]) if key in self._labels else None
+            if spec.sparse and num_labels is not None and spec.dim != num_labels:
+                if spec.dim is not None:
+                    raise ConfigError(f"{spec.dim} classes, but {num_labels} labels", where=where, fix="correct one")
+                spec = replace(spec, dim=num_labels)
+            checked[key] = spec
+        return checked
+
+
+def _check_tag(tag: str, path: str) -> None:
+    if not isinstance(tag, str):
+        raise SourceError(f"the tag {tag!r} is a {type(tag).__name__}, not a str", where=path, fix="give a str")
+    try:
+        tag.encode()
+    except UnicodeEncodeError as error:
+        raise SourceError(
+            f"the tag {tag!r} is not valid Unicode: {error.reason}", where=path, fix="correct it"
+        ) from error
+
+
+def _checked(value: NDArray[Any], spec: DataSpec, where: str) -> NDArray[Any]:
+    """Return a copy of an array as it will be stored, or say why this cannot be."""
+    array = np.asarray(value)
+    native = array.dtype.newbyteorder("=")
+    mismatch = find_mismatch(array if array.dtype == native else array.astype(native), spec)
+    if mismatch:
+        raise SourceError(mismatch, where=where, fix="convert it: a file holds one layout for a key")
+    if array.size > _MAX_ITEMS:
+        raise SourceError(f"{array.size} numbers; a row holds up to {_MAX_ITEMS}", where=where, fix="split it")
+    if not array.size and array.shape != (0,) * array.ndim and None in spec.shape:
+        sizes = [size for size, free in zip(array.shape[-len(spec.shape) :], spec.shape, strict=True) if free is None]
+        if any(sizes):
+            raise SourceError(
+                f"an array without numbers keeps no shape: {array.shape} would come back with 0 on each free axis",
+                where=where,
+                fix="give it 0 on the free axes, too",
+            )
+    if spec.sparse and spec.dim is not None and array.size:
+        least, largest = int(array.min()), int(array.max())
+        if least < 0 or largest >= spec.dim:
+            raise SourceError(
+                f"class indices {least}..{largest} are not in 0..{spec.dim - 1}",
+                where=where,
+                fix="correct the data, or the dim in specs, or the labels",
+            )
+    return np.array(array, native, order="C")
+
+
+def _schema_of(specs: Mapping[str, DataSpec], labels: Mapping[str, list[str]], tag_field: str) -> Any:
+    pa = import_arrow()
+    fields = [pa.field(tag_field, pa.string(), nullable=False)]
+    for key, spec in specs.items():
+        fields.append(pa.field(key, _type_of(spec), nullable=False))
+    ours = {"specs": {key: spec.to_json() for key, spec in specs.items()}, "labels": labels, "tag": tag_field}
+    return pa.schema(fields, {METADATA_KEY: json.dumps(ours).encode()})
+
+
+def _type_of(spec: DataSpec) -> Any:
+    return _types_of(spec)[0]
+
+
+def _types_of(spec: DataSpec) -> list[Any]:
+    """Return the Arrow types of a column: of its values, of their items, and so on down to the numbers."""
+    pa = import_arrow()
+    types = [pa.from_numpy_dtype(np.dtype(spec.dtype))]
+    for size in reversed(_axes_of(spec)):
+        items = pa.field("item", types[0], nullable=False)  # Parquet reads and writes these in less time
+        types.insert(0, pa.list_(items) if size is None else pa.list_(items, size))
+    return types
+
+
+def _axes_of(spec: DataSpec) -> list[int | None]:
+    return [*([None] if spec.has_time else []), *spec.shape]
+
+
+def _column_of(rows: Sequence[NDArray[Any]], spec: DataSpec) -> Any:
+    """Join arrays to one Arrow array, a row for each."""
+    pa = import_arrow()
+    array, types = pa.array(np.concatenate([row.reshape(-1) for row in rows])), _types_of(spec)
+    for depth, size in reversed(list(enumerate(_axes_of(spec)))):
+        if size is not None:
+            array = pa.FixedSizeListArray.from_arrays(array, type=types[depth])
+            continue
+        # Each list of a row has the size of this axis, and there are as many as the axes before it say.
+        counts = [int(np.prod(row.shape[:depth], dtype=np.int64)) for row in rows]
+        sizes = np.repeat([row.shape[depth] for row in rows], counts)
+        offsets = np.concatenate([[0], np.cumsum(sizes)])
+        array = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), array, type=types[depth])
+    return array

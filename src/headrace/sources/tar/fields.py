@@ -1,0 +1,116 @@
+"""Which member becomes which data key, as the user says it, or by the extension."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from headrace.errors import ConfigError, did_you_mean
+
+from ..shared.fields import IndexField, NumberField, parse_field
+from ..shared.json_fields import JsonField
+from .audio import AUDIO_EXTENSIONS, AudioMembers
+from .members import BytesMembers, Members, NpyMembers, NpzMembers, ValueMembers
+
+_TEXT_EXTENSIONS = frozenset(("txt", "text", "transcript", "lab", "json", "jsn", "jsonl", "csv", "tsv", "srt", "xml"))
+_CLASS_EXTENSIONS = frozenset(("cls", "cls2", "class"))
+_NUMBER_EXTENSIONS = _CLASS_EXTENSIONS | {"count", "index", "inx", "id"}
+_ARRAY_EXTENSIONS = frozenset(("npy", "npz"))
+_NAMED_EXTENSIONS = frozenset(("json", "jsn", "npz"))  # of members that hold values by name
+_FORMS = (
+    'valid: an extension such as "npy", "json:name" or "npz:name" for something inside, or {"field": one of these, ...}'
+)
+_VALUE_OPTIONS = ("field", "vocab", "labels")
+
+
+def default_data_key(ext: str) -> str:
+    """Return what the members with an extension are called: `x` for `x.npy`, and else the extension itself."""
+    name, dot, last = ext.rpartition(".")
+    return name if dot and (last.lower() in AUDIO_EXTENSIONS | {"npy", "txt"}) else ext
+
+
+def parse_members(data_key: str, target: Any) -> Members:
+    """Choose how one data key is read.
+
+    Args:
+        data_key: Its name, for errors.
+        target: An extension; `"json:name"` for a value in the JSON object of the member with the extension "json"
+            (dots lead into objects inside), `"npz:name"` for an array of several; or a dict with that as "field", and
+            "vocab" (see `parse_field`; for arrays, a number of classes or a list of labels), or "features",
+            "sample_rate", "channel" (see `AudioSource`) for recordings.
+
+    Raises:
+        ConfigError: It has another form, or options that do not fit.
+    """
+    where = f"TarSource(fields=...), data key {data_key!r}"
+    options = {"field": target} if isinstance(target, str) else target
+    if not isinstance(options, Mapping) or not isinstance(options.get("field"), str) or not options["field"]:
+        raise ConfigError(f"a field cannot be read: {target!r}", where=where, fix=_FORMS)
+    field, steps = split_field(options["field"], where)
+    last = field.rpartition(".")[2].lower()
+    if last in AUDIO_EXTENSIONS:
+        return AudioMembers(field, options)
+    _refuse_options(options, _VALUE_OPTIONS, where)
+    if last in _ARRAY_EXTENSIONS and (steps or last == "npy"):
+        vocab = _classes_of(options, where)
+        return NpzMembers(field, ".".join(steps), vocab) if steps else NpyMembers(field, vocab)
+    is_bare = options.keys() == {"field"}
+    if steps:
+        named = JsonField(options["field"]) if is_bare else parse_field(data_key, options)
+        return ValueMembers(field, "json", steps, named)
+    if is_bare:
+        return _members_of_ext(field, last)
+    said = options.get("vocab")
+    if last in _NUMBER_EXTENSIONS and isinstance(said, int | list | tuple):
+        return ValueMembers(field, "number", (), _index_field(data_key, field, said))
+    return ValueMembers(field, "text", (), parse_field(data_key, {**options, "field": field}))
+
+
+def _members_of_ext(ext: str, last: str) -> Members:
+    if last in _NUMBER_EXTENSIONS:
+        return ValueMembers(ext, "number", (), NumberField(ext, is_class=last in _CLASS_EXTENSIONS))
+    return BytesMembers(ext, is_text=last in _TEXT_EXTENSIONS)
+
+
+def split_field(field: str, where: str) -> tuple[str, tuple[str, ...]]:
+    """Return the extension, and the names that lead to a value inside: `json:a.b` is `b` in the object `a`.
+
+    Raises:
+        ConfigError: It names nothing.
+    """
+    ext, colon, path = field.removeprefix(".").partition(":")
+    steps = tuple(path.split(".")) if colon else ()
+    has_names = ext.rpartition(".")[2].lower() in _NAMED_EXTENSIONS
+    if not ext or "/" in ext or (colon and not (has_names and all(steps))):
+        raise ConfigError(f"{field!r} names no members", where=where, fix=_FORMS)
+    return ext, steps
+
+
+def _index_field(data_key: str, ext: str, vocab: Any) -> IndexField:
+    if isinstance(vocab, int):
+        field = parse_field(data_key, {"field": ext, "vocab": vocab})
+    else:
+        field = parse_field(data_key, {"field": ext, "vocab": max(len(vocab), 1)})
+        field.labels = list(vocab)
+    assert isinstance(field, IndexField)
+    return field
+
+
+def _classes_of(options: Mapping[str, Any], where: str) -> int | list[str] | None:
+    """Return the number of classes of an array of class indices, or their labels."""
+    vocab = options.get("vocab")
+    is_count = isinstance(vocab, int) and not isinstance(vocab, bool) and vocab > 0
+    is_labels = isinstance(vocab, list | tuple) and bool(vocab) and all(isinstance(label, str) for label in vocab)
+    if (vocab is not None and not is_count and not is_labels) or "labels" in options:
+        raise ConfigError(
+            f"the vocab of an array of class indices cannot be read: {vocab!r}",
+            where=where,
+            fix="give the number of classes, or a list of their labels",
+        )
+    return list(vocab) if isinstance(vocab, list | tuple) else vocab
+
+
+def _refuse_options(options: Mapping[str, Any], valid: tuple[str, ...], where: str) -> None:
+    for name in options:
+        if name not in valid:
+            raise ConfigError(f"unknown option {name!r} here", where=where, fix=did_you_mean(str(name), valid))

@@ -1,0 +1,21 @@
+"""Vocabularies: from a text to class indices and back.
+
+Each is an exact function of the text, but for those that draw a segmentation from a generator that the caller gives.
+This room never knows where texts come from. Read `base.py` first.
+"""
+
+from typing import TYPE_CHECKING
+
+from headrace.exports import export_lazily
+
+if TYPE_CHECKING:
+    from .base import Vocabulary, init_vocabulary
+
+__all__ = ["Vocabulary", "init_vocabulary"]
+
+__getattr__, __dir__ = export_lazily(
+    __name__,
+    {
+        "base": ("Vocabulary", "init_vocabulary"),
+    },
+)

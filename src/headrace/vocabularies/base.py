@@ -1,0 +1,180 @@
+"""The contract of a vocabulary, from a text to class indices and back, and how one is made from a dict.
+
+The kinds are in `vocabulary_*.py`. All are exact functions of the text: the same text has the same indices in every
+process and epoch, so that lengths can be known before anything is read. A kind that can draw one of several
+segmentations at random has a method `sample`, which takes the generator to draw from.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.errors import ConfigError, SourceError, did_you_mean
+
+# Module and class by the name in a dict, which is RETURNN's. Imported when asked for.
+_CLASS_OF = {
+    "BytePairEncoding": ("bpe", "BytePairEncoding"),
+    "CharacterTargets": ("labels", "CharacterTargets"),
+    "HuggingFaceTokenizer": ("hugging_face", "HuggingFaceTokenizer"),
+    "SamplingBytePairEncoding": ("bpe", "SamplingBytePairEncoding"),
+    "LabelVocabulary": ("labels", "LabelVocabulary"),
+    "SentencePieces": ("pieces", "SentencePieces"),
+    "Utf8ByteTargets": ("labels", "Utf8ByteTargets"),
+    "Vocabulary": ("labels", "LabelVocabulary"),
+}
+
+
+class Vocabulary(ABC):
+    """Class indices for texts. It may be pickled, and the copy gives the same indices.
+
+    Attributes:
+        labels: The text of each class.
+        needs_draws: Whether its classes are drawn when a text is read, see `SamplingBytePairEncoding`.
+    """
+
+    labels: Sequence[str]
+    needs_draws: bool = False
+
+    @property
+    def dim(self) -> int:
+        """Number of classes."""
+        return len(self.labels)
+
+    @property
+    @abstractmethod
+    def identity(self) -> list[Any]:
+        """JSON data that names its kind, all options, and a digest of its files: equal ones encode equally."""
+
+    @abstractmethod
+    def encode(self, text: str) -> NDArray[np.int32]:
+        """Return the class indices of a text, `int32[T]`.
+
+        Raises:
+            SourceError: A part of the text has no class, and there is none for unknown ones.
+        """
+
+    @abstractmethod
+    def decode(self, indices: Iterable[int]) -> str:
+        """Return the text of class indices.
+
+        Raises:
+            SourceError: There is no such class.
+        """
+
+    # --- by the names of RETURNN's class ---
+
+    @property
+    def num_labels(self) -> int:
+        """Number of classes."""
+        return self.dim
+
+    def get_seq(self, sentence: str) -> list[int]:
+        """Return `encode` of a text as a list."""
+        return [int(class_idx) for class_idx in self.encode(sentence)]
+
+    def get_seq_labels(self, seq: Iterable[int]) -> str:
+        """Return `decode` of class indices."""
+        return self.decode(seq)
+
+    def is_id_valid(self, idx: int) -> bool:
+        """Tell whether there is such a class."""
+        return 0 <= idx < self.dim
+
+    def id_to_label(self, idx: int, default: Any = KeyError) -> Any:
+        """Return the text of a class.
+
+        Args:
+            idx: The class.
+            default: Returned where there is no such class; the type `KeyError`: that is raised.
+        """
+        if self.is_id_valid(idx):
+            return self.labels[idx]
+        if default is KeyError:
+            raise KeyError(f"there is no class {idx}: the vocabulary has the classes 0..{self.dim - 1}")
+        return default
+
+    def label_to_id(self, label: str, default: Any = KeyError) -> Any:
+        """Return the class of a label; `default` as in `id_to_label`. O(number of classes)."""
+        found = next((class_idx for class_idx, text in enumerate(self.labels) if text == label), default)
+        if found is KeyError:
+            raise KeyError(f"{label!r} is none of the {self.dim} labels")
+        return found
+
+    def check_classes(self, indices: Iterable[int]) -> list[int]:
+        """Return class indices as a list of `int`.
+
+        Raises:
+            SourceError: One is no class of this vocabulary.
+        """
+        classes = np.asarray(indices if hasattr(indices, "__len__") else list(indices))
+        if classes.size and classes.dtype.kind not in "iu":
+            raise SourceError(f"class indices are whole numbers, not {classes.dtype}")
+        outside = (classes < 0) | (classes >= self.dim)
+        if outside.any():
+            wrong = int(classes[outside][0])
+            raise SourceError(f"there is no class {wrong}: the vocabulary has the classes 0..{self.dim - 1}")
+        return [int(class_idx) for class_idx in classes]
+
+
+def init_vocabulary(options: Vocabulary | Mapping[str, Any], *, may_draw: bool = False) -> Vocabulary:
+    """Make a vocabulary, or return the one that was given.
+
+    Args:
+        options: A vocabulary, or a dict: "class" names the kind (default "Vocabulary"), the rest are its options. A
+            class of your own is given as such.
+        may_draw: Whether it may be one that draws, for which the caller makes the classes when a text is read.
+
+    Raises:
+        ConfigError: The kind or an option is unknown, one is missing, or a library that the kind needs.
+        SourceError: A file of the vocabulary is missing or wrong.
+    """
+    vocabulary = _made(options)
+    if vocabulary.needs_draws and not may_draw:
+        raise ConfigError(
+            f"{type(vocabulary).__name__} draws other classes in each epoch, and here lengths are known before reading",
+            where="vocabulary",
+            fix="LmDataset and OggZipDataset can draw; else use BytePairEncoding",
+        )
+    return vocabulary
+
+
+def _made(options: Vocabulary | Mapping[str, Any]) -> Vocabulary:
+    if isinstance(options, Vocabulary):
+        return options
+    if not isinstance(options, Mapping):
+        raise ConfigError(
+            f"a vocabulary cannot be made from {options!r}",
+            fix='give a dict such as {"class": "Vocabulary", "vocab_file": "words.txt"}, or a Vocabulary',
+        )
+    arguments = dict(options)
+    cls = _resolve_class(arguments.pop("class", "Vocabulary"))
+    parameters = inspect.signature(cls).parameters
+    for name in arguments:
+        if name not in parameters:
+            raise ConfigError(
+                f"{cls.__name__} has no option {name!r}", where="vocabulary", fix=did_you_mean(str(name), parameters)
+            )
+    try:
+        inspect.signature(cls).bind(**arguments)
+    except TypeError as error:
+        raise ConfigError(f"{cls.__name__}: {error}", where="vocabulary") from None
+    return cls(**arguments)
+
+
+def _resolve_class(name: Any) -> type[Vocabulary]:
+    if isinstance(name, type) and issubclass(name, Vocabulary):
+        return name
+    if name not in _CLASS_OF:
+        raise ConfigError(
+            f"unknown class of a vocabulary: {name!r}", where="vocabulary", fix=did_you_mean(str(name), _CLASS_OF)
+        )
+    module, attribute = _CLASS_OF[name]
+    cls: type[Vocabulary] = getattr(importlib.import_module(f"{__package__}.{module}"), attribute)
+    return cls

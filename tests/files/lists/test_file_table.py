@@ -1,0 +1,399 @@
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.errors import ConfigError, SourceError
+from headrace.files.lists import measure
+from headrace.files.lists.sizes import FileTable
+from headrace.files.locks import lock_exclusive_nowait
+from servers import FileServer, nothing_left
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the folder of the tables; the user's cache folder is one of this test's own."""
+    monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "files"
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[str]:
+    """Return ten files, of 0 to 9 bytes."""
+    for size in range(10):
+        (tmp_path / f"{size}.hdf").write_bytes(bytes(size))
+    return [str(tmp_path / f"{size}.hdf") for size in range(10)]
+
+
+def _tables(cache: Path) -> list[Path]:
+    return sorted(cache.glob("*.json"))
+
+
+def test_the_size_of_an_entry_is_that_of_its_files(cache: Path, files: list[str]) -> None:
+    trees = [files[3], (files[4], {"k": [files[5], files[5]]}), Path(files[0]), f"file://{files[9]}", files[3]]
+    table = FileTable.of(trees)
+    assert table.sizes.tolist() == [3, 14, 0, 9, 3]
+    assert table.sizes.dtype == np.int64
+    assert table.num_seqs.tolist() == table.num_frames.tolist() == [-1] * 5
+
+
+def test_nothing_is_written_before_something_is_saved(cache: Path, files: list[str]) -> None:
+    FileTable.of(files)
+    assert not cache.exists()
+
+
+def test_an_empty_list_has_an_empty_table(cache: Path) -> None:
+    assert FileTable.of([]).sizes.shape == (0,)
+
+
+def test_what_was_noted_is_there_the_next_time(cache: Path, files: list[str]) -> None:
+    table = FileTable.of(files)
+    table.note_counts(2, 20, 200)
+    table.note_counts(9, 90)
+    table.note_counts(0, 0, 0)
+    table.save()
+    again = FileTable.of(files)
+    assert again.num_seqs.tolist() == [0, -1, 20, *[-1] * 6, 90]
+    assert again.num_frames.tolist() == [0, -1, 200, *[-1] * 7]
+    assert len(_tables(cache)) == 1
+
+
+def test_a_changed_file_is_measured_anew_and_what_was_noted_of_its_entry_is_forgotten(
+    cache: Path, files: list[str]
+) -> None:
+    trees = [files[1], (files[2], files[3]), (files[4], files[5])]
+    table = FileTable.of(trees)
+    for entry in range(3):
+        table.note_counts(entry, 7, 70)
+    table.save()
+    Path(files[3]).write_bytes(bytes(30))
+    os.utime(files[5], ns=(0, 5))
+    again = FileTable.of(trees)
+    assert again.sizes.tolist() == [1, 32, 9]
+    assert again.num_seqs.tolist() == [7, -1, -1]
+    again.note_counts(1, 8)
+    again.save()
+    assert FileTable.of(trees).num_seqs.tolist() == [7, 8, -1]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda files: files[::-1],
+        lambda files: files[:-1],
+        lambda files: [tuple(files)],
+        lambda files: [(name,) for name in files],
+    ],
+)
+def test_another_list_of_the_same_files_has_a_table_of_its_own(cache: Path, files: list[str], other: Any) -> None:
+    table = FileTable.of(files)
+    table.note_counts(0, 5)
+    table.save()
+    assert set(FileTable.of(other(files)).num_seqs.tolist()) == {-1}
+
+
+def test_relative_names_mean_files_of_the_working_directory(
+    cache: Path, files: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    table = FileTable.of(files[:2])
+    table.note_counts(1, 5)
+    table.save()
+    monkeypatch.chdir(tmp_path)
+    assert FileTable.of(["0.hdf", "./1.hdf"]).num_seqs.tolist() == [-1, 5]
+
+
+def test_a_folder_of_ones_own_is_used(cache: Path, files: list[str], tmp_path: Path) -> None:
+    table = FileTable.of(files, folder=tmp_path / "own")
+    table.note_counts(0, 1)
+    table.save()
+    assert len(_tables(tmp_path / "own")) == 1
+    assert FileTable.of(files, folder=tmp_path / "own").num_seqs[0] == 1
+    assert FileTable.of(files).num_seqs[0] == -1
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda data: data[:-1],
+        lambda data: b"",
+        lambda data: b"\xff" * 100,
+        lambda data: data.replace(b'"sizes":"AAAA', b'"sizes":"AAAB'),
+        lambda data: data.replace(b'"format_version"', b'"format"'),
+        lambda data: b"[" * 100_000,
+    ],
+)
+def test_a_damaged_table_counts_as_none_and_is_replaced(cache: Path, files: list[str], damage: Any) -> None:
+    table = FileTable.of(files)
+    table.note_counts(3, 33)
+    table.save()
+    path = _tables(cache)[0]
+    whole = path.read_bytes()
+    path.write_bytes(damage(whole))
+    assert path.read_bytes() != whole
+    again = FileTable.of(files)
+    assert again.num_seqs.tolist() == [-1] * 10
+    again.note_counts(3, 33)
+    again.save()
+    assert path.read_bytes() == whole
+
+
+def test_a_table_of_another_length_counts_as_none(cache: Path, files: list[str]) -> None:
+    tables = [FileTable.of(files), FileTable.of(files[:5])]
+    for table in tables:
+        table.note_counts(0, 1)
+        table.save()
+    one, two = _tables(cache)
+    one.write_bytes(two.read_bytes())
+    assert {FileTable.of(files).num_seqs[0], FileTable.of(files[:5]).num_seqs[0]} == {1, -1}
+
+
+def test_what_two_processes_note_is_both_kept(cache: Path, files: list[str]) -> None:
+    one, two = FileTable.of(files), FileTable.of(files)
+    one.note_counts(1, 11)
+    two.note_counts(2, 22)
+    one.save()
+    two.save()
+    assert two.num_seqs.tolist()[:4] == [-1, 11, 22, -1]
+    assert FileTable.of(files).num_seqs.tolist() == two.num_seqs.tolist()
+
+
+_NOTES = """
+import sys
+from headrace.files.lists.sizes import FileTable
+place, *files = sys.argv[1:]
+table = FileTable.of(files)
+print(flush=True)
+sys.stdin.readline()
+for entry in range(int(place), len(files), 4):
+    table.note_counts(entry, entry)
+    table.save()
+"""
+
+
+def test_four_processes_that_save_at_once_lose_nothing(cache: Path, files: list[str]) -> None:
+    trees = files * 4
+    with contextlib.ExitStack() as stack:
+        processes = []
+        for place in range(4):
+            arguments = [sys.executable, "-c", _NOTES, str(place), *trees]
+            process = subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            stack.enter_context(process)
+            stack.callback(process.kill)
+            processes.append(process)
+        for process in processes:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "\n"
+        for process in processes:
+            assert process.stdin is not None
+            process.stdin.write("go\n")
+            process.stdin.flush()
+        assert [process.wait(60) for process in processes] == [0] * 4
+    assert FileTable.of(trees).num_seqs.tolist() == list(range(40))
+    assert not list(cache.glob(".headrace*"))
+
+
+def test_saving_what_is_not_new_writes_nothing(cache: Path, files: list[str]) -> None:
+    table = FileTable.of(files)
+    table.note_counts(0, 1)
+    table.save()
+    before = _tables(cache)[0].stat()
+    table.save()
+    FileTable.of(files).save()
+    assert _tables(cache)[0].stat().st_ino == before.st_ino
+
+
+def test_a_lock_that_never_comes_free_delays_saving_but_does_not_stop_it(
+    cache: Path, files: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.files.lists.sizes._LOCK_SECONDS", 0.05)
+    cache.mkdir(parents=True)
+    lock = lock_exclusive_nowait(str(cache / ".lock"))
+    assert lock is not None
+    try:
+        table = FileTable.of(files)
+        table.note_counts(0, 1)
+        table.save()
+    finally:
+        lock.close()
+    assert FileTable.of(files).num_seqs[0] == 1
+
+
+def test_a_folder_that_cannot_be_used_is_told_once(
+    files: list[str], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").touch()
+    for _ in range(2):
+        table = FileTable.of(files, folder=tmp_path / "file" / "tables")
+        table.note_counts(0, 1)
+        table.save()
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+    assert "cannot be kept" in caplog.text
+
+
+def test_without_a_home_sizes_are_measured_all_the_same(
+    files: list[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def no_home() -> Path:
+        raise RuntimeError("no home")
+
+    monkeypatch.delenv("HEADRACE_CACHE", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", no_home)
+    monkeypatch.setattr("headrace.files.kept._warned_of", set())
+    table = FileTable.of(files)
+    table.save()
+    assert table.sizes.tolist() == list(range(10))
+    assert "no home folder" in caplog.text
+
+
+@pytest.mark.parametrize("counts", [(10, 1, 1), (-1, 1, 1), (0, -2, 0), (0, 1, -2), (0, 2**63, 0)])
+def test_wrong_counts_are_refused(cache: Path, files: list[str], counts: Any) -> None:
+    table = FileTable.of(files)
+    with pytest.raises(ConfigError, match="entry"):
+        table.note_counts(*counts)
+    assert set(table.num_seqs.tolist()) == {-1}
+
+
+def test_the_columns_cannot_be_written_to(cache: Path, files: list[str]) -> None:
+    table = FileTable.of(files)
+    for column in (table.sizes, table.num_seqs, table.num_frames):
+        with pytest.raises(ValueError, match="read-only"):
+            column[0] = 1
+
+
+# --- measuring ---
+
+
+def test_missing_files_are_told_in_one_error_with_their_number_and_the_first_few(cache: Path, files: list[str]) -> None:
+    trees = [files[0], *(f"/no/{place}" for place in range(500)), ("/no/0", files[1])]
+    with pytest.raises(SourceError) as caught:
+        FileTable.of(trees)
+    assert caught.value.what == "500 of 502 files: the file does not exist: '/no/0', '/no/1', '/no/2', ..."
+    assert caught.value.where == "/no/0"
+    with pytest.raises(SourceError) as caught:
+        FileTable.of(["/no/0"])
+    assert caught.value.what == "1 of 1 files: the file does not exist: '/no/0'"
+
+
+def test_a_folder_a_pipe_and_a_missing_file_are_told_apart(cache: Path, files: list[str], tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(SourceError) as caught:
+        FileTable.of([str(tmp_path), files[0], str(tmp_path / "pipe"), str(tmp_path / "no")])
+    assert caught.value.what == (
+        f"2 of 4 files: this is not a regular file: {str(tmp_path)!r}, {str(tmp_path / 'pipe')!r}\n"
+        f"  1 of 4 files: the file does not exist: {str(tmp_path / 'no')!r}"
+    )
+
+
+def test_a_pattern_inside_a_tree_is_told_from_a_missing_file(cache: Path, files: list[str]) -> None:
+    with pytest.raises(SourceError, match="only expanded where it is an entry of its own"):
+        FileTable.of([(files[0], "/no/*.hdf")])
+
+
+def test_progress_is_told_to_the_end_and_may_stop_the_work(cache: Path, files: list[str]) -> None:
+    told: list[tuple[int, int]] = []
+    FileTable.of([*files, *files], progress=lambda done, total: told.append((done, total)))
+    assert told[-1] == (10, 10)
+    assert told == sorted(told)
+
+    def stop(done: int, total: int) -> None:
+        raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        FileTable.of(files, progress=stop)
+
+
+@settings(deadline=None)
+@given(sizes=st.lists(st.integers(0, 2000), max_size=200), slow=st.booleans(), max_threads=st.integers(1, 40))
+def test_any_number_of_files_and_threads_give_the_same_sizes(
+    tmp_path_factory: pytest.TempPathFactory, sizes: list[int], slow: bool, max_threads: int
+) -> None:
+    folder = tmp_path_factory.mktemp("many")
+    names = []
+    for place, size in enumerate(sizes):
+        names.append(str(folder / str(place)))
+        Path(names[-1]).write_bytes(bytes(size))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(measure, "_FIRST_LOOK_SECONDS", 0.0 if slow else 1.0)
+        patch.setattr(measure, "_SLOW_SECONDS_PER_FILE", 0.0 if slow else 1.0)
+        stats = measure.measure_files(names, max_threads=max_threads)
+    assert list(stats) == names
+    assert [stat.size for stat in stats.values()] == sizes
+
+
+def test_files_that_never_answer_are_given_up_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure, "_MAX_SILENCE_SECONDS", 0.3)
+    released = threading.Event()
+
+    def hang(name: str) -> Any:
+        if name == "bad":
+            released.wait()
+        return measure.SourceStat(1, "1")
+
+    monkeypatch.setattr(measure, "stat_source", hang)
+    try:
+        with pytest.raises(SourceError, match=r"no answer for 0.3 s about 'bad'; 184 of 200 files") as caught:
+            measure.measure_files(["bad", *(f"good{place}" for place in range(199))])
+        assert caught.value.where == "bad"
+    finally:
+        released.set()
+
+
+@pytest.fixture
+def server() -> Iterator[FileServer]:
+    pytest.importorskip("aiohttp")
+    with FileServer({f"{size}.hdf": bytes(size) for size in range(10)}) as server:
+        yield server
+
+
+def test_files_of_a_web_server_are_measured_many_at_a_time(cache: Path, server: FileServer) -> None:
+    trees = [server.url(f"{size}.hdf") for size in range(10)]
+    together = threading.Barrier(10, timeout=20)  # each answer waits until all are asked for
+    server.faults.add("call", method="HEAD", times=10, call=together.wait)
+    table = FileTable.of(trees)
+    server.faults.clear()
+    assert table.sizes.tolist() == list(range(10))
+    table.note_counts(4, 44)
+    table.save()
+    assert FileTable.of(trees).num_seqs[4] == 44
+    server.files["4.hdf"] = b"same"
+    assert FileTable.of(trees).num_seqs[4] == -1
+
+
+def test_missing_and_refused_files_of_a_web_server_are_told(cache: Path, server: FileServer) -> None:
+    with pytest.raises(SourceError, match="1 of 2 files: the file does not exist") as caught:
+        FileTable.of([server.url("1.hdf"), server.url("no.hdf?signature=secret")])
+    assert "secret" not in str(caught.value)
+    for method in ("HEAD", "GET"):
+        server.faults.add("status", method=method, status=403, times=-1)
+    with pytest.raises(SourceError, match=r"of 500 files: could not look at it"):
+        FileTable.of([server.url(f"{place}.hdf") for place in range(500)])
+    assert server.num_requests("HEAD") < 200  # it stops when it is clear that all will be refused
+
+
+def test_measuring_leaves_nothing_behind(cache: Path, files: list[str], server: FileServer) -> None:
+    FileTable.of([server.url("1.hdf")])  # its client keeps what it has until the process ends
+    with nothing_left():
+        table = FileTable.of(files)
+        table.note_counts(0, 1)
+        table.save()
+        with pytest.raises(SourceError):
+            FileTable.of(["/no"])
+
+
+def test_a_kind_of_url_that_nobody_knows_is_refused(cache: Path) -> None:
+    pytest.importorskip("fsspec")
+    with pytest.raises(ConfigError, match="cannot be used"):
+        FileTable.of(["nothing://a/b"])
