@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import fcntl
 import platform
 import struct
 
 # x86_64 and aarch64 have the same numbers for the newer ones.
-_NUMBERS = {"pidfd_open": 434, "pidfd_send_signal": 424, "memfd_create": {"x86_64": 319, "aarch64": 279}}
+_NUMBERS = {
+    "pidfd_open": 434,
+    "pidfd_send_signal": 424,
+    "memfd_create": {"x86_64": 319, "aarch64": 279},
+    "fcntl": {"x86_64": 72, "aarch64": 25},
+}
 _LOAD, _JUMP_IF_EQUAL, _JUMP_IF_SET, _RETURN = 0x20, 0x15, 0x45, 0x06
 _ALLOW, _ERRNO = 0x7FFF0000, 0x00050000
 _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _MODE_FILTER = 38, 22, 2
@@ -37,6 +43,21 @@ def forbid_executable_memfds() -> None:
             _step(_LOAD, 16 + 8),  # the low half of the second argument
             _step(_JUMP_IF_SET, MFD_NOEXEC_SEAL, 1, 0),
             _step(_RETURN, _ERRNO | errno.EACCES),
+            _step(_RETURN, _ALLOW),
+        ]
+    )
+
+
+def forbid_signals_of_descriptors() -> None:
+    """Let nobody be told of events of a descriptor by a signal."""
+    _install(
+        [
+            _step(_LOAD, 0),
+            _step(_JUMP_IF_EQUAL, _number("fcntl"), 0, 4),
+            _step(_LOAD, 16 + 8),  # the low half of the second argument
+            _step(_JUMP_IF_EQUAL, fcntl.F_SETOWN, 1, 0),
+            _step(_JUMP_IF_EQUAL, fcntl.F_SETSIG, 0, 1),
+            _step(_RETURN, _ERRNO | errno.EPERM),
             _step(_RETURN, _ALLOW),
         ]
     )

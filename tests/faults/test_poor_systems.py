@@ -83,6 +83,12 @@ def test_memfds_need_not_be_executable(run_program: RunProgram) -> None:
     check(run_program, "sandbox.forbid_executable_memfds()")
 
 
+@needs_sandbox
+@pytest.mark.parametrize("method", [None, "spawn", "fork"])
+def test_descriptors_need_not_raise_signals(run_program: RunProgram, method: str | None) -> None:
+    check(run_program, "sandbox.forbid_signals_of_descriptors()", method)
+
+
 @pytest.mark.parametrize("method", [None, "fork"])
 def test_ended_children_may_be_collected_by_the_system(run_program: RunProgram, method: str | None) -> None:
     check(run_program, "signal.signal(signal.SIGCHLD, signal.SIG_IGN)", method)

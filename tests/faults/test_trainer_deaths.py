@@ -45,6 +45,23 @@ run = engine.run(range(100))
 {consume}
 """
 _NUM_WORKERS = 2
+# As above, with workers that C code keeps from running any Python, and no children: only Python could find those.
+_STUCK_PROGRAM = """
+import ctypes, itertools, os, threading
+from headrace.engine import Engine, Job
+from headrace.engine.process.executor import ProcessExecutor
+
+def setup(info):
+    os.write(1, f"{{os.getpid()}} {{os.getppid()}}\\n".encode())
+    def work(number):
+        os.write(1, b"working\\n")
+        {stuck}
+    return work
+
+engine = Engine(Job(setup), num_workers=2, executor=ProcessExecutor(start_method={method!r}))
+run = engine.run(range(2))
+{consume}
+"""
 
 
 Start = Callable[..., tuple[subprocess.Popen[str], list[int]]]
@@ -55,13 +72,13 @@ def start() -> Iterator[Start]:
     """Start a trainer; return it with pidfds of all processes below it, when its workers are up and it says so."""
     trainers: list[subprocess.Popen[str]] = []
 
-    def start_one(text: str, until: str = "working") -> tuple[subprocess.Popen[str], list[int]]:
+    def start_one(text: str, until: str = "working", per_worker: int = 5) -> tuple[subprocess.Popen[str], list[int]]:
         trainer = subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE, text=True)
         trainers.append(trainer)
         assert trainer.stdout is not None
         pids: set[int] = set()
         words: list[str] = []
-        while len(pids) < 5 * _NUM_WORKERS + 1 or until not in words:
+        while len(pids) < per_worker * _NUM_WORKERS + 1 or until not in words:
             line = trainer.stdout.readline()
             assert line, "the trainer has ended"
             if line.strip().isalpha():
@@ -121,13 +138,51 @@ def test_a_forked_child_that_lives_on_does_not_keep_the_workers(
     os.kill(child, signal.SIGKILL)
 
 
-def test_nothing_outlives_trainer_and_warden_killed_together(start: Start, wait_for_end: Callable[[int], None]) -> None:
-    trainer, pidfds = start(_PROGRAM.format(state="busy_in_python", consume="list(run)"))
-    warden = next(pid for pid in _pids_of(pidfds) if Path(f"/proc/{pid}/comm").read_text().strip() == "hr-zygote")
-    os.kill(warden, signal.SIGKILL)
+@pytest.mark.parametrize("state", ["busy_in_python", "busy_in_c"])
+def test_nothing_outlives_trainer_and_warden_killed_together(
+    state: str, start: Start, wait_for_end: Callable[[int], None]
+) -> None:
+    trainer, pidfds = start(_PROGRAM.format(state=state, consume="list(run)"))
+    os.kill(_warden_among(pidfds), signal.SIGKILL)
     trainer.send_signal(signal.SIGKILL)
     for pidfd in pidfds:
         wait_for_end(pidfd)
+
+
+_WAITS = "ctypes.PyDLL(None).sleep(600)"
+_COMPUTES = "max(itertools.repeat(0))"  # no signal interrupts it
+
+
+@pytest.mark.parametrize(
+    ("method", "stuck"), [(None, _WAITS), (None, _COMPUTES), ("spawn", _COMPUTES), ("fork", _COMPUTES)]
+)
+def test_no_worker_that_is_stuck_in_c_outlives_trainer_and_warden_killed_together(
+    method: str | None, stuck: str, start: Start, wait_for_end: Callable[[int], None]
+) -> None:
+    program = _STUCK_PROGRAM.format(method=method, stuck=stuck, consume="list(run)")
+    trainer, pidfds = start(program, per_worker=1)
+    os.kill(_warden_among(pidfds), signal.SIGKILL)
+    trainer.send_signal(signal.SIGKILL)
+    for pidfd in pidfds:
+        wait_for_end(pidfd)
+
+
+def test_nor_does_one_while_a_forked_child_of_the_trainer_lives_on(
+    start: Start, wait_for_end: Callable[[int], None]
+) -> None:
+    consume = "if os.fork():\n    os.write(1, b'forked\\n')\n    list(run)\nthreading.Event().wait()"
+    program = _STUCK_PROGRAM.format(method=None, stuck=_COMPUTES, consume=consume)
+    trainer, pidfds = start(program, until="forked", per_worker=1)
+    (child,) = set(children_of(trainer.pid)) - set(_pids_of(pidfds))
+    os.kill(_warden_among(pidfds), signal.SIGKILL)
+    trainer.send_signal(signal.SIGKILL)
+    for pidfd in pidfds:
+        wait_for_end(pidfd)
+    os.kill(child, signal.SIGKILL)
+
+
+def _warden_among(pidfds: list[int]) -> int:
+    return next(pid for pid in _pids_of(pidfds) if Path(f"/proc/{pid}/comm").read_text().strip() == "hr-zygote")
 
 
 def _pids_of(pidfds: list[int]) -> list[int]:

@@ -61,6 +61,13 @@ class Engine:
         self._run: weakref.ref[Run] | None = None  # weak: an iterator that is dropped gives up its run
         self.report = EngineReport(workers=[WorkerReport() for _ in range(self._workers.num_workers)])
 
+    def prepare(self) -> None:
+        """Begin in the background what starting the workers would wait for: imports that take long, see `Job.preload`.
+
+        Harmless if the workers run, or are never started. An engine that this was called for is to be closed.
+        """
+        self._workers.prepare()
+
     def start(self) -> None:
         """Start the workers now, so that the first run need not wait for them."""
         self._workers.start()

@@ -48,6 +48,12 @@ class Executor(ABC):
     max_look_ahead: ClassVar[int | None] = None
     awaited_worker_idx: int | None = None
 
+    def prepare(self, job: Job) -> None:  # noqa: B027 - most executors start at once
+        """Begin what `start` would wait for, as far as it needs no workers: `start` may follow, and `close` has to.
+
+        Must not wait, nor raise: what is wrong is for `start` to say.
+        """
+
     @abstractmethod
     def start(self, job: Job, num_workers: int) -> None:
         """Start the workers; need not wait until they are ready. May be called again after `close`.

@@ -36,10 +36,17 @@ class Workers:
         self._pid = os.getpid()
         self._current: int | None = None
         self._last_run_id = 0
+        self._is_prepared = False
         self._is_started = False
         self._is_stopping = False
         self._is_closed = False
         _open_workers.add(self)
+
+    def prepare(self) -> None:
+        """Begin what can be begun before the workers are started; nothing, if they were, or may not be."""
+        if not (self._is_started or self._is_closed) and os.getpid() == self._pid:
+            self._is_prepared = True  # before the call, as in `start`
+            self.executor.prepare(self._job)
 
     def start(self) -> None:
         """Start the workers, if they do not run.
@@ -99,11 +106,11 @@ class Workers:
     def stop(self) -> None:
         """End the workers; the next run starts them anew."""
         self._current = None
-        if not self._is_started or os.getpid() != self._pid:
+        if not (self._is_started or self._is_prepared) or os.getpid() != self._pid:
             return
         self._is_stopping = True  # until the call is over: if it is interrupted, the next one makes up for it
         self.executor.close()
-        self._is_started = self._is_stopping = False
+        self._is_prepared = self._is_started = self._is_stopping = False
 
     def stop_later(self) -> None:
         """Have the next run start the workers anew; does not use the executor, so it may be called from anywhere."""
@@ -120,7 +127,7 @@ class Workers:
         return self._is_closed
 
     def __del__(self) -> None:
-        if getattr(self, "_is_started", False):
+        if getattr(self, "_is_started", False) or getattr(self, "_is_prepared", False):
             self.close()
 
 

@@ -103,12 +103,17 @@ class Recipe:
         is_seeded = self.options.seeds_globals and subject.may_draw_order()
         return self.options.order_seeded(epoch) if is_seeded else nullcontext()
 
-    def start_engine(self, job: Job) -> Engine:
-        """Return an engine for a job; workers are started by the first run."""
+    def open_engine(self, work: BatchWork | StreamWork) -> Engine:
+        """Return an engine; workers are started by the first run, and what they import begins to be imported."""
         options = self.options
-        return Engine(
-            job, num_workers=options.num_workers, executor=options.make_executor(), options=options.engine_options
+        engine = Engine(
+            Job(work, options.worker_init, options.seed),
+            num_workers=options.num_workers,
+            executor=options.make_executor(),
+            options=options.engine_options,
         )
+        engine.prepare()
+        return engine
 
 
 class Epochs(ABC):
@@ -165,7 +170,7 @@ class PlannedEpochs(Epochs):
     def __init__(self, subject: Subject, recipe: Recipe) -> None:
         options = recipe.options
         self._subject, self._recipe = subject, recipe
-        self.engine = recipe.start_engine(Job(recipe.work, options.worker_init, options.seed))
+        self.engine = recipe.open_engine(recipe.work)
         self.plan: EpochPlan | None = None
         batching = recipe.plan.batching
         self._wanted = PlanNeeds(
@@ -272,7 +277,7 @@ class ReadByWorkers:
     def __init__(self, subject: StreamSubject, recipe: Recipe) -> None:
         options = recipe.options
         work = StreamWork(subject, recipe.plan, recipe.work)
-        self.engine = recipe.start_engine(Job(work, options.worker_init, options.seed))
+        self.engine = recipe.open_engine(work)
         self._name, self._num_workers = subject.name, max(options.num_workers, 1)
 
     def begin(self, run: StreamRun, on_progress: Callable[[Progress], None]) -> tuple[Run, Arrivals]:
@@ -285,9 +290,8 @@ class ReadByTrainer:
     """The trainer reads and plans the stream, which has workers of its own; sequences are carried to the loader's."""
 
     def __init__(self, subject: StreamSubject, recipe: Recipe) -> None:
-        options = recipe.options
         self._subject, self._recipe = subject, recipe
-        self.engine = recipe.start_engine(Job(recipe.work, options.worker_init, options.seed))
+        self.engine = recipe.open_engine(recipe.work)
 
     def begin(self, run: StreamRun, on_progress: Callable[[Progress], None]) -> tuple[Run, Arrivals]:
         """Begin a pass over the stream here."""

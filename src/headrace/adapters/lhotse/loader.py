@@ -121,6 +121,7 @@ class LhotseDataLoader:
                 look_ahead=max(self.num_workers, 1) * self.prefetch_factor,
             ),
         )
+        self._engine.prepare()
         self._is_closed = False
         self._epoch = 0
         self._course = Course()

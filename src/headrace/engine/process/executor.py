@@ -27,7 +27,7 @@ from ..executor import Executor
 from ..interrupts import interrupts_wait
 from ..memory.lease import MemoryWatcher
 from ..user.job import Job, Mode
-from ..user.ship import Parcel, ship_job, ship_payload
+from ..user.ship import Parcel, foresee_slow_modules, ship_job, ship_payload
 from .channel import close_all, needs_descriptors
 from .exit_cause import MEMORY_ADVICE, count_oom_kills, explain_exit, is_out_of_memory
 from .exits import end_with_process
@@ -95,11 +95,13 @@ class ProcessExecutor(Executor):
         self._watcher: MemoryWatcher | None = None
         self._job: Job | None = None
         self._warden: Warden | None = None
+        self._prepared: Warden | None = None  # keeps a zygote for `start`
         self._lives: list[WorkerConnection] = []
         self._epoll: select.epoll | None = None
         self._by_fd: dict[int, WorkerConnection] = {}
         self._brief_fd = -1
         self._modules: set[str] = set()
+        self._preload: tuple[str, ...] = ()
         self._begin: Begin | None = None
         self._events: list[Event] = []
         self._looked_at = 0.0
@@ -107,6 +109,21 @@ class ProcessExecutor(Executor):
         self._oom_kills: int | None = None
 
     # --- lifetime ---
+
+    def prepare(self, job: Job) -> None:
+        """Have a zygote import what `start` would have it import, if workers will come from one that may.
+
+        `start` takes workers from it, unless they would start in another way by then: see `join_zygote`.
+        """
+        if self._prepared is not None or self._warden is not None or not sys.platform.startswith("linux"):
+            return
+        preload = self._method.preloads(self._num_threads) and (job.preload or foresee_slow_modules(job))
+        if not preload:
+            return
+        end_with_process(self)
+        with interrupts_wait(), contextlib.suppress(ConfigError, OSError):
+            self._prepared = Warden(self._method, job, self._num_threads, preload=preload)
+            self._prepared.prepare()
 
     def start(self, job: Job, num_workers: int) -> None:
         """Start the processes."""
@@ -116,7 +133,7 @@ class ProcessExecutor(Executor):
                 fix="use executor='thread' or executor='inline'",
             )
         parcel = Parcel(b"", [], set()) if self._method is StartMethod.FORK else ship_job(job)
-        self._modules = parcel.modules
+        self._modules, self._preload = parcel.modules, job.preload or parcel.slow_modules
         brief = WorkerConfig(
             num_workers=num_workers,
             argv=list(sys.argv),
@@ -135,6 +152,7 @@ class ProcessExecutor(Executor):
                 self._oom_kills = count_oom_kills()
                 self._epoll = select.epoll()
                 self._start_warden()
+                self._abandon_prepared()
                 for worker_idx in range(num_workers):
                     self._lives.append(self._start_life(worker_idx))
         except BaseException:
@@ -148,12 +166,18 @@ class ProcessExecutor(Executor):
 
     def _close(self) -> None:
         try:
+            self._abandon_prepared()
             self._end_workers()
         finally:
             lives, self._lives = self._lives, []
             for life in lives:
                 life.close()
             self._forget()
+
+    def _abandon_prepared(self) -> None:
+        prepared, self._prepared = self._prepared, None
+        if prepared is not None:
+            prepared.abandon()
 
     def _end_workers(self) -> None:
         warden, self._warden = self._warden, None
@@ -190,16 +214,17 @@ class ProcessExecutor(Executor):
             life.kill_unless_ended(max(0.0, deadline - time.monotonic()))
 
     def __del__(self) -> None:
-        if getattr(self, "_brief_fd", -1) >= 0:
+        if getattr(self, "_brief_fd", -1) >= 0 or getattr(self, "_prepared", None) is not None:
             self.close()
 
     def disown(self) -> None:
         """In a process that was forked off the trainer: close all descriptors, and leave the workers alone."""
         for life in self._lives:
             life.disown()
-        if self._warden is not None:
-            self._warden.disown()
-        self._lives, self._warden = [], None
+        for warden in (self._prepared, self._warden):
+            if warden is not None:
+                warden.disown()
+        self._lives, self._prepared, self._warden = [], None, None
         self._forget()
 
     def _forget(self) -> None:
@@ -215,7 +240,7 @@ class ProcessExecutor(Executor):
         assert self._job is not None
         assert self._epoll is not None
         if self._warden is None:
-            self._warden = Warden(self._method, self._job, self._num_threads, sorted(self._modules))
+            self._warden = Warden(self._method, self._job, self._num_threads, self._modules, self._preload)
             self._epoll.register(self._warden, select.EPOLLIN)
         return self._warden
 
@@ -229,9 +254,7 @@ class ProcessExecutor(Executor):
                 worker_idx,
                 max_leases=_NUM_SLOTS // 2,
                 copy_bytes=self._max_bytes // _NUM_SLOTS,
-                start=lambda control, arena, rings, status, stack: warden.spawn(
-                    number, worker_idx, WorkerFds(control, arena, rings, status, stack, self._brief_fd), handed
-                ),
+                start=lambda fds: warden.spawn(number, worker_idx, WorkerFds._make((*fds, self._brief_fd)), handed),
             )
         finally:
             close_all(handed)

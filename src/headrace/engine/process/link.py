@@ -14,7 +14,7 @@ import os
 import select
 import signal
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,7 +78,7 @@ class WorkerConnection:
         *,
         max_leases: int,
         copy_bytes: int,
-        start: Callable[[int, int, int, int, int], None],
+        start: Callable[[Sequence[int]], None],
     ) -> None:
         self.life = life
         self.worker_idx = worker_idx
@@ -96,18 +96,20 @@ class WorkerConnection:
         self._behind: deque[tuple[int, list[ToTrainer]]] = deque()  # came by the socket; after how many of the ring
         self._starved_since: float | None = None  # on the clock of waiting
         self._starved_at = 0  # credits that the starved worker has seen
-        self._stack_fd = -1
+        self._stack_fd = self._lifeline_fd = -1
         fds: list[int] = []
         try:
             fds += (create_memfd("headrace-arena"), create_rings(), create_status_page())
             self._stack_fd, stack_of_worker = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
             fds.append(stack_of_worker)
+            lifeline_of_worker, self._lifeline_fd = os.pipe2(os.O_CLOEXEC)
+            fds.append(lifeline_of_worker)
             self.channel, theirs = Channel.pair()
             self.reader = ArenaReader(fds[0])
             self._rings = TrainerRings(fds[1])
             self._status = StatusPage(fds[2])
             with theirs:
-                start(theirs.fileno(), *fds)  # in the order of Links
+                start((theirs.fileno(), *fds))  # in the order of Links
         except BaseException:
             self.disown()
             raise
@@ -281,9 +283,8 @@ class WorkerConnection:
         self.is_open = False
         if hasattr(self, "channel"):
             self.channel.close()
-        if self._stack_fd >= 0:
-            os.close(self._stack_fd)
-            self._stack_fd = -1
+        close_all([fd for fd in (self._stack_fd, self._lifeline_fd) if fd >= 0])
+        self._stack_fd = self._lifeline_fd = -1
         if self.process is not None:
             self.process.close()
             self.process = None

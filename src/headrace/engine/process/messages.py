@@ -147,7 +147,13 @@ class Connect(Message, frozen=True, tag=3):
     """Serve one more channel. The packet carries its descriptor."""
 
 
-ToWarden = Spawn | Kill | Finish | Connect
+class Prepare(Message, frozen=True, tag=4):
+    """Import modules that workers will need: a `Spawn` that names them may follow, or nothing."""
+
+    modules: list[str]
+
+
+ToWarden = Spawn | Kill | Finish | Connect | Prepare
 
 # --- from the warden to its trainer ---
 

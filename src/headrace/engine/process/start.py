@@ -52,6 +52,14 @@ class StartMethod(enum.Enum):
             valid = ", ".join(repr(method.value) for method in cls)
             raise ConfigError(f"there is no start method {name!r}", fix=f"use None or one of {valid}") from None
 
+    def is_fresh(self, num_threads: int) -> bool:
+        """Tell whether each worker executes an interpreter of its own, to have so many threads if for nothing else."""
+        return self is StartMethod.SPAWN or (num_threads != 1 and self is not StartMethod.FORK)
+
+    def preloads(self, num_threads: int) -> bool:
+        """Tell whether workers have what the zygote has imported, and it has not all that the trainer has."""
+        return self is not StartMethod.FORK and not self.is_fresh(num_threads)
+
 
 def command_of_zygote(*fds: int) -> list[str]:
     """Return the command that makes a new process a zygote with these inherited descriptors, see `be_zygote`."""

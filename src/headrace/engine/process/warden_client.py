@@ -19,7 +19,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from headrace.errors import ConfigError
@@ -27,7 +27,18 @@ from headrace.errors import ConfigError
 from ..user.job import Job
 from .channel import Channel
 from .exit_cause import describe_exit
-from .messages import Connect, Finish, FromWarden, Kill, Spawn, Spawned, ToWarden, decode_from_warden, encode_packet
+from .messages import (
+    Connect,
+    Finish,
+    FromWarden,
+    Kill,
+    Prepare,
+    Spawn,
+    Spawned,
+    ToWarden,
+    decode_from_warden,
+    encode_packet,
+)
 from .proc_tree import ProcessHandle, open_pidfd, wait_for, wait_readable
 from .start import StartMethod, command_of_worker, command_of_zygote, environment_of_threads, environment_of_zygote
 from .warden_server import be_zygote
@@ -107,6 +118,15 @@ class ZygoteProcess:
                 _forget(self)
                 self._end()
             return self._ending or "goes on"
+
+    def abandon(self) -> None:
+        """Leave; if nobody else needs it, end it in the middle of what it does."""
+        with _lock:
+            self._num_users -= 1
+            if self._num_users == 0:
+                _forget(self)
+                self.kill()
+                self._end()
 
     def kill(self) -> None:
         """End a zygote that hangs, and before it all that it would have ended: nobody inherits its orphans."""
@@ -292,17 +312,25 @@ class Warden:
         job: Given to a zygote that is forked off the trainer.
         num_threads: How many threads numerical libraries may use in a worker.
         modules: Modules of ours that workers will import.
+        preload: Modules of others that are imported once for all workers, where these are forked off a clean start.
 
     Raises:
         ConfigError: This system cannot do it.
     """
 
-    def __init__(self, method: StartMethod, job: Job, num_threads: int, modules: Sequence[str] = ()) -> None:
-        self._is_fresh = method is StartMethod.SPAWN or (num_threads != 1 and method is not StartMethod.FORK)
+    def __init__(
+        self,
+        method: StartMethod,
+        job: Job,
+        num_threads: int,
+        modules: Collection[str] = (),
+        preload: tuple[str, ...] = (),
+    ) -> None:
+        self._is_fresh = method.is_fresh(num_threads)
         self._executable = command_of_worker() if self._is_fresh else []
         self._environment = dict(environment_of_threads(num_threads)) if self._is_fresh else {}
-        self._modules = [] if self._is_fresh else [*sorted(modules), *job.preload]
-        preload = () if self._is_fresh else job.preload
+        preload = preload if method.preloads(num_threads) else ()
+        self._modules = [] if self._is_fresh else [*sorted(modules), *preload]
         self._zygote, self._channel = join_zygote(job if method is StartMethod.FORK else None, preload)
 
     @property
@@ -313,6 +341,10 @@ class Warden:
     def fileno(self) -> int:
         """Return the descriptor that is readable when there is something to `receive`."""
         return self._channel.fileno()
+
+    def prepare(self) -> None:
+        """Have the modules imported now that are imported before the first worker is forked otherwise."""
+        self._send(Prepare(self._modules))
 
     def spawn(self, life: int, worker_idx: int, links: WorkerFds, handed: Sequence[int] = ()) -> None:
         """Have a worker started, with more descriptors if wanted. The caller closes its descriptors."""
@@ -353,6 +385,11 @@ class Warden:
             self._channel.close()  # ends its workers at once, if they still live
             ending = self._zygote.leave()
         return ending
+
+    def abandon(self) -> None:
+        """As `close`, for one that was asked for no worker: whatever the zygote imports is not waited for."""
+        self._channel.close()
+        self._zygote.abandon()
 
     def disown(self) -> None:
         """In a process that was forked off the trainer: close our copies, and nothing else."""

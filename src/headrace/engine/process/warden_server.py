@@ -2,9 +2,9 @@
 
 It is executed anew (never forked off the trainer, unless the trainer asks for that), imports what every worker needs,
 and forks. What is imported here is imported once, and its memory is shared by all workers: so the modules of ours that
-a job refers to are imported, too, and of others those alone that the job names (`Job.preload`), in a zygote of their
-own. It has one thread, so forking is safe; that needs `OMP_NUM_THREADS=1` and its like in its environment, because
-`import numpy` would start threads.
+a job refers to are imported, too, and of others those alone that the job names (`Job.preload`), or a few that are known
+to start no thread and to take long (see `ship.py`), in a zygote of their own. It has one thread when it forks, so that
+is safe; it needs `OMP_NUM_THREADS=1` and its like in its environment, because `import numpy` would start threads.
 
 Invariants:
 
@@ -45,13 +45,14 @@ from .messages import (
     Kill,
     Message,
     NotSpawned,
+    Prepare,
     Spawn,
     Spawned,
     decode_for_warden,
     encode_packet,
 )
 from .proc_tree import become_subreaper, children_of, descendants_of, kill_group, kill_quietly, kill_tree, name_process
-from .worker_main import WorkerFds, run_worker, start_guard
+from .worker_main import WorkerFds, end_after_hangup, guarded, run_worker, start_guard
 
 # In the environment of a worker and of all it starts: how its orphans are told from those of others.
 LIFE_VARIABLE = "HEADRACE_WORKER_LIFE"
@@ -82,7 +83,6 @@ def be_zygote(
         signal.signal(number, signal.SIG_IGN)
     become_subreaper()
     name_process("hr-zygote")
-    gc.collect()
     gc.freeze()  # what is here now is never collected, so workers do not copy its pages
     zygote = _Zygote(Channel.of_fd(control), trainer_end, own_end, own_life)
     start = zygote.serve()
@@ -116,7 +116,9 @@ def be_worker(worker_idx: int, fds: Sequence[int], ends: Sequence[int], inherite
     name_process(f"hr-worker-{worker_idx}")
     start_guard(ends)
     num_links = len(WorkerFds._fields)
-    run_worker(worker_idx, WorkerFds(*fds[:num_links]), inherited_job, handed=tuple(fds[num_links:]))
+    links = WorkerFds(*fds[:num_links])
+    end_after_hangup(links.lifeline)
+    run_worker(worker_idx, links, inherited_job, handed=tuple(fds[num_links:]))
 
 
 def life_of(zygote_pid: int, life: int) -> str:
@@ -223,10 +225,12 @@ class _Zygote:
                 self._finishing.append(channel)
                 for pid in self._pids_of(channel):
                     self._set_deadline(pid, message.grace_seconds)
+            elif isinstance(message, Prepare):
+                self._import(message.modules)
         return None
 
     def _spawn(self, channel: Channel, spawn: Spawn, fds: list[int]) -> _Start | None:
-        _import(spawn.modules)
+        self._import(spawn.modules)
         end = life = pid = -1
         try:
             if not self._has_pidfds:
@@ -249,6 +253,25 @@ class _Zygote:
             self._life_of_pid[pid], self._channel_of_pid[pid] = spawn.life, channel
         close_all([*fds, *(fd for fd in (end, life) if fd >= 0)])
         return None
+
+    def _import(self, modules: Sequence[str]) -> None:
+        """Import what the workers will need. One that cannot be imported is theirs to complain about.
+
+        The collector looks at all modules again and again while they are imported, for a few kilobytes of garbage: a
+        tenth of the time that torch takes.
+        """
+        wanted = [name for name in modules if name not in sys.modules]
+        if not wanted:
+            return
+        is_collecting = gc.isenabled()
+        gc.disable()
+        with guarded(self._trainer_end):  # an import may take long, or for ever
+            for name in wanted:
+                with contextlib.suppress(Exception):
+                    importlib.import_module(name)
+        if is_collecting:
+            gc.enable()
+        gc.freeze()
 
     def _become_child(self, own_end: int) -> None:
         """Leave behind what is the zygote's, and what tells the trainer of our own end."""
@@ -319,17 +342,6 @@ class _Zygote:
     def _reply(self, channel: Channel, message: Message, fds: Sequence[int] = ()) -> None:
         with contextlib.suppress(OSError):  # an executor that is gone, closed or not, is noticed by the poll
             channel.send(encode_packet([message]), fds)
-
-
-def _import(modules: Sequence[str]) -> None:
-    """Import what the workers will need. One that cannot be imported is theirs to complain about."""
-    wanted = [name for name in modules if name not in sys.modules]
-    for name in wanted:
-        with contextlib.suppress(Exception):
-            importlib.import_module(name)
-    if wanted:
-        gc.collect()
-        gc.freeze()
 
 
 def _wait_any(options: int) -> tuple[int, int] | None:

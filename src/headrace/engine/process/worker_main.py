@@ -14,8 +14,10 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
 import dataclasses
 import faulthandler
+import fcntl
 import os
 import select
 import signal
@@ -24,7 +26,7 @@ import threading
 import time
 import types
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from headrace.errors import CacheError
@@ -71,14 +73,56 @@ def start_guard(ends: Sequence[int]) -> None:
     threading.Thread(target=_watch, args=(tuple(ends), os.getpid()), name="headrace-guard", daemon=True).start()
 
 
-def _watch(ends: tuple[int, ...], pid: int) -> None:
+@contextlib.contextmanager
+def guarded(end: int) -> Iterator[None]:
+    """Do as `start_guard` for the length of a block; no thread is left after it, so that this process may fork."""
+    try:
+        stop, stopper = os.pipe2(os.O_CLOEXEC)
+    except OSError:  # no descriptor is left: the block is not guarded
+        yield
+        return
+    guard = threading.Thread(target=_watch, args=((end,), os.getpid(), stop), name="headrace-guard", daemon=True)
+    guard.start()
+    try:
+        yield
+    finally:
+        os.close(stopper)
+        guard.join()
+        os.close(stop)
+
+
+def _watch(ends: tuple[int, ...], pid: int, stop: int = -1) -> None:
     poll = select.poll()
     for fd in ends:
         poll.register(fd, select.POLLIN)
-    while not poll.poll():
+    if stop >= 0:
+        poll.register(stop, 0)  # for the end alone
+    while not (ready := poll.poll()):
         pass
-    kill_descendants(pid)
-    os.killpg(pid, signal.SIGKILL)
+    if any(fd in ends for fd, _ in ready):
+        kill_descendants(pid)
+        os.killpg(pid, signal.SIGKILL)
+
+
+def end_after_hangup(lifeline: int) -> None:
+    """Have the kernel end this process a second after a pipe hangs up.
+
+    The kernel then sends SIGHUP, which ends a C call that waits. `alarm` of the C library handles it, which needs no
+    Python: called with the number of the signal, 1, it has SIGALRM end this process in 1 s. Until then the guard or the
+    warden, whichever can, ends the descendants too: at once, the kernel would take from them whom they descend from, by
+    which alone they are found. Where a sandbox forbids any of this, the guard is all there is; user code that handles
+    SIGHUP or SIGALRM for itself takes it away, too.
+
+    Args:
+        lifeline: The end of a pipe that only the trainer could write to, and never does; it stays open.
+    """
+    libc = ctypes.CDLL(None)
+    libc.signal.argtypes, libc.signal.restype = (ctypes.c_int, ctypes.c_void_p), ctypes.c_void_p
+    libc.signal(signal.SIGHUP, ctypes.cast(libc.alarm, ctypes.c_void_p))
+    with contextlib.suppress(OSError):
+        fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGHUP)
+        fcntl.fcntl(lifeline, fcntl.F_SETFL, os.O_RDONLY | os.O_ASYNC)
 
 
 # Results up to so many bytes travel inside their message: cheaper than a lease, and nobody can hoard a slot with them.
@@ -100,6 +144,7 @@ class WorkerFds(NamedTuple):
     rings: int
     status: int
     stack: int
+    lifeline: int
     brief: int
 
 

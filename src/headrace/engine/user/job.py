@@ -37,7 +37,7 @@ class Job:
         worker_init: Called before `setup`: the user's hook.
         seed: Where the workers' own seeds come from.
         preload: Modules that each worker imports, and that may be imported once for all of them, before they are
-            forked: they must start no thread.
+            forked: they must start no thread. Empty: a few known ones, as far as the job refers to them.
     """
 
     setup: Callable[[WorkerInfo], Callable[[Any], Any]]

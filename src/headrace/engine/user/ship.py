@@ -26,7 +26,7 @@ import sys
 import time
 import types
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -140,6 +140,11 @@ _SEARCH_SECONDS = 0.1  # to name the part is a courtesy: each step down pickles 
 _SEARCH_BYTES = 400 * 1000 * 1000
 _SHARED_BYTES = 64 << 10  # smaller arrays are in the pickle: a mapped one costs a page of its own
 _OWN = "headrace."
+# Modules of others that are imported once for all workers, if those need them: they take a second, and start no thread
+# where there is one thread for numerical libraries.
+_SLOW_MODULES = ("torch",)
+# How far an object is searched for them: some 10 ms.
+_FORESEEN_BYTES = 1 << 20
 
 
 class Parcel(NamedTuple):
@@ -150,11 +155,14 @@ class Parcel(NamedTuple):
         buffers: Its large arrays, which are not in the pickle.
         modules: The names of our own modules that it refers to. Nobody else's: what importing those does, threads that
             it starts for example, is for the worker alone.
+        slow_modules: Those of others, of a few known ones, that it needs: by name, or as the module of something that
+            it refers to needs them. They may be imported before.
     """
 
     data: bytes
     buffers: list[pickle.PickleBuffer]
     modules: set[str]
+    slow_modules: tuple[str, ...] = ()
 
     @property
     def num_bytes(self) -> int:
@@ -179,6 +187,20 @@ def ship(obj: object, *, what: str = "job", warn: bool = True) -> bytes:
 def ship_job(job: object) -> Parcel:
     """Pickle a job for several workers; its large arrays are for them to share. As `ship` otherwise."""
     return _pack(job, "job", warn=True, splits=True)
+
+
+def foresee_slow_modules(job: object) -> tuple[str, ...]:
+    """Return the `slow_modules` that the parcel of a job will have, as far as that can be told in some 10 ms."""
+    if not any(name in sys.modules for name in _SLOW_MODULES):
+        return ()
+    pickler = _Searcher()
+    try:
+        pickler.dump(job)
+    except Exception:  # noqa: BLE001, S110 - it was found, or there is too much, or what `ship_job` will complain about
+        pass
+    finally:
+        pickler.restore_registry()
+    return pickler.slow_modules()
 
 
 def _pack(obj: object, what: str, *, warn: bool, splits: bool) -> Parcel:
@@ -237,18 +259,26 @@ def unship(data: bytes | memoryview, buffers: Iterable[memoryview] = ()) -> Any:
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle has no type hints
     """cloudpickle, which also notes what travels by value and refuses open files."""
 
-    def __init__(self, file: io.BytesIO, buffers: list[pickle.PickleBuffer] | None) -> None:
+    def __init__(self, file: io.BytesIO | _Sink, buffers: list[pickle.PickleBuffer] | None) -> None:
         keep = None if buffers is None else partial(_is_small, buffers)
         super().__init__(file, protocol=pickle.HIGHEST_PROTOCOL, buffer_callback=keep)
         self.planted: dict[str, object] = {}
         self.by_value: list[types.ModuleType] = []
         self.own_modules: set[str] = set()
+        self.other_modules: set[str] = set()
+
+    def slow_modules(self) -> tuple[str, ...]:
+        """Return those that are needed for what was pickled so far."""
+        loaded = [name for name in _SLOW_MODULES if name in sys.modules]
+        return tuple(name for name in loaded if any(_needs(other, name) for other in self.other_modules))
 
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, io.IOBase) and not isinstance(obj, io.BytesIO | io.StringIO):
             raise pickle.PicklingError(f"an open file cannot be carried: {obj!r}")
         if isinstance(obj, type | types.FunctionType):
             self._note_origin(obj)
+        elif isinstance(obj, types.ModuleType):
+            self.other_modules.add(obj.__name__)
         return super().reducer_override(obj)
 
     def _note_origin(self, obj: type | types.FunctionType) -> None:
@@ -267,10 +297,71 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle has no 
                 return
             cloudpickle.register_pickle_by_value(module)
             self.by_value.append(module)
+        elif isinstance(origin, str) and origin not in cloudpickle.list_registry_pickle_by_value():
+            self.other_modules.add(origin)
 
     def restore_registry(self) -> None:
         for module in self.by_value:
             cloudpickle.unregister_pickle_by_value(module)
+
+
+class _Sink:
+    """A file that takes some bytes and forgets them."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._num_left = max_bytes
+
+    def write(self, data: bytes | memoryview) -> int:
+        """Take bytes.
+
+        Raises:
+            BufferError: They are too many.
+        """
+        self._num_left -= len(data)
+        if self._num_left < 0:
+            raise BufferError("there is more than was to be looked at")
+        return len(data)
+
+
+class _Searcher(_Pickler):
+    """Looks for what needs slow modules, and gives up when it has found all of them."""
+
+    def __init__(self) -> None:
+        super().__init__(_Sink(_FORESEEN_BYTES), [])
+        self._num_seen = 0
+
+    def reducer_override(self, obj: Any) -> Any:
+        if _is_part(type(obj).__module__, _SLOW_MODULES):
+            self.other_modules.add(type(obj).__module__)  # before a large tensor is copied
+        if len(self.other_modules) > self._num_seen:
+            self._num_seen = len(self.other_modules)
+            if all(name in self.slow_modules() for name in _SLOW_MODULES if name in sys.modules):
+                raise LookupError("there are no more to look for")
+        return super().reducer_override(obj)
+
+
+def _needs(module: str, name: str) -> bool:
+    """Tell whether to import a module is to import another, as far as the names in the module tell."""
+    if _is_part(module, [name]):
+        return True
+    values = list(_namespace_of(sys.modules.get(module)).values())
+    return any(
+        isinstance(value, types.ModuleType) and _is_part(_namespace_of(value).get("__name__", ""), [name])
+        for value in values
+    )
+
+
+def _is_part(module: str, packages: Sequence[str]) -> bool:
+    return module.partition(".")[0] in packages
+
+
+def _namespace_of(module: object) -> dict[str, Any]:
+    """Return the names in a module, without loading one that loads itself when it is first used."""
+    try:
+        namespace: dict[str, Any] = object.__getattribute__(module, "__dict__")
+    except AttributeError:
+        return {}
+    return namespace
 
 
 def _is_small(buffers: list[pickle.PickleBuffer], buffer: pickle.PickleBuffer) -> bool:
@@ -291,7 +382,7 @@ def _dump(obj: object, *, splits: bool = False) -> Parcel:
             pickler.dump(dict(pickler.planted))
     finally:
         pickler.restore_registry()
-    return Parcel(file.getvalue(), buffers, pickler.own_modules)
+    return Parcel(file.getvalue(), buffers, pickler.own_modules, pickler.slow_modules() if splits else ())
 
 
 def _num_bytes(obj: object) -> int:
