@@ -24,7 +24,7 @@ from headrace.engine.executors.process import ProcessExecutor
 from headrace.errors import ConfigError, HeadraceError, ResumeError, StalledError, check_count
 from headrace.rng import derive_seed
 
-from .lhotse_draws import Ahead, Drawing, DrawKey, Inline
+from .lhotse_draws import Ahead, Drawing, DrawKey, Inline, left_to_workers
 from .lhotse_pass import Pass, PassKey
 from .lhotse_private import new_ids
 from .lhotse_sampler import Resume, SamplerSide, Start, is_of_lhotse
@@ -238,13 +238,22 @@ class LhotseDataLoader:
         start = Start(course.start_state if mark.state is None else mark.state, is_restart=loaded is not None)
         ids = new_ids(pass_key.key or 0)
         with watched_globals(course.start_globals) as drawn_from, nullcontext() if pass_key.key is None else ids:
-            iterator = side.begin(start)
+            reading = left_to_workers() if packs else nullcontext()
+            with reading:
+                iterator = side.begin(start)
             private = side.private(self._seed, self._worker_init_fn)
             key = None
             if pass_key.key is not None:
                 key = DrawKey(pass_key.key, pass_key.offset, pass_key.world_size, private.keyed, private.has_transforms)
             drawing = Drawing(
-                side, iterator, packs=packs, digest=mark.state_digest, number=mark.state_num, key=key, ids=ids
+                side,
+                iterator,
+                packs=packs,
+                digest=mark.state_digest,
+                number=mark.state_num,
+                key=key,
+                ids=ids,
+                reading=reading,
             )
             if is_resumed:
                 assert loaded is not None

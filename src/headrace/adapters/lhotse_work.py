@@ -20,6 +20,7 @@ from headrace.engine.ship import unship
 from headrace.errors import takes_note
 from headrace.global_rng import kept_globals, seed_globals
 
+from .lhotse_payload import keep_shards_open
 from .lhotse_private import Keyed, NewIds, walk
 from .lhotse_sampler import ids_of
 
@@ -67,6 +68,7 @@ class DatasetSetup:
         is_inline = info.executor == "inline"  # the training's own process, which is no worker
         if not is_inline:
             _tell_torch(info, self.dataset)
+            keep_shards_open()
             if self.worker_init_fn is not None:
                 self.worker_init_fn(info.worker_idx)
         return _Work(self.dataset, self.collate_fn, is_inline=is_inline, skips=self.skips)
