@@ -1,6 +1,7 @@
 """Shar that workers read: cuts that are drawn without their data are in the end what lhotse reads, bit for bit."""
 
 import copy
+import gc
 import hashlib
 import importlib.util
 import itertools
@@ -12,7 +13,7 @@ from contextlib import nullcontext
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
 
 with warnings.catch_warnings():
@@ -27,6 +28,7 @@ pytest.importorskip("soundfile")
 
 import soundfile
 
+from headrace import LhotseDataLoader
 from headrace.adapters.lhotse_draws import left_to_workers
 from headrace.adapters.lhotse_private import new_ids
 from headrace.global_rng import kept_globals
@@ -80,6 +82,13 @@ def folders(tmp_path_factory):
             for cut in make_cuts(base, name):
                 writer.write(cut)
     return base
+
+
+@pytest.fixture(autouse=True)
+def _archives_are_closed():
+    """lhotse leaves those open that were not read to their end, and says so when they are collected: here, unheard."""
+    yield
+    gc.collect()
 
 
 # --- what is read: each entry makes a lazy set of cuts ---
@@ -253,3 +262,41 @@ def test_what_a_worker_unpickles_is_what_lhotse_reads(folders, recipe, ranks, ep
     for name, usual in (("HeldAudio", "AudioSource"), ("HeldFeatures", "Features"), ("HeldArray", "Array")):
         found = found.replace(name, usual)
     assert json.loads(found) == expected
+
+
+# --- the loader itself ---
+
+
+def open_loader(folders, recipe, workers, **ranks):
+    with kept_globals():
+        random.seed(4)
+        return LhotseDataLoader(Described(), make_sampler(folders, recipe, **ranks), num_workers=workers, seed=3)
+
+
+def epochs_of(loader, epochs):
+    found = []
+    for epoch in epochs:
+        loader.set_epoch(epoch)
+        found.append(list(limited(loader)))
+    return found
+
+
+# Each example starts workers, so it is a few of them.
+@settings(max_examples=4, **SETTINGS)
+@given(recipe=RECIPES, ranks=RANKS, workers=st.sampled_from([1, 2]), stop=st.integers(0, 6))
+def test_batches_of_workers_are_those_of_the_trainer_and_a_resume_goes_on(folders, recipe, ranks, workers, stop):
+    assume(recipe[0] != "resampled")  # and mixed: refused by lhotse
+    random.seed(4)
+    with open_loader(folders, recipe, 0, **ranks) as loader:
+        whole = epochs_of(loader, [0, 1])
+    random.seed(4)
+    with open_loader(folders, recipe, workers, **ranks) as loader:
+        assert epochs_of(loader, [0]) == whole[:1]
+        loader.set_epoch(1)
+        head = list(itertools.islice(loader, stop))
+        state = json.loads(json.dumps(loader.state_dict()))
+    assert head == whole[1][:stop]
+    random.seed(5)
+    with open_loader(folders, recipe, 2 - workers, **ranks) as loader:
+        loader.load_state_dict(state)
+        assert stop >= len(whole[1]) or head + list(itertools.islice(loader, 6 - stop)) == whole[1]

@@ -7,7 +7,7 @@ a `Payload` in the place of bytes. They are lhotse's in all else: what asks for 
 place, and in a worker they are lhotse's own classes with bytes.
 
 lhotse's reader is taken for what cannot be read like that: commands, URLs, standard input, compressed tar files, other
-layouts, and versions of lhotse with another reader than the one known here. That is logged once.
+layouts, and versions of lhotse with another reader than the one known here. Each is logged once.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def install() -> None:
     if lazy.TarIterator is not TarIterator:
         unknown.append("lazy.TarIterator")
     if unknown:
-        _tell(f"this version of lhotse has another {unknown[0]}")
+        _tell("version", f"this version of lhotse has another {unknown[0]}")
         return
     lazy.TarIterator = _open_tar
 
@@ -73,20 +73,21 @@ def _calls_only(function: Any, names: list[str]) -> bool:
     return code is not None and set(code.co_names) <= set(names)
 
 
-def _tell(reason: str) -> None:
-    if reason not in _told:
-        _told.add(reason)
-        _logger.info("Shar's data are read by the sampler, not by the workers, where %s", reason)
+def _tell(kind: str, reason: str) -> None:
+    if kind not in _told:
+        _told.add(kind)
+        _logger.info("data of Shar are read by the sampler, not by the workers: %s", reason)
 
 
-def _open_tar(source: Any) -> Any:
+def _open_tar(*args: Any, **options: Any) -> Any:
     """Return an iterable over a tar file of Shar; what lhotse calls in place of `TarIterator`."""
     if not is_left_to_workers():
-        return TarIterator(source)
-    if not _is_plain_file(source):
-        _tell("tar files are no files of this machine")
-        return TarIterator(source)
-    return ShardIterator(source)
+        return TarIterator(*args, **options)
+    if len(args) != 1 or options or not _is_plain_file(args[0]):
+        # What it is stays unsaid: a command or a URL may have a password in it.
+        _tell("place", "a tar file is a command, a URL, compressed, or opened by another backend of lhotse's")
+        return TarIterator(*args, **options)
+    return ShardIterator(args[0])
 
 
 def _is_plain_file(source: Any) -> bool:
@@ -120,7 +121,7 @@ class ShardIterator:
                 num += 1
         except SourceError as error:
             # Whatever is odd about the file, lhotse shall say, or pass over.
-            _tell(f"tar files are like {self.source}: {error.what}")
+            _tell("layout", f"{error.what} ({self.source})")
         else:
             return
         yield from itertools.islice(TarIterator(self.source), num, None)

@@ -124,8 +124,8 @@ class _Work:
             yield
 
     def _note_failure(self, error: Exception, batch: Any, ticket: Ticket, place: int) -> bytes | Failure | None:
-        ids = [] if batch is None else ids_of(batch)
-        takes_note(error, f"headrace: batch {ticket.first + place} of epoch {ticket.epoch}, {_list_text(ids)}")
+        ids = "" if batch is None else f", {_list_text(ids_of(batch))}"
+        takes_note(error, f"headrace: batch {ticket.first + place} of epoch {ticket.epoch}{ids}")
         if self._skips:
             skip_item(error)
             return None
