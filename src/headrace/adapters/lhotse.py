@@ -4,7 +4,8 @@ The documented loader of lhotse 0.8 to 0.12, under its name and with its argumen
 parts: `lhotse_sampler.py` (how a pass over a sampler begins, and how its position is kept), `lhotse_draws.py` (drawing
 ahead), `lhotse_work.py` (what a worker does), `lhotse_pass.py` (one pass), `lhotse_state.py` (what
 is saved), `lhotse_seeds.py` (samplers that draw from global generators), `lhotse_private.py` (generators, seeds
-and counters that samplers and datasets keep for themselves), `lhotse_words.py` (torch's arguments).
+and counters that samplers and datasets keep for themselves), `lhotse_shar.py` and `lhotse_payload.py` (Shar, whose data
+the workers read), `lhotse_words.py` (torch's arguments).
 
 Invariants: the stream does not depend on the number of workers, nor on what becomes of them; the state is that of what
 was handed over, never of what was prefetched. Neither lhotse nor torch is imported here.
