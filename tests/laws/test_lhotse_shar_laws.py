@@ -2,12 +2,15 @@
 
 import copy
 import gc
+import gzip
 import hashlib
 import importlib.util
+import io
 import itertools
 import json
 import pickle
 import random
+import tarfile
 import warnings
 from contextlib import nullcontext
 
@@ -24,6 +27,7 @@ with warnings.catch_warnings():
     from lhotse.dataset import cut_transforms
     from lhotse.dataset import sampling as samplers
     from lhotse.shar import SharWriter
+    from lhotse.shar.readers.tar import TarIterator
 pytest.importorskip("soundfile")
 
 import soundfile
@@ -31,6 +35,7 @@ import soundfile
 from headrace import LhotseDataLoader
 from headrace.adapters.lhotse_draws import left_to_workers
 from headrace.adapters.lhotse_private import new_ids
+from headrace.adapters.lhotse_shar import ShardIterator
 from headrace.global_rng import kept_globals
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # lhotse's and torch's own
@@ -262,6 +267,65 @@ def test_what_a_worker_unpickles_is_what_lhotse_reads(folders, recipe, ranks, ep
     for name, usual in (("HeldAudio", "AudioSource"), ("HeldFeatures", "Features"), ("HeldArray", "Array")):
         found = found.replace(name, usual)
     assert json.loads(found) == expected
+
+
+# --- tar files of any kind ---
+
+META = b'{"shape": [2], "storage_type": "shar", "storage_path": "", "storage_key": ""}\n'
+NAMES = st.text(alphabet="ab./- \u00e9", min_size=1, max_size=8) | st.just("long/" * 30 + "name")
+PAIRS = st.tuples(
+    NAMES,
+    st.sampled_from([(".npy", ".json"), (".npy", ".json"), (".nodata", ".nometa"), (".llc", ".json"), ("", ".json"),
+                     (".npy", ".nometa"), (".nodata", ".json"), (".mp3", ".json")]),
+    st.sampled_from(["", "", "", "other"]),
+    st.binary(max_size=1200),
+)  # fmt: skip
+
+
+def write_tar(path, pairs, form, packs, keep):
+    with tarfile.open(path, "w", format=form) as file:
+        for name, (data_ending, meta_ending), other, data in pairs:
+            for ending, content in ((data_ending, data), (other + meta_ending, META)):
+                member = tarfile.TarInfo(name + ending)
+                member.size = 0 if "no" in ending else len(content)
+                file.addfile(member, io.BytesIO(content))
+    whole = path.read_bytes()
+    whole = whole[: round(len(whole) * keep)]
+    path.write_bytes(gzip.compress(whole) if packs else whole)
+
+
+def read_tar(reader, path):
+    found = []
+    try:
+        for manifest, name in reader(path):
+            found.append((name, None if manifest is None else described(manifest)))
+    except Exception as error:  # noqa: BLE001 - of lhotse's, whatever it is
+        return found, type(error)
+    return found, None
+
+
+@settings(max_examples=100, **SETTINGS)
+@given(
+    pairs=st.lists(PAIRS, max_size=4),
+    form=st.sampled_from([tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]),
+    packs=st.sampled_from([False, False, False, True]),
+    keep=st.just(1.0) | st.floats(0, 1),
+)
+def test_a_tar_file_gives_what_it_gives_to_lhotse(tmp_path_factory, pairs, form, packs, keep):
+    path = tmp_path_factory.getbasetemp() / "any.tar"
+    try:
+        write_tar(path, pairs, form, packs, keep)
+    except ValueError:  # a name that the format does not have
+        assume(False)
+    expected, error = read_tar(TarIterator, path)
+    found, own_error = read_tar(ShardIterator, path)
+    for _, manifest in found:
+        if manifest is not None:
+            manifest[0] = manifest[0].replace("HeldArray", "Array")
+    assert (own_error is None) == (error is None)
+    # lhotse reads a pair before it gives the one before, and may so come to an error before another one.
+    assert found[: len(expected)] == expected
+    assert len(found) <= len(expected) + (error is not None)
 
 
 # --- the loader itself ---

@@ -128,7 +128,7 @@ class ShardIterator:
 
 
 def _manifest_of(member: Member, shard: FileStamp) -> tuple[Any, Path]:
-    path = Path(member.cut_id + member.suffix)
+    path = Path(member.name)
     if member.start < 0:
         return None, path
     manifest = deserialize_item(decode_json_line(member.meta.decode("utf-8")))

@@ -29,6 +29,7 @@ class Member(NamedTuple):
         meta_start: First byte of the manifest.
         meta_bytes: Of the manifest.
         meta: The manifest as JSON.
+        name: Of the data.
     """
 
     cut_id: str
@@ -38,6 +39,7 @@ class Member(NamedTuple):
     meta_start: int
     meta_bytes: int
     meta: bytes
+    name: str = ""
 
 
 def scan_tar(path: str) -> Iterator[Member]:
@@ -66,11 +68,11 @@ def _pair(archive: TarBytes, data: tar_scan.Member, meta: tar_scan.Member) -> Me
         if meta_name != data_name.with_suffix(".nometa" if is_empty else ".json"):
             raise _odd(f"the member after {data.name!r} is {meta.name!r}, and should be its manifest", archive.path)
         if is_empty:
-            return Member(cut_id, "", -1, 0, -1, 0, b"")
+            return Member(cut_id, "", -1, 0, -1, 0, b"", data.name)
     if meta.num_bytes > _MAX_META_BYTES:
         raise _odd(f"the manifest {meta.name!r} has {meta.num_bytes} bytes", archive.path)
     content = archive.read(meta.position, meta.num_bytes)
-    return Member(cut_id, suffix, data.position, data.num_bytes, meta.position, meta.num_bytes, content)
+    return Member(cut_id, suffix, data.position, data.num_bytes, meta.position, meta.num_bytes, content, data.name)
 
 
 def _is_plain(stem: str) -> bool:
