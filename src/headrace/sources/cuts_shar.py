@@ -43,7 +43,7 @@ class Member(NamedTuple):
 
 
 def scan_tar(path: str) -> Iterator[Member]:
-    """Yield what a shard holds, in its order: some 15 us a cut, whatever the size of its data.
+    """Yield what a shard holds, in its order: some 8 us a cut, whatever the size of its data.
 
     Raises:
         SourceError: It is truncated, compressed, or not of this layout.
