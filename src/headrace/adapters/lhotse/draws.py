@@ -10,6 +10,7 @@ sides share two `SimpleQueue`s and nothing else, which no finalizer and no signa
 
 from __future__ import annotations
 
+import functools
 import logging
 import sys
 import threading
@@ -19,6 +20,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
+from types import ModuleType
 from typing import Any, NamedTuple
 
 from headrace.engine.user.ship import ship_payload
@@ -194,15 +196,23 @@ class Drawing:
 
 def left_to_workers() -> AbstractContextManager[Any]:
     """Return a block in which this thread draws cuts of Shar without their data, which workers read."""
-    if "lhotse.shar.readers.lazy" not in sys.modules:
+    reader = _shar_reader() if "lhotse.shar.readers.lazy" in sys.modules else None
+    if reader is None:
         return nullcontext()
+    reader.install()
+    return LeftToWorkers()
+
+
+@functools.cache
+def _shar_reader() -> ModuleType | None:
     try:
         from . import shar
     except ImportError as error:
-        _logger.info("Shar's data are read by the sampler: this version of lhotse is not known (%s)", error)
-        return nullcontext()
-    shar.install()
-    return LeftToWorkers()
+        _logger.info(
+            "data of Shar are read by the sampler, not by the workers: this version of lhotse is not known (%s)", error
+        )
+        return None
+    return shar
 
 
 def _pack(batch: Any) -> Any:
