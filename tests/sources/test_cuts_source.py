@@ -379,7 +379,7 @@ def test_torn_shards_are_refused(cuts, tmp_path):
     tar, manifest = place / "recording.000000.tar", place / "cuts.000000.jsonl.gz"
     whole = tar.read_bytes()
     tar.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(SourceError, match=r"cannot be read as a tar file|ends before the cut|has no manifest"):
+    with pytest.raises(SourceError, match=r"the archive is (torn|truncated)|ends before the cut|has no manifest"):
         CutSource(place)
     tar.write_bytes(whole)
     source = CutSource(place)

@@ -10,23 +10,29 @@ sides share two `SimpleQueue`s and nothing else, which no finalizer and no signa
 
 from __future__ import annotations
 
+import functools
+import logging
 import sys
 import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
+from types import ModuleType
 from typing import Any, NamedTuple
 
 from headrace.engine.user.ship import ship_payload
 from headrace.errors import ConfigError, InternalError, StalledError
 from headrace.global_rng import kept_globals, seed_globals
 
+from .payload import LeftToWorkers
 from .private import Keyed, NewIds
 from .sampler import SamplerSide, chain_digest
 from .seeds import plain_globals
 
+_logger = logging.getLogger("headrace.adapters")
 # A signal that arrives just before a wait begins is not seen before the wait is over.
 _MAX_WAIT_SECONDS = 0.25
 # Bytes of packed batches that wait here, beyond the least number: cuts may carry their audio.
@@ -101,6 +107,7 @@ class Drawing:
         number: Of the next batch.
         key: Of the randomness; None: generators are left alone.
         ids: Where ids of new cuts came from while the pass began.
+        reading: A block in which the sampler is drawn from, such as `left_to_workers()`; it is entered many times.
 
     Attributes:
         is_keyed: Whether generators are seeded for each batch; settled by the first one.
@@ -116,7 +123,9 @@ class Drawing:
         number: int = 0,
         key: DrawKey | None = None,
         ids: NewIds | None = None,
+        reading: AbstractContextManager[Any] | None = None,
     ) -> None:
+        self._reading = nullcontext() if reading is None else reading
         self._side, self._iterator, self._packs, self._key = side, iterator, packs, key
         self._ids = NewIds() if ids is None else ids
         self.digest, self.number = digest, number
@@ -157,6 +166,10 @@ class Drawing:
             return Drawn(number, None, digest, error=error, is_end=True)
 
     def _next(self) -> Any:
+        with self._reading:
+            return self._next_batch()
+
+    def _next_batch(self) -> Any:
         if not self._is_settled:
             before = plain_globals()
             batch = next(self._iterator)
@@ -179,6 +192,27 @@ class Drawing:
         state = self._side.snapshot()
         self._seconds, self._state_seconds = 0.0, time.perf_counter() - start
         return state
+
+
+def left_to_workers() -> AbstractContextManager[Any]:
+    """Return a block in which this thread draws cuts of Shar without their data, which workers read."""
+    reader = _shar_reader() if "lhotse.shar.readers.lazy" in sys.modules else None
+    if reader is None:
+        return nullcontext()
+    reader.install()
+    return LeftToWorkers()
+
+
+@functools.cache
+def _shar_reader() -> ModuleType | None:
+    try:
+        from . import shar
+    except ImportError as error:
+        _logger.info(
+            "data of Shar are read by the sampler, not by the workers: this version of lhotse is not known (%s)", error
+        )
+        return None
+    return shar
 
 
 def _pack(batch: Any) -> Any:

@@ -1,10 +1,10 @@
 """`LhotseDataLoader`: a map-style dataset that is asked for whole batches, in the order of a sampler.
 
 The documented loader of lhotse 0.8 to 0.12, under its name and with its arguments, on the engine of this project. The
-parts: `lhotse_sampler.py` (how a pass over a sampler begins, and how its position is kept), `lhotse_draws.py` (drawing
-ahead), `lhotse_work.py` (what a worker does), `lhotse_pass.py` (one pass), `lhotse_state.py` (what
-is saved), `lhotse_seeds.py` (samplers that draw from global generators), `lhotse_private.py` (generators, seeds
-and counters that samplers and datasets keep for themselves), `lhotse_words.py` (torch's arguments).
+parts: `sampler.py` (how a pass over a sampler begins, and how its position is kept), `draws.py` (drawing ahead),
+`work.py` (what a worker does), `passes.py` (one pass), `state.py` (what is saved), `seeds.py` (samplers that draw from
+global generators), `private.py` (generators, seeds and counters that samplers and datasets keep for themselves),
+`shar.py` and `payload.py` (Shar, whose data the workers read), `torch_args.py` (torch's arguments).
 
 Invariants: the stream does not depend on the number of workers, nor on what becomes of them; the state is that of what
 was handed over, never of what was prefetched. Neither lhotse nor torch is imported here.
@@ -24,7 +24,7 @@ from headrace.engine.process.executor import ProcessExecutor
 from headrace.errors import ConfigError, HeadraceError, ResumeError, StalledError, check_count
 from headrace.rng import derive_seed
 
-from .draws import Ahead, Drawing, DrawKey, Inline
+from .draws import Ahead, Drawing, DrawKey, Inline, left_to_workers
 from .passes import Pass, PassKey
 from .private import new_ids
 from .sampler import Resume, SamplerSide, Start, is_of_lhotse
@@ -251,13 +251,22 @@ class LhotseDataLoader:
         start = Start(course.start_state if mark.state is None else mark.state, is_restart=loaded is not None)
         ids = new_ids(pass_key.key or 0)
         with watched_globals(course.start_globals) as drawn_from, nullcontext() if pass_key.key is None else ids:
-            iterator = side.begin(start)
+            reading = left_to_workers() if packs else nullcontext()
+            with reading:
+                iterator = side.begin(start)
             private = side.private(self._seed, self._worker_init_fn)
             key = None
             if pass_key.key is not None:
                 key = DrawKey(pass_key.key, pass_key.offset, pass_key.world_size, private.keyed, private.has_transforms)
             drawing = Drawing(
-                side, iterator, packs=packs, digest=mark.state_digest, number=mark.state_num, key=key, ids=ids
+                side,
+                iterator,
+                packs=packs,
+                digest=mark.state_digest,
+                number=mark.state_num,
+                key=key,
+                ids=ids,
+                reading=reading,
             )
             if is_resumed:
                 assert loaded is not None

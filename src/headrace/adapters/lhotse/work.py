@@ -20,6 +20,7 @@ from headrace.engine.user.ship import unship
 from headrace.errors import takes_note
 from headrace.global_rng import kept_globals, seed_globals
 
+from .payload import keep_shards_open
 from .private import Keyed, NewIds, walk
 from .sampler import ids_of
 
@@ -67,6 +68,7 @@ class DatasetSetup:
         is_inline = info.executor == "inline"  # the training's own process, which is no worker
         if not is_inline:
             _tell_torch(info, self.dataset)
+            keep_shards_open()
             if self.worker_init_fn is not None:
                 self.worker_init_fn(info.worker_idx)
         return _Work(self.dataset, self.collate_fn, is_inline=is_inline, skips=self.skips)
@@ -122,8 +124,8 @@ class _Work:
             yield
 
     def _note_failure(self, error: Exception, batch: Any, ticket: Ticket, place: int) -> bytes | Failure | None:
-        ids = [] if batch is None else ids_of(batch)
-        takes_note(error, f"headrace: batch {ticket.first + place} of epoch {ticket.epoch}, {_list_text(ids)}")
+        ids = "" if batch is None else f", {_list_text(ids_of(batch))}"
+        takes_note(error, f"headrace: batch {ticket.first + place} of epoch {ticket.epoch}{ids}")
         if self._skips:
             skip_item(error)
             return None

@@ -15,7 +15,6 @@ import gzip
 import logging
 import os
 import shutil
-import tarfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,6 +27,8 @@ from headrace.errors import CacheError, ConfigError, SourceError, did_you_mean
 from headrace.files import FileStamp, KeepLimit, atomic_path, kept_folder, note_use, open_regular, remove_unused
 
 from ..shared.plain_files import PlainFiles, check_stamp
+from ..tar import archive as tar_archive
+from ..tar.archive import TarBytes, scan_members
 
 _MANIFESTS = (".jsonl", ".jsonl.gz")
 _DATA = (".tar", *_MANIFESTS)
@@ -174,6 +175,7 @@ class Member(NamedTuple):
         meta_start: First byte of the manifest.
         meta_bytes: Of the manifest.
         meta: The manifest as JSON.
+        name: Of the data.
     """
 
     cut_id: str
@@ -183,54 +185,45 @@ class Member(NamedTuple):
     meta_start: int
     meta_bytes: int
     meta: bytes
+    name: str = ""
 
 
 def scan_tar(path: str) -> Iterator[Member]:
-    """Yield what a shard holds, in its order: some 50 us a member.
+    """Yield what a shard holds, in its order: some 8 us a cut, whatever the size of its data.
 
     Raises:
         SourceError: It is truncated, compressed, or not of this layout.
     """
-    try:
-        with tarfile.open(path, "r:") as tar:
-            while (data := _next_member(tar, path)) is not None:
-                meta = _next_member(tar, path)
-                if meta is None:
-                    raise _odd(f"{data.name!r} has no manifest beside it", path)
-                yield _pair(tar, data, meta, path)
-    except tarfile.TarError as error:
-        raise SourceError(
-            f"the shard cannot be read as a tar file: {error}",
-            where=path,
-            fix="write it again if it is truncated; compressed ones must be unpacked, to be read at any place",
-        ) from error
-    except OSError as error:
-        raise SourceError(f"the shard cannot be read: {error.strerror or error}", where=path) from error
+    with TarBytes(path) as archive:
+        members = scan_members(archive)
+        for data in members:
+            meta = next(members, None)
+            if meta is None:
+                raise _odd(f"{data.name!r} has no manifest beside it", path)
+            yield _pair(archive, data, meta)
 
 
-def _next_member(tar: tarfile.TarFile, path: str) -> tarfile.TarInfo | None:
-    member = tar.next()
-    tar.members.clear()  # type: ignore[attr-defined] # it would remember all of them
-    if member is not None and (not member.isreg() or member.issparse()):
-        raise _odd(f"the member {member.name!r} is not a plain file", path)
-    return member
+def _pair(archive: TarBytes, data: tar_archive.Member, meta: tar_archive.Member) -> Member:
+    stem, dot, ending = data.name.rpartition(".")
+    if meta.name == f"{stem}.json" and dot and ending.isalnum() and ending != "nodata" and _is_plain(stem):
+        cut_id, suffix = stem, f".{ending}"
+    else:
+        data_name, meta_name = PurePosixPath(data.name), PurePosixPath(meta.name)
+        cut_id, suffix = str(data_name.parent / data_name.stem), data_name.suffix
+        is_empty = suffix == ".nodata"
+        if meta_name != data_name.with_suffix(".nometa" if is_empty else ".json"):
+            raise _odd(f"the member after {data.name!r} is {meta.name!r}, and should be its manifest", archive.path)
+        if is_empty:
+            return Member(cut_id, "", -1, 0, -1, 0, b"", data.name)
+    if meta.num_bytes > _MAX_META_BYTES:
+        raise _odd(f"the manifest {meta.name!r} has {meta.num_bytes} bytes", archive.path)
+    content = archive.read(meta.position, meta.num_bytes)
+    return Member(cut_id, suffix, data.position, data.num_bytes, meta.position, meta.num_bytes, content, data.name)
 
 
-def _pair(tar: tarfile.TarFile, data: tarfile.TarInfo, meta: tarfile.TarInfo, path: str) -> Member:
-    data_name, meta_name = PurePosixPath(data.name), PurePosixPath(meta.name)
-    cut_id = str(data_name.parent / data_name.stem)
-    is_empty = data_name.suffix == ".nodata"
-    if meta_name != data_name.with_suffix(".nometa" if is_empty else ".json"):
-        raise _odd(f"the member after {data.name!r} is {meta.name!r}, and should be its manifest", path)
-    if is_empty:
-        return Member(cut_id, "", -1, 0, -1, 0, b"")
-    if meta.size > _MAX_META_BYTES:
-        raise _odd(f"the manifest {meta.name!r} has {meta.size} bytes", path)
-    file = tar.extractfile(meta)
-    assert file is not None
-    content = file.read()
-    place = (data.offset_data, data.size, meta.offset_data, meta.size)
-    return Member(cut_id, data_name.suffix, *place, content)
+def _is_plain(stem: str) -> bool:
+    """Tell whether a path without its ending is what it would be after `pathlib` has read it."""
+    return bool(stem) and stem[-1] not in "./" and "//" not in stem and "/." not in stem
 
 
 def _odd(what: str, path: str) -> SourceError:
