@@ -96,6 +96,55 @@ def find_ranks(rank: int | None = None, world_size: int | None = None) -> Ranks:
     return Ranks(0, 1, "single process")
 
 
+class LateRanks:
+    """Ranks that are looked up again until something begins, and may not change from then on.
+
+    What loads data is often made before the training is distributed: before `init_process_group`, or before a trainer
+    starts its other processes.
+
+    Args:
+        find: Looks them up.
+        where: Whose they are, for messages.
+    """
+
+    def __init__(self, find: Callable[[], Ranks], where: str) -> None:
+        self._find, self._where = find, where
+        self._settled: Ranks | None = None
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether it has begun."""
+        return self._settled is not None
+
+    def look_up(self) -> Ranks:
+        """Return the ranks as far as they are known now.
+
+        Raises:
+            ConfigError: The surroundings contradict themselves.
+        """
+        return self._settled or self._find()
+
+    def settle(self) -> Ranks:
+        """Return the ranks for good.
+
+        Raises:
+            ConfigError: As `look_up`, or they were settled before and are different now.
+        """
+        found = self._find()
+        if self._settled is None:
+            self._settled = found
+        elif (found.rank, found.world_size) != (self._settled.rank, self._settled.world_size):
+            settled = self._settled
+            raise ConfigError(
+                f"this began as rank {settled.rank} of {settled.world_size} ({settled.source}), and is rank "
+                f"{found.rank} of {found.world_size} ({found.source}) now",
+                where=self._where,
+                fix="take the first batch after the distributed training was started (init_process_group), or make "
+                "another one then, or give rank= and world_size=",
+            )
+        return self._settled
+
+
 def ranks_of_mesh(mesh: Any) -> Ranks:
     """Return which share of the data this process gets, of a mesh of processes of which some work on the same data.
 

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import pickle
 import random
 import warnings
 
@@ -29,6 +30,11 @@ def make_cuts(durations):
 
 def some_cuts(num=200, seed=0):
     return make_cuts(np.random.RandomState(seed).lognormal(1.0, 0.6, num).round(4).tolist())
+
+
+class Ids:
+    def __getitem__(self, batch):
+        return list(batch.ids)
 
 
 class Noisy:
@@ -289,3 +295,39 @@ def test_a_damaged_state_is_refused(damage):
     sampler = PlannedCutSampler(some_cuts(), max_duration=30.0)
     with pytest.raises(ResumeError):
         sampler.load_state_dict({**sampler.state_dict(), **damage})
+
+
+def test_the_ranks_are_looked_up_when_an_epoch_begins_and_may_not_change_then(monkeypatch):
+    """As where `init_process_group` comes after the sampler was made."""
+    cuts = some_cuts()
+    sampler = PlannedCutSampler(cuts, max_duration=30.0)
+    loader = LhotseDataLoader(Ids(), PlannedCutSampler(cuts, max_duration=30.0), num_workers=0)
+    assert (sampler.rank, sampler.world_size) == (0, 1)
+    copied = pickle.loads(pickle.dumps(sampler))
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    expected = ids_of(PlannedCutSampler(cuts, max_duration=30.0, rank=1, world_size=2))
+    assert len(sampler) == len(expected)
+    with loader:
+        assert loader.state_dict()["world_size"] == 2
+        assert list(loader) == expected
+        monkeypatch.setenv("WORLD_SIZE", "3")
+        with pytest.raises(ConfigError, match=r"began as rank 1 of 2 .*and is rank 1 of 3"):
+            iter(loader)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for one in (sampler, copied):
+        assert ids_of(one) == expected
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    with pytest.raises(ConfigError, match=r"began as rank 1 of 2 .*and is rank 1 of 3"):
+        iter(sampler)
+
+
+def test_a_worker_process_keeps_the_rank_that_it_was_told(monkeypatch):
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    sampler = PlannedCutSampler(some_cuts(), max_duration=30.0)
+    told = pickle.dumps(sampler)
+    monkeypatch.delenv("RANK")
+    monkeypatch.delenv("WORLD_SIZE")
+    monkeypatch.setattr("os.getpid", lambda: -1)  # what a worker sees
+    assert (pickle.loads(told).rank, pickle.loads(told).world_size) == (1, 2)

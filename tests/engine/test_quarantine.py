@@ -28,6 +28,12 @@ def test_what_is_no_file_is_refused_when_it_is_named(tmp_path, kind):
         Skipping(quarantine=tmp_path / "bad")
 
 
+@pytest.mark.parametrize("name", ["a\0b", "\ud800", "x/" * 5000])
+def test_what_is_no_path_is_refused_when_it_is_named(tmp_path, name):
+    with pytest.raises(ConfigError, match="quarantine file"):
+        Skipping(quarantine=tmp_path / name)
+
+
 @pytest.mark.parametrize("kind", WHATEVER)
 def test_what_became_something_else_is_refused_when_it_is_written_to(tmp_path, kind):
     quarantine = Quarantine(tmp_path / "bad")

@@ -391,3 +391,31 @@ def test_a_folder_that_cannot_be_listed_is_not_taken_for_an_empty_one(tmp_path: 
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, old)
         os.close(held)
+
+
+_LEFT_OPEN = """
+import sys, tempfile, warnings
+from pathlib import Path
+warnings.simplefilter("ignore")
+import torch  # with it, modules are taken apart before the sources that are still open
+from format_cases import FORMATS, content
+kept = []
+for case in FORMATS.values():
+    if case.is_available:
+        folder = Path(tempfile.mkdtemp(dir=sys.argv[1]))
+        case.write(folder)
+        kept.append(case.open(folder))
+        content(kept[-1])
+"""
+
+
+def test_sources_that_are_open_at_the_end_of_the_interpreter_say_nothing(tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        pytest.importorskip("torch")
+    command = [sys.executable, "-W", "ignore", "-c", _LEFT_OPEN, str(tmp_path)]
+    path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=120, check=False, env={**os.environ, "PYTHONPATH": path}
+    )
+    assert (done.returncode, done.stderr) == (0, "")

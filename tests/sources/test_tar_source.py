@@ -103,6 +103,12 @@ def test_several_archives_are_one_corpus_and_keys_may_repeat_in_another(tmp_path
         TarSource([paths[0], 3])
 
 
+def test_ranges_that_stand_for_more_names_than_there_are_files_are_refused_at_once(tmp_path):
+    for name in ("x-{0..99999999999}.tar", "{0..9999}-{0..9999}.tar"):
+        with pytest.raises(ConfigError, match="the ranges stand for"):
+            TarSource(tmp_path / name)
+
+
 def test_ranges_in_braces_name_archives_unless_a_file_is_really_called_so(tmp_path):
     for number in range(8, 11):
         write_arrays(tmp_path / f"x-{number:03d}.tar", 1, number)

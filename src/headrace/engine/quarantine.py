@@ -78,10 +78,23 @@ def check_quarantine(path: str | os.PathLike[str]) -> None:
     """Refuse a path that cannot be a quarantine file.
 
     Raises:
-        ConfigError: Its folder does not exist, or something is there that is no regular file.
+        ConfigError: Its folder does not exist, or something is there that is no regular file; or it is no path.
     """
+    try:
+        _check(path)
+    except ConfigError:
+        raise
+    except (OSError, ValueError) as error:  # a NUL in it, half a surrogate, a name that is too long
+        raise ConfigError(f"the quarantine file cannot be looked at: {error}", where=repr(path), fix=_FIX) from error
+
+
+def _check(path: str | os.PathLike[str]) -> None:
     if not Path(path).absolute().parent.is_dir():
         raise ConfigError(f"the folder of the quarantine file does not exist: {os.fspath(path)}")
-    if os.path.lexists(path) and not stat.S_ISREG(os.lstat(path).st_mode):
-        kind = next(name for name, is_kind in _KINDS.items() if is_kind(os.lstat(path).st_mode))
+    try:
+        mode = os.lstat(path).st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISREG(mode):
+        kind = next(name for name, is_kind in _KINDS.items() if is_kind(mode))
         raise ConfigError(f"the quarantine file is {kind}: {os.fspath(path)}", fix=_FIX)

@@ -170,7 +170,7 @@ class Run(Iterator[Delivered]):
 
     def __del__(self) -> None:
         pid, thread = getattr(self, "_owner", (None, None))
-        if pid != os.getpid() or self._is_over:
+        if os is None or pid != os.getpid() or self._is_over:  # None: at the end of the interpreter
             return
         if thread == threading.get_ident():
             with interrupts_wait():

@@ -11,7 +11,7 @@ import logging
 
 from headrace.batching import FixedCount
 from headrace.errors import ConfigError
-from headrace.ranks import Ranks, find_ranks, parts_of_torch, ranks_of_mesh
+from headrace.ranks import LateRanks, Ranks, find_ranks, parts_of_torch, ranks_of_mesh
 
 from .inputs import Subject
 from .options import LoaderOptions
@@ -33,7 +33,7 @@ class LoaderRanks:
 
     def __init__(self, options: LoaderOptions, subject: Subject) -> None:
         self._options, self._subject = options, subject
-        self._settled: Ranks | None = None
+        self._late = LateRanks(self._find, subject.name)
         is_said = options.rank is not None or options.world_size is not None or options.mesh is not None
         if is_said or subject.num_shards > 1:
             self.look_up()
@@ -45,7 +45,7 @@ class LoaderRanks:
             ConfigError: Two levels would shard, or ranks would have different numbers of steps unasked, or the
                 surroundings contradict themselves.
         """
-        return self._settled or self._find()
+        return self._late.look_up()
 
     def settle(self) -> Ranks:
         """Return who shares the batches, for good.
@@ -53,19 +53,11 @@ class LoaderRanks:
         Raises:
             ConfigError: As `look_up`, or it was settled before and is different now.
         """
-        found, settled = self._find(), self._settled
-        if settled is None:
-            self._settled = found
+        has_begun = self._late.is_settled
+        found = self._late.settle()
+        if not has_begun:
             self._say(found)
-        elif (found.rank, found.world_size) != (settled.rank, settled.world_size):
-            raise ConfigError(
-                f"this loader began as rank {settled.rank} of {settled.world_size} ({settled.source}), and is rank "
-                f"{found.rank} of {found.world_size} ({found.source}) now",
-                where=self._subject.name,
-                fix="take the first batch after the distributed training was started (init_process_group), or make "
-                "another loader then, or give rank= and world_size=",
-            )
-        return self._settled or found
+        return found
 
     def _find(self) -> Ranks:
         options, subject = self._options, self._subject
@@ -120,5 +112,9 @@ class LoaderRanks:
             ranks = self.look_up()
         except ConfigError as error:
             return f"not known yet: {error.what}"
-        later = "" if self._settled or ranks.source == "arguments" else ", to be looked up again by the first iteration"
+        later = (
+            ""
+            if self._late.is_settled or ranks.source == "arguments"
+            else ", to be looked up again by the first iteration"
+        )
         return f"{ranks.rank} of {ranks.world_size} ({ranks.source}{later})"

@@ -217,6 +217,7 @@ class LhotseDataLoader:
         self._stop()
         self.start()  # the workers get ready while the sampler does
         assert self._engine is not None
+        self._side.settle_ranks()
         private = self._side.private(self._seed, self._worker_init_fn)
         loaded = self._loaded
         if loaded is not None and loaded.epoch != self.epoch:

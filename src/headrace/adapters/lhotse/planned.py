@@ -8,8 +8,10 @@ the end, and a position is one number, which any number of ranks goes on from wi
 from __future__ import annotations
 
 import math
+import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,7 +25,7 @@ from headrace.loading.plan import EpochPlan, PlanRecipe, Step, plan_steps
 from headrace.order import RangeOrder
 from headrace.order.permutation import Permutation
 from headrace.order.plain import PermutedOrder
-from headrace.ranks import find_ranks
+from headrace.ranks import LateRanks, find_ranks
 from headrace.rng import derive_seed
 
 from .state import check, checksum_of
@@ -58,7 +60,7 @@ class PlannedCutSampler(CutSampler):  # type: ignore[misc]
         num_buckets: How many buckets of like duration; None: 64.
         shuffle: Whether cuts and batches are shuffled, by (seed, epoch).
         drop_last: Whether the last batches, fewer than ranks, are left out.
-        world_size: How many ranks; found as `headrace.find_ranks` does if not given.
+        world_size: How many ranks; found as `headrace.find_ranks` does if not given, when an epoch begins.
         rank: Which one.
         seed: Of the shuffles.
         window_cuts: Cuts that are planned at a time.
@@ -73,8 +75,6 @@ class PlannedCutSampler(CutSampler):  # type: ignore[misc]
 
     is_elastic = True
     epoch: int
-    rank: int
-    world_size: int
 
     def __init__(
         self,
@@ -91,9 +91,8 @@ class PlannedCutSampler(CutSampler):  # type: ignore[misc]
         seed: int = 0,
         window_cuts: int = WINDOW_SEQS,
     ) -> None:
-        ranks = find_ranks(rank, world_size)
         seed = check_count("seed", seed, minimum=-(2**62), maximum=2**62)
-        super().__init__(shuffle, drop_last, ranks.world_size, ranks.rank, seed)
+        super().__init__(shuffle, drop_last, world_size, rank, seed)
         self.max_duration = _checked_seconds("max_duration", max_duration)
         self.max_cuts = None if max_cuts is None else check_count("max_cuts", max_cuts, minimum=1)
         self.quadratic_duration = _checked_seconds("quadratic_duration", quadratic_duration)
@@ -104,6 +103,32 @@ class PlannedCutSampler(CutSampler):  # type: ignore[misc]
         self.position, self._window = 0, (0, 0)
         self._plan: EpochPlan | None = None
         self._steps: Iterator[Step] = iter(())
+
+    def _maybe_init_distributed(self, world_size: int | None, rank: int | None) -> None:
+        """Note what was said of the ranks; lhotse's would find them out here, before the training is distributed."""
+        self._ranks = LateRanks(partial(find_ranks, rank, world_size), type(self).__name__)
+        if rank is not None or world_size is not None:
+            self._ranks.look_up()
+
+    @property
+    def rank(self) -> int:
+        """Which rank this is: as far as it is known now, until an epoch begins."""
+        return self._ranks.look_up().rank
+
+    @property
+    def world_size(self) -> int:
+        """How many ranks there are; the same."""
+        return self._ranks.look_up().world_size
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Tell a worker process, which cannot find it out, which rank it works for."""
+        return {**self.__dict__, "_ranks": (os.getpid(), self._ranks, self._ranks.look_up())}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        pid, late, found = state["_ranks"]
+        if pid != os.getpid():
+            late = LateRanks(partial(find_ranks, found.rank, found.world_size), type(self).__name__)
+        self.__dict__.update(state, _ranks=late)
 
     def _prepare(self) -> None:
         """Make what depends on the cuts."""
@@ -149,12 +174,17 @@ class PlannedCutSampler(CutSampler):  # type: ignore[misc]
     # --- iteration ---
 
     def __iter__(self) -> PlannedCutSampler:
-        """Begin the epoch, or go on where a state was saved."""
+        """Begin the epoch, or go on where a state was saved.
+
+        Raises:
+            ConfigError: Which rank this is is not known, or has changed since the first epoch began.
+        """
         if not self._just_restored_state:
             self.position, self._window = 0, (0, 0)
+        ranks = self._ranks.settle()
         self._plan = self._make_plan(self._window)
         remainder = "drop" if self.drop_last else "pad"
-        self._steps = plan_steps(self._plan, self.rank, self.world_size, self.position, remainder)
+        self._steps = plan_steps(self._plan, ranks.rank, ranks.world_size, self.position, remainder)
         return self
 
     def __next__(self) -> Any:

@@ -21,7 +21,7 @@ import numpy as np
 import xxhash
 
 from headrace.errors import ConfigError, HeadraceError, ResumeError
-from headrace.ranks import find_ranks
+from headrace.ranks import LateRanks, Ranks, find_ranks
 
 from .private import WORDS, Private, parts_with_epochs
 
@@ -52,8 +52,6 @@ class SamplerSide:
         resume: How positions are kept: by replay, by the sampler's own state, or as it suits the sampler.
 
     Attributes:
-        rank: Of the sampler, else of this process.
-        world_size: The same.
         keeps_state: Whether positions are kept by the sampler's own state.
         is_elastic: Whether that state is of all ranks, so that another number of ranks may go on with it.
 
@@ -82,14 +80,34 @@ class SamplerSide:
         else:
             self.keeps_state = resume == "snapshot"
         self.is_elastic = self.is_elastic and self.keeps_state
-        rank, world_size = getattr(sampler, "rank", None), getattr(sampler, "world_size", None)
-        if not isinstance(rank, int) or not isinstance(world_size, int):
-            ranks = find_ranks()
-            rank, world_size = ranks.rank, ranks.world_size
-        self.rank: int = rank
-        self.world_size: int = world_size
+        self._ranks = LateRanks(self._find_ranks, type(sampler).__name__)
         self._num_begun = 0
         self._private: Private | None = None
+
+    def _find_ranks(self) -> Ranks:
+        """Ask the sampler, or the surroundings where it does not know."""
+        rank, world_size = getattr(self.sampler, "rank", None), getattr(self.sampler, "world_size", None)
+        if not isinstance(rank, int) or not isinstance(world_size, int):
+            return find_ranks()
+        return Ranks(rank, world_size, "the sampler")
+
+    @property
+    def rank(self) -> int:
+        """The rank of the sampler, else of this process."""
+        return self._ranks.look_up().rank
+
+    @property
+    def world_size(self) -> int:
+        """How many ranks there are; the same."""
+        return self._ranks.look_up().world_size
+
+    def settle_ranks(self) -> None:
+        """Take note that a pass begins: the ranks may not change any more.
+
+        Raises:
+            ConfigError: They are not known, or have changed.
+        """
+        self._ranks.settle()
 
     def private(self, seed: int | None, worker_init_fn: Any = None) -> Private:
         """Return what the sampler keeps for itself; the first call settles it, and asks which rank this is.

@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 
 from headrace.errors import ConfigError
 
-_RANGE = re.compile(r"\{([0-9]+)\.\.([0-9]+)\}")
+_RANGE = re.compile(r"\{([0-9]{1,18})\.\.([0-9]{1,18})\}")
+_MAX_NAMES = 10_000_000  # of a list: some GB; more is a slip of the pen
 
 
 def has_ranges(name: str) -> bool:
     """Tell whether there is a range in a name."""
     return _RANGE.search(name) is not None
+
+
+def list_ranges(pattern: str) -> list[str]:
+    """Return the names that a pattern stands for, see `expand_ranges`.
+
+    Raises:
+        ConfigError: A range is wrong, or there are more names than 10 million.
+    """
+    num = math.prod(int(high) - int(low) + 1 for low, high in _RANGE.findall(pattern) if int(low) <= int(high))
+    if num > _MAX_NAMES:
+        raise ConfigError(f"the ranges stand for {num:,} names", where=pattern, fix="name the files that there are")
+    return list(expand_ranges(pattern))
 
 
 def expand_ranges(pattern: str) -> Iterator[str]:

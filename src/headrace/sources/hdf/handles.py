@@ -120,4 +120,8 @@ class FileHandles:
             file.close()
 
     def __del__(self) -> None:
-        self.close()
+        try:
+            self.close()
+        except (AttributeError, TypeError):
+            if os is not None:  # at the end of the interpreter the modules may be gone, and it closes what is open
+                raise

@@ -183,7 +183,11 @@ class PlainFiles:
             os.close(self._files.popitem()[1].descriptor)
 
     def __del__(self) -> None:
-        self.close()
+        try:
+            self.close()
+        except (AttributeError, TypeError):
+            if os is not None:  # at the end of the interpreter the modules may be gone, and it closes what is open
+                raise
 
 
 def older_half(handles: dict[int, Any]) -> list[int]:

@@ -236,7 +236,9 @@ class FileWriter(Writer):
         return SourceError(f"cannot write: {reason}", where=self.path, fix="make room, or write to another folder")
 
     def __del__(self) -> None:
-        if getattr(self, "_is_open", False) and os.getpid() == self._pid:  # a forked child has only a copy
+        if (
+            os is not None and getattr(self, "_is_open", False) and os.getpid() == self._pid
+        ):  # a forked child has only a copy
             name = type(self).__name__
             warnings.warn(f"a {name} of {self.path} was neither closed nor aborted", ResourceWarning, stacklevel=2)
             self.abort()

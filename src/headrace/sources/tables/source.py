@@ -338,7 +338,9 @@ class TableFiles(Tables, Generic[_Handle]):
 
     def __del__(self) -> None:
         # Not `close`: what Arrow has open ends by itself.
-        while self._descriptors:
+        while (
+            os is not None and self._descriptors
+        ):  # at the end of the interpreter the modules may be gone, and it closes what is open
             os.close(self._descriptors.popitem()[1])
 
     def __getstate__(self) -> dict[str, Any]:

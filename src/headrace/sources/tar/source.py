@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import ConfigError, SourceError, did_you_mean
-from headrace.files.lists.ranges import expand_ranges, has_ranges
+from headrace.files.lists.ranges import has_ranges, list_ranges
 from headrace.index import CorpusIndex, open_or_build
 from headrace.specs import DataSpec
 
@@ -290,7 +290,7 @@ def _paths_of(files: Any) -> list[str]:
         if not isinstance(path, str | os.PathLike):
             raise ConfigError(f"{path!r} is not a path", where="TarSource(files=...)", fix="give a str or pathlib.Path")
         name = os.fspath(path)
-        paths += [name] if not has_ranges(name) or os.path.lexists(name) else expand_ranges(name)
+        paths += [name] if not has_ranges(name) or os.path.lexists(name) else list_ranges(name)
     return [os.path.abspath(path) for path in paths]
 
 
