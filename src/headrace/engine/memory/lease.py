@@ -76,9 +76,13 @@ class ArenaReader:
 
     Args:
         fd: The memfd. Duplicated: the caller's descriptor stays the caller's to close.
+        max_leases: With more leases than this, a view of less than `copy_bytes` is a copy that holds no slot, so that
+            a consumer that keeps many small results does not run out of slots.
+        copy_bytes: See `max_leases`.
     """
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, *, max_leases: int = 1 << 62, copy_bytes: int = 0) -> None:
+        self._max_leases, self._copy_bytes = max_leases, copy_bytes
         self._fd = os.dup(fd)
         self._pid = os.getpid()
         self._mappings: dict[int, Mapping] = {}  # the latest of each slot; older ones live as long as their leases
@@ -134,7 +138,7 @@ class ArenaReader:
         return lease
 
     def view(self, lease: Lease, slot_idx: int, offset: int, num_bytes: int) -> NDArray[np.uint8]:
-        """Return the content of a slot as a writable `uint8[num_bytes]` that keeps the lease alive.
+        """Return the content of a slot as a writable `uint8[num_bytes]` that keeps the lease alive, or a copy of it.
 
         Args:
             lease: On this slot. To be used for one view.
@@ -153,7 +157,9 @@ class ArenaReader:
             self._tell(self._watcher, slot_idx, mapping, num_bytes)
         lease.mapping = mapping
         lease.__array_interface__ = bytes_interface(mapping.address if mapping else _NO_BYTES_AT, num_bytes)
-        return np.asarray(lease)
+        content = np.asarray(lease)
+        is_copied = num_bytes < self._copy_bytes and len(self._leased) - len(self._freed) > self._max_leases
+        return content.copy() if is_copied else content
 
     def drain(self) -> list[int]:
         """Return the slots that became free since the last call: each of them may be written again.

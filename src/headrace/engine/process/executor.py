@@ -31,7 +31,7 @@ from ..user.ship import Parcel, ship_job, ship_payload
 from .channel import close_all, needs_descriptors
 from .exit_cause import MEMORY_ADVICE, count_oom_kills, explain_exit, is_out_of_memory
 from .exits import end_with_process
-from .link import WorkerConnection, events_of
+from .link import WorkerConnection
 from .messages import Begin, Cancel, HasExited, NotSpawned, Spawned, Submit
 from .proc_tree import ProcessHandle
 from .start import StartMethod
@@ -264,9 +264,7 @@ class ProcessExecutor(Executor):
         for life in self._lives:
             life.put(self._begin)
 
-    def pack(self, payload: Any) -> bytes:
-        """Pickle a payload, once."""
-        return ship_payload(payload)
+    pack = staticmethod(ship_payload)
 
     def submit(self, worker_idx: int, run_id: int, ticket: int, payload: bytes | None) -> None:
         """Send a ticket to a worker."""
@@ -372,7 +370,7 @@ class ProcessExecutor(Executor):
     def _drain(self, life: WorkerConnection) -> None:
         """Turn all messages of a worker that are here into events."""
         run_id = None if self._begin is None else self._begin.run_id
-        self._events += events_of(life, run_id, self._seconds_waited)
+        self._events += life.take_events(run_id, self._seconds_waited)
 
     def _hear_warden(self, warden: Warden) -> None:
         while (heard := warden.receive()) is not None:
