@@ -470,11 +470,11 @@ def silent_at(supervisor: Supervisor, now: float) -> list:
 def test_a_silent_worker_is_warned_about_once_and_then_raised_with_its_stack() -> None:
     supervisor = task_supervisor(2, warn_seconds=60, stall_seconds=600)
     supervisor.handle(ResultRequested())
-    assert supervisor.deadline() == 60
+    assert supervisor.deadline(supervisor.awaited_worker()) == 60
     assert silent_at(supervisor, 59.9) == []
     (warn,) = silent_at(supervisor, 60)
     assert warn == Warn("waited 60 s for worker 0 (ticket 0)", 0)
-    assert supervisor.deadline() == 600
+    assert supervisor.deadline(supervisor.awaited_worker()) == 600
     assert silent_at(supervisor, 599) == []
     (action,) = silent_at(supervisor, 600)
     assert isinstance(action.error, StalledError)
@@ -485,7 +485,7 @@ def test_only_the_worker_that_is_waited_for_is_blamed() -> None:
     supervisor = task_supervisor(2, warn_seconds=60, tickets_per_worker=1, look_ahead=2)
     supervisor.handle(ResultRequested())
     supervisor.handle(Done(0, 0))
-    assert supervisor.deadline() is None
+    assert supervisor.deadline(supervisor.awaited_worker()) is None
     assert silent_at(supervisor, 1000) == []
     supervisor.handle(ResultRequested())
     assert [warn.stack_of for warn in silent_at(supervisor, 1000)] == [1]
@@ -496,7 +496,7 @@ def test_a_sign_of_life_starts_the_clock_anew() -> None:
     supervisor.handle(ResultRequested())
     supervisor.now = 59
     supervisor.handle(Beat(0))
-    assert supervisor.deadline() == 119
+    assert supervisor.deadline(supervisor.awaited_worker()) == 119
     assert silent_at(supervisor, 118) == []
     assert len(silent_at(supervisor, 119)) == 1
 
@@ -504,7 +504,7 @@ def test_a_sign_of_life_starts_the_clock_anew() -> None:
 def test_without_limits_nobody_is_blamed() -> None:
     supervisor = task_supervisor(1, warn_seconds=0, stall_seconds=0)
     supervisor.handle(ResultRequested())
-    assert supervisor.deadline() is None
+    assert supervisor.deadline(supervisor.awaited_worker()) is None
     assert silent_at(supervisor, 1e9) == []
 
 
@@ -514,6 +514,6 @@ def test_a_stalled_worker_is_started_anew_if_that_is_wanted_until_the_budget_is_
     warn, *rest = silent_at(supervisor, 10)
     assert warn.stack_of == 0
     assert rest == [Restart(0, 0), Assign(0, 0), Assign(0, 1)]
-    assert supervisor.deadline() == 20
+    assert supervisor.deadline(supervisor.awaited_worker()) == 20
     (action,) = silent_at(supervisor, 20)
     assert "it was number 2 of this run and on_stall allows 1" in str(action.error)

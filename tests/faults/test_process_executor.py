@@ -80,7 +80,7 @@ def test_a_worker_without_free_memory_waits_until_another_thread_drops_a_view() 
 
         def drop_when_starved() -> None:
             pause = threading.Event()
-            while not executor._lives[0].is_starved:
+            while executor._lives[0].starved_since is None:
                 pause.wait(0.001)
             assert [int(array[0]) for array in kept] == [0, 1, 2]
             kept.clear()

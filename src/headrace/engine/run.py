@@ -161,7 +161,7 @@ class Run(Iterator[Delivered]):
     def give_up(self) -> None:
         """Discard what was not handed over and free the workers for another run."""
         self._discard()
-        if self._supervisor.workers_are_lost and self._is_current():
+        if self._supervisor.workers_are_lost and self._workers.current_run_id == self._run_id:
             self._workers.stop()
         else:
             self._workers.end_run(self._run_id)
@@ -180,18 +180,15 @@ class Run(Iterator[Delivered]):
 
     # --- the loop ---
 
-    def _is_current(self) -> bool:
-        """Tell whether no other run of the engine has begun, and it was not closed: user code may do either."""
-        return self._workers.current_run_id == self._run_id
-
     def _wait_for_answer(self) -> Deliver | Raise | End:
         self._answer = None
-        if self._is_current():
+        workers, run_id = self._workers, self._run_id  # user code may end this run, or begin another one, at any time
+        if workers.current_run_id == run_id:
             self._act(self._supervisor.handle(_WANTED))
-        while self._answer is None and self._is_current():
+        while self._answer is None and workers.current_run_id == run_id:
             self._wait()
         answer, self._answer = self._answer, None  # it may hold a value, which is the consumer's
-        if answer is not None and self._is_current():
+        if answer is not None and workers.current_run_id == run_id:
             return answer
         if type(answer) is Deliver:
             self._give_up((answer.done,))
@@ -199,14 +196,15 @@ class Run(Iterator[Delivered]):
 
     def _wait(self) -> None:
         supervisor = self._supervisor
-        deadline = supervisor.deadline()
+        awaited = supervisor.awaited_worker()
+        deadline = supervisor.deadline(awaited)
         timeout = _MAX_WAIT_SECONDS
         if supervisor.is_short:
             self._refill()
-            timeout = 0.0
+            timeout, awaited = 0.0, supervisor.awaited_worker()
         elif deadline is not None:
             timeout = min(timeout, max(deadline - self._seconds_waited, 0.0))
-        self._executor.awaited_worker_idx = supervisor.awaited_worker()
+        self._executor.awaited_worker_idx = awaited
         start = self._clock()
         events = self._executor.wait(timeout)
         seconds = self._clock() - start
@@ -220,9 +218,9 @@ class Run(Iterator[Delivered]):
     def _refill(self) -> None:
         """Give the workers what they have room for."""
         supervisor = self._supervisor
-        self._act(supervisor.plan_assignments())
+        self._assign(supervisor.plan_assignments())
         if supervisor.is_short and not supervisor.assigns_one:  # the first payload came quickly
-            self._act(supervisor.plan_assignments())
+            self._assign(supervisor.plan_assignments())
         if self._workers.current_run_id == self._run_id:
             self._executor.flush()
 
@@ -257,8 +255,8 @@ class Run(Iterator[Delivered]):
     def _act(self, actions: list[Action]) -> None:
         for action in actions:
             match action:
-                case Assign(worker_idx, ticket):
-                    self._submit(worker_idx, ticket)
+                case Assign():
+                    self._assign((action,))
                 case Deliver() | End():
                     self._answer = action
                 case Raise(error, stack_of):
@@ -277,26 +275,29 @@ class Run(Iterator[Delivered]):
                     stack = self._stack_of(stack_of)
                     _logger.warning("%s", f"{text}\n{stack}" if stack else text)
 
-    def _submit(self, worker_idx: int, ticket: int) -> None:
-        payload = None
-        if ticket in self._pulled:
-            payload = self._pulled[ticket]
-        elif self._is_task_mode:
-            if self._payloads is None:
-                return  # they ended at a ticket before this one
-            start = self._clock()
-            try:
-                payload = self._executor.pack(next(self._payloads))
-                self._supervisor.assigns_one = self._clock() - start > _SLOW_SECONDS
-            except StopIteration:
-                self._end_payloads(ticket, None)
-                return
-            except Exception as error:  # noqa: BLE001 - the boundary of user code: raised after the tickets before it
-                self._end_payloads(ticket, error)
-                return
-            self._pulled[ticket] = payload
-        if self._workers.current_run_id == self._run_id:  # an iterator of payloads may have begun another run
-            self._executor.submit(worker_idx, self._run_id, ticket, payload)
+    def _assign(self, assignments: Sequence[Assign]) -> None:
+        """Pull the payloads of tickets that have none yet, and submit the tickets."""
+        executor, pulled = self._executor, self._pulled
+        for assignment in assignments:
+            ticket, payload = assignment.ticket, None
+            if ticket in pulled:
+                payload = pulled[ticket]
+            elif self._is_task_mode:
+                if self._payloads is None:
+                    continue  # they ended at a ticket before this one
+                start = self._clock()
+                try:
+                    payload = executor.pack(next(self._payloads))
+                    self._supervisor.assigns_one = self._clock() - start > _SLOW_SECONDS
+                except StopIteration:
+                    self._end_payloads(ticket, None)
+                    continue
+                except Exception as error:  # noqa: BLE001 - the boundary of user code: raised after the tickets before
+                    self._end_payloads(ticket, error)
+                    continue
+                pulled[ticket] = payload
+            if self._workers.current_run_id == self._run_id:  # an iterator of payloads may have begun another run
+                executor.submit(assignment.worker_idx, self._run_id, ticket, payload)
 
     def _end_payloads(self, num_tickets: int, error: Exception | None) -> None:
         self._payloads = None
@@ -325,7 +326,7 @@ class Run(Iterator[Delivered]):
     def _abort(self) -> None:
         self._is_over = True
         self._discard()
-        if self._is_current():
+        if self._workers.current_run_id == self._run_id:
             self._workers.stop()
 
     def _discard(self) -> None:

@@ -150,9 +150,12 @@ class Supervisor:
         answers, self._answers = list(self._answers.values()), {}
         return answers
 
-    def deadline(self) -> float | None:
-        """Return the time, on the clock of waiting, at which `Silent` would have a consequence; `None`: at no time."""
-        awaited = self.awaited_worker()
+    def deadline(self, awaited: int | None) -> float | None:
+        """Return the time, on the clock of waiting, at which `Silent` would have a consequence; `None`: at no time.
+
+        Args:
+            awaited: Whom the consumer waits for, see `awaited_worker`.
+        """
         if awaited is None:
             return None
         worker = self._workers[awaited]
@@ -163,7 +166,7 @@ class Supervisor:
 
     # --- assigning ---
 
-    def plan_assignments(self) -> list[Action]:
+    def plan_assignments(self) -> list[Assign]:
         """Return which worker does which tickets next, as far as there is room for them: a burst, and not one by one.
 
         The consumer may ask for this before it asks for a result.
@@ -195,15 +198,15 @@ class Supervisor:
             tickets = list(range(first, self._next_assigned))
         if not chosen:
             self.is_short = False
-        actions: list[Action] = []
+        assignments: list[Assign] = []
         for worker_idx, ticket in zip(chosen, tickets, strict=True):
             worker = self._workers[worker_idx]
             if not worker.unanswered:
                 worker.quiet_since, worker.warned = self.now, False
             worker.unanswered.append(ticket)
-            actions.append(Assign(worker_idx, ticket))
-        self.num_open += len(actions)
-        return actions
+            assignments.append(Assign(worker_idx, ticket))
+        self.num_open += len(assignments)
+        return assignments
 
     # --- handing over ---
 
@@ -216,12 +219,17 @@ class Supervisor:
         if self._fatal is not None:
             return [self._finish(self._fatal)] if self._wanted else []
         while self._wanted and not self._over:
-            if self._is_at_end():
+            if self._mode is Mode.STREAM:
+                is_at_end = self._pass_over_ends()
+            else:
+                is_at_end = self._num_tickets is not None and self._next_delivered >= self._num_tickets
+            if is_at_end:
                 actions.append(self._finish(End() if self._payload_error is None else Raise(self._payload_error)))
             elif (answer := self._answers.get(self._next_delivered)) is not None:
                 self._hand_over(answer, actions)
             else:
-                actions += self.plan_assignments()
+                if self.num_open < self._look_ahead:
+                    actions += self.plan_assignments()
                 break
         return actions
 
@@ -238,10 +246,8 @@ class Supervisor:
             self._wanted = False
             actions.append(Deliver(answer))
 
-    def _is_at_end(self) -> bool:
-        """Tell whether nothing is left; in stream mode, pass over tickets beyond the end of their worker's stream."""
-        if self._mode is Mode.TASK:
-            return self._num_tickets is not None and self._next_delivered >= self._num_tickets
+    def _pass_over_ends(self) -> bool:
+        """Stream mode: pass over tickets beyond the end of their worker's stream; tell whether nothing is left."""
         num_workers = len(self._workers)
         for _ in range(num_workers):
             item, worker_idx = divmod(self._next_delivered, num_workers)

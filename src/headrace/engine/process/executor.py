@@ -32,7 +32,7 @@ from .channel import close_all, needs_descriptors
 from .exit_cause import MEMORY_ADVICE, count_oom_kills, explain_exit, is_out_of_memory
 from .exits import end_with_process
 from .link import WorkerConnection
-from .messages import Begin, Cancel, HasExited, NotSpawned, Spawned, Submit
+from .messages import Begin, Cancel, HasExited, NotSpawned, Spawned
 from .proc_tree import ProcessHandle
 from .start import StartMethod
 from .warden_client import Warden
@@ -268,7 +268,7 @@ class ProcessExecutor(Executor):
 
     def submit(self, worker_idx: int, run_id: int, ticket: int, payload: bytes | None) -> None:
         """Send a ticket to a worker."""
-        self._lives[worker_idx].put(Submit(run_id, ticket, b"" if payload is None else payload))
+        self._lives[worker_idx].submit(run_id, ticket, b"" if payload is None else payload)
 
     def cancel(self, run_id: int) -> None:
         """Tell all workers that a run is over."""
@@ -318,13 +318,15 @@ class ProcessExecutor(Executor):
         is_starved = False
         for life in self._lives:
             life.flush()
-            if life.worker_idx == self.awaited_worker_idx:
-                life.fail_starved_worker(self._seconds_waited)
-            if life.is_open and life.has_backlog != life.waits_for_room:
+            if not life.is_open:
+                continue
+            if (life.backlog is not None) != life.waits_for_room:
                 assert self._epoll is not None
-                life.waits_for_room = life.has_backlog
-                self._epoll.modify(life.channel, select.EPOLLIN | (select.EPOLLOUT if life.has_backlog else 0))
-            is_starved = is_starved or (life.is_starved and life.is_open)
+                life.waits_for_room = life.backlog is not None
+                self._epoll.modify(life.channel, select.EPOLLIN | (select.EPOLLOUT if life.waits_for_room else 0))
+            if life.starved_since is not None and life.worker_idx == self.awaited_worker_idx:
+                life.fail_starved_worker(self._seconds_waited)
+            is_starved = is_starved or life.starved_since is not None
         return is_starved
 
     def _listen(self, timeout_seconds: float | None) -> None:
@@ -344,8 +346,9 @@ class ProcessExecutor(Executor):
                 life.say_awake()
         for fd, _ in ready:
             self._handle(fd)
+        run_id = None if self._begin is None else self._begin.run_id
         for life in lives:
-            self._drain(life)
+            self._events += life.take_events(run_id, self._seconds_waited)
 
     def _gather(self) -> bool:
         """Take in what lies in all rings; tell whether there is anything."""
@@ -443,7 +446,7 @@ class ProcessExecutor(Executor):
             self._events += [
                 Beat(life.worker_idx)
                 for life in self._lives
-                if (life.made_progress or life.is_starved) and not life.has_exited
+                if (life.made_progress or life.starved_since is not None) and not life.has_exited
             ]
 
 

@@ -57,7 +57,7 @@ class WorkerConnection:
         worker_idx: Whose life it is.
         max_leases: See `ArenaReader`.
         copy_bytes: The same.
-        start: Called with the descriptors of the worker's side, but for the last one of `Links`: it copies them.
+        start: Called with the descriptors of the worker's side, but for the last one of `WorkerFds`: it copies them.
     """
 
     def __init__(
@@ -75,13 +75,13 @@ class WorkerConnection:
         self.is_open = True  # its socket
         self.waits_for_room = False  # whether the executor listens for room in the socket
         self.process: ProcessHandle | None = None  # known soon after the start
+        self.backlog: bytes | None = None  # a packet that the socket was too full for
+        self.starved_since: float | None = None  # it waits for a slot, as far as is known; on the clock of waiting
         self._outbox: list[ToWorker] = []
         self._outbox_bytes = 0
-        self._packet: bytes | None = None  # did not fit into the socket yet
         self._records: list[bytes] = []  # came by the ring
         self._num_records = 0  # of the ring, that were handed over
         self._behind: deque[tuple[int, list[ToTrainer]]] = deque()  # came by the socket; after how many of the ring
-        self._starved_since: float | None = None  # on the clock of waiting
         self._starved_at = 0  # credits that the starved worker has seen
         self._stack_fd = -1
         fds: list[int] = []
@@ -94,7 +94,7 @@ class WorkerConnection:
             self._rings = TrainerRings(fds[1])
             self._status = StatusPage(fds[2])
             with theirs:
-                start(theirs.fileno(), *fds)  # in the order of Links
+                start(theirs.fileno(), *fds)  # in the order of WorkerFds
         except BaseException:
             self.disown()
             raise
@@ -105,57 +105,51 @@ class WorkerConnection:
     # --- messages ---
 
     def put(self, message: ToWorker) -> None:
-        """Send a message, now or soon: at the latest with `flush`."""
+        """Send a message with the next `flush`."""
         self._outbox.append(message)
-        if type(message) is Submit:
-            self._outbox_bytes += len(message.payload)
-            if self._outbox_bytes > _MAX_OUTBOX_BYTES:
-                self.flush()
+
+    def submit(self, run_id: int, ticket: int, payload: bytes) -> None:
+        """Send a ticket, now or soon: at the latest with `flush`."""
+        self._outbox.append(Submit(run_id, ticket, payload))
+        self._outbox_bytes += len(payload)
+        if self._outbox_bytes > _MAX_OUTBOX_BYTES:
+            self.flush()
 
     def flush(self) -> None:
         """Send all messages that gathered, as far as the socket takes them, and tell of slots that became free."""
         if not self.is_open:
             return
-        if self.reader.has_freed:
+        reader = self.reader
+        if reader.freed or reader.seen_by_children:
             self.give_credits()
-        if self._packet is not None and self._try_send(self._packet):
-            self._packet = None
-        if self._packet is None and self._outbox:
+        if self.backlog is not None and self._try_send(self.backlog):
+            self.backlog = None
+        if self._outbox and self.backlog is None:
             packet = encode_packet(self._outbox)
             self._outbox, self._outbox_bytes = [], 0
             if not self._try_send(packet):
-                self._packet = packet
+                self.backlog = packet
 
     def give_credits(self) -> None:
         """Tell the worker of slots that became free."""
         freed = self.reader.drain()
         if freed:
             self._rings.give_credits(freed)
-            if self._starved_since is not None:
+            if self.starved_since is not None:
                 self._wake()
-
-    @property
-    def has_backlog(self) -> bool:
-        """Whether the socket was too full for the last flush."""
-        return self._packet is not None
-
-    @property
-    def is_starved(self) -> bool:
-        """Whether it waits for a slot, as far as is known."""
-        return self._starved_since is not None
 
     def note_starved(self, starved: Starved, now: float) -> None:
         """Take note that the worker waits for a slot; `now` is on the clock of waiting."""
-        self._starved_since, self._starved_at = now, starved.num_credits
+        self.starved_since, self._starved_at = now, starved.num_credits
         if self._rings.num_credits != starved.num_credits:  # it did not see the last ones
             self._wake()
 
     def fail_starved_worker(self, now: float) -> None:
         """Tell a worker that waits for a slot, and for which the consumer waits, that none will come."""
-        if self._starved_since is None or now - self._starved_since <= _HOARD_SECONDS:
+        if self.starved_since is None or now - self.starved_since <= _HOARD_SECONDS:
             return
         if self._try_send(encode_packet((GiveUp(self._starved_at),))):
-            self._starved_since = None
+            self.starved_since = None
 
     def gather(self) -> bool:
         """Take in what lies in the ring; tell whether there is anything. Comes before `hear`."""
@@ -292,7 +286,7 @@ class WorkerConnection:
             self.process = None
 
     def _wake(self) -> None:
-        self._starved_since = None
+        self.starved_since = None
         self._try_send(BELL)
 
     def _try_send(self, packet: bytes) -> bool:
