@@ -137,7 +137,7 @@ class Run(Iterator[Delivered]):
             done = supervisor.take_ready() if workers.current_run_id == self._run_id else None
             if done is None:
                 answer = self._wait_for_answer()
-                if type(answer) is Deliver:
+                if isinstance(answer, Deliver):
                     done, start = answer.done, self._clock()
             if done is not None:
                 return self._take(done, start)
@@ -145,7 +145,7 @@ class Run(Iterator[Delivered]):
             self._abort()
             raise
         self.close()
-        if isinstance(answer, End):
+        if not isinstance(answer, Raise):
             raise StopIteration
         try:
             raise answer.error
@@ -181,7 +181,6 @@ class Run(Iterator[Delivered]):
     # --- the loop ---
 
     def _wait_for_answer(self) -> Deliver | Raise | End:
-        self._answer = None
         workers, run_id = self._workers, self._run_id  # user code may end this run, or begin another one, at any time
         if workers.current_run_id == run_id:
             self._act(self._supervisor.handle(_WANTED))
@@ -190,7 +189,7 @@ class Run(Iterator[Delivered]):
         answer, self._answer = self._answer, None  # it may hold a value, which is the consumer's
         if answer is not None and workers.current_run_id == run_id:
             return answer
-        if type(answer) is Deliver:
+        if isinstance(answer, Deliver):
             self._give_up((answer.done,))
         return Raise(self._superseded())
 
@@ -229,20 +228,18 @@ class Run(Iterator[Delivered]):
         answers: list[Answer] = []
         workers = self._report.workers
         for event in events:
-            kind = type(event)
-            if kind is Done or kind is Failed:
-                if event.run_id != self._run_id:
-                    if kind is Done and event.result is not None:
-                        event.result.discard()
-                    continue
-                self._pulled.pop(event.ticket, None)
-                worker = workers[event.worker_idx]
-                worker.num_tickets += 1
-                if kind is Done:
-                    worker.seconds_loaded += event.seconds
-                    worker.seconds_transport += event.transport_seconds
-                answers.append(event)
-            elif kind is not StreamEnded or event.run_id == self._run_id:
+            if isinstance(event, Done | Failed):
+                if event.run_id == self._run_id:
+                    self._pulled.pop(event.ticket, None)
+                    worker = workers[event.worker_idx]
+                    worker.num_tickets += 1
+                    if isinstance(event, Done):
+                        worker.seconds_loaded += event.seconds
+                        worker.seconds_transport += event.transport_seconds
+                    answers.append(event)
+                elif isinstance(event, Done) and event.result is not None:
+                    event.result.discard()
+            elif not isinstance(event, StreamEnded) or event.run_id == self._run_id:
                 if answers:
                     self._act(self._supervisor.handle_answers(answers))
                     answers = []

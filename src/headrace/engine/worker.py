@@ -99,7 +99,8 @@ class Worker:
             value, failure = item
         if failure is not None:
             return Failed(worker_idx, ticket, failure, run_id)
-        seconds, skipped = time.perf_counter() - start, ()
+        seconds = time.perf_counter() - start
+        skipped: tuple[Failure, ...] = ()
         if scope.skipped:
             skipped = tuple([Failure.of(error, place=place, num_own_frames=0) for error, place in scope.skipped])
         return Done(worker_idx, ticket, run_id, ValueResult(value), seconds, 0.0, skipped)
