@@ -5,8 +5,8 @@
 
 `decode(encode(x))` equals x in types, dtypes, shapes, C or Fortran order, the order of dicts, and values. What is not
 kept: strides that are neither C nor Fortran order, views of one array (each gets memory of its own), read-only
-flags, and that two places held the same object. Read `codec_nodes` first, then `codec_plan`, `codec_columns` for
-lists of sequences, and `codec_restore`.
+flags, and that two places held the same object. Read `format.py` first, then `plan.py` and
+`restore.py`.
 
 Layout of what is reserved in the slot: the arrays, each at a multiple of 64 bytes, then the tree that describes them.
 """

@@ -2,8 +2,8 @@
 
 Invariants: every method but `close` returns without waiting for a worker, unless the warden was killed; what a dead
 worker had sent is reported before its exit; descriptors are closed on exec and in forked children; a process that was
-forked off the trainer sees a closed executor. Read `..zygote` for who starts and ends the processes, `..worker_main`
-for what they do, and `..worker_life` for the trainer's side of one of them.
+forked off the trainer sees a closed executor. Read `warden_server.py` for who starts and ends the processes,
+`worker_main.py` for what they do, and `link.py` for the trainer's side of one of them.
 """
 
 from __future__ import annotations
@@ -264,7 +264,7 @@ class ProcessExecutor(Executor):
         for life in self._lives:
             life.put(self._begin)
 
-    pack = staticmethod(ship_payload)
+    pack = staticmethod(ship_payload)  # once: what is submitted again is at hand
 
     def submit(self, worker_idx: int, run_id: int, ticket: int, payload: bytes | None) -> None:
         """Send a ticket to a worker."""
@@ -346,9 +346,8 @@ class ProcessExecutor(Executor):
                 life.say_awake()
         for fd, _ in ready:
             self._handle(fd)
-        run_id = None if self._begin is None else self._begin.run_id
         for life in lives:
-            self._events += life.take_events(run_id, self._seconds_waited)
+            self._drain(life)
 
     def _gather(self) -> bool:
         """Take in what lies in all rings; tell whether there is anything."""
