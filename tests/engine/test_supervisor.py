@@ -33,6 +33,7 @@ from headrace.engine.options import EngineOptions, Raising, Restarting, Skipping
 from headrace.engine.supervisor import Supervisor
 from headrace.engine.user.job import Mode
 from headrace.engine.user.worker_info import Place
+from headrace.engine.worker_state import WorkerState, plan_items, plan_tasks
 from headrace.errors import InternalError, StalledError, TransformError, WorkerDiedError
 
 
@@ -151,6 +152,8 @@ class World:
         workers = range(self.num_workers)
         choices = [(self.work, idx) for idx in workers if self.workers[idx].queue] * 3
         choices += [(self.tell_next, idx) for idx in workers if self.workers[idx].untold] * 3
+        if any(isinstance(worker.untold[0], Done | Failed) for worker in self.workers if worker.untold):
+            choices += [(self.tell_together, 0)] * 3
         if self.deaths_left:
             choices += [(self.kill, idx) for idx in workers]
         if self.stalls_left:
@@ -161,6 +164,14 @@ class World:
 
     def tell_next(self, worker_idx: int) -> None:
         self.tell(self.workers[worker_idx].untold.popleft())
+
+    def tell_together(self, _: int) -> None:
+        answers: list[object] = []
+        for worker in self.workers:
+            while worker.untold and isinstance(worker.untold[0], Done | Failed) and self.chance.random() < 0.7:
+                answers.append(worker.untold.popleft())
+        for action in self.supervisor.handle_answers(answers):
+            self.obey(action)
 
     def kill(self, worker_idx: int) -> None:
         self.deaths_left -= 1
@@ -267,6 +278,56 @@ def test_a_death_beyond_the_budget_is_raised_once_and_what_came_before_is_a_pref
         assert sim.supervisor.workers_are_lost
         assert sim.num_died == budget + 1
     assert sim.supervisor.handle(ResultRequested()) == []
+
+
+# --- planning ---
+
+
+def worker_states(loads: list[int], ended: frozenset[int] = frozenset()) -> list[WorkerState]:
+    """Workers with so many tickets each; the streams of some have ended."""
+    workers = [WorkerState() for _ in loads]
+    for worker_idx, (worker, load) in enumerate(zip(workers, loads, strict=True)):
+        worker.unanswered.extend(range(load))
+        worker.next_item = load
+        worker.num_items = load if worker_idx in ended else None
+    return workers
+
+
+limits_and_loads = st.integers(1, 4).flatmap(
+    lambda limit: st.tuples(st.just(limit), st.lists(st.integers(0, limit), min_size=1, max_size=5))
+)
+
+
+@given(limits_and_loads, st.integers(0, 9), st.integers(0, 12), st.booleans())
+def test_a_burst_of_tasks_goes_where_they_would_go_one_by_one(
+    limit_and_loads: tuple[int, list[int]], first: int, num: int, in_turns: bool
+) -> None:
+    limit, loads = limit_and_loads
+    chosen = plan_tasks(worker_states(loads), limit, first, num, in_turns=in_turns)
+    for ticket in range(first, first + num):
+        order = [(ticket + offset) % len(loads) for offset in range(len(loads))]
+        worker_idx = order[0] if in_turns else min(order, key=loads.__getitem__)
+        if loads[worker_idx] >= limit:
+            assert len(chosen) == ticket - first
+            return
+        assert chosen[ticket - first] == worker_idx
+        loads[worker_idx] += 1
+    assert len(chosen) == num
+
+
+@given(limits_and_loads, st.frozensets(st.integers(0, 4)), st.integers(0, 12))
+def test_a_burst_of_items_is_of_the_lowest_tickets_that_streams_go_on_with(
+    limit_and_loads: tuple[int, list[int]], ended: frozenset[int], num: int
+) -> None:
+    limit, loads = limit_and_loads
+    planned = plan_items(worker_states(loads, ended), limit, num)
+    open_to = [
+        item * len(loads) + worker_idx
+        for worker_idx, load in enumerate(loads)
+        if worker_idx not in ended
+        for item in range(load, limit)
+    ]
+    assert planned == sorted(open_to)[:num]
 
 
 # --- one rule at a time ---
