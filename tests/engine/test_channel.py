@@ -10,17 +10,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.engine import Failure, Place
+from headrace.engine.events import Done, Failed, Ready, SetupFailed, StreamEnded
 from headrace.engine.process.channel import MAX_PACKET_BYTES, Channel, read_memfd, write_memfd
 from headrace.engine.process.messages import (
     Begin,
     Cancel,
-    Done,
     GiveUp,
+    SentAfterRecord,
+    Starved,
     Submit,
     decode_for_trainer,
     decode_for_worker,
     encode_packet,
 )
+from headrace.engine.process.results import InlineResult, SlotResult
 from headrace.errors import ConfigError
 
 
@@ -117,10 +121,16 @@ to_worker = st.one_of(
     st.builds(Cancel, numbers),
     st.builds(GiveUp, numbers),
 )
-done = st.builds(
-    Done, numbers, numbers, st.binary(), st.integers(-1, 99), numbers, numbers, st.floats(0, 9), st.floats(0, 9),
-    st.lists(st.binary()),
-)  # fmt: skip
+results = st.builds(InlineResult, st.binary(), numbers) | st.builds(
+    SlotResult, st.binary(), st.integers(0, 99), numbers, numbers
+)
+to_trainer = st.one_of(
+    st.builds(Done, numbers, numbers, numbers, results, st.floats(0, 9), st.floats(0, 9), st.just(())),
+    st.builds(Ready, numbers),
+    st.builds(StreamEnded, numbers, numbers, numbers),
+    st.builds(Starved, numbers),
+    st.builds(SentAfterRecord, numbers),
+)
 
 
 @given(st.lists(to_worker))
@@ -128,9 +138,22 @@ def test_messages_to_a_worker_survive_their_packet(messages: list[Begin | Submit
     assert decode_for_worker(encode_packet(messages)) == messages
 
 
-@given(st.lists(done))
-def test_messages_to_the_trainer_survive_their_packet(messages: list[Done]) -> None:
+@given(st.lists(to_trainer))
+def test_messages_to_the_trainer_survive_their_packet(messages: list[object]) -> None:
     assert decode_for_trainer(encode_packet(messages)) == messages
+
+
+@given(st.text(st.characters()), st.none() | st.text(), st.booleans())
+def test_failures_survive_their_packet_whatever_their_text(text: str, tag: str | None, ends_stream: bool) -> None:
+    failure = Failure("ValueError", text, "trace \udc80", Place(tag, 2), ValueError(text), ends_stream)
+    packet = encode_packet([Failed(1, 2, failure, 3), SetupFailed(4, failure), Done(5, 6, skipped=(failure,))])
+    failed, not_set_up, done = decode_for_trainer(packet)
+    assert (failed.worker_idx, failed.ticket, failed.run_id, not_set_up.worker_idx) == (1, 2, 3, 4)
+    for crossed in (failed.failure, not_set_up.failure, *done.skipped):
+        assert (crossed.type_name, crossed.text, crossed.traceback) == ("ValueError", text, "trace \udc80")
+        assert (crossed.place, crossed.ends_stream) == (Place(tag, 2), ends_stream)
+        assert type(crossed.exception) is ValueError
+        assert crossed.exception.args == (text,)
 
 
 def test_an_end_that_the_collector_has_closed_is_an_end(ends: tuple[Channel, Channel]) -> None:

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from headrace.engine import Engine, EngineOptions, Job, Raising, Restarting
-from headrace.engine.events import Beat, Exited, Produced, Result
+from headrace.engine.events import Beat, Done, Exited, Result
 from headrace.engine.executor import Executor
 from headrace.engine.local.thread import ThreadExecutor
 from headrace.errors import HeadraceError, StalledError
@@ -48,7 +48,7 @@ class FakeExecutor(Executor):
         self.clock = FakeClock() if clock is None else clock
         self.log: list[str] = []
         self.script: deque[Callable[[float], list]] = deque()
-        self.queue: deque[Produced] = deque()
+        self.queue: deque[Done] = deque()
         self.interrupt_in: str | None = None
         self.is_running = False
 
@@ -69,7 +69,7 @@ class FakeExecutor(Executor):
 
     def submit(self, worker_idx, run_id, ticket, payload):
         assert self.is_running
-        self.queue.append(Produced(worker_idx, ticket, run_id, FakeResult(payload, self.log)))
+        self.queue.append(Done(worker_idx, ticket, run_id, FakeResult(payload, self.log)))
         self._note("submit", ticket)
 
     def cancel(self, run_id):
@@ -229,7 +229,7 @@ def test_what_was_not_handed_over_is_discarded_and_late_results_of_older_runs_to
     engine, executor = fake_engine(look_ahead=3)
     run = engine.run(range(9))
     assert next(run).value == 0
-    late = [Produced(1, 3, 1, FakeResult("late", executor.log))]
+    late = [Done(1, 3, 1, FakeResult("late", executor.log))]
     run.close()
     assert executor.log[-3:] == ["discard 1", "discard 2", "cancel 1"]
     executor.script.append(lambda _timeout: late + executor.answer_all())

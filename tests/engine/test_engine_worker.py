@@ -7,8 +7,9 @@ import threading
 import pytest
 
 from headrace.engine import Failure, Job, Mode, Place, WorkerInfo, get_worker_info, note_place, skip_item
+from headrace.engine.events import Done, Failed, StreamEnded
 from headrace.engine.user.worker_info import WorkerScope, set_process_scope, worker_scope
-from headrace.engine.worker import Ended, Made, Worker
+from headrace.engine.worker import Worker
 from headrace.errors import ConfigError, TransformError
 
 INFO = WorkerInfo(1, 3, "test", 0)
@@ -141,23 +142,23 @@ def test_each_place_is_published_and_counted() -> None:
 def perform_all(worker: Worker, num_tickets: int) -> list:
     with worker_scope(worker.scope):
         assert worker.set_up() is None
-        outcomes = [worker.perform(None) for _ in range(num_tickets)]
+        events = [worker.perform(1, ticket, None) for ticket in range(num_tickets)]
     return [
-        outcome.value if isinstance(outcome, Made) else outcome.text if isinstance(outcome, Failure) else outcome
-        for outcome in outcomes
+        event.result.take() if isinstance(event, Done) else event.failure.text if isinstance(event, Failed) else event
+        for event in events
     ]
 
 
 def test_a_stream_that_is_begun_again_passes_over_what_was_given_errors_included() -> None:
     worker = Worker(Job(lambda info: lambda bad: Counting(bad)), INFO)
     worker.begin_run(Mode.STREAM, {1, 4}, first_item=3)
-    assert perform_all(worker, 5) == [3, "no 4", 5, Ended(6), None]
+    assert perform_all(worker, 5) == [3, "no 4", 5, StreamEnded(INFO.worker_idx, 6, 1), None]
 
 
 def test_a_stream_that_ends_before_the_place_where_it_was_tells_its_length() -> None:
     worker = Worker(Job(lambda info: lambda bad: Counting(bad)), INFO)
     worker.begin_run(Mode.STREAM, set(), first_item=9)
-    assert perform_all(worker, 2) == [Ended(6), None]
+    assert perform_all(worker, 2) == [StreamEnded(INFO.worker_idx, 6, 1), None]
 
 
 def test_a_generator_that_raises_is_over() -> None:

@@ -74,10 +74,10 @@ def test_a_slot_that_a_child_looks_at_is_free_when_the_child_has_ended(pair):
     child = Child(lambda: set(views[0]) == {7})
     views.clear()
     assert reader.drain() == []
-    assert reader.has_freed, "it is asked again"
+    assert reader.seen_by_children, "it is asked again"
     assert child.finish() == 0
     assert reader.drain() == [0]
-    assert not reader.has_freed
+    assert not reader.seen_by_children
 
 
 def test_it_is_kept_for_the_children_of_a_child_too(pair):

@@ -132,3 +132,13 @@ def test_outside_of_workers_and_for_no_sequences_it_does_nothing() -> None:
     with worker_scope(scope):
         note_places([])(0)
     assert scope.place is None
+
+
+def test_runs_that_are_noted_as_a_whole_are_signs_of_life_each() -> None:
+    scope = WorkerScope(WorkerInfo(0, 1, "thread", 0))
+    counts = []
+    with worker_scope(scope):
+        for _ in range(3):
+            note_places(["a", "b"], 1)(-1)
+            counts.append(scope.num_places)
+    assert counts == sorted(set(counts))

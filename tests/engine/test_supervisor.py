@@ -14,20 +14,18 @@ from headrace.engine.events import (
     Assign,
     Beat,
     Deliver,
+    Done,
     End,
     Exited,
     Failed,
-    Finished,
     PayloadsEnded,
-    Prefetch,
-    Produced,
     Raise,
     Restart,
     ResultRequested,
     SetupFailed,
     Silent,
     Skip,
-    Tick,
+    StreamEnded,
     Warn,
 )
 from headrace.engine.failure import Failure
@@ -35,6 +33,7 @@ from headrace.engine.options import EngineOptions, Raising, Restarting, Skipping
 from headrace.engine.supervisor import Supervisor
 from headrace.engine.user.job import Mode
 from headrace.engine.user.worker_info import Place
+from headrace.engine.worker_state import WorkerState, plan_items, plan_tasks
 from headrace.errors import InternalError, StalledError, TransformError, WorkerDiedError
 
 
@@ -83,7 +82,7 @@ class World:
         self.answer: object = None
 
     def tell(self, event) -> None:
-        if isinstance(event, Finished):
+        if isinstance(event, StreamEnded):
             worker = self.workers[event.worker_idx]
             self.assigned -= {*worker.beyond, *worker.queue}
         for action in self.supervisor.handle(event):
@@ -93,9 +92,9 @@ class World:
         match action:
             case Assign(worker_idx, ticket):
                 self.assign(worker_idx, ticket)
-            case Deliver(ticket):
+            case Deliver(done):
                 assert self.answer is None
-                self.stream.append(("value", ticket))
+                self.stream.append(("value", done.ticket))
                 self.answer = action
             case Skip(ticket, _, _):
                 self.stream.append(("skip", ticket))
@@ -132,12 +131,12 @@ class World:
                 worker.beyond.append(ticket)
                 if not worker.ended:
                     worker.ended = True
-                    worker.untold.append(Finished(worker_idx, worker.next_item))
+                    worker.untold.append(StreamEnded(worker_idx, worker.next_item))
                 return
             assert ticket // self.num_workers == worker.next_item
             worker.next_item += 1
         worker.untold.append(
-            Failed(worker_idx, ticket, failure(ticket)) if ticket in self.bad else Produced(worker_idx, ticket)
+            Failed(worker_idx, ticket, failure(ticket)) if ticket in self.bad else Done(worker_idx, ticket)
         )
 
     def die(self, worker_idx: int) -> None:
@@ -153,6 +152,8 @@ class World:
         workers = range(self.num_workers)
         choices = [(self.work, idx) for idx in workers if self.workers[idx].queue] * 3
         choices += [(self.tell_next, idx) for idx in workers if self.workers[idx].untold] * 3
+        if any(isinstance(worker.untold[0], Done | Failed) for worker in self.workers if worker.untold):
+            choices += [(self.tell_together, 0)] * 3
         if self.deaths_left:
             choices += [(self.kill, idx) for idx in workers]
         if self.stalls_left:
@@ -164,6 +165,14 @@ class World:
     def tell_next(self, worker_idx: int) -> None:
         self.tell(self.workers[worker_idx].untold.popleft())
 
+    def tell_together(self, _: int) -> None:
+        answers: list[object] = []
+        for worker in self.workers:
+            while worker.untold and isinstance(worker.untold[0], Done | Failed) and self.chance.random() < 0.7:
+                answers.append(worker.untold.popleft())
+        for action in self.supervisor.handle_answers(answers):
+            self.obey(action)
+
     def kill(self, worker_idx: int) -> None:
         self.deaths_left -= 1
         self.die(worker_idx)
@@ -171,13 +180,14 @@ class World:
     def stall(self, _: int) -> None:
         self.stalls_left -= 1
         self.now += 1000.0
-        self.tell(Tick(self.now))
+        self.supervisor.now = self.now
         self.tell(Silent())
 
     def run(self):
         """Consume everything; return the last answer."""
         if self.chance.random() < 0.5:
-            self.tell(Prefetch())
+            for action in self.supervisor.plan_assignments():
+                self.obey(action)
         while True:
             self.answer = None
             self.tell(ResultRequested())
@@ -270,6 +280,56 @@ def test_a_death_beyond_the_budget_is_raised_once_and_what_came_before_is_a_pref
     assert sim.supervisor.handle(ResultRequested()) == []
 
 
+# --- planning ---
+
+
+def worker_states(loads: list[int], ended: frozenset[int] = frozenset()) -> list[WorkerState]:
+    """Workers with so many tickets each; the streams of some have ended."""
+    workers = [WorkerState() for _ in loads]
+    for worker_idx, (worker, load) in enumerate(zip(workers, loads, strict=True)):
+        worker.unanswered.extend(range(load))
+        worker.next_item = load
+        worker.num_items = load if worker_idx in ended else None
+    return workers
+
+
+limits_and_loads = st.integers(1, 4).flatmap(
+    lambda limit: st.tuples(st.just(limit), st.lists(st.integers(0, limit), min_size=1, max_size=5))
+)
+
+
+@given(limits_and_loads, st.integers(0, 9), st.integers(0, 12), st.booleans())
+def test_a_burst_of_tasks_goes_where_they_would_go_one_by_one(
+    limit_and_loads: tuple[int, list[int]], first: int, num: int, in_turns: bool
+) -> None:
+    limit, loads = limit_and_loads
+    chosen = plan_tasks(worker_states(loads), limit, first, num, in_turns=in_turns)
+    for ticket in range(first, first + num):
+        order = [(ticket + offset) % len(loads) for offset in range(len(loads))]
+        worker_idx = order[0] if in_turns else min(order, key=loads.__getitem__)
+        if loads[worker_idx] >= limit:
+            assert len(chosen) == ticket - first
+            return
+        assert chosen[ticket - first] == worker_idx
+        loads[worker_idx] += 1
+    assert len(chosen) == num
+
+
+@given(limits_and_loads, st.frozensets(st.integers(0, 4)), st.integers(0, 12))
+def test_a_burst_of_items_is_of_the_lowest_tickets_that_streams_go_on_with(
+    limit_and_loads: tuple[int, list[int]], ended: frozenset[int], num: int
+) -> None:
+    limit, loads = limit_and_loads
+    planned = plan_items(worker_states(loads, ended), limit, num)
+    open_to = [
+        item * len(loads) + worker_idx
+        for worker_idx, load in enumerate(loads)
+        if worker_idx not in ended
+        for item in range(load, limit)
+    ]
+    assert planned == sorted(open_to)[:num]
+
+
 # --- one rule at a time ---
 
 
@@ -285,16 +345,16 @@ def test_tickets_go_round_until_each_worker_has_its_fill() -> None:
 def test_a_worker_that_is_free_takes_a_later_ticket() -> None:
     supervisor = task_supervisor(2, tickets_per_worker=1, look_ahead=10)
     assert supervisor.handle(ResultRequested()) == [Assign(0, 0), Assign(1, 1)]
-    assert supervisor.handle(Produced(1, 1)) == [Assign(1, 2)]
-    assert supervisor.handle(Produced(1, 2)) == [Assign(1, 3)]
-    assert supervisor.handle(Produced(0, 0)) == [Deliver(0)]
+    assert supervisor.handle(Done(1, 1)) == [Assign(1, 2)]
+    assert supervisor.handle(Done(1, 2)) == [Assign(1, 3)]
+    assert supervisor.handle(Done(0, 0)) == [Deliver(Done(0, 0))]
 
 
 def test_nothing_is_delivered_unasked() -> None:
     supervisor = task_supervisor(1, tickets_per_worker=1)
-    supervisor.handle(Prefetch())
-    assert supervisor.handle(Produced(0, 0)) == []
-    assert supervisor.handle(ResultRequested()) == [Deliver(0)]
+    supervisor.plan_assignments()
+    assert supervisor.handle(Done(0, 0)) == []
+    assert supervisor.handle(ResultRequested()) == [Deliver(Done(0, 0))]
 
 
 def test_what_the_payloads_raise_comes_after_the_tickets_before_it() -> None:
@@ -302,7 +362,7 @@ def test_what_the_payloads_raise_comes_after_the_tickets_before_it() -> None:
     supervisor.handle(ResultRequested())
     error = OSError("no more")
     assert supervisor.handle(PayloadsEnded(1, error)) == []
-    assert supervisor.handle(Produced(0, 0)) == [Deliver(0)]
+    assert supervisor.handle(Done(0, 0)) == [Deliver(Done(0, 0))]
     assert supervisor.handle(ResultRequested()) == [Raise(error)]
 
 
@@ -310,17 +370,17 @@ def test_items_that_a_worker_left_out_are_skipped_before_the_ticket_they_belong_
     supervisor = task_supervisor(1, on_error=Skipping(2), tickets_per_worker=1)
     supervisor.handle(ResultRequested())
     left_out = failure(1), failure(2)
-    assert supervisor.handle(Produced(0, 0, skipped=left_out)) == [
+    assert supervisor.handle(Done(0, 0, skipped=left_out)) == [
         Skip(0, 0, left_out[0]),
         Skip(0, 0, left_out[1]),
-        Deliver(0),
+        Deliver(Done(0, 0, skipped=left_out)),
     ]
 
 
 def test_items_that_a_worker_left_out_are_raised_unless_they_may_be_skipped() -> None:
     supervisor = task_supervisor(1)
     supervisor.handle(ResultRequested())
-    (action,) = supervisor.handle(Produced(0, 0, skipped=(failure(7),)))
+    (action,) = supervisor.handle(Done(0, 0, skipped=(failure(7),)))
     assert isinstance(action, Raise)
     assert str(action.error) == "bad 7"
 
@@ -339,7 +399,7 @@ def test_a_death_is_raised_with_cause_and_ticket_and_remedy_unless_restarts_are_
 def test_a_death_right_after_a_delivery_is_raised_when_the_next_ticket_is_asked_for() -> None:
     supervisor = task_supervisor(1, on_death=Raising())
     supervisor.handle(ResultRequested())
-    assert supervisor.handle(Produced(0, 0)) == [Deliver(0)]
+    assert supervisor.handle(Done(0, 0)) == [Deliver(Done(0, 0))]
     assert supervisor.handle(Exited(0, "ended with exit code 0")) == []
     assert supervisor.workers_are_lost
     (action,) = supervisor.handle(ResultRequested())
@@ -358,7 +418,7 @@ def test_a_death_that_is_told_after_the_end_still_counts_for_the_next_run() -> N
 def test_a_worker_that_dies_gets_its_tickets_again_and_no_others() -> None:
     supervisor = task_supervisor(2, tickets_per_worker=2)
     supervisor.handle(ResultRequested())
-    supervisor.handle(Produced(1, 1))
+    supervisor.handle(Done(1, 1))
     warn, *rest = supervisor.handle(Exited(1, "was killed by signal 9 (SIGKILL)"))
     assert isinstance(warn, Warn)
     assert "worker 1 was killed by signal 9" in warn.text
@@ -377,7 +437,7 @@ def test_a_stream_that_ends_right_after_a_skipped_error_is_warned_about() -> Non
     supervisor = Supervisor(1, Mode.STREAM, EngineOptions(on_error=Skipping(9)))
     supervisor.handle(ResultRequested())
     supervisor.handle(Failed(0, 0, failure()))
-    warn, end = supervisor.handle(Finished(0, 1))
+    warn, end = supervisor.handle(StreamEnded(0, 1))
     assert isinstance(warn, Warn)
     assert isinstance(end, End)
 
@@ -386,9 +446,9 @@ def test_a_stream_that_gives_fewer_items_the_second_time_is_an_error() -> None:
     supervisor = Supervisor(1, Mode.STREAM, EngineOptions())
     supervisor.handle(ResultRequested())
     for ticket in range(3):
-        supervisor.handle(Produced(0, ticket))
+        supervisor.handle(Done(0, ticket))
     assert Restart(0, 3) in supervisor.handle(Exited(0, "ended with exit code 7"))
-    supervisor.handle(Finished(0, 2))
+    supervisor.handle(StreamEnded(0, 2))
     (action,) = supervisor.handle(ResultRequested())
     assert isinstance(action, Raise)
     assert isinstance(action.error, TransformError)
@@ -408,7 +468,7 @@ def test_a_worker_whose_unreplayable_stream_has_not_begun_or_is_over_is_started_
     supervisor = Supervisor(2, Mode.STREAM, EngineOptions(), replayable=False)
     assert Restart(1, 0) in supervisor.handle(Exited(1, "ended with exit code 7"))
     supervisor.handle(ResultRequested())
-    supervisor.handle(Finished(0, 0))
+    supervisor.handle(StreamEnded(0, 0))
     assert supervisor.handle(Exited(0, "ended with exit code 7"))[1:] == [Restart(0, 0)]
 
 
@@ -450,32 +510,32 @@ def test_an_answer_to_another_ticket_than_the_next_one_is_a_breach_of_contract()
     supervisor = task_supervisor(1)
     supervisor.handle(ResultRequested())
     with pytest.raises(InternalError, match="answered ticket 1, expected: 0"):
-        supervisor.handle(Produced(0, 1))
+        supervisor.handle(Done(0, 1))
 
 
 def test_an_end_of_stream_beyond_what_was_answered_is_a_breach_of_contract() -> None:
     supervisor = Supervisor(1, Mode.STREAM, EngineOptions())
     supervisor.handle(ResultRequested())
     with pytest.raises(InternalError, match="after 4 items, but 0 were answered"):
-        supervisor.handle(Finished(0, 4))
+        supervisor.handle(StreamEnded(0, 4))
 
 
 # --- silence ---
 
 
 def silent_at(supervisor: Supervisor, now: float) -> list:
-    supervisor.handle(Tick(now))
+    supervisor.now = now
     return supervisor.handle(Silent())
 
 
 def test_a_silent_worker_is_warned_about_once_and_then_raised_with_its_stack() -> None:
     supervisor = task_supervisor(2, warn_seconds=60, stall_seconds=600)
     supervisor.handle(ResultRequested())
-    assert supervisor.deadline() == 60
+    assert supervisor.deadline(supervisor.awaited_worker()) == 60
     assert silent_at(supervisor, 59.9) == []
     (warn,) = silent_at(supervisor, 60)
     assert warn == Warn("waited 60 s for worker 0 (ticket 0)", 0)
-    assert supervisor.deadline() == 600
+    assert supervisor.deadline(supervisor.awaited_worker()) == 600
     assert silent_at(supervisor, 599) == []
     (action,) = silent_at(supervisor, 600)
     assert isinstance(action.error, StalledError)
@@ -485,8 +545,8 @@ def test_a_silent_worker_is_warned_about_once_and_then_raised_with_its_stack() -
 def test_only_the_worker_that_is_waited_for_is_blamed() -> None:
     supervisor = task_supervisor(2, warn_seconds=60, tickets_per_worker=1, look_ahead=2)
     supervisor.handle(ResultRequested())
-    supervisor.handle(Produced(0, 0))
-    assert supervisor.deadline() is None
+    supervisor.handle(Done(0, 0))
+    assert supervisor.deadline(supervisor.awaited_worker()) is None
     assert silent_at(supervisor, 1000) == []
     supervisor.handle(ResultRequested())
     assert [warn.stack_of for warn in silent_at(supervisor, 1000)] == [1]
@@ -495,9 +555,9 @@ def test_only_the_worker_that_is_waited_for_is_blamed() -> None:
 def test_a_sign_of_life_starts_the_clock_anew() -> None:
     supervisor = task_supervisor(1, warn_seconds=60)
     supervisor.handle(ResultRequested())
-    supervisor.handle(Tick(59))
+    supervisor.now = 59
     supervisor.handle(Beat(0))
-    assert supervisor.deadline() == 119
+    assert supervisor.deadline(supervisor.awaited_worker()) == 119
     assert silent_at(supervisor, 118) == []
     assert len(silent_at(supervisor, 119)) == 1
 
@@ -505,7 +565,7 @@ def test_a_sign_of_life_starts_the_clock_anew() -> None:
 def test_without_limits_nobody_is_blamed() -> None:
     supervisor = task_supervisor(1, warn_seconds=0, stall_seconds=0)
     supervisor.handle(ResultRequested())
-    assert supervisor.deadline() is None
+    assert supervisor.deadline(supervisor.awaited_worker()) is None
     assert silent_at(supervisor, 1e9) == []
 
 
@@ -515,6 +575,6 @@ def test_a_stalled_worker_is_started_anew_if_that_is_wanted_until_the_budget_is_
     warn, *rest = silent_at(supervisor, 10)
     assert warn.stack_of == 0
     assert rest == [Restart(0, 0), Assign(0, 0), Assign(0, 1)]
-    assert supervisor.deadline() == 20
+    assert supervisor.deadline(supervisor.awaited_worker()) == 20
     (action,) = silent_at(supervisor, 20)
     assert "it was number 2 of this run and on_stall allows 1" in str(action.error)

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from headrace.engine import Engine, EngineOptions, Job, Mode, Restarting, WorkerInfo, note_place
-from headrace.engine.events import Beat, Event, Produced
+from headrace.engine.events import Beat, Done, Event
 from headrace.engine.memory.slot import empty
 from headrace.engine.process.executor import ProcessExecutor
 from headrace.engine.process.proc_tree import descendants_of
@@ -80,7 +80,7 @@ def test_a_worker_without_free_memory_waits_until_another_thread_drops_a_view() 
 
         def drop_when_starved() -> None:
             pause = threading.Event()
-            while not executor._lives[0].is_starved:
+            while executor._lives[0].starved_since is None:
                 pause.wait(0.001)
             assert [int(array[0]) for array in kept] == [0, 1, 2]
             kept.clear()
@@ -353,9 +353,9 @@ def test_a_worker_that_notes_places_gives_signs_of_life(tmp_path: Path) -> None:
     events: list[Event] = []
     while Beat(0) not in events:
         events += executor.wait(0.01)
-    assert not any(isinstance(event, Produced) for event in events)
+    assert not any(isinstance(event, Done) for event in events)
     go_on.write_text("now")
-    while not any(isinstance(event, Produced) for event in events):
+    while not any(isinstance(event, Done) for event in events):
         events += executor.wait(None)
     executor.close()
 

@@ -115,6 +115,7 @@ def test_a_state_with_a_false_window_is_refused_by_the_table():
                 break
         state = loader.state_dict()
     state["window"][1] -= 1
+    del state["digest"]  # else it is refused before, as it is not as it was saved
     with open_loader() as loader:
         loader.load_state_dict(state)
         iterator = iter(loader)

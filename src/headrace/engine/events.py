@@ -1,14 +1,14 @@
 """What happens in a run, as data: what executors report, what the consumer does, and what the supervisor decides.
 
 Events of one worker come in the order in which they happened. Events and actions carry facts, never behaviour; the one
-exception is `Result`, a value that may still lie in shared memory.
+exception is `Result`, a value that may still lie in shared memory. What a worker says of itself is a `WorkerEvent`: a
+worker process sends it as it is, and its trainer decodes it to the same class.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
@@ -16,20 +16,18 @@ from .failure import Failure
 from .user.worker_info import Place
 
 
-class Result(ABC):
+class Result(Protocol):
     """A value that a worker made, not yet handed over. Exactly one of `take` and `discard` is called, once."""
 
-    @abstractmethod
     def take(self) -> Any:
         """Return the value (decoding it where needed); what backs it lives as long as the value does."""
 
-    @abstractmethod
     def discard(self) -> None:
         """Give the value up, unseen: what backs it is free again."""
 
 
 @dataclass(slots=True)
-class ReadyResult(Result):
+class ValueResult(Result):
     """A value that is already here."""
 
     value: Any
@@ -45,29 +43,25 @@ class ReadyResult(Result):
 
 # --- from executors ---
 
+R = TypeVar("R")
 
-@dataclass(frozen=True, slots=True)
-class Ready:
+
+class WorkerEvent(msgspec.Struct, frozen=True, array_like=True):
+    """What a worker says. Between processes its class travels as a small number, its fields in order."""
+
+
+class Ready(WorkerEvent, frozen=True, tag=0):
     """A worker has been set up. Tickets may be submitted before this."""
 
     worker_idx: int
 
 
-@dataclass(frozen=True, slots=True)
-class Beat:
-    """A sign of life: the worker got on since the last one (it noted a new place). Running alone is no sign of life."""
-
-    worker_idx: int
-
-
-class Produced(msgspec.Struct, frozen=True):
+class Done(WorkerEvent, Generic[R], frozen=True, tag=1):
     """A ticket is done.
-
-    A struct and no dataclass, because there is one for each ticket, and a struct is made five times as quickly.
 
     Attributes:
         run_id: The run it belongs to: results of earlier runs are discarded by the engine.
-        result: The value.
+        result: The value, a `Result`; of which class is up to the executor.
         seconds: What user code took.
         transport_seconds: What it took to put the value where the trainer can see it.
         skipped: Items that were left out of this ticket, see `skip_item`.
@@ -76,14 +70,13 @@ class Produced(msgspec.Struct, frozen=True):
     worker_idx: int
     ticket: int
     run_id: int = 0
-    result: Result | None = None
+    result: R | None = None
     seconds: float = 0.0
     transport_seconds: float = 0.0
     skipped: tuple[Failure, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Failed:
+class Failed(WorkerEvent, frozen=True, tag=2):
     """User code raised an exception over a ticket; the worker goes on with its next ticket."""
 
     worker_idx: int
@@ -92,16 +85,14 @@ class Failed:
     run_id: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class SetupFailed:
+class SetupFailed(WorkerEvent, frozen=True, tag=3):
     """`worker_init` or `setup` raised: this worker will do nothing."""
 
     worker_idx: int
     failure: Failure
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
+class StreamEnded(WorkerEvent, frozen=True, tag=4):
     """Stream mode: the worker's iterator has ended; tickets beyond its end stay without an answer.
 
     Attributes:
@@ -111,6 +102,13 @@ class Finished:
     worker_idx: int
     num_items: int
     run_id: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """A sign of life: the worker got on since the last one (it noted a new place). Running alone is no sign of life."""
+
+    worker_idx: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +130,10 @@ class Exited:
     accident: int | None = None
 
 
-Event = Ready | Beat | Produced | Failed | SetupFailed | Finished | Exited
+Answer = Done[Any] | Failed
+"""What a worker says to a ticket."""
+
+Event = Ready | Beat | Done[Any] | Failed | SetupFailed | StreamEnded | Exited
 
 
 # --- from the consumer's side ---
@@ -144,24 +145,8 @@ class ResultRequested:
 
 
 @dataclass(frozen=True, slots=True)
-class Prefetch:
-    """The consumer will ask: begin. Without it work begins when the first ticket is wanted."""
-
-
-@dataclass(frozen=True, slots=True)
-class Tick:
-    """Time has passed; comes before the events that were reported meanwhile.
-
-    Attributes:
-        now: Seconds for which the consumer has waited, in all: the clock stands still while the consumer works.
-    """
-
-    now: float
-
-
-@dataclass(frozen=True, slots=True)
 class Silent:
-    """All that was reported until the last tick has been told: who has been silent for too long?"""
+    """All that was reported until now has been told: who has been silent for too long?"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,9 +175,9 @@ class Assign:
 
 @dataclass(frozen=True, slots=True)
 class Deliver:
-    """Hand this ticket's value to the consumer."""
+    """Hand this result to the consumer."""
 
-    ticket: int
+    done: Done[Any]
 
 
 @dataclass(frozen=True, slots=True)

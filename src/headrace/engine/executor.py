@@ -5,14 +5,14 @@ which worker does what, and what happens after a death, is up to the supervisor.
 consumer's. None of them runs user code, except in the inline executor. Between `start` and `close` there are exactly
 `num_workers` workers, some of which may have ended. Promises to the engine:
 
-* each submitted ticket of the current run is answered by one `Produced` or `Failed`, unless its worker exits first
-(`Exited` comes then, and nothing more of that worker until `restart`), cannot be set up (`SetupFailed`), or its
-stream ends (`Finished`, once, or a `Failed` whose `ends_stream` is set; later tickets of it stay unanswered); * a
-worker does its tickets one after another, in the order in which they were submitted, and its events come in that
-order; what it had finished before it died is reported before its `Exited`; * `Exited` comes exactly once for each life
-of a worker, also between runs, and is never lost to a cancelled run.
+* each submitted ticket of the current run is answered by one `Done` or `Failed`, unless its worker exits first
+  (`Exited` comes then, and nothing more of that worker until `restart`), cannot be set up (`SetupFailed`), or its
+  stream ends (`StreamEnded`, once, or a `Failed` whose `ends_stream` is set; later tickets of it stay unanswered);
+* a worker does its tickets one after another, in the order in which they were submitted, and its events come in that
+  order; what it had finished before it died is reported before its `Exited`;
+* `Exited` comes exactly once for each life of a worker, also between runs, and is never lost to a cancelled run.
 
-A worker is implemented by `headrace.engine.worker.Worker`: an executor moves payloads to it and outcomes back.
+A worker is implemented by `headrace.engine.worker.Worker`: an executor moves payloads to it and its events back.
 """
 
 from __future__ import annotations

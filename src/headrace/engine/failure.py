@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import pickle
 import traceback
-from dataclasses import dataclass
 from typing import Any
 
 import cloudpickle
@@ -18,11 +17,13 @@ from headrace.errors import TransformError, takes_note
 from .user.worker_info import Place
 
 
-@dataclass(frozen=True, slots=True)
 class Failure:
-    """An exception with what is known of it.
+    """An exception with what is known of it. Not changed once it is made.
 
-    Attributes:
+    A plain class: msgspec would encode a dataclass field by field, and what is here may be no valid Unicode, or no
+    MessagePack; so it asks `to_bytes` instead.
+
+    Args:
         type_name: Its type, with the module unless it is a built-in.
         text: `str(exception)`.
         traceback: The worker's traceback from the first frame of user code on, as text.
@@ -31,12 +32,22 @@ class Failure:
         ends_stream: The iterator that raised it cannot go on (a generator that raised is over).
     """
 
-    type_name: str
-    text: str
-    traceback: str
-    place: Place | None = None
-    exception: BaseException | None = None
-    ends_stream: bool = False
+    __slots__ = ("ends_stream", "exception", "place", "text", "traceback", "type_name")
+
+    def __init__(
+        self,
+        type_name: str,
+        text: str,
+        traceback: str,
+        place: Place | None = None,
+        exception: BaseException | None = None,
+        ends_stream: bool = False,
+    ) -> None:
+        self.type_name, self.text, self.traceback = type_name, text, traceback
+        self.place, self.exception, self.ends_stream = place, exception, ends_stream
+
+    def __repr__(self) -> str:
+        return f"<Failure {self.type_name}: {self.text}>"
 
     @classmethod
     def of(
@@ -86,6 +97,10 @@ class Failure:
         if not isinstance(exception, BaseException):
             exception = None
         return cls(type_name, text, trace, place, exception, ends_stream)
+
+    def ending_stream(self) -> Failure:
+        """Return the same failure as one after which the iterator that raised it cannot go on."""
+        return Failure(self.type_name, self.text, self.traceback, self.place, self.exception, ends_stream=True)
 
     def raisable(self, ticket: int | None, worker_idx: int) -> BaseException:
         """Return what the consumer gets: the exception with a note of where it comes from.

@@ -10,28 +10,27 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from headrace.errors import HeadraceError, takes_note
 
 from .events import (
     Action,
+    Answer,
     Assign,
     Deliver,
+    Done,
     End,
     Event,
     Failed,
-    Finished,
     PayloadsEnded,
-    Prefetch,
-    Produced,
     Raise,
     Restart,
     ResultRequested,
     Silent,
     Skip,
-    Tick,
+    StreamEnded,
     Warn,
 )
 from .interrupts import interrupts_wait
@@ -43,7 +42,6 @@ from .workers import Workers
 _logger = logging.getLogger("headrace.engine")
 _WANTED = ResultRequested()
 _SILENT = Silent()
-_PREFETCH = Prefetch()
 # A signal that arrives just before a wait begins is not seen before that wait is over (Python runs handlers between
 # bytecodes, and a lock or an epoll that is entered after the signal does not return for it). So no wait is longer.
 _MAX_WAIT_SECONDS = 0.25
@@ -97,7 +95,6 @@ class Run(Iterator[Delivered]):
         self._payloads = payloads
         self._is_task_mode = supervisor.assigns_one = payloads is not None  # nobody knows yet how slow payloads are
         self._pulled: dict[int, Any] = {}  # payloads of unanswered tickets: they may have to be submitted again
-        self._results: dict[int, Produced] = {}
         self._report = report
         self._quarantine = quarantine
         self._clock = clock
@@ -131,23 +128,24 @@ class Run(Iterator[Delivered]):
         start = self._clock()
         if self._left_at is not None:
             self._report.seconds_consumer += start - self._left_at
-        supervisor = self._supervisor
+        supervisor, workers = self._supervisor, self._workers
+        answer: Deliver | Raise | End
         try:
-            if supervisor.has_room and self._workers.is_current(self._run_id):
+            if supervisor.num_open <= supervisor.num_open_for_burst and workers.current_run_id == self._run_id:
                 self._refill()
                 start = self._clock()
-            if self._workers.is_current(self._run_id):
-                ready = supervisor.take_ready()
-                if ready is not None:
-                    return self._take(ready.ticket, start)
-            answer = self._wait_for_answer()
-            if isinstance(answer, Deliver):
-                return self._take(answer.ticket, self._clock())
+            done = supervisor.take_ready() if workers.current_run_id == self._run_id else None
+            if done is None:
+                answer = self._wait_for_answer()
+                if isinstance(answer, Deliver):
+                    done, start = answer.done, self._clock()
+            if done is not None:
+                return self._take(done, start)
         except BaseException:
             self._abort()
             raise
         self.close()
-        if isinstance(answer, End):
+        if not isinstance(answer, Raise):
             raise StopIteration
         try:
             raise answer.error
@@ -163,7 +161,7 @@ class Run(Iterator[Delivered]):
     def give_up(self) -> None:
         """Discard what was not handed over and free the workers for another run."""
         self._discard()
-        if self._supervisor.workers_are_lost and self._workers.is_current(self._run_id):
+        if self._supervisor.workers_are_lost and self._workers.current_run_id == self._run_id:
             self._workers.stop()
         else:
             self._workers.end_run(self._run_id)
@@ -183,78 +181,79 @@ class Run(Iterator[Delivered]):
     # --- the loop ---
 
     def _wait_for_answer(self) -> Deliver | Raise | End:
-        self._answer = None
-        if self._workers.is_current(self._run_id):
+        workers, run_id = self._workers, self._run_id  # user code may end this run, or begin another one, at any time
+        if workers.current_run_id == run_id:
             self._act(self._supervisor.handle(_WANTED))
-        while self._answer is None and self._workers.is_current(self._run_id):
+        while self._answer is None and workers.current_run_id == run_id:
             self._wait()
-        if not self._workers.is_current(self._run_id):
-            return Raise(self._superseded())
-        assert self._answer is not None
-        return self._answer
+        answer, self._answer = self._answer, None  # it may hold a value, which is the consumer's
+        if answer is not None and workers.current_run_id == run_id:
+            return answer
+        if isinstance(answer, Deliver):
+            self._give_up((answer.done,))
+        return Raise(self._superseded())
 
     def _wait(self) -> None:
         supervisor = self._supervisor
-        deadline = supervisor.deadline()
+        awaited = supervisor.awaited_worker()
+        deadline = supervisor.deadline(awaited)
         timeout = _MAX_WAIT_SECONDS
         if supervisor.is_short:
             self._refill()
-            timeout = 0.0
+            timeout, awaited = 0.0, supervisor.awaited_worker()
         elif deadline is not None:
             timeout = min(timeout, max(deadline - self._seconds_waited, 0.0))
-        self._executor.awaited_worker_idx = supervisor.awaited_worker()
+        self._executor.awaited_worker_idx = awaited
         start = self._clock()
         events = self._executor.wait(timeout)
         seconds = self._clock() - start
         self._seconds_waited += seconds
         self._report.seconds_waited += seconds
-        self._act(supervisor.handle(Tick(self._seconds_waited)))
-        for event in events:
-            if type(event) is Produced and event.run_id == self._run_id:
-                self._note_answer(event)
-                actions = supervisor.handle(event)
-                if actions:
-                    self._act(actions)
-            else:
-                self._tell(event)
+        supervisor.now = self._seconds_waited
+        self._tell(events)
         if deadline is not None and self._seconds_waited >= deadline:
             self._act(supervisor.handle(_SILENT))
 
     def _refill(self) -> None:
         """Give the workers what they have room for."""
         supervisor = self._supervisor
-        self._act(supervisor.handle(_PREFETCH))
+        self._assign(supervisor.plan_assignments())
         if supervisor.is_short and not supervisor.assigns_one:  # the first payload came quickly
-            self._act(supervisor.handle(_PREFETCH))
-        if self._workers.is_current(self._run_id):
+            self._assign(supervisor.plan_assignments())
+        if self._workers.current_run_id == self._run_id:
             self._executor.flush()
 
-    def _tell(self, event: Event) -> None:
-        if isinstance(event, Produced | Failed | Finished):
-            if event.run_id != self._run_id:
-                if isinstance(event, Produced) and event.result is not None:
+    def _tell(self, events: Sequence[Event]) -> None:
+        """Tell the supervisor of events: of answers that came together, at once."""
+        answers: list[Answer] = []
+        workers = self._report.workers
+        for event in events:
+            if isinstance(event, Done | Failed):
+                if event.run_id == self._run_id:
+                    self._pulled.pop(event.ticket, None)
+                    worker = workers[event.worker_idx]
+                    worker.num_tickets += 1
+                    if isinstance(event, Done):
+                        worker.seconds_loaded += event.seconds
+                        worker.seconds_transport += event.transport_seconds
+                    answers.append(event)
+                elif isinstance(event, Done) and event.result is not None:
                     event.result.discard()
-                return
-            if not isinstance(event, Finished):
-                self._note_answer(event)
-        self._act(self._supervisor.handle(event))
-
-    def _note_answer(self, event: Produced | Failed) -> None:
-        self._pulled.pop(event.ticket, None)
-        worker = self._report.workers[event.worker_idx]
-        worker.num_tickets += 1
-        if isinstance(event, Produced):
-            self._results[event.ticket] = event
-            worker.seconds_loaded += event.seconds
-            worker.seconds_transport += event.transport_seconds
+            elif not isinstance(event, StreamEnded) or event.run_id == self._run_id:
+                if answers:
+                    self._act(self._supervisor.handle_answers(answers))
+                    answers = []
+                self._act(self._supervisor.handle(event))
+        if answers:
+            self._act(self._supervisor.handle_answers(answers))
 
     # --- what the supervisor decided ---
 
     def _act(self, actions: list[Action]) -> None:
         for action in actions:
             match action:
-                case Assign(worker_idx, ticket):
-                    self._submit(worker_idx, ticket)
+                case Assign():
+                    self._assign((action,))
                 case Deliver() | End():
                     self._answer = action
                 case Raise(error, stack_of):
@@ -273,26 +272,29 @@ class Run(Iterator[Delivered]):
                     stack = self._stack_of(stack_of)
                     _logger.warning("%s", f"{text}\n{stack}" if stack else text)
 
-    def _submit(self, worker_idx: int, ticket: int) -> None:
-        payload = None
-        if ticket in self._pulled:
-            payload = self._pulled[ticket]
-        elif self._is_task_mode:
-            if self._payloads is None:
-                return  # they ended at a ticket before this one
-            start = self._clock()
-            try:
-                payload = self._executor.pack(next(self._payloads))
-                self._supervisor.assigns_one = self._clock() - start > _SLOW_SECONDS
-            except StopIteration:
-                self._end_payloads(ticket, None)
-                return
-            except Exception as error:  # noqa: BLE001 - the boundary of user code: raised after the tickets before it
-                self._end_payloads(ticket, error)
-                return
-            self._pulled[ticket] = payload
-        if self._workers.is_current(self._run_id):  # an iterator of payloads may have begun another run
-            self._executor.submit(worker_idx, self._run_id, ticket, payload)
+    def _assign(self, assignments: Sequence[Assign]) -> None:
+        """Pull the payloads of tickets that have none yet, and submit the tickets."""
+        executor, pulled = self._executor, self._pulled
+        for assignment in assignments:
+            ticket, payload = assignment.ticket, None
+            if ticket in pulled:
+                payload = pulled[ticket]
+            elif self._is_task_mode:
+                if self._payloads is None:
+                    continue  # they ended at a ticket before this one
+                start = self._clock()
+                try:
+                    payload = executor.pack(next(self._payloads))
+                    self._supervisor.assigns_one = self._clock() - start > _SLOW_SECONDS
+                except StopIteration:
+                    self._end_payloads(ticket, None)
+                    continue
+                except Exception as error:  # noqa: BLE001 - the boundary of user code: raised after the tickets before
+                    self._end_payloads(ticket, error)
+                    continue
+                pulled[ticket] = payload
+            if self._workers.current_run_id == self._run_id:  # an iterator of payloads may have begun another run
+                executor.submit(assignment.worker_idx, self._run_id, ticket, payload)
 
     def _end_payloads(self, num_tickets: int, error: Exception | None) -> None:
         self._payloads = None
@@ -302,39 +304,39 @@ class Run(Iterator[Delivered]):
         stack = None if worker_idx is None else self._executor.stack_of(worker_idx)
         return f"The stack of worker {worker_idx}:\n{stack.rstrip()}" if stack else None
 
-    def _take(self, ticket: int, start: float) -> Delivered:
-        event = self._results.pop(ticket)
-        assert event.result is not None
+    def _take(self, done: Done[Any], start: float) -> Delivered:
+        assert done.result is not None
         try:
-            value = event.result.take()
+            value = done.result.take()
         except Exception as error:  # unpickling runs user code
-            takes_note(
-                error, f"headrace: in the consumer, over the result of ticket {ticket}, worker {event.worker_idx}"
-            )
+            where = f"over the result of ticket {done.ticket}, worker {done.worker_idx}"
+            takes_note(error, f"headrace: in the consumer, {where}")
             self.close()  # the workers are as they should be, and stay
             raise
         self._left_at = self._clock()
         self._report.seconds_taken += self._left_at - start
         self._report.num_delivered += 1
-        return Delivered(ticket, value, event.worker_idx)
+        return Delivered(done.ticket, value, done.worker_idx)
 
     # --- ends ---
 
     def _abort(self) -> None:
         self._is_over = True
         self._discard()
-        if self._workers.is_current(self._run_id):
+        if self._workers.current_run_id == self._run_id:
             self._workers.stop()
 
     def _discard(self) -> None:
         """Give up all values that are here and were not handed over; in a forked child they are not ours to give up."""
-        results, self._results, self._pulled, self._payloads = self._results, {}, {}, None
-        if os.getpid() != self._owner[0]:
-            return
-        for event in results.values():
-            if event.result is not None:
+        answers, self._pulled, self._payloads = self._supervisor.give_up(), {}, None
+        if os.getpid() == self._owner[0]:
+            self._give_up(answers)
+
+    def _give_up(self, answers: Sequence[Answer]) -> None:
+        for answer in answers:
+            if isinstance(answer, Done) and answer.result is not None:
                 self._report.num_lost += 1
-                event.result.discard()
+                answer.result.discard()
 
     def _superseded(self) -> HeadraceError:
         if self._workers.is_closed:

@@ -13,24 +13,23 @@ Invariants, whatever happens to workers:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from headrace.errors import CacheError, InternalError, StalledError, TransformError, WorkerDiedError
 
 from .events import (
     Action,
+    Answer,
     Assign,
     Beat,
     Deliver,
+    Done,
     End,
     Event,
     Exited,
     Failed,
-    Finished,
     PayloadsEnded,
-    Prefetch,
-    Produced,
     Raise,
     Ready,
     Restart,
@@ -38,18 +37,18 @@ from .events import (
     SetupFailed,
     Silent,
     Skip,
-    Tick,
+    StreamEnded,
     Warn,
 )
 from .failure import Failure
 from .options import EngineOptions, Raising, Restarting, Skipping
 from .user.job import Mode
-from .worker_state import WorkerState, least_busy_worker, lowest_stream_ticket, turn_of
+from .worker_state import WorkerState, plan_items, plan_tasks
 
 # A burst is this part of all tickets that may be under way: workers have enough left while it is on its way.
 _BURSTS = 4
 
-SupervisorEvent = Event | ResultRequested | Prefetch | Tick | Silent | PayloadsEnded
+SupervisorEvent = Event | ResultRequested | Silent | PayloadsEnded
 
 
 class Supervisor:
@@ -64,9 +63,13 @@ class Supervisor:
 
     Attributes:
         workers_are_lost: Whether the run, when it ends, leaves workers that cannot serve another one.
-        assigns_one: Whether an event is answered by one `Assign` at most: payloads are slow to come, and a consumer
-            that waits should not wait for those of later tickets.
+        assigns_one: Whether one ticket at most is assigned at a time: payloads are slow to come, and a consumer that
+            waits should not wait for those of later tickets.
         is_short: Whether more could be assigned now, but for `assigns_one`.
+        now: Seconds for which the consumer has waited, in all: the clock stands still while the consumer works. Set by
+            who waits, before the events that were reported meanwhile.
+        num_open: How many tickets are assigned and not yet handed over.
+        num_open_for_burst: With no more open tickets than this, a whole burst may be assigned.
     """
 
     def __init__(
@@ -78,10 +81,11 @@ class Supervisor:
         self._workers = [WorkerState() for _ in range(num_workers)]
         self._look_ahead = options.look_ahead_of(num_workers)
         # Tickets go to workers in bursts, because each message may wake one, which costs more than many tickets.
-        self._burst = max(1, min(self._look_ahead, num_workers * options.tickets_per_worker) // _BURSTS)
+        burst = max(1, min(self._look_ahead, num_workers * options.tickets_per_worker) // _BURSTS)
+        self.num_open_for_burst = self._look_ahead - burst
         self.assigns_one = self.is_short = False
-        self._outcomes: dict[int, Produced | Failed] = {}  # answered, not yet handed over
-        self._num_unanswered = 0
+        self._answers: dict[int, Answer] = {}  # not yet handed over
+        self.num_open = 0
         self._next_assigned = 0  # task mode: the next ticket to assign
         self._next_delivered = 0
         self._num_tickets: int | None = None  # task mode: known once the payloads have ended
@@ -90,7 +94,7 @@ class Supervisor:
         self._over = False
         self._fatal: Raise | None = None  # decided, raised when the consumer asks next
         self.workers_are_lost = False
-        self._now = 0.0
+        self.now = 0.0
         self._num_deaths = self._num_stalls = self._num_skipped = 0
         self._last_accident: int | None = None
         self._deaths_at: Counter[str] = Counter()
@@ -101,124 +105,149 @@ class Supervisor:
         Raises:
             InternalError: If an executor breaks its contract.
         """
+        if isinstance(event, Done | Failed):
+            return self.handle_answers((event,))
         if self._over or (self._fatal is not None and not isinstance(event, ResultRequested)):
             self.workers_are_lost |= isinstance(event, Exited | SetupFailed)
             return []
-        actions = _HANDLERS[type(event)](self, event)
-        if self._fatal is not None:
-            return [self._finish(self._fatal)] if self._wanted else []
-        if self._wanted:
-            actions += self._plan_delivery()
-        if self._wanted and not self._over:
-            actions += self._plan_assignments()
-        return actions
+        return self._decide(_HANDLERS[type(event)](self, event))
 
-    def take_ready(self) -> Produced | None:
-        """Hand over the next ticket if it is here and nothing else is to be said: the short way of `Wanted`."""
-        event = self._outcomes.get(self._next_delivered)
-        if type(event) is not Produced or event.skipped or self._over or self._fatal is not None:
+    def handle_answers(self, answers: Iterable[Answer]) -> list[Action]:
+        """Do as `handle` does, for answers that came together.
+
+        Raises:
+            InternalError: If an executor breaks its contract.
+        """
+        if self._over or self._fatal is not None:
+            self._answers.update({answer.ticket: answer for answer in answers})  # for who gives them up
+            return []
+        workers, now = self._workers, self.now
+        for answer in answers:
+            worker = workers[answer.worker_idx]
+            unanswered = worker.unanswered
+            if not unanswered or unanswered[0] != answer.ticket:
+                expected = unanswered[0] if unanswered else "none"
+                what = f"worker {answer.worker_idx} answered ticket {answer.ticket}, expected: {expected}"
+                raise InternalError(what)
+            unanswered.popleft()
+            worker.last_failed = type(answer) is Failed
+            worker.quiet_since, worker.warned = now, False
+            self._answers[answer.ticket] = answer
+        return self._decide([])
+
+    def take_ready(self) -> Done[Any] | None:
+        """Hand over the next ticket if it is here and there is nothing else to say: `ResultRequested` made short."""
+        answer = self._answers.get(self._next_delivered)
+        if type(answer) is not Done or answer.skipped or self._over or self._fatal is not None:
             return None
-        del self._outcomes[self._next_delivered]
+        del self._answers[answer.ticket]
+        self.num_open -= 1
         self._next_delivered += 1
-        return event
+        return answer
 
-    @property
-    def has_room(self) -> bool:
-        """Whether a whole burst of tickets may be assigned; `Prefetch` does it."""
-        return self._num_unanswered + len(self._outcomes) + self._burst <= self._look_ahead
+    def give_up(self) -> list[Answer]:
+        """Return the answers that were not handed over: they are the caller's."""
+        answers, self._answers = list(self._answers.values()), {}
+        return answers
 
-    def deadline(self) -> float | None:
-        """Return the time, on the clock of waiting, at which `Silent` would have a consequence; `None`: at no time."""
-        awaited = self.awaited_worker()
+    def deadline(self, awaited: int | None) -> float | None:
+        """Return the time, on the clock of waiting, at which `Silent` would have a consequence; `None`: at no time.
+
+        Args:
+            awaited: Whom the consumer waits for, see `awaited_worker`.
+        """
         if awaited is None:
             return None
         worker = self._workers[awaited]
-        limits = [self._options.stall_seconds]
-        if not worker.warned:
-            limits.append(self._options.warn_seconds)
-        return min((worker.quiet_since + limit for limit in limits if limit > 0), default=None)
+        seconds = self._options.stall_seconds
+        if self._options.warn_seconds > 0 and not worker.warned:
+            seconds = min(seconds, self._options.warn_seconds) if seconds > 0 else self._options.warn_seconds
+        return worker.quiet_since + seconds if seconds > 0 else None
 
     # --- assigning ---
 
-    def _plan_assignments(self) -> list[Action]:
-        actions: list[Action] = []
+    def plan_assignments(self) -> list[Assign]:
+        """Return which worker does which tickets next, as far as there is room for them: a burst, and not one by one.
+
+        The consumer may ask for this before it asks for a result.
+        """
         self.is_short = False
-        if not self.has_room and all(worker.unanswered for worker in self._workers):
-            return actions
-        while self._num_unanswered + len(self._outcomes) < self._look_ahead:
-            if self.assigns_one and actions:
-                self.is_short = True
-                break
-            chosen = self._choose()
-            if chosen is None:
-                break
-            worker_idx, ticket = chosen
+        if self._over or self._fatal is not None:
+            return []
+        room = self._look_ahead - self.num_open
+        if self.num_open > self.num_open_for_burst:
+            for worker in self._workers:
+                if not worker.unanswered:
+                    break
+            else:
+                return []
+        if self.assigns_one and room > 1:
+            room, self.is_short = 1, True
+        if self._mode is Mode.STREAM:
+            tickets = plan_items(self._workers, self._options.tickets_per_worker, room)
+            chosen = [ticket % len(self._workers) for ticket in tickets]
+            for worker_idx in chosen:
+                self._workers[worker_idx].next_item += 1
+        else:
+            first = self._next_assigned
+            if self._num_tickets is not None:
+                room = min(room, self._num_tickets - first)
+            limit, in_turns = self._options.tickets_per_worker, self._in_turns
+            chosen = plan_tasks(self._workers, limit, first, room, in_turns=in_turns)
+            self._next_assigned += len(chosen)
+            tickets = list(range(first, self._next_assigned))
+        if not chosen:
+            self.is_short = False
+        assignments: list[Assign] = []
+        for worker_idx, ticket in zip(chosen, tickets, strict=True):
             worker = self._workers[worker_idx]
             if not worker.unanswered:
-                worker.show_life(self._now)
+                worker.quiet_since, worker.warned = self.now, False
             worker.unanswered.append(ticket)
-            self._num_unanswered += 1
-            actions.append(Assign(worker_idx, ticket))
-        return actions
-
-    def _choose(self) -> tuple[int, int] | None:
-        """Choose the next ticket and its worker, and take note that it is taken; `None` if all have enough."""
-        limit = self._options.tickets_per_worker
-        if self._mode is Mode.STREAM:
-            ticket = lowest_stream_ticket(self._workers, limit)
-            if ticket is None:
-                return None
-            worker_idx = ticket % len(self._workers)
-            self._workers[worker_idx].next_item += 1
-            return worker_idx, ticket
-        ticket = self._next_assigned
-        if self._num_tickets is not None and ticket >= self._num_tickets:
-            return None
-        chosen = (turn_of if self._in_turns else least_busy_worker)(self._workers, limit, ticket)
-        if chosen is None:
-            return None
-        self._next_assigned += 1
-        return chosen, ticket
+            assignments.append(Assign(worker_idx, ticket))
+        self.num_open += len(assignments)
+        return assignments
 
     # --- handing over ---
 
-    def _on_prefetch(self, _event: Prefetch) -> list[Action]:
-        return self._plan_assignments()
-
     def _on_result_requested(self, _event: ResultRequested) -> list[Action]:
         self._wanted = True
-        return self._plan_assignments()
+        return []
 
-    def _plan_delivery(self) -> list[Action]:
-        actions: list[Action] = []
+    def _decide(self, actions: list[Action]) -> list[Action]:
+        """Add to the actions what follows from the state that an event has led to."""
+        if self._fatal is not None:
+            return [self._finish(self._fatal)] if self._wanted else []
         while self._wanted and not self._over:
-            if self._is_at_end():
+            if self._mode is Mode.STREAM:
+                is_at_end = self._pass_over_ends()
+            else:
+                is_at_end = self._num_tickets is not None and self._next_delivered >= self._num_tickets
+            if is_at_end:
                 actions.append(self._finish(End() if self._payload_error is None else Raise(self._payload_error)))
+            elif (answer := self._answers.get(self._next_delivered)) is not None:
+                self._hand_over(answer, actions)
+            else:
+                if self.num_open < self._look_ahead:
+                    actions += self.plan_assignments()
                 break
-            ticket = self._next_delivered
-            outcome = self._outcomes.get(ticket)
-            if outcome is None:
-                break
-            actions += self._hand_over(ticket, outcome)
         return actions
 
-    def _hand_over(self, ticket: int, outcome: Produced | Failed) -> list[Action]:
-        del self._outcomes[ticket]
+    def _hand_over(self, answer: Answer, actions: list[Action]) -> None:
+        """Deliver or skip the next ticket, or end the run."""
+        del self._answers[answer.ticket]
+        self.num_open -= 1
         self._next_delivered += 1
-        actions: list[Action] = []
-        for failure in outcome.skipped if isinstance(outcome, Produced) else (outcome.failure,):
-            actions.append(self._skip_or_raise(ticket, outcome.worker_idx, failure))
+        for failure in answer.skipped if isinstance(answer, Done) else (answer.failure,):
+            actions.append(self._skip_or_raise(answer.ticket, answer.worker_idx, failure))
             if self._over:
-                return actions
-        if isinstance(outcome, Produced):
+                return
+        if isinstance(answer, Done):
             self._wanted = False
-            actions.append(Deliver(ticket))
-        return actions
+            actions.append(Deliver(answer))
 
-    def _is_at_end(self) -> bool:
-        """Tell whether nothing is left; in stream mode, pass over tickets beyond the end of their worker's stream."""
-        if self._mode is Mode.TASK:
-            return self._num_tickets is not None and self._next_delivered >= self._num_tickets
+    def _pass_over_ends(self) -> bool:
+        """Stream mode: pass over tickets beyond the end of their worker's stream; tell whether nothing is left."""
         num_workers = len(self._workers)
         for _ in range(num_workers):
             item, worker_idx = divmod(self._next_delivered, num_workers)
@@ -249,23 +278,11 @@ class Supervisor:
 
     def _finish(self, action: Action) -> Action:
         self._over = True
-        self._outcomes.clear()
         return action
 
     # --- answers ---
 
-    def _on_answer(self, event: Produced | Failed) -> list[Action]:
-        worker = self._workers[event.worker_idx]
-        if not worker.unanswered or worker.unanswered[0] != event.ticket:
-            expected = worker.unanswered[0] if worker.unanswered else "none"
-            raise InternalError(f"worker {event.worker_idx} answered ticket {event.ticket}, expected: {expected}")
-        worker.unanswered.popleft()
-        self._num_unanswered -= 1
-        worker.last_failed = isinstance(event, Failed)
-        self._outcomes[event.ticket] = event
-        return self._on_sign_of_life(event)
-
-    def _on_finished(self, event: Finished) -> list[Action]:
+    def _on_stream_ended(self, event: StreamEnded) -> list[Action]:
         worker = self._workers[event.worker_idx]
         num_answered = self._num_answered(worker)
         if self._mode is Mode.TASK or worker.num_items is not None or event.num_items > num_answered:
@@ -276,7 +293,7 @@ class Supervisor:
         if event.num_items < num_answered:
             return self._fail(Raise(_not_replayed(event, num_answered)))
         worker.num_items = worker.next_item = event.num_items
-        self._num_unanswered -= len(worker.unanswered)
+        self.num_open -= len(worker.unanswered)
         worker.unanswered.clear()
         if worker.last_failed:
             return [
@@ -295,7 +312,7 @@ class Supervisor:
         for worker in self._workers:
             while worker.unanswered and worker.unanswered[-1] >= event.num_tickets:
                 worker.unanswered.pop()
-                self._num_unanswered -= 1
+                self.num_open -= 1
         return []
 
     # --- deaths and stalls ---
@@ -320,12 +337,8 @@ class Supervisor:
             error.fix = "; ".join(filter(None, (event.advice, error.fix, again)))
         return actions
 
-    def _on_tick(self, event: Tick) -> list[Action]:
-        self._now = event.now
-        return []
-
-    def _on_sign_of_life(self, event: Ready | Beat | Produced | Failed) -> list[Action]:
-        self._workers[event.worker_idx].show_life(self._now)
+    def _on_sign_of_life(self, event: Ready | Beat) -> list[Action]:
+        self._workers[event.worker_idx].show_life(self.now)
         return []
 
     def _on_silent(self, _event: Silent) -> list[Action]:
@@ -333,7 +346,7 @@ class Supervisor:
         if worker_idx is None:
             return []
         worker = self._workers[worker_idx]
-        quiet_seconds = self._now - worker.quiet_since
+        quiet_seconds = self.now - worker.quiet_since
         options = self._options
         if 0 < options.stall_seconds <= quiet_seconds:
             self._num_stalls += 1
@@ -373,7 +386,7 @@ class Supervisor:
         elif count > policy.budget:
             error.fix = f"it was number {count} of this run and {option} allows {policy.budget}"
         else:
-            worker.show_life(self._now)
+            worker.show_life(self.now)
             worker.last_failed = False
             first_item = 0 if self._mode is Mode.TASK else self._num_answered(worker)
             again: list[Action] = [Assign(worker_idx, ticket) for ticket in worker.unanswered]
@@ -387,7 +400,7 @@ class Supervisor:
         return f"{place}, {ticket}" if place else ticket
 
 
-def _not_replayed(event: Finished, num_answered: int) -> TransformError:
+def _not_replayed(event: StreamEnded, num_answered: int) -> TransformError:
     return TransformError(
         f"the stream of worker {event.worker_idx} had given {num_answered} items before the worker was started anew, "
         f"and only {event.num_items} after it",
@@ -396,15 +409,11 @@ def _not_replayed(event: Finished, num_answered: int) -> TransformError:
 
 
 _HANDLERS: dict[type, Callable[[Supervisor, Any], list[Action]]] = {
-    Produced: Supervisor._on_answer,
-    Failed: Supervisor._on_answer,
     ResultRequested: Supervisor._on_result_requested,
-    Prefetch: Supervisor._on_prefetch,
-    Tick: Supervisor._on_tick,
     Silent: Supervisor._on_silent,
     Ready: Supervisor._on_sign_of_life,
     Beat: Supervisor._on_sign_of_life,
-    Finished: Supervisor._on_finished,
+    StreamEnded: Supervisor._on_stream_ended,
     Exited: Supervisor._on_exited,
     SetupFailed: Supervisor._on_setup_failed,
     PayloadsEnded: Supervisor._on_payloads_ended,

@@ -8,33 +8,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from types import GeneratorType
 from typing import Any
 
-import msgspec
-
+from .events import Answer, Done, Failed, StreamEnded, ValueResult
 from .failure import Failure
 from .user.job import Job, Mode
 from .user.worker_info import WorkerInfo, WorkerScope
-
-
-class Made(msgspec.Struct, frozen=True):
-    """A ticket is done: its value, the seconds of user code, and what `skip_item` was told meanwhile."""
-
-    value: Any
-    seconds: float
-    skipped: tuple[Failure, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """The worker's iterator has ended after this many items."""
-
-    num_items: int
-
-
-Outcome = Made | Failure | Ended
 
 
 class Worker:
@@ -43,10 +23,15 @@ class Worker:
     Args:
         job: What to run.
         info: Who this worker is.
+
+    Attributes:
+        scope: What user code sees of it.
+        worker_idx: Its number.
     """
 
     def __init__(self, job: Job, info: WorkerInfo) -> None:
         self.scope = WorkerScope(info)
+        self.worker_idx = info.worker_idx
         self._job = job
         self._function: Any = None
         self._mode = Mode.TASK
@@ -88,50 +73,57 @@ class Worker:
             except Exception:  # noqa: BLE001 - the boundary of user code: this run is over
                 return
 
-    def perform(self, payload: Any) -> Outcome | None:
+    def perform(self, run_id: int, ticket: int, payload: Any) -> Answer | StreamEnded | None:
         """Do the next ticket of the run.
 
         Returns:
-            What came of it; `None` for a ticket beyond the end of a stream whose end was already told.
+            What came of it, a value as a `ValueResult`; `None` for a ticket beyond the end of a stream whose end was
+            already told.
         """
-        self.scope.place = None
-        self.scope.skipped.clear()
+        scope, worker_idx = self.scope, self.worker_idx
+        scope.place = None
+        scope.skipped.clear()
         start = time.perf_counter()
+        failure: Failure | None = None
         if self._mode is Mode.TASK:
             try:
                 value = self._function(payload)
             except Exception as error:  # noqa: BLE001 - the boundary of user code: it goes on as a Failure
-                return Failure.of(error, place=self.scope.place)
+                failure = Failure.of(error, place=scope.place)
         else:
             if self._ended:
                 return None
-            outcome = self._next_item()
-            if isinstance(outcome, Failure | Ended):
-                return outcome
-            value = outcome[0]
+            item = self._next_item()
+            if item is None:
+                return StreamEnded(worker_idx, self._num_items, run_id)
+            value, failure = item
+        if failure is not None:
+            return Failed(worker_idx, ticket, failure, run_id)
         seconds = time.perf_counter() - start
-        skipped = tuple(Failure.of(error, place=place, num_own_frames=0) for error, place in self.scope.skipped)
-        return Made(value, seconds, skipped)
+        skipped: tuple[Failure, ...] = ()
+        if scope.skipped:
+            skipped = tuple([Failure.of(error, place=place, num_own_frames=0) for error, place in scope.skipped])
+        return Done(worker_idx, ticket, run_id, ValueResult(value), seconds, 0.0, skipped)
 
-    def _next_item(self) -> tuple[Any] | Failure | Ended:
+    def _next_item(self) -> tuple[Any, Failure | None] | None:
+        """Return the next item of the stream, or why there is none; None: it has ended."""
         if self._stream is None:
             try:
                 self._stream = iter(self._function(self._payload))
             except Exception as error:  # noqa: BLE001 - the boundary of user code: it goes on as a Failure
                 self._ended = True
-                return Failure.of(error, place=self.scope.place, ends_stream=True)
+                return None, Failure.of(error, place=self.scope.place, ends_stream=True)
         while True:
+            value, failure = None, None
             try:
                 value = next(self._stream)
             except StopIteration:
                 self._ended = True
-                return Ended(self._num_items)
+                return None
             except Exception as error:  # noqa: BLE001 - the boundary of user code: it goes on as a Failure
                 self._ended = isinstance(self._stream, GeneratorType)
-                answer: tuple[Any] | Failure = Failure.of(error, place=self.scope.place, ends_stream=self._ended)
-            else:
-                answer = (value,)
+                failure = Failure.of(error, place=self.scope.place, ends_stream=self._ended)
             self._num_items += 1
             if self._num_items > self._first_item or self._ended:
-                return answer
+                return value, failure
             self.scope.skipped.clear()  # passed over: it was told before the restart

@@ -34,36 +34,45 @@ class WorkerState:
         self.warned = False
 
 
-def least_busy_worker(workers: Sequence[WorkerState], limit: int, ticket: int) -> int | None:
-    """Choose a worker for a task: the one with the fewest tickets, if that is below the limit.
+def plan_tasks(workers: Sequence[WorkerState], limit: int, first: int, num: int, *, in_turns: bool) -> list[int]:
+    """Choose the workers of the next tasks: fewer than `num` of them, if no worker may have more.
 
-    Among equals it is worker t mod W, or the next one after it: workers that are equally fast take turns.
+    Ticket t goes to the worker with the fewest, among equals to worker t mod W, or the next one after it: workers that
+    are equally fast take turns.
+
+    Args:
+        workers: Of whom none may have more tickets than `limit`.
+        limit: See `workers`.
+        first: The first ticket.
+        num: How many there are at most.
+        in_turns: Whether ticket t goes to worker t mod W and to nobody else.
     """
     num_workers = len(workers)
-    fewest, chosen = limit, None
-    for offset in range(num_workers):
-        worker_idx = (ticket + offset) % num_workers
-        if len(workers[worker_idx].unanswered) < fewest:
-            fewest, chosen = len(workers[worker_idx].unanswered), worker_idx
+    loads = [len(worker.unanswered) for worker in workers]
+    chosen: list[int] = []
+    for ticket in range(first, first + num):
+        worker_idx = ticket % num_workers
+        if not in_turns and (fewest := min(loads)) < loads[worker_idx]:
+            after = worker_idx + 1
+            worker_idx = loads.index(fewest, after) if fewest in loads[after:] else loads.index(fewest)
+        if loads[worker_idx] >= limit:
+            break
+        loads[worker_idx] += 1
+        chosen.append(worker_idx)
     return chosen
 
 
-def turn_of(workers: Sequence[WorkerState], limit: int, ticket: int) -> int | None:
-    """Choose worker t mod W for a task, as soon as it has fewer tickets than the limit."""
-    worker_idx = ticket % len(workers)
-    return worker_idx if len(workers[worker_idx].unanswered) < limit else None
-
-
-def lowest_stream_ticket(workers: Sequence[WorkerState], limit: int) -> int | None:
-    """Choose the lowest ticket whose worker has neither ended nor as many tickets as the limit.
+def plan_items(workers: Sequence[WorkerState], limit: int, num: int) -> list[int]:
+    """Choose the next tickets of streams: the lowest whose workers have neither ended nor as many as the limit.
 
     So the ticket that the consumer waits for is always asked for: as long as it is not, its worker has room (all
     tickets below it have been handed over), and the one handed over last has made room for one more in all.
     """
     num_workers = len(workers)
-    tickets = [
-        worker.next_item * num_workers + worker_idx
-        for worker_idx, worker in enumerate(workers)
-        if worker.num_items is None and len(worker.unanswered) < limit
-    ]
-    return min(tickets, default=None)
+    open_to: list[int] = []  # tickets that each worker may get, of which the lowest come first
+    for worker_idx, worker in enumerate(workers):
+        if worker.num_items is None:
+            room = min(limit - len(worker.unanswered), num)
+            open_to += [(worker.next_item + item) * num_workers + worker_idx for item in range(room)]
+    open_to.sort()
+    return open_to[:num]

@@ -27,6 +27,9 @@ class Workers:
         job: What the workers do.
         num_workers: At least 1.
         executor: Not started yet, and used by nobody else.
+
+    Attributes:
+        current_run_id: The run that may use the executor, if there is one: no other may. Written here alone.
     """
 
     def __init__(self, job: Job, num_workers: int, executor: Executor) -> None:
@@ -34,7 +37,7 @@ class Workers:
         self.num_workers = num_workers
         self._job = job
         self._pid = os.getpid()
-        self._current: int | None = None
+        self.current_run_id: int | None = None
         self._last_run_id = 0
         self._is_prepared = False
         self._is_started = False
@@ -73,23 +76,19 @@ class Workers:
         """Make a new run the current one, whatever was before; return its number."""
         self.start()
         self._last_run_id += 1
-        self._current = self._last_run_id  # before the call: the run before is not to touch the executor any more
+        self.current_run_id = self._last_run_id  # before the call: the run before is not to touch the executor any more
         try:
-            self.executor.begin_run(self._current, mode, payload)
+            self.executor.begin_run(self.current_run_id, mode, payload)
         except BaseException:
             self.stop()
             raise
-        return self._current
-
-    def is_current(self, run_id: int) -> bool:
-        """Tell whether a run may still use the executor."""
-        return run_id == self._current
+        return self.current_run_id
 
     def end_run(self, run_id: int) -> None:
         """Cancel a run, unless another one has begun meanwhile, or this is a forked process."""
-        if not self.is_current(run_id) or os.getpid() != self._pid:
+        if run_id != self.current_run_id or os.getpid() != self._pid:
             return
-        self._current = None
+        self.current_run_id = None
         try:
             self.executor.cancel(run_id)
         except BaseException:
@@ -101,11 +100,11 @@ class Workers:
 
         The executor goes on with that run until the next one begins or the workers are ended.
         """
-        self._current = None
+        self.current_run_id = None
 
     def stop(self) -> None:
         """End the workers; the next run starts them anew."""
-        self._current = None
+        self.current_run_id = None
         if not (self._is_started or self._is_prepared) or os.getpid() != self._pid:
             return
         self._is_stopping = True  # until the call is over: if it is interrupted, the next one makes up for it

@@ -234,7 +234,8 @@ class BatchIterator(Iterator[Any]):
             self.is_over = True
             raise
         try:
-            self._check_gap(begun, begun.arrivals.num_skipped(delivered))
+            if begun.arrivals.num_skipped(delivered):
+                self._check_gap(begun)
             return None if delivered is None else begun.arrivals.take(delivered)
         except BaseException:
             self.close()
@@ -277,9 +278,9 @@ class BatchIterator(Iterator[Any]):
             self._superseded = reason
             self.close()
 
-    def _check_gap(self, begun: Begun, num_skipped: int) -> None:
+    def _check_gap(self, begun: Begun) -> None:
         """Refuse that batches were left out because of errors, where ranks have equal steps."""
-        if num_skipped and begun.equal_steps_of is not None:
+        if begun.equal_steps_of is not None:
             raise HeadraceError(
                 "a batch was left out because of an error, so this rank would have one step less than the others",
                 where=f"epoch {begun.place.epoch}, {begun.equal_steps_of}",

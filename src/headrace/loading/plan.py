@@ -107,10 +107,10 @@ class _Chain:
     def append(self, num_batches: int) -> None:
         self._ends.append(self.end + num_batches)
 
-    def locate(self, number: int) -> tuple[int, int]:
-        """Return the window of a batch between `first` and `end`, and the number of the window's first batch."""
+    def locate(self, number: int) -> tuple[int, int, int]:
+        """Return the window of a batch between `first` and `end`, its first batch, and the first one behind it."""
         offset = bisect_right(self._ends, number)
-        return self.window + offset, self._ends[offset - 1] if offset else self.first
+        return self.window + offset, self._ends[offset - 1] if offset else self.first, self._ends[offset]
 
 
 class EpochPlan:
@@ -120,7 +120,11 @@ class EpochPlan:
         order: The sequences.
         recipe: How they form batches.
         start: A window, and the number of its first batch, which somebody knows from before.
-        name: Returns the name under which the table of all windows may be kept, see `kept_tables.py`; None: nowhere.
+        name: Returns the name under which the table of all windows may be kept, see `plan_cache.py`; None: nowhere.
+
+    Attributes:
+        end: The number of the first batch that is not known to be there: of the epoch's batches, once `has` has said of
+            any number that it is not there.
 
     Raises:
         ConfigError: The policy needs lengths, and there are none.
@@ -156,6 +160,9 @@ class EpochPlan:
             )
         self._head = _Chain(0, 0)
         self._tail = _Chain(*start) if start[0] else self._head
+        self.end = self._tail.end
+        self._located = 0, 0, 0  # a window, its first batch, and the first one behind it: mostly the next one is there
+        self._window: _Window | None = None  # the one that was used last
         self._windows: dict[int, _Window] = {}
         self._counts: dict[int, PlanCounts] = {}
         self._sizes: dict[int, int] = {}  # batches of the windows that were planned
@@ -195,11 +202,6 @@ class EpochPlan:
         """Windows that were planned so far."""
         return len(self._counts)
 
-    @property
-    def end(self) -> int:
-        """The number of batches of the epoch, once `has` has said of any number that it is not there."""
-        return self._tail.end if self._table is None else self._table.num_batches
-
     def num_batches(self) -> int:
         """Return the number of batches of the epoch. The first call plans every window, unless that was done before.
 
@@ -231,7 +233,7 @@ class EpochPlan:
                 where=f"epoch {self.epoch}",
                 fix="give the state as it was saved",
             )
-        self._table = table
+        self._table, self.end = table, table.num_batches
 
     def knows(self, start: tuple[int, int]) -> bool:
         """Tell whether a window is known to begin with this batch, so that nothing before it needs to be planned."""
@@ -242,7 +244,7 @@ class EpochPlan:
     def has(self, number: int) -> bool:
         """Tell whether there is such a batch; plans windows up to it."""
         if self._table is not None:
-            return number < self._table.num_batches
+            return number < self.end
         chain = self._chain_of(number)
         while chain.end <= number:
             if not self._extend(chain):
@@ -251,17 +253,26 @@ class EpochPlan:
 
     def locate(self, number: int) -> tuple[int, int]:
         """Return the window of a batch and the number of its first batch; for one behind the end, the end."""
-        is_there = self.has(number)
-        if self._table is not None:
-            window = self._table.locate(number)[0] if is_there else self.num_windows
-            return window, self._table.first_batch(window)
-        chain = self._chain_of(number)
-        return chain.locate(number) if is_there else (chain.next_window, chain.end)
+        window, first, end = self._located
+        if not first <= number < end:
+            is_there = self.has(number)
+            if self._table is not None:
+                window = self._table.locate(number)[0] if is_there else self.num_windows
+                first = self._table.first_batch(window)
+                end = self._table.first_batch(window + 1) if is_there else first
+            else:
+                chain = self._chain_of(number)
+                window, first, end = chain.locate(number) if is_there else (chain.next_window, chain.end, chain.end)
+            if is_there:
+                self._located = window, first, end
+        return window, first
 
     def task(self, number: int) -> tuple[Task, NDArray[np.int64]]:
         """Return a batch that there is, as a task for a worker, and the places of its members in the order."""
         window_number, first = self.locate(number)
-        window = self._plan(window_number)
+        window = self._window
+        if window is None or window.number != window_number:
+            window = self._window = self._plan(window_number)
         batch = window.plan[number - first]
         places = window.first_place + batch.members.astype(np.int64)
         counted, checks = self._order.occurrences, self._recipe.checks_lengths
@@ -286,6 +297,7 @@ class EpochPlan:
         if number >= self.num_windows:
             return False
         chain.append(self._size_of(number))
+        self.end = self._tail.end
         return True
 
     def _size_of(self, number: int) -> int:
@@ -405,12 +417,12 @@ def plan_steps(plan: Plan, rank: int, world_size: int, position: int, remainder:
     # which batch of a step must be there for this rank to have a step, and for any rank to have one
     own, any_rank = {"drop": (world_size - 1, world_size - 1), "pad": (0, 0), "keep": (rank, 0)}[remainder]
     step, done = position // world_size, position
-    while plan.has(position + own):
+    while position + own < plan.end or plan.has(position + own):
         number, position = position + rank, position + world_size
         done = position
-        if not plan.has(position + any_rank):
+        if position + any_rank >= plan.end and not plan.has(position + any_rank):
             position = plan.end  # the epoch is over, also if a remainder is left out
-        is_repeat = not plan.has(number)
+        is_repeat = number >= plan.end and not plan.has(number)
         yield Step(number % plan.end if is_repeat else number, step, is_repeat, position, plan.locate(position))
         step += 1
     plan.leave_out(done if remainder == "drop" else plan.end)

@@ -135,7 +135,8 @@ class BatchWork:
         keep_globals = kept_globals if self.options.seeds_globals and info.executor != "process" else nullcontext
         with keep_globals():  # a dataset may read a sequence to learn its layout
             reader = self.reading.open(info)
-        return _BatchMaker(reader, self.reading, self.options, keep_globals).make
+        maker = _BatchMaker(reader, self.reading, self.options, keep_globals)
+        return maker.make_seeded if maker.seeds_globals else maker.make
 
 
 @dataclass(slots=True)
@@ -160,20 +161,19 @@ class _BatchMaker:
         self._options = options
         self._is_by_key = reading.is_by_key
         self._is_plain = options.transform is None and options.collate is None
-        self._seeds_globals = options.seeds_globals and not (self._is_plain and reader.is_all_ours)
+        self.seeds_globals = options.seeds_globals and not (self._is_plain and reader.is_all_ours)
         self._keep_globals = keep_globals
         self._wants_rng = options.transform is not None and wants_rng(options.transform)
         self._layout = LayoutOptions(reading.specs, options.pad_values, options.pad_multiple)
 
-    def make(self, task: Task) -> Any:
-        """Make the batch of a task."""
-        if not self._seeds_globals:
-            return self._make(task)
+    def make_seeded(self, task: Task) -> Any:
+        """Make the batch of a task, with code of the user's that may draw from the global generators."""
         with self._keep_globals():
             seed_globals(self._options.seed, "global generators", epoch=task.epoch, number=task.number)
-            return self._make(task)
+            return self.make(task)
 
-    def _make(self, task: Task) -> Any:
+    def make(self, task: Task) -> Any:
+        """Make the batch of a task."""
         made = self._make_at_once(task)
         if made is not None:
             return made

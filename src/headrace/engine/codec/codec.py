@@ -5,8 +5,8 @@
 
 `decode(encode(x))` equals x in types, dtypes, shapes, C or Fortran order, the order of dicts, and values. What is not
 kept: strides that are neither C nor Fortran order, views of one array (each gets memory of its own), read-only
-flags, and that two places held the same object. Read `codec_nodes` first, then `codec_plan`, `codec_columns` for
-lists of sequences, and `codec_restore`.
+flags, and that two places held the same object. Read `format.py` first, then `plan.py` and
+`restore.py`.
 
 Layout of what is reserved in the slot: the arrays, each at a multiple of 64 bytes, then the tree that describes them.
 """
@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .format import PICKLED, Node, Slot
+from .format import ARRAY, PICKLED, Node, Slot
 from .objects import pickle_values
 from .plan import NoTreeError, Plan, make_column
-from .restore import Restorer
+from .restore import Restorer, view_array
 
 _HEADER = struct.Struct("<QQQ")  # position of what was reserved; offset of the tree in it; its number of bytes
 
@@ -71,6 +71,8 @@ def decode(header: bytes, buffer: NDArray[np.uint8]) -> Any:
     base, offset, num_bytes = _HEADER.unpack(header)
     start = base + offset
     tree, pickled = marshal.loads(buffer[start : start + num_bytes].data)  # noqa: S302  # made by our own worker
+    if type(tree) is tuple and tree[0] == ARRAY:  # the usual case: without the machinery for all others
+        return view_array(buffer, base, *tree[1:])
     restorer = Restorer(buffer, base)
     if pickled is not None:
         restorer.unpickle(*pickled)

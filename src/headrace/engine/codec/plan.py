@@ -110,7 +110,7 @@ class Plan:
         return self._other(value) if encode is None else encode(self, value)
 
     def items(self, values: Sequence[Any]) -> Node:
-        """Plan the elements of a list, a tuple or a column; see `codec_nodes` for what is restored."""
+        """Plan the elements of a list, a tuple or a column; see `format.py` for what is restored."""
         kinds = set(map(type, values))
         if kinds <= ATOMS and not _has_blob(kinds, values):
             return RAW, values

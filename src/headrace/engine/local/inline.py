@@ -12,12 +12,11 @@ from typing import Any
 
 from headrace.errors import InternalError
 
-from ..events import Event, Failed, Finished, Produced, Ready, ReadyResult, SetupFailed
+from ..events import Event, Ready, SetupFailed
 from ..executor import Executor
-from ..failure import Failure
 from ..user.job import Job, Mode
 from ..user.worker_info import worker_scope
-from ..worker import Ended, Made, Outcome, Worker
+from ..worker import Worker
 
 
 class InlineExecutor(Executor):
@@ -71,9 +70,9 @@ class InlineExecutor(Executor):
                     return [SetupFailed(worker_idx, failure)]
                 self._is_ready[worker_idx] = True
                 events.append(Ready(worker_idx))
-            outcome = worker.perform(payload)
-        if outcome is not None:
-            events.append(event_of(outcome, worker_idx, run_id, ticket))
+            event = worker.perform(run_id, ticket, payload)
+        if event is not None:
+            events.append(event)
         return events
 
     def restart(self, worker_idx: int, first_item: int) -> None:
@@ -96,14 +95,3 @@ class InlineExecutor(Executor):
         for worker in self._workers:
             with worker_scope(worker.scope):
                 worker.end_run()
-
-
-def event_of(outcome: Outcome, worker_idx: int, run_id: int, ticket: int) -> Event:
-    """Report an outcome whose value needs no transport."""
-    match outcome:
-        case Made(value, seconds, skipped):
-            return Produced(worker_idx, ticket, run_id, ReadyResult(value), seconds, skipped=skipped)
-        case Failure():
-            return Failed(worker_idx, ticket, outcome, run_id)
-        case Ended(num_items):
-            return Finished(worker_idx, num_items, run_id)

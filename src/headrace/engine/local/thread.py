@@ -23,7 +23,6 @@ from ..executor import Executor
 from ..user.job import Job, Mode
 from ..user.worker_info import WorkerInfo, worker_scope
 from ..worker import Worker
-from .inline import event_of
 
 _logger = logging.getLogger("headrace.engine")
 _CLOSE_SECONDS = 1.0  # for all threads together; user code that takes longer is left behind
@@ -100,9 +99,9 @@ class _Life:
                 self._worker.begin_run(mode, payload, first_item)
             case _Ticket(run_id, ticket, payload):
                 if not self.is_over and run_id == self._shared.run_id:
-                    outcome = self._worker.perform(payload)
-                    if outcome is not None:
-                        self._report(event_of(outcome, self._worker_idx, run_id, ticket))
+                    event = self._worker.perform(run_id, ticket, payload)
+                    if event is not None:
+                        self._report(event)
             case _EndRun():
                 self._worker.end_run()
             case None:

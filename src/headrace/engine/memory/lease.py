@@ -30,7 +30,7 @@ from .forks import forget_ended_forks, has_seen, living_forks, watch_forks
 from .memfd import PAGE_BYTES, Mapping, bytes_interface, round_to_pages
 
 _NO_BYTES = np.empty(1, np.uint8)  # an empty array needs an address too
-_NO_BYTES_AT: int = _NO_BYTES.ctypes.data
+_NO_BYTES_INTERFACE = bytes_interface(_NO_BYTES.ctypes.data, 0)
 
 
 class Lease:
@@ -76,16 +76,24 @@ class ArenaReader:
 
     Args:
         fd: The memfd. Duplicated: the caller's descriptor stays the caller's to close.
+        max_leases: With more leases than this, a view of less than `copy_bytes` is a copy that holds no slot, so that
+            a consumer that keeps many small results does not run out of slots.
+        copy_bytes: See `max_leases`.
+
+    Attributes:
+        freed: Leases that have ended since the last `drain`. To be looked at, as the next one.
+        seen_by_children: Of earlier ones, those of which forked children may have views.
     """
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, *, max_leases: int = 1 << 62, copy_bytes: int = 0) -> None:
+        self._max_leases, self._copy_bytes = max_leases, copy_bytes
         self._fd = os.dup(fd)
         self._pid = os.getpid()
         self._mappings: dict[int, Mapping] = {}  # the latest of each slot; older ones live as long as their leases
-        self._freed: deque[_End] = deque()  # filled by leases that end
-        self._note_end: Callable[[_End], None] = self._freed.append
+        self.freed: deque[_End] = deque()  # filled by leases that end
+        self._note_end: Callable[[_End], None] = self.freed.append
         self._leased: dict[int, _End] = {}  # leased, or freed and not drained yet; an end is noted while it is kept
-        self._seen_by_children: list[_End] = []  # freed, but forked children may have views
+        self.seen_by_children: list[_End] = []
         self._watcher: MemoryWatcher | None = None
         self._max_bytes = 0  # of the slots together, if there is a watcher
         self._seen: dict[int, int] = {}  # what the watcher knows of: slot -> bytes that it had in its mapping at most
@@ -95,7 +103,7 @@ class ArenaReader:
     @property
     def num_leased(self) -> int:
         """Slots that are held or of which views are alive."""
-        return len(self._leased) - len(self._freed)
+        return len(self._leased) - len(self.freed)
 
     @property
     def is_open(self) -> bool:
@@ -106,11 +114,6 @@ class ArenaReader:
     def is_leased(self) -> bool:
         """Whether it is open and anybody may have views of its slots."""
         return self._fd >= 0 and bool(self._leased)
-
-    @property
-    def has_freed(self) -> bool:
-        """Whether slots may have become free since the last `drain`."""
-        return bool(self._freed or self._seen_by_children)
 
     def lease(self, slot_idx: int, offset: int, num_bytes: int) -> NDArray[np.uint8]:
         """Return the content of a slot as a writable `uint8[num_bytes]`, without a copy: `hold` and `view` at once.
@@ -134,7 +137,7 @@ class ArenaReader:
         return lease
 
     def view(self, lease: Lease, slot_idx: int, offset: int, num_bytes: int) -> NDArray[np.uint8]:
-        """Return the content of a slot as a writable `uint8[num_bytes]` that keeps the lease alive.
+        """Return the content of a slot as a writable `uint8[num_bytes]` that keeps the lease alive, or a copy of it.
 
         Args:
             lease: On this slot. To be used for one view.
@@ -152,8 +155,11 @@ class ArenaReader:
         if mapping is not None and num_bytes and self._watcher is not None:
             self._tell(self._watcher, slot_idx, mapping, num_bytes)
         lease.mapping = mapping
-        lease.__array_interface__ = bytes_interface(mapping.address if mapping else _NO_BYTES_AT, num_bytes)
-        return np.asarray(lease)
+        interface = _NO_BYTES_INTERFACE if mapping is None else mapping.__array_interface__
+        lease.__array_interface__ = {**interface, "shape": (num_bytes,)}
+        content = np.asarray(lease)
+        is_copied = num_bytes < self._copy_bytes and len(self._leased) - len(self.freed) > self._max_leases
+        return content.copy() if is_copied else content
 
     def drain(self) -> list[int]:
         """Return the slots that became free since the last call: each of them may be written again.
@@ -163,9 +169,9 @@ class ArenaReader:
         if os.getpid() != self._pid:
             return []
         slot_idxs: list[int] = []
-        seen, self._seen_by_children = self._seen_by_children, []
-        while self._freed:  # nobody else takes from it; it is filled meanwhile, so it cannot be iterated over
-            end = self._freed.popleft()
+        seen, self.seen_by_children = self.seen_by_children, []
+        while self.freed:  # nobody else takes from it; it is filled meanwhile, so it cannot be iterated over
+            end = self.freed.popleft()
             if living_forks and has_seen(end.num_forks):  # asked now: a fork that came before this end is known by now
                 seen.append(end)
             else:
@@ -174,7 +180,7 @@ class ArenaReader:
             forget_ended_forks()
             for end in seen:
                 if has_seen(end.num_forks):
-                    self._seen_by_children.append(end)
+                    self.seen_by_children.append(end)
                 else:
                     slot_idxs.append(end.slot_idx)
         for slot_idx in slot_idxs:

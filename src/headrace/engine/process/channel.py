@@ -110,6 +110,12 @@ class Channel:
             OSError: The other end is closed (`BrokenPipeError`, `ConnectionResetError`).
             ConfigError: A descriptor was needed, and this process may open no more.
         """
+        if not fds and len(packet) <= MAX_PACKET_BYTES:  # the usual case
+            try:
+                self._sock.send(packet, _SEND)
+            except BlockingIOError:
+                return False
+            return True
         if len(packet) > MAX_PACKET_BYTES:
             with needs_descriptors("a message of many bytes"):
                 fd = _spill(packet)
@@ -165,11 +171,8 @@ class Channel:
 
     def _send(self, packet: bytes, fds: Sequence[int]) -> bool:
         try:
-            if fds:
-                control = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))]
-                self._sock.sendmsg([packet], control, _SEND)
-            else:
-                self._sock.send(packet, _SEND)
+            control = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))]
+            self._sock.sendmsg([packet], control, _SEND)
         except BlockingIOError:
             return False
         return True

@@ -2,8 +2,8 @@
 
 Invariants: every method but `close` returns without waiting for a worker, unless the warden was killed; what a dead
 worker had sent is reported before its exit; descriptors are closed on exec and in forked children; a process that was
-forked off the trainer sees a closed executor. Read `..zygote` for who starts and ends the processes, `..worker_main`
-for what they do, and `..worker_life` for the trainer's side of one of them.
+forked off the trainer sees a closed executor. Read `warden_server.py` for who starts and ends the processes,
+`worker_main.py` for what they do, and `link.py` for the trainer's side of one of them.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from ..user.ship import Parcel, foresee_slow_modules, ship_job, ship_payload
 from .channel import close_all, needs_descriptors
 from .exit_cause import MEMORY_ADVICE, count_oom_kills, explain_exit, is_out_of_memory
 from .exits import end_with_process
-from .link import WorkerConnection, events_of
-from .messages import Begin, Cancel, HasExited, NotSpawned, Spawned, Submit
+from .link import WorkerConnection
+from .messages import Begin, Cancel, HasExited, NotSpawned, Spawned
 from .proc_tree import ProcessHandle
 from .start import StartMethod
 from .warden_client import Warden
@@ -287,13 +287,11 @@ class ProcessExecutor(Executor):
         for life in self._lives:
             life.put(self._begin)
 
-    def pack(self, payload: Any) -> bytes:
-        """Pickle a payload, once."""
-        return ship_payload(payload)
+    pack = staticmethod(ship_payload)  # once: what is submitted again is at hand
 
     def submit(self, worker_idx: int, run_id: int, ticket: int, payload: bytes | None) -> None:
         """Send a ticket to a worker."""
-        self._lives[worker_idx].put(Submit(run_id, ticket, b"" if payload is None else payload))
+        self._lives[worker_idx].submit(run_id, ticket, b"" if payload is None else payload)
 
     def cancel(self, run_id: int) -> None:
         """Tell all workers that a run is over."""
@@ -343,13 +341,15 @@ class ProcessExecutor(Executor):
         is_starved = False
         for life in self._lives:
             life.flush()
-            if life.worker_idx == self.awaited_worker_idx:
-                life.fail_starved_worker(self._seconds_waited)
-            if life.is_open and life.has_backlog != life.waits_for_room:
+            if not life.is_open:
+                continue
+            if (life.backlog is not None) != life.waits_for_room:
                 assert self._epoll is not None
-                life.waits_for_room = life.has_backlog
-                self._epoll.modify(life.channel, select.EPOLLIN | (select.EPOLLOUT if life.has_backlog else 0))
-            is_starved = is_starved or (life.is_starved and life.is_open)
+                life.waits_for_room = life.backlog is not None
+                self._epoll.modify(life.channel, select.EPOLLIN | (select.EPOLLOUT if life.waits_for_room else 0))
+            if life.starved_since is not None and life.worker_idx == self.awaited_worker_idx:
+                life.fail_starved_worker(self._seconds_waited)
+            is_starved = is_starved or life.starved_since is not None
         return is_starved
 
     def _listen(self, timeout_seconds: float | None) -> None:
@@ -395,7 +395,7 @@ class ProcessExecutor(Executor):
     def _drain(self, life: WorkerConnection) -> None:
         """Turn all messages of a worker that are here into events."""
         run_id = None if self._begin is None else self._begin.run_id
-        self._events += events_of(life, run_id, self._seconds_waited)
+        self._events += life.take_events(run_id, self._seconds_waited)
 
     def _hear_warden(self, warden: Warden) -> None:
         while (heard := warden.receive()) is not None:
@@ -468,7 +468,7 @@ class ProcessExecutor(Executor):
             self._events += [
                 Beat(life.worker_idx)
                 for life in self._lives
-                if (life.made_progress or life.is_starved) and not life.has_exited
+                if (life.made_progress or life.starved_since is not None) and not life.has_exited
             ]
 
 

@@ -1,9 +1,9 @@
-"""The trainer's side of one life of a worker process, and what the worker says as events for the supervisor.
+"""The trainer's side of one life of a worker process.
 
 It has the worker's socket, its rings, its arena, its status page and its stack. Invariants: nothing here blocks, but
 `read_stack` for a fraction of a second; a restarted worker gets a new life with a new arena, because children of the
 old one may still write to the old; a slot is told to be free once, after the last view of it is gone or when its result
-was discarded. What the worker says comes by its ring, or by its socket where that is full; `messages` puts both
+was discarded. What the worker says comes by its ring, or by its socket where that is full; `take_events` puts both
 together in their order, provided that `gather` came before `hear`.
 """
 
@@ -15,31 +15,20 @@ import select
 import signal
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
 
 from headrace.errors import InternalError
 
-from ..codec.codec import decode
-from ..events import Event, Failed, Finished, Produced, Ready, Result, SetupFailed
-from ..failure import Failure
-from ..memory.lease import ArenaReader, Lease
+from ..events import Done, Event
+from ..memory.lease import ArenaReader
 from ..memory.memfd import create_memfd
 from ..memory.rings import TrainerRings, create_rings
 from ..user.worker_info import Place
 from .channel import Channel, close_all
 from .messages import (
     BELL,
-    Done,
     GiveUp,
-    IsReady,
-    NotDone,
-    NotSetUp,
     SentAfterRecord,
     Starved,
-    StreamEnded,
     Submit,
     ToTrainer,
     ToWorker,
@@ -47,6 +36,7 @@ from .messages import (
     encode_packet,
 )
 from .proc_tree import ProcessHandle, state_of
+from .results import SlotResult
 from .status_page import StatusPage, create_status_page
 
 # Messages to a worker go together, because each packet may wake it, which costs 50 us and more; but not more bytes.
@@ -65,10 +55,9 @@ class WorkerConnection:
     Args:
         life: Its number.
         worker_idx: Whose life it is.
-        max_leases: With more leases than this, results of less than `copy_bytes` are copied instead of leased, so
-            that a consumer that keeps many small results does not run out of slots.
-        copy_bytes: See `max_leases`.
-        start: Called with the descriptors of the worker's side, but for the last one of `Links`: it copies them.
+        max_leases: See `ArenaReader`.
+        copy_bytes: The same.
+        start: Called with the descriptors of the worker's side, but for the last one of `WorkerFds`: it copies them.
     """
 
     def __init__(
@@ -82,19 +71,17 @@ class WorkerConnection:
     ) -> None:
         self.life = life
         self.worker_idx = worker_idx
-        self.max_leases = max_leases
-        self.copy_bytes = copy_bytes
         self.has_exited = False
         self.is_open = True  # its socket
         self.waits_for_room = False  # whether the executor listens for room in the socket
         self.process: ProcessHandle | None = None  # known soon after the start
+        self.backlog: bytes | None = None  # a packet that the socket was too full for
+        self.starved_since: float | None = None  # it waits for a slot, as far as is known; on the clock of waiting
         self._outbox: list[ToWorker] = []
         self._outbox_bytes = 0
-        self._packet: bytes | None = None  # did not fit into the socket yet
         self._records: list[bytes] = []  # came by the ring
         self._num_records = 0  # of the ring, that were handed over
         self._behind: deque[tuple[int, list[ToTrainer]]] = deque()  # came by the socket; after how many of the ring
-        self._starved_since: float | None = None  # on the clock of waiting
         self._starved_at = 0  # credits that the starved worker has seen
         self._stack_fd = self._lifeline_fd = -1
         fds: list[int] = []
@@ -105,11 +92,11 @@ class WorkerConnection:
             lifeline_of_worker, self._lifeline_fd = os.pipe2(os.O_CLOEXEC)
             fds.append(lifeline_of_worker)
             self.channel, theirs = Channel.pair()
-            self.reader = ArenaReader(fds[0])
+            self.reader = ArenaReader(fds[0], max_leases=max_leases, copy_bytes=copy_bytes)
             self._rings = TrainerRings(fds[1])
             self._status = StatusPage(fds[2])
             with theirs:
-                start((theirs.fileno(), *fds))  # in the order of Links
+                start((theirs.fileno(), *fds))  # in the order of WorkerFds
         except BaseException:
             self.disown()
             raise
@@ -120,56 +107,51 @@ class WorkerConnection:
     # --- messages ---
 
     def put(self, message: ToWorker) -> None:
-        """Send a message, now or soon: at the latest with `flush`."""
+        """Send a message with the next `flush`."""
         self._outbox.append(message)
-        if isinstance(message, Submit):
-            self._outbox_bytes += len(message.payload)
-            if self._outbox_bytes > _MAX_OUTBOX_BYTES:
-                self.flush()
+
+    def submit(self, run_id: int, ticket: int, payload: bytes) -> None:
+        """Send a ticket, now or soon: at the latest with `flush`."""
+        self._outbox.append(Submit(run_id, ticket, payload))
+        self._outbox_bytes += len(payload)
+        if self._outbox_bytes > _MAX_OUTBOX_BYTES:
+            self.flush()
 
     def flush(self) -> None:
         """Send all messages that gathered, as far as the socket takes them, and tell of slots that became free."""
         if not self.is_open:
             return
-        self.give_credits()
-        if self._packet is not None and self._try_send(self._packet):
-            self._packet = None
-        if self._packet is None and self._outbox:
+        reader = self.reader
+        if reader.freed or reader.seen_by_children:
+            self.give_credits()
+        if self.backlog is not None and self._try_send(self.backlog):
+            self.backlog = None
+        if self._outbox and self.backlog is None:
             packet = encode_packet(self._outbox)
             self._outbox, self._outbox_bytes = [], 0
             if not self._try_send(packet):
-                self._packet = packet
+                self.backlog = packet
 
     def give_credits(self) -> None:
-        """Tell the worker of slots that became free. A microsecond if there are none."""
-        freed = self.reader.drain() if self.reader.has_freed else []
+        """Tell the worker of slots that became free."""
+        freed = self.reader.drain()
         if freed:
             self._rings.give_credits(freed)
-            if self._starved_since is not None:
+            if self.starved_since is not None:
                 self._wake()
-
-    @property
-    def has_backlog(self) -> bool:
-        """Whether the socket was too full for the last flush."""
-        return self._packet is not None
-
-    @property
-    def is_starved(self) -> bool:
-        """Whether it waits for a slot, as far as is known."""
-        return self._starved_since is not None
 
     def note_starved(self, starved: Starved, now: float) -> None:
         """Take note that the worker waits for a slot; `now` is on the clock of waiting."""
-        self._starved_since, self._starved_at = now, starved.num_credits
+        self.starved_since, self._starved_at = now, starved.num_credits
         if self._rings.num_credits != starved.num_credits:  # it did not see the last ones
             self._wake()
 
     def fail_starved_worker(self, now: float) -> None:
         """Tell a worker that waits for a slot, and for which the consumer waits, that none will come."""
-        if self._starved_since is None or now - self._starved_since <= _HOARD_SECONDS:
+        if self.starved_since is None or now - self.starved_since <= _HOARD_SECONDS:
             return
         if self._try_send(encode_packet((GiveUp(self._starved_at),))):
-            self._starved_since = None
+            self.starved_since = None
 
     def gather(self) -> bool:
         """Take in what lies in the ring; tell whether there is anything. Comes before `hear`."""
@@ -188,18 +170,41 @@ class WorkerConnection:
                 self._behind.append((behind.num_records, messages))
         return True
 
-    def messages(self) -> list[ToTrainer]:
-        """Return what was gathered and heard, in the order in which the worker said it."""
-        found: list[ToTrainer] = []
+    def take_events(self, run_id: int | None, now: float) -> list[Event]:
+        """Return what was gathered and heard, in the order in which the worker said it.
+
+        Args:
+            run_id: The current run, if there is one: results of others are discarded.
+            now: On the clock of waiting.
+        """
+        messages: list[ToTrainer] = []
         records, self._records = self._records, []
+        behind = self._behind
         for record in records:
-            while self._behind and self._behind[0][0] <= self._num_records:
-                found += self._behind.popleft()[1]
-            found += decode_for_trainer(record)
+            while behind and behind[0][0] <= self._num_records:
+                messages += behind.popleft()[1]
+            messages += decode_for_trainer(record)
             self._num_records += 1
-        while self._behind and self._behind[0][0] <= self._num_records:
-            found += self._behind.popleft()[1]
-        return found
+        while behind and behind[0][0] <= self._num_records:
+            messages += behind.popleft()[1]
+        events: list[Event] = []
+        for message in messages:
+            if type(message) is Done:
+                result = message.result
+                assert result is not None
+                if type(result) is SlotResult:
+                    result.owner, result.lease = self, self.reader.hold(result.slot_idx)
+                if message.run_id == run_id:
+                    events.append(message)
+                else:
+                    result.discard()
+            elif isinstance(message, Starved):
+                self.note_starved(message, now)
+            elif isinstance(message, SentAfterRecord):
+                raise InternalError(f"worker {self.worker_idx} said something in the wrong place", where=repr(message))
+            else:
+                events.append(message)
+        return events
 
     def say_asleep(self) -> None:
         """Have the worker ring by its socket when it says something. Gather once more after this, before sleeping."""
@@ -208,14 +213,6 @@ class WorkerConnection:
     def say_awake(self) -> None:
         """Have the worker not ring any more."""
         self._rings.say_awake()
-
-    def result_of(self, done: Done) -> Result:
-        """Return the value of a finished ticket, still encoded."""
-        return _InlineResult(done) if done.slot_idx < 0 else _SlotResult(self, done, self.reader.hold(done.slot_idx))
-
-    def discard(self, done: Done) -> None:
-        """Free the slot of a result that nobody wants."""
-        self.result_of(done).discard()
 
     # --- the process ---
 
@@ -290,7 +287,7 @@ class WorkerConnection:
             self.process = None
 
     def _wake(self) -> None:
-        self._starved_since = None
+        self.starved_since = None
         self._try_send(BELL)
 
     def _try_send(self, packet: bytes) -> bool:
@@ -298,88 +295,3 @@ class WorkerConnection:
             return self.channel.send(packet)
         except OSError:  # the worker is gone: its exit is told elsewhere, and its tickets with it
             return True
-
-
-@dataclass(slots=True, eq=False)
-class _SlotResult(Result):
-    """A value in a slot, which is free when this is dropped, by whomever, or the last view of the value."""
-
-    _life: WorkerConnection
-    _done: Done
-    _lease: Lease | None
-
-    def take(self) -> Any:
-        """Decode the value: its arrays are views of the slot, and hold it."""
-        life, done = self._life, self._done
-        lease, self._lease = self._lease, None
-        assert lease is not None, "a result is taken once"
-        life.give_credits()  # now, so that the worker writes to warm memory
-        reader = life.reader
-        buffer = reader.view(lease, done.slot_idx, done.offset, done.num_bytes)
-        del lease
-        if reader.num_leased > life.max_leases and done.num_bytes < life.copy_bytes:
-            buffer = buffer.copy()
-        return decode(done.header, buffer)
-
-    def discard(self) -> None:
-        """Free the slot."""
-        self._lease = None
-
-
-@dataclass(slots=True, eq=False)
-class _InlineResult(Result):
-    """A small value that came within its message, after its header."""
-
-    _done: Done
-
-    def take(self) -> Any:
-        """Decode the value; its arrays have memory of their own."""
-        done = self._done
-        buffer = np.empty(done.num_bytes, np.uint8)
-        buffer[:] = np.frombuffer(done.header, np.uint8, done.num_bytes, done.offset)
-        return decode(done.header[: done.offset], buffer)
-
-    def discard(self) -> None:
-        """Nothing is held."""
-
-
-def events_of(life: WorkerConnection, run_id: int | None, now: float) -> list[Event]:
-    """Return what was gathered and heard from a worker.
-
-    Args:
-        life: Of the worker; what it wants to be known of itself, such as a want of slots, is noted there.
-        run_id: The current run, if there is one: results of others are discarded.
-        now: On the clock of waiting.
-    """
-    events: list[Event] = []
-    for message in life.messages():
-        if isinstance(message, Done):
-            if message.run_id == run_id:
-                events.append(_produced(life, message))
-            else:
-                life.discard(message)
-        elif isinstance(message, Starved):
-            life.note_starved(message, now)
-        else:
-            events.append(_event_of(life.worker_idx, message))
-    return events
-
-
-def _event_of(worker_idx: int, message: ToTrainer) -> Event:
-    match message:
-        case NotDone():
-            return Failed(worker_idx, message.ticket, Failure.from_bytes(message.failure), message.run_id)
-        case StreamEnded():
-            return Finished(worker_idx, message.num_items, message.run_id)
-        case IsReady():
-            return Ready(worker_idx)
-        case NotSetUp():
-            return SetupFailed(worker_idx, Failure.from_bytes(message.failure))
-        case SentAfterRecord() | Done() | Starved():
-            raise InternalError(f"worker {worker_idx} said something in the wrong place", where=repr(message)[:200])
-
-
-def _produced(life: WorkerConnection, done: Done) -> Produced:
-    skipped = tuple(map(Failure.from_bytes, done.skipped)) if done.skipped else ()
-    result = life.result_of(done)
-    return Produced(life.worker_idx, done.ticket, done.run_id, result, done.seconds, done.transport_seconds, skipped)

@@ -2,14 +2,19 @@
 
 Invariants: a packet is a list of messages and stands alone; it is never split, because sockets and rings keep packets
 whole. A packet of no messages says nothing, and wakes whoever waits for one.
-Results are not in here but in the arena; a `Done` says where. User objects are opaque bytes: nothing is unpickled here.
+What a worker says is an event of the engine (`events.py`), or a word for its trainer alone. Values are not in here but
+in the arena; the result of a `Done` says where. User objects are opaque bytes: of those, only failures are unpickled.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
+
+from ..events import Done, Failed, Ready, SetupFailed, StreamEnded
+from ..failure import Failure
+from .results import InlineResult, SlotResult
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True):
@@ -53,46 +58,7 @@ class GiveUp(Message, frozen=True, tag=3):
 
 ToWorker = Begin | Submit | Cancel | GiveUp
 
-# --- from a worker to the trainer ---
-
-
-class IsReady(Message, frozen=True, tag=0):
-    """The worker has been set up."""
-
-
-class Done(Message, frozen=True, tag=1):
-    """A ticket is done. `slot_idx` is -1 where the bytes of the value follow the header; no slot is used then."""
-
-    run_id: int
-    ticket: int
-    header: bytes
-    slot_idx: int
-    offset: int
-    num_bytes: int
-    seconds: float
-    transport_seconds: float
-    skipped: list[bytes]
-
-
-class NotDone(Message, frozen=True, tag=2):
-    """User code raised an exception over a ticket."""
-
-    run_id: int
-    ticket: int
-    failure: bytes
-
-
-class NotSetUp(Message, frozen=True, tag=3):
-    """The worker cannot be set up: it will do nothing."""
-
-    failure: bytes
-
-
-class StreamEnded(Message, frozen=True, tag=4):
-    """The worker's iterator has ended."""
-
-    run_id: int
-    num_items: int
+# --- from a worker to the trainer: events, and besides ---
 
 
 class Starved(Message, frozen=True, tag=5):
@@ -107,7 +73,7 @@ class SentAfterRecord(Message, frozen=True, tag=6):
     num_records: int
 
 
-ToTrainer = IsReady | Done | NotDone | NotSetUp | StreamEnded | Starved | SentAfterRecord
+ToTrainer = Ready | Done[InlineResult | SlotResult] | Failed | SetupFailed | StreamEnded | Starved | SentAfterRecord
 
 # --- from the trainer to its warden ---
 
@@ -181,33 +147,31 @@ class NotSpawned(Message, frozen=True, tag=2):
 
 FromWarden = Spawned | HasExited | NotSpawned
 
-encode_packet = msgspec.msgpack.Encoder().encode
+
+def _encode_failure(failure: Failure) -> bytes:
+    return failure.to_bytes()
+
+
+def _decode_failure(_kind: type, data: bytes) -> Failure:
+    return Failure.from_bytes(data)
+
+
+encode_packet = msgspec.msgpack.Encoder(enc_hook=_encode_failure).encode
 """Encode a sequence of messages as one packet."""
 
 BELL = encode_packet(())
 """A packet that only wakes."""
 
-_to_worker: msgspec.msgpack.Decoder[list[ToWorker]] = msgspec.msgpack.Decoder(list[ToWorker])
-_to_trainer: msgspec.msgpack.Decoder[list[ToTrainer]] = msgspec.msgpack.Decoder(list[ToTrainer])
-_to_warden: msgspec.msgpack.Decoder[list[ToWarden]] = msgspec.msgpack.Decoder(list[ToWarden])
-_from_warden: msgspec.msgpack.Decoder[list[FromWarden]] = msgspec.msgpack.Decoder(list[FromWarden])
+decode_for_worker: Callable[[bytes], Sequence[ToWorker]] = msgspec.msgpack.Decoder(list[ToWorker]).decode
+"""Decode what a trainer sent to a worker."""
 
+decode_for_trainer: Callable[[bytes], Sequence[ToTrainer]] = msgspec.msgpack.Decoder(
+    list[ToTrainer], dec_hook=_decode_failure
+).decode
+"""Decode what a worker sent to its trainer."""
 
-def decode_for_worker(packet: bytes) -> Sequence[ToWorker]:
-    """Decode what a trainer sent to a worker."""
-    return _to_worker.decode(packet)
+decode_for_warden: Callable[[bytes], Sequence[ToWarden]] = msgspec.msgpack.Decoder(list[ToWarden]).decode
+"""Decode what a trainer sent to its warden."""
 
-
-def decode_for_trainer(packet: bytes) -> Sequence[ToTrainer]:
-    """Decode what a worker sent to its trainer."""
-    return _to_trainer.decode(packet)
-
-
-def decode_for_warden(packet: bytes) -> Sequence[ToWarden]:
-    """Decode what a trainer sent to its warden."""
-    return _to_warden.decode(packet)
-
-
-def decode_from_warden(packet: bytes) -> Sequence[FromWarden]:
-    """Decode what a warden sent to its trainer."""
-    return _from_warden.decode(packet)
+decode_from_warden: Callable[[bytes], Sequence[FromWarden]] = msgspec.msgpack.Decoder(list[FromWarden]).decode
+"""Decode what a warden sent to its trainer."""

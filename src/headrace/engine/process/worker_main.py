@@ -15,7 +15,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
-import dataclasses
 import faulthandler
 import fcntl
 import os
@@ -32,6 +31,7 @@ from typing import NamedTuple
 from headrace.errors import CacheError
 
 from ..codec.codec import encode
+from ..events import Done, Failed, Ready, SetupFailed, ValueResult, WorkerEvent
 from ..failure import Failure
 from ..memory.arena import ArenaWriter
 from ..memory.rings import WorkerRings
@@ -39,27 +39,23 @@ from ..memory.slot import SlotWriter, open_slot
 from ..user.job import Job, Mode
 from ..user.ship import unship
 from ..user.worker_info import Place, set_process_scope
-from ..worker import Ended, Made, Worker
+from ..worker import Worker
 from .channel import Channel
 from .messages import (
     BELL,
     Begin,
     Cancel,
-    Done,
     GiveUp,
-    IsReady,
     Message,
-    NotDone,
-    NotSetUp,
     SentAfterRecord,
     Starved,
-    StreamEnded,
     Submit,
     ToWorker,
     decode_for_worker,
     encode_packet,
 )
 from .proc_tree import kill_descendants
+from .results import InlineResult, SlotResult
 from .status_page import StatusPage
 from .worker_config import WorkerConfig, read_worker_config
 
@@ -246,7 +242,7 @@ class _Loop:
         try:
             job = unship(brief.job, buffers) if job is None else job
         except Exception as error:  # noqa: BLE001 - importing runs user code: it goes on as a Failure
-            self._send(NotSetUp(Failure.of(error).to_bytes()))
+            self._send(SetupFailed(worker_idx, Failure.of(error)))
             return None
         assert isinstance(job, Job)
         worker = Worker(job, job.info_of(worker_idx, brief.num_workers, "process", handed))
@@ -254,7 +250,7 @@ class _Loop:
         worker.scope.on_place, worker.scope.on_places = self._status.write_place, self._status.write_places
         set_process_scope(worker.scope)
         failure = worker.set_up()
-        self._send(IsReady() if failure is None else NotSetUp(failure.to_bytes()))
+        self._send(Ready(worker_idx) if failure is None else SetupFailed(worker_idx, failure))
         return worker if failure is None else None
 
     def run(self, worker: Worker) -> None:
@@ -280,62 +276,64 @@ class _Loop:
             self._slot = self._arena.acquire(block=True)
             if self._is_over or self._next_begin is not None:  # the run ended meanwhile
                 return
+        run_id, number = ticket.run_id, ticket.ticket
         slot = self._slot
         if slot is None:
             failure = Failure.of(self._arena.no_slot_error(), ends_stream=True)
-            self._send(NotDone(ticket.run_id, ticket.ticket, failure.to_bytes()))
+            self._send(Failed(worker.worker_idx, number, failure, run_id))
             return
         if self._run_failure is not None:
-            self._send(NotDone(ticket.run_id, ticket.ticket, self._run_failure.to_bytes()))
+            self._send(Failed(worker.worker_idx, number, self._run_failure, run_id))
             return
         try:
             payload = unship(ticket.payload) if ticket.payload else None
         except Exception as error:  # noqa: BLE001 - unpickling runs user code: it goes on as a Failure
-            self._send(NotDone(ticket.run_id, ticket.ticket, Failure.of(error).to_bytes()))
+            self._send(Failed(worker.worker_idx, number, Failure.of(error), run_id))
             return
         if worker.scope.place is not None:  # of the ticket before: nobody knows yet where this one is
             self._status.write_place(Place())
         self._gave_up = False
         open_slot(slot)
-        outcome = worker.perform(payload)
+        event = worker.perform(run_id, number, payload)
         open_slot(None)
-        if isinstance(outcome, Made):
-            self._send(self._pack(worker, ticket, outcome, slot))
-        elif isinstance(outcome, Failure):
-            self._send(self._not_done(ticket, outcome))
-        elif isinstance(outcome, Ended):
-            self._send(StreamEnded(ticket.run_id, outcome.num_items))
+        if isinstance(event, Done):
+            event = self._pack(worker, event, slot)
+        if isinstance(event, Failed):
+            event = Failed(event.worker_idx, number, self._judged(event.failure), run_id)
+        if event is not None:
+            self._send(event)
         if self._slot is not None:  # still ours: nobody will read what was written to it
             self._slot.rewind()
 
-    def _pack(self, worker: Worker, ticket: Submit, made: Made, slot: SlotWriter) -> Message:
+    def _pack(
+        self, worker: Worker, done: Done[ValueResult], slot: SlotWriter
+    ) -> Done[InlineResult | SlotResult] | Failed:
+        """Move the value of a ticket to where the trainer sees it."""
+        assert done.result is not None
         start = time.perf_counter()
         try:
-            header = encode(made.value, slot)
+            header = encode(done.result.value, slot)
         except Exception as error:  # noqa: BLE001 - pickling runs user code: it goes on as a Failure
-            return self._not_done(ticket, Failure.of(error, place=worker.scope.place))
-        skipped = [self._judged(failure).to_bytes() for failure in made.skipped]
-        num_bytes, slot_idx, offset = slot.used, slot.slot_idx, slot.offset
+            return Failed(done.worker_idx, done.ticket, Failure.of(error, place=worker.scope.place), done.run_id)
+        num_bytes = slot.used
+        result: InlineResult | SlotResult
         if num_bytes <= MAX_INLINE_BYTES:
-            header, slot_idx, offset = header + slot.copy_used(), -1, len(header)
+            result = InlineResult(header + slot.copy_used(), num_bytes)
         else:
+            result = SlotResult(header, slot.slot_idx, slot.offset, num_bytes)
             self._slot = None  # the trainer's, until it gives credit for it
-        seconds = time.perf_counter() - start
-        return Done(ticket.run_id, ticket.ticket, header, slot_idx, offset, num_bytes, made.seconds, seconds, skipped)
-
-    def _not_done(self, ticket: Submit, failure: Failure) -> Message:
-        return NotDone(ticket.run_id, ticket.ticket, self._judged(failure).to_bytes())
+        seconds, skipped = time.perf_counter() - start, tuple(map(self._judged, done.skipped))
+        return Done(done.worker_idx, done.ticket, done.run_id, result, done.seconds, seconds, skipped)
 
     def _judged(self, failure: Failure) -> Failure:
         """Return a failure as it is told: a want of memory that the consumer causes is no fault of what was read.
 
         So no policy skips it: which sequences it falls on depends on what the consumer keeps.
         """
-        if self._gave_up and isinstance(failure.exception, CacheError):
-            return dataclasses.replace(failure, ends_stream=True)
-        return failure
+        is_of_consumer = self._gave_up and isinstance(failure.exception, CacheError)
+        return failure.ending_stream() if is_of_consumer else failure
 
-    def _send(self, message: Message) -> None:
+    def _send(self, message: WorkerEvent | Message) -> None:
         """Send one message at once: what was done before a worker's death is then known to be done."""
         if os.getpid() != self._pid:  # user code forked, and came back in the child: one worker is enough
             os._exit(0)

@@ -82,8 +82,11 @@ class WorkerScope:
 
     @place.setter
     def place(self, place: Place | PlacesOfRun | None) -> None:
-        self._num_places = self.num_places  # with those of a run that ends now
-        self._place = place
+        before, self._place = self._place, place
+        if type(before) is PlacesOfRun:
+            self._num_places += max(before.number, 0)
+        if place is not None:
+            self._num_places += 1
 
     def note(self, place: Place) -> None:
         """Note one place."""
@@ -99,7 +102,7 @@ class WorkerScope:
     def num_places(self) -> int:
         """How many places there were, or more: grows as long as the worker gets on."""
         place = self._place
-        return self._num_places + (1 + place.number if isinstance(place, PlacesOfRun) else place is not None)
+        return self._num_places + (max(place.number, 0) if isinstance(place, PlacesOfRun) else 0)
 
 
 class PlacesOfRun:
@@ -123,9 +126,9 @@ class PlacesOfRun:
 
     def _begin(self) -> None:
         scope = self._scope
-        scope.place = None  # the places of an earlier run are counted before its cursor is used again
         self._cursor: MutableSequence[int] | None = [0]
         if scope.on_place is not None:
+            scope.place = None  # the places of an earlier run are counted before its cursor is used again
             self._cursor = None if scope.on_places is None else scope.on_places(self._tags, self._epoch)
         if self._cursor is not None:
             scope.place = self
