@@ -28,8 +28,6 @@ from headrace.index import CorpusIndex
 from ..base import check_corpus_idx
 from ..shared.fields import Field
 from ..shared.folder import (
-    Files,
-    IndexOption,
     LazyStamps,
     Listing,
     for_each,
@@ -37,6 +35,7 @@ from ..shared.folder import (
     open_or_build_listed,
     read_part,
 )
+from ..shared.paths import Files, IndexOption
 from ..shared.plain_files import PlainFiles, check_stamp
 from .decode import read_header
 from .gather import AudioOptions, make_index

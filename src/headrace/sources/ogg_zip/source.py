@@ -22,7 +22,7 @@ from headrace.vocabularies.base import Vocabulary, init_vocabulary
 
 from ..audio.decode import read_samples, refuse_truncated
 from ..base import Source, check_corpus_idx, check_data_key, slice_frames
-from ..shared.folder import IndexOption
+from ..shared.paths import IndexOption
 from ..shared.plain_files import PlainFiles
 from ..shared.zip_members import read_member
 from .archives import EntryTexts, TextEntry, find_archives, parse_entry

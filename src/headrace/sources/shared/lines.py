@@ -1,4 +1,4 @@
-"""The lines of a text file: where each one is, found block by block at the speed of memory.
+"""Files of lines: where each one is, JSON objects as lines, and `LineSource`, whose sequences are lines.
 
 A line ends with a line feed, or the file; a carriage return before that belongs to the end. No other character ends
 one, also if Unicode calls it a line separator: so every tool that counts lines counts the same. A byte order mark at
@@ -10,15 +10,21 @@ from __future__ import annotations
 import codecs
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import SourceError
 from headrace.files import open_regular
 
+from .source import RecordSource, column_view
+
+BAD_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _BLOCK_BYTES = 4 << 20  # the scan of one takes milliseconds, and its arrays stay in the cache of the processor
 _NEWLINE = 10
+_decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +77,58 @@ def scan_lines(path: str) -> Iterator[LineBlock]:
                 yield _block_of(rest, position, line)
     except OSError as error:
         raise SourceError(f"the file cannot be read: {error.strerror or error}", where=path) from error
+
+
+def decode_object(line: bytes, where: str) -> dict[str, Any]:
+    """Return the JSON object that a line is. JSON is read strictly: NaN, for example, is not JSON.
+
+    Raises:
+        SourceError: It is none.
+    """
+    try:
+        record = _decoder.decode(line)
+    except BAD_JSON as error:
+        raise not_an_object(error, where) from error
+    if not isinstance(record, dict):
+        raise not_an_object(f"it is a {type(record).__name__}", where)
+    return record
+
+
+def not_an_object(why: object, where: str) -> SourceError:
+    """Return the error for a line that is no JSON object."""
+    return SourceError(
+        f"the line is not a JSON object: {why}",
+        where=where,
+        fix="write one JSON object a line, as UTF-8, and numbers as JSON has them (no NaN)",
+    )
+
+
+LINE_START, LINE_BYTES, FILE = "line_start", "line_bytes", "file"
+
+
+class LineSource(RecordSource):
+    """A source whose sequences are lines: the columns `line_start` and `line_bytes`, and `file` for several files."""
+
+    def _prepare(self) -> None:
+        index = self._index
+        self._starts, self._num_bytes = column_view(index.locator(LINE_START)), column_view(index.locator(LINE_BYTES))
+        self._sizes = [stamp.size for stamp in index.files]
+        # Other files that the index was made from may come after those with the lines.
+        self._file_of = column_view(index.locator(FILE)) if index.has_locator(FILE) else None
+
+    def _locate(self, corpus_idx: int, data_key: str) -> tuple[int, int, int]:  # noqa: ARG002 - one line has all
+        return self._line_of(corpus_idx)
+
+    def _line_of(self, corpus_idx: int) -> tuple[int, int, int]:
+        """Return file, first byte and number of bytes of a line; a damaged index must not read anything else."""
+        file_idx = 0 if self._file_of is None else self._file_of[corpus_idx]
+        start, num_bytes = self._starts[corpus_idx], self._num_bytes[corpus_idx]
+        if not 0 <= file_idx < len(self._sizes):
+            raise self._index.damaged(f"it says that sequence {corpus_idx} is in file {file_idx}")
+        if not 0 <= start <= start + num_bytes <= self._sizes[file_idx]:
+            what = f"bytes {start}..{start + num_bytes} of a file of {self._sizes[file_idx]}"
+            raise self._index.damaged(f"it says that sequence {corpus_idx} is in {what}")
+        return file_idx, start, num_bytes
 
 
 def _block_of(data: bytes, position: int, line: int) -> LineBlock:
