@@ -26,9 +26,9 @@ from headrace.specs import DataSpec
 from ..shared.decompressed import plain_copy
 from ..shared.fields import Field, parse_field
 from ..shared.json_fields import JsonField
-from ..shared.lines import BAD_JSON, LineBlock, LineSource, decode_object, not_an_object, scan_lines
+from ..shared.lines import BAD_JSON, LineBlock, LineTable, decode_object, not_an_object, scan_lines
 from ..shared.paths import Files, IndexOption, list_paths
-from ..shared.source import make_index
+from ..shared.source import RecordSource, make_index
 
 _T = TypeVar("_T")
 INDEX_KIND = "jsonl/2"  # with the version of what the columns and `meta` say
@@ -320,7 +320,7 @@ def _read(name: str, path: str) -> tuple[dict[str, DataSpec], dict[str, Sequence
     return specs, dict(labels)
 
 
-class JsonlSource(LineSource):
+class JsonlSource(RecordSource):
     """The objects of files of JSON lines, one file after the other.
 
     A number becomes a key without a time axis, a list a key with time, a list of equally long lists frames that are
@@ -375,7 +375,7 @@ class JsonlSource(LineSource):
         self._open(options, [*paths, *beside], lambda: gather_jsonl(options), index=index, kind=options.kind)
 
     def _prepare(self) -> None:
-        super()._prepare()
+        self._lines = LineTable(self._index)
         options = self._options
         self.labels = {**options.given_labels, **self.labels}
         for key, field in options.fields.items():
@@ -387,7 +387,7 @@ class JsonlSource(LineSource):
 
     def _record(self, corpus_idx: int, data_keys: Sequence[str]) -> tuple[Any, ...]:  # noqa: ARG002 - one line has all
         """Read a line again; return the values of its fields."""
-        file_idx, start, num_bytes = self._line_of(corpus_idx)
+        file_idx, start, num_bytes = self._lines.locate(corpus_idx)
         where = f"{self._options.names[file_idx]}, byte {start}"
         row = self._decoder.decode(self._files.read(file_idx, start, num_bytes), where)
         if self._options.tag_field is not None and tag_of(row[0], where) != self._index.tags[corpus_idx]:
@@ -399,4 +399,4 @@ class JsonlSource(LineSource):
         return self._options.fields[data_key].encode(record[self._column_of[data_key]], self._where(corpus_idx))
 
     def _where(self, corpus_idx: int) -> str:
-        return f"{self._options.names[self._line_of(corpus_idx)[0]]}, tag {self._index.tags[corpus_idx]!r}"
+        return f"{self._options.names[self._lines.locate(corpus_idx)[0]]}, tag {self._index.tags[corpus_idx]!r}"

@@ -22,9 +22,9 @@ from headrace.index import CorpusIndex, GeneratedTags
 from ..base import check_corpus_idx
 from ..shared.decompressed import plain_copy
 from ..shared.fields import ByteField, Field, parse_field
-from ..shared.lines import LineBlock, LineSource, scan_lines
+from ..shared.lines import LineBlock, LineTable, scan_lines
 from ..shared.paths import Files, IndexOption, list_paths
-from ..shared.source import PlainKey, make_index
+from ..shared.source import PlainKey, RecordSource, make_index
 
 INDEX_KIND = "text-lines/1"  # with the version of what the columns and `meta` say
 TEXT_FIELD = "text"
@@ -197,7 +197,7 @@ def text_fields(fields: Mapping[str, Any] | None, vocab: Any) -> dict[str, Field
     return {key: target if isinstance(target, Field) else parse_field(key, target) for key, target in fields.items()}
 
 
-class TextSource(LineSource):
+class TextSource(RecordSource):
     """The lines of UTF-8 text files, one file after the other.
 
     The files are read once, to find the lines and their lengths: as bytes at the speed of the disk, with a vocabulary
@@ -268,11 +268,14 @@ class TextSource(LineSource):
         self._open(options, options.files, lambda: gather_lines(options), index=index, kind=options.kind)
 
     def _prepare(self) -> None:
-        super()._prepare()
+        self._lines = LineTable(self._index)
         for key, asked in self._options.fields.items():
             asked.settle(self.labels.get(key))
             if type(asked) is ByteField:
                 self._plain[key] = PlainKey.of(self.specs[key], self._index.lengths(key))
+
+    def _locate(self, corpus_idx: int, data_key: str) -> tuple[int, int, int]:  # noqa: ARG002 - one line has all
+        return self._lines.locate(corpus_idx)
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -284,7 +287,7 @@ class TextSource(LineSource):
         return self._record(check_corpus_idx(corpus_idx, self._num_seqs), ())
 
     def _record(self, corpus_idx: int, data_keys: Sequence[str]) -> str:  # noqa: ARG002 - there is only the text
-        file_idx, start, num_bytes = self._line_of(corpus_idx)
+        file_idx, start, num_bytes = self._lines.locate(corpus_idx)
         data = self._files.read(file_idx, start, num_bytes)
         return decode_utf8(data, self._options.names[file_idx], first_byte=start).removesuffix("\r")
 
@@ -292,4 +295,4 @@ class TextSource(LineSource):
         return self._options.fields[data_key].encode(record, self._where(corpus_idx))
 
     def _where(self, corpus_idx: int) -> str:
-        return f"{self._options.names[self._line_of(corpus_idx)[0]]}, tag {self._index.tags[corpus_idx]!r}"
+        return f"{self._options.names[self._lines.locate(corpus_idx)[0]]}, tag {self._index.tags[corpus_idx]!r}"

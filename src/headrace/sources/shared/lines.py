@@ -1,4 +1,4 @@
-"""Files of lines: where each one is, JSON objects as lines, and `LineSource`, whose sequences are lines.
+"""Files of lines: where each one is, JSON objects as lines, and `LineTable`, which finds them again.
 
 A line ends with a line feed, or the file; a carriage return before that belongs to the end. No other character ends
 one, also if Unicode calls it a line separator: so every tool that counts lines counts the same. A byte order mark at
@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 
 from headrace.errors import SourceError
 from headrace.files import open_regular
+from headrace.index import CorpusIndex
 
-from .source import RecordSource, column_view
+from .source import column_view
 
 BAD_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _BLOCK_BYTES = 4 << 20  # the scan of one takes milliseconds, and its arrays stay in the cache of the processor
@@ -106,20 +107,19 @@ def not_an_object(why: object, where: str) -> SourceError:
 LINE_START, LINE_BYTES, FILE = "line_start", "line_bytes", "file"
 
 
-class LineSource(RecordSource):
-    """A source whose sequences are lines: the columns `line_start` and `line_bytes`, and `file` for several files."""
+class LineTable:
+    """Where the lines of a corpus are: columns `line_start`, `line_bytes` and, for several files, `file` of its index.
 
-    def _prepare(self) -> None:
-        index = self._index
+    Args:
+        index: The index. Other files that it was made from may come after those with the lines.
+    """
+
+    def __init__(self, index: CorpusIndex) -> None:
+        self._index, self._sizes = index, [stamp.size for stamp in index.files]
         self._starts, self._num_bytes = column_view(index.locator(LINE_START)), column_view(index.locator(LINE_BYTES))
-        self._sizes = [stamp.size for stamp in index.files]
-        # Other files that the index was made from may come after those with the lines.
         self._file_of = column_view(index.locator(FILE)) if index.has_locator(FILE) else None
 
-    def _locate(self, corpus_idx: int, data_key: str) -> tuple[int, int, int]:  # noqa: ARG002 - one line has all
-        return self._line_of(corpus_idx)
-
-    def _line_of(self, corpus_idx: int) -> tuple[int, int, int]:
+    def locate(self, corpus_idx: int) -> tuple[int, int, int]:
         """Return file, first byte and number of bytes of a line; a damaged index must not read anything else."""
         file_idx = 0 if self._file_of is None else self._file_of[corpus_idx]
         start, num_bytes = self._starts[corpus_idx], self._num_bytes[corpus_idx]

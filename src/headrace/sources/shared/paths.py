@@ -13,15 +13,16 @@ Files = PathLike | Sequence[PathLike]
 IndexOption = PathLike | Literal["auto"] | None
 
 
-def list_paths(files: Any, owner: str) -> tuple[str, ...]:
+def list_paths(files: Any, owner: str, *, may_be_empty: bool = False) -> tuple[str, ...]:
     """Return absolute paths of one path or several.
 
     Args:
         files: The option.
         owner: Name of the class, for errors.
+        may_be_empty: Whether an empty list is an empty corpus.
 
     Raises:
-        ConfigError: It is something else, or an empty list.
+        ConfigError: It is something else, or an empty list that may not be.
     """
     is_one = isinstance(files, str | bytes | os.PathLike) or not isinstance(files, Iterable)
     paths = [files] if is_one else list(files)
@@ -30,6 +31,6 @@ def list_paths(files: Any, owner: str) -> tuple[str, ...]:
             raise ConfigError(
                 f"{path!r} is not a path", where=f"{owner}(files=...)", fix="give a str or a pathlib.Path"
             )
-    if not paths:
+    if not paths and not may_be_empty:
         raise ConfigError("files is an empty list", where=f"{owner}(files=...)", fix="name at least one file")
     return tuple(os.path.abspath(os.fsdecode(path)) for path in paths)

@@ -15,10 +15,10 @@ of JSON, an entry of a manifest) is a `RecordSource`.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -56,22 +56,6 @@ def make_index(
     return CorpusIndex.from_columns(tags=tags, lengths=lengths, locators=locators, meta={**about, **meta})
 
 
-class Files(Protocol):
-    """Files that are read by position: `PlainFiles`, or the like."""
-
-    def read(self, file_idx: int, position: int, num_bytes: int) -> bytes:
-        """See `PlainFiles`."""
-
-    def read_array(self, file_idx: int, position: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-        """See `PlainFiles`."""
-
-    def read_many(self, reads: Iterable[tuple[int, int, NDArray[Any]]]) -> None:
-        """See `PlainFiles`."""
-
-    def close(self) -> None:
-        """See `PlainFiles`."""
-
-
 @dataclass(frozen=True, slots=True)
 class PlainKey:
     """What reading needs of a key whose arrays lie in the files as they are returned, worked out once.
@@ -107,7 +91,7 @@ class IndexedSource(Source):
     # For errors: what may have happened if an array is not as long as the index says.
     _changed_fix = "the data changed since they were indexed: open the corpus again"
 
-    _files: Files
+    _files: PlainFiles
 
     # --- what a format does ---
 
@@ -233,7 +217,7 @@ class IndexedSource(Source):
         if plain is not None and plain.has_time and 0 <= corpus_idx < self._num_seqs:
             num_frames = plain.lengths[corpus_idx]
             if not 0 <= start <= end <= num_frames:
-                raise _no_frames(start, end, data_key, num_frames)
+                raise self._no_frames(corpus_idx, data_key, start, end, num_frames)
             file_idx, position = self._place_of(plain, corpus_idx, data_key)
             place = file_idx, position + start * plain.frame_bytes, (end - start, *plain.frame_shape)
             return self._read_plain(plain, corpus_idx, data_key, place, start)
@@ -241,7 +225,7 @@ class IndexedSource(Source):
         if self._index.has_lengths(data_key):
             num_frames = int(self._index.lengths(data_key)[corpus_idx])
             if not 0 <= start <= end <= num_frames:
-                raise _no_frames(start, end, data_key, num_frames)
+                raise self._no_frames(corpus_idx, data_key, start, end, num_frames)
         if plain is not None or not self.specs[data_key].has_time:
             return slice_frames(self.read(corpus_idx, data_key), self.specs[data_key], start, end)
         return self._load_part(corpus_idx, data_key, start, end)
@@ -254,13 +238,13 @@ class IndexedSource(Source):
     def read_rows(self, corpus_indices: NDArray[np.int64], data_key: str, out: NDArray[Any]) -> None:
         """Read one data key of several sequences into one array; of a plain one, no byte is copied twice."""
         plain = self._plain.get(check_data_key(data_key, self.specs))
-        if plain is None:
+        self._check_all(corpus_indices)
+        if plain is None or out.dtype != plain.dtype:
             super().read_rows(corpus_indices, data_key, out)
             return
-        self._check_all(corpus_indices)
         lengths = self._index.lengths(data_key)[corpus_indices].tolist()
         ends = [0, *accumulate(lengths)]
-        if ends[-1] != len(out) or out.dtype != plain.dtype or min(lengths, default=0) < 0:
+        if ends[-1] != len(out) or min(lengths, default=0) < 0:
             raise IndexError(f"{ends[-1]} frames of {data_key!r} do not fit into {len(out)} rows")
         files, positions = self._locate_many(corpus_indices, data_key)
         target = out if plain.stored is plain.dtype else np.empty(out.shape, plain.stored)
@@ -282,14 +266,15 @@ class IndexedSource(Source):
     def read_into(self, corpus_indices: NDArray[np.int64], data_key: str, outs: Sequence[NDArray[Any]]) -> None:
         """Read one data key of several sequences, each into an array of its own; no byte of a plain one is copied."""
         plain = self._plain.get(check_data_key(data_key, self.specs))
-        if plain is None:
+        self._check_all(corpus_indices)
+        if self._index.has_lengths(data_key):
+            lengths = self._index.lengths(data_key)[corpus_indices].tolist()
+            for num_frames, out in zip(lengths, outs, strict=True):
+                if len(out) != num_frames:
+                    raise IndexError(f"{num_frames} frames of {data_key!r} do not fit into {len(out)} rows")
+        if plain is None or any(out.dtype != plain.dtype for out in outs):
             super().read_into(corpus_indices, data_key, outs)
             return
-        self._check_all(corpus_indices)
-        lengths = self._index.lengths(data_key)[corpus_indices].tolist()
-        for num_frames, out in zip(lengths, outs, strict=True):
-            if len(out) != num_frames or out.dtype != plain.dtype:
-                raise IndexError(f"{num_frames} frames of {data_key!r} do not fit into {len(out)} rows")
         files, positions = self._locate_many(corpus_indices, data_key)
         targets = outs if plain.stored is plain.dtype else [np.empty(out.shape, plain.stored) for out in outs]
         self._files.read_many(zip(files, positions, targets, strict=True))
@@ -330,6 +315,11 @@ class IndexedSource(Source):
             except SourceError as error:
                 raise SourceError(error.what, where=self._files_text or None, fix=error.fix) from None
         check_corpus_idx(corpus_idx, self._num_seqs)
+
+    def _no_frames(self, corpus_idx: int, data_key: str, start: int, end: int, num_frames: int) -> Exception:
+        if num_frames < 0:
+            return self._index.damaged(f"the length of {data_key!r} of sequence {corpus_idx} is {num_frames}")
+        return IndexError(f"frames {start}..{end} of {data_key!r} in a sequence of {num_frames} frames")
 
     def _check_all(self, corpus_indices: NDArray[np.int64]) -> None:
         if corpus_indices.size:  # all of them at once, which costs as much as two one by one
@@ -388,7 +378,3 @@ def column_view(column: NDArray[Any]) -> memoryview[int]:
     native = column.dtype.newbyteorder("=")
     # The second step is for the name alone: a memory view reads "int64", and not "little-endian int64".
     return memoryview(column.astype(native, copy=False).view(native))  # type: ignore[arg-type]
-
-
-def _no_frames(start: int, end: int, data_key: str, num_frames: int) -> IndexError:
-    return IndexError(f"frames {start}..{end} of {data_key!r} in a sequence of {num_frames} frames")
