@@ -15,9 +15,8 @@ of JSON, an entry of a manifest) is a `RecordSource`.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -67,6 +66,8 @@ class PlainKey:
         frame_shape: The other axes, none of which is free.
         frame_bytes: Size of one frame in the file.
         lengths: Frames of each sequence; 1 without a time axis.
+        is_inspected: Whether `_inspect` looks at the numbers, such as classes that may be beyond the last.
+        is_final: Whether what is read is what is returned.
     """
 
     dtype: np.dtype[Any]
@@ -75,14 +76,24 @@ class PlainKey:
     frame_shape: tuple[int, ...]
     frame_bytes: int
     lengths: memoryview[int]
+    is_inspected: bool
+    is_final: bool
 
     @classmethod
-    def of(cls, spec: DataSpec, lengths: NDArray[Any], stored: np.dtype[Any] | None = None) -> PlainKey:
+    def of(
+        cls,
+        spec: DataSpec,
+        lengths: NDArray[Any],
+        *,
+        stored: np.dtype[Any] | None = None,
+        is_inspected: bool = False,
+    ) -> PlainKey:
         """Return it from the layout and the lengths of a key, and the dtype in the file where it is another one."""
         dtype, frame_shape = np.dtype(spec.dtype), tuple(size or 0 for size in spec.shape)
         stored = dtype if stored is None or stored == dtype else stored
         frame_bytes = int(np.prod(frame_shape, dtype=np.int64)) * stored.itemsize
-        return cls(dtype, stored, spec.has_time, frame_shape, frame_bytes, column_view(lengths))
+        is_final = stored is dtype and not is_inspected
+        return cls(dtype, stored, spec.has_time, frame_shape, frame_bytes, column_view(lengths), is_inspected, is_final)
 
 
 class IndexedSource(Source):
@@ -111,14 +122,17 @@ class IndexedSource(Source):
     def _locate_many(self, corpus_indices: NDArray[np.int64], data_key: str) -> tuple[list[int], list[int]]:
         """Return file and position for several sequences of a plain key. For formats that do it at once."""
         plain = self._plain[data_key]
-        places = [self._place_of(plain, corpus_idx, data_key) for corpus_idx in corpus_indices.tolist()]
-        return [file_idx for file_idx, _ in places], [position for _, position in places]
-
-    # Whether `_inspect` looks at plain arrays that were read.
-    _inspects = False
+        files, positions = [], []
+        for corpus_idx in corpus_indices.tolist():
+            file_idx, position, num_bytes = self._locate(corpus_idx, data_key)
+            if not 0 <= plain.lengths[corpus_idx] * plain.frame_bytes <= num_bytes:
+                raise self._beyond_bytes(corpus_idx, data_key, num_bytes)
+            files.append(file_idx)
+            positions.append(position)
+        return files, positions
 
     def _inspect(self, corpus_idx: int, data_key: str, start: int, array: NDArray[Any]) -> None:
-        """Refuse numbers that cannot be, such as a class beyond the last; `start` is the first frame of the array."""
+        """Refuse numbers that cannot be, for a key that is inspected; `start` is the first frame of the array."""
 
     def _decode(self, data: bytes, data_key: str, where: str) -> NDArray[Any]:
         """Return the array that some bytes are, `dtype[T, ...]`, as a new one; for keys that are not plain."""
@@ -200,9 +214,13 @@ class IndexedSource(Source):
         """
         plain = self._plain.get(data_key)
         if plain is not None and 0 <= corpus_idx < self._num_seqs:  # first, as a small array is read in 5 us
-            file_idx, position = self._place_of(plain, corpus_idx, data_key)
-            shape = (plain.lengths[corpus_idx], *plain.frame_shape) if plain.has_time else plain.frame_shape
-            return self._read_plain(plain, corpus_idx, data_key, (file_idx, position, shape))
+            num_frames = plain.lengths[corpus_idx]
+            file_idx, position, num_bytes = self._locate(corpus_idx, data_key)
+            if not 0 <= num_frames * plain.frame_bytes <= num_bytes:
+                raise self._beyond_bytes(corpus_idx, data_key, num_bytes)
+            shape = (num_frames, *plain.frame_shape) if plain.has_time else plain.frame_shape
+            array = self._files.read_array(file_idx, position, shape, plain.stored)
+            return array if plain.is_final else self._finished(plain, corpus_idx, data_key, 0, array)
         self._check(corpus_idx, data_key)
         return self._checked(corpus_idx, data_key, self._load(corpus_idx, data_key))
 
@@ -218,9 +236,12 @@ class IndexedSource(Source):
             num_frames = plain.lengths[corpus_idx]
             if not 0 <= start <= end <= num_frames:
                 raise self._no_frames(corpus_idx, data_key, start, end, num_frames)
-            file_idx, position = self._place_of(plain, corpus_idx, data_key)
-            place = file_idx, position + start * plain.frame_bytes, (end - start, *plain.frame_shape)
-            return self._read_plain(plain, corpus_idx, data_key, place, start)
+            file_idx, position, num_bytes = self._locate(corpus_idx, data_key)
+            if not 0 <= num_frames * plain.frame_bytes <= num_bytes:
+                raise self._beyond_bytes(corpus_idx, data_key, num_bytes)
+            position += start * plain.frame_bytes
+            array = self._files.read_array(file_idx, position, (end - start, *plain.frame_shape), plain.stored)
+            return array if plain.is_final else self._finished(plain, corpus_idx, data_key, start, array)
         self._check(corpus_idx, data_key)
         if self._index.has_lengths(data_key):
             num_frames = int(self._index.lengths(data_key)[corpus_idx])
@@ -243,25 +264,27 @@ class IndexedSource(Source):
             super().read_rows(corpus_indices, data_key, out)
             return
         lengths = self._index.lengths(data_key)[corpus_indices].tolist()
-        ends = [0, *accumulate(lengths)]
-        if ends[-1] != len(out) or min(lengths, default=0) < 0:
-            raise IndexError(f"{ends[-1]} frames of {data_key!r} do not fit into {len(out)} rows")
+        if sum(lengths) != len(out) or min(lengths, default=0) < 0:
+            raise IndexError(f"{sum(lengths)} frames of {data_key!r} do not fit into {len(out)} rows")
         files, positions = self._locate_many(corpus_indices, data_key)
         target = out if plain.stored is plain.dtype else np.empty(out.shape, plain.stored)
         reads: list[tuple[int, int, NDArray[Any]]] = []
-        first = 0
-        for last in range(1, len(files) + 1):  # neighbours in a file are read at once
-            is_next = last < len(files) and files[last] == files[first]
-            num_bytes = (ends[last] - ends[first]) * plain.frame_bytes
-            if not is_next or positions[last] != positions[first] + num_bytes:
-                reads.append((files[first], positions[first], target[ends[first] : ends[last]]))
-                first = last
+        file_idx = first_position = next_position = -1  # of neighbours in a file, which are read at once
+        first = end = 0  # their frames
+        for of_seq, position, num_frames in zip(files, positions, lengths, strict=True):
+            if position != next_position or of_seq != file_idx:
+                if end > first:
+                    reads.append((file_idx, first_position, target[first:end]))
+                file_idx, first_position, first = of_seq, position, end
+            end += num_frames
+            next_position = position + num_frames * plain.frame_bytes
+        if end > first:
+            reads.append((file_idx, first_position, target[first:end]))
         self._files.read_many(reads)
-        if target is not out:
+        if not plain.is_final:
             out[...] = target
-        if self._inspects:
-            for corpus_idx, start, end in zip(corpus_indices.tolist(), ends[:-1], ends[1:], strict=True):
-                self._inspect(corpus_idx, data_key, 0, out[start:end])
+            for corpus_idx, part in zip(corpus_indices.tolist(), _parts(out, lengths), strict=True):
+                self._finished(plain, corpus_idx, data_key, 0, part)
 
     def read_into(self, corpus_indices: NDArray[np.int64], data_key: str, outs: Sequence[NDArray[Any]]) -> None:
         """Read one data key of several sequences, each into an array of its own; no byte of a plain one is copied."""
@@ -278,35 +301,24 @@ class IndexedSource(Source):
         files, positions = self._locate_many(corpus_indices, data_key)
         targets = outs if plain.stored is plain.dtype else [np.empty(out.shape, plain.stored) for out in outs]
         self._files.read_many(zip(files, positions, targets, strict=True))
-        for out, target in zip(outs, targets if targets is not outs else (), strict=False):
-            out[...] = target
-        if self._inspects:
-            for corpus_idx, out in zip(corpus_indices.tolist(), outs, strict=True):
-                self._inspect(corpus_idx, data_key, 0, out)
+        if not plain.is_final:
+            for corpus_idx, out, target in zip(corpus_indices.tolist(), outs, targets, strict=True):
+                out[...] = target
+                self._finished(plain, corpus_idx, data_key, 0, out)
 
-    def _read_plain(
-        self,
-        plain: PlainKey,
-        corpus_idx: int,
-        data_key: str,
-        place: tuple[int, int, tuple[int, ...]],
-        start: int = 0,
+    def _finished(
+        self, plain: PlainKey, corpus_idx: int, data_key: str, start: int, array: NDArray[Any]
     ) -> NDArray[Any]:
-        array = self._files.read_array(*place, plain.stored)
-        if plain.stored is not plain.dtype:
-            array = array.astype(plain.dtype)
-        if self._inspects:
+        """Return what was read in its own number format, after a look at it; `start` is its first frame."""
+        array = array.astype(plain.dtype, copy=False)
+        if plain.is_inspected:
             self._inspect(corpus_idx, data_key, start, array)
         return array
 
-    def _place_of(self, plain: PlainKey, corpus_idx: int, data_key: str) -> tuple[int, int]:
-        """Return file and position of a plain array, which must lie in the bytes of its sequence."""
-        file_idx, position, num_bytes = self._locate(corpus_idx, data_key)
-        num_frames = plain.lengths[corpus_idx]
-        if not 0 <= num_frames * plain.frame_bytes <= num_bytes or num_frames < 0:
-            what = f"sequence {corpus_idx} has {num_frames} frames of {data_key!r} in {num_bytes} bytes"
-            raise self._index.damaged(f"it says that {what}")
-        return file_idx, position
+    def _beyond_bytes(self, corpus_idx: int, data_key: str, num_bytes: int) -> SourceError:
+        num_frames = self._plain[data_key].lengths[corpus_idx]
+        what = f"sequence {corpus_idx} has {num_frames} frames of {data_key!r} in {num_bytes} bytes"
+        return self._index.damaged(f"it says that {what}")
 
     def _check(self, corpus_idx: int, data_key: str) -> None:
         if data_key not in self.specs:
@@ -378,3 +390,11 @@ def column_view(column: NDArray[Any]) -> memoryview[int]:
     native = column.dtype.newbyteorder("=")
     # The second step is for the name alone: a memory view reads "int64", and not "little-endian int64".
     return memoryview(column.astype(native, copy=False).view(native))  # type: ignore[arg-type]
+
+
+def _parts(rows: NDArray[Any], lengths: Sequence[int]) -> Iterator[NDArray[Any]]:
+    """Yield the rows of each sequence."""
+    start = 0
+    for length in lengths:
+        yield rows[start : start + length]
+        start += length

@@ -32,11 +32,13 @@ class _Column:
 
     Attributes:
         members: How bytes become an array.
+        plain: What reading needs, if the arrays lie in the archives as they are returned.
         ends: `int64[N]`, where each member ends in its file.
         sizes: `int64[N]`, the size of each member.
     """
 
     members: Members
+    plain: PlainKey | None
     ends: memoryview[int]
     sizes: memoryview[int]
 
@@ -109,9 +111,7 @@ class TarSource(IndexedSource):
         self._file_of = column_view(index.locator("file"))
         self._sizes = [stamp.size for stamp in index.files]
         self._columns = {key: self._column(key) for key in self.specs}
-        for key, column in self._columns.items():
-            if column.members.is_plain:
-                self._plain[key] = PlainKey.of(self.specs[key], index.lengths(key))
+        self._plain = {key: column.plain for key, column in self._columns.items() if column.plain is not None}
 
     def _column(self, data_key: str) -> _Column:
         index = self._index
@@ -120,7 +120,8 @@ class TarSource(IndexedSource):
         )
         members.settle(self.specs[data_key], self.labels.get(data_key), index.meta["learnt"][data_key])
         ends, sizes = index.locator(f"end/{data_key}"), index.locator(f"bytes/{data_key}")
-        return _Column(members, column_view(ends), column_view(sizes))
+        plain = PlainKey.of(self.specs[data_key], index.lengths(data_key)) if members.is_plain else None
+        return _Column(members, plain, column_view(ends), column_view(sizes))
 
     def _locate(self, corpus_idx: int, data_key: str) -> tuple[int, int, int]:
         column = self._columns[data_key]

@@ -172,11 +172,11 @@ class TokenSource(IndexedSource):
         key, *others = self.specs
         self._ahead = {key: 0, **dict.fromkeys(others, 1)}
         stored, dtype, dim = options.files[0].dtype, np.dtype(self.specs[key].dtype), self.specs[key].dim
-        self._plain = {key: PlainKey.of(spec, index.lengths(key), stored) for key, spec in self.specs.items()}
-        if any(file.dtype != stored for file in options.files):
-            self._plain = {}
         self._limit = None if dim is None or (dtype.kind == "u" and dim > np.iinfo(dtype).max) else dim
-        self._inspects = self._limit is not None
+        if all(file.dtype == stored for file in options.files):
+            checked = self._limit is not None
+            for key, spec in self.specs.items():
+                self._plain[key] = PlainKey.of(spec, index.lengths(key), stored=stored, is_inspected=checked)
 
     @property
     def num_tokens(self) -> int:
@@ -224,8 +224,7 @@ class TokenSource(IndexedSource):
         file_idx, position = self._position(corpus_idx, data_key, start, num_tokens)
         array = self._files.read_array(file_idx, position, (num_tokens,), self._options.files[file_idx].dtype)
         array = array.astype(self.specs[data_key].dtype, copy=False)
-        if self._inspects:
-            self._inspect(corpus_idx, data_key, start, array)
+        self._inspect(corpus_idx, data_key, start, array)
         return array
 
     def _position(self, corpus_idx: int, data_key: str, start: int, num_tokens: int) -> tuple[int, int]:
@@ -248,8 +247,7 @@ class TokenSource(IndexedSource):
 
     def _inspect(self, corpus_idx: int, data_key: str, start: int, array: NDArray[Any]) -> None:
         limit = self._limit
-        assert limit is not None
-        if array.size and (array.max() >= limit or (array.dtype.kind == "i" and array.min() < 0)):
+        if limit is not None and array.size and (array.max() >= limit or (array.dtype.kind == "i" and array.min() < 0)):
             wrong = int(np.argmax((array < 0) | (array >= limit)))
             file_idx, position = self._position(corpus_idx, data_key, start + wrong, 1)
             file = self._options.files[file_idx]
