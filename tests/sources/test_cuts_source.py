@@ -531,8 +531,8 @@ def test_speakers_that_differ_within_a_cut_are_refused(cuts, tmp_path):
 def test_bad_lines_are_named(cuts, tmp_path):
     path = tmp_path / "cuts.jsonl"
     for line, message in [
-        ("{", "a line is not JSON"),
-        ("[]", "a line is a list"),
+        ("{", "the line is not JSON"),
+        ("[]", "the line is a list"),
         ('{"id": "r", "sources": [], "sampling_rate": 8000}', "a line is no cut"),
         ('{"id": "s", "recording_id": "r", "start": 0, "duration": 1}', "a line is no cut"),
         ('{"type": "OddCut", "id": "r", "start": 0}', "a cut of the type 'OddCut' is not known"),

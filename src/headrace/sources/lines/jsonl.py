@@ -90,7 +90,7 @@ class RowDecoder:
         try:
             values = msgspec.structs.astuple(self._decoder.decode(line))
         except BAD_JSON as error:
-            raise not_an_object(error, where) from error
+            raise not_an_object(f"the line is not a JSON object: {error}", where) from error
         for name, value in zip(self.fields, values, strict=True):
             if value is None or value is msgspec.UNSET:
                 raise SourceError(

@@ -89,19 +89,16 @@ def decode_object(line: bytes, where: str) -> dict[str, Any]:
     try:
         record = _decoder.decode(line)
     except BAD_JSON as error:
-        raise not_an_object(error, where) from error
+        raise not_an_object(f"the line is not JSON: {error}", where) from error
     if not isinstance(record, dict):
-        raise not_an_object(f"it is a {type(record).__name__}", where)
+        raise not_an_object(f"the line is a {type(record).__name__}, not a JSON object", where)
     return record
 
 
-def not_an_object(why: object, where: str) -> SourceError:
+def not_an_object(what: str, where: str) -> SourceError:
     """Return the error for a line that is no JSON object."""
-    return SourceError(
-        f"the line is not a JSON object: {why}",
-        where=where,
-        fix="write one JSON object a line, as UTF-8, and numbers as JSON has them (no NaN)",
-    )
+    fix = "write one JSON object a line, as UTF-8, and numbers as JSON has them (no NaN)"
+    return SourceError(what, where=where, fix=fix)
 
 
 LINE_START, LINE_BYTES, FILE = "line_start", "line_bytes", "file"
