@@ -1,7 +1,7 @@
 """Storage formats: each source gives sequence i of a corpus, by data key, in any order.
 
 This room decides how a format is read, and how it is written. It never knows epochs, orders, batches or processes.
-Read `base.py` first, then `hdf.py` as the fullest example.
+Read `base.py` first, then `shared/source.py` for what formats have in common, and `formats.py` for which there are.
 """
 
 from typing import TYPE_CHECKING
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .audio.source import AudioSource
     from .base import Source, fill_rows
     from .cuts.source import CutSource
+    from .formats import Format, Head, register_format
     from .hdf.source import HDFSource
     from .hdf.writer import HDFWriter
     from .lines.jsonl import JsonlSource
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
     from .ogg_zip.source import OggZipSource
     from .ogg_zip.writer import OggZipWriter
     from .registry import init_source, open_source
-    from .shared.writer import Writer
+    from .shared.source import IndexedSource, RecordSource, make_index
+    from .shared.writer import FileWriter, Writer
     from .tables.arrow import ArrowSource, ArrowWriter
     from .tables.hugging_face import HuggingFaceSource
     from .tables.parquet import ParquetSource, ParquetWriter
@@ -45,9 +47,13 @@ __all__ = [
     "AudioFolderSource",
     "AudioSource",
     "CutSource",
+    "FileWriter",
+    "Format",
     "HDFSource",
     "HDFWriter",
+    "Head",
     "HuggingFaceSource",
+    "IndexedSource",
     "JsonlSource",
     "JsonlWriter",
     "LogMel",
@@ -59,6 +65,7 @@ __all__ = [
     "OggZipWriter",
     "ParquetSource",
     "ParquetWriter",
+    "RecordSource",
     "SafetensorsSource",
     "SafetensorsWriter",
     "Source",
@@ -72,7 +79,9 @@ __all__ = [
     "fill_rows",
     "init_source",
     "init_vocabulary",
+    "make_index",
     "open_source",
+    "register_format",
 ]
 
 __getattr__, __dir__ = export_lazily(
@@ -84,6 +93,7 @@ __getattr__, __dir__ = export_lazily(
         "base": ("Source", "fill_rows"),
         "registry": ("init_source", "open_source"),
         "cuts.source": ("CutSource",),
+        "formats": ("Format", "Head", "register_format"),
         "hdf.source": ("HDFSource",),
         "hdf.writer": ("HDFWriter",),
         "tables.hugging_face": ("HuggingFaceSource",),
@@ -104,6 +114,7 @@ __getattr__, __dir__ = export_lazily(
         "tokens.writer": ("TokenWriter",),
         "tokens.source": ("TokenSource",),
         "headrace.vocabularies.base": ("Vocabulary", "init_vocabulary"),
-        "shared.writer": ("Writer",),
+        "shared.source": ("IndexedSource", "RecordSource", "make_index"),
+        "shared.writer": ("FileWriter", "Writer"),
     },
 )
