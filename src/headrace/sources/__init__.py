@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .arrays.writers import NumpyFolderWriter, SafetensorsWriter
     from .audio.folder import AudioFolderSource
     from .audio.source import AudioSource
-    from .base import Source, fill_rows
+    from .base import SORT_LENGTHS, Source, fill_rows
     from .cuts.source import CutSource
     from .formats import Format, Head, register_format
     from .hdf.source import HDFSource
@@ -25,13 +25,14 @@ if TYPE_CHECKING:
     from .lines.jsonl import JsonlSource
     from .lines.jsonl_writer import JsonlWriter
     from .lines.text import TextSource
-    from .mapped import SORT_LENGTHS, MapSource
+    from .mapped import MapSource
     from .memory import MemorySource
     from .ogg_zip.source import OggZipSource
     from .ogg_zip.writer import OggZipWriter
     from .registry import init_source, open_source
-    from .shared.source import IndexedSource, RecordSource, make_index
-    from .shared.writer import FileWriter, Writer
+    from .shared.paths import list_paths
+    from .shared.source import IndexedSource, PlainKey, RecordSource, column_view, make_index
+    from .shared.writer import FileWriter, Writer, WrittenLayout
     from .tables.arrow import ArrowSource, ArrowWriter
     from .tables.hugging_face import HuggingFaceSource
     from .tables.parquet import ParquetSource, ParquetWriter
@@ -65,6 +66,7 @@ __all__ = [
     "OggZipWriter",
     "ParquetSource",
     "ParquetWriter",
+    "PlainKey",
     "RecordSource",
     "SafetensorsSource",
     "SafetensorsWriter",
@@ -76,9 +78,12 @@ __all__ = [
     "TokenWriter",
     "Vocabulary",
     "Writer",
+    "WrittenLayout",
+    "column_view",
     "fill_rows",
     "init_source",
     "init_vocabulary",
+    "list_paths",
     "make_index",
     "open_source",
     "register_format",
@@ -90,7 +95,7 @@ __getattr__, __dir__ = export_lazily(
         "tables.arrow": ("ArrowSource", "ArrowWriter"),
         "audio.source": ("AudioSource",),
         "audio.folder": ("AudioFolderSource",),
-        "base": ("Source", "fill_rows"),
+        "base": ("SORT_LENGTHS", "Source", "fill_rows"),
         "registry": ("init_source", "open_source"),
         "cuts.source": ("CutSource",),
         "formats": ("Format", "Head", "register_format"),
@@ -100,7 +105,7 @@ __getattr__, __dir__ = export_lazily(
         "lines.jsonl": ("JsonlSource",),
         "lines.jsonl_writer": ("JsonlWriter",),
         "headrace.features.log_mel": ("LogMel",),
-        "mapped": ("SORT_LENGTHS", "MapSource"),
+        "mapped": ("MapSource",),
         "memory": ("MemorySource",),
         "arrays.numpy_folder": ("NumpyFolderSource",),
         "arrays.writers": ("NumpyFolderWriter", "SafetensorsWriter"),
@@ -114,7 +119,8 @@ __getattr__, __dir__ = export_lazily(
         "tokens.writer": ("TokenWriter",),
         "tokens.source": ("TokenSource",),
         "headrace.vocabularies.base": ("Vocabulary", "init_vocabulary"),
-        "shared.source": ("IndexedSource", "RecordSource", "make_index"),
-        "shared.writer": ("FileWriter", "Writer"),
+        "shared.paths": ("list_paths",),
+        "shared.source": ("IndexedSource", "PlainKey", "RecordSource", "column_view", "make_index"),
+        "shared.writer": ("FileWriter", "Writer", "WrittenLayout"),
     },
 )

@@ -23,7 +23,7 @@ from headrace.files import FileStamp, open_regular
 from headrace.index import CorpusIndex
 from headrace.specs import DataSpec
 
-from ..shared.data_types import parse_data_types
+from ..shared.data_types import parse_data_types, with_labels
 from ..shared.folder import (
     LazyStamps,
     Listing,
@@ -45,7 +45,6 @@ from .source import (
     StoredArray,
     fields_of,
     renamed,
-    with_labels,
 )
 
 INDEX_KIND = "numpy-folder/1"

@@ -25,7 +25,7 @@ from headrace.files import FileStamp, open_regular
 from headrace.index import CorpusIndex
 from headrace.specs import DataSpec
 
-from ..shared.data_types import parse_data_types
+from ..shared.data_types import parse_data_types, with_labels
 from ..shared.folder import (
     LazyStamps,
     Listing,
@@ -37,7 +37,7 @@ from ..shared.npy import MAX_AXES, can_be_array
 from ..shared.paths import Files, IndexOption
 from ..shared.plain_files import PlainFiles
 from ..shared.source import column_view, make_index
-from .source import BFLOAT16, ArrayTable, PlainArraySource, StoredArray, fields_of, renamed, with_labels
+from .source import BFLOAT16, ArrayTable, PlainArraySource, StoredArray, fields_of, renamed
 
 MAX_HEADER_BYTES = 100_000_000  # more is refused by the library, too
 METADATA = "__metadata__"

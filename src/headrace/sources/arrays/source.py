@@ -13,8 +13,8 @@ from __future__ import annotations
 import math
 import zlib
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
@@ -177,23 +177,6 @@ def fields_of(fields: Mapping[str, Any] | None, owner: str) -> dict[str, str] | 
 def renamed(said: Mapping[str, _Said], fields: Mapping[str, str] | None) -> dict[str, _Said]:
     """Return what files say of their arrays by the data keys that these have, see `fields_of`."""
     return dict(said) if fields is None else {key: said[name] for key, name in fields.items() if name in said}
-
-
-def with_labels(specs: Mapping[str, DataSpec], labels: Mapping[str, Sequence[str]]) -> dict[str, DataSpec]:
-    """Return the specs, with the number of classes by that of the labels where it is not known.
-
-    Raises:
-        ConfigError: Labels for a key that is not there, or not so many as there are classes.
-    """
-    complete = dict(specs)
-    for key, names in labels.items():
-        if key not in specs:
-            raise ConfigError(f"labels for the unknown data key {key!r}", fix=did_you_mean(key, specs))
-        if specs[key].sparse and specs[key].dim is None:
-            complete[key] = replace(specs[key], dim=len(names))
-        elif specs[key].dim != len(names):
-            raise ConfigError(f"{key!r} has the dim {specs[key].dim}, but {len(names)} labels")
-    return complete
 
 
 def _learn(array: StoredArray) -> DataSpec:

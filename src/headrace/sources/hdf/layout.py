@@ -22,7 +22,7 @@ from headrace.errors import SourceError
 from headrace.files import TOO_MANY_OPEN, TOO_MANY_OPEN_FIX
 from headrace.specs import DataSpec
 
-from .inside import refuse_other_files
+from ..shared.hdf5_links import refuse_other_files
 
 INPUT_KEY = "data"
 READABLE_KINDS = "biufc"

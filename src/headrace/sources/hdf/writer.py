@@ -26,9 +26,10 @@ from numpy.typing import NDArray
 from headrace.errors import ConfigError, SourceError
 from headrace.specs import DataSpec
 
+from ..shared.spool import Spool
 from ..shared.writer import FileWriter
+from .columns import WriteColumn
 from .layout import INPUT_KEY, is_sparse_by_rule
-from .spool import Spool, WriteColumn
 
 
 class ForgivingFile(io.FileIO):
@@ -280,16 +281,9 @@ def _spec_of(data_key: str, value: NDArray[Any], where: str) -> DataSpec:
 
 
 def _encode_tag(tag: str, path: str) -> bytes:
-    if not isinstance(tag, str):
-        raise SourceError(f"the tag {tag!r} is a {type(tag).__name__}, not a str", where=path, fix="give a str")
     if "\0" in tag:
         raise SourceError(f"the tag {tag!r} has a NUL in it, where readers would cut it", where=path, fix="remove it")
-    try:
-        return tag.encode()
-    except UnicodeEncodeError as error:
-        raise SourceError(
-            f"the tag {tag!r} is not valid Unicode: {error.reason}", where=path, fix="correct it"
-        ) from error
+    return tag.encode()
 
 
 def _write_labels(file: h5py.File, name: str, labels: Sequence[str]) -> None:

@@ -7,7 +7,7 @@ array.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -204,3 +204,43 @@ def _array_of_numbers(value: Any, spec: DataSpec | None, where: str) -> NDArray[
             fix="give a wider dtype in the specs",
         )
     return cast
+
+
+def with_labels(specs: Mapping[str, DataSpec], labels: Mapping[str, Sequence[str]]) -> dict[str, DataSpec]:
+    """Return the specs, with the number of classes by that of the labels where it is not known.
+
+    Raises:
+        ConfigError: Labels for a key that is not there, or not so many as there are classes.
+    """
+    complete = dict(specs)
+    for key, names in labels.items():
+        if key not in specs:
+            raise ConfigError(f"labels for the unknown data key {key!r}", fix=did_you_mean(key, specs))
+        if specs[key].sparse and specs[key].dim is None:
+            complete[key] = replace(specs[key], dim=len(names))
+        elif specs[key].dim != len(names):
+            raise ConfigError(f"{key!r} has the dim {specs[key].dim}, but {len(names)} labels")
+    return complete
+
+
+def check_classes(array: NDArray[Any], spec: DataSpec, where: str) -> None:
+    """Refuse class indices that are none, where the number of classes is known.
+
+    Raises:
+        SourceError: One is negative, or not below the dim.
+    """
+    if not spec.sparse or spec.dim is None or not array.size:
+        return
+    low, high = int(array.min()), int(array.max())
+    if not 0 <= low <= high < spec.dim:
+        raise SourceError(
+            f"class indices are in {low}..{high}, and there are {spec.dim} classes",
+            where=where,
+            fix="correct the data, or the dim in specs, or the labels",
+        )
+
+
+def native(value: Any) -> Any:
+    """Return an array in the byte order of this machine, anything else as it is."""
+    is_foreign = isinstance(value, np.ndarray) and not value.dtype.isnative
+    return value.astype(value.dtype.newbyteorder("=")) if is_foreign else value
