@@ -456,7 +456,7 @@ def test_a_source_that_is_a_pipe_is_refused_and_does_not_hang(cuts, tmp_path):
         record["features"].update(storage_path=str(tmp_path), storage_key="pipe.wav")
 
     source = CutSource(edited(cuts, tmp_path / "cuts.jsonl", store_in_pipe), fields={"data": "features"})
-    with pytest.raises(SourceError, match="no regular file"):
+    with pytest.raises(SourceError, match="not a regular file"):
         source.read(0, "data")
 
 

@@ -111,6 +111,9 @@ class Format:
         for name in ("source", "writer"):
             cls = getattr(self, name)
             if isinstance(cls, type):
+                if "<locals>" in cls.__qualname__:
+                    what = f"the {name} {cls.__qualname__} is defined in a function"
+                    raise ConfigError(what, where=self.name, fix="define it at the top of a module")
                 object.__setattr__(self, name, f"{cls.__module__}:{cls.__qualname__}")
             elif cls is not None and (not isinstance(cls, str) or ":" not in cls):
                 raise ConfigError(f"the {name} of a format is {cls!r}", where=self.name, fix='"package.module:Class"')

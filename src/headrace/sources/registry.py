@@ -35,7 +35,7 @@ class _Modules(Mapping[str, str]):
 
     def __getitem__(self, name: str) -> str:
         found = self._found()
-        if name not in found and load_entry_points():
+        if name not in found and ":" not in name and load_entry_points():
             found = self._found()
         return found[name]
 

@@ -12,7 +12,7 @@ from headrace.errors import ConfigError, SourceError
 from headrace.specs import DataSpec
 
 from ..shared.spool import Spool
-from .layout import READABLE_KINDS
+from .layout import READABLE_KINDS, is_sparse_by_rule
 
 _MAX_CLASS = 2**63 - 2  # the dim, one more, is an int64 in the file
 
@@ -45,11 +45,18 @@ class WriteColumn:
         self.is_sparse = spec.sparse
         self.dim = dim
         self._largest = -1
+        self._has_negative = False
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Shape of all frames together."""
         return (self.num_frames, *(size or 0 for size in self._spec.shape))
+
+    @property
+    def needs_note(self) -> bool:
+        """Whether the layout alone says something else: of what is sparse, or of a dim that is not known."""
+        is_by_rule = self.is_sparse == is_sparse_by_rule(self.dtype, len(self.shape))
+        return not is_by_rule or (self.is_sparse and self.dim is None and self._has_negative)
 
     def final_dim(self) -> int:
         """Return the number of classes or features; of class indices, if not given, one more than the largest seen."""
@@ -99,6 +106,7 @@ class WriteColumn:
             self._spec = replace(self._spec, shape=array.shape[1:])
         if self.is_sparse and self.dim is None and array.size:
             self._largest = max(self._largest, int(array.max()))
+            self._has_negative = self._has_negative or int(array.min()) < 0
 
     def _mismatch(self, found: str, wanted: str, where: str) -> SourceError:
         return SourceError(

@@ -318,7 +318,10 @@ def _plain_offset(dataset: h5py.Dataset, native: np.dtype[Any]) -> int:
 
 def _stored_dim(file: h5py.File, data_key: str, name: str, path: str) -> int | None:
     """Return the number of classes or features that the file declares for a key, or None."""
-    said = file[name].attrs.get("dim") if "sparse" in file[name].attrs else None
+    attributes = file[name].attrs
+    said = attributes.get("dim") if "sparse" in attributes else None
+    if said is None and attributes.get("sparse"):
+        return None  # not known; what other programs want to have is beside it
     if said is not None:
         value, place = said, f"attribute dim of {name}"
     elif name == "inputs":
@@ -337,18 +340,14 @@ def _stored_dim(file: h5py.File, data_key: str, name: str, path: str) -> int | N
 
 
 def _with_dim(spec: DataSpec, dim: int | None, num_labels: int) -> DataSpec:
-    """Fill in the dim: what the file says, else the last axis, else 1, else (class indices) the number of labels.
+    """Fill in the dim: what the file says, else the number of labels (class indices), else the last axis, else 1.
 
     To look for the largest class index would mean to read all the data: the dim of unlabelled class indices stays
     None, "not known".
     """
     if dim is None:
-        if spec.shape:
-            dim = spec.shape[-1]
-        elif spec.sparse:
-            dim = num_labels or None
-        else:
-            dim = 1
+        num_features = spec.shape[-1] if spec.shape else 1
+        dim = (num_labels or None) if spec.sparse else num_features
     return replace(spec, dim=dim)
 
 

@@ -29,7 +29,7 @@ from headrace.specs import DataSpec
 from ..shared.spool import Spool
 from ..shared.writer import FileWriter
 from .columns import WriteColumn
-from .layout import INPUT_KEY, is_sparse_by_rule
+from .layout import INPUT_KEY
 
 
 class ForgivingFile(io.FileIO):
@@ -223,7 +223,7 @@ class HDFWriter(FileWriter):
             num_rows = min(max(_CHUNK_BYTES // row_bytes, 1), shape[0])
             storage = {"chunks": (num_rows, *shape[1:]), "compression": self._compression, "shuffle": True}
         dataset = file.create_dataset(name, shape, column.dtype, **storage)
-        if column.is_sparse != is_sparse_by_rule(column.dtype, len(shape)):
+        if column.needs_note:
             dataset.attrs["sparse"] = column.is_sparse
             if column.dim is not None:
                 dataset.attrs["dim"] = column.dim

@@ -27,6 +27,7 @@ from .note import Note
 
 _KINDS = "biufc"
 _BUFFER_BYTES = 1 << 20  # written at once; larger ones are no quicker
+_MAX_CLASS = 2**63 - 1  # of more, the number of classes cannot be noted
 _RECORD_BYTES = 20 * BLOCK  # the size of an archive is a multiple of it by custom
 
 
@@ -145,7 +146,7 @@ class TarWriter(FileWriter):
         specs = dict(self._specs)
         for data_key, (low, high) in self._ranges.items():
             spec = specs[data_key]
-            if self._learns_dims and spec.sparse and spec.dim is None and low >= 0:
+            if self._learns_dims and spec.sparse and spec.dim is None and low >= 0 and high < _MAX_CLASS:
                 specs[data_key] = replace(spec, dim=high + 1)
         return specs
 
