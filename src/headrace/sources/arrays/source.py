@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from headrace.errors import ConfigError, SourceError, did_you_mean
 from headrace.specs import DataSpec
 
-from ..shared.data_types import parse_data_types
+from ..shared.data_types import learn_spec, parse_data_types
 from ..shared.npy import HEAD_BYTES, parse_npy
 from ..shared.source import IndexedSource, PlainKey, column_view
 
@@ -108,7 +108,7 @@ class ArrayTable:
     def _check(self, key: str, array: StoredArray, where: str) -> None:
         spec = self.specs.get(key)
         if spec is None:
-            self.specs[key] = _learn(array)
+            self.specs[key] = learn_spec(array.numbers, array.shape[1:], has_time=bool(array.shape))
             return
         shape = array.shape[1:] if spec.has_time else array.shape
         fits = array.numbers == np.dtype(spec.dtype) and len(array.shape) == spec.ndim
@@ -177,14 +177,6 @@ def fields_of(fields: Mapping[str, Any] | None, owner: str) -> dict[str, str] | 
 def renamed(said: Mapping[str, _Said], fields: Mapping[str, str] | None) -> dict[str, _Said]:
     """Return what files say of their arrays by the data keys that these have, see `fields_of`."""
     return dict(said) if fields is None else {key: said[name] for key, name in fields.items() if name in said}
-
-
-def _learn(array: StoredArray) -> DataSpec:
-    """Take the layout of a first array: the first axis is time; how many classes there are is not known."""
-    dtype, shape = array.numbers, array.shape
-    sparse = dtype.kind in "iu" and len(shape) <= 1
-    dim = None if sparse else (shape[-1] if len(shape) > 1 else 1)
-    return DataSpec(dtype.name, tuple(shape[1:]), sparse=sparse, dim=dim, has_time=bool(shape))
 
 
 def _text(spec: DataSpec) -> str:

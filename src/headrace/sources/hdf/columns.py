@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import ConfigError, SourceError
-from headrace.specs import DataSpec
+from headrace.specs import DataSpec, takes_for_classes
 
 from ..shared.spool import Spool
-from .layout import READABLE_KINDS, is_sparse_by_rule
+from .layout import READABLE_KINDS
 
 _MAX_CLASS = 2**63 - 2  # the dim, one more, is an int64 in the file
 
@@ -55,7 +55,7 @@ class WriteColumn:
     @property
     def needs_note(self) -> bool:
         """Whether the layout alone says something else: of what is sparse, or of a dim that is not known."""
-        is_by_rule = self.is_sparse == is_sparse_by_rule(self.dtype, len(self.shape))
+        is_by_rule = self.is_sparse == takes_for_classes(self.dtype, len(self.shape))
         return not is_by_rule or (self.is_sparse and self.dim is None and self._has_negative)
 
     def final_dim(self) -> int:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from headrace.errors import SourceError
 from headrace.files import TOO_MANY_OPEN, TOO_MANY_OPEN_FIX
-from headrace.specs import DataSpec
+from headrace.specs import DataSpec, takes_for_classes
 
 from ..shared.hdf5_links import refuse_other_files
 
@@ -281,16 +281,11 @@ def _stored_column(file: h5py.File, name: str, path: str) -> StoredColumn:
     native = dtype.newbyteorder("=")
     sparse = _said_sparse(dataset, path)
     if sparse is None:
-        sparse = is_sparse_by_rule(native, len(shape))
+        sparse = takes_for_classes(native, len(shape))
     spec = DataSpec(native.name, tuple(shape[1:]), sparse=sparse)
     offset = _plain_offset(dataset, native)
     chunk_bytes = int(np.prod(dataset.chunks)) * dtype.itemsize if dataset.chunks else 0
     return StoredColumn(spec, int(shape[0]), offset, chunk_bytes)
-
-
-def is_sparse_by_rule(dtype: np.dtype[Any], ndim: int) -> bool:
-    """Whether the layout takes numbers for class indices: integers with no axis but time."""
-    return dtype.kind in "iu" and ndim == 1
 
 
 def _said_sparse(dataset: h5py.Dataset, path: str) -> bool | None:

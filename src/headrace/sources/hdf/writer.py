@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from headrace.errors import ConfigError, SourceError
 from headrace.specs import DataSpec
 
+from ..shared.data_types import learn_spec
 from ..shared.spool import Spool
 from ..shared.writer import FileWriter
 from .columns import WriteColumn
@@ -276,8 +277,7 @@ def _spec_of(data_key: str, value: NDArray[Any], where: str) -> DataSpec:
         raise SourceError(
             f"the key {data_key!r} has dtype {array.dtype}", where=where, fix="give numbers; text as uint8 codes"
         )
-    spec = DataSpec.of_array(array if array.ndim else array.reshape(1), dim=1)
-    return DataSpec(spec.dtype, spec.shape, spec.sparse, dim=None if spec.sparse or spec.shape else 1)
+    return learn_spec(array.dtype.newbyteorder("="), array.shape[1:], has_time=True)  # there is no key without time
 
 
 def _encode_tag(tag: str, path: str) -> bytes:

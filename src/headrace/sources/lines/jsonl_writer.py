@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from headrace.errors import ConfigError, HeadraceError, SourceError
 from headrace.specs import DataSpec
 
-from ..shared.data_types import check_classes
+from ..shared.data_types import check_classes, learn_spec
 from ..shared.writer import FileWriter
 from .jsonl import DEFAULT_TAG_FIELD, jsonl_specs_path, make_jsonl_specs
 
@@ -157,5 +157,4 @@ def _is_bytes(spec: DataSpec) -> bool:
 
 
 def _spec_of(array: NDArray[Any]) -> DataSpec:
-    spec = DataSpec.of_array(array, dim=None if array.ndim > 1 or array.dtype.kind not in "iu" else 1)
-    return DataSpec(spec.dtype, spec.shape, spec.sparse, dim=None if spec.sparse else spec.dim, has_time=spec.has_time)
+    return learn_spec(array.dtype, array.shape[1:], has_time=array.ndim > 0)

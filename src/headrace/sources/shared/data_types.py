@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import ConfigError, SourceError, did_you_mean
-from headrace.specs import DataSpec
+from headrace.specs import DataSpec, takes_for_classes
 
 _OPTIONS = ("shape", "dtype", "dim", "sparse", "sparse_dim", "feature_dim")
 _NUMBER_KINDS = "biufc"
@@ -98,11 +98,25 @@ def learn_specs(seq: Mapping[str, Any], where: str) -> dict[str, DataSpec]:
 
     How many classes there are is not known from one sequence: the dim of a sparse key is `None`.
     """
-    specs = {}
-    for key, value in seq.items():
-        spec = DataSpec.of_array(as_array(value, None, f"{where}, data key {key!r}"))
-        specs[key] = replace(spec, dim=None) if spec.sparse else spec
-    return specs
+    arrays = {key: as_array(value, None, f"{where}, data key {key!r}") for key, value in seq.items()}
+    return {key: learn_spec(array.dtype, array.shape[1:], has_time=array.ndim > 0) for key, array in arrays.items()}
+
+
+def learn_spec(
+    dtype: np.dtype[Any], frame_shape: Sequence[int | None], *, has_time: bool, num_classes: int | None = None
+) -> DataSpec:
+    """Return the layout of arrays of which nobody said what they are: the one rule that all formats follow.
+
+    Args:
+        dtype: Of the arrays, in native byte order.
+        frame_shape: Their axes but time; `None` for one that differs.
+        has_time: Whether the first axis is time.
+        num_classes: The number of classes, if the numbers are classes and it is known.
+    """
+    shape = tuple(frame_shape)
+    if takes_for_classes(dtype, len(shape) + int(has_time)):
+        return DataSpec(dtype.name, shape, sparse=True, dim=num_classes, has_time=has_time)
+    return DataSpec(dtype.name, shape, dim=shape[-1] if shape else 1, has_time=has_time)
 
 
 def checked_seq(
