@@ -113,7 +113,7 @@ class CutSource(RecordSource):
         fields = corpus.options.fields if corpus.options.fields is not None else dict(meta["fields"])
         self._keys: dict[str, CutKey] = corpus.options.keys(fields, meta["kinds"])
         for name, key in self._keys.items():
-            key.settle(self.specs[name], self.labels.get(name), meta["sample_rates"][name])
+            key.settle(self.specs[name], meta["labels"].get(name), meta["sample_rates"][name])
         self._table: CutTable = (
             HeldCuts(corpus.held) if corpus.files is None else StoredCuts(corpus.files, self._index, corpus.roots)
         )

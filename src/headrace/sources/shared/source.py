@@ -36,7 +36,7 @@ def make_index(
     *,
     specs: Mapping[str, DataSpec],
     labels: Mapping[str, Sequence[str]],
-    tags: Sequence[str] | GeneratedTags,
+    tags: Sequence[str] | Sequence[bytes] | GeneratedTags,
     lengths: Mapping[str, ArrayLike],
     locators: Mapping[str, ArrayLike],
     **meta: Any,

@@ -164,7 +164,7 @@ class TokenSource(IndexedSource):
 
     def _prepare(self) -> None:
         options, index = self._options, self._index
-        self.specs, self.labels = dict(options.specs), options.labels
+        self.specs, self.labels = dict(options.specs), dict(options.labels)
         self._first_of = [0, *accumulate(index.meta["num_seqs"])]  # corpus index of the first sequence of each file
         self._starts = index.locator("start") if options.cut.needs_bounds else None
         places = [(file.num_tokens, file.position, file.dtype.itemsize) for file in options.files]
