@@ -227,6 +227,11 @@ class PlainArraySource(IndexedSource):
         )
 
     @property
+    def has_fast_rows(self) -> bool:
+        """Yes, if all stored keys are plain."""
+        return bool(self._columns) and all(key in self._plain for key in self._columns)
+
+    @property
     def root(self) -> str:
         """The folder that the files are relative to."""
         return self._options
