@@ -290,12 +290,15 @@ class IndexedSource(Source):
         """Read one data key of several sequences, each into an array of its own; no byte of a plain one is copied."""
         plain = self._plain.get(check_data_key(data_key, self.specs))
         self._check_all(corpus_indices)
+        dtype = None if plain is None else plain.dtype
+        is_plain = True
         if self._index.has_lengths(data_key):
             lengths = self._index.lengths(data_key)[corpus_indices].tolist()
             for num_frames, out in zip(lengths, outs, strict=True):
                 if len(out) != num_frames:
                     raise IndexError(f"{num_frames} frames of {data_key!r} do not fit into {len(out)} rows")
-        if plain is None or any(out.dtype != plain.dtype for out in outs):
+                is_plain = is_plain and out.dtype == dtype
+        if plain is None or not is_plain:
             super().read_into(corpus_indices, data_key, outs)
             return
         files, positions = self._locate_many(corpus_indices, data_key)
