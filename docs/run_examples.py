@@ -1,8 +1,9 @@
 """A pytest plugin that executes the examples of README.md and docs/*.md, for `make examples`.
 
 Each document runs in a folder of its own that holds `a.hdf` and `b.hdf`, two small corpora, and `data/`. A `python`
-block is executed. The `$ headrace` commands of a `console` block are run, and what they print is compared (`...` stands
-for any text). Other blocks are not looked at.
+block is executed; a `py` block whose first line is `# name.py` is saved under that name, to be imported. The
+`$ headrace` commands of a `console` block are run, and what they print is compared (`...` stands for any text). Other
+blocks are not looked at.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import doctest
 import os
 import shlex
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -41,6 +43,7 @@ def _write_corpus(path: str, name: str, num_seqs: int) -> None:
 def _setup(namespace: dict[str, Any]) -> None:
     namespace["_folder"] = folder = tempfile.mkdtemp(prefix="headrace-docs-")
     os.chdir(folder)
+    sys.path.insert(0, folder)
     os.environ["HEADRACE_CACHE"] = os.path.join(folder, ".cache")
     Path("data").symlink_to(_ROOT / "data")
     _write_corpus("a.hdf", "a", 60)
@@ -49,6 +52,7 @@ def _setup(namespace: dict[str, Any]) -> None:
 
 def _teardown(namespace: dict[str, Any]) -> None:
     os.chdir(_ROOT)
+    sys.path.remove(namespace["_folder"])
     del os.environ["HEADRACE_CACHE"]
     shutil.rmtree(namespace["_folder"])
 
@@ -68,9 +72,16 @@ def _run_console(example: Example) -> str | None:
     return None
 
 
+def _save_module(example: Example) -> None:
+    """Write a module into the folder of the document, which is on the path of imports."""
+    text = str(example.parsed)
+    Path(text.partition("\n")[0].removeprefix("# ")).write_text(text)
+
+
 pytest_collect_file = Sybil(
     parsers=[
         PythonCodeBlockParser(doctest_optionflags=_FLAGS),
+        CodeBlockParser(language="py", evaluator=_save_module),
         CodeBlockParser(language="console", evaluator=_run_console),
         SkipParser(),
     ],

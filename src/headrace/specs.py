@@ -101,11 +101,21 @@ class DataSpec:
             array: `any[T, ...]`, or a scalar array without a time axis.
             dim: Number of classes, for a sparse array; 1 more than the largest value if not given.
         """
-        sparse = array.dtype.kind in "iu" and array.ndim <= 1
+        sparse = takes_for_classes(array.dtype, array.ndim)
         shape = tuple(array.shape[1:])
         if dim is None:
             dim = int(array.max(initial=0)) + 1 if sparse else (int(array.shape[-1]) if array.ndim > 1 else 1)
         return cls(dtype=array.dtype.name, shape=shape, sparse=sparse, dim=dim, has_time=array.ndim > 0)
+
+
+def takes_for_classes(dtype: np.dtype[Any], num_axes: int) -> bool:
+    """Whether numbers are class indices where nobody says what they are: integers with at most one axis.
+
+    Args:
+        dtype: Of the numbers.
+        num_axes: Of an array of one sequence, time included.
+    """
+    return dtype.kind in "iu" and num_axes <= 1
 
 
 def _is_size(value: object) -> bool:

@@ -456,7 +456,7 @@ def test_a_source_that_is_a_pipe_is_refused_and_does_not_hang(cuts, tmp_path):
         record["features"].update(storage_path=str(tmp_path), storage_key="pipe.wav")
 
     source = CutSource(edited(cuts, tmp_path / "cuts.jsonl", store_in_pipe), fields={"data": "features"})
-    with pytest.raises(SourceError, match="no regular file"):
+    with pytest.raises(SourceError, match="not a regular file"):
         source.read(0, "data")
 
 
@@ -531,8 +531,8 @@ def test_speakers_that_differ_within_a_cut_are_refused(cuts, tmp_path):
 def test_bad_lines_are_named(cuts, tmp_path):
     path = tmp_path / "cuts.jsonl"
     for line, message in [
-        ("{", "a line is not JSON"),
-        ("[]", "a line is a list"),
+        ("{", "the line is not JSON"),
+        ("[]", "the line is a list"),
         ('{"id": "r", "sources": [], "sampling_rate": 8000}', "a line is no cut"),
         ('{"id": "s", "recording_id": "r", "start": 0, "duration": 1}', "a line is no cut"),
         ('{"type": "OddCut", "id": "r", "start": 0}', "a cut of the type 'OddCut' is not known"),

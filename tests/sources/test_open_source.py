@@ -92,7 +92,7 @@ def test_a_source_that_is_built_takes_no_options() -> None:
 def test_the_first_bytes_say_what_a_file_is_whatever_its_name(hdf: Path, tmp_path: Path) -> None:
     odd = tmp_path / "odd.jsonl"
     shutil.copy(hdf, odd)
-    assert find_format(odd).source == "HDFSource"
+    assert find_format(odd).source_name == "HDFSource"
     assert tags(open_source(odd)) == ["a/0", "a/1", "a/2"]
 
 
@@ -174,12 +174,12 @@ def test_every_format_names_classes_that_there_are(tmp_path: Path) -> None:
     sources, writers = configs._SOURCES, configs._WRITERS
     assert isinstance(sources, NamedClasses)
     for entry in FORMATS.values():
-        assert sources.resolve(entry.source).__name__ == entry.source
+        assert sources.resolve(entry.source).__name__ == entry.source_name
         assert format_named(entry.name) is format_named(entry.source) is entry
         if entry.writer is not None:
-            assert writers.resolve(entry.writer).__name__ == entry.writer
+            assert writers.resolve(entry.writer).__name__ == entry.writer_name
             assert format_of_target(tmp_path / f"x{entry.suffix}") is entry
-    assert {entry.writer for entry in FORMATS.values()} - {None} == set(writers.module_of)
+    assert {entry.writer_name for entry in FORMATS.values()} - {None} == set(writers.module_of)
 
 
 def test_a_format_that_cannot_be_written_says_so(tmp_path: Path) -> None:
@@ -227,7 +227,7 @@ def test_a_file_is_known_by_its_mark_its_name_or_its_first_line(
     tmp_path: Path, name: str, content: bytes, found: str
 ) -> None:
     (tmp_path / name).write_bytes(content)
-    assert find_format(tmp_path / name).source == found
+    assert find_format(tmp_path / name).source_name == found
 
 
 @pytest.mark.parametrize(
@@ -246,7 +246,7 @@ def test_a_folder_is_known_by_what_is_in_it(tmp_path: Path, names: list[str], fo
     for name in names:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
-    assert find_format(tmp_path).source == found
+    assert find_format(tmp_path).source_name == found
 
 
 def test_files_in_sub_folders_of_a_format_that_takes_none_are_to_be_named(tmp_path: Path) -> None:

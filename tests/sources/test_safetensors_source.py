@@ -218,7 +218,7 @@ def test_a_sequence_that_does_not_fit_is_refused_and_leaves_nothing(tmp_path):
         writer.append("a", {"data": np.array([0, 1])})
         with pytest.raises(SourceError, match="was there before"):
             writer.append("a", {"data": np.array([0])})
-        with pytest.raises(SourceError, match="not below its dim 2"):
+        with pytest.raises(SourceError, match="there are 2 classes"):
             writer.append("b", {"data": np.array([2])})
         with pytest.raises(SourceError, match="data keys"):
             writer.append("b", {"other": np.array([1])})

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from headrace.errors import ConfigError, SourceError
 from headrace.sources import TextSource
-from headrace.sources.lines import blocks as lines
+from headrace.sources.shared import lines
 from headrace.sources.shared.decompressed import plain_copy
 from headrace.testing import check_source
 

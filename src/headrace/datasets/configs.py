@@ -78,7 +78,9 @@ _INSTEAD = {
 _INTERNAL_OF_RETURNN = ("_distrib_info", "_meta_info_cache")
 _READ_LATER = frozenset({"class", "map_seq", "map_seq_stream"})  # by what they are options of
 _LOGGER = logging.getLogger("headrace.datasets")
-_CLASSES = NamedClasses("dataset", Dataset, __package__, _MODULE_OF)
+_CLASSES = NamedClasses(
+    "dataset", Dataset, __package__, {name: f"{__package__}.{module}" for name, module in _MODULE_OF.items()}
+)
 
 DatasetConfig = Dataset | Mapping[str, Any] | str | Callable[[], Any]
 

@@ -239,6 +239,10 @@ class CorpusIndex:
                 what, where=self._where, fix=did_you_mean(data_key, self._lengths)
             ) from None
 
+    def has_locator(self, name: str) -> bool:
+        """Tell whether there is a column of locators of this name."""
+        return name in self._locators
+
     def locator(self, name: str) -> NDArray[Any]:
         """Return one column of locators, `number[N]`, read-only.
 

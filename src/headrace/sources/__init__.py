@@ -1,7 +1,7 @@
 """Storage formats: each source gives sequence i of a corpus, by data key, in any order.
 
 This room decides how a format is read, and how it is written. It never knows epochs, orders, batches or processes.
-Read `base.py` first, then `hdf.py` as the fullest example.
+Read `base.py` first, then `shared/source.py` for what formats have in common, and `formats.py` for which there are.
 """
 
 from typing import TYPE_CHECKING
@@ -17,19 +17,22 @@ if TYPE_CHECKING:
     from .arrays.writers import NumpyFolderWriter, SafetensorsWriter
     from .audio.folder import AudioFolderSource
     from .audio.source import AudioSource
-    from .base import Source, fill_rows
+    from .base import SORT_LENGTHS, Source, fill_rows
     from .cuts.source import CutSource
+    from .formats import Format, Head, register_format
     from .hdf.source import HDFSource
     from .hdf.writer import HDFWriter
     from .lines.jsonl import JsonlSource
     from .lines.jsonl_writer import JsonlWriter
     from .lines.text import TextSource
-    from .mapped import SORT_LENGTHS, MapSource
+    from .mapped import MapSource
     from .memory import MemorySource
     from .ogg_zip.source import OggZipSource
     from .ogg_zip.writer import OggZipWriter
     from .registry import init_source, open_source
-    from .shared.writer import Writer
+    from .shared.paths import list_paths
+    from .shared.source import IndexedSource, PlainKey, RecordSource, column_view, make_index
+    from .shared.writer import FileWriter, Writer, WrittenLayout
     from .tables.arrow import ArrowSource, ArrowWriter
     from .tables.hugging_face import HuggingFaceSource
     from .tables.parquet import ParquetSource, ParquetWriter
@@ -45,9 +48,13 @@ __all__ = [
     "AudioFolderSource",
     "AudioSource",
     "CutSource",
+    "FileWriter",
+    "Format",
     "HDFSource",
     "HDFWriter",
+    "Head",
     "HuggingFaceSource",
+    "IndexedSource",
     "JsonlSource",
     "JsonlWriter",
     "LogMel",
@@ -59,6 +66,8 @@ __all__ = [
     "OggZipWriter",
     "ParquetSource",
     "ParquetWriter",
+    "PlainKey",
+    "RecordSource",
     "SafetensorsSource",
     "SafetensorsWriter",
     "Source",
@@ -69,10 +78,15 @@ __all__ = [
     "TokenWriter",
     "Vocabulary",
     "Writer",
+    "WrittenLayout",
+    "column_view",
     "fill_rows",
     "init_source",
     "init_vocabulary",
+    "list_paths",
+    "make_index",
     "open_source",
+    "register_format",
 ]
 
 __getattr__, __dir__ = export_lazily(
@@ -81,16 +95,17 @@ __getattr__, __dir__ = export_lazily(
         "tables.arrow": ("ArrowSource", "ArrowWriter"),
         "audio.source": ("AudioSource",),
         "audio.folder": ("AudioFolderSource",),
-        "base": ("Source", "fill_rows"),
+        "base": ("SORT_LENGTHS", "Source", "fill_rows"),
         "registry": ("init_source", "open_source"),
         "cuts.source": ("CutSource",),
+        "formats": ("Format", "Head", "register_format"),
         "hdf.source": ("HDFSource",),
         "hdf.writer": ("HDFWriter",),
         "tables.hugging_face": ("HuggingFaceSource",),
         "lines.jsonl": ("JsonlSource",),
         "lines.jsonl_writer": ("JsonlWriter",),
         "headrace.features.log_mel": ("LogMel",),
-        "mapped": ("SORT_LENGTHS", "MapSource"),
+        "mapped": ("MapSource",),
         "memory": ("MemorySource",),
         "arrays.numpy_folder": ("NumpyFolderSource",),
         "arrays.writers": ("NumpyFolderWriter", "SafetensorsWriter"),
@@ -104,6 +119,8 @@ __getattr__, __dir__ = export_lazily(
         "tokens.writer": ("TokenWriter",),
         "tokens.source": ("TokenSource",),
         "headrace.vocabularies.base": ("Vocabulary", "init_vocabulary"),
-        "shared.writer": ("Writer",),
+        "shared.paths": ("list_paths",),
+        "shared.source": ("IndexedSource", "PlainKey", "RecordSource", "column_view", "make_index"),
+        "shared.writer": ("FileWriter", "Writer", "WrittenLayout"),
     },
 )

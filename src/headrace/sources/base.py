@@ -17,6 +17,8 @@ from headrace.errors import SourceError, did_you_mean
 from headrace.index import CorpusIndex
 from headrace.specs import DataSpec
 
+SORT_LENGTHS = "seq_len"  # name of the column of lengths that only sort; not a data key
+
 
 def check_corpus_idx(corpus_idx: int, num_seqs: int) -> int:
     """Return the index of a sequence, or raise `IndexError`: negative ones do not count from the end."""

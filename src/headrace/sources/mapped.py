@@ -15,10 +15,8 @@ from headrace.errors import ConfigError, SourceError
 from headrace.index import CorpusIndex, GeneratedTags
 from headrace.specs import DataSpec
 
-from .base import Source, check_corpus_idx, check_data_key, num_frames_of, slice_frames
+from .base import SORT_LENGTHS, Source, check_corpus_idx, check_data_key, num_frames_of, slice_frames
 from .shared.data_types import checked_seq, dtype_of, learn_specs, parse_data_types
-
-SORT_LENGTHS = "seq_len"  # name of the column of lengths that only sort; not a data key
 
 
 class MapSource(Source):

@@ -45,8 +45,8 @@ class NamedClasses(Generic[_T]):
     Attributes:
         kind: What they are, for messages: "dataset".
         base: What a class of the user's own must derive from.
-        package: Where our own are.
-        module_of: Class -> its module there, imported when the class is asked for.
+        package: Where the base is to be had, for messages.
+        module_of: Class -> its module, imported when the class is asked for.
     """
 
     kind: str
@@ -65,7 +65,7 @@ class NamedClasses(Generic[_T]):
         if not isinstance(name, str):
             raise ConfigError(f"'class' must be a name or a sub-class of {self.base.__name__}, got {name!r}")
         if name in self.module_of:
-            cls: type[_T] = getattr(importlib.import_module(f"{self.package}.{self.module_of[name]}"), name)
+            cls: type[_T] = getattr(importlib.import_module(self.module_of[name]), name)
             return cls
         if CALLABLE.fullmatch(name):
             found = resolve_named("class", name)

@@ -8,60 +8,48 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal
 
 from headrace.errors import ConfigError
 from headrace.files.lists.patterns import glob_local, is_pattern
 from headrace.files.places import is_url
 
 from .base import Source
-from .formats import Format, files_of, find_format, format_named, format_of_source
+from .formats import FORMATS, Format, files_of, find_format, format_named, format_of_source, load_entry_points
 from .named_classes import NamedClasses, first_option_of, options_of
+from .shared.paths import PathLike
 from .shared.writer import Writer
 
-# Module of this room by class; it is imported when the class is asked for.
-_SOURCES = NamedClasses(
-    "source",
-    Source,  # type: ignore[type-abstract]
-    __package__,
-    {
-        "ArrowSource": "tables.arrow",
-        "AudioFolderSource": "audio.folder",
-        "AudioSource": "audio.source",
-        "CutSource": "cuts.source",
-        "HDFSource": "hdf.source",
-        "HuggingFaceSource": "tables.hugging_face",
-        "JsonlSource": "lines.jsonl",
-        "MapSource": "mapped",
-        "MemorySource": "memory",
-        "NumpyFolderSource": "arrays.numpy_folder",
-        "OggZipSource": "ogg_zip.source",
-        "ParquetSource": "tables.parquet",
-        "SafetensorsSource": "arrays.safetensors",
-        "TarSource": "tar.source",
-        "TextSource": "lines.text",
-        "TokenSource": "tokens.source",
-    },
-)
-_WRITERS = NamedClasses(
-    "writer",
-    Writer,  # type: ignore[type-abstract]
-    __package__,
-    {
-        "ArrowWriter": "tables.arrow",
-        "HDFWriter": "hdf.writer",
-        "JsonlWriter": "lines.jsonl_writer",
-        "NumpyFolderWriter": "arrays.writers",
-        "OggZipWriter": "ogg_zip.writer",
-        "ParquetWriter": "tables.parquet",
-        "SafetensorsWriter": "arrays.writers",
-        "TarWriter": "tar.writer",
-        "TokenWriter": "tokens.writer",
-    },
-)
 
-PathLike = str | os.PathLike[str]
+class _Modules(Mapping[str, str]):
+    """Name of the class that reads or writes a format -> its module; live, as formats may be registered at any time."""
+
+    def __init__(self, role: Literal["source", "writer"], *others: str) -> None:
+        self._role, self._others = role, others
+
+    def _found(self) -> dict[str, str]:
+        classes = [*(getattr(entry, self._role) or "" for entry in FORMATS.values()), *self._others]
+        pairs = [cls.partition(":") for cls in classes if cls]
+        return {name: module for module, _, name in pairs}
+
+    def __getitem__(self, name: str) -> str:
+        found = self._found()
+        if name not in found and ":" not in name and load_entry_points():
+            found = self._found()
+        return found[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(sorted(self._found()))
+
+    def __len__(self) -> int:
+        return len(self._found())
+
+
+_IN_MEMORY = tuple(f"{__package__}.{name}" for name in ("mapped:MapSource", "memory:MemorySource"))  # of no format
+_SOURCES = NamedClasses("source", Source, __package__, _Modules("source", *_IN_MEMORY))  # type: ignore[type-abstract]
+_WRITERS = NamedClasses("writer", Writer, __package__, _Modules("writer"))  # type: ignore[type-abstract]
+
 SourceConfig = Source | Mapping[str, Any] | PathLike | Sequence[PathLike]
 
 

@@ -1,9 +1,10 @@
-"""Tests that Headrace publishes: what a source written by someone else must pass, to be called from their own tests.
+"""Tests that Headrace publishes: what sources and formats written by someone else must pass, from their own tests.
 
 This room decides what a conforming part is, and says how one fails. It never fixes or reads data on its own account,
 and nothing in Headrace depends on it. Read `source_checks.py` first.
 """
 
+from .format_checks import check_format
 from .source_checks import check_source
 
-__all__ = ["check_source"]
+__all__ = ["check_format", "check_source"]

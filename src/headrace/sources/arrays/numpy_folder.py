@@ -23,19 +23,18 @@ from headrace.files import FileStamp, open_regular
 from headrace.index import CorpusIndex
 from headrace.specs import DataSpec
 
-from ..shared.data_types import parse_data_types
+from ..shared.data_types import parse_data_types, with_labels
 from ..shared.folder import (
-    Files,
-    IndexOption,
     LazyStamps,
     Listing,
     for_each,
     list_corpus_files,
-    open_or_build_listed,
     read_part,
 )
 from ..shared.npy import HEAD_BYTES, NpyHeader, parse_any_npy
+from ..shared.paths import Files, IndexOption
 from ..shared.plain_files import PlainFiles
+from ..shared.source import make_index
 from ..shared.zip_members import Member, content_start, list_members
 from .source import (
     DEFLATED,
@@ -46,7 +45,6 @@ from .source import (
     StoredArray,
     fields_of,
     renamed,
-    with_labels,
 )
 
 INDEX_KIND = "numpy-folder/1"
@@ -195,18 +193,16 @@ def _index(listing: Listing, options: FolderOptions, plan: _Plan, table: ArrayTa
         files = [plan.files[tag][group] for tag in table.tags]
         locators[f"size{group}"] = np.array([listing.sizes[number] for number in files], np.int64)
         locators[f"time{group}"] = np.array([listing.times[number] for number in files], np.int64)
-    return CorpusIndex.from_columns(
+    return make_index(
+        specs=with_labels(specs, labels),
+        labels=labels,
         tags=table.tags,
         lengths=lengths,
         locators=locators,
-        meta={
-            "specs": {key: spec.to_json() for key, spec in with_labels(specs, labels).items()},
-            "labels": labels,
-            "groups": plan.groups,
-            "group_of": group_of,
-            "forms": {key: [f"form:{key}" in locators, f"packed:{key}" in locators] for key in specs},
-            "folder_key": LABEL_KEY if options.folder_label else None,
-        },
+        groups=plan.groups,
+        group_of=group_of,
+        forms={key: [f"form:{key}" in locators, f"packed:{key}" in locators] for key in specs},
+        folder_key=LABEL_KEY if options.folder_label else None,
     )
 
 
@@ -366,28 +362,16 @@ class NumpyFolderSource(PlainArraySource):
         )
         suffixes = (".npy", ".npz") if chosen == "file" else (".npy",)
         listing = list_corpus_files(files, suffixes, "NumpyFolderSource")
-        corpus = open_or_build_listed(listing, lambda: gather_index(listing, options), index=index, kind=options.kind)
-        self._open(listing.root, corpus)
+        self._open(listing.root, listing, lambda: gather_index(listing, options), index=index, kind=options.kind)
 
-    def _open(self, root: str, index: CorpusIndex) -> None:
-        self._root = root
-        self._groups: list[tuple[str, str]] = [(first, last) for first, last in index.meta["groups"]]
-        self._group_of: dict[str, int] = index.meta["group_of"]
-        self._attach(index, PlainFiles(_stamps(root, self._groups, index)))
-
-    @property
-    def root(self) -> str:
-        """The folder that the tags are relative to."""
-        return self._root
+    def _prepare(self) -> None:
+        super()._prepare()
+        self._groups: list[tuple[str, str]] = [(first, last) for first, last in self._index.meta["groups"]]
+        self._group_of: dict[str, int] = self._index.meta["group_of"]
+        self._files = PlainFiles(_stamps(self.root, self._groups, self._index))
 
     def _file_of(self, corpus_idx: int, data_key: str) -> int:
         return corpus_idx * len(self._groups) + self._group_of[data_key]
-
-    def __getstate__(self) -> tuple[str, CorpusIndex]:
-        return self._root, self._index
-
-    def __setstate__(self, state: tuple[str, CorpusIndex]) -> None:
-        self._open(*state)
 
 
 def _stamps(root: str, groups: Sequence[tuple[str, str]], index: CorpusIndex) -> LazyStamps:

@@ -22,23 +22,22 @@ import xxhash
 
 from headrace.errors import ConfigError, SourceError
 from headrace.files import FileStamp, open_regular
-from headrace.index import CorpusIndex, open_or_build
+from headrace.index import CorpusIndex
 from headrace.specs import DataSpec
 
-from ..shared.data_types import parse_data_types
+from ..shared.data_types import parse_data_types, with_labels
 from ..shared.folder import (
-    Files,
-    IndexOption,
     LazyStamps,
     Listing,
     for_each,
     list_corpus_files,
-    open_or_build_listed,
     read_part,
 )
 from ..shared.npy import MAX_AXES, can_be_array
+from ..shared.paths import Files, IndexOption
 from ..shared.plain_files import PlainFiles
-from .source import BFLOAT16, ArrayTable, PlainArraySource, StoredArray, fields_of, renamed, with_labels
+from ..shared.source import column_view, make_index
+from .source import BFLOAT16, ArrayTable, PlainArraySource, StoredArray, fields_of, renamed
 
 MAX_HEADER_BYTES = 100_000_000  # more is refused by the library, too
 METADATA = "__metadata__"
@@ -206,36 +205,27 @@ class SafetensorsSource(PlainArraySource):
         kind = f"{INDEX_KIND} {layout} {xxhash.xxh3_128_hexdigest(what.encode())}"
         gather = _Gathering(listing, names, said, own_labels)
         if layout == "file":
-            corpus = open_or_build_listed(listing, gather.one_a_file, index=index, kind=kind)
+            self._open(listing.root, listing, gather.one_a_file, index=index, kind=kind)
         else:
             paths = [listing.path(number) for number in range(len(listing.names))]
-            corpus = open_or_build(paths, gather.by_names, index=index, kind=kind)
-        self._open(listing.root, corpus)
+            self._open(listing.root, paths, gather.by_names, index=index, kind=kind)
 
-    def _open(self, root: str, index: CorpusIndex) -> None:
-        self._root = root
-        if index.meta["layout"] == "file":
-            self._files_of_seqs = None
-            files: Sequence[FileStamp] = _stamps(root, index)
+    def _prepare(self) -> None:
+        super()._prepare()
+        self._files_of_seqs = None
+        if self._index.meta["layout"] == "file":
+            self._files = PlainFiles(_stamps(self.root, self._index))
         else:
-            self._files_of_seqs = index.locator("file")
-            files = index.files
-        self._num_files = len(files)
-        self._attach(index, PlainFiles(files))
+            self._files_of_seqs = column_view(self._index.locator("file"))
+        self._num_files = len(self._index.files)
 
     def _file_of(self, corpus_idx: int, data_key: str) -> int:  # noqa: ARG002 - all keys are in one file
         if self._files_of_seqs is None:
             return corpus_idx
-        file_idx = int(self._files_of_seqs[corpus_idx])
+        file_idx = self._files_of_seqs[corpus_idx]
         if not 0 <= file_idx < self._num_files:
             raise self._index.damaged(f"it says that sequence {corpus_idx} is in file {file_idx} of {self._num_files}")
         return file_idx
-
-    def __getstate__(self) -> tuple[str, CorpusIndex]:
-        return self._root, self._index
-
-    def __setstate__(self, state: tuple[str, CorpusIndex]) -> None:
-        self._open(*state)
 
 
 def _stamps(root: str, index: CorpusIndex) -> LazyStamps:
@@ -318,16 +308,14 @@ class _Gathering:
         lengths = table.lengths()
         specs = with_labels({key: table.specs[key] for key in lengths}, self._labels)
         where = table.locators()
-        return CorpusIndex.from_columns(
+        return make_index(
+            specs=specs,
+            labels=self._labels,
             tags=table.tags,
             lengths=lengths,
             locators={**where, **locators},
-            meta={
-                "specs": {key: spec.to_json() for key, spec in specs.items()},
-                "labels": self._labels,
-                "forms": {key: [f"form:{key}" in where, False] for key in specs},
-                "layout": layout,
-            },
+            forms={key: [f"form:{key}" in where, False] for key in specs},
+            layout=layout,
         )
 
 

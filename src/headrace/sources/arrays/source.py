@@ -13,22 +13,19 @@ from __future__ import annotations
 import math
 import zlib
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import accumulate, pairwise
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import ConfigError, SourceError, did_you_mean
-from headrace.index import CorpusIndex
 from headrace.specs import DataSpec
 
-from ..base import Source, check_corpus_idx, check_data_key, slice_frames
-from ..shared.data_types import parse_data_types
+from ..shared.data_types import learn_spec, parse_data_types
 from ..shared.npy import HEAD_BYTES, parse_npy
-from ..shared.plain_files import PlainFiles
+from ..shared.source import IndexedSource, PlainKey, column_view
 
 # How bytes become numbers where they are not just the numbers in C order; sums of these.
 FORTRAN, SWAPPED, DEFLATED, BFLOAT16 = 1, 2, 4, 8
@@ -111,7 +108,7 @@ class ArrayTable:
     def _check(self, key: str, array: StoredArray, where: str) -> None:
         spec = self.specs.get(key)
         if spec is None:
-            self.specs[key] = _learn(array)
+            self.specs[key] = learn_spec(array.numbers, array.shape[1:], has_time=bool(array.shape))
             return
         shape = array.shape[1:] if spec.has_time else array.shape
         fits = array.numbers == np.dtype(spec.dtype) and len(array.shape) == spec.ndim
@@ -140,7 +137,7 @@ class ArrayTable:
         }
 
     def locators(self) -> dict[str, NDArray[Any]]:
-        """Return the columns that say where each array is, see `array_source.py`."""
+        """Return the columns that say where each array is, see `PlainArraySource`."""
         columns: dict[str, NDArray[Any]] = {}
         for key, arrays in self.columns.items():
             columns[f"at:{key}"] = np.array([array.at for array in arrays], np.int64)
@@ -182,31 +179,6 @@ def renamed(said: Mapping[str, _Said], fields: Mapping[str, str] | None) -> dict
     return dict(said) if fields is None else {key: said[name] for key, name in fields.items() if name in said}
 
 
-def with_labels(specs: Mapping[str, DataSpec], labels: Mapping[str, Sequence[str]]) -> dict[str, DataSpec]:
-    """Return the specs, with the number of classes by that of the labels where it is not known.
-
-    Raises:
-        ConfigError: Labels for a key that is not there, or not so many as there are classes.
-    """
-    complete = dict(specs)
-    for key, names in labels.items():
-        if key not in specs:
-            raise ConfigError(f"labels for the unknown data key {key!r}", fix=did_you_mean(key, specs))
-        if specs[key].sparse and specs[key].dim is None:
-            complete[key] = replace(specs[key], dim=len(names))
-        elif specs[key].dim != len(names):
-            raise ConfigError(f"{key!r} has the dim {specs[key].dim}, but {len(names)} labels")
-    return complete
-
-
-def _learn(array: StoredArray) -> DataSpec:
-    """Take the layout of a first array: the first axis is time; how many classes there are is not known."""
-    dtype, shape = array.numbers, array.shape
-    sparse = dtype.kind in "iu" and len(shape) <= 1
-    dim = None if sparse else (shape[-1] if len(shape) > 1 else 1)
-    return DataSpec(dtype.name, tuple(shape[1:]), sparse=sparse, dim=dim, has_time=bool(shape))
-
-
 def _text(spec: DataSpec) -> str:
     axes = [*(["T"] if spec.has_time else []), *("?" if size is None else str(size) for size in spec.shape)]
     return f"{spec.dtype}[{', '.join(axes)}]"
@@ -214,7 +186,7 @@ def _text(spec: DataSpec) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """What the hot path needs of one key, worked out once. Columns are memory views: see `HDFSource`."""
+    """What reading needs of one key, worked out once."""
 
     spec: DataSpec
     dtype: np.dtype[Any]
@@ -225,111 +197,67 @@ class _Column:
     axes: dict[int, memoryview[int]]
 
 
-class PlainArraySource(Source):
-    """Reads the arrays of an index. A sub-class opens the index, calls `_attach`, and says which file is meant."""
+class PlainArraySource(IndexedSource):
+    """Reads the arrays of an index. A sub-class opens the index, and says which file is meant; its options are a root.
 
-    def _attach(self, index: CorpusIndex, files: PlainFiles) -> None:
-        """Work out everything that follows from the index."""
-        self._index, self._files = index, files
-        self.specs: dict[str, DataSpec] = {key: DataSpec.from_json(spec) for key, spec in index.meta["specs"].items()}
-        self.labels: dict[str, Sequence[str]] = dict(index.meta["labels"])
-        stored = [key for key in self.specs if key != index.meta.get("folder_key")]
-        self._columns = {key: self._column(key) for key in stored}
+    Keys are plain if all their arrays are, and have no free axis; of others, arrays that are plain are still read by
+    exactly the bytes that are asked for.
+    """
+
+    _options: str
+
+    def _prepare(self) -> None:
+        self._folder_key = self._index.meta.get("folder_key")
+        self._columns = {key: self._column(key) for key in self.specs if key != self._folder_key}
+        for key, column in self._columns.items():
+            if column.forms is None and not column.axes:
+                self._plain[key] = PlainKey.of(column.spec, self._index.lengths(key))
 
     def _column(self, key: str) -> _Column:
         spec, index = self.specs[key], self._index
         about = index.meta["forms"].get(key, [False, False])
-        dtype = np.dtype(spec.dtype)
         return _Column(
             spec,
-            dtype,
-            _view(index.lengths(key)),
-            _view(index.locator(f"at:{key}")),
-            _view(index.locator(f"form:{key}")) if about[0] else None,
-            _view(index.locator(f"packed:{key}")) if about[1] else None,
-            {a: _view(index.locator(f"axis{a}:{key}")) for a, size in enumerate(spec.shape) if size is None},
+            np.dtype(spec.dtype),
+            column_view(index.lengths(key)),
+            column_view(index.locator(f"at:{key}")),
+            column_view(index.locator(f"form:{key}")) if about[0] else None,
+            column_view(index.locator(f"packed:{key}")) if about[1] else None,
+            {a: column_view(index.locator(f"axis{a}:{key}")) for a, size in enumerate(spec.shape) if size is None},
         )
+
+    @property
+    def has_fast_rows(self) -> bool:
+        """Yes, if all stored keys are plain."""
+        return bool(self._columns) and all(key in self._plain for key in self._columns)
+
+    @property
+    def root(self) -> str:
+        """The folder that the files are relative to."""
+        return self._options
 
     @abstractmethod
     def _file_of(self, corpus_idx: int, data_key: str) -> int:
         """Return the number of the file that holds an array."""
 
-    @property
-    def index(self) -> CorpusIndex:
-        """Tags, lengths, and where each array is."""
-        return self._index
-
-    def read(self, corpus_idx: int, data_key: str) -> NDArray[Any]:
-        """Return one array, as a new one.
-
-        Raises:
-            IndexError: There is no such sequence.
-            SourceError: There is no such key, or a file is gone, changed or damaged.
-        """
-        check_corpus_idx(corpus_idx, self._index.num_seqs)
-        column = self._columns.get(check_data_key(data_key, self.specs))
-        if column is None:
-            return np.array([int(self._index.locator("folder")[corpus_idx])], np.int32)
-        return self._read(column, corpus_idx, data_key, 0, column.lengths[corpus_idx])
-
-    def read_slice(self, corpus_idx: int, data_key: str, start: int, end: int) -> NDArray[Any]:
-        """Return frames start..end of one array; of a plain one, nothing else is read."""
-        check_corpus_idx(corpus_idx, self._index.num_seqs)
-        column = self._columns.get(check_data_key(data_key, self.specs))
-        if column is None or not column.spec.has_time:
-            return slice_frames(self.read(corpus_idx, data_key), self.specs[data_key], start, end)
-        length = column.lengths[corpus_idx]
-        if not 0 <= start <= end <= length:
-            raise IndexError(f"frames {start}..{end} of {data_key!r} in a sequence of {length} frames")
-        return self._read(column, corpus_idx, data_key, start, end)
-
-    @property
-    def has_fast_rows(self) -> bool:
-        """Yes, if all arrays are plain and no axis is free."""
-        return all(column.forms is None and not column.axes for column in self._columns.values())
-
-    def read_rows(self, corpus_indices: NDArray[np.int64], data_key: str, out: NDArray[Any]) -> None:
-        """Read one data key of several sequences into one array; no byte is copied twice."""
-        column = self._columns.get(check_data_key(data_key, self.specs))
-        if column is None or column.forms is not None or column.axes:
-            super().read_rows(corpus_indices, data_key, out)
-            return
-        lengths = [column.lengths[check_corpus_idx(idx, self._index.num_seqs)] for idx in corpus_indices.tolist()]
-        ends = [0, *accumulate(lengths)]
-        if ends[-1] != len(out) or min(lengths, default=0) < 0:
-            raise IndexError(f"{ends[-1]} frames of {data_key!r} do not fit into {len(out)} rows")
-        self._fill(column, corpus_indices, data_key, [out[a:b] for a, b in pairwise(ends)])
-
-    def read_into(self, corpus_indices: NDArray[np.int64], data_key: str, outs: Sequence[NDArray[Any]]) -> None:
-        """Read one data key of several sequences, each into an array of its own; no byte is copied twice."""
-        column = self._columns.get(check_data_key(data_key, self.specs))
-        if column is None or column.forms is not None or column.axes:
-            super().read_into(corpus_indices, data_key, outs)
-            return
-        for corpus_idx, out in zip(corpus_indices.tolist(), outs, strict=True):
-            check_corpus_idx(corpus_idx, self._index.num_seqs)
-            if len(out) != column.lengths[corpus_idx]:
-                frames = column.lengths[corpus_idx]
-                raise IndexError(f"{frames} frames of {data_key!r} do not fit into {len(out)} rows")
-        self._fill(column, corpus_indices, data_key, outs)
-
-    def _fill(
-        self, column: _Column, corpus_indices: NDArray[np.int64], data_key: str, outs: Sequence[NDArray[Any]]
-    ) -> None:
-        """Read plain arrays, each to its place."""
-        self._files.read_many(
-            (self._file_of(corpus_idx, data_key), self._position(column, corpus_idx, data_key), out)
-            for corpus_idx, out in zip(corpus_indices.tolist(), outs, strict=True)
-            if out.size
-        )
-
-    def _position(self, column: _Column, corpus_idx: int, data_key: str) -> int:
-        position = column.at[corpus_idx]
+    def _locate(self, corpus_idx: int, data_key: str) -> tuple[int, int, int]:
+        position = self._columns[data_key].at[corpus_idx]
         if position < 0:
             raise self._index.damaged(f"it says that {data_key!r} of sequence {corpus_idx} is at byte {position}")
-        return position
+        plain = self._plain.get(data_key)
+        num_bytes = 0 if plain is None else plain.lengths[corpus_idx] * plain.frame_bytes
+        return self._file_of(corpus_idx, data_key), position, num_bytes
 
-    def _read(self, column: _Column, corpus_idx: int, data_key: str, start: int, end: int) -> NDArray[Any]:
+    def _load(self, corpus_idx: int, data_key: str) -> NDArray[Any]:
+        if data_key == self._folder_key:
+            return np.array([int(self._index.locator("folder")[corpus_idx])], np.int32)
+        column = self._columns[data_key]
+        return self._load_part(corpus_idx, data_key, 0, column.lengths[corpus_idx])
+
+    def _load_part(self, corpus_idx: int, data_key: str, start: int, end: int) -> NDArray[Any]:
+        if data_key == self._folder_key:
+            return self._load(corpus_idx, data_key)[start:end]
+        column = self._columns[data_key]
         if end < start:
             raise self._index.damaged(f"the length of {data_key!r} of sequence {corpus_idx} is {end}")
         free = column.axes
@@ -340,9 +268,9 @@ class PlainArraySource(Source):
             whole = self._read_form(column, corpus_idx, data_key, shape, form)
             return np.asarray(whole[start:end] if column.spec.has_time else whole, order="C")
         shape = (end - start, *frame_shape) if column.spec.has_time else frame_shape
-        position = self._position(column, corpus_idx, data_key) if end > start or not column.spec.has_time else 0
+        file_idx, position, _ = self._locate(corpus_idx, data_key)
         position += start * math.prod(frame_shape) * column.dtype.itemsize
-        return self._files.read_array(self._file_of(corpus_idx, data_key), position, shape, column.dtype)
+        return self._files.read_array(file_idx, position, shape, column.dtype)
 
     def _read_form(
         self, column: _Column, corpus_idx: int, data_key: str, shape: tuple[int, ...], form: int
@@ -352,7 +280,7 @@ class PlainArraySource(Source):
         if not 0 < form < 2 * BFLOAT16 or has_no_packed or (form & BFLOAT16 and column.dtype != np.float32):
             raise self._index.damaged(f"it says that {data_key!r} of sequence {corpus_idx} has the form {form}")
         stored = np.dtype(np.uint16) if form & BFLOAT16 else column.dtype
-        file_idx, position = self._file_of(corpus_idx, data_key), self._position(column, corpus_idx, data_key)
+        file_idx, position, _ = self._locate(corpus_idx, data_key)
         size = math.prod(shape)
         if form & DEFLATED:
             assert column.packed is not None
@@ -366,10 +294,6 @@ class PlainArraySource(Source):
         if form & BFLOAT16:
             flat = (flat.astype(np.uint32) << 16).view(np.float32)
         return flat.reshape(shape, order="F" if form & FORTRAN else "C")
-
-    def close(self) -> None:
-        """Close all files; a later read opens them again."""
-        self._files.close()
 
 
 def _inflated(packed: bytes, num_bytes: int, where: str) -> NDArray[np.uint8]:
@@ -385,8 +309,3 @@ def _inflated(packed: bytes, num_bytes: int, where: str) -> NDArray[np.uint8]:
             f"a compressed array has {len(content) - begin} bytes, not {num_bytes}", where=where, fix="restore the file"
         )
     return np.frombuffer(content, np.uint8, offset=begin).copy()
-
-
-def _view(column: NDArray[Any]) -> memoryview[int]:
-    native = column.dtype.newbyteorder("=")
-    return memoryview(column.astype(native, copy=False).view(native))  # type: ignore[arg-type] # as in `HDFSource`

@@ -25,91 +25,11 @@ from headrace.errors import ConfigError, HeadraceError, SourceError
 from headrace.files.atomic.pending import PendingFolder
 from headrace.specs import DataSpec
 
-from ..hdf.spool import Spool
-from ..shared.data_types import checked_seq, learn_specs
 from ..shared.npy import make_npy_header
-from ..shared.writer import FileWriter
+from ..shared.spool import Spool
+from ..shared.writer import FileWriter, WrittenLayout
 from .numpy_folder import ABOUT_FILE, KEY_OF_NPY, LAYOUTS, TAGS_FILE
 from .safetensors import ABOUT, DTYPES, MAX_HEADER_BYTES, make_safetensors_header
-from .source import with_labels
-
-
-class WrittenLayout:
-    """Checks sequences before anything of them is written.
-
-    Args:
-        specs: Data key -> layout; `None`: the first sequence says it.
-        labels: Data key -> class labels.
-        path: The target, for errors.
-
-    Attributes:
-        specs: Data key -> layout; `None` before the first sequence if nobody said.
-        labels: Data key -> class labels.
-    """
-
-    def __init__(
-        self, specs: Mapping[str, DataSpec] | None, labels: Mapping[str, Sequence[str]] | None, path: str
-    ) -> None:
-        self.specs: dict[str, DataSpec] | None = None
-        self.labels = {key: [str(name) for name in names] for key, names in (labels or {}).items()}
-        self._path = path
-        if specs is not None:
-            self.adopt(dict(specs))
-
-    def adopt(self, specs: dict[str, DataSpec]) -> None:
-        """Make these the layouts, from now on unchangeable.
-
-        Raises:
-            ConfigError: There are labels for another key, or not so many as there are classes.
-        """
-        try:
-            with_labels(specs, self.labels)  # as the readers do
-        except ConfigError as error:
-            raise ConfigError(error.what, where=self._path, fix=error.fix) from error
-        self.specs = specs
-
-    def checked(
-        self, tag: Any, data: Mapping[str, Any], where: str
-    ) -> tuple[dict[str, DataSpec], dict[str, NDArray[Any]]]:
-        """Return the layouts and the arrays of a sequence as they will be stored; changes nothing, see `adopt`.
-
-        Raises:
-            SourceError: The tag is no text, a key is missing or new, or an array has another layout.
-        """
-        if not isinstance(tag, str):
-            raise SourceError(f"the tag {tag!r} is a {type(tag).__name__}, not a str", where=self._path)
-        try:
-            tag.encode()
-        except UnicodeEncodeError as error:  # half of a surrogate pair
-            raise SourceError(f"the tag {tag!r} is not valid Unicode", where=self._path, fix="correct it") from error
-        if not isinstance(data, Mapping) or not data:
-            raise SourceError("a sequence has at least one array", where=where, fix="give data key -> array")
-        data = {key: _native(value) for key, value in data.items()}
-        specs = self.specs if self.specs is not None else learn_specs(data, where)
-        arrays = checked_seq(data, specs, exact=True, where=where)
-        for key, array in arrays.items():
-            spec = specs[key]
-            dim = spec.dim if spec.dim is not None else len(self.labels.get(key, ())) or None
-            if spec.sparse and dim is not None and array.size and not 0 <= int(array.min()) <= int(array.max()) < dim:
-                raise SourceError(
-                    f"the class indices of {key!r} are in {array.min()}..{array.max()}, not below its dim {dim}",
-                    where=where,
-                    fix="correct the data, or the dim in specs, or the labels",
-                )
-            arrays[key] = np.asarray(array, order="C")
-        return specs, arrays
-
-    def about(self) -> dict[str, Any]:
-        """Return layouts and labels as JSON data; nothing, if there was no sequence and nobody said the layouts."""
-        if self.specs is None:
-            return {"specs": {}, "labels": {}}
-        return {"specs": {key: spec.to_json() for key, spec in self.specs.items()}, "labels": self.labels}
-
-
-def _native(value: Any) -> Any:
-    """Return an array in the byte order of this machine, anything else as it is."""
-    is_foreign = isinstance(value, np.ndarray) and not value.dtype.isnative
-    return value.astype(value.dtype.newbyteorder("=")) if is_foreign else value
 
 
 def check_file_tag(tag: str, where: str) -> None:
@@ -177,7 +97,7 @@ class NumpyFolderWriter(FileWriter):
     def _checked(
         self, tag: str, data: Mapping[str, NDArray[Any]], where: str
     ) -> tuple[str, dict[str, Mapping[str, NDArray[Any]]]]:
-        specs, arrays = self._layout.checked(tag, data, where)
+        specs, arrays = self._layout.checked(data, where)
         check_file_tag(tag, self.path)
         self._check_keys(specs, SourceError)
         files = self._files_of(tag, arrays)
@@ -297,7 +217,7 @@ class SafetensorsWriter(FileWriter):
             self._spools[size] = self._opened.enter_context(contextlib.closing(spool))
 
     def _checked(self, tag: str, data: Mapping[str, NDArray[Any]], where: str) -> tuple[str, dict[str, NDArray[Any]]]:
-        specs, arrays = self._layout.checked(tag, data, where)
+        specs, arrays = self._layout.checked(data, where)
         self._check_specs(specs, SourceError)
         if tag in self._tags:
             raise SourceError(f"the tag {tag!r} was there before", where=self.path, fix="give each sequence its own")

@@ -9,10 +9,11 @@ arrays.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import io
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,21 +26,18 @@ from headrace.files import FileStamp
 from headrace.files.utf8 import decode_utf8
 from headrace.index import CorpusIndex
 
-from ..base import check_corpus_idx
 from ..shared.fields import Field
 from ..shared.folder import (
-    Files,
-    IndexOption,
     LazyStamps,
     Listing,
     for_each,
     list_corpus_files,
-    open_or_build_listed,
     read_part,
 )
+from ..shared.paths import Files, IndexOption
 from ..shared.plain_files import PlainFiles, check_stamp
 from .decode import read_header
-from .gather import AudioOptions, make_index
+from .gather import AudioOptions, index_of
 from .manifest import Layout
 from .source import RecordingSource
 
@@ -280,7 +278,7 @@ class AudioFolderSource(RecordingSource):
             leads out of the folder; or the given index is not one of these files as they are now.
     """
 
-    _changed_place = "the folder"
+    _changed_fix = "the folder changed since it was read: build the source again"
 
     def __init__(
         self,
@@ -306,29 +304,33 @@ class AudioFolderSource(RecordingSource):
         if any(field.name == TEXT_FIELD for field in options.fields.values()):
             is_folder = isinstance(files, str | os.PathLike)
             texts = list_texts(listing.root, None if is_folder else map(os.path.dirname, listing.names))
-        corpus = open_or_build_listed(
-            listing if texts is None else dataclasses.replace(listing, digest=f"{listing.digest}-{texts.digest}"),
-            lambda: _gather(options, listing, texts),
-            index=index,
-            kind=_index_kind(options),
-        )
-        self._root = listing.root
-        self._attach(options, corpus)
+        whole = listing if texts is None else dataclasses.replace(listing, digest=f"{listing.digest}-{texts.digest}")
+        options = dataclasses.replace(options, layout=dataclasses.replace(no_manifest, root=listing.root))
+        gather = functools.partial(_gather, options, listing, texts)
+        self._open(options, whole, gather, index=index, kind=_index_kind(options))
 
-    def _attach(self, options: AudioOptions, index: CorpusIndex) -> None:
-        super()._attach(options, index)
-        self._suffixes: list[str] = index.meta["suffixes"]
-        self._lists: list[tuple[str, int, int]] = [(name, size, time) for name, size, time in index.meta["lists"]]
+    def _prepare(self) -> None:
+        super()._prepare()
+        meta, self._root = self._index.meta, self._options.layout.root
+        self._suffixes: list[str] = meta["suffixes"]
+        self._lists: list[tuple[str, int, int]] = [(name, size, time) for name, size, time in meta["lists"]]
         # Not a method of this object: a circle of references would keep files open until it is found.
-        self._text_stamps = _text_stamps(self._root, self._lists, index)
-        self._texts = PlainFiles(self._text_stamps)
+        self._text_stamps = _text_stamps(self._root, self._lists, self._index)
+        self._files = PlainFiles(self._text_stamps)
 
-    @property
-    def _place(self) -> str:
-        return self._root
+    def _where(self, corpus_idx: int) -> str:
+        return f"{self._root}, tag {self._index.tags[corpus_idx]!r}"
 
-    def _record(self, corpus_idx: int) -> Mapping[str, Any]:
-        return _Record(self, check_corpus_idx(corpus_idx, self._index.num_seqs))
+    def _record(self, corpus_idx: int, data_keys: Sequence[str]) -> Mapping[str, str]:
+        """Return what the keys need of the fields of a recording."""
+        tag = self._index.tags[corpus_idx]
+        record = {TAG_FIELD: tag}
+        wanted = {self._options.fields[key].name for key in data_keys if key != "data"}
+        if FOLDER_FIELD in wanted:
+            record[FOLDER_FIELD] = folder_of(tag, self._root)
+        if TEXT_FIELD in wanted:
+            record[TEXT_FIELD] = self._read_text(corpus_idx)
+        return record
 
     def _recording(self, corpus_idx: int, record: Mapping[str, Any], where: str) -> str:  # noqa: ARG002
         index = self._index
@@ -345,45 +347,8 @@ class AudioFolderSource(RecordingSource):
         if code >= len(self._lists) or code < -len(TEXT_SUFFIXES) or min(start, size) < 0:
             raise self._index.damaged(f"it says that the text of sequence {corpus_idx} is in file {code}")
         file_idx = code if code >= 0 else len(self._lists) + corpus_idx
-        content = self._texts.read(file_idx, start, size)
+        content = self._files.read(file_idx, start, size)
         return text_of(content, f"{self._text_stamps[file_idx].path}, tag {self._index.tags[corpus_idx]!r}")
-
-    def close(self) -> None:
-        """Close all files; a later read opens them again."""
-        self._texts.close()
-
-    def __getstate__(self) -> tuple[str, AudioOptions, CorpusIndex]:
-        return self._root, self._options, self._index
-
-    def __setstate__(self, state: tuple[str, AudioOptions, CorpusIndex]) -> None:
-        self._root, options, index = state
-        self._attach(options, index)
-
-
-class _Record(Mapping[str, Any]):
-    """The fields of a recording, each looked up when it is asked for."""
-
-    def __init__(self, source: AudioFolderSource, corpus_idx: int) -> None:
-        self._source, self._corpus_idx = source, corpus_idx
-
-    def __getitem__(self, name: str) -> str:
-        source, tag = self._source, self._source.tag(self._corpus_idx)
-        if name == FOLDER_FIELD:
-            return folder_of(tag, source._root)
-        if name == TEXT_FIELD:
-            return source._read_text(self._corpus_idx)
-        if name == TAG_FIELD:
-            return tag
-        raise KeyError(name)
-
-    def __contains__(self, name: object) -> bool:
-        return name in _FIELDS
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(_FIELDS)
-
-    def __len__(self) -> int:
-        return len(_FIELDS)
 
 
 def _text_stamps(root: str, lists: Sequence[tuple[str, int, int]], index: CorpusIndex) -> LazyStamps:
@@ -405,7 +370,7 @@ def _text_stamps(root: str, lists: Sequence[tuple[str, int, int]], index: Corpus
 def _gather(options: AudioOptions, listing: Listing, text_files: Listing | None) -> CorpusIndex:
     texts: Texts | None = None if text_files is None else find_texts(text_files)
     scanned = scan_folder(listing, texts, options.fields)
-    corpus = make_index(options, scanned, listing.root)
+    corpus = index_of(options, scanned, listing.root)
     corpus.meta["suffixes"] = scanned.suffixes
     corpus.meta["lists"] = [list(entry) for entry in scanned.lists]
     return corpus

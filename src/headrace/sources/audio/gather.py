@@ -23,6 +23,7 @@ from headrace.index import CorpusIndex
 from headrace.specs import DataSpec
 
 from ..shared.fields import Field, parse_field
+from ..shared.source import make_index
 from .decode import resampled_length
 from .manifest import Layout, scan_recordings
 
@@ -110,7 +111,7 @@ def gather_index(options: AudioOptions) -> CorpusIndex:
         SourceError: A line is wrong, or recordings are missing, unreadable, or outside of the root.
         ConfigError: The recordings have different sample rates, or do not fit the options.
     """
-    return make_index(options, scan_recordings(options.layout, options.fields), options.layout.manifest)
+    return index_of(options, scan_recordings(options.layout, options.fields), options.layout.manifest)
 
 
 class Scanned(Protocol):
@@ -125,7 +126,7 @@ class Scanned(Protocol):
         """Return what it takes to find and check a recording, `int64[N]` by name."""
 
 
-def make_index(options: AudioOptions, scanned: Scanned, where: str) -> CorpusIndex:
+def index_of(options: AudioOptions, scanned: Scanned, where: str) -> CorpusIndex:
     """Make an index of what was taken down; the fields have learnt their labels.
 
     Args:
@@ -152,18 +153,16 @@ def make_index(options: AudioOptions, scanned: Scanned, where: str) -> CorpusInd
         "data": DataSpec("float32", (num_mels,), dim=num_mels),
         **{key: field.spec for key, field in options.fields.items()},
     }
-    return CorpusIndex.from_columns(
+    return make_index(
+        specs=specs,
+        labels={key: field.labels for key, field in options.fields.items() if field.labels is not None},
         tags=scanned.tags,
         lengths={
             "data": list(map(num_frames, scanned.num_samples, scanned.sample_rate)),
             **scanned.target_lengths,
         },
         locators=scanned.locators(),
-        meta={
-            "specs": {key: spec.to_json() for key, spec in specs.items()},
-            "labels": {key: field.labels for key, field in options.fields.items() if field.labels is not None},
-            "sample_rate": sample_rate,
-        },
+        sample_rate=sample_rate,
     )
 
 

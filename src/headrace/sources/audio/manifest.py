@@ -1,8 +1,8 @@
 """Manifests of recordings, which are text files with one JSON object a line, each for one sequence.
 
 `scan_recordings` takes down in one pass what a manifest says: tags, lengths, and where each line is. It checks every
-line and looks for every recording; it opens one only if the manifest does not say its length. `decode_line` takes a
-line that was read again, so that nothing of the manifest but these positions needs to stay in memory. JSON is read
+line and looks for every recording; it opens one only if the manifest does not say its length. A line is
+read again with its recording, so that nothing of the manifest but these positions needs to stay in memory. JSON is read
 strictly: NaN, for example, is not JSON.
 """
 
@@ -15,7 +15,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -23,9 +22,9 @@ from headrace.errors import ConfigError, SourceError
 from headrace.files import open_regular, resolve_inside
 
 from ..shared.fields import Field
+from ..shared.lines import decode_object
 from .decode import read_header
 
-_DECODER: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
 _LARGEST_COUNT = 2**40  # a year of 24 kHz audio is less; more is an error that must not overflow later
 
 
@@ -46,29 +45,10 @@ def scan_manifest(path: str) -> Iterator[tuple[int, int, int, dict[str, Any]]]:
             file.seek(start)
             for line_number, line in enumerate(file, start=1):
                 if line.strip():
-                    yield line_number, start, len(line), decode_line(line, f"{path}, line {line_number}")
+                    yield line_number, start, len(line), decode_object(line, f"{path}, line {line_number}")
                 start += len(line)
     except OSError as error:
         raise SourceError(f"the manifest cannot be read: {error.strerror or error}", where=path) from error
-
-
-def decode_line(line: bytes, where: str) -> dict[str, Any]:
-    """Return the object of a line.
-
-    Raises:
-        SourceError: It is none.
-    """
-    try:
-        record = _DECODER.decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise SourceError(
-            f"a line of the manifest is not JSON: {error}",
-            where=where,
-            fix="write one JSON object a line, as UTF-8, and numbers as JSON has them (no NaN)",
-        ) from error
-    if not isinstance(record, dict):
-        raise SourceError(f"a line of the manifest is {type(record).__name__}, not a JSON object", where=where)
-    return record
 
 
 def field_of(record: Mapping[str, Any], name: str, kind: type | tuple[type, ...], where: str) -> Any:

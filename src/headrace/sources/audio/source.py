@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,75 +22,42 @@ from numpy.typing import NDArray
 from headrace.errors import SourceError
 from headrace.features.log_mel import LogMel
 from headrace.files import resolve_inside
-from headrace.index import CorpusIndex, open_or_build
-from headrace.specs import DataSpec
 
-from ..base import Source, check_corpus_idx, check_data_key
-from ..shared.plain_files import PlainFiles
+from ..shared.lines import LineTable, decode_object
+from ..shared.paths import IndexOption
+from ..shared.source import RecordSource
 from .decode import read_samples, resample
 from .gather import AudioOptions, gather_index, index_kind
-from .manifest import DEFAULT_LENGTH_FIELD, Layout, decode_line, field_of
+from .manifest import DEFAULT_LENGTH_FIELD, Layout, field_of
 
 
-class RecordingSource(Source):
+class RecordingSource(RecordSource):
     """Recordings: key "data", and a key for each target."""
 
-    _changed_place = "the corpus"  # what errors say has changed
+    _options: AudioOptions
 
-    def _attach(self, options: AudioOptions, index: CorpusIndex) -> None:
-        """Work out everything that follows from the options and the index."""
-        self._options, self._index, self._fields = options, index, options.fields
-        self.specs: dict[str, DataSpec] = {key: DataSpec.from_json(spec) for key, spec in index.meta["specs"].items()}
-        self.labels: dict[str, Sequence[str]] = dict(index.meta["labels"])
-        for key, field in self._fields.items():
+    def _prepare(self) -> None:
+        for key, field in self._options.fields.items():
             field.settle(self.labels.get(key))
-        self._sample_rate: int | None = index.meta["sample_rate"]
-        self._log_mel = options.front_end(self._sample_rate)
-
-    @abstractmethod
-    def _record(self, corpus_idx: int) -> Mapping[str, Any]:
-        """Return the fields of a sequence, or raise `IndexError`."""
+        self._sample_rate: int | None = self._index.meta["sample_rate"]
+        self._log_mel = self._options.front_end(self._sample_rate)
 
     @abstractmethod
     def _recording(self, corpus_idx: int, record: Mapping[str, Any], where: str) -> str:
         """Return the path of a recording."""
 
     @property
-    @abstractmethod
-    def _place(self) -> str:
-        """What errors name."""
-
-    @property
-    def index(self) -> CorpusIndex:
-        """Tags, lengths, and where each sequence is."""
-        return self._index
-
-    @property
     def sample_rate(self) -> int | None:
         """The rate of the samples that "data" is made of, in Hz; `None` if there are no recordings to have one."""
         return self._sample_rate
 
-    def read(self, corpus_idx: int, data_key: str) -> NDArray[Any]:
-        """Return one data key of one recording: "data" as float32[T, D], targets as integers [T]."""
-        check_data_key(data_key, self.specs)
-        return self._read_key(corpus_idx, data_key, self._record(corpus_idx))
-
-    def read_seq(self, corpus_idx: int) -> dict[str, NDArray[Any]]:
-        """Return all data keys of one recording."""
-        record = self._record(corpus_idx)
-        return {data_key: self._read_key(corpus_idx, data_key, record) for data_key in self.specs}
-
-    def _read_key(self, corpus_idx: int, data_key: str, record: Mapping[str, Any]) -> NDArray[Any]:
-        where = f"{self._place}, tag {self._index.tags[corpus_idx]!r}"
+    def _encode(self, record: Mapping[str, Any], corpus_idx: int, data_key: str) -> NDArray[Any]:
+        """Return "data" as float32[T, D], targets as integers [T]."""
+        where = self._where(corpus_idx)
         if data_key == "data":
-            array = self._read_audio(corpus_idx, record, where)
-        else:
-            field = self._fields[data_key]
-            array = field.encode(field_of(record, field.name, object, where), where)
-        expected = int(self._index.lengths(data_key)[corpus_idx])
-        if len(array) != expected:
-            raise self._changed(f"the length of {data_key!r} was {expected} and is {len(array)}", where)
-        return array
+            return self._read_audio(corpus_idx, record, where)
+        field = self._options.fields[data_key]
+        return field.encode(field_of(record, field.name, object, where), where)
 
     def _read_audio(self, corpus_idx: int, record: Mapping[str, Any], where: str) -> NDArray[np.float32]:
         path = self._recording(corpus_idx, record, where)
@@ -108,11 +75,6 @@ class RecordingSource(Source):
         return samples[:, None] if self._log_mel is None else self._log_mel(samples)
 
     _wrong_length_fix = "open the corpus again to have headers read again; replace a truncated recording"
-
-    def _changed(self, what: str, where: str) -> SourceError:
-        return SourceError(
-            f"{self._changed_place} changed since it was read: {what}", where=where, fix="build the source again"
-        )
 
 
 class AudioSource(RecordingSource):
@@ -149,7 +111,7 @@ class AudioSource(RecordingSource):
             it is claimed to be; or the given index is not one of this manifest as it is now, with these options.
     """
 
-    _changed_place = "the manifest"
+    _changed_fix = "the manifest changed since it was read: build the source again"
     _wrong_length_fix = "correct the manifest, or touch it to have headers read again; replace a truncated recording"
 
     def __init__(
@@ -164,48 +126,28 @@ class AudioSource(RecordingSource):
         audio_field: str = "audio",
         tag_field: str | None = "tag",
         length_field: str = DEFAULT_LENGTH_FIELD,
-        index: str | os.PathLike[str] | Literal["auto"] | None = "auto",
+        index: IndexOption = "auto",
     ) -> None:
         manifest = os.path.abspath(manifest)
         root = os.path.abspath(root) if root is not None else os.path.dirname(manifest)
         layout = Layout(manifest, root, audio_field, tag_field, length_field)
         options = AudioOptions.parse(layout, features, targets, sample_rate, channel)
-        corpus = open_or_build([manifest], lambda: gather_index(options), index=index, kind=index_kind(options))
-        self._attach(options, corpus)
+        self._open(options, [manifest], lambda: gather_index(options), index=index, kind=index_kind(options))
 
-    def _attach(self, options: AudioOptions, index: CorpusIndex) -> None:
-        super()._attach(options, index)
-        self._layout = options.layout
-        self._manifest = PlainFiles(index.files)
+    def _prepare(self) -> None:
+        super()._prepare()
+        self._lines = LineTable(self._index)
 
-    @property
-    def _place(self) -> str:
-        return self._layout.manifest
-
-    def _record(self, corpus_idx: int) -> dict[str, Any]:
+    def _record(self, corpus_idx: int, data_keys: Sequence[str]) -> dict[str, Any]:  # noqa: ARG002 - one line has all
         """Read the line of a recording again."""
-        index = self._index
-        check_corpus_idx(corpus_idx, index.num_seqs)
-        start, num_bytes = (int(index.locator(name)[corpus_idx]) for name in ("line_start", "line_bytes"))
-        if not 0 <= start <= start + num_bytes <= index.files[0].size:
-            what = f"bytes {start}..{start + num_bytes} of a manifest of {index.files[0].size}"
-            raise index.damaged(f"it says that sequence {corpus_idx} is in {what}")
-        where = f"{self._layout.manifest}, byte {start}"
-        record = decode_line(self._manifest.read(0, start, num_bytes), where)
-        tag = self._layout.tag(record, where)
-        if tag != index.tags[corpus_idx]:
-            raise self._changed(f"the tag was {index.tags[corpus_idx]!r} and is {tag!r}", where)
+        layout, tag = self._options.layout, self._index.tags[corpus_idx]
+        file_idx, start, num_bytes = self._lines.locate(corpus_idx)
+        where = f"{layout.manifest}, byte {start}"
+        record = decode_object(self._files.read(file_idx, start, num_bytes), where)
+        found = layout.tag(record, where)
+        if found != tag:
+            raise SourceError(f"the tag was {tag!r} and is {found!r}", where=where, fix=self._changed_fix)
         return record
 
     def _recording(self, corpus_idx: int, record: Mapping[str, Any], where: str) -> str:  # noqa: ARG002
-        return str(resolve_inside(self._layout.root, self._layout.audio_path(record, where)))
-
-    def close(self) -> None:
-        """Release the manifest; a later read opens it again."""
-        self._manifest.close()
-
-    def __getstate__(self) -> tuple[AudioOptions, CorpusIndex]:
-        return self._options, self._index
-
-    def __setstate__(self, state: tuple[AudioOptions, CorpusIndex]) -> None:
-        self._attach(*state)
+        return str(resolve_inside(self._options.layout.root, self._options.layout.audio_path(record, where)))

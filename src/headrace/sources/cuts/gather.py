@@ -19,6 +19,7 @@ from headrace.errors import ConfigError, SourceError
 from headrace.files import open_regular
 from headrace.index import CorpusIndex
 
+from ..shared.source import make_index
 from .files import CutFiles, Member, scan_lines, scan_tar
 from .keys import CutKey, custom_kinds, default_fields, parse_key
 from .library import lhotse_errors, recordings_of
@@ -162,19 +163,17 @@ class Gathering:
         keys = self._options.keys(self._fields, {}) if self._keys is None else self._keys
         for key in keys.values():
             key.end_scan()
-        index = CorpusIndex.from_columns(
+        index = make_index(
+            specs={key: found.spec for key, found in keys.items()},
+            labels={key: found.labels for key, found in keys.items() if found.labels is not None},
             tags=columns.tags,
             lengths=columns.lengths or {key: [] for key in keys},
             locators=dict(columns.locators),
-            meta={
-                "specs": {key: found.spec.to_json() for key, found in keys.items()},
-                "labels": {key: found.labels for key, found in keys.items() if found.labels is not None},
-                "sample_rates": {key: found.sample_rate for key, found in keys.items()},
-                "fields": [[key, found.field] for key, found in keys.items()],
-                "kinds": self._kinds,
-                "suffixes": list(columns.suffixes),
-                "text_bytes": text_bytes or [],
-            },
+            sample_rates={key: found.sample_rate for key, found in keys.items()},
+            fields=[[key, found.field] for key, found in keys.items()],
+            kinds=self._kinds,
+            suffixes=list(columns.suffixes),
+            text_bytes=text_bytes or [],
         )
         if index.num_duplicates:
             raise _repeated(columns.tags)

@@ -35,11 +35,12 @@ from lhotse.supervision import AlignmentItem
 from lhotse.utils import compute_num_samples
 
 from headrace.errors import ConfigError, SourceError
+from headrace.files import open_regular
 
-from ..hdf.inside import refuse_dataset_elsewhere
+from ..shared.hdf5_links import refuse_dataset_elsewhere
 from . import schema as schema
 from .library import lhotse_errors
-from .schema import Roots, open_regular
+from .schema import Roots
 
 FILES = ("numpy_files", "lilcom_files")  # one file an array, in the folder `storage_path`
 _HDF = ("numpy_hdf5", "lilcom_hdf5", "chunked_lilcom_hdf5")
@@ -79,11 +80,8 @@ class FileAudio(_Equal, AudioSource):  # type: ignore[misc] # lhotse has no type
         if self.type == "memory" and isinstance(self.source, bytes):
             samples, rate = _decode(io.BytesIO(self.source), offset, duration)
         elif self.type == "file":
-            fd = open_regular(self.source)
-            try:
-                samples, rate = _decode(fd, offset, duration)
-            finally:
-                os.close(fd)
+            with open_regular(self.source) as file:
+                samples, rate = _decode(file.fileno(), offset, duration)
         else:
             raise SourceError(f"the recording has no data: its source is a placeholder of type {self.type!r}")
         found = samples.shape[1] / rate
@@ -157,7 +155,7 @@ def _check_storage(stored: Any) -> None:
     if kind not in FILES and kind not in ARCHIVES:
         raise SourceError(f"data that are stored as {kind!r} are not read")
     path = os.path.join(stored.storage_path, stored.storage_key) if kind in FILES else stored.storage_path
-    os.close(open_regular(path))
+    open_regular(path).close()
     if kind in _HDF:
         _check_hdf(lookup_cache_or_open(path), stored.storage_key, path)
         if kind == "chunked_lilcom_hdf5":

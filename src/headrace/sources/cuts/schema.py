@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import stat
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -86,19 +85,6 @@ class Roots:
 
 
 NO_ROOTS = Roots(())
-
-
-def open_regular(path: str) -> int:
-    """Open a file for reading, and no pipe or device; return its descriptor.
-
-    Raises:
-        OSError: It cannot be opened, or is no regular file.
-    """
-    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
-        os.close(fd)
-        raise OSError(f"this is no regular file: {path}")
-    return fd
 
 
 # Longer than any recording; a product with a rate stays a whole number in a float.

@@ -2,9 +2,9 @@
 
 lhotse reads Shar in sequence. Here the place of each cut and of its data is indexed once, and one `pread` for each part
 finds it again; what is read goes through lhotse's own `Cut`, so transforms and mixes are lhotse's. A manifest is data:
-`cuts_schema.py` lists what it may say, `cuts_roots.py` says which files it may name, `cuts_record.py` makes lhotse's
-objects of it, and `cuts_decoding.py` reads their files without any program. Read `cuts_files.py` for what is a corpus,
-`cuts_gather.py` for what is indexed, `cuts_table.py` for how a cut is found, `cuts_keys.py` for what becomes an array.
+`schema.py` lists what it may say, its `Roots` say which files it may name, `record.py` makes lhotse's
+objects of it, and `library.py` reads their files without any program. Read `files.py` for what is a corpus,
+`gather.py` for what is indexed, `table.py` for how a cut is found, `keys.py` for what becomes an array.
 """
 
 from __future__ import annotations
@@ -12,16 +12,17 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.errors import ConfigError, SourceError
-from headrace.index import CorpusIndex, open_or_build
-from headrace.specs import DataSpec
+from headrace.errors import ConfigError
 
-from ..base import Source, check_corpus_idx, check_data_key
+from ..base import check_corpus_idx, check_data_key
+from ..shared.paths import IndexOption
+from ..shared.source import RecordSource
 from .files import CutFiles, find_cut_files
 from .gather import CutOptions, gather_held, gather_stored, index_kind
 from .keys import CutKey
@@ -29,7 +30,24 @@ from .schema import NO_ROOTS, Roots
 from .table import CutTable, HeldCuts, StoredCuts
 
 
-class CutSource(Source):
+@dataclass(frozen=True, slots=True)
+class CutCorpus:
+    """What a source reads: files, or cuts in memory.
+
+    Attributes:
+        files: The manifests and the files of Shar; `None` for cuts in memory.
+        held: The cuts in memory.
+        options: How cuts become arrays.
+        roots: Where files may be that a manifest names.
+    """
+
+    files: CutFiles | None
+    held: list[Any]
+    options: CutOptions
+    roots: Roots
+
+
+class CutSource(RecordSource):
     """Cuts of lhotse: their audio, features, custom arrays, and texts. Reading needs `headrace[lhotse]`.
 
     Args:
@@ -59,6 +77,9 @@ class CutSource(Source):
             read from files as it is (a command, a URL, a pickle).
     """
 
+    _options: CutCorpus
+    _changed_fix = "write the data again, or correct the manifest"
+
     def __init__(
         self,
         files: Any,
@@ -66,7 +87,7 @@ class CutSource(Source):
         fields: Mapping[str, str | Mapping[str, Any]] | None = None,
         tolerance: float = 0.0,
         root: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
-        index: str | os.PathLike[str] | Literal["auto"] | None = "auto",
+        index: IndexOption = "auto",
     ) -> None:
         if isinstance(tolerance, bool) or not isinstance(tolerance, int | float) or not 0 <= tolerance < math.inf:
             raise ConfigError(f"tolerance is a number of seconds, got {tolerance!r}", where="CutSource")
@@ -75,39 +96,27 @@ class CutSource(Source):
             if index not in ("auto", None):
                 raise ConfigError("cuts in memory have no index file", where="CutSource(index=...)", fix="leave it out")
             held = _eager(files)
-            self._attach(None, held, options, gather_held(held, options), NO_ROOTS)
+            self._attach(CutCorpus(None, held, options, NO_ROOTS), gather_held(held, options))
             return
         found = find_cut_files(files)
         roots = Roots.of(root, found.all)
-        corpus = open_or_build(
-            found.all, lambda: gather_stored(found, options, roots), index=index, kind=index_kind(found, options)
+        self._open(
+            CutCorpus(found, [], options, roots),
+            found.all,
+            lambda: gather_stored(found, options, roots),
+            index=index,
+            kind=index_kind(found, options),
         )
-        self._attach(found, [], options, corpus, roots)
 
-    def _attach(
-        self, files: CutFiles | None, held: list[Any], options: CutOptions, index: CorpusIndex, roots: Roots
-    ) -> None:
-        """Work out everything that follows from the options and the index."""
-        self._cut_files, self._held, self._options, self._index, self._roots = files, held, options, index, roots
-        meta = index.meta
-        fields = options.fields if options.fields is not None else dict(meta["fields"])
-        self._keys: dict[str, CutKey] = options.keys(fields, meta["kinds"])
-        self.specs: dict[str, DataSpec] = {key: DataSpec.from_json(spec) for key, spec in meta["specs"].items()}
-        self.labels: dict[str, Sequence[str]] = dict(meta["labels"])
+    def _prepare(self) -> None:
+        meta, corpus = self._index.meta, self._options
+        fields = corpus.options.fields if corpus.options.fields is not None else dict(meta["fields"])
+        self._keys: dict[str, CutKey] = corpus.options.keys(fields, meta["kinds"])
         for name, key in self._keys.items():
             key.settle(self.specs[name], meta["labels"].get(name), meta["sample_rates"][name])
-        self._table: CutTable = HeldCuts(held) if files is None else StoredCuts(files, index, roots)
-        self._shar_fields = [key.shar_field for key in self._keys.values()]
-
-    @property
-    def index(self) -> CorpusIndex:
-        """Ids, lengths, and where everything is."""
-        return self._index
-
-    @property
-    def files(self) -> tuple[str, ...]:
-        """Absolute paths of all files."""
-        return tuple(stamp.path for stamp in self._index.files)
+        self._table: CutTable = (
+            HeldCuts(corpus.held) if corpus.files is None else StoredCuts(corpus.files, self._index, corpus.roots)
+        )
 
     def sample_rate(self, data_key: str) -> int | None:
         """Return the rate of a key with audio, in Hz; None for others, and for a corpus without cuts."""
@@ -120,62 +129,32 @@ class CutSource(Source):
             IndexError: There is no such cut.
             SourceError: It cannot be read.
         """
-        check_corpus_idx(corpus_idx, self._index.num_seqs)
-        return self._table.cut(corpus_idx, self._cut_files.fields if self._cut_files is not None else ())
+        check_corpus_idx(corpus_idx, self._num_seqs)
+        files = self._options.files
+        return self._table.cut(corpus_idx, () if files is None else files.fields)
 
-    def read(self, corpus_idx: int, data_key: str) -> NDArray[Any]:
-        """Return one data key of one cut."""
-        check_data_key(data_key, self.specs)
-        check_corpus_idx(corpus_idx, self._index.num_seqs)
-        cut = self._table.cut(corpus_idx, [self._keys[data_key].shar_field])
-        return self._load(cut, corpus_idx, data_key)
+    def _record(self, corpus_idx: int, data_keys: Sequence[str]) -> Any:
+        return self._table.cut(corpus_idx, [self._keys[data_key].shar_field for data_key in data_keys])
 
-    def read_seq(self, corpus_idx: int) -> dict[str, NDArray[Any]]:
-        """Return all data keys of one cut."""
-        check_corpus_idx(corpus_idx, self._index.num_seqs)
-        cut = self._table.cut(corpus_idx, self._shar_fields)
-        return {data_key: self._load(cut, corpus_idx, data_key) for data_key in self._keys}
+    def _encode(self, record: Any, corpus_idx: int, data_key: str) -> NDArray[Any]:
+        return np.asarray(self._keys[data_key].load(record, self._where(corpus_idx)))
 
-    def read_slice(self, corpus_idx: int, data_key: str, start: int, end: int) -> NDArray[Any]:
-        """Return frames start..end of one data key; of wav and flac files no other samples are read.
-
-        Raises:
-            IndexError: Not 0 <= start <= end <= its length.
-            SourceError: As for `read`.
-        """
-        check_data_key(data_key, self.specs)
-        check_corpus_idx(corpus_idx, self._index.num_seqs)
-        num_frames = int(self._index.lengths(data_key)[corpus_idx])
-        if not 0 <= start <= end <= num_frames:
-            raise IndexError(f"frames {start}..{end} of {data_key!r} in a sequence of {num_frames} frames")
-        cut = self._table.cut(corpus_idx, [self._keys[data_key].shar_field])
-        part = self._keys[data_key].load_part(cut, start, end, self._table.where(corpus_idx))
+    def _load_part(self, corpus_idx: int, data_key: str, start: int, end: int) -> NDArray[Any]:
+        """Return frames of a key; of wav and flac files no other samples are read."""
+        cut = self._record(corpus_idx, (data_key,))
+        part = self._keys[data_key].load_part(cut, start, end, self._where(corpus_idx))
         if part is not None:
             return part
-        whole = self._load(cut, corpus_idx, data_key)
-        return whole[start:end].copy() if self.specs[data_key].has_time else whole
+        whole = self._checked(corpus_idx, data_key, self._encode(cut, corpus_idx, data_key))
+        return whole[start:end].copy()
 
-    def _load(self, cut: Any, corpus_idx: int, data_key: str) -> NDArray[Any]:
-        where = self._table.where(corpus_idx)
-        array = self._keys[data_key].load(cut, where)
-        expected = int(self._index.lengths(data_key)[corpus_idx])
-        if self.specs[data_key].has_time and len(array) != expected:
-            raise SourceError(
-                f"{data_key!r} has {len(array)} frames, and {expected} by its manifest",
-                where=where,
-                fix="write the data again, or correct the manifest",
-            )
-        return np.asarray(array)
+    def _where(self, corpus_idx: int) -> str:
+        return self._table.where(corpus_idx)
 
     def close(self) -> None:
         """Release files; a later read opens them again."""
         self._table.close()
-
-    def __getstate__(self) -> tuple[CutFiles | None, list[Any], CutOptions, CorpusIndex, Roots]:
-        return self._cut_files, self._held, self._options, self._index, self._roots
-
-    def __setstate__(self, state: tuple[CutFiles | None, list[Any], CutOptions, CorpusIndex, Roots]) -> None:
-        self._attach(*state)
+        super().close()
 
 
 def _is_cut_set(files: Any) -> bool:

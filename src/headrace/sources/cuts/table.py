@@ -6,11 +6,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import msgspec
-
 from headrace.errors import SourceError
 from headrace.index import CorpusIndex
 
+from ..shared.lines import decode_object
 from ..shared.plain_files import PlainFiles
 from .files import CutFiles, LineFiles
 from .library import import_lhotse, lhotse_errors
@@ -18,8 +17,6 @@ from .schema import Roots
 
 if TYPE_CHECKING:
     from types import ModuleType
-
-_decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
 
 
 class Place(NamedTuple):
@@ -155,7 +152,7 @@ def decode_cut(line: bytes, roots: Roots, where: str) -> Any:
     Raises:
         SourceError: It is none, says more than data may, or names a file outside of the roots.
     """
-    record = _decode(line, where)
+    record = decode_object(line, where)
     if not str(record.get("type")).endswith("Cut"):
         raise SourceError(
             f"a line is no cut: it has the fields {sorted(record)}",
@@ -179,7 +176,7 @@ def attach_data(cut: Any, field: str, meta: bytes, data: tuple[bytes, str] | Non
     Raises:
         SourceError: The manifest is none, or the field is not one that Shar has.
     """
-    part = _records().part_of_shar(_decode(meta, where), roots, where)
+    part = _records().part_of_shar(decode_object(meta, where), roots, where)
     lhotse = import_lhotse()
     kinds = {"recording": lhotse.Recording, "features": lhotse.Features}
     if not isinstance(part, kinds.get(field, object)):
@@ -196,7 +193,7 @@ def attach_value(cut: Any, field: str, line: bytes, where: str) -> str:
     Raises:
         SourceError: The line is no JSON object, or the field is one of lhotse's own.
     """
-    record = _decode(line, where)
+    record = decode_object(line, where)
     if field in record:
         _set(cut, field, record[field], where)
     return str(record.get("cut_id"))
@@ -218,13 +215,3 @@ def _records() -> ModuleType:
     from . import record as cuts_record
 
     return cuts_record
-
-
-def _decode(line: bytes, where: str) -> dict[str, Any]:
-    try:
-        record = _decoder.decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise SourceError(f"a line is not JSON: {error}", where=where, fix="write one JSON object a line") from error
-    if not isinstance(record, dict):
-        raise SourceError(f"a line is a {type(record).__name__}, not a JSON object", where=where)
-    return record

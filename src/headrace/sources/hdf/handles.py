@@ -9,8 +9,8 @@ are opened anew there.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 import h5py
 import numpy as np
@@ -26,12 +26,11 @@ MAX_OPEN_HDF5_FILES = 16  # each may hold one chunk cache for each data key
 _MIN_CHUNK_CACHE_BYTES = 1 << 20  # HDF5's own default
 _MAX_CHUNK_CACHE_BYTES = 64 << 20
 
-_Result = TypeVar("_Result")
 _TIMES = None  # as a data key: the dataset `times`
 
 
-class FileHandles:
-    """Readers of rows of the files of one corpus.
+class FileHandles(PlainFiles):
+    """Readers of rows of the files of one corpus: by position, and through HDF5.
 
     Args:
         stamps: The files as they were when they were indexed.
@@ -39,28 +38,10 @@ class FileHandles:
     """
 
     def __init__(self, stamps: Sequence[FileStamp], chunk_bytes: Sequence[int]) -> None:
-        self._stamps = stamps
+        super().__init__(stamps)
         self._chunk_bytes = chunk_bytes
-        self._plain = PlainFiles(stamps)
         self._hdf5_files: dict[int, h5py.File] = {}
         self._hdf5_pid = os.getpid()
-
-    def read_plain(self, file_idx: int, position: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-        """Return an array of the bytes of a file from `position` on, see `PlainFiles.read_array`."""
-        return self._with_room(lambda: self._plain.read_array(file_idx, position, shape, dtype))
-
-    def fill_plain(self, reads: Sequence[tuple[int, int, NDArray[Any]]]) -> None:
-        """Fill arrays in C order with bytes of files, see `PlainFiles.read_many`."""
-        self._with_room(lambda: self._plain.read_many(reads))
-
-    def _with_room(self, read: Callable[[], _Result]) -> _Result:
-        """Read; where the system allows no more open files, close half of them and read again."""
-        try:
-            return read()
-        except SourceError as error:
-            if getattr(error.__cause__, "errno", None) not in TOO_MANY_OPEN or not self._close_older_half():
-                raise
-            return read()
 
     def read_hdf5(
         self, file_idx: int, data_key: str | None, start: int, stop: int, dtype: np.dtype[Any]
@@ -68,7 +49,7 @@ class FileHandles:
         """Read rows start..stop of a data key (None: of `times`) through HDF5, in this machine's number format.
 
         Raises:
-            SourceError: As for `read_plain`, or a chunk cannot be unpacked.
+            SourceError: As for `read_array`, or a chunk cannot be unpacked.
         """
         if self._hdf5_pid != os.getpid():
             self._hdf5_files, self._hdf5_pid = {}, os.getpid()
@@ -97,15 +78,15 @@ class FileHandles:
             try:
                 file = open_hdf5(self._stamps[file_idx].path, chunk_cache_bytes=cache_bytes)
             except SourceError as error:
-                if getattr(error.__cause__, "errno", None) not in TOO_MANY_OPEN or not self._close_older_half():
+                if getattr(error.__cause__, "errno", None) not in TOO_MANY_OPEN or not self.close_older_half():
                     raise
             else:
                 self._hdf5_files[file_idx] = file
                 return file
 
-    def _close_older_half(self) -> bool:
+    def close_older_half(self) -> bool:
         """Close half of the handles of each kind, so that others find room, too; return whether there were any."""
-        closed_plain = self._plain.close_older_half()
+        closed_plain = super().close_older_half()
         hdf5 = older_half(self._hdf5_files) if self._hdf5_pid == os.getpid() else []
         for file_idx in hdf5:
             self._hdf5_files.pop(file_idx).close()
@@ -113,15 +94,8 @@ class FileHandles:
 
     def close(self) -> None:
         """Close all files; a later read opens them again."""
-        self._plain.close()
+        super().close()
         inherited = self._hdf5_pid != os.getpid()
         files, self._hdf5_files = self._hdf5_files, {}
         for file in () if inherited else files.values():
             file.close()
-
-    def __del__(self) -> None:
-        try:
-            self.close()
-        except (AttributeError, TypeError):
-            if os is not None:  # at the end of the interpreter the modules may be gone, and it closes what is open
-                raise

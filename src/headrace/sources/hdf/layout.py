@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 
 from headrace.errors import SourceError
 from headrace.files import TOO_MANY_OPEN, TOO_MANY_OPEN_FIX
-from headrace.specs import DataSpec
+from headrace.specs import DataSpec, takes_for_classes
 
-from .inside import refuse_other_files
+from ..shared.hdf5_links import refuse_other_files
 
 INPUT_KEY = "data"
 READABLE_KINDS = "biufc"
@@ -296,16 +296,11 @@ def _stored_column(file: h5py.File, name: str, path: str) -> StoredColumn:
     native = dtype.newbyteorder("=")
     sparse = _said_sparse(dataset, path)
     if sparse is None:
-        sparse = is_sparse_by_rule(native, len(shape))
+        sparse = takes_for_classes(native, len(shape))
     spec = DataSpec(native.name, tuple(shape[1:]), sparse=sparse)
     offset = _plain_offset(dataset, native)
     chunk_bytes = int(np.prod(dataset.chunks)) * dtype.itemsize if dataset.chunks else 0
     return StoredColumn(spec, int(shape[0]), offset, chunk_bytes)
-
-
-def is_sparse_by_rule(dtype: np.dtype[Any], ndim: int) -> bool:
-    """Whether the layout takes numbers for class indices: integers with no axis but time."""
-    return dtype.kind in "iu" and ndim == 1
 
 
 def _said_sparse(dataset: h5py.Dataset, path: str) -> bool | None:
@@ -333,7 +328,10 @@ def _plain_offset(dataset: h5py.Dataset, native: np.dtype[Any]) -> int:
 
 def _stored_dim(file: h5py.File, data_key: str, name: str, path: str) -> int | None:
     """Return the number of classes or features that the file declares for a key, or None."""
-    said = file[name].attrs.get("dim") if "sparse" in file[name].attrs else None
+    attributes = file[name].attrs
+    said = attributes.get("dim") if "sparse" in attributes else None
+    if said is None and attributes.get("sparse"):
+        return None  # not known; what other programs want to have is beside it
     if said is not None:
         value, place = said, f"attribute dim of {name}"
     elif name == "inputs":
@@ -352,18 +350,14 @@ def _stored_dim(file: h5py.File, data_key: str, name: str, path: str) -> int | N
 
 
 def _with_dim(spec: DataSpec, dim: int | None, num_labels: int) -> DataSpec:
-    """Fill in the dim: what the file says, else the last axis, else 1, else (class indices) the number of labels.
+    """Fill in the dim: what the file says, else the number of labels (class indices), else the last axis, else 1.
 
     To look for the largest class index would mean to read all the data: the dim of unlabelled class indices stays
     None, "not known".
     """
     if dim is None:
-        if spec.shape:
-            dim = spec.shape[-1]
-        elif spec.sparse:
-            dim = num_labels or None
-        else:
-            dim = 1
+        num_features = spec.shape[-1] if spec.shape else 1
+        dim = (num_labels or None) if spec.sparse else num_features
     return replace(spec, dim=dim)
 
 

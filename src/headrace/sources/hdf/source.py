@@ -11,18 +11,20 @@ Read `layout.py` for the layout, `handles.py` for how rows are read.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.errors import ConfigError, OptionalNotImplementedError, SourceError, did_you_mean
-from headrace.index import CorpusIndex, GeneratedTags, open_or_build
+from headrace.errors import OptionalNotImplementedError, SourceError
+from headrace.index import CorpusIndex, GeneratedTags
 from headrace.specs import DataSpec
 
-from ..base import Source
+from ..base import check_corpus_idx, check_data_key
+from ..shared.paths import Files, IndexOption, list_paths
+from ..shared.source import IndexedSource, PlainKey, column_view, make_index
 from .handles import FileHandles
 from .layout import INPUT_KEY, NOT_CONTIGUOUS, FileLayout, StoredColumn, read_layout
 
@@ -52,8 +54,13 @@ def gather_index(paths: Sequence[str | os.PathLike[str]]) -> CorpusIndex:
         per_file = [layout.lengths[data_key] for layout in layouts if layout.columns]
         lengths[data_key] = np.concatenate(per_file)
         locators[frame_locator(data_key)] = np.concatenate([_starts(part) for part in per_file])
-    return CorpusIndex.from_columns(
-        tags=_all_tags(layouts), lengths=lengths, locators=locators, meta=_meta(layouts, specs)
+    return make_index(
+        specs=specs,
+        labels=_labels(layouts, specs),
+        tags=_all_tags(layouts),
+        lengths=lengths,
+        locators=locators,
+        **_meta(layouts, specs),
     )
 
 
@@ -115,13 +122,15 @@ def _all_tags(layouts: Sequence[FileLayout]) -> list[str] | GeneratedTags:
     return tags
 
 
-def _meta(layouts: Sequence[FileLayout], specs: dict[str, DataSpec]) -> dict[str, Any]:
+def _labels(layouts: Sequence[FileLayout], specs: dict[str, DataSpec]) -> dict[str, list[str]]:
     labels: dict[str, list[str]] = {}
     for layout in layouts:
         labels = {**layout.labels, **labels}  # the first file that has some wins
+    return {data_key: labels[data_key] for data_key in specs if data_key in labels}
+
+
+def _meta(layouts: Sequence[FileLayout], specs: dict[str, DataSpec]) -> dict[str, Any]:
     return {
-        "specs": {data_key: spec.to_json() for data_key, spec in specs.items()},
-        "labels": {data_key: labels[data_key] for data_key in specs if data_key in labels},
         "byte_offsets": {data_key: [_offset(layout.columns.get(data_key)) for layout in layouts] for data_key in specs},
         "num_frames": {
             data_key: [_num_frames(layout.columns.get(data_key)) for layout in layouts] for data_key in specs
@@ -147,9 +156,6 @@ def _times(layouts: Sequence[FileLayout], *, has_inputs: bool) -> dict[str, Any]
     if not has_inputs or specs[0] is None or any(spec != specs[0] for spec in specs):
         return None
     return {"spec": specs[0].to_json(), "byte_offsets": [_offset(layout.times) for layout in layouts]}
-
-
-PathLike = str | os.PathLike[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +186,7 @@ class _Column:
     lengths: memoryview[int]
 
 
-class HDFSource(Source):
+class HDFSource(IndexedSource):
     """Random access to the sequences of one or more HDF5 files.
 
     The corpus is the sequences of the files, one file after the other. Missing descriptions are made up for: without
@@ -198,105 +204,51 @@ class HDFSource(Source):
             files as they are now.
     """
 
-    def __init__(
-        self, files: PathLike | Sequence[PathLike], *, index: PathLike | Literal["auto"] | None = "auto"
-    ) -> None:
-        if isinstance(files, str | bytes | os.PathLike) or not isinstance(files, Iterable):
-            paths: list[PathLike] = [files]
-        else:
-            paths = list(files)
-        for path in paths:
-            if not isinstance(path, str | os.PathLike):
-                raise ConfigError(
-                    f"{path!r} is not a path", where="HDFSource(files=...)", fix="give a str or a pathlib.Path"
-                )
-        self._index = open_or_build(paths, lambda: gather_index(paths), index=index, kind=INDEX_KIND)
-        self._attach()
+    def __init__(self, files: Files, *, index: IndexOption = "auto") -> None:
+        paths = list_paths(files, "HDFSource", may_be_empty=True)
+        self._open(None, paths, lambda: gather_index(paths), index=index, kind=INDEX_KIND)
 
-    def _attach(self) -> None:
-        """Work out everything that follows from the index."""
+    def _prepare(self) -> None:
         meta = self._index.meta
-        self.specs: dict[str, DataSpec] = {key: DataSpec.from_json(spec) for key, spec in meta["specs"].items()}
-        self.labels: dict[str, Sequence[str]] = dict(meta["labels"])
-        self._file_of = _view(self._index.locator(FILE_LOCATOR))
+        self._file_of = column_view(self._index.locator(FILE_LOCATOR))
         self._num_files = len(self._index.files)
         self._columns = {
             key: self._column(key, key, spec, meta["byte_offsets"][key]) for key, spec in self.specs.items()
         }
+        for key, column in self._columns.items():
+            if None not in column.frame_shape and all(offset >= 0 or not rows for offset, rows in column.places):
+                self._plain[key] = PlainKey.of(self.specs[key], self._index.lengths(key))
         times = meta["times"]
         self._times = times and self._column(None, INPUT_KEY, DataSpec.from_json(times["spec"]), times["byte_offsets"])
-        self._handles = FileHandles(self._index.files, meta["chunk_bytes"])
+        self._files: FileHandles = FileHandles(self._index.files, meta["chunk_bytes"])
 
     def _column(self, name: str | None, length_key: str, spec: DataSpec, byte_offsets: list[int]) -> _Column:
         dtype = np.dtype(spec.dtype)
         row_bytes = int(np.prod([size or 0 for size in spec.shape], dtype=np.int64)) * dtype.itemsize
-        rows = _view(self._index.locator(frame_locator(length_key)))
-        lengths = _view(self._index.lengths(length_key))
+        rows = column_view(self._index.locator(frame_locator(length_key)))
+        lengths = column_view(self._index.lengths(length_key))
         num_frames = self._index.meta["num_frames"][length_key]  # `times` has as many rows as `inputs`
         places = list(zip(byte_offsets, num_frames, strict=True))
         place_table = np.array([byte_offsets, num_frames], np.int64)
         return _Column(name, dtype, spec.shape, row_bytes, places, place_table, rows, lengths)
 
     @property
-    def index(self) -> CorpusIndex:
-        """Tags, lengths and locators of all sequences."""
-        return self._index
-
-    @property
-    def files(self) -> tuple[str, ...]:
-        """Absolute paths of the files, in corpus order."""
-        return tuple(stamp.path for stamp in self._index.files)
-
-    @property
     def has_times(self) -> bool:
         """Whether `read_times` can be called."""
         return self._times is not None
 
-    def read(self, corpus_idx: int, data_key: str) -> NDArray[Any]:
-        """Return one data key of one sequence, `dtype[T, ...]`, as a new array.
-
-        Raises:
-            IndexError: There is no such sequence.
-            SourceError: There is no such key, or a file is gone, changed or damaged.
-        """
-        column = self._columns.get(data_key)
-        if column is None:
-            raise self._unknown_key(data_key)
-        return self._read(column, corpus_idx, column.rows[corpus_idx], column.lengths[corpus_idx])
-
-    def read_slice(self, corpus_idx: int, data_key: str, start: int, end: int) -> NDArray[Any]:
-        """Return frames start..end of one data key, `dtype[end - start, ...]`; no other frames are read.
-
-        Raises:
-            IndexError: There is no such sequence, or not 0 <= start <= end <= its length.
-            SourceError: As for `read`.
-        """
-        column = self._columns.get(data_key)
-        if column is None:
-            raise self._unknown_key(data_key)
-        length = column.lengths[corpus_idx]
-        if not 0 <= start <= end <= length:
-            if length < 0:
-                raise self._index.damaged(f"the length of {data_key!r} of sequence {corpus_idx} is {length}")
-            raise IndexError(f"frames {start}..{end} of {data_key!r} in a sequence of {length} frames")
-        return self._read(column, corpus_idx, column.rows[corpus_idx] + start, end - start)
-
-    def read_seq(self, corpus_idx: int) -> dict[str, NDArray[Any]]:
-        """Return all data keys of one sequence, as new arrays."""
-        return {
-            data_key: self._read(column, corpus_idx, column.rows[corpus_idx], column.lengths[corpus_idx])
-            for data_key, column in self._columns.items()
-        }
-
     @property
     def has_fast_rows(self) -> bool:
-        """Yes, unless a shape has free axes."""
+        """Yes, unless a shape has free axes: neighbours in a file are read at once, also through HDF5."""
         return all(None not in spec.shape for spec in self.specs.values())
 
     def read_rows(self, corpus_indices: NDArray[np.int64], data_key: str, out: NDArray[Any]) -> None:
         """Read one data key of several sequences into one array; neighbours in a file are read at once."""
-        column = self._column_of(data_key, corpus_indices)
-        reads: list[tuple[int, int, NDArray[Any]]] = []
+        if data_key in self._plain:
+            super().read_rows(corpus_indices, data_key, out)
+            return
+        column = self._columns[check_data_key(data_key, self.specs)]
+        self._check_all(corpus_indices)
         first = file_idx = row = end = 0  # of neighbours: the first one, their file, their rows there
         start = stop = 0  # their rows in `out`
         for corpus_idx in corpus_indices.tolist():
@@ -304,29 +256,15 @@ class HDFSource(Source):
             if num_rows < 0:
                 raise self._index.damaged(f"the length of {data_key!r} of sequence {corpus_idx} is {num_rows}")
             if column.rows[corpus_idx] != end or self._file_of[corpus_idx] != file_idx:
-                self._add_read(reads, out[start:stop], column, first, row)
+                if end > row:
+                    out[start:stop] = self._read_frames(column, first, row, end - row)
                 first, file_idx, row, start = corpus_idx, self._file_of[corpus_idx], column.rows[corpus_idx], stop
                 end = row
             end, stop = end + num_rows, stop + num_rows
-        self._add_read(reads, out[start:stop], column, first, row)
         if stop != len(out):
             raise IndexError(f"{stop} frames of {data_key!r} do not fit into {len(out)} rows")
-        self._handles.fill_plain(reads)
-
-    def read_into(self, corpus_indices: NDArray[np.int64], data_key: str, outs: Sequence[NDArray[Any]]) -> None:
-        """Read one data key of several sequences, each into an array of its own; no byte is copied twice."""
-        column = self._column_of(data_key, corpus_indices)
-        places = self._locate_plain(column, corpus_indices, outs)
-        reads: list[tuple[int, int, NDArray[Any]]] = []
-        if places is not None:
-            reads += zip(*places, outs, strict=True)
-        else:  # some are read through HDF5, or else an error says what is wrong
-            for corpus_idx, out in zip(corpus_indices.tolist(), outs, strict=True):
-                if column.lengths[corpus_idx] != len(out):
-                    frames = column.lengths[corpus_idx]
-                    raise IndexError(f"{frames} frames of {data_key!r} do not fit into {len(out)} rows")
-                self._add_read(reads, out, column, corpus_idx, column.rows[corpus_idx])
-        self._handles.fill_plain(reads)
+        if end > row:
+            out[start:stop] = self._read_frames(column, first, row, end - row)
 
     def read_times(self, corpus_idx: int) -> NDArray[Any]:
         """Return the stored `times` of one sequence, `dtype[T, ...]`, as many rows as "data" has frames.
@@ -337,41 +275,32 @@ class HDFSource(Source):
         times = self._times
         if times is None:
             raise OptionalNotImplementedError("this corpus has no times", where=", ".join(self.files[:3]))
-        return self._read(times, corpus_idx, times.rows[corpus_idx], times.lengths[corpus_idx])
+        check_corpus_idx(corpus_idx, self._num_seqs)
+        return self._read_frames(times, corpus_idx, times.rows[corpus_idx], times.lengths[corpus_idx])
 
-    def _column_of(self, data_key: str, corpus_indices: NDArray[np.int64]) -> _Column:
-        """Return the column of a key; no index may be negative."""
-        column = self._columns.get(data_key)
-        if column is None:
-            raise self._unknown_key(data_key)
-        if corpus_indices.size and int(corpus_indices.min()) < 0:
-            raise IndexError(f"sequence {int(corpus_indices.min())}: there are sequences 0..{len(self._file_of) - 1}")
-        return column
+    def _load(self, corpus_idx: int, data_key: str) -> NDArray[Any]:
+        return self._load_part(corpus_idx, data_key, 0, self._columns[data_key].lengths[corpus_idx])
 
-    def _read(self, column: _Column, corpus_idx: int, row: int, num_rows: int) -> NDArray[Any]:
-        file_idx, position = self._locate(column, corpus_idx, row, num_rows)
+    def _load_part(self, corpus_idx: int, data_key: str, start: int, end: int) -> NDArray[Any]:
+        column = self._columns[data_key]
+        return self._read_frames(column, corpus_idx, column.rows[corpus_idx] + start, end - start)
+
+    def _read_frames(self, column: _Column, corpus_idx: int, row: int, num_rows: int) -> NDArray[Any]:
+        """Return rows of a file, from the first of a sequence on or from a later one."""
+        file_idx, position = self._position(column, corpus_idx, row, num_rows)
         if position < 0 and num_rows:
-            return self._handles.read_hdf5(file_idx, column.name, row, row + num_rows, column.dtype)
+            return self._files.read_hdf5(file_idx, column.name, row, row + num_rows, column.dtype)
         shape = (num_rows, *(size or 0 for size in column.frame_shape))  # no axis is free here
-        return self._handles.read_plain(file_idx, position, shape, column.dtype)
+        return self._files.read_array(file_idx, position, shape, column.dtype)
 
-    def _add_read(
-        self, reads: list[tuple[int, int, NDArray[Any]]], out: NDArray[Any], column: _Column, corpus_idx: int, row: int
-    ) -> None:
-        """Take down where the rows of an array are, from the first row of a sequence on; through HDF5, read them."""
-        if not out.size:
-            return
-        num_rows = len(out)
-        file_idx, position = self._locate(column, corpus_idx, row, num_rows)
-        if position < 0:
-            out[...] = self._handles.read_hdf5(file_idx, column.name, row, row + num_rows, column.dtype)
-        else:
-            reads.append((file_idx, position, out))
+    def _locate(self, corpus_idx: int, data_key: str) -> tuple[int, int, int]:
+        column = self._columns[data_key]
+        num_rows = column.lengths[corpus_idx]
+        file_idx, position = self._position(column, corpus_idx, column.rows[corpus_idx], num_rows)
+        return file_idx, position, num_rows * column.row_bytes
 
-    def _locate(self, column: _Column, corpus_idx: int, row: int, num_rows: int) -> tuple[int, int]:
+    def _position(self, column: _Column, corpus_idx: int, row: int, num_rows: int) -> tuple[int, int]:
         """Return the file of a sequence and the position of a row in it; -1 if it has to be read through HDF5."""
-        if corpus_idx < 0:
-            raise IndexError(f"sequence {corpus_idx}: there are sequences 0..{len(self._file_of) - 1}")
         file_idx = self._file_of[corpus_idx]
         # A damaged index must not read other frames: the columns of its file are checked here, where they are used.
         if not 0 <= file_idx < self._num_files:
@@ -382,41 +311,13 @@ class HDFSource(Source):
             raise self._index.damaged(f"it says that sequence {corpus_idx} is in {what}")
         return file_idx, -1 if byte_offset < 0 else byte_offset + row * column.row_bytes
 
-    def _locate_plain(
-        self, column: _Column, corpus_indices: NDArray[np.int64], outs: Sequence[NDArray[Any]]
-    ) -> tuple[list[int], list[int]] | None:
-        """Return file and position of several sequences, if all of them can be read plainly and nothing is wrong."""
+    def _locate_many(self, corpus_indices: NDArray[np.int64], data_key: str) -> tuple[list[int], list[int]]:
+        column = self._columns[data_key]
         files = np.asarray(self._file_of)[corpus_indices]
-        if files.size and not 0 <= int(files.min()) <= int(files.max()) < self._num_files:
-            return None
-        byte_offsets, num_frames = column.place_table[:, files]
-        rows = np.asarray(column.rows)[corpus_indices]
-        num_rows = np.fromiter(map(len, outs), np.int64, len(outs))
-        is_right = (rows >= 0) & (rows <= num_frames - num_rows) & (byte_offsets >= 0)
-        if not is_right.all() or (np.asarray(column.lengths)[corpus_indices] != num_rows).any():
-            return None
-        return files.tolist(), (byte_offsets + rows * column.row_bytes).tolist()
-
-    def _unknown_key(self, data_key: str) -> SourceError:
-        return SourceError(
-            f"the corpus has no data key {data_key!r}",
-            where=", ".join(self.files[:3]),
-            fix=did_you_mean(data_key, self._columns),
-        )
-
-    def close(self) -> None:
-        """Release files; a later read opens them again. Harmless when called twice."""
-        self._handles.close()
-
-    def __getstate__(self) -> CorpusIndex:
-        return self._index
-
-    def __setstate__(self, index: CorpusIndex) -> None:
-        self._index = index
-        self._attach()
-
-
-def _view(column: NDArray[Any]) -> memoryview[int]:
-    native = column.dtype.newbyteorder("=")
-    # The second step is for the name alone: a memory view reads "int64", and not "little-endian int64".
-    return memoryview(column.astype(native, copy=False).view(native))  # type: ignore[arg-type]
+        if files.size and 0 <= int(files.min()) <= int(files.max()) < self._num_files:
+            byte_offsets, num_frames = column.place_table[:, files]
+            rows = np.asarray(column.rows)[corpus_indices]
+            num_rows = np.asarray(column.lengths)[corpus_indices]
+            if ((rows >= 0) & (num_rows >= 0) & (rows <= num_frames - num_rows)).all():
+                return files.tolist(), (byte_offsets + rows * column.row_bytes).tolist()
+        return super()._locate_many(corpus_indices, data_key)  # which says what is wrong

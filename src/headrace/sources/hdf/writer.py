@@ -26,9 +26,11 @@ from numpy.typing import NDArray
 from headrace.errors import ConfigError, SourceError
 from headrace.specs import DataSpec
 
+from ..shared.data_types import learn_spec
+from ..shared.spool import Spool
 from ..shared.writer import FileWriter
-from .layout import INPUT_KEY, is_sparse_by_rule
-from .spool import Spool, WriteColumn
+from .columns import WriteColumn
+from .layout import INPUT_KEY
 
 
 class ForgivingFile(io.FileIO):
@@ -222,7 +224,7 @@ class HDFWriter(FileWriter):
             num_rows = min(max(_CHUNK_BYTES // row_bytes, 1), shape[0])
             storage = {"chunks": (num_rows, *shape[1:]), "compression": self._compression, "shuffle": True}
         dataset = file.create_dataset(name, shape, column.dtype, **storage)
-        if column.is_sparse != is_sparse_by_rule(column.dtype, len(shape)):
+        if column.needs_note:
             dataset.attrs["sparse"] = column.is_sparse
             if column.dim is not None:
                 dataset.attrs["dim"] = column.dim
@@ -275,21 +277,13 @@ def _spec_of(data_key: str, value: NDArray[Any], where: str) -> DataSpec:
         raise SourceError(
             f"the key {data_key!r} has dtype {array.dtype}", where=where, fix="give numbers; text as uint8 codes"
         )
-    spec = DataSpec.of_array(array if array.ndim else array.reshape(1), dim=1)
-    return DataSpec(spec.dtype, spec.shape, spec.sparse, dim=None if spec.sparse or spec.shape else 1)
+    return learn_spec(array.dtype.newbyteorder("="), array.shape[1:], has_time=True)  # there is no key without time
 
 
 def _encode_tag(tag: str, path: str) -> bytes:
-    if not isinstance(tag, str):
-        raise SourceError(f"the tag {tag!r} is a {type(tag).__name__}, not a str", where=path, fix="give a str")
     if "\0" in tag:
         raise SourceError(f"the tag {tag!r} has a NUL in it, where readers would cut it", where=path, fix="remove it")
-    try:
-        return tag.encode()
-    except UnicodeEncodeError as error:
-        raise SourceError(
-            f"the tag {tag!r} is not valid Unicode: {error.reason}", where=path, fix="correct it"
-        ) from error
+    return tag.encode()
 
 
 def _write_labels(file: h5py.File, name: str, labels: Sequence[str]) -> None:

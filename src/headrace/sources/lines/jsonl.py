@@ -10,7 +10,7 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -20,21 +20,19 @@ from headrace.errors import ConfigError, SourceError, did_you_mean
 from headrace.files import open_regular
 from headrace.files.atomic.together import settle
 from headrace.files.utf8 import decode_utf8
-from headrace.index import CorpusIndex, GeneratedTags, open_or_build
+from headrace.index import CorpusIndex, GeneratedTags
 from headrace.specs import DataSpec
 
-from ..base import Source, check_corpus_idx, check_data_key, num_frames_of, slice_frames
 from ..shared.decompressed import plain_copy
 from ..shared.fields import Field, parse_field
 from ..shared.json_fields import JsonField
-from ..shared.plain_files import PlainFiles
-from .blocks import LineBlock, scan_lines
-from .text import PathLike, check_paths
+from ..shared.lines import BAD_JSON, LineBlock, LineTable, decode_object, not_an_object, scan_lines
+from ..shared.paths import Files, IndexOption, list_paths
+from ..shared.source import RecordSource, make_index
 
 _T = TypeVar("_T")
 INDEX_KIND = "jsonl/2"  # with the version of what the columns and `meta` say
 DEFAULT_TAG_FIELD = "tag"
-_BAD_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _OWN_OPTIONS = ("field", "dtype", "dim")
 
 
@@ -47,12 +45,14 @@ class JsonlOptions:
         names: What the user called them.
         fields: Data key -> what its arrays are made of.
         tag_field: Field with the tag; `None`: tags are numbers.
+        given_labels: Data key -> class labels, as the files beside say.
     """
 
     files: tuple[str, ...]
     names: tuple[str, ...]
     fields: dict[str, Field]
     tag_field: str | None
+    given_labels: Mapping[str, Sequence[str]]
 
     @property
     def kind(self) -> str:
@@ -89,12 +89,8 @@ class RowDecoder:
         """
         try:
             values = msgspec.structs.astuple(self._decoder.decode(line))
-        except _BAD_JSON as error:
-            raise SourceError(
-                f"the line is not a JSON object: {error}",
-                where=where,
-                fix="write one JSON object a line, as UTF-8, and numbers as JSON has them (no NaN)",
-            ) from error
+        except BAD_JSON as error:
+            raise not_an_object(f"the line is not a JSON object: {error}", where) from error
         for name, value in zip(self.fields, values, strict=True):
             if value is None or value is msgspec.UNSET:
                 raise SourceError(
@@ -111,7 +107,7 @@ class RowDecoder:
         """
         try:
             rows = self._decoder.decode_lines(data)
-        except _BAD_JSON:
+        except BAD_JSON:
             return None
         columns = [[getattr(row, name) for row in rows] for name in self._attributes]
         is_whole = len(rows) == num_lines and not any(
@@ -166,14 +162,12 @@ def gather_jsonl(options: JsonlOptions) -> CorpusIndex:
     locators = {"line_start": line_start, "line_bytes": line_bytes}
     if len(options.files) > 1:
         locators["file"] = file_of
-    return CorpusIndex.from_columns(
+    return make_index(
+        specs={key: field.spec for key, field in options.fields.items()},
+        labels={key: field.labels for key, field in options.fields.items() if field.labels is not None},
         tags=GeneratedTags(len(line_start), "line-") if options.tag_field is None else tags,
         lengths=lengths,
         locators=locators,
-        meta={
-            "specs": {key: field.spec.to_json() for key, field in options.fields.items()},
-            "labels": {key: field.labels for key, field in options.fields.items() if field.labels is not None},
-        },
     )
 
 
@@ -213,17 +207,7 @@ def first_object(path: str, name: str) -> dict[str, Any]:
     for block in scan_lines(path):
         for number, line in enumerate(block.lines(), block.first_line):
             if line.strip():
-                try:
-                    found = msgspec.json.decode(line)
-                except _BAD_JSON as error:
-                    raise SourceError(
-                        f"the line is not JSON: {error}", where=f"{name}, line {number}", fix="write one object a line"
-                    ) from error
-                if not isinstance(found, dict):
-                    raise SourceError(
-                        f"the line is {type(found).__name__}, not a JSON object", where=f"{name}, line {number}"
-                    )
-                return found
+                return decode_object(line, f"{name}, line {number}")
     return {}
 
 
@@ -336,7 +320,7 @@ def _read(name: str, path: str) -> tuple[dict[str, DataSpec], dict[str, Sequence
     return specs, dict(labels)
 
 
-class JsonlSource(Source):
+class JsonlSource(RecordSource):
     """The objects of files of JSON lines, one file after the other.
 
     A number becomes a key without a time axis, a list a key with time, a list of equally long lists frames that are
@@ -361,15 +345,18 @@ class JsonlSource(Source):
             (it names the line); or a word has no class.
     """
 
+    _options: JsonlOptions
+    _changed_fix = "the file is not what was indexed: open the corpus again"
+
     def __init__(
         self,
-        files: PathLike | Sequence[PathLike],
+        files: Files,
         *,
         fields: Mapping[str, Any] | None = None,
         tag_field: str | None = "auto",
-        index: PathLike | Literal["auto"] | None = "auto",
+        index: IndexOption = "auto",
     ) -> None:
-        names = check_paths(files, "JsonlSource")
+        names = list_paths(files, "JsonlSource")
         for name in names:
             settle(name)
         paths = tuple(map(plain_copy, names))
@@ -381,82 +368,35 @@ class JsonlSource(Source):
         if tag_field is not None and not isinstance(tag_field, str):
             raise ConfigError(f"tag_field is {tag_field!r}, not a name", where="JsonlSource")
         given, labels = read_jsonl_specs(names, paths)
-        options = JsonlOptions(paths, names, parse_fields(fields, first, tag_field, given), tag_field)
+        parsed = parse_fields(fields, first, tag_field, given)
+        given_labels = {key: own for key, own in labels.items() if key in parsed}
+        options = JsonlOptions(paths, names, parsed, tag_field, given_labels)
         beside = [path for path in map(jsonl_specs_path, names) if os.path.exists(path)]
-        corpus = open_or_build([*paths, *beside], lambda: gather_jsonl(options), index=index, kind=options.kind)
-        self._given_labels = {key: given_labels for key, given_labels in labels.items() if key in options.fields}
-        self._attach(options, corpus)
+        self._open(options, [*paths, *beside], lambda: gather_jsonl(options), index=index, kind=options.kind)
 
-    def _attach(self, options: JsonlOptions, index: CorpusIndex) -> None:
-        """Work out everything that follows from the options and the index."""
-        self._options, self._index, self._fields = options, index, options.fields
-        self.specs: dict[str, DataSpec] = {key: DataSpec.from_json(spec) for key, spec in index.meta["specs"].items()}
-        self.labels: dict[str, Sequence[str]] = {**self._given_labels, **index.meta["labels"]}
+    def _prepare(self) -> None:
+        self._lines = LineTable(self._index)
+        options = self._options
+        self.labels = {**options.given_labels, **self.labels}
         for key, field in options.fields.items():
             field.adopt(self.specs[key])
             field.settle(self.labels.get(key))
         names = row_fields(options)
         self._decoder = RowDecoder(names)
         self._column_of = {key: names.index(field.name) for key, field in options.fields.items()}
-        self._starts, self._num_bytes = index.locator("line_start"), index.locator("line_bytes")
-        self._file_of = index.locator("file") if len(options.files) > 1 else None
-        self._files = PlainFiles(index.files)
 
-    @property
-    def index(self) -> CorpusIndex:
-        """Tags, lengths, and where each line is."""
-        return self._index
-
-    def read(self, corpus_idx: int, data_key: str) -> NDArray[Any]:
-        """Return one data key of one object, `dtype[T, ...]`, or a scalar array."""
-        check_data_key(data_key, self.specs)
-        return self._encoded(corpus_idx, data_key, *self._row(corpus_idx))
-
-    def read_slice(self, corpus_idx: int, data_key: str, start: int, end: int) -> NDArray[Any]:
-        """Return frames start..end of one data key; the line is read whole."""
-        return slice_frames(self.read(corpus_idx, data_key), self.specs[data_key], start, end).copy()
-
-    def read_seq(self, corpus_idx: int) -> dict[str, NDArray[Any]]:
-        """Return all data keys of one object, from one read."""
-        row, where = self._row(corpus_idx)
-        return {data_key: self._encoded(corpus_idx, data_key, row, where) for data_key in self.specs}
-
-    def _row(self, corpus_idx: int) -> tuple[tuple[Any, ...], str]:
-        """Read a line again; return the values of its fields, and what errors name."""
-        index = self._index
-        check_corpus_idx(corpus_idx, index.num_seqs)
-        file_idx = 0 if self._file_of is None else int(self._file_of[corpus_idx])
-        start, num_bytes = int(self._starts[corpus_idx]), int(self._num_bytes[corpus_idx])
-        if not 0 <= file_idx < len(self._options.files):
-            raise index.damaged(f"it says that sequence {corpus_idx} is in file {file_idx}")
-        if not 0 <= start <= start + num_bytes <= index.files[file_idx].size:
-            what = f"bytes {start}..{start + num_bytes} of a file of {index.files[file_idx].size}"
-            raise index.damaged(f"it says that sequence {corpus_idx} is in {what}")
+    def _record(self, corpus_idx: int, data_keys: Sequence[str]) -> tuple[Any, ...]:  # noqa: ARG002 - one line has all
+        """Read a line again; return the values of its fields."""
+        file_idx, start, num_bytes = self._lines.locate(corpus_idx)
         where = f"{self._options.names[file_idx]}, byte {start}"
         row = self._decoder.decode(self._files.read(file_idx, start, num_bytes), where)
-        if self._options.tag_field is not None and tag_of(row[0], where) != index.tags[corpus_idx]:
-            raise _changed(f"the tag was {index.tags[corpus_idx]!r} and is {row[0]!r}", where)
-        return row, f"{self._options.names[file_idx]}, tag {index.tags[corpus_idx]!r}"
+        if self._options.tag_field is not None and tag_of(row[0], where) != self._index.tags[corpus_idx]:
+            what = f"the tag was {self._index.tags[corpus_idx]!r} and is {row[0]!r}"
+            raise SourceError(what, where=where, fix=self._changed_fix)
+        return row
 
-    def _encoded(self, corpus_idx: int, data_key: str, row: tuple[Any, ...], where: str) -> NDArray[Any]:
-        array = self._fields[data_key].encode(row[self._column_of[data_key]], where)
-        expected = int(self._index.lengths(data_key)[corpus_idx])
-        if num_frames_of(array, self.specs[data_key]) != expected:
-            actual = num_frames_of(array, self.specs[data_key])
-            raise _changed(f"the length of {data_key!r} was {expected} and is {actual}", where)
-        return array
+    def _encode(self, record: tuple[Any, ...], corpus_idx: int, data_key: str) -> NDArray[Any]:
+        return self._options.fields[data_key].encode(record[self._column_of[data_key]], self._where(corpus_idx))
 
-    def close(self) -> None:
-        """Release files; a later read opens them again. Harmless when called twice."""
-        self._files.close()
-
-    def __getstate__(self) -> tuple[Any, ...]:
-        return self._options, self._index, self._given_labels
-
-    def __setstate__(self, state: tuple[Any, ...]) -> None:
-        options, index, self._given_labels = state
-        self._attach(options, index)
-
-
-def _changed(what: str, where: str) -> SourceError:
-    return SourceError(f"the file is not what was indexed: {what}", where=where, fix="open the corpus again")
+    def _where(self, corpus_idx: int) -> str:
+        return f"{self._options.names[self._lines.locate(corpus_idx)[0]]}, tag {self._index.tags[corpus_idx]!r}"

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from headrace.errors import ConfigError, HeadraceError, SourceError
 from headrace.specs import DataSpec
 
+from ..shared.data_types import check_classes, learn_spec
 from ..shared.writer import FileWriter
 from .jsonl import DEFAULT_TAG_FIELD, jsonl_specs_path, make_jsonl_specs
 
@@ -97,8 +98,6 @@ class JsonlWriter(FileWriter):
         self._specs, self._texts = specs, wanted
 
     def _checked(self, tag: str, data: Mapping[str, NDArray[Any]], where: str) -> bytes:
-        if not isinstance(tag, str):
-            raise SourceError(f"the tag {tag!r} is not a str", where=self.path, fix="give a str")
         arrays = {key: np.asarray(value) for key, value in data.items()}
         is_first = not self._specs
         try:
@@ -120,10 +119,7 @@ class JsonlWriter(FileWriter):
                 fix="give every sequence the same keys",
             )
         row = {DEFAULT_TAG_FIELD: tag, **{key: self._value(key, arrays[key], where) for key in self._specs}}
-        try:
-            return self._encoder.encode(row) + b"\n"
-        except (UnicodeEncodeError, msgspec.MsgspecError) as error:
-            raise SourceError(f"the tag {tag!r} is not valid Unicode", fix="correct it") from error
+        return self._encoder.encode(row) + b"\n"
 
     def _value(self, key: str, array: NDArray[Any], where: str) -> Any:
         spec = self._specs[key]
@@ -146,8 +142,7 @@ class JsonlWriter(FileWriter):
             raise SourceError(
                 f"{key!r} has a NaN or an infinite number, which JSON has not", where=where, fix="write it to HDF5"
             )
-        if spec.sparse and spec.dim is not None and array.size and (array.min() < 0 or array.max() >= spec.dim):
-            raise SourceError(f"{key!r} has a class that is none of the {spec.dim}", where=where)
+        check_classes(array, spec, f"{where}, data key {key!r}")
         return array.tolist()
 
     def _finish(self) -> None:
@@ -162,5 +157,4 @@ def _is_bytes(spec: DataSpec) -> bool:
 
 
 def _spec_of(array: NDArray[Any]) -> DataSpec:
-    spec = DataSpec.of_array(array, dim=None if array.ndim > 1 or array.dtype.kind not in "iu" else 1)
-    return DataSpec(spec.dtype, spec.shape, spec.sparse, dim=None if spec.sparse else spec.dim, has_time=spec.has_time)
+    return learn_spec(array.dtype, array.shape[1:], has_time=array.ndim > 0)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -17,14 +17,14 @@ from numpy.typing import NDArray
 
 from headrace.errors import ConfigError, SourceError
 from headrace.files.utf8 import decode_utf8
-from headrace.index import CorpusIndex, GeneratedTags, open_or_build
-from headrace.specs import DataSpec
+from headrace.index import CorpusIndex, GeneratedTags
 
-from ..base import Source, check_corpus_idx, check_data_key
+from ..base import check_corpus_idx
 from ..shared.decompressed import plain_copy
 from ..shared.fields import ByteField, Field, parse_field
-from ..shared.plain_files import PlainFiles
-from .blocks import LineBlock, scan_lines
+from ..shared.lines import LineBlock, LineTable, scan_lines
+from ..shared.paths import Files, IndexOption, list_paths
+from ..shared.source import PlainKey, RecordSource, make_index
 
 INDEX_KIND = "text-lines/1"  # with the version of what the columns and `meta` say
 TEXT_FIELD = "text"
@@ -113,14 +113,12 @@ def gather_lines(options: TextOptions) -> CorpusIndex:
     locators = {"line_start": starts, "line_bytes": _joined(found.num_bytes)}
     if len(options.files) > 1:
         locators["file"] = _joined(found.file_of)
-    return CorpusIndex.from_columns(
+    return make_index(
+        specs={key: field.spec for key, field in options.fields.items()},
+        labels={key: field.labels for key, field in options.fields.items() if field.labels is not None},
         tags=names,
         lengths={key: _joined(lengths) for key, lengths in found.lengths.items()},
         locators=locators,
-        meta={
-            "specs": {key: field.spec.to_json() for key, field in options.fields.items()},
-            "labels": {key: field.labels for key, field in options.fields.items() if field.labels is not None},
-        },
     )
 
 
@@ -199,10 +197,7 @@ def text_fields(fields: Mapping[str, Any] | None, vocab: Any) -> dict[str, Field
     return {key: target if isinstance(target, Field) else parse_field(key, target) for key, target in fields.items()}
 
 
-PathLike = str | os.PathLike[str]
-
-
-class TextSource(Source):
+class TextSource(RecordSource):
     """The lines of UTF-8 text files, one file after the other.
 
     The files are read once, to find the lines and their lengths: as bytes at the speed of the disk, with a vocabulary
@@ -226,15 +221,18 @@ class TextSource(Source):
             line).
     """
 
+    _options: TextOptions
+    _changed_fix = "the file or the library of the vocabulary changed: open the corpus again with index=None"
+
     def __init__(
         self,
-        files: PathLike | Sequence[PathLike],
+        files: Files,
         *,
         vocab: Any = None,
         fields: Mapping[str, Any] | None = None,
         tags: Literal["number", "place"] = "number",
         skip_empty: bool = False,
-        index: PathLike | Literal["auto"] | None = "auto",
+        index: IndexOption = "auto",
     ) -> None:
         if fields is not None and vocab is not None:
             raise ConfigError("give either vocab= or fields=", where="TextSource")
@@ -248,7 +246,7 @@ class TextSource(Source):
                     where="TextSource",
                     fix=f'write {{"field": {TEXT_FIELD!r}, "vocab": ...}}',
                 )
-        names = check_paths(files, "TextSource")
+        names = list_paths(files, "TextSource")
         options = TextOptions(
             tuple(map(plain_copy, names)),
             names,
@@ -257,36 +255,27 @@ class TextSource(Source):
             skip_empty=(bool(skip_empty),) * len(names),
             strip=(False,) * len(names),
         )
-        self._open(options, index)
+        self._open_lines(options, index)
 
     @classmethod
-    def from_options(cls, options: TextOptions, index: PathLike | Literal["auto"] | None = "auto") -> TextSource:
+    def from_options(cls, options: TextOptions, index: IndexOption = "auto") -> TextSource:
         """Make a source of checked options, for datasets that have fields of their own."""
         source = cls.__new__(cls)
-        source._open(options, index)
+        source._open_lines(options, index)
         return source
 
-    def _open(self, options: TextOptions, index: Any) -> None:
-        files = options.files
-        self._attach(options, open_or_build(files, lambda: gather_lines(options), index=index, kind=options.kind))
+    def _open_lines(self, options: TextOptions, index: IndexOption) -> None:
+        self._open(options, options.files, lambda: gather_lines(options), index=index, kind=options.kind)
 
-    def _attach(self, options: TextOptions, index: CorpusIndex) -> None:
-        """Work out everything that follows from the options and the index."""
-        self._options, self._index = options, index
-        self.specs: dict[str, DataSpec] = {key: DataSpec.from_json(spec) for key, spec in index.meta["specs"].items()}
-        self.labels: dict[str, Sequence[str]] = dict(index.meta["labels"])
-        for key, asked in options.fields.items():
+    def _prepare(self) -> None:
+        self._lines = LineTable(self._index)
+        for key, asked in self._options.fields.items():
             asked.settle(self.labels.get(key))
-        self._fields = options.fields
-        self._is_bytes = {key: type(asked) is ByteField for key, asked in options.fields.items()}
-        self._starts, self._num_bytes = index.locator("line_start"), index.locator("line_bytes")
-        self._file_of = index.locator("file") if len(options.files) > 1 else None
-        self._files = PlainFiles(index.files)
+            if type(asked) is ByteField:
+                self._plain[key] = PlainKey.of(self.specs[key], self._index.lengths(key))
 
-    @property
-    def index(self) -> CorpusIndex:
-        """Tags, lengths, and where each line is."""
-        return self._index
+    def _locate(self, corpus_idx: int, data_key: str) -> tuple[int, int, int]:  # noqa: ARG002 - one line has all
+        return self._lines.locate(corpus_idx)
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -295,124 +284,15 @@ class TextSource(Source):
 
     def read_text(self, corpus_idx: int) -> str:
         """Return the text of a line."""
-        check_corpus_idx(corpus_idx, self._index.num_seqs)
-        return self._text(corpus_idx)
+        return self._record(check_corpus_idx(corpus_idx, self._num_seqs), ())
 
-    def read(self, corpus_idx: int, data_key: str) -> NDArray[Any]:
-        """Return one data key of one line, `dtype[T]`."""
-        check_data_key(data_key, self.specs)
-        check_corpus_idx(corpus_idx, self._index.num_seqs)
-        if self._is_bytes[data_key]:
-            return self._read_bytes(corpus_idx, 0, int(self._index.lengths(data_key)[corpus_idx]))
-        return self._encoded(corpus_idx, data_key, self._text(corpus_idx))
-
-    def read_seq(self, corpus_idx: int) -> dict[str, NDArray[Any]]:
-        """Return all data keys of one line."""
-        check_corpus_idx(corpus_idx, self._index.num_seqs)
-        text = self._text(corpus_idx)
-        return {data_key: self._encoded(corpus_idx, data_key, text) for data_key in self.specs}
-
-    def read_slice(self, corpus_idx: int, data_key: str, start: int, end: int) -> NDArray[Any]:
-        """Return frames start..end of one data key, `dtype[end - start]`; of bytes, no others are read."""
-        check_data_key(data_key, self.specs)
-        check_corpus_idx(corpus_idx, self._index.num_seqs)
-        length = int(self._index.lengths(data_key)[corpus_idx])
-        if not 0 <= start <= end <= length:
-            raise IndexError(f"frames {start}..{end} of a sequence of {length} frames")
-        if self._is_bytes[data_key]:
-            return self._read_bytes(corpus_idx, start, end)
-        return self.read(corpus_idx, data_key)[start:end].copy()
-
-    @property
-    def has_fast_rows(self) -> bool:
-        """Yes, if all keys are bytes: they are read to where they are wanted."""
-        return all(self._is_bytes.values())
-
-    def read_rows(self, corpus_indices: NDArray[np.int64], data_key: str, out: NDArray[Any]) -> None:
-        """Read one data key of several lines into one array."""
-        check_data_key(data_key, self.specs)
-        ends = np.cumsum(self._index.lengths(data_key)[corpus_indices], dtype=np.int64)
-        if len(out) != (int(ends[-1]) if len(ends) else 0):
-            raise IndexError(f"the sequences do not have {len(out)} frames")
-        self.read_into(corpus_indices, data_key, np.split(out, ends[:-1]) if len(ends) else [])
-
-    def read_into(self, corpus_indices: NDArray[np.int64], data_key: str, outs: Sequence[NDArray[Any]]) -> None:
-        """Read one data key of several lines, each into an array of its own."""
-        check_data_key(data_key, self.specs)
-        lengths = self._index.lengths(data_key)
-        for corpus_idx, out in zip(corpus_indices.tolist(), outs, strict=True):
-            check_corpus_idx(corpus_idx, self._index.num_seqs)
-            if len(out) != lengths[corpus_idx]:
-                raise IndexError(f"{lengths[corpus_idx]} frames of {data_key!r} do not fit into {len(out)} rows")
-        if self._is_bytes[data_key] and all(out.dtype == np.uint8 for out in outs):
-            self._files.read_many(
-                (*self._bytes_of(corpus_idx, 0, len(out)), out)
-                for corpus_idx, out in zip(corpus_indices.tolist(), outs, strict=True)
-            )
-            return
-        for corpus_idx, out in zip(corpus_indices.tolist(), outs, strict=True):
-            out[...] = self.read(corpus_idx, data_key)
-
-    def _place(self, corpus_idx: int) -> tuple[int, int, int]:
-        """Return file, first byte and number of bytes of a line; a damaged index must not read anything else."""
-        file_idx = 0 if self._file_of is None else int(self._file_of[corpus_idx])
-        start, num_bytes = int(self._starts[corpus_idx]), int(self._num_bytes[corpus_idx])
-        if not 0 <= file_idx < len(self._index.files):
-            raise self._index.damaged(f"it says that sequence {corpus_idx} is in file {file_idx}")
-        if not 0 <= start <= start + num_bytes <= self._index.files[file_idx].size:
-            what = f"bytes {start}..{start + num_bytes} of a file of {self._index.files[file_idx].size}"
-            raise self._index.damaged(f"it says that sequence {corpus_idx} is in {what}")
-        return file_idx, start, num_bytes
-
-    def _read_bytes(self, corpus_idx: int, start: int, end: int) -> NDArray[Any]:
-        return self._files.read_array(*self._bytes_of(corpus_idx, start, end), (end - start,), np.dtype(np.uint8))
-
-    def _bytes_of(self, corpus_idx: int, start: int, end: int) -> tuple[int, int]:
-        """Return the file of a line, and the position there of its bytes start..end."""
-        file_idx, position, num_bytes = self._place(corpus_idx)
-        if not 0 <= start <= end <= num_bytes:
-            raise self._index.damaged(f"it says that sequence {corpus_idx} has {end} bytes or more in {num_bytes}")
-        return file_idx, position + start
-
-    def _text(self, corpus_idx: int) -> str:
-        file_idx, start, num_bytes = self._place(corpus_idx)
+    def _record(self, corpus_idx: int, data_keys: Sequence[str]) -> str:  # noqa: ARG002 - there is only the text
+        file_idx, start, num_bytes = self._lines.locate(corpus_idx)
         data = self._files.read(file_idx, start, num_bytes)
         return decode_utf8(data, self._options.names[file_idx], first_byte=start).removesuffix("\r")
 
-    def _encoded(self, corpus_idx: int, data_key: str, text: str) -> NDArray[Any]:
-        where = f"{self._options.names[self._place(corpus_idx)[0]]}, tag {self._index.tags[corpus_idx]!r}"
-        array = self._fields[data_key].encode(text, where)
-        expected = int(self._index.lengths(data_key)[corpus_idx])
-        if len(array) != expected:
-            raise SourceError(
-                f"the length of {data_key!r} was {expected} and is {len(array)}",
-                where=where,
-                fix="the file or the library of the vocabulary changed: open the corpus again with index=None",
-            )
-        return array
+    def _encode(self, record: str, corpus_idx: int, data_key: str) -> NDArray[Any]:
+        return self._options.fields[data_key].encode(record, self._where(corpus_idx))
 
-    def close(self) -> None:
-        """Release files; a later read opens them again. Harmless when called twice."""
-        self._files.close()
-
-    def __getstate__(self) -> tuple[TextOptions, CorpusIndex]:
-        return self._options, self._index
-
-    def __setstate__(self, state: tuple[TextOptions, CorpusIndex]) -> None:
-        self._attach(*state)
-
-
-def check_paths(files: Any, where: str) -> tuple[str, ...]:
-    """Return absolute paths of one path or several.
-
-    Raises:
-        ConfigError: It is something else, or an empty list.
-    """
-    is_one = isinstance(files, str | bytes | os.PathLike) or not isinstance(files, Iterable)
-    paths = [files] if is_one else list(files)
-    for path in paths:
-        if not isinstance(path, str | os.PathLike):
-            raise ConfigError(f"{path!r} is not a path", where=f"{where}(files=...)", fix="give a str or a Path")
-    if not paths:
-        raise ConfigError("files is an empty list", where=where, fix="name at least one file")
-    return tuple(os.path.abspath(path) for path in paths)
+    def _where(self, corpus_idx: int) -> str:
+        return f"{self._options.names[self._lines.locate(corpus_idx)[0]]}, tag {self._index.tags[corpus_idx]!r}"

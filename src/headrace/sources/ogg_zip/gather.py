@@ -22,7 +22,7 @@ from headrace.index import CorpusIndex
 from headrace.vocabularies.base import Vocabulary
 
 from ..audio.decode import read_header
-from ..mapped import SORT_LENGTHS
+from ..base import SORT_LENGTHS
 from ..shared.folder import for_each
 from ..shared.zip_members import Member, list_members, read_member
 from .archives import Archive, Descriptors, TextEntry, read_text, scan_entries

@@ -81,7 +81,7 @@ class OggZipWriter(FileWriter):
         self._archive = archive
 
     def _checked(self, tag: str, data: Mapping[str, NDArray[Any]], where: str) -> tuple[str, str, int, bytes]:
-        if not isinstance(tag, str) or set(data) != set(_KEYS):
+        if set(data) != set(_KEYS):
             raise SourceError(f"a sequence has {sorted(data)}, not {list(_KEYS)}", where=where, fix="give both")
         samples, letters = np.asarray(data["data"]), np.asarray(data["orth"])
         if samples.dtype != np.float32 or samples.shape not in ((len(samples),), (len(samples), 1)):

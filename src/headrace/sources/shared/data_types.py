@@ -7,7 +7,7 @@ array.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import ConfigError, SourceError, did_you_mean
-from headrace.specs import DataSpec
+from headrace.specs import DataSpec, takes_for_classes
 
 _OPTIONS = ("shape", "dtype", "dim", "sparse", "sparse_dim", "feature_dim")
 _NUMBER_KINDS = "biufc"
@@ -98,11 +98,25 @@ def learn_specs(seq: Mapping[str, Any], where: str) -> dict[str, DataSpec]:
 
     How many classes there are is not known from one sequence: the dim of a sparse key is `None`.
     """
-    specs = {}
-    for key, value in seq.items():
-        spec = DataSpec.of_array(as_array(value, None, f"{where}, data key {key!r}"))
-        specs[key] = replace(spec, dim=None) if spec.sparse else spec
-    return specs
+    arrays = {key: as_array(value, None, f"{where}, data key {key!r}") for key, value in seq.items()}
+    return {key: learn_spec(array.dtype, array.shape[1:], has_time=array.ndim > 0) for key, array in arrays.items()}
+
+
+def learn_spec(
+    dtype: np.dtype[Any], frame_shape: Sequence[int | None], *, has_time: bool, num_classes: int | None = None
+) -> DataSpec:
+    """Return the layout of arrays of which nobody said what they are: the one rule that all formats follow.
+
+    Args:
+        dtype: Of the arrays, in native byte order.
+        frame_shape: Their axes but time; `None` for one that differs.
+        has_time: Whether the first axis is time.
+        num_classes: The number of classes, if the numbers are classes and it is known.
+    """
+    shape = tuple(frame_shape)
+    if takes_for_classes(dtype, len(shape) + int(has_time)):
+        return DataSpec(dtype.name, shape, sparse=True, dim=num_classes, has_time=has_time)
+    return DataSpec(dtype.name, shape, dim=shape[-1] if shape else 1, has_time=has_time)
 
 
 def checked_seq(
@@ -204,3 +218,43 @@ def _array_of_numbers(value: Any, spec: DataSpec | None, where: str) -> NDArray[
             fix="give a wider dtype in the specs",
         )
     return cast
+
+
+def with_labels(specs: Mapping[str, DataSpec], labels: Mapping[str, Sequence[str]]) -> dict[str, DataSpec]:
+    """Return the specs, with the number of classes by that of the labels where it is not known.
+
+    Raises:
+        ConfigError: Labels for a key that is not there, or not so many as there are classes.
+    """
+    complete = dict(specs)
+    for key, names in labels.items():
+        if key not in specs:
+            raise ConfigError(f"labels for the unknown data key {key!r}", fix=did_you_mean(key, specs))
+        if specs[key].sparse and specs[key].dim is None:
+            complete[key] = replace(specs[key], dim=len(names))
+        elif specs[key].dim != len(names):
+            raise ConfigError(f"{key!r} has the dim {specs[key].dim}, but {len(names)} labels")
+    return complete
+
+
+def check_classes(array: NDArray[Any], spec: DataSpec, where: str) -> None:
+    """Refuse class indices that are none, where the number of classes is known.
+
+    Raises:
+        SourceError: One is negative, or not below the dim.
+    """
+    if not spec.sparse or spec.dim is None or not array.size:
+        return
+    low, high = int(array.min()), int(array.max())
+    if not 0 <= low <= high < spec.dim:
+        raise SourceError(
+            f"class indices are in {low}..{high}, and there are {spec.dim} classes",
+            where=where,
+            fix="correct the data, or the dim in specs, or the labels",
+        )
+
+
+def native(value: Any) -> Any:
+    """Return an array in the byte order of this machine, anything else as it is."""
+    is_foreign = isinstance(value, np.ndarray) and not value.dtype.isnative
+    return value.astype(value.dtype.newbyteorder("=")) if is_foreign else value

@@ -13,7 +13,7 @@ import stat
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Literal, TypeVar, overload
+from typing import TypeVar, overload
 
 import xxhash
 
@@ -21,9 +21,7 @@ from headrace.errors import ConfigError, SourceError
 from headrace.files import FileStamp, resolve_inside
 from headrace.index import CorpusIndex, open_or_build
 
-PathLike = str | os.PathLike[str]
-Files = PathLike | Sequence[PathLike]
-IndexOption = PathLike | Literal["auto"] | None
+from .paths import Files, IndexOption
 
 _LOGGER = logging.getLogger("headrace.sources")
 _NUM_THREADS = 16  # they wait for the disk, not for each other

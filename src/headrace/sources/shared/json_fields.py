@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from headrace.errors import ConfigError, SourceError
 from headrace.specs import DataSpec
 
+from .data_types import learn_spec
 from .fields import Field
 
 _EXACT_SINGLE, _EXACT_DOUBLE = 2**24, 2**53  # to these, every whole number is itself in float32 and float64
@@ -169,9 +170,7 @@ class JsonField(Field):
                 self._refuse_beyond_double("negative numbers")
         has_time = self._ndim != 0
         shape = self._frame_shape or ()
-        is_sparse = dtype.kind in "iu" and not shape
-        dim = self._dim if is_sparse else shape[-1] if shape else 1
-        self._spec = DataSpec(dtype.name, shape, sparse=is_sparse, dim=dim, has_time=has_time)
+        self._spec = learn_spec(dtype, shape, has_time=has_time, num_classes=self._dim)
 
     def _refuse_beyond_double(self, others: str) -> None:
         if self._beyond_double is not None:

@@ -4,7 +4,7 @@ The format is NumPy's own (NEP 1). Only arrays of numbers are taken: what is pic
 
 To evaluate a header takes some 30 microseconds, and 2 to take the usual one, which NumPy itself writes, apart by a
 pattern (`parse_usual_npy`); that shows where a corpus has a file or a member for each array. Any other form goes to
-`parse_npy`.
+`parse_npy`, which is ours, too: `numpy.lib.format` has no public function for version 3, and its errors name no file.
 """
 
 from __future__ import annotations

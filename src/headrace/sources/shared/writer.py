@@ -13,13 +13,18 @@ import os
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol, Self
 
+import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import ConfigError, HeadraceError, SourceError
 from headrace.files import PendingFile
 from headrace.files.atomic.together import PendingFiles, settle
+from headrace.specs import DataSpec
+
+from .data_types import check_classes, checked_seq, learn_specs, native, with_labels
 
 
 class Writer(ABC):
@@ -184,6 +189,7 @@ class FileWriter(Writer):
         """
         if not self._is_open:
             raise ConfigError("the writer is closed", where=self.path, fix="append before close()")
+        _check_tag(tag, self.path)
         where = f"{self.path}, sequence {tag!r}"
         checked = self._checked(tag, data, where)
         try:
@@ -242,3 +248,71 @@ class FileWriter(Writer):
             name = type(self).__name__
             warnings.warn(f"a {name} of {self.path} was neither closed nor aborted", ResourceWarning, stacklevel=2)
             self.abort()
+
+
+def _check_tag(tag: Any, path: str) -> None:
+    if not isinstance(tag, str):
+        raise SourceError(f"the tag {tag!r} is a {type(tag).__name__}, not a str", where=path, fix="give a str")
+    try:
+        tag.encode()
+    except UnicodeEncodeError as error:  # half of a surrogate pair
+        raise SourceError(f"the tag {tag!r} is not valid Unicode", where=path, fix="correct it") from error
+
+
+class WrittenLayout:
+    """Checks sequences before anything of them is written.
+
+    Args:
+        specs: Data key -> layout; `None`: the first sequence says it.
+        labels: Data key -> class labels.
+        path: The target, for errors.
+
+    Attributes:
+        specs: Data key -> layout; `None` before the first sequence if nobody said.
+        labels: Data key -> class labels.
+    """
+
+    def __init__(
+        self, specs: Mapping[str, DataSpec] | None, labels: Mapping[str, Sequence[str]] | None, path: str
+    ) -> None:
+        self.specs: dict[str, DataSpec] | None = None
+        self.labels = {key: [str(name) for name in names] for key, names in (labels or {}).items()}
+        self._path = path
+        if specs is not None:
+            self.adopt(dict(specs))
+
+    def adopt(self, specs: dict[str, DataSpec]) -> None:
+        """Make these the layouts, from now on unchangeable.
+
+        Raises:
+            ConfigError: There are labels for another key, or not so many as there are classes.
+        """
+        try:
+            with_labels(specs, self.labels)  # as the readers do
+        except ConfigError as error:
+            raise ConfigError(error.what, where=self._path, fix=error.fix) from error
+        self.specs = specs
+
+    def checked(self, data: Mapping[str, Any], where: str) -> tuple[dict[str, DataSpec], dict[str, NDArray[Any]]]:
+        """Return the layouts and the arrays of a sequence as they will be stored; changes nothing, see `adopt`.
+
+        Raises:
+            SourceError: A key is missing or new, or an array has another layout, or classes that are none.
+        """
+        if not isinstance(data, Mapping) or not data:
+            raise SourceError("a sequence has at least one array", where=where, fix="give data key -> array")
+        data = {key: native(value) for key, value in data.items()}
+        specs = self.specs if self.specs is not None else learn_specs(data, where)
+        arrays = checked_seq(data, specs, exact=True, where=where)
+        for key, array in arrays.items():
+            spec = specs[key]
+            dim = spec.dim if spec.dim is not None else len(self.labels.get(key, ())) or None
+            check_classes(array, replace(spec, dim=dim) if spec.sparse else spec, f"{where}, data key {key!r}")
+            arrays[key] = np.asarray(array, order="C")
+        return specs, arrays
+
+    def about(self) -> dict[str, Any]:
+        """Return layouts and labels as JSON data; nothing, if there was no sequence and nobody said the layouts."""
+        if self.specs is None:
+            return {"specs": {}, "labels": {}}
+        return {"specs": {key: spec.to_json() for key, spec in self.specs.items()}, "labels": self.labels}

@@ -17,9 +17,10 @@ from typing import Any, Literal
 from headrace.errors import ConfigError, SourceError, did_you_mean
 from headrace.specs import DataSpec
 
+from ..shared.paths import Files, IndexOption, PathLike
 from ..shared.plain_files import check_stamp
 from .schema import import_arrow
-from .source import DEFAULT_CACHE_BYTES, Files, FileTableSource, PathLike, TableFiles
+from .source import DEFAULT_CACHE_BYTES, FileTableSource, TableFiles
 from .writer import TableWriter
 
 _FILE_MARK = b"ARROW1"
@@ -55,7 +56,7 @@ class ArrowSource(FileTableSource):
         tag_field: str | None = None,
         nulls: Literal["refuse", "empty"] = "refuse",
         audio_root: PathLike | None = None,
-        index: PathLike | Literal["auto"] | None = "auto",
+        index: IndexOption = "auto",
     ) -> None:
         self._open_files(
             files,

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from headrace.errors import SourceError
 
-from .schema import Layout, import_arrow
+from .schema import Layout, import_arrow, is_any_list, is_list_view
 
 _NULL = "is null"
 _INNER_NULL = "has a null in it"
@@ -130,8 +130,8 @@ class _Maker:
     def texts(self, array: Any) -> Cells:
         """Return the bytes of texts."""
         pa, types = self._pa, self._pa.types
-        if str(array.type).endswith("_view"):
-            array = array.cast(pa.large_string() if "string" in str(array.type) else pa.large_binary())
+        if types.is_string_view(array.type) or types.is_binary_view(array.type):
+            array = array.cast(pa.large_string() if types.is_string_view(array.type) else pa.large_binary())
         is_large = types.is_large_string(array.type) or types.is_large_binary(array.type)
         buffers = array.buffers()
         offsets = _numbers_in(buffers[1], np.dtype(np.int64 if is_large else np.int32), array.offset, len(array) + 1)
@@ -149,7 +149,7 @@ class _Maker:
         levels: list[int | NDArray[Any]] = []
         nulls: list[tuple[int, NDArray[np.bool_]]] = []  # depth, which items of it are null
         child, depth = array, 0
-        while self._is_list(child.type):
+        while is_any_list(child.type):
             mask = _null_mask(child)
             if mask is not None:
                 nulls.append((depth, mask))
@@ -171,7 +171,7 @@ class _Maker:
         num_rows = len(array)
         wrong: list[NDArray[np.bool_]] = []
         child, size = array, 1
-        while self._is_list(child.type):
+        while is_any_list(child.type):
             mask = _null_mask(child)
             if mask is not None:
                 wrong.append(np.any(mask.reshape(num_rows, size), axis=1))
@@ -185,16 +185,13 @@ class _Maker:
         cells.wrong = [(mask, _INNER_NULL if layout.axes else _NULL) for mask in wrong]
         return cells
 
-    def _is_list(self, arrow_type: Any) -> bool:
-        return "list" in str(arrow_type).partition("<")[0]
-
     def _open_list(self, array: Any) -> tuple[int | NDArray[Any], Any]:
         """Return the size of a fixed-size list, or where each list starts and ends; and the items."""
         pa = self._pa
         if pa.types.is_fixed_size_list(array.type):
             size = array.type.list_size
             return size, array.values.slice(array.offset * size, len(array) * size)
-        if "_view" in str(array.type).partition("<")[0]:
+        if is_list_view(array.type):
             return self._open_view(array)
         if not len(array):
             return np.zeros(1, np.int64), array.values.slice(0, 0)

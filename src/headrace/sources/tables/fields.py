@@ -23,6 +23,7 @@ from headrace.specs import DataSpec
 from ..audio.decode import read_header, read_samples, resample, resampled_length
 from ..audio.gather import AudioOptions
 from ..audio.manifest import Layout
+from ..shared.data_types import learn_spec
 from ..shared.fields import Field
 from .cells import Cells
 from .schema import Column
@@ -173,9 +174,7 @@ class NumberField(TableField):
             return self._of_declared(DataSpec("uint8", sparse=True, dim=256))
         has_time = axes[:1] == [None]
         shape = tuple(axes[1:] if has_time else axes)
-        sparse = np.dtype(self.layout.leaf).kind in "iu" and len(axes) <= 1
-        dim = None if sparse else shape[-1] if shape else 1
-        spec = self._of_declared(DataSpec(self.layout.leaf, shape, sparse, dim, has_time))
+        spec = self._of_declared(learn_spec(np.dtype(self.layout.leaf), shape, has_time=has_time))
         if self._num_classes is not None and self._declared is None:
             spec = replace(spec, sparse=True, dim=self._num_classes)
         return spec

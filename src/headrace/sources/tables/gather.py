@@ -22,6 +22,7 @@ from headrace.errors import ConfigError, SourceError, did_you_mean
 from headrace.index import CorpusIndex, GeneratedTags
 
 from ..shared.fields import parse_field
+from ..shared.source import make_index
 from .cells import Cells, cells_of
 from .fields import NumberField, RecordingField, TableField, TextField
 from .schema import Column, Layout, Schema
@@ -298,15 +299,13 @@ class _Gathered:
             if not spec.has_time:
                 lengths[key] = np.ones(num_seqs, np.int64)
         fields = self._options.fields
-        return CorpusIndex.from_columns(
+        return make_index(
+            specs=specs,
+            labels={field.data_key: list(field.labels) for field in fields if field.labels is not None},
             tags=tags if self._options.tag is not None else GeneratedTags(num_seqs),
             lengths=lengths,
             locators=places,
-            meta={
-                "specs": {key: spec.to_json() for key, spec in specs.items()},
-                "labels": {field.data_key: list(field.labels) for field in fields if field.labels is not None},
-                "facts": {field.data_key: field.facts for field in fields if field.facts is not None},
-            },
+            facts={field.data_key: field.facts for field in fields if field.facts is not None},
         )
 
 

@@ -7,6 +7,7 @@ Python objects, is not taken. What is delivered is what is stored: `set_transfor
 
 from __future__ import annotations
 
+import functools
 import importlib
 import json
 import os
@@ -19,13 +20,14 @@ from numpy.typing import NDArray
 
 from headrace.errors import ConfigError, SourceError
 from headrace.files.places import is_url
-from headrace.index import CorpusIndex, open_or_build
+from headrace.index import CorpusIndex
 from headrace.specs import DataSpec
 
+from ..shared.paths import IndexOption, PathLike
 from .fields import RecordingField
-from .gather import TableOptions, Tables, choose_options, gather_tables
+from .gather import Tables, choose_options, gather_tables
 from .schema import Schema, import_arrow, read_schema
-from .source import DEFAULT_CACHE_BYTES, PathLike, TableSource, descend
+from .source import TableCorpus, TableSource, descend
 
 _INDEX_KIND = "hugging-face/1"
 
@@ -140,7 +142,7 @@ class HuggingFaceSource(TableSource):
         nulls: Literal["refuse", "empty"] = "refuse",
         audio_root: PathLike | None = None,
         may_be_empty: bool = False,
-        index: PathLike | Literal["auto"] | None = "auto",
+        index: IndexOption = "auto",
     ) -> None:
         self.dataset = load_hugging_face(dataset)
         tables = _DatasetTables(self.dataset)
@@ -160,9 +162,12 @@ class HuggingFaceSource(TableSource):
             index = None
         # The fingerprint tells datasets of the same files apart: a slice of them, say.
         kind = f"{_INDEX_KIND} {self.dataset._fingerprint} {options.identity_text}"
-        corpus = open_or_build(files, lambda: gather_tables(tables, options, rows), index=index, kind=kind)
-        self._attach(tables, options, corpus, DEFAULT_CACHE_BYTES)
         self._declared: dict[str, DataSpec] = {}
+        gather = functools.partial(gather_tables, tables, options, rows)
+        self._open(TableCorpus(options), files, gather, index=index, kind=kind)
+
+    def _open_tables(self) -> Tables:
+        return _DatasetTables(self.dataset)
 
     def is_recording(self, data_key: str) -> bool:
         """Tell whether a data key is samples of audio."""
@@ -180,13 +185,13 @@ class HuggingFaceSource(TableSource):
         for key, spec in specs.items():
             self._fields[key].declare(spec)
 
-    def __getstate__(self) -> tuple[Any, TableOptions, CorpusIndex, dict[str, DataSpec]]:
+    def __getstate__(self) -> tuple[Any, CorpusIndex]:
         # Without rows nothing is read, and the library cannot pickle all datasets without rows.
-        return self.dataset if len(self) else None, self._options, self._index, self._declared
+        return (self.dataset if len(self) else None, self._options, self._declared), self._index
 
-    def __setstate__(self, state: tuple[Any, TableOptions, CorpusIndex, dict[str, DataSpec]]) -> None:
-        self.dataset, options, index, declared = state
-        self._attach(_DatasetTables(self.dataset), options, index, DEFAULT_CACHE_BYTES)
+    def __setstate__(self, state: tuple[Any, CorpusIndex]) -> None:
+        (self.dataset, options, declared), index = state
+        self._attach(options, index)
         self._declared = {}
         self.declare(declared)
 

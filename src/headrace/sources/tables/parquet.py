@@ -15,8 +15,9 @@ from typing import Any, Literal
 from headrace.errors import ConfigError, check_count, did_you_mean
 from headrace.specs import DataSpec
 
+from ..shared.paths import Files, IndexOption, PathLike
 from .schema import import_arrow
-from .source import DEFAULT_CACHE_BYTES, Files, FileTableSource, PathLike, TableFiles, one_array
+from .source import DEFAULT_CACHE_BYTES, FileTableSource, TableFiles, one_array
 from .writer import TableWriter
 
 
@@ -66,7 +67,7 @@ class ParquetSource(FileTableSource):
         nulls: Literal["refuse", "empty"] = "refuse",
         audio_root: PathLike | None = None,
         cache_bytes: int = DEFAULT_CACHE_BYTES,
-        index: PathLike | Literal["auto"] | None = "auto",
+        index: IndexOption = "auto",
     ) -> None:
         check_count("cache_bytes", cache_bytes)
         self._open_files(

@@ -7,7 +7,6 @@ an array without loss has a layout; times, decimals, maps, lists of texts, and c
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import ModuleType
@@ -25,9 +24,6 @@ _NUMBERS = {
     "float": "float32",
     "double": "float64",
 }
-_LISTS = re.compile(r"(large_)?list(_view)?<")
-_TEXTS = ("string", "large_string", "string_view")
-_BYTES = ("binary", "large_binary", "binary_view")
 
 
 def import_arrow() -> ModuleType:
@@ -75,26 +71,39 @@ def layout_of(arrow_type: Any) -> Layout | None:
     if is_fixed_tensor(arrow_type):
         return Layout(tuple(arrow_type.shape), _NUMBERS[str(arrow_type.value_type)])
     arrow_type = getattr(arrow_type, "storage_type", arrow_type)
-    name = str(arrow_type)
-    if name in _NUMBERS:
-        return Layout((), _NUMBERS[name])
-    if name in _TEXTS:
+    types = import_arrow().types
+    if str(arrow_type) in _NUMBERS:
+        return Layout((), _NUMBERS[str(arrow_type)])
+    if types.is_string(arrow_type) or types.is_large_string(arrow_type) or types.is_string_view(arrow_type):
         return Layout((), "text")
-    if name in _BYTES:
+    if types.is_binary(arrow_type) or types.is_large_binary(arrow_type) or types.is_binary_view(arrow_type):
         return Layout((), "bytes")
-    if name.startswith("dictionary<"):
+    if types.is_dictionary(arrow_type):
         return layout_of(arrow_type.value_type)
-    if name.startswith("struct<"):
+    if types.is_struct(arrow_type):
         leaves = {field.name: layout_of(field.type) for field in arrow_type}
         is_recording = leaves == {"bytes": Layout((), "bytes"), "path": Layout((), "text")}
         return Layout((), "recording") if is_recording else None
-    if not _LISTS.match(name) and not name.startswith("fixed_size_list<"):
+    if not is_any_list(arrow_type):
         return None
     items = layout_of(arrow_type.value_type)
-    if items is None or items.leaf not in _NUMBERS.values() or str(arrow_type.value_type).startswith("dictionary<"):
+    if items is None or items.leaf not in _NUMBERS.values() or types.is_dictionary(arrow_type.value_type):
         return None
-    size = arrow_type.list_size if name.startswith("fixed_size_list<") else None
+    size = arrow_type.list_size if types.is_fixed_size_list(arrow_type) else None
     return Layout((size, *items.axes), items.leaf)
+
+
+def is_any_list(arrow_type: Any) -> bool:
+    """Tell whether it is a list of Arrow, of whatever kind."""
+    types = import_arrow().types
+    is_one = types.is_list(arrow_type) or types.is_large_list(arrow_type) or types.is_fixed_size_list(arrow_type)
+    return bool(is_one or is_list_view(arrow_type))
+
+
+def is_list_view(arrow_type: Any) -> bool:
+    """Tell whether it is a list whose items may lie in any order."""
+    types = import_arrow().types
+    return bool(types.is_list_view(arrow_type) or types.is_large_list_view(arrow_type))
 
 
 def is_fixed_tensor(arrow_type: Any) -> bool:
@@ -197,7 +206,7 @@ def _columns_of(field: Any, parents: tuple[str, ...], feature: Any) -> Iterator[
     rate = feature.get("sampling_rate") if _kind_of(feature) == "Audio" else None
     rate = rate if type(rate) is int and rate > 0 else None
     yield Column(".".join(path), path, str(field.type), layout, shape, labels, rate)
-    if str(field.type).startswith("struct<"):
+    if import_arrow().types.is_struct(field.type):
         for child in field.type:
             own = feature.get(child.name) if isinstance(feature, Mapping) and "_type" not in feature else None
             yield from _columns_of(child, path, own)

@@ -16,20 +16,21 @@ import logging
 import os
 from abc import abstractmethod
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from typing import Any, Generic, Literal, TypeVar
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.errors import ConfigError, SourceError
+from headrace.errors import SourceError
 from headrace.files import TOO_MANY_OPEN, TOO_MANY_OPEN_FIX, FileStamp
-from headrace.index import CorpusIndex, open_or_build
-from headrace.specs import DataSpec
 
-from ..base import Source, check_corpus_idx, check_data_key, num_frames_of, slice_frames
+from ..base import check_data_key, num_frames_of, slice_frames
+from ..shared.paths import Files, IndexOption, PathLike, list_paths
 from ..shared.plain_files import MAX_OPEN_FILES, check_open_file, check_stamp, older_half
+from ..shared.source import IndexedSource, column_view
 from .cells import Cells
 from .fields import TableField
 from .gather import TableOptions, Tables, choose_options, gather_tables, read_cells
@@ -41,47 +42,44 @@ _MANY_DECODED = 256  # pieces, if less than twice as many reads had use of them:
 _LOGGER = logging.getLogger("headrace.sources")
 
 
-class TableSource(Source):
-    """Sequences of tables. Sub-classes say where the tables are.
+@dataclass(frozen=True, slots=True)
+class TableCorpus:
+    """How tables are read.
 
-    Args:
-        tables: The tables.
-        options: How their rows become sequences.
-        index: What `gather_tables` found in them.
+    Attributes:
+        tables: How their rows become sequences.
         cache_bytes: Bound of the cache of pieces; the last one of each column is kept in any case.
     """
 
+    tables: TableOptions
+    cache_bytes: int = DEFAULT_CACHE_BYTES
+
+
+class TableSource(IndexedSource):
+    """Sequences of tables. Sub-classes say where the tables are."""
+
+    _options: TableCorpus
     _tables: Tables
 
-    def _attach(self, tables: Tables, options: TableOptions, index: CorpusIndex, cache_bytes: int) -> None:
-        self._tables, self._options, self._index, self._cache_bytes = tables, options, index, cache_bytes
-        self.specs: dict[str, DataSpec] = {key: DataSpec.from_json(spec) for key, spec in index.meta["specs"].items()}
-        self.labels: dict[str, Sequence[str]] = dict(index.meta["labels"])
-        self._fields = {field.data_key: field for field in options.fields}
+    @abstractmethod
+    def _open_tables(self) -> Tables:
+        """Return the tables, as they were indexed."""
+
+    def _prepare(self) -> None:
+        index = self._index
+        self._tables = self._open_tables()
+        self._fields = {field.data_key: field for field in self._options.tables.fields}
         for key, field in self._fields.items():
             field.settle(self.specs[key], self.labels.get(key), index.meta["facts"].get(key))
         self._columns = tuple(index.locator(name) for name in ("table", "piece", "row"))
-        # Memory views give single numbers in less than half of NumPy's time.
-        self._tables_of, self._pieces_of, self._rows_of = map(_memory_of, self._columns)
-        self._lengths = {key: _memory_of(index.lengths(key)) for key in self.specs}
-        self._num_seqs = index.num_seqs
+        self._tables_of, self._pieces_of, self._rows_of = map(column_view, self._columns)
+        self._lengths = {key: column_view(index.lengths(key)) for key in self.specs}
         self._cache: OrderedDict[tuple[int, int, str], tuple[Sequence[Cells], int]] = OrderedDict()
         self._held_bytes = 0
         self._num_reads = self._num_decoded = 0
 
-    @property
-    def index(self) -> CorpusIndex:
-        """Tags, lengths, and in which row of which piece each sequence is."""
-        return self._index
-
-    def read(self, corpus_idx: int, data_key: str) -> NDArray[Any]:
-        """Return one data key of one sequence, as a new array.
-
-        Raises:
-            IndexError: There is no such sequence.
-            SourceError: There is no such key, or a file is gone, changed or damaged, or the row cannot be decoded.
-        """
-        table = self._table_of(corpus_idx)
+    def _load(self, corpus_idx: int, data_key: str) -> NDArray[Any]:
+        table = self._tables_of[corpus_idx]
         self._tables.confirm(table)
         array = self._view(corpus_idx, data_key)
         if self._fields[data_key].is_plain:
@@ -89,17 +87,16 @@ class TableSource(Source):
         self._tables.confirm(table)
         return array
 
-    def read_slice(self, corpus_idx: int, data_key: str, start: int, end: int) -> NDArray[Any]:
-        """Return frames start..end of one data key; of stored numbers, no others are copied.
-
-        Raises:
-            IndexError: There is no such sequence, or not 0 <= start <= end <= its length.
-            SourceError: As for `read`.
-        """
-        table = self._table_of(corpus_idx)
+    def _load_part(self, corpus_idx: int, data_key: str, start: int, end: int) -> NDArray[Any]:
+        """Return frames of a key; of stored numbers, no others are copied."""
+        table = self._tables_of[corpus_idx]
         self._tables.confirm(table)
         array = slice_frames(self._view(corpus_idx, data_key), self.specs[data_key], start, end).copy()
         self._tables.confirm(table)
+        return array
+
+    def _checked(self, corpus_idx: int, data_key: str, array: NDArray[Any]) -> NDArray[Any]:  # noqa: ARG002
+        """Return the array: `_view` has compared its length, for one sequence and for several."""
         return array
 
     @property
@@ -138,9 +135,6 @@ class TableSource(Source):
             outs[place][...] = array
         self._confirm(tables)
 
-    def _table_of(self, corpus_idx: int) -> int:
-        return self._tables_of[check_corpus_idx(corpus_idx, self._num_seqs)]
-
     def _tables_in(self, corpus_indices: NDArray[np.int64]) -> list[int]:
         found: list[int] = np.unique(self._columns[0][corpus_indices]).tolist()
         return found
@@ -150,11 +144,6 @@ class TableSource(Source):
         for table in tables:
             self._tables.confirm(table)
 
-    def _check_all(self, corpus_indices: NDArray[np.int64]) -> None:
-        if corpus_indices.size:
-            check_corpus_idx(int(corpus_indices.min()), self._index.num_seqs)
-            check_corpus_idx(int(corpus_indices.max()), self._index.num_seqs)
-
     def _by_piece(self, corpus_indices: NDArray[np.int64]) -> list[int]:
         """Return the places of sequences, ordered so that no piece is needed twice."""
         table, piece, row = (column[corpus_indices] for column in self._columns)
@@ -162,11 +151,7 @@ class TableSource(Source):
         return order
 
     def _view(self, corpus_idx: int, data_key: str) -> NDArray[Any]:
-        field = self._fields.get(data_key)
-        if field is None or not 0 <= corpus_idx < self._num_seqs:
-            check_data_key(data_key, self.specs)
-            check_corpus_idx(corpus_idx, self._num_seqs)
-        assert field is not None
+        field = self._fields[data_key]
         table, piece, row = self._tables_of[corpus_idx], self._pieces_of[corpus_idx], self._rows_of[corpus_idx]
         cells = self._cells(table, piece, field)
         if not 0 <= row < cells[0].num_rows:
@@ -190,12 +175,12 @@ class TableSource(Source):
             return found[0]
         if not (0 <= table < self._tables.num_tables and 0 <= piece < self._tables.num_pieces(table)):
             raise self._index.damaged(f"it names piece {piece} of table {table}")
-        cells, num_bytes, was_decoded = read_cells(self._tables, table, piece, field, self._options.nulls)
+        cells, num_bytes, was_decoded = read_cells(self._tables, table, piece, field, self._options.tables.nulls)
         if was_decoded:
             self._note_decoded()
         self._cache[key] = cells, num_bytes + _VIEW_BYTES
         self._held_bytes += num_bytes + _VIEW_BYTES
-        while self._held_bytes > self._cache_bytes and len(self._cache) > len(self._fields):
+        while self._held_bytes > self._options.cache_bytes and len(self._cache) > len(self._fields):
             self._held_bytes -= self._cache.popitem(last=False)[1][1]
         return cells
 
@@ -211,14 +196,6 @@ class TableSource(Source):
         self._held_bytes = 0
         self._tables.close()
 
-
-def _memory_of(column: NDArray[Any]) -> memoryview[int]:
-    native = column.dtype.newbyteorder("=")
-    return memoryview(column.astype(native, copy=False).view(native))  # type: ignore[arg-type] # as in hdf.py
-
-
-PathLike = str | os.PathLike[str]
-Files = PathLike | Sequence[PathLike]
 
 _Handle = TypeVar("_Handle")
 
@@ -362,7 +339,7 @@ class FileTableSource(TableSource):
         nulls: str,
         audio_root: PathLike | None,
         cache_bytes: int,
-        index: PathLike | Literal["auto"] | None,
+        index: IndexOption,
     ) -> None:
         """Do what constructors have to do."""
         paths = list_paths(files, type(self).__name__)
@@ -371,39 +348,14 @@ class FileTableSource(TableSource):
             options = choose_options(
                 tables.schema(0), paths[0], fields=fields, tag_field=tag_field, nulls=nulls, audio_root=audio_root
             )
+            corpus = TableCorpus(options, cache_bytes)
             kind = f"{self._kind} {options.identity_text}"
-            corpus = open_or_build(paths, lambda: gather_tables(tables, options), index=index, kind=kind)
+            self._open(corpus, paths, lambda: gather_tables(tables, options), index=index, kind=kind)
         finally:
             tables.close()
-        self._attach(self._tables_class(corpus.files), options, corpus, cache_bytes)
 
-    @property
-    def files(self) -> tuple[str, ...]:
-        """Absolute paths of the files, in corpus order."""
-        return tuple(stamp.path for stamp in self._index.files)
-
-    def __getstate__(self) -> tuple[TableOptions, CorpusIndex, int]:
-        return self._options, self._index, self._cache_bytes
-
-    def __setstate__(self, state: tuple[TableOptions, CorpusIndex, int]) -> None:
-        options, index, cache_bytes = state
-        self._attach(self._tables_class(index.files), options, index, cache_bytes)
-
-
-def list_paths(files: Files, name: str) -> list[str]:
-    """Return absolute paths.
-
-    Raises:
-        ConfigError: Something is no path, or there is none.
-    """
-    is_one = isinstance(files, str | bytes | os.PathLike) or not isinstance(files, Iterable)
-    given: list[Any] = [files] if is_one else list(files)  # type: ignore[arg-type]
-    for path in given:
-        if not isinstance(path, str | os.PathLike):
-            raise ConfigError(f"{path!r} is not a path", where=f"{name}(files=...)", fix="give a str or a pathlib.Path")
-    if not given:
-        raise ConfigError("files is an empty list", where=f"{name}(files=...)", fix="name at least one file")
-    return [os.path.abspath(path) for path in given]
+    def _open_tables(self) -> Tables:
+        return self._tables_class(self._index.files)
 
 
 def descend(array: Any, path: Sequence[str]) -> Any:

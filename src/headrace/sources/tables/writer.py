@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from headrace.errors import ConfigError, SourceError, check_count, did_you_mean
 from headrace.specs import DataSpec
 
-from ..shared.data_types import find_mismatch, learn_specs
+from ..shared.data_types import check_classes, find_mismatch, learn_specs
 from ..shared.writer import FileWriter
 from .schema import METADATA_KEY, import_arrow
 
@@ -85,7 +85,6 @@ class TableWriter(FileWriter):
     def _checked(
         self, tag: str, data: Mapping[str, NDArray[Any]], where: str
     ) -> tuple[str, dict[str, DataSpec], dict[str, NDArray[Any]]]:
-        _check_tag(tag, self.path)
         specs = self._specs if self._specs is not None else self._checked_specs(learn_specs(data, where))
         if not data or data.keys() != specs.keys():
             raise SourceError(
@@ -168,17 +167,6 @@ class TableWriter(FileWriter):
         return checked
 
 
-def _check_tag(tag: str, path: str) -> None:
-    if not isinstance(tag, str):
-        raise SourceError(f"the tag {tag!r} is a {type(tag).__name__}, not a str", where=path, fix="give a str")
-    try:
-        tag.encode()
-    except UnicodeEncodeError as error:
-        raise SourceError(
-            f"the tag {tag!r} is not valid Unicode: {error.reason}", where=path, fix="correct it"
-        ) from error
-
-
 def _checked(value: NDArray[Any], spec: DataSpec, where: str) -> NDArray[Any]:
     """Return a copy of an array as it will be stored, or say why this cannot be."""
     array = np.asarray(value)
@@ -196,14 +184,7 @@ def _checked(value: NDArray[Any], spec: DataSpec, where: str) -> NDArray[Any]:
                 where=where,
                 fix="give it 0 on the free axes, too",
             )
-    if spec.sparse and spec.dim is not None and array.size:
-        least, largest = int(array.min()), int(array.max())
-        if least < 0 or largest >= spec.dim:
-            raise SourceError(
-                f"class indices {least}..{largest} are not in 0..{spec.dim - 1}",
-                where=where,
-                fix="correct the data, or the dim in specs, or the labels",
-            )
+    check_classes(array, spec, where)
     return np.array(array, native, order="C")
 
 

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from headrace.errors import SourceError
 from headrace.index import CorpusIndex
 
+from ..shared.source import make_index
 from .archive import NOTE_NAME, Member, TarBytes, scan_members, split_name, unescape
 from .fields import default_data_key, parse_members
 from .members import Members, text_of
@@ -211,16 +212,14 @@ class _Gathering:
         for key, column in self._columns.items():
             locators[f"end/{key}"] = np.array(column.ends, np.int64)
             locators[f"bytes/{key}"] = np.array(column.sizes, np.int64)
-        return CorpusIndex.from_columns(
+        return make_index(
+            specs={key: members.spec for key, members in members_of.items()},
+            labels={key: members.labels for key, members in members_of.items() if members.labels is not None},
             tags=self._tags,
             lengths=lengths,
             locators=locators,
-            meta={
-                "specs": {key: members.spec.to_json() for key, members in members_of.items()},
-                "labels": {key: members.labels for key, members in members_of.items() if members.labels is not None},
-                "learnt": {key: members.learnt for key, members in members_of.items()},
-                "extensions": {key: members.ext for key, members in members_of.items()},
-            },
+            learnt={key: members.learnt for key, members in members_of.items()},
+            extensions={key: members.ext for key, members in members_of.items()},
         )
 
     def _lengths_by_notes(self) -> dict[str, NDArray[np.int64]]:

@@ -26,6 +26,7 @@ from headrace.errors import ConfigError, SourceError
 from headrace.files.utf8 import decode_utf8
 from headrace.specs import DataSpec
 
+from ..shared.data_types import learn_spec
 from ..shared.fields import Field, IndexField
 from ..shared.npy import HEAD_BYTES, USUAL_BYTES, NpyHeader, parse_any_npy, parse_npy, parse_usual_npy
 from .archive import Member, MemberFile, TarBytes
@@ -261,13 +262,11 @@ class _Layout:
             self.is_uniform = False
 
     def _first_spec(self, dtype: np.dtype[Any], frame_shape: tuple[int, ...], has_time: bool, where: str) -> DataSpec:
-        sparse = dtype.kind in "iu" and not frame_shape
         if self._num_classes is not None:
             if dtype.kind not in "iu":
                 raise ConfigError(f"vocab is for class indices, and the {self._what} are {dtype}", where=where)
             return DataSpec(dtype.name, frame_shape, True, self._num_classes, has_time)
-        dim = None if sparse else (frame_shape or (1,))[-1]
-        return DataSpec(dtype.name, frame_shape, sparse, dim, has_time)
+        return learn_spec(dtype, frame_shape, has_time=has_time)
 
     def settle(self, spec: DataSpec) -> None:
         """Take what was learnt before."""

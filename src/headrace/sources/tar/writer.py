@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from headrace.errors import ConfigError, SourceError
 from headrace.specs import DataSpec
 
-from ..shared.data_types import checked_seq, learn_specs
+from ..shared.data_types import check_classes, checked_seq, learn_specs, native
 from ..shared.npy import make_npy_header
 from ..shared.writer import FileWriter
 from .archive import BLOCK, NOTE_NAME, escape, escape_data_key
@@ -27,6 +27,7 @@ from .note import Note
 
 _KINDS = "biufc"
 _BUFFER_BYTES = 1 << 20  # written at once; larger ones are no quicker
+_MAX_CLASS = 2**63 - 1  # of more, the number of classes cannot be noted
 _RECORD_BYTES = 20 * BLOCK  # the size of an archive is a multiple of it by custom
 
 
@@ -89,7 +90,7 @@ class TarWriter(FileWriter):
 
     def _checked(self, tag: str, data: Mapping[str, NDArray[Any]], where: str) -> _Checked:
         key = self._key_of(tag, where)
-        data = {data_key: _native(value) for data_key, value in data.items()}
+        data = {data_key: native(value) for data_key, value in data.items()}
         specs = self._specs or self._checked_specs(learn_specs(data, where))
         if not specs:
             raise SourceError("a sequence without data keys cannot be stored", where=where, fix="give it an array")
@@ -145,15 +146,11 @@ class TarWriter(FileWriter):
         specs = dict(self._specs)
         for data_key, (low, high) in self._ranges.items():
             spec = specs[data_key]
-            if self._learns_dims and spec.sparse and spec.dim is None and low >= 0:
+            if self._learns_dims and spec.sparse and spec.dim is None and low >= 0 and high < _MAX_CLASS:
                 specs[data_key] = replace(spec, dim=high + 1)
         return specs
 
-    def _key_of(self, tag: Any, where: str) -> str:
-        if not isinstance(tag, str):
-            raise SourceError(f"the tag {tag!r} is a {type(tag).__name__}, not a str", where=self.path)
-        if not _is_text(tag):
-            raise SourceError(f"the tag {tag!r} is not valid Unicode", where=self.path, fix="correct it")
+    def _key_of(self, tag: str, where: str) -> str:
         if tag in self._seen:
             raise SourceError("the tag came before", where=where, fix="tags of one archive differ: give it another")
         return escape(tag)
@@ -186,25 +183,12 @@ def _is_text(name: Any) -> bool:
     return True
 
 
-def _native(value: Any) -> Any:
-    """Return an array in the byte order of this machine, anything else as it is."""
-    if isinstance(value, np.ndarray) and not value.dtype.isnative:
-        return value.astype(value.dtype.newbyteorder("="))
-    return value
-
-
 def _range_of(array: NDArray[Any], spec: DataSpec, where: str) -> tuple[int, int]:
     """Return the smallest (at most 0) and the largest class index; (0, -1) where there is none."""
     if not spec.sparse or not array.size:
         return 0, -1
-    low, high = int(array.min()), int(array.max())
-    if spec.dim is not None and not 0 <= low <= high < spec.dim:
-        raise SourceError(
-            f"class indices are in {low}..{high}, and there are {spec.dim} classes",
-            where=where,
-            fix="correct them, or give the right dim by specs=, or more labels=",
-        )
-    return min(low, 0), high
+    check_classes(array, spec, where)
+    return min(int(array.min()), 0), int(array.max())
 
 
 def _member(name: str, content: Sequence[Any]) -> list[Any]:

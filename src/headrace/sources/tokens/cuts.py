@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from headrace.errors import ConfigError, SourceError, check_count
 from headrace.files import open_regular
 
-from ..lines.text import check_paths
+from ..shared.paths import list_paths
 from .files import TokenFile, open_npy, read_idx_bounds
 
 
@@ -83,7 +83,7 @@ def bounds_files(documents: Any, eos: Any, num_files: int) -> list[str | None]:
         return [None] * num_files
     if eos is not None:
         raise ConfigError("give either documents= or eos=", where="TokenSource")
-    paths = check_paths(documents, "TokenSource")
+    paths = list_paths(documents, "TokenSource")
     if len(paths) != num_files:
         raise ConfigError(f"documents names {len(paths)} files for {num_files} files of tokens", where="TokenSource")
     return list(paths)

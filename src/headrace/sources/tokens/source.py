@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import os
 from bisect import bisect_right
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from itertools import accumulate
 from typing import Any, Literal
 
@@ -19,13 +19,14 @@ from numpy.typing import NDArray
 
 from headrace.errors import ConfigError, SourceError, check_count
 from headrace.files import open_regular
-from headrace.index import CorpusIndex, GeneratedTags, open_or_build
+from headrace.index import CorpusIndex, GeneratedTags
 from headrace.specs import DataSpec
 
-from ..base import Source, check_corpus_idx, check_data_key
-from ..lines.text import PathLike, check_paths
-from ..shared.plain_files import PlainFiles
+from ..base import check_corpus_idx
+from ..shared.paths import Files, IndexOption, list_paths
+from ..shared.source import IndexedSource, PlainKey
 from .cuts import (
+    Cut,
     bounds_files,
     checked_cut,
     count_blocks,
@@ -36,12 +37,29 @@ from .cuts import (
     specs_path,
     tags_path,
 )
-from .files import open_token_file
+from .files import TokenFile, open_token_file
 
 INDEX_KIND = "tokens/1"  # with the version of what the columns and `meta` say
 
 
-class TokenSource(Source):
+@dataclass(frozen=True, slots=True)
+class TokenOptions:
+    """What a source was told, and what the heads of its files say.
+
+    Attributes:
+        files: The files with tokens.
+        cut: How they become sequences.
+        specs: Data key -> layout.
+        labels: Data key -> class labels.
+    """
+
+    files: list[TokenFile]
+    cut: Cut
+    specs: dict[str, DataSpec]
+    labels: Mapping[str, Sequence[str]]
+
+
+class TokenSource(IndexedSource):
     """Runs of tokens in files, cut into documents or into blocks of a fixed length.
 
     Args:
@@ -71,9 +89,11 @@ class TokenSource(Source):
             dtype's.
     """
 
+    _options: TokenOptions
+
     def __init__(
         self,
-        files: PathLike | Sequence[PathLike],
+        files: Files,
         *,
         by: Literal["block", "document"] = "block",
         block_length: int | None = None,
@@ -84,27 +104,27 @@ class TokenSource(Source):
         dtype: str | None = None,
         as_dtype: str | None = None,
         dim: int | None = None,
-        documents: PathLike | Sequence[PathLike] | None = None,
+        documents: Files | None = None,
         eos: int | None = None,
         data_key: str = "data",
-        index: PathLike | Literal["auto"] | None = "auto",
+        index: IndexOption = "auto",
     ) -> None:
         cut = checked_cut(by, block_length, overlap, within_documents, keep_rest, targets, eos)
         stored = None if dtype is None else integer_dtype("dtype", dtype)
-        self._token_files = [open_token_file(path, stored) for path in check_paths(files, "TokenSource")]
-        bounds_paths = bounds_files(documents, eos, len(self._token_files))
+        token_files = [open_token_file(path, stored) for path in list_paths(files, "TokenSource")]
+        bounds_paths = bounds_files(documents, eos, len(token_files))
         if targets == data_key:
             raise ConfigError(f"targets and data_key are both {targets!r}", where="TokenSource", fix="rename one")
-        own = {file.dtype.newbyteorder("=") for file in self._token_files}
+        own = {file.dtype.newbyteorder("=") for file in token_files}
         if len(own) > 1 and as_dtype is None:
             raise ConfigError(
                 f"the files have different dtypes: {sorted(map(str, own))}", where="TokenSource", fix="give as_dtype="
             )
-        noted_dim, self.labels = read_specs(self._token_files, data_key, targets)
+        noted_dim, labels = read_specs(token_files, data_key, targets)
         dim = noted_dim if dim is None else check_count("dim", dim, minimum=1)
-        native = self._token_files[0].dtype.newbyteorder("=")
+        native = token_files[0].dtype.newbyteorder("=")
         array_dtype = native if as_dtype is None else integer_dtype("as_dtype", as_dtype)
-        for file in self._token_files if as_dtype is not None else ():
+        for file in token_files if as_dtype is not None else ():
             if not np.can_cast(file.dtype, array_dtype):
                 raise ConfigError(
                     f"as_dtype is {array_dtype}, which does not hold every {file.dtype}",
@@ -112,223 +132,181 @@ class TokenSource(Source):
                     fix="a wider one",
                 )
         spec = DataSpec(array_dtype.name, sparse=True, dim=dim)
-        self.specs = {data_key: spec} if targets is None else {data_key: spec, targets: spec}
-        self._cut = cut
-        self._open(bounds_paths, index)
-        self._attach()
+        specs = {data_key: spec} if targets is None else {data_key: spec, targets: spec}
+        options = TokenOptions(token_files, cut, specs, labels)
+        self._open_tokens(options, bounds_paths, index)
 
-    def _open(self, bounds_paths: list[str | None], index: Any) -> None:
+    def _open_tokens(self, options: TokenOptions, bounds_paths: list[str | None], index: IndexOption) -> None:
         """Make the index, or find it. Blocks without documents are arithmetic: there is nothing to keep."""
-        tags = [tags_path(file.path) for file in self._token_files] if self._cut.by == "document" else []
-        self._tag_paths = tags if tags and all(os.path.exists(path) for path in tags) else []
-        notes = [specs_path(file.path) for file in self._token_files]
+        files, cut = options.files, options.cut
+        tags = [tags_path(file.path) for file in files] if cut.by == "document" else []
+        own_tags = tags if tags and all(os.path.exists(path) for path in tags) else []
         more = [
-            *(file.idx_path for file in self._token_files if self._cut.needs_bounds and file.idx_path),
+            *(file.idx_path for file in files if cut.needs_bounds and file.idx_path),
             *filter(None, bounds_paths),
-            *self._tag_paths,
-            *(path for path in notes if os.path.exists(path)),
+            *own_tags,
+            *(path for path in (specs_path(file.path) for file in files) if os.path.exists(path)),
         ]
         said = {
-            "cut": asdict(self._cut),
-            "files": [[str(file.dtype), file.num_tokens, file.position] for file in self._token_files],
+            "cut": asdict(cut),
+            "files": [[str(file.dtype), file.num_tokens, file.position] for file in files],
             "documents": [path is not None for path in bounds_paths],
-            "tags": len(self._tag_paths),
-            "specs": {key: spec.to_json() for key, spec in self.specs.items()},
+            "tags": len(own_tags),
+            "specs": {key: spec.to_json() for key, spec in options.specs.items()},
         }
-        paths = [*(file.path for file in self._token_files), *more]
-        self._index = open_or_build(
-            paths,
-            lambda: self._gather(bounds_paths),
-            index=None if index == "auto" and not self._cut.needs_bounds else index,
+        self._open(
+            options,
+            [*(file.path for file in files), *more],
+            lambda: gather_tokens(options, bounds_paths, own_tags),
+            index=None if index == "auto" and not cut.needs_bounds else index,
             kind=f"{INDEX_KIND} {json.dumps(said)}",
         )
 
-    def _gather(self, bounds_paths: list[str | None]) -> CorpusIndex:
-        cut = self._cut
-        starts: list[NDArray[np.int64]] = []
-        lengths: list[NDArray[Any]] = []
-        for file, bounds_path in zip(self._token_files, bounds_paths, strict=True):
-            if not cut.needs_bounds:
-                lengths.append(self._block_lengths(file.num_tokens))
-                continue
-            bounds = find_bounds(file, bounds_path, cut.eos)
-            if cut.by == "document":
-                starts.append(bounds[:-1])
-                lengths.append(np.maximum(np.diff(bounds) - cut.num_ahead, 0))
-            else:
-                first, frames = cut_documents(
-                    bounds, cut.length, cut.stride, num_ahead=cut.num_ahead, with_rest=cut.with_rest
-                )
-                starts.append(first)
-                lengths.append(frames)
-        column = np.concatenate(lengths)
-        tags: Any = GeneratedTags(len(column), "doc-" if cut.by == "document" else "block-")
-        if self._tag_paths:
-            tags = _read_tags(self._tag_paths, [len(part) for part in lengths])
-        return CorpusIndex.from_columns(
-            tags=tags,
-            lengths=dict.fromkeys(self.specs, column),
-            locators={"start": np.concatenate(starts)} if starts else {},
-            meta={"num_seqs": [len(part) for part in lengths]},
-        )
-
-    def _block_lengths(self, num_tokens: int) -> NDArray[np.int32]:
-        """Return the frames of each block of one file: all the same, but perhaps the last."""
-        cut = self._cut
-        usable = max(num_tokens - cut.num_ahead, 0)
-        num_blocks = int(count_blocks(np.array([usable]), cut.length, cut.stride, with_rest=cut.with_rest)[0])
-        lengths = np.full(num_blocks, cut.length, np.int32)
-        if num_blocks:
-            lengths[-1] = min(cut.length, usable - (num_blocks - 1) * cut.stride)
-        return lengths
-
-    def _attach(self) -> None:
-        """Work out everything that follows from the index."""
-        index = self._index
+    def _prepare(self) -> None:
+        options, index = self._options, self._index
+        self.specs, self.labels = dict(options.specs), dict(options.labels)
         self._first_of = [0, *accumulate(index.meta["num_seqs"])]  # corpus index of the first sequence of each file
-        self._starts = index.locator("start") if self._cut.needs_bounds else None
-        self._files = PlainFiles(index.files)
-        places = [(file.num_tokens, file.position, file.dtype.itemsize) for file in self._token_files]
+        self._starts = index.locator("start") if options.cut.needs_bounds else None
+        places = [(file.num_tokens, file.position, file.dtype.itemsize) for file in options.files]
         self._places = np.array(places, np.int64).T  # int64[3, F]
         key, *others = self.specs
-        self._lengths = index.lengths(key)
         self._ahead = {key: 0, **dict.fromkeys(others, 1)}
-        self._dtype = np.dtype(self.specs[key].dtype)
-        dim = self.specs[key].dim
-        self._limit = None if dim is None or (self._dtype.kind == "u" and dim > np.iinfo(self._dtype).max) else dim
-
-    @property
-    def index(self) -> CorpusIndex:
-        """Tags, lengths, and where each sequence starts."""
-        return self._index
+        stored, dtype, dim = options.files[0].dtype, np.dtype(self.specs[key].dtype), self.specs[key].dim
+        self._limit = None if dim is None or (dtype.kind == "u" and dim > np.iinfo(dtype).max) else dim
+        if all(file.dtype == stored for file in options.files):
+            checked = self._limit is not None
+            for key, spec in self.specs.items():
+                self._plain[key] = PlainKey.of(spec, index.lengths(key), stored=stored, is_inspected=checked)
 
     @property
     def num_tokens(self) -> int:
         """Number of tokens in the files."""
-        return sum(file.num_tokens for file in self._token_files)
-
-    def read(self, corpus_idx: int, data_key: str) -> NDArray[Any]:
-        """Return the tokens of a sequence, or those that follow each of them, `int[T]`."""
-        check_data_key(data_key, self.specs)
-        check_corpus_idx(corpus_idx, self._index.num_seqs)
-        return self._read(corpus_idx, self._ahead[data_key], int(self._lengths[corpus_idx]))
-
-    def read_slice(self, corpus_idx: int, data_key: str, start: int, end: int) -> NDArray[Any]:
-        """Return frames start..end of one data key, `int[end - start]`; no others are read."""
-        check_data_key(data_key, self.specs)
-        check_corpus_idx(corpus_idx, self._index.num_seqs)
-        if not 0 <= start <= end <= self._lengths[corpus_idx]:
-            raise IndexError(f"frames {start}..{end} of a sequence of {self._lengths[corpus_idx]} frames")
-        return self._read(corpus_idx, self._ahead[data_key] + start, end - start)
+        return sum(file.num_tokens for file in self._options.files)
 
     def read_seq(self, corpus_idx: int) -> dict[str, NDArray[Any]]:
         """Return all data keys of one sequence; tokens and targets are read at once."""
-        check_corpus_idx(corpus_idx, self._index.num_seqs)
-        num_frames = int(self._lengths[corpus_idx])
+        check_corpus_idx(corpus_idx, self._num_seqs)
+        num_frames = int(self._index.lengths(next(iter(self.specs)))[corpus_idx])
         if len(self.specs) == 1 or not num_frames:
             return {data_key: self.read(corpus_idx, data_key) for data_key in self.specs}
-        tokens = self._read(corpus_idx, 0, num_frames + 1)
         key, target = self.specs
+        tokens = self._read_tokens(corpus_idx, key, 0, num_frames + 1)
         return {key: tokens[:-1].copy(), target: tokens[1:].copy()}
 
-    @property
-    def has_fast_rows(self) -> bool:
-        """Yes: tokens are read to where they are wanted."""
-        return True
+    def _locate(self, corpus_idx: int, data_key: str) -> tuple[int, int, int]:
+        num_frames = int(self._index.lengths(data_key)[corpus_idx])
+        file_idx, position = self._position(corpus_idx, data_key, 0, num_frames)
+        return file_idx, position, num_frames * self._options.files[file_idx].dtype.itemsize
 
-    def read_rows(self, corpus_indices: NDArray[np.int64], data_key: str, out: NDArray[Any]) -> None:
-        """Read one data key of several sequences into one array."""
-        ends = np.cumsum(self._lengths[corpus_indices], dtype=np.int64).tolist()
-        if len(out) != (ends[-1] if ends else 0):
-            raise IndexError(f"the sequences do not have {len(out)} frames")
-        starts = [0, *ends[:-1]]
-        self.read_into(corpus_indices, data_key, [out[a:b] for a, b in zip(starts, ends, strict=False)])
-
-    def read_into(self, corpus_indices: NDArray[np.int64], data_key: str, outs: Sequence[NDArray[Any]]) -> None:
-        """Read one data key of several sequences, each into an array of its own."""
-        check_data_key(data_key, self.specs)
-        num_seqs = self._index.num_seqs
-        if corpus_indices.size:  # all of them at once, which costs as much as two one by one
-            check_corpus_idx(int(corpus_indices.min()), num_seqs)
-            check_corpus_idx(int(corpus_indices.max()), num_seqs)
-        lengths = np.asarray(self._lengths)[corpus_indices]
-        for length, out in zip(lengths.tolist(), outs, strict=True):
-            if len(out) != length:
-                raise IndexError(f"{length} frames of {data_key!r} do not fit into {len(out)} rows")
+    def _locate_many(self, corpus_indices: NDArray[np.int64], data_key: str) -> tuple[list[int], list[int]]:
         file_of = np.searchsorted(self._first_of, corpus_indices, side="right") - 1
         if self._starts is None:
-            firsts = (corpus_indices - np.asarray(self._first_of)[file_of]) * self._cut.stride
+            firsts = (corpus_indices - np.asarray(self._first_of)[file_of]) * self._options.cut.stride
         else:
             firsts = self._starts[corpus_indices]
         firsts = firsts + self._ahead[data_key]
+        lengths = self._index.lengths(data_key)[corpus_indices]
         num_tokens, positions, item_bytes = self._places[:, file_of]
         is_wrong = (lengths > 0) & ((firsts < 0) | (firsts > num_tokens - lengths))
         if is_wrong.any():
             wrong = int(np.argmax(is_wrong))
             raise self._beyond(int(corpus_indices[wrong]), int(file_of[wrong]), int(firsts[wrong]), int(lengths[wrong]))
-        files = file_of.tolist()
-        stored = [self._stored_like(file_idx, out) for file_idx, out in zip(files, outs, strict=True)]
-        self._files.read_many(zip(files, (positions + firsts * item_bytes).tolist(), stored, strict=True))
-        for out, array in zip(outs, stored, strict=True):
-            if array is not out:
-                out[...] = array
-        for corpus_idx, file_idx, first, out in zip(
-            corpus_indices.tolist() if self._limit is not None else (), files, firsts.tolist(), outs, strict=False
-        ):
-            self._check_classes(corpus_idx, file_idx, first, out)
+        return file_of.tolist(), (positions + firsts * item_bytes).tolist()
 
-    def _read(self, corpus_idx: int, offset: int, num_tokens: int) -> NDArray[Any]:
-        """Return so many tokens, from that many after the start of a sequence."""
-        if not num_tokens:
-            return np.empty(0, self._dtype)
-        file_idx = bisect_right(self._first_of, corpus_idx) - 1
-        if self._starts is None:
-            first = (corpus_idx - self._first_of[file_idx]) * self._cut.stride + offset
-        else:
-            first = int(self._starts[corpus_idx]) + offset
-        file = self._token_files[file_idx]
-        if not 0 <= first <= file.num_tokens - num_tokens or num_tokens < 0:
-            raise self._beyond(corpus_idx, file_idx, first, num_tokens)
-        position = file.position + first * file.dtype.itemsize
-        array = self._files.read_array(file_idx, position, (num_tokens,), file.dtype)
-        if file.dtype != self._dtype:
-            array = array.astype(self._dtype)
-        if self._limit is not None:
-            self._check_classes(corpus_idx, file_idx, first, array)
+    def _load(self, corpus_idx: int, data_key: str) -> NDArray[Any]:
+        return self._load_part(corpus_idx, data_key, 0, int(self._index.lengths(data_key)[corpus_idx]))
+
+    def _load_part(self, corpus_idx: int, data_key: str, start: int, end: int) -> NDArray[Any]:
+        return self._read_tokens(corpus_idx, data_key, start, end - start)
+
+    def _read_tokens(self, corpus_idx: int, data_key: str, start: int, num_tokens: int) -> NDArray[Any]:
+        """Return so many tokens of a sequence; also one more than it has frames, for its targets."""
+        file_idx, position = self._position(corpus_idx, data_key, start, num_tokens)
+        array = self._files.read_array(file_idx, position, (num_tokens,), self._options.files[file_idx].dtype)
+        array = array.astype(self.specs[data_key].dtype, copy=False)
+        self._inspect(corpus_idx, data_key, start, array)
         return array
 
+    def _position(self, corpus_idx: int, data_key: str, start: int, num_tokens: int) -> tuple[int, int]:
+        """Return file and position of so many tokens of a sequence."""
+        file_idx = bisect_right(self._first_of, corpus_idx) - 1
+        if self._starts is None:
+            first = (corpus_idx - self._first_of[file_idx]) * self._options.cut.stride
+        else:
+            first = int(self._starts[corpus_idx])
+        first += self._ahead[data_key] + start
+        file = self._options.files[file_idx]
+        if num_tokens and not 0 <= first <= first + num_tokens <= file.num_tokens:
+            raise self._beyond(corpus_idx, file_idx, first, num_tokens)
+        return file_idx, file.position + first * file.dtype.itemsize
+
     def _beyond(self, corpus_idx: int, file_idx: int, first: int, num_tokens: int) -> SourceError:
-        file = self._token_files[file_idx]
+        file = self._options.files[file_idx]
         what = f"tokens {first}..{first + num_tokens} of the {file.num_tokens} in {file.path}"
         return self._index.damaged(f"it says that sequence {corpus_idx} is {what}")
 
-    def _stored_like(self, file_idx: int, out: NDArray[Any]) -> NDArray[Any]:
-        """Return an array to read to: the given one, if it has the dtype of the file."""
-        dtype = self._token_files[file_idx].dtype
-        return out if out.dtype == dtype else np.empty(len(out), dtype)
-
-    def _check_classes(self, corpus_idx: int, file_idx: int, first: int, tokens: NDArray[Any]) -> None:
+    def _inspect(self, corpus_idx: int, data_key: str, start: int, array: NDArray[Any]) -> None:
         limit = self._limit
-        assert limit is not None
-        if tokens.size and (tokens.max() >= limit or (tokens.dtype.kind == "i" and tokens.min() < 0)):
-            wrong = int(np.argmax((tokens < 0) | (tokens >= limit)))
+        if limit is not None and array.size and (array.max() >= limit or (array.dtype.kind == "i" and array.min() < 0)):
+            wrong = int(np.argmax((array < 0) | (array >= limit)))
+            file_idx, position = self._position(corpus_idx, data_key, start + wrong, 1)
+            file = self._options.files[file_idx]
             raise SourceError(
-                f"token {int(tokens[wrong])} is none of the {limit} classes",
-                where=f"{self._token_files[file_idx].path}, token {first + wrong}, {self._index.tags[corpus_idx]!r}",
+                f"token {int(array[wrong])} is none of the {limit} classes",
+                where=f"{file.path}, token {(position - file.position) // file.dtype.itemsize}, "
+                f"{self._index.tags[corpus_idx]!r}",
                 fix="give the dim of the tokenizer, or check the dtype of the file",
             )
 
-    def close(self) -> None:
-        """Release files; a later read opens them again. Harmless when called twice."""
-        self._files.close()
 
-    def __getstate__(self) -> dict[str, Any]:
-        names = ("_index", "_token_files", "_cut", "_tag_paths", "specs", "labels")
-        return {name: getattr(self, name) for name in names}
+def gather_tokens(options: TokenOptions, bounds_paths: list[str | None], tag_paths: list[str]) -> CorpusIndex:
+    """Say where each sequence starts, and how long it is.
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._attach()
+    Args:
+        options: The files, and how they are cut.
+        bounds_paths: For each file, a `.npy` with the first token of each document, or `None`.
+        tag_paths: For each file, one with the tags; or none.
+
+    Raises:
+        SourceError: A file cannot be read, or does not fit the others.
+    """
+    cut = options.cut
+    starts: list[NDArray[np.int64]] = []
+    lengths: list[NDArray[Any]] = []
+    for file, bounds_path in zip(options.files, bounds_paths, strict=True):
+        if not cut.needs_bounds:
+            lengths.append(_block_lengths(cut, file.num_tokens))
+            continue
+        bounds = find_bounds(file, bounds_path, cut.eos)
+        if cut.by == "document":
+            starts.append(bounds[:-1])
+            lengths.append(np.maximum(np.diff(bounds) - cut.num_ahead, 0))
+        else:
+            first, frames = cut_documents(
+                bounds, cut.length, cut.stride, num_ahead=cut.num_ahead, with_rest=cut.with_rest
+            )
+            starts.append(first)
+            lengths.append(frames)
+    column = np.concatenate(lengths)
+    tags: Any = GeneratedTags(len(column), "doc-" if cut.by == "document" else "block-")
+    if tag_paths:
+        tags = _read_tags(tag_paths, [len(part) for part in lengths])
+    return CorpusIndex.from_columns(  # the layouts are known from the options
+        tags=tags,
+        lengths=dict.fromkeys(options.specs, column),
+        locators={"start": np.concatenate(starts)} if starts else {},
+        meta={"num_seqs": [len(part) for part in lengths]},
+    )
+
+
+def _block_lengths(cut: Cut, num_tokens: int) -> NDArray[np.int32]:
+    """Return the frames of each block of one file: all the same, but perhaps the last."""
+    usable = max(num_tokens - cut.num_ahead, 0)
+    num_blocks = int(count_blocks(np.array([usable]), cut.length, cut.stride, with_rest=cut.with_rest)[0])
+    lengths = np.full(num_blocks, cut.length, np.int32)
+    if num_blocks:
+        lengths[-1] = min(cut.length, usable - (num_blocks - 1) * cut.stride)
+    return lengths
 
 
 def _read_tags(paths: list[str], counts: list[int]) -> list[str]:

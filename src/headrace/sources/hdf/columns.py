@@ -1,12 +1,7 @@
-"""What an `HDFWriter` has been given so far: rows of each key, in unnamed temporary files."""
+"""`WriteColumn`: one data key of an HDF5 file in the making."""
 
 from __future__ import annotations
 
-import contextlib
-import errno
-import os
-import tempfile
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -14,68 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import ConfigError, SourceError
-from headrace.specs import DataSpec
+from headrace.specs import DataSpec, takes_for_classes
 
+from ..shared.spool import Spool
 from .layout import READABLE_KINDS
 
-_BUFFER_BYTES = 256 << 10
-_BLOCK_BYTES = 4 << 20
 _MAX_CLASS = 2**63 - 2  # the dim, one more, is an int64 in the file
-
-
-class Spool:
-    """Items of one dtype in a file without a name, which vanishes with its descriptor.
-
-    Args:
-        folder: Where; a file system that has room for it.
-        dtype: Of the items.
-
-    Raises:
-        OSError: The folder is missing or cannot be written to.
-    """
-
-    def __init__(self, folder: str, dtype: np.dtype[Any]) -> None:
-        self.dtype = dtype
-        self.num_items = 0
-        self._file = tempfile.TemporaryFile(dir=folder, buffering=_BUFFER_BYTES)  # noqa: SIM115
-
-    def append(self, array: NDArray[Any]) -> None:
-        """Add the items of an array of this dtype, in C order; OSError if the disk is full."""
-        self._file.write(np.ascontiguousarray(array).data)
-        self.num_items += array.size
-
-    def items(self, start: int, num_items: int) -> NDArray[Any]:
-        """Read items back, `dtype[num_items]`."""
-        self._file.flush()
-        array: NDArray[Any] = np.empty(num_items, self.dtype)
-        view, position = array.view(np.uint8).data, start * self.dtype.itemsize
-        while view:
-            step = os.preadv(self._file.fileno(), (view,), position)
-            if not step:
-                raise OSError(errno.EIO, "a temporary file became shorter")
-            view, position = view[step:], position + step
-        return array
-
-    def blocks(self, frame_shape: tuple[int, ...], *, align: int = 1, max_items: int = 0) -> Iterator[NDArray[Any]]:
-        """Give all items back as rows, `dtype[n, *frame_shape]`, some megabytes at a time.
-
-        Args:
-            frame_shape: Shape of a row.
-            align: All blocks but the last have a multiple of so many rows.
-            max_items: Bound of the items in one block, if not 0.
-        """
-        row_items = int(np.prod(frame_shape, dtype=np.int64))
-        if not self.num_items:
-            return
-        max_items = max_items or _BLOCK_BYTES // self.dtype.itemsize
-        num_rows = max(max_items // (row_items * align), 1) * align
-        for start in range(0, self.num_items, num_rows * row_items):
-            yield self.items(start, min(num_rows * row_items, self.num_items - start)).reshape(-1, *frame_shape)
-
-    def close(self) -> None:
-        """Remove the file. Harmless when called twice."""
-        with contextlib.suppress(OSError):  # it tries to write what it still holds, which nobody wants any more
-            self._file.close()
 
 
 class WriteColumn:
@@ -106,11 +45,18 @@ class WriteColumn:
         self.is_sparse = spec.sparse
         self.dim = dim
         self._largest = -1
+        self._has_negative = False
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Shape of all frames together."""
         return (self.num_frames, *(size or 0 for size in self._spec.shape))
+
+    @property
+    def needs_note(self) -> bool:
+        """Whether the layout alone says something else: of what is sparse, or of a dim that is not known."""
+        is_by_rule = self.is_sparse == takes_for_classes(self.dtype, len(self.shape))
+        return not is_by_rule or (self.is_sparse and self.dim is None and self._has_negative)
 
     def final_dim(self) -> int:
         """Return the number of classes or features; of class indices, if not given, one more than the largest seen."""
@@ -160,6 +106,7 @@ class WriteColumn:
             self._spec = replace(self._spec, shape=array.shape[1:])
         if self.is_sparse and self.dim is None and array.size:
             self._largest = max(self._largest, int(array.max()))
+            self._has_negative = self._has_negative or int(array.min()) < 0
 
     def _mismatch(self, found: str, wanted: str, where: str) -> SourceError:
         return SourceError(

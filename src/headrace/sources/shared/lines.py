@@ -1,4 +1,4 @@
-"""The lines of a text file: where each one is, found block by block at the speed of memory.
+"""Files of lines: where each one is, JSON objects as lines, and `LineTable`, which finds them again.
 
 A line ends with a line feed, or the file; a carriage return before that belongs to the end. No other character ends
 one, also if Unicode calls it a line separator: so every tool that counts lines counts the same. A byte order mark at
@@ -10,15 +10,22 @@ from __future__ import annotations
 import codecs
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import SourceError
 from headrace.files import open_regular
+from headrace.index import CorpusIndex
 
+from .source import column_view
+
+BAD_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _BLOCK_BYTES = 4 << 20  # the scan of one takes milliseconds, and its arrays stay in the cache of the processor
 _NEWLINE = 10
+_decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +78,54 @@ def scan_lines(path: str) -> Iterator[LineBlock]:
                 yield _block_of(rest, position, line)
     except OSError as error:
         raise SourceError(f"the file cannot be read: {error.strerror or error}", where=path) from error
+
+
+def decode_object(line: bytes, where: str) -> dict[str, Any]:
+    """Return the JSON object that a line is. JSON is read strictly: NaN, for example, is not JSON.
+
+    Raises:
+        SourceError: It is none.
+    """
+    try:
+        record = _decoder.decode(line)
+    except BAD_JSON as error:
+        raise not_an_object(f"the line is not JSON: {error}", where) from error
+    if not isinstance(record, dict):
+        raise not_an_object(f"the line is a {type(record).__name__}, not a JSON object", where)
+    return record
+
+
+def not_an_object(what: str, where: str) -> SourceError:
+    """Return the error for a line that is no JSON object."""
+    fix = "write one JSON object a line, as UTF-8, and numbers as JSON has them (no NaN)"
+    return SourceError(what, where=where, fix=fix)
+
+
+LINE_START, LINE_BYTES, FILE = "line_start", "line_bytes", "file"
+
+
+class LineTable:
+    """Where the lines of a corpus are: columns `line_start`, `line_bytes` and, for several files, `file` of its index.
+
+    Args:
+        index: The index. Other files that it was made from may come after those with the lines.
+    """
+
+    def __init__(self, index: CorpusIndex) -> None:
+        self._index, self._sizes = index, [stamp.size for stamp in index.files]
+        self._starts, self._num_bytes = column_view(index.locator(LINE_START)), column_view(index.locator(LINE_BYTES))
+        self._file_of = column_view(index.locator(FILE)) if index.has_locator(FILE) else None
+
+    def locate(self, corpus_idx: int) -> tuple[int, int, int]:
+        """Return file, first byte and number of bytes of a line; a damaged index must not read anything else."""
+        file_idx = 0 if self._file_of is None else self._file_of[corpus_idx]
+        start, num_bytes = self._starts[corpus_idx], self._num_bytes[corpus_idx]
+        if not 0 <= file_idx < len(self._sizes):
+            raise self._index.damaged(f"it says that sequence {corpus_idx} is in file {file_idx}")
+        if not 0 <= start <= start + num_bytes <= self._sizes[file_idx]:
+            what = f"bytes {start}..{start + num_bytes} of a file of {self._sizes[file_idx]}"
+            raise self._index.damaged(f"it says that sequence {corpus_idx} is in {what}")
+        return file_idx, start, num_bytes
 
 
 def _block_of(data: bytes, position: int, line: int) -> LineBlock:

@@ -1,0 +1,148 @@
+"""`Format`: all that is said of a storage format, once. Reading, writing, detection, configs, CLI and docs ask it."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import json
+import os
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from headrace.errors import ConfigError
+from headrace.files import open_regular
+
+HEAD_BYTES = 512  # a block of a tar, whose mark stands at its end
+_MAX_LINE_BYTES = 1 << 20  # of a first line; a longer one says nothing
+_GZIP = b"\x1f\x8b"
+
+
+@dataclass(frozen=True)
+class Head:
+    """What is looked at of a file to tell its format.
+
+    Attributes:
+        path: Of the file.
+        data: Its first bytes, at most `HEAD_BYTES`.
+    """
+
+    path: str
+    data: bytes
+
+    @cached_property
+    def num_bytes(self) -> int:
+        """Size of the file."""
+        return os.path.getsize(self.path)
+
+    @cached_property
+    def first_object(self) -> dict[str, Any] | None:
+        """The JSON object that the first line is, also in a `.gz`; `None` if it is none."""
+        line = b""
+        with (
+            contextlib.suppress(EOFError, gzip.BadGzipFile, zlib.error),
+            open_regular(self.path) as stored,
+            gzip.open(stored) if self.data.startswith(_GZIP) else stored as file,
+        ):
+            line = file.readline(_MAX_LINE_BYTES)
+        try:
+            first = json.loads(line.decode("utf-8-sig"))
+        except (ValueError, RecursionError):
+            return None  # the source says what is wrong
+        return first if isinstance(first, dict) else None
+
+
+@dataclass(frozen=True)
+class Format:
+    """One storage format.
+
+    Attributes:
+        name: As in `--to`.
+        title: For people.
+        source: The class that reads it: "package.module:Class", or the class itself. Its first argument takes the
+            files. Its module is imported when it is needed.
+        writer: The class that writes it, if there is one.
+        suffixes: Endings of its files, in lower case. The first one is that of what is written.
+        magic: First bytes that no other files have, each with its position.
+        recognizes: Tells by the first bytes, or the first line, whether a file is of this format, where neither magic
+            nor the name alone says it.
+        member: Regular expression for the name of a file by which a folder is known as one of this format.
+        is_last: Whether it counts last in a folder: such files lie beside others.
+        takes_many: Whether several files are one corpus.
+        takes_folder: Whether the source takes a folder as it is; of another format a folder is the files in it.
+        in_list: Whether even one file has to come in a list, since a path alone is taken for a folder.
+        unique_tags: Whether a tag may come only once in a file.
+        defaults: Options for the source that nobody has to give: the whole of each file, in its natural form.
+        unless: An option that says something else in the place of all of these.
+        key_option: Option of the source for the name of the only data key, where the file does not say it.
+        beside: Endings of the files that may lie beside a written one, in the place of the suffix.
+        docs: What a table of formats calls it, in Markdown; the title, if it is empty.
+        suits: What it is good for, for the same table.
+    """
+
+    name: str
+    title: str
+    source: str
+    writer: str | None = None
+    suffixes: tuple[str, ...] = ()
+    magic: tuple[tuple[int, bytes], ...] = ()
+    recognizes: Callable[[Head], bool] | None = None
+    member: str | None = None
+    is_last: bool = False
+    takes_many: bool = True
+    takes_folder: bool = False
+    in_list: bool = False
+    unique_tags: bool = False
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    unless: str | None = None
+    key_option: str | None = None
+    beside: tuple[str, ...] = ()
+    docs: str = ""
+    suits: str = ""
+
+    def __post_init__(self) -> None:
+        """Write classes as "package.module:Class".
+
+        Raises:
+            ConfigError: A class or a suffix has another form.
+        """
+        for name in ("source", "writer"):
+            cls = getattr(self, name)
+            if isinstance(cls, type):
+                if "<locals>" in cls.__qualname__:
+                    what = f"the {name} {cls.__qualname__} is defined in a function"
+                    raise ConfigError(what, where=self.name, fix="define it at the top of a module")
+                object.__setattr__(self, name, f"{cls.__module__}:{cls.__qualname__}")
+            elif cls is not None and (not isinstance(cls, str) or ":" not in cls):
+                raise ConfigError(f"the {name} of a format is {cls!r}", where=self.name, fix='"package.module:Class"')
+        if isinstance(self.suffixes, str) or not all(one.startswith(".") for one in self.suffixes):
+            raise ConfigError(f"suffixes is {self.suffixes!r}", where=self.name, fix='a tuple such as (".hdf", ".h5")')
+
+    @property
+    def suffix(self) -> str:
+        """Ending of what is written; "" if there is none."""
+        return self.suffixes[0] if self.suffixes else ""
+
+    @property
+    def source_name(self) -> str:
+        """The name of the class that reads it."""
+        return self.source.rpartition(":")[2]
+
+    @property
+    def writer_name(self) -> str | None:
+        """The name of the class that writes it."""
+        return None if self.writer is None else self.writer.rpartition(":")[2]
+
+    def has_mark(self, head: Head) -> bool:
+        """Tell whether a file begins as those of this format do."""
+        return any(head.data[at : at + len(mark)] == mark for at, mark in self.magic)
+
+    def completed(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Return options for the source, with the defaults that they leave room for."""
+        return dict(options) if self.unless in options else {**self.defaults, **options}
+
+    def files_beside(self, path: str) -> list[str]:
+        """Return the names that files beside a written one may have."""
+        return [path.removesuffix(self.suffix) + ending for ending in self.beside]

@@ -1,0 +1,403 @@
+"""`IndexedSource`: what all sources do alike that read files by an index, and what is left for a format to say.
+
+An index is gathered once, or a kept one is opened (`_open`); it has tags, lengths, layouts, labels, and columns of
+numbers that say where each sequence is. From then on a sequence is found by these. A format says
+
+- `_prepare`: what its reading works out of the index, once for each process;
+- `_locate`: in which bytes of which file a key of a sequence is;
+- `_decode`: what array these bytes are. Not for plain keys, whose arrays lie in the files as they are returned.
+
+Everything else is here: layouts and labels, pickling, checks of indices, keys, frames and lengths, parts of sequences,
+and reading of many sequences to where they are wanted. A format whose sequences are records of several keys (an object
+of JSON, an entry of a manifest) is a `RecordSource`.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from headrace.errors import SourceError
+from headrace.index import CorpusIndex, GeneratedTags, open_or_build
+from headrace.specs import DataSpec
+
+from ..base import Source, check_corpus_idx, check_data_key, num_frames_of, slice_frames
+from .folder import Listing, open_or_build_listed
+from .paths import IndexOption, PathLike
+from .plain_files import PlainFiles
+
+
+def make_index(
+    *,
+    specs: Mapping[str, DataSpec],
+    labels: Mapping[str, Sequence[str]],
+    tags: Sequence[str] | Sequence[bytes] | GeneratedTags,
+    lengths: Mapping[str, ArrayLike],
+    locators: Mapping[str, ArrayLike],
+    **meta: Any,
+) -> CorpusIndex:
+    """Return an index that says all that an `IndexedSource` has to know.
+
+    Args:
+        specs: Data key -> layout.
+        labels: Data key -> class labels.
+        tags: One for each sequence.
+        lengths: Data key -> frames of each sequence, `int[N]`; 1 without a time axis.
+        locators: Name -> column, `number[N]`: what `_locate` needs.
+        **meta: JSON data that holds for the corpus.
+    """
+    about = {"specs": {key: spec.to_json() for key, spec in specs.items()}, "labels": labels}
+    return CorpusIndex.from_columns(tags=tags, lengths=lengths, locators=locators, meta={**about, **meta})
+
+
+@dataclass(frozen=True, slots=True)
+class PlainKey:
+    """What reading needs of a key whose arrays lie in the files as they are returned, worked out once.
+
+    Attributes:
+        dtype: As returned.
+        stored: As stored, if that is another number format; else the same.
+        has_time: Whether the first axis is time.
+        frame_shape: The other axes, none of which is free.
+        frame_bytes: Size of one frame in the file.
+        lengths: Frames of each sequence; 1 without a time axis.
+        is_inspected: Whether `_inspect` looks at the numbers, such as classes that may be beyond the last.
+        is_final: Whether what is read is what is returned.
+    """
+
+    dtype: np.dtype[Any]
+    stored: np.dtype[Any]
+    has_time: bool
+    frame_shape: tuple[int, ...]
+    frame_bytes: int
+    lengths: memoryview[int]
+    is_inspected: bool
+    is_final: bool
+
+    @classmethod
+    def of(
+        cls,
+        spec: DataSpec,
+        lengths: NDArray[Any],
+        *,
+        stored: np.dtype[Any] | None = None,
+        is_inspected: bool = False,
+    ) -> PlainKey:
+        """Return it from the layout and the lengths of a key, and the dtype in the file where it is another one."""
+        dtype, frame_shape = np.dtype(spec.dtype), tuple(size or 0 for size in spec.shape)
+        stored = dtype if stored is None or stored == dtype else stored
+        frame_bytes = int(np.prod(frame_shape, dtype=np.int64)) * stored.itemsize
+        is_final = stored is dtype and not is_inspected
+        return cls(dtype, stored, spec.has_time, frame_shape, frame_bytes, column_view(lengths), is_inspected, is_final)
+
+
+class IndexedSource(Source):
+    """A source of files with an index. A constructor checks its options and calls `_open`."""
+
+    # For errors: what may have happened if an array is not as long as the index says.
+    _changed_fix = "the data changed since they were indexed: open the corpus again"
+
+    _files: PlainFiles
+
+    # --- what a format does ---
+
+    def _prepare(self) -> None:
+        """Work out of `_options`, `_index`, `specs` and `labels` what reading needs; opens no file.
+
+        `_plain` may be given keys here, and `_files` other files than those of the index.
+        """
+
+    def _locate(self, corpus_idx: int, data_key: str) -> tuple[int, int, int]:
+        """Return the file of a key of a sequence, the position of its first byte there, and the number of bytes.
+
+        An index may be damaged: what its columns say is checked here, `self._index.damaged(...)` is the error.
+        """
+        raise NotImplementedError
+
+    def _locate_many(self, corpus_indices: NDArray[np.int64], data_key: str) -> tuple[list[int], list[int]]:
+        """Return file and position for several sequences of a plain key. For formats that do it at once."""
+        plain = self._plain[data_key]
+        files, positions = [], []
+        for corpus_idx in corpus_indices.tolist():
+            file_idx, position, num_bytes = self._locate(corpus_idx, data_key)
+            if not 0 <= plain.lengths[corpus_idx] * plain.frame_bytes <= num_bytes:
+                raise self._beyond_bytes(corpus_idx, data_key, num_bytes)
+            files.append(file_idx)
+            positions.append(position)
+        return files, positions
+
+    def _inspect(self, corpus_idx: int, data_key: str, start: int, array: NDArray[Any]) -> None:
+        """Refuse numbers that cannot be, for a key that is inspected; `start` is the first frame of the array."""
+
+    def _decode(self, data: bytes, data_key: str, where: str) -> NDArray[Any]:
+        """Return the array that some bytes are, `dtype[T, ...]`, as a new one; for keys that are not plain."""
+        raise NotImplementedError
+
+    def _load(self, corpus_idx: int, data_key: str) -> NDArray[Any]:
+        """Return one key of one sequence, both of which are there, as a new array; for keys that are not plain."""
+        file_idx, position, num_bytes = self._locate(corpus_idx, data_key)
+        return self._decode(self._files.read(file_idx, position, num_bytes), data_key, self._where(corpus_idx))
+
+    def _load_part(self, corpus_idx: int, data_key: str, start: int, end: int) -> NDArray[Any]:
+        """Return frames start..end, which are there, as a new array; for keys that are not plain."""
+        array = self._checked(corpus_idx, data_key, self._load(corpus_idx, data_key))
+        return slice_frames(array, self.specs[data_key], start, end).copy()
+
+    def _where(self, corpus_idx: int) -> str:
+        """Return what errors name for a sequence."""
+        return f"{self._files_text}, tag {self._index.tags[corpus_idx]!r}"
+
+    # --- what all do ---
+
+    def _open(
+        self,
+        options: Any,
+        files: Sequence[PathLike] | Listing,
+        gather: Callable[[], CorpusIndex],
+        *,
+        index: IndexOption,
+        kind: str,
+    ) -> None:
+        """Open the kept index of some files, or gather it: the last step of a constructor.
+
+        Args:
+            options: What `_prepare` needs and the index does not have. It is pickled with the source.
+            files: What the index is gathered from.
+            gather: Gathers it, see `make_index`.
+            index: The option of this name, see `open_or_build`.
+            kind: Name and version of the format, and all options that change what is in the index: the same text in
+                every process.
+        """
+        if isinstance(files, Listing):
+            corpus = open_or_build_listed(files, gather, index=index, kind=kind)
+        else:
+            corpus = open_or_build(files, gather, index=index, kind=kind)
+        self._attach(options, corpus)
+
+    def _attach(self, options: Any, index: CorpusIndex) -> None:
+        self._options, self._index, self._num_seqs = options, index, index.num_seqs
+        self.specs: dict[str, DataSpec] = {}
+        self.labels: dict[str, Sequence[str]] = {}
+        if "specs" in index.meta:
+            self.specs = {key: DataSpec.from_json(spec) for key, spec in index.meta["specs"].items()}
+            self.labels = dict(index.meta["labels"])
+        self._plain: dict[str, PlainKey] = {}
+        self._files = PlainFiles(index.files)
+        self._prepare()
+
+    @property
+    def index(self) -> CorpusIndex:
+        """Tags, lengths, and where each sequence is."""
+        return self._index
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Absolute paths of the files, in corpus order."""
+        return tuple(stamp.path for stamp in self._index.files)
+
+    @property
+    def _files_text(self) -> str:
+        files = self.files
+        return ", ".join(files[:3]) + (f" and {len(files) - 3} more" if len(files) > 3 else "")
+
+    def read(self, corpus_idx: int, data_key: str) -> NDArray[Any]:
+        """Return one data key of one sequence, `dtype[T, ...]`, as a new array.
+
+        Raises:
+            IndexError: There is no such sequence.
+            SourceError: There is no such key, or a file is gone, changed or damaged.
+        """
+        plain = self._plain.get(data_key)
+        if plain is not None and 0 <= corpus_idx < self._num_seqs:  # first, as a small array is read in 5 us
+            num_frames = plain.lengths[corpus_idx]
+            file_idx, position, num_bytes = self._locate(corpus_idx, data_key)
+            if not 0 <= num_frames * plain.frame_bytes <= num_bytes:
+                raise self._beyond_bytes(corpus_idx, data_key, num_bytes)
+            shape = (num_frames, *plain.frame_shape) if plain.has_time else plain.frame_shape
+            array = self._files.read_array(file_idx, position, shape, plain.stored)
+            return array if plain.is_final else self._finished(plain, corpus_idx, data_key, 0, array)
+        self._check(corpus_idx, data_key)
+        return self._checked(corpus_idx, data_key, self._load(corpus_idx, data_key))
+
+    def read_slice(self, corpus_idx: int, data_key: str, start: int, end: int) -> NDArray[Any]:
+        """Return frames start..end of one data key, `dtype[end - start, ...]`; of a plain one, no others are read.
+
+        Raises:
+            IndexError: There is no such sequence, or not 0 <= start <= end <= its length.
+            SourceError: As for `read`.
+        """
+        plain = self._plain.get(data_key)
+        if plain is not None and plain.has_time and 0 <= corpus_idx < self._num_seqs:
+            num_frames = plain.lengths[corpus_idx]
+            if not 0 <= start <= end <= num_frames:
+                raise self._no_frames(corpus_idx, data_key, start, end, num_frames)
+            file_idx, position, num_bytes = self._locate(corpus_idx, data_key)
+            if not 0 <= num_frames * plain.frame_bytes <= num_bytes:
+                raise self._beyond_bytes(corpus_idx, data_key, num_bytes)
+            position += start * plain.frame_bytes
+            array = self._files.read_array(file_idx, position, (end - start, *plain.frame_shape), plain.stored)
+            return array if plain.is_final else self._finished(plain, corpus_idx, data_key, start, array)
+        self._check(corpus_idx, data_key)
+        if self._index.has_lengths(data_key):
+            num_frames = int(self._index.lengths(data_key)[corpus_idx])
+            if not 0 <= start <= end <= num_frames:
+                raise self._no_frames(corpus_idx, data_key, start, end, num_frames)
+        if plain is not None or not self.specs[data_key].has_time:
+            return slice_frames(self.read(corpus_idx, data_key), self.specs[data_key], start, end)
+        return self._load_part(corpus_idx, data_key, start, end)
+
+    @property
+    def has_fast_rows(self) -> bool:
+        """Yes, if all keys are plain: they are read to where they are wanted."""
+        return bool(self.specs) and len(self._plain) == len(self.specs)
+
+    def read_rows(self, corpus_indices: NDArray[np.int64], data_key: str, out: NDArray[Any]) -> None:
+        """Read one data key of several sequences into one array; of a plain one, no byte is copied twice."""
+        plain = self._plain.get(check_data_key(data_key, self.specs))
+        self._check_all(corpus_indices)
+        if plain is None or out.dtype != plain.dtype:
+            super().read_rows(corpus_indices, data_key, out)
+            return
+        lengths = self._index.lengths(data_key)[corpus_indices].tolist()
+        if sum(lengths) != len(out) or min(lengths, default=0) < 0:
+            raise IndexError(f"{sum(lengths)} frames of {data_key!r} do not fit into {len(out)} rows")
+        files, positions = self._locate_many(corpus_indices, data_key)
+        target = out if plain.stored is plain.dtype else np.empty(out.shape, plain.stored)
+        reads: list[tuple[int, int, NDArray[Any]]] = []
+        file_idx = first_position = next_position = -1  # of neighbours in a file, which are read at once
+        first = end = 0  # their frames
+        for of_seq, position, num_frames in zip(files, positions, lengths, strict=True):
+            if position != next_position or of_seq != file_idx:
+                if end > first:
+                    reads.append((file_idx, first_position, target[first:end]))
+                file_idx, first_position, first = of_seq, position, end
+            end += num_frames
+            next_position = position + num_frames * plain.frame_bytes
+        if end > first:
+            reads.append((file_idx, first_position, target[first:end]))
+        self._files.read_many(reads)
+        if not plain.is_final:
+            out[...] = target
+            for corpus_idx, part in zip(corpus_indices.tolist(), _parts(out, lengths), strict=True):
+                self._finished(plain, corpus_idx, data_key, 0, part)
+
+    def read_into(self, corpus_indices: NDArray[np.int64], data_key: str, outs: Sequence[NDArray[Any]]) -> None:
+        """Read one data key of several sequences, each into an array of its own; no byte of a plain one is copied."""
+        plain = self._plain.get(check_data_key(data_key, self.specs))
+        self._check_all(corpus_indices)
+        dtype = None if plain is None else plain.dtype
+        is_plain = True
+        if self._index.has_lengths(data_key):
+            lengths = self._index.lengths(data_key)[corpus_indices].tolist()
+            for num_frames, out in zip(lengths, outs, strict=True):
+                if len(out) != num_frames:
+                    raise IndexError(f"{num_frames} frames of {data_key!r} do not fit into {len(out)} rows")
+                is_plain = is_plain and out.dtype == dtype
+        if plain is None or not is_plain:
+            super().read_into(corpus_indices, data_key, outs)
+            return
+        files, positions = self._locate_many(corpus_indices, data_key)
+        targets = outs if plain.stored is plain.dtype else [np.empty(out.shape, plain.stored) for out in outs]
+        self._files.read_many(zip(files, positions, targets, strict=True))
+        if not plain.is_final:
+            for corpus_idx, out, target in zip(corpus_indices.tolist(), outs, targets, strict=True):
+                out[...] = target
+                self._finished(plain, corpus_idx, data_key, 0, out)
+
+    def _finished(
+        self, plain: PlainKey, corpus_idx: int, data_key: str, start: int, array: NDArray[Any]
+    ) -> NDArray[Any]:
+        """Return what was read in its own number format, after a look at it; `start` is its first frame."""
+        array = array.astype(plain.dtype, copy=False)
+        if plain.is_inspected:
+            self._inspect(corpus_idx, data_key, start, array)
+        return array
+
+    def _beyond_bytes(self, corpus_idx: int, data_key: str, num_bytes: int) -> SourceError:
+        num_frames = self._plain[data_key].lengths[corpus_idx]
+        what = f"sequence {corpus_idx} has {num_frames} frames of {data_key!r} in {num_bytes} bytes"
+        return self._index.damaged(f"it says that {what}")
+
+    def _check(self, corpus_idx: int, data_key: str) -> None:
+        if data_key not in self.specs:
+            try:
+                check_data_key(data_key, self.specs)
+            except SourceError as error:
+                raise SourceError(error.what, where=self._files_text or None, fix=error.fix) from None
+        check_corpus_idx(corpus_idx, self._num_seqs)
+
+    def _no_frames(self, corpus_idx: int, data_key: str, start: int, end: int, num_frames: int) -> Exception:
+        if num_frames < 0:
+            return self._index.damaged(f"the length of {data_key!r} of sequence {corpus_idx} is {num_frames}")
+        return IndexError(f"frames {start}..{end} of {data_key!r} in a sequence of {num_frames} frames")
+
+    def _check_all(self, corpus_indices: NDArray[np.int64]) -> None:
+        if corpus_indices.size:  # all of them at once, which costs as much as two one by one
+            check_corpus_idx(int(corpus_indices.min()), self._num_seqs)
+            check_corpus_idx(int(corpus_indices.max()), self._num_seqs)
+
+    def _checked(self, corpus_idx: int, data_key: str, array: NDArray[Any]) -> NDArray[Any]:
+        """Return an array that was decoded, if it is as long as the index says."""
+        if self._index.has_lengths(data_key):
+            expected, actual = (
+                int(self._index.lengths(data_key)[corpus_idx]),
+                num_frames_of(array, self.specs[data_key]),
+            )
+            if actual != expected:
+                raise SourceError(
+                    f"the length of {data_key!r} was {expected} and is {actual}",
+                    where=self._where(corpus_idx),
+                    fix=self._changed_fix,
+                )
+        return array
+
+    def close(self) -> None:
+        """Release files; a later read opens them again. Harmless when called twice."""
+        self._files.close()
+
+    def __getstate__(self) -> tuple[Any, CorpusIndex]:
+        return self._options, self._index
+
+    def __setstate__(self, state: tuple[Any, CorpusIndex]) -> None:
+        self._attach(*state)
+
+
+class RecordSource(IndexedSource):
+    """A source whose sequences are records, from which the arrays of several keys are made."""
+
+    @abstractmethod
+    def _record(self, corpus_idx: int, data_keys: Sequence[str]) -> Any:
+        """Return what is stored of a sequence that is there, as far as some keys need it."""
+
+    @abstractmethod
+    def _encode(self, record: Any, corpus_idx: int, data_key: str) -> NDArray[Any]:
+        """Return the array of a key, as a new one."""
+
+    def _load(self, corpus_idx: int, data_key: str) -> NDArray[Any]:
+        return self._encode(self._record(corpus_idx, (data_key,)), corpus_idx, data_key)
+
+    def read_seq(self, corpus_idx: int) -> dict[str, NDArray[Any]]:
+        """Return all data keys of one sequence, from one read."""
+        check_corpus_idx(corpus_idx, self._num_seqs)
+        record = self._record(corpus_idx, tuple(self.specs))
+        return {key: self._checked(corpus_idx, key, self._encode(record, corpus_idx, key)) for key in self.specs}
+
+
+def column_view(column: NDArray[Any]) -> memoryview[int]:
+    """Return a column as a memory view: it gives one number in less than half the time that NumPy takes."""
+    native = column.dtype.newbyteorder("=")
+    # The second step is for the name alone: a memory view reads "int64", and not "little-endian int64".
+    return memoryview(column.astype(native, copy=False).view(native))  # type: ignore[arg-type]
+
+
+def _parts(rows: NDArray[Any], lengths: Sequence[int]) -> Iterator[NDArray[Any]]:
+    """Yield the rows of each sequence."""
+    start = 0
+    for length in lengths:
+        yield rows[start : start + length]
+        start += length
