@@ -57,7 +57,7 @@ from .returnn.walk import EpochHandle, check_not_stale, iterate_chunks
 from .seq import DatasetSeq
 
 if TYPE_CHECKING:
-    from .own_workers import OwnWorkers
+    from headrace.engine import EngineOptions, WorkerInfo
 
 SeqOrdering = str | Policy | Callable[..., "str | Policy"]
 # Options that may be set on an object, besides those of the order: a copy has them, too.
@@ -1129,6 +1129,31 @@ class Dataset:
     def _explicit_order(self, seq_order: Sequence[int] | NDArray[Any], num_seqs: int) -> Order:
         """Check an order given by corpus indices."""
         return ArrayOrder(check_indices(seq_order, num_seqs, f"dataset {self.name!r}"))
+
+
+@dataclasses.dataclass(frozen=True)
+class OwnWorkers:
+    """The workers that a user asked for at a dataset, and what is left of it without them: the same stream.
+
+    Attributes:
+        owner: The class that they were asked for at, for messages.
+        config: Of what is left: a config, or the dataset itself.
+        dataset: Made of it, in this process.
+        num_workers: How many.
+        executor: "process", "thread" or "inline"; `None`: nobody said.
+        worker_init: Called in each.
+        engine_options: What to do about errors, deaths and stalls.
+        max_bytes: Limit of the shared memory of each.
+    """
+
+    owner: str
+    config: Any
+    dataset: Dataset
+    num_workers: int
+    executor: str | None = None
+    worker_init: Callable[[WorkerInfo], None] | None = None
+    engine_options: EngineOptions | None = None
+    max_bytes: int | None = None
 
 
 def _rebuild(cls: type[Dataset], args: tuple[Any, ...], kwargs: dict[str, Any], state: Mapping[str, Any]) -> Dataset:

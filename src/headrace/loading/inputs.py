@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.datasets.base import Dataset
+from headrace.datasets.base import Dataset, OwnWorkers
 from headrace.datasets.corpus import LengthsOf
-from headrace.datasets.own_workers import OwnWorkers
 from headrace.errors import ConfigError
 from headrace.order import Order, OrderCorpus, OrderPlanner, OrderRecipe, occurrences
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self, get_args
 
 from headrace.batching import Batching, BatchOrder, Chunks, FixedCount, FrameBudget, LimitLengths, Pack
-from headrace.datasets.own_workers import OwnWorkers
+from headrace.datasets.base import OwnWorkers
 from headrace.engine import EngineOptions, Executor, WorkerInfo, make_executor
 from headrace.engine.process.executor import ProcessExecutor
 from headrace.errors import ConfigError

@@ -20,12 +20,11 @@ from headrace.engine.process.executor import ProcessExecutor
 from headrace.errors import ConfigError
 from headrace.order import Order, RangeOrder
 
-from ..base import Dataset
+from ..base import Dataset, OwnWorkers
 from ..checks import check_count
 from ..configs import init_dataset
 from ..corpus import CorpusFacts
 from ..delegating import InnerAnswers
-from ..own_workers import OwnWorkers
 from ..seq import DatasetSeq
 from .blockwise import BlockwiseDataset, Parts, SeqBlock
 from .runs import DedicatedWork, OrderedWork, RunLimits, RunOfSeqs

@@ -24,12 +24,11 @@ from headrace.order import Order, OrderReport, RangeOrder, derive_order_seed, oc
 from headrace.rng import wants_rng
 from headrace.specs import DataSpec
 
-from ...base import Dataset, Owned
+from ...base import Dataset, Owned, OwnWorkers
 from ...cached2 import CachedDataset2
 from ...checks import check_count, check_flag
 from ...configs import DatasetConfig
 from ...corpus import CorpusFacts, LengthsOf
-from ...own_workers import OwnWorkers
 from ...parts import open_part
 from ...seq import DatasetSeq
 from ..multi_proc import MultiProcDataset
