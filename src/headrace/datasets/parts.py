@@ -91,13 +91,13 @@ def _own(dataset: Dataset, owner: object) -> Dataset:
     try:
         return copy.copy(dataset)
     except Exception as error:
-        if dataset._claim is not None and dataset._claim() not in (None, owner):
+        if dataset.claimed_by is not None and dataset.claimed_by() not in (None, owner):
             raise ConfigError(
                 f"a {type(dataset).__name__} is a part of two datasets, and it cannot be copied: {error}",
                 where=f"dataset {dataset.name!r}",
                 fix="make one for each of them, by a config; or let copy.copy work: with the constructor's arguments",
             ) from error
-    dataset._claim = _for_ever if owner is None else weakref.ref(owner)
+    dataset.claimed_by = _for_ever if owner is None else weakref.ref(owner)
     return dataset
 
 
