@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 import numpy as np
 import xxhash
@@ -24,7 +24,8 @@ from .digests import IDLE_OPTIONS, digest_array, digest_text, given_options, opt
 from .epoch import EpochApi
 
 if TYPE_CHECKING:
-    from headrace.engine import EngineOptions, WorkerInfo
+    from headrace.engine import EngineOptions, EngineReport, WorkerInfo
+    from headrace.files.lists.tree import FileTree
 
 # Options that may be set on an object, besides those of the order: a copy has them, too.
 _PLAIN_OPTIONS = (
@@ -36,6 +37,23 @@ _PLAIN_OPTIONS = (
     "unique_seq_tags",
 )
 _MAKE_ORDER = ("init_seq_order", "get_current_seq_order", "get_seq_order_for_epoch", "_order_of_epoch")
+
+
+class DistributesFiles(Protocol):
+    """A dataset whose epochs are made of files, see `DistributeFilesDataset`."""
+
+    @property
+    def files(self) -> list[FileTree]:
+        """All files."""
+
+    def get_files(self, epoch: int, rank: int | None = None) -> list[FileTree]:
+        """Return the files of a sub-epoch, of one rank."""
+
+    def num_seqs_of(self, epoch: int, rank: int | None = None) -> int | None:
+        """Return how many sequences these have, if they were counted."""
+
+    def count_files(self, progress: Callable[[int, int], None] | None = None) -> None:
+        """Count the sequences of all files."""
 
 
 class Dataset(EpochApi):
@@ -71,6 +89,12 @@ class Dataset(EpochApi):
     Raises:
         ConfigError: An option is wrong; valid forms are named.
     """
+
+    has_own_workers: ClassVar[bool] = False
+    """Whether its options say how many workers read it, see `workers`."""
+
+    distributes_files: ClassVar[bool] = False
+    """Whether it distributes files, see `distributed_files`."""
 
     content_options: tuple[str, ...] = ()
     """Arguments that change what a sequence holds, and that neither tags nor lengths nor the order tell."""
@@ -394,14 +418,33 @@ class Dataset(EpochApi):
         """
         return False
 
+    def workers(self) -> Workers | None:
+        """Return the workers that this dataset itself was given, `None` if it has none."""
+        return None
+
     @property
     def has_workers(self) -> bool:
         """Whether processes other than the caller's read it, or a part of it."""
-        return any(inner.has_workers for inner in self.inner_datasets())
+        own = self.workers()
+        return (own is not None and not own.is_inline) or any(inner.has_workers for inner in self.inner_datasets())
 
-    def own_workers(self) -> OwnWorkers | None:
-        """Return the workers that this dataset was given, if the stream is the same without them."""
+    @property
+    def sharded_by(self) -> str:
+        """The option by which it is one of several shards, for messages."""
+        return f"_num_shards={self.num_shards}"
+
+    def distributed_files(self) -> DistributesFiles | None:
+        """Return what knows which files an epoch is made of, if files are distributed; `None` for all else."""
         return None
+
+    @classmethod
+    def unwrap_options(cls, options: Mapping[str, Any]) -> tuple[Mapping[str, Any], int]:
+        """Return the options of what workers of this class read, and into how many shards these divide it.
+
+        Args:
+            options: Of this class; they are what is returned for one that wraps nothing in workers.
+        """
+        return options, 1
 
     @property
     def skips_failed(self) -> bool:
@@ -436,28 +479,40 @@ class Dataset(EpochApi):
 
 
 @dataclasses.dataclass(frozen=True)
-class OwnWorkers:
-    """The workers that a user asked for at a dataset, and what is left of it without them: the same stream.
+class Workers:
+    """The workers that a user asked for at a dataset, and what is left of it without them.
 
     Attributes:
         owner: The class that they were asked for at, for messages.
-        config: Of what is left: a config, or the dataset itself.
-        dataset: Made of it, in this process.
-        num_workers: How many.
+        num_workers: How many; 0 if this process does their work.
+        dataset: What they read, in this process; `None` if there is no such thing.
+        config: Of what they read: a config, or the dataset itself.
+        is_same_without: Whether the stream is that of `dataset`: then only one of two readers should have workers.
+        num_shards: Into how many shards they divide what they read; 1 if any of them may read any sequence.
+        is_inline: Whether the work is done in the thread of the reader.
         executor: "process", "thread" or "inline"; `None`: nobody said.
         worker_init: Called in each.
         engine_options: What to do about errors, deaths and stalls.
         max_bytes: Limit of the shared memory of each.
+        buffer_size: How many sequences a worker may be ahead; `None`: nobody said.
+        sharding_method: See `MultiProcDataset`; `None` for other classes.
+        report: Where the time went so far, and what was skipped; `None` before they were started.
     """
 
     owner: str
-    config: Any
-    dataset: Dataset
     num_workers: int
+    dataset: Dataset | None = None
+    config: Any = None
+    is_same_without: bool = False
+    num_shards: int = 1
+    is_inline: bool = False
     executor: str | None = None
     worker_init: Callable[[WorkerInfo], None] | None = None
     engine_options: EngineOptions | None = None
     max_bytes: int | None = None
+    buffer_size: int | None = None
+    sharding_method: str | None = None
+    report: EngineReport | None = None
 
 
 def _rebuild(cls: type[Dataset], args: tuple[Any, ...], kwargs: dict[str, Any], state: Mapping[str, Any]) -> Dataset:

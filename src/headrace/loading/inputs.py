@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.datasets.base import Dataset, OwnWorkers
+from headrace.datasets.base import Dataset, Workers
 from headrace.datasets.corpus import LengthsOf
 from headrace.errors import ConfigError
 from headrace.order import Order, OrderCorpus, OrderPlanner, OrderRecipe, occurrences
@@ -81,7 +81,7 @@ class Subject(ABC):
     num_shards: int = 1
     sharded_by: str = ""
     has_even_shards: bool = False
-    workers: OwnWorkers | None = None
+    workers: Workers | None = None
 
     @abstractmethod
     def start(self, epoch: int, wanted: PlanNeeds) -> EpochOrder:
@@ -144,9 +144,11 @@ class DatasetSubject(Subject):
         self.is_own = is_own
         own = dataset
         self._shuffled: str | None = None
-        while (workers := own.own_workers()) is not None:  # only one of the two should have some
+        while (
+            workers := own.workers()
+        ) is not None and workers.is_same_without:  # only one of the two should have some
             self.workers = self.workers or workers
-            if workers.dataset is own:
+            if workers.dataset is None or workers.dataset is own:
                 break
             config, own = workers.config, workers.dataset
         self.name = f"{type(own).__name__} {own.name!r}" if "dataset_id" not in own.name else type(own).__name__
@@ -157,7 +159,7 @@ class DatasetSubject(Subject):
         self.reading = DatasetReading(config, own.known_specs())
         self.data_key = next(iter(own.get_data_keys()), None)
         self.num_shards = own.num_shards
-        self.sharded_by = f"_num_shards={own.num_shards} of {self.name}"
+        self.sharded_by = f"{own.sharded_by} of {self.name}"
 
     def start(self, epoch: int, wanted: PlanNeeds) -> EpochOrder:
         """Return the order of an epoch."""

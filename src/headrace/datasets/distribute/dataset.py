@@ -17,6 +17,7 @@ from headrace.files.lists.file_list import Files, read_file_list
 from headrace.files.lists.tree import FileTree, tree_leaves
 from headrace.ranks import Ranks
 
+from ..base import DistributesFiles, Workers
 from ..cached2 import CachedDataset2
 from ..checks import check_flag
 from ..digests import recipe_text
@@ -77,6 +78,8 @@ class DistributeFilesDataset(CachedDataset2):
     """
 
     supports_jumps = True
+    has_own_workers = True
+    distributes_files = True
 
     def __init__(
         self,
@@ -218,10 +221,24 @@ class DistributeFilesDataset(CachedDataset2):
 
     # --- what is known without reading ---
 
+    def workers(self) -> Workers:
+        """Return those that share a sub-epoch: what they deliver depends on them."""
+        return Workers(
+            type(self).__name__,
+            self.num_workers,
+            is_inline=self._stream_options.is_inline,
+            buffer_size=self.buffer_size,
+            report=self.engine_report,
+        )
+
     @property
-    def has_workers(self) -> bool:
-        """Whether the work is done elsewhere than in the reader's thread."""
-        return not self._stream_options.is_inline
+    def sharded_by(self) -> str:
+        """The option by which it is one of several shards, for messages."""
+        return f"distrib_shard_files=True ({self.num_shards} shards)"
+
+    def distributed_files(self) -> DistributesFiles:
+        """Return this dataset."""
+        return self
 
     @property
     def skips_failed(self) -> bool:

@@ -8,6 +8,7 @@ are gone.
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -20,7 +21,7 @@ from headrace.engine.process.executor import ProcessExecutor
 from headrace.errors import ConfigError
 from headrace.order import Order, RangeOrder
 
-from ..base import Dataset, OwnWorkers
+from ..base import Dataset, Workers
 from ..checks import check_count
 from ..configs import init_dataset
 from ..corpus import CorpusFacts
@@ -65,6 +66,8 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
     Raises:
         ConfigError: An option is wrong.
     """
+
+    has_own_workers = True
 
     def __init__(
         self,
@@ -158,25 +161,35 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
         """Whether it takes an order."""
         return self._is_ordered
 
-    @property
-    def has_workers(self) -> bool:
-        """Yes."""
-        return True
-
-    def own_workers(self) -> OwnWorkers | None:
-        """Return them, if any worker may read any sequence."""
-        if not self._is_ordered:
-            return None
-        return OwnWorkers(
+    def workers(self) -> Workers:
+        """Return them; with "seq_order", any worker may read any sequence."""
+        return Workers(
             type(self).__name__,
-            self._config,
-            self.inner,
             self.num_workers,
-            self._executor if self.num_workers else None,
-            self._worker_init,
-            self._engine_options,
-            self.max_bytes,
+            self.inner,
+            self._config,
+            is_same_without=self._is_ordered,
+            num_shards=1 if self._is_ordered else max(self.num_workers, 1),
+            executor=self._executor if self.num_workers else None,
+            worker_init=self._worker_init,
+            engine_options=self._engine_options,
+            max_bytes=self.max_bytes,
+            buffer_size=self.buffer_size,
+            sharding_method=self.sharding_method,
+            report=self.engine_report,
         )
+
+    @classmethod
+    def unwrap_options(cls, options: Mapping[str, Any]) -> tuple[Mapping[str, Any], int]:
+        """Return the options of the inner dataset, and into how many shards "dedicated" workers divide it."""
+        inner = options.get("dataset")
+        if not isinstance(inner, Mapping):
+            return options, 1
+        own = inspect.signature(MultiProcDataset.__init__).parameters
+        defaults = {name: value for name, value in options.items() if name not in {*own, "class", "name"}}
+        num_workers, method = options.get("num_workers"), options.get("sharding_method")
+        num_shards = max(num_workers, 1) if method == "dedicated" and isinstance(num_workers, int) else 1
+        return {**defaults, **inner}, num_shards
 
     @property
     def skips_failed(self) -> bool:

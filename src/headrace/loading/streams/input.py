@@ -18,7 +18,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from headrace.datasets import Dataset, DistributeFilesDataset, init_dataset
+from headrace.datasets import Dataset, init_dataset
 from headrace.datasets.parts import open_apart
 from headrace.engine import WorkerInfo
 from headrace.errors import ConfigError, HeadraceError
@@ -96,8 +96,7 @@ class DatasetStream(StreamSubject):
     @property
     def sharded_by(self) -> str:  # type: ignore[override]
         """Say which option it is."""
-        option = "distrib_shard_files=True" if isinstance(self.dataset, DistributeFilesDataset) else "_num_shards"
-        return f"{option} of {self.name}, {self.num_shards} shards"
+        return f"{self.dataset.sharded_by} of {self.name}"
 
     def for_worker(self, info: WorkerInfo) -> Self:
         """Return this stream inline, and what was carried to another process; threads get one each."""

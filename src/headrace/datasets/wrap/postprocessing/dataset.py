@@ -24,7 +24,7 @@ from headrace.order import Order, OrderReport, RangeOrder, derive_order_seed, oc
 from headrace.rng import wants_rng
 from headrace.specs import DataSpec
 
-from ...base import Dataset, Owned, OwnWorkers
+from ...base import Dataset, Owned, Workers
 from ...cached2 import CachedDataset2
 from ...checks import check_count, check_flag
 from ...configs import DatasetConfig
@@ -288,12 +288,19 @@ class PostprocessingDataset(CachedDataset2):
         idle = super().idle_options(options) | {"buf_size"}
         return idle if options.get("map_seq_stream") is None else idle - {"num_workers"}
 
-    def own_workers(self) -> OwnWorkers | None:
-        """Return them, if `map_seq` can be called for any sequence: whoever reads some does it himself."""
-        if not self._is_pooled():
+    def workers(self) -> Workers | None:
+        """Return them; `map_seq` can be called for any sequence, so whoever reads some does it himself."""
+        is_same = self._is_pooled()
+        if not (self.num_workers or is_same):
             return None
-        return OwnWorkers(
-            type(self).__name__, self, self, self.num_workers, None, None, engine_options=self._engine_options
+        return Workers(
+            type(self).__name__,
+            self.num_workers,
+            self if is_same else None,
+            self if is_same else None,
+            is_same_without=is_same,
+            is_inline=self.num_workers == 0,
+            engine_options=self._engine_options,
         )
 
     @property
@@ -310,11 +317,6 @@ class PostprocessingDataset(CachedDataset2):
     def supports_jumps(self) -> bool:
         """Whether what lies in between is not read by a reader that jumps ahead."""
         return self._is_indexed and self._inner.supports_jumps
-
-    @property
-    def has_workers(self) -> bool:
-        """Whether processes other than the caller's are at work, here or in the inner dataset."""
-        return self.num_workers > 0 or self._inner.has_workers
 
     @property
     def specs(self) -> dict[str, DataSpec]:
