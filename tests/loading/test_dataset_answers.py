@@ -74,6 +74,59 @@ def same(seq, **_):
     return seq
 
 
+class DoubledKeys(StaticDataset):
+    def get_data(self, seq_idx, key):
+        return super().get_data(seq_idx, key) * 2
+
+
+class DoubledSeqs(StaticDataset):
+    def get_seq(self, seq_idx):
+        seq = super().get_seq(seq_idx)
+        return DatasetSeq(seq_idx, seq.features["data"] * 2, seq_tag=seq.seq_tag)
+
+
+class DoubledFeatures(StaticDataset):
+    def take_features(self, seq_idx):
+        return {key: array * 2 for key, array in super().take_features(seq_idx).items()}
+
+
+class DoubledOnceLoaded(StaticDataset):
+    def load_seqs(self, start, end):
+        super().load_seqs(start, end)
+        self.factor = 2
+
+    def get_seq(self, seq_idx):
+        seq = super().get_seq(seq_idx)
+        return DatasetSeq(seq_idx, seq.features["data"] * self.factor, seq_tag=seq.seq_tag)
+
+
+class Renamed(StaticDataset):
+    def get_tag(self, seq_idx):
+        return f"my-{super().get_tag(seq_idx)}"
+
+
+WAYS = [DoubledKeys, DoubledSeqs, DoubledFeatures, DoubledOnceLoaded]
+
+
+@pytest.mark.parametrize("wrap", list(wraps({})))
+@pytest.mark.parametrize("cls", WAYS)
+def test_what_a_class_of_ones_own_makes_of_a_sequence_is_what_a_loader_delivers(cls, wrap):
+    options = {"data": corpus(first=1)}
+    plain = list(init_dataset(wraps({"class": StaticDataset, **options})[wrap]).epoch(1))
+    inside = {seq["data"].tobytes() for seq in StaticDataset(**options).epoch(1)}
+    expected = [seq["data"] * (2 if seq["data"].tobytes() in inside else 1) for seq in plain]
+    with DataLoader(wraps({"class": cls, **options})[wrap], batching=FixedCount(1), num_workers=0) as loader:
+        for data, batch in zip(expected, loader, strict=True):
+            np.testing.assert_array_equal(batch["data"][0], data)
+    for data, seq in zip(expected, init_dataset(wraps({"class": cls, **options})[wrap]).epoch(1), strict=True):
+        np.testing.assert_array_equal(seq["data"], data)
+
+
+def test_a_tag_of_ones_own_is_that_of_the_batch():
+    with DataLoader(Renamed(data=corpus()), batching=FixedCount(3)) as loader:
+        assert next(iter(loader)).tags == ["my-seq-0", "my-seq-1", "my-seq-2"]
+
+
 @pytest.mark.parametrize("wrap", list(wraps({})))
 def test_a_hopeless_budget_is_refused_for_every_class(wrap):
     with (

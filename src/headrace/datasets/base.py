@@ -303,7 +303,7 @@ class Dataset(EpochApi):
     def may_draw_order(self) -> bool:
         """Whether code of the user's says the order, here or in a part: it may draw from the global generators."""
         ordering = self._seq_ordering
-        is_ours = _is_of_headrace(type(self)) and (isinstance(ordering, str) or _is_of_headrace(type(ordering)))
+        is_ours = is_of_headrace(type(self)) and (isinstance(ordering, str) or is_of_headrace(type(ordering)))
         return not is_ours or any(inner.may_draw_order() for inner in self.inner_datasets())
 
     def may_change_lengths(self) -> bool:
@@ -377,7 +377,7 @@ class Dataset(EpochApi):
 
     def _own_order_text(self, epoch: int) -> str:
         """Return the order of a class of the user's own that makes it itself, O(N); else nothing."""
-        makes_order = any(not _is_of_headrace(getattr(type(self), name)) for name in _MAKE_ORDER)
+        makes_order = any(not is_of_headrace(getattr(type(self), name)) for name in _MAKE_ORDER)
         apart = self._asked_apart() if makes_order and self.knows_order() else None
         if apart is None:
             return ""
@@ -396,7 +396,7 @@ class Dataset(EpochApi):
         if self._content is None:
             args, kwargs = self._given
             given = given_options(type(self), args, kwargs)
-            if _is_of_headrace(type(self)) or self.knows_order():
+            if is_of_headrace(type(self)) or self.knows_order():
                 given = {name: given[name] for name in self.content_options if name in given}
             self._content = options_text(given, dataset_text) if given else ""
         return self._content
@@ -473,6 +473,25 @@ class Dataset(EpochApi):
         for inner in self.inner_datasets():
             inner.forget_places()
 
+    @property
+    def reads_singly(self) -> bool:
+        """Whether a sequence is read when it is taken, so that nothing is gained by `load_seqs` of it alone."""
+        return False
+
+    def take_features(self, seq_idx: int) -> dict[str, NDArray[Any]]:
+        """Return all arrays of one sequence of the current order, loaded if it must be; they are the caller's own."""
+        return dict(self.get_seq(seq_idx).features)
+
+    def take_seq(self, seq_idx: int) -> tuple[str, dict[str, NDArray[Any]]]:
+        """Read one sequence of the current order; return its tag and its arrays, which are the caller's own."""
+        self.load_seqs(seq_idx, seq_idx + 1)
+        seq = self.get_seq(seq_idx)
+        return seq.seq_tag, dict(seq.features)
+
+    def known_tags(self, indices: NDArray[np.int64]) -> list[str] | None:
+        """Return the tags of corpus indices, `int64[n]`, where that reads no sequence; `None` elsewhere."""
+        return None
+
     def get_fast_source(self) -> Source | None:
         """Return the source, if sequences come out as they are in it, and it reads many at once quickly."""
         return None
@@ -530,7 +549,8 @@ def dataset_text(value: Any, epoch: int = 1) -> str | None:
     return None
 
 
-def _is_of_headrace(value: Any) -> bool:
+def is_of_headrace(value: Any) -> bool:
+    """Tell whether a class or function is one of this package."""
     return str(getattr(value, "__module__", "")).startswith("headrace.")
 
 

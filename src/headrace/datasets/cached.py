@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeGuard
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +30,7 @@ from headrace.rng import derive_rng, wants_rng
 from headrace.sources import SORT_LENGTHS, MapSource, Source
 from headrace.specs import DataSpec
 
-from .base import Dataset
+from .base import Dataset, is_of_headrace
 from .checks import check_count, check_indices, check_tags
 from .corpus import CorpusFacts, LengthsOf, num_left_out
 from .digests import digest_array
@@ -82,6 +82,8 @@ class CachedDataset(Dataset):
         self._order_is_given = False
         self._occurrences: NDArray[np.int64] | None = None
         self._loaded = LoadedSeqs()
+        # What a class of the user's own reads in its way, by the same names as in RETURNN.
+        self._user_ways = {way for way in _WAYS if not is_of_headrace(getattr(type(self), way))}
         if source is not None:
             self._set_source(source)
 
@@ -189,7 +191,8 @@ class CachedDataset(Dataset):
         """Return the first data key; an empty corpus in memory has none."""
         return next(iter(self.source.specs), None)
 
-    def _corpus_tags(self) -> Sequence[str]:
+    def corpus_tags(self) -> Sequence[str]:
+        """Return the tags of the whole corpus, before any filter."""
         return self.source.index.tags
 
     def _first_of_tag(self) -> NDArray[np.int64]:
@@ -269,7 +272,8 @@ class CachedDataset(Dataset):
 
     def get_fast_source(self) -> Source | None:
         """Return the source, if neither an option nor a sub-class stands between it and a reader."""
-        return self.source if reads_plainly(self) and self._reads_by_key() and self.source.has_fast_rows else None
+        is_changed = any(getattr(type(self), way) is not getattr(CachedDataset, way) for way in _WAYS)
+        return self.source if not is_changed and self.reads_by_key() and self.source.has_fast_rows else None
 
     def supports_seq_order_sorting(self) -> bool:
         """Whether lengths are known without reading sequences."""
@@ -404,7 +408,7 @@ class CachedDataset(Dataset):
     def get_data(self, seq_idx: int, key: str) -> NDArray[Any]:
         """Return the array of one data key, `dtype[T, ...]`. It is the caller's own: asked again, it is read again."""
         self._check_key(key)
-        if seq_idx not in self._loaded and self._reads_by_key():
+        if seq_idx not in self._loaded and self.reads_by_key():
             return self.source.read(self._corpus_idx(seq_idx), key)
         return self._take(seq_idx, key)
 
@@ -420,19 +424,20 @@ class CachedDataset(Dataset):
         if not 0 <= start_frame <= end_frame:
             where = f"sequence {seq_idx} of dataset {self.name!r}"
             raise IndexError(f"frames {start_frame}..{end_frame} of {key!r}, {where}")
-        if seq_idx in self._loaded or not self._reads_by_key():
+        if seq_idx in self._loaded or not self.reads_by_key():
             return self._take(seq_idx, key)[start_frame:end_frame]
         corpus_idx = self._corpus_idx(seq_idx)
         length = self.source.seq_lengths(corpus_idx)[key]
         return self.source.read_slice(corpus_idx, key, min(start_frame, length), min(end_frame, length))
 
-    def _reads_by_key(self) -> bool:
+    def reads_by_key(self) -> bool:
         """Whether one key can be read alone: nothing looks at the whole sequence."""
         return (
             self._cache.max_bytes == 0
             and self._transform is None
             and self.window == 1
             and not self.shuffle_frames_of_nseqs
+            and self._user_ways <= {"get_data"}
         )
 
     def take_features(self, seq_idx: int) -> Features:
@@ -448,14 +453,37 @@ class CachedDataset(Dataset):
             self._add_note(error, seq_idx)
             raise
 
+    @property
+    def reads_singly(self) -> bool:
+        """Yes, but for a class of the user's own that reads in another way."""
+        return not self._user_ways
+
+    def take_seq(self, seq_idx: int) -> tuple[str, Features]:
+        """Read one sequence of the current order, see `Dataset.take_seq`."""
+        if not self.reads_singly:
+            return super().take_seq(seq_idx)
+        return self.source.tag(self._corpus_idx(seq_idx)), self.take_features(seq_idx)
+
+    def known_tags(self, indices: NDArray[np.int64]) -> list[str]:
+        """Return the tags of corpus indices."""
+        return self.source.tags_of(indices)
+
     def get_seq(self, seq_idx: int) -> DatasetSeq:
         """Return one sequence with all of its data keys."""
         corpus_idx = self._corpus_idx(seq_idx)
-        features = self.take_features(seq_idx)
         frac = self.get_complete_frac(seq_idx)
+        if self._user_ways & {"get_data", "get_tag"}:
+            features = {key: self.get_data(seq_idx, key) for key in self.get_data_keys()}
+            return DatasetSeq(
+                seq_idx, features, seq_tag=self.get_tag(seq_idx), complete_frac=frac, corpus_idx=corpus_idx
+            )
+        features = self.take_features(seq_idx)
         return DatasetSeq.made_of(seq_idx, features, self.source.tag(corpus_idx), frac, corpus_idx)
 
     def _iterate(self, version: int) -> Iterator[DatasetSeq]:
+        if not self.reads_singly:
+            yield from super()._iterate(version)
+            return
         for seq_idx in range(len(self._cursor)):
             self._check_version(version, seq_idx)
             yield self.get_seq(seq_idx)
@@ -582,13 +610,6 @@ class CachedDataset(Dataset):
 
 
 _WAYS = ("load_seqs", "get_seq", "get_data", "get_tag", "take_features")
-
-
-def reads_plainly(dataset: Dataset) -> TypeGuard[CachedDataset]:
-    """Tell whether it is a `CachedDataset`, and no sub-class has changed how sequences are read."""
-    return isinstance(dataset, CachedDataset) and all(
-        getattr(type(dataset), way) is getattr(CachedDataset, way) for way in _WAYS
-    )
 
 
 def _name_of(function: Any) -> str:

@@ -261,8 +261,9 @@ class DelegatingDataset(InnerAnswers):
         """Return the tag of a sequence of the current order."""
         return self.inner.get_tag(seq_idx)
 
-    def _corpus_tags(self) -> Sequence[str]:
-        return self.inner._corpus_tags()
+    def corpus_tags(self) -> Sequence[str]:
+        """Return the tags of the whole corpus, before any filter."""
+        return self.inner.corpus_tags()
 
     def have_corpus_seq_idx(self) -> bool:
         """Whether `get_corpus_seq_idx` works."""

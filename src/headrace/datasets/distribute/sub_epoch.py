@@ -25,7 +25,6 @@ from headrace.order import Order
 from headrace.sources.named_classes import options_of
 
 from ..base import Dataset
-from ..cached import CachedDataset
 from ..configs import resolve_class
 from ..wrap.runs import ReadSeqs
 
@@ -373,7 +372,7 @@ class OpenSubEpoch:
         seqs = ReadSeqs()
         if self.num_seqs is not None:
             stop = min(stop, self.num_seqs)
-        if isinstance(self.dataset, CachedDataset):
+        if self.dataset.reads_singly:
             if start < stop:
                 indices = _block(self.dataset.get_current_seq_order(), start, stop)
                 seqs.read_range(self.dataset, start, indices, epoch=self.spec.epoch)

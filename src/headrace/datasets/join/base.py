@@ -49,7 +49,8 @@ class OverCorpora(Dataset):
         self._cursor = OrderCursor(order, first)
         self._tag_start, self._tag_block = 0, []
 
-    def _corpus_tags(self) -> Sequence[str]:
+    def corpus_tags(self) -> Sequence[str]:
+        """Return the tags of the whole corpus, before any filter."""
         return self.corpus.index.tags
 
     def _first_of_tag(self) -> NDArray[np.int64]:

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from numpy.typing import NDArray
-
 from headrace.errors import ConfigError, check_count, did_you_mean
 from headrace.sources import Source
 
@@ -32,10 +30,6 @@ class _JoinedDataset(DelegatingDataset):
     def inner(self) -> JointDataset | TurnsDataset:
         """The joint corpus, or the stream."""
         return self._inner
-
-    def take_features(self, seq_idx: int) -> dict[str, NDArray[Any]]:
-        """Return all arrays of one sequence of the current order."""
-        return self.inner.get_seq(seq_idx).features
 
     def get_fast_source(self) -> Source | None:
         """Return what reads many sequences at once, if there is such a thing."""

@@ -436,10 +436,6 @@ class JointDataset(OverCorpora):
                 totals[key] += int(frames[part.keys[key]]) if key in part.keys else empty
         return NumbersDict(totals)
 
-    def take_features(self, seq_idx: int) -> dict[str, NDArray[Any]]:
-        """Return all arrays of one sequence of the current order."""
-        return self.get_seq(seq_idx).features
-
     def get_fast_source(self) -> Source | None:
         """Return what reads many sequences at once past the parts, if that makes no difference."""
         corpus = self.corpus

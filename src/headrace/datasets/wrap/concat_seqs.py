@@ -256,7 +256,7 @@ class ConcatSeqsDataset(CachedDataset):
 
     def _joined(self, corpus_idx: int, seqs: list[Features]) -> Features:
         if len(seqs) == 1:  # a function inside may give the same arrays each time
-            is_stored = isinstance(self._inner, CachedDataset) and not self.joins_changed_seqs
+            is_stored = self._inner.reads_singly and not self.joins_changed_seqs
             return seqs[0] if is_stored else {key: array.copy(order="K") for key, array in seqs[0].items()}
         parts, first = self._seq_parts, int(self._seq_parts.starts[corpus_idx])
         return self._joining.join(
@@ -280,7 +280,8 @@ class ConcatSeqsDataset(CachedDataset):
     def _read(self, seq_idx: int) -> dict[int, Features]:
         return {seq_idx: self._join(seq_idx)}
 
-    def _reads_by_key(self) -> bool:
+    def reads_by_key(self) -> bool:
+        """No: sequences are joined whole."""
         return False
 
     def take_features(self, seq_idx: int) -> Features:

@@ -230,7 +230,8 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
             self._engine = Engine(job, num_workers=self.num_workers, executor=executor, options=options)
         return self._engine
 
-    def _close_engine(self) -> None:
+    def close_workers(self) -> None:
+        """End the workers; they come back when they are needed."""
         engine, self._engine = self._engine, None
         if engine is not None:
             engine.close()
@@ -361,7 +362,7 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
         if self._inner is not None:
             self._inner.finish_epoch(free_resources=free_resources)
         if free_resources:
-            self._close_engine()
+            self.close_workers()
 
     # --- what the inner dataset knows ---
 
@@ -384,7 +385,7 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
         self._config.update(_num_shards=num_shards, _shard_index=shard_index)
         self._recipe = self.inner._recipe
         self._stop_run()
-        self._close_engine()
+        self.close_workers()
 
     def have_corpus_seq_idx(self) -> bool:
         """Whether the order is known here."""

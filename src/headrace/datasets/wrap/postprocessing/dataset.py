@@ -607,7 +607,7 @@ class PostprocessingDataset(CachedDataset2):
         pool, self._pool = self._pool, None
         engine, self._engine = self._engine, None
         if pool is not None:
-            pool._close_engine()
+            pool.close_workers()
         if engine is not None:
             engine.close()
 
@@ -625,9 +625,10 @@ class PostprocessingDataset(CachedDataset2):
         self._check_maps_each("get_all_tags")
         return self._inner.get_all_tags()
 
-    def _corpus_tags(self) -> Sequence[str]:
+    def corpus_tags(self) -> Sequence[str]:
+        """Return the tags of the whole corpus, before any filter."""
         self._check_maps_each("get_all_tags")
-        return self._inner._corpus_tags()
+        return self._inner.corpus_tags()
 
     def get_total_num_seqs(self, *, fast: bool = False) -> int:
         """Return the number of sequences of the whole corpus; not if `map_seq_stream` may change it."""
