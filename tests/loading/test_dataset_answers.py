@@ -122,6 +122,48 @@ def test_what_a_class_of_ones_own_makes_of_a_sequence_is_what_a_loader_delivers(
         np.testing.assert_array_equal(seq["data"], data)
 
 
+class WithNamesOfItsOwn(CachedDataset2):
+    """A class written for RETURNN: its attributes have the names that come to mind."""
+
+    NAMES = (
+        "parts",
+        "workers",
+        "corpus",
+        "corpus_tags",
+        "order",
+        "lengths",
+        "reader",
+        "cursor",
+        "stream",
+        "open",
+        "index",
+    )
+
+    def __init__(self, seqs, **kwargs):
+        super().__init__(**kwargs)
+        for name in self.NAMES:
+            setattr(self, name, [name])
+        self.seqs = seqs
+        self.num_inputs, self.num_outputs = 1, {"data": (1, 2)}
+
+    def init_seq_order(self, epoch=None, seq_list=None, seq_order=None):
+        super().init_seq_order(epoch=epoch, seq_list=seq_list, seq_order=seq_order)
+        self._num_seqs = len(self.seqs) if epoch is not None else 0
+        return True
+
+    def _collect_single_seq(self, seq_idx):
+        return DatasetSeq(seq_idx, self.seqs[seq_idx]["data"])
+
+
+def test_a_class_of_ones_own_may_have_attributes_of_any_name_that_comes_to_mind():
+    with DataLoader(WithNamesOfItsOwn(corpus()), batching=FixedCount(4)) as loader:
+        assert [len(batch.tags) for batch in loader] == [4, 4, 4]
+    wrapped = init_dataset({"class": "PostprocessingDataset", "dataset": WithNamesOfItsOwn(corpus()), "map_seq": same})
+    with wrapped:
+        assert len(list(wrapped.epoch(1))) == 12
+        wrapped.seed_by_tag()
+
+
 def test_a_tag_of_ones_own_is_that_of_the_batch():
     with DataLoader(Renamed(data=corpus()), batching=FixedCount(3)) as loader:
         assert next(iter(loader)).tags == ["my-seq-0", "my-seq-1", "my-seq-2"]

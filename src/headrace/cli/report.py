@@ -19,7 +19,7 @@ def describe_dataset(dataset: Dataset) -> dict[str, Any]:
 
     One that workers load is described as what it is to them, and with their number.
     """
-    workers = dataset.workers()
+    workers = dataset.get_workers()
     if workers is not None and workers.dataset not in (None, dataset):
         return {**describe_dataset(workers.dataset), "num_workers": workers.num_workers}
     try:

@@ -91,7 +91,7 @@ class Dataset(EpochApi):
     """
 
     has_own_workers: ClassVar[bool] = False
-    """Whether its options say how many workers read it, see `workers`."""
+    """Whether its options say how many workers read it, see `get_workers`."""
 
     distributes_files: ClassVar[bool] = False
     """Whether it distributes files, see `distributed_files`."""
@@ -118,8 +118,10 @@ class Dataset(EpochApi):
             self._apart = False, None  # it has the old options
 
     def finish_epoch(self, *, free_resources: bool = False) -> None:
-        """End the epoch, see `EpochApi.finish_epoch`."""
+        """End the epoch, of the parts as well, see `EpochApi.finish_epoch`."""
         super().finish_epoch(free_resources=free_resources)
+        for part in self.get_parts():
+            part.finish_epoch(free_resources=free_resources)
         apart = self._apart[1]
         if free_resources and apart is not None and apart is not self:
             apart.close()
@@ -154,6 +156,8 @@ class Dataset(EpochApi):
         For a dataset that is a part of a larger corpus, and a different one each time: places mean nothing there.
         """
         self.seeds_by_tag = True
+        for part in self.get_parts():
+            part.seed_by_tag()
 
     def get_occurrences(self) -> NDArray[np.int64] | None:
         """Return what `init_part` needs as `occurrences` for the current order, `int64[n]`; `None` if nothing does."""
@@ -215,7 +219,7 @@ class Dataset(EpochApi):
 
     # --- what is known without reading: asked by loaders, and by datasets made of others ---
 
-    def inner_datasets(self) -> Sequence[Dataset]:
+    def get_parts(self) -> Sequence[Dataset]:
         """Return the datasets that this one is made of; nobody else has them."""
         return ()
 
@@ -250,7 +254,7 @@ class Dataset(EpochApi):
 
         `None` where there is no filter: then nothing is read to answer it. O(N) otherwise.
         """
-        found = [counts for inner in self.inner_datasets() if (counts := inner.num_filtered()) is not None]
+        found = [counts for inner in self.get_parts() if (counts := inner.num_filtered()) is not None]
         return (sum(left_out for left_out, _ in found), sum(total for _, total in found)) if found else None
 
     def known_specs(self) -> dict[str, DataSpec]:
@@ -304,11 +308,11 @@ class Dataset(EpochApi):
         """Whether code of the user's says the order, here or in a part: it may draw from the global generators."""
         ordering = self._seq_ordering
         is_ours = is_of_headrace(type(self)) and (isinstance(ordering, str) or is_of_headrace(type(ordering)))
-        return not is_ours or any(inner.may_draw_order() for inner in self.inner_datasets())
+        return not is_ours or any(part.may_draw_order() for part in self.get_parts())
 
     def may_change_lengths(self) -> bool:
         """Whether sequences may come out with other lengths than `corpus_lengths` says, behind a transform."""
-        return any(inner.may_change_lengths() for inner in self.inner_datasets())
+        return any(part.may_change_lengths() for part in self.get_parts())
 
     def has_fixed_lengths(self) -> bool:
         """Whether lengths are the same in all epochs."""
@@ -341,7 +345,7 @@ class Dataset(EpochApi):
 
     def reading_text(self, epoch: int) -> str:
         """Return a text of all that decides what a sequence holds, in whatever order sequences are asked for."""
-        inner = [f"of {inner.reading_text(epoch)}" for inner in self.inner_datasets()]
+        inner = [f"of {inner.reading_text(epoch)}" for inner in self.get_parts()]
         return "; ".join([*self._reading_details(), *inner])
 
     def _reading_details(self) -> list[str]:
@@ -418,15 +422,15 @@ class Dataset(EpochApi):
         """
         return False
 
-    def workers(self) -> Workers | None:
+    def get_workers(self) -> Workers | None:
         """Return the workers that this dataset itself was given, `None` if it has none."""
         return None
 
     @property
     def has_workers(self) -> bool:
         """Whether processes other than the caller's read it, or a part of it."""
-        own = self.workers()
-        return (own is not None and not own.is_inline) or any(inner.has_workers for inner in self.inner_datasets())
+        own = self.get_workers()
+        return (own is not None and not own.is_inline) or any(part.has_workers for part in self.get_parts())
 
     @property
     def sharded_by(self) -> str:
@@ -461,7 +465,7 @@ class Dataset(EpochApi):
         frames = [count for side in self.context_window for count in side.values()]
         given = {"chunking": self.chunking is not None, "context_window": any(count > 0 for count in frames)}
         found = [f"{name} of {type(self).__name__} {self.name!r}" for name, is_given in given.items() if is_given]
-        for inner in self.inner_datasets():
+        for inner in self.get_parts():
             found += inner.batch_options()
         return found
 
@@ -470,7 +474,7 @@ class Dataset(EpochApi):
 
         Datasets that tell places to functions then tell corpus indices instead, and not how much of the epoch is done.
         """
-        for inner in self.inner_datasets():
+        for inner in self.get_parts():
             inner.forget_places()
 
     @property
@@ -488,7 +492,7 @@ class Dataset(EpochApi):
         seq = self.get_seq(seq_idx)
         return seq.seq_tag, dict(seq.features)
 
-    def known_tags(self, indices: NDArray[np.int64]) -> list[str] | None:
+    def get_tags_of(self, indices: NDArray[np.int64]) -> list[str] | None:
         """Return the tags of corpus indices, `int64[n]`, where that reads no sequence; `None` elsewhere."""
         return None
 

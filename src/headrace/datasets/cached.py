@@ -191,7 +191,7 @@ class CachedDataset(Dataset):
         """Return the first data key; an empty corpus in memory has none."""
         return next(iter(self.source.specs), None)
 
-    def corpus_tags(self) -> Sequence[str]:
+    def get_corpus_tags(self) -> Sequence[str]:
         """Return the tags of the whole corpus, before any filter."""
         return self.source.index.tags
 
@@ -464,7 +464,7 @@ class CachedDataset(Dataset):
             return super().take_seq(seq_idx)
         return self.source.tag(self._corpus_idx(seq_idx)), self.take_features(seq_idx)
 
-    def known_tags(self, indices: NDArray[np.int64]) -> list[str]:
+    def get_tags_of(self, indices: NDArray[np.int64]) -> list[str]:
         """Return the tags of corpus indices."""
         return self.source.tags_of(indices)
 

@@ -34,7 +34,7 @@ class InnerAnswers(Dataset):
     def inner(self) -> Dataset:
         """The dataset that answers."""
 
-    def inner_datasets(self) -> Sequence[Dataset]:
+    def get_parts(self) -> Sequence[Dataset]:
         """Return the inner dataset."""
         return (self.inner,)
 
@@ -178,11 +178,6 @@ class DelegatingDataset(InnerAnswers):
             inner._change_recipe(**changes)
         self._recipe, self._seq_ordering = inner._recipe, inner.seq_ordering
 
-    def seed_by_tag(self) -> None:
-        """Key the generators of transforms by tags, also inside."""
-        super().seed_by_tag()
-        self.inner.seed_by_tag()
-
     def initialize(self) -> None:
         """Get ready to read; a layout that is not known yet is learnt from the first sequence."""
         self.init_seq_order()
@@ -207,11 +202,6 @@ class DelegatingDataset(InnerAnswers):
     def get_occurrences(self) -> NDArray[np.int64] | None:
         """Return how often each sequence of the current order came before, where that matters."""
         return self.inner.get_occurrences()
-
-    def finish_epoch(self, *, free_resources: bool = False) -> None:
-        """End the epoch, also inside."""
-        super().finish_epoch(free_resources=free_resources)
-        self.inner.finish_epoch(free_resources=free_resources)
 
     def get_current_seq_order(self) -> Order:
         """Return the corpus indices of the current epoch, in order."""
@@ -261,9 +251,9 @@ class DelegatingDataset(InnerAnswers):
         """Return the tag of a sequence of the current order."""
         return self.inner.get_tag(seq_idx)
 
-    def corpus_tags(self) -> Sequence[str]:
+    def get_corpus_tags(self) -> Sequence[str]:
         """Return the tags of the whole corpus, before any filter."""
-        return self.inner.corpus_tags()
+        return self.inner.get_corpus_tags()
 
     def have_corpus_seq_idx(self) -> bool:
         """Whether `get_corpus_seq_idx` works."""

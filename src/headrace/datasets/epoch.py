@@ -170,23 +170,23 @@ class EpochApi(DatasetOptions, DeclaredLayout):
             is_fixed=False,
         )
 
-    def corpus_tags(self) -> Sequence[str]:
+    def get_corpus_tags(self) -> Sequence[str]:
         """Return the tags of the whole corpus, by corpus index, before any filter."""
         return self.get_all_tags()
 
     def _keep_mask(self) -> NDArray[np.bool_]:
         """Return `bool[N]`: which sequences the filter keeps."""
         assert self._wanted_tags is not None
-        return mask_of_tags(self.corpus_tags(), self._wanted_tags, where=str(self.seq_list_filter_file))
+        return mask_of_tags(self.get_corpus_tags(), self._wanted_tags, where=str(self.seq_list_filter_file))
 
     def _lengths_of_file(self) -> NDArray[Any]:
         if self._file_lengths is None:
             assert self.seq_order_seq_lens_file is not None
-            self._file_lengths = lengths_of_tags(self.corpus_tags(), self.seq_order_seq_lens_file)
+            self._file_lengths = lengths_of_tags(self.get_corpus_tags(), self.seq_order_seq_lens_file)
         return self._file_lengths
 
     def _first_of_tag(self) -> NDArray[np.int64]:
-        return first_of_tag(self.corpus_tags())
+        return first_of_tag(self.get_corpus_tags())
 
     def _order_of_epoch(self, epoch: int) -> Order:
         self._not_offered(f"the order of epoch {epoch}")

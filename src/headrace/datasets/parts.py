@@ -151,7 +151,7 @@ class MetaPart:
         if facts is not None:
             return facts.index
         try:
-            return CorpusIndex.from_columns(tags=self.dataset.corpus_tags(), lengths={})
+            return CorpusIndex.from_columns(tags=self.dataset.get_corpus_tags(), lengths={})
         except NotImplementedError:
             return None
 

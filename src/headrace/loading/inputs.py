@@ -145,7 +145,7 @@ class DatasetSubject(Subject):
         own = dataset
         self._shuffled: str | None = None
         while (
-            workers := own.workers()
+            workers := own.get_workers()
         ) is not None and workers.is_same_without:  # only one of the two should have some
             self.workers = self.workers or workers
             if workers.dataset is None or workers.dataset is own:
@@ -339,5 +339,5 @@ def check_dataset_options(dataset: Dataset, name: str, *, is_stream: bool) -> No
             fix="leave it out, and give the loader batching=Chunks(...), which takes a context as well",
         )
     if not is_stream:
-        for inner in dataset.inner_datasets():
+        for inner in dataset.get_parts():
             check_dataset_options(inner, f"{type(inner).__name__} {inner.name!r}, a part of {name}", is_stream=False)

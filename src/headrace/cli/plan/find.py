@@ -66,7 +66,7 @@ def open_subject(config: Mapping[str, Any] | Dataset, *, count: bool, progress: 
 def _find(value: Any, path: tuple[str, ...], num_workers: int) -> Iterator[_Found]:
     """Yield the datasets that distribute files in a config, or in datasets that are built already."""
     if isinstance(value, Dataset):
-        workers = value.workers()
+        workers = value.get_workers()
         if value.distributes_files:
             yield _Found(value, path, num_workers)
         elif workers is not None and workers.dataset not in (None, value):
@@ -167,7 +167,7 @@ def _order_subject(config: Mapping[str, Any] | Dataset) -> OrderSubject:
     dataset = init_dataset(config)
     path: tuple[str, ...] = ()
     num_workers = 1
-    while (workers := dataset.workers()) is not None and workers.dataset not in (None, dataset):
+    while (workers := dataset.get_workers()) is not None and workers.dataset not in (None, dataset):
         num_workers *= workers.num_shards  # the order is that of what is inside
         dataset, path = workers.dataset, (*path, type(dataset).__name__)
     facts = replace(_facts(dataset, {}, path, num_workers), num_ranks=dataset.num_shards, remark=_NO_FILES)

@@ -221,7 +221,7 @@ class DistributeFilesDataset(CachedDataset2):
 
     # --- what is known without reading ---
 
-    def workers(self) -> Workers:
+    def get_workers(self) -> Workers:
         """Return those that share a sub-epoch: what they deliver depends on them."""
         return Workers(
             type(self).__name__,

@@ -159,7 +159,7 @@ class GeneratingDataset(CachedDataset2):
         if self._corpus_num_seqs == math.inf:
             return None
         return CorpusFacts(
-            index=CorpusIndex.from_columns(tags=self.corpus_tags(), lengths={}),
+            index=CorpusIndex.from_columns(tags=self.get_corpus_tags(), lengths={}),
             sort_lengths=self._lengths,
             kept=lambda: None if self._wanted_tags is None else self._keep_mask(),
             draws_by_occurrence=False,
@@ -177,7 +177,7 @@ class GeneratingDataset(CachedDataset2):
             return None
         return self._lengths().__getitem__  # now: they differ from epoch to epoch
 
-    def corpus_tags(self) -> GeneratedTags:
+    def get_corpus_tags(self) -> GeneratedTags:
         """Return the tags of the whole corpus, before any filter."""
         if self._corpus_num_seqs == math.inf:
             self._not_offered("the tags of infinite data")
@@ -185,7 +185,7 @@ class GeneratingDataset(CachedDataset2):
 
     def get_all_tags(self) -> Sequence[str]:
         """Return the tags of all sequences, without those that the filter drops."""
-        tags = self.corpus_tags()
+        tags = self.get_corpus_tags()
         return tags if self._wanted_tags is None else tags.take(np.flatnonzero(self._keep_mask()))
 
     def get_total_num_seqs(self, *, fast: bool = False) -> int:  # noqa: ARG002 (always fast)

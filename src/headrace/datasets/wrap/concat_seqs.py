@@ -120,7 +120,7 @@ class ConcatSeqsDataset(CachedDataset):
         """The inner dataset."""
         return self._inner
 
-    def inner_datasets(self) -> Sequence[Dataset]:
+    def get_parts(self) -> Sequence[Dataset]:
         """Return the inner dataset."""
         return (self._inner,)
 
@@ -203,16 +203,10 @@ class ConcatSeqsDataset(CachedDataset):
         facts = self._part.facts
         return facts is not None and facts.draws_by_occurrence
 
-    def seed_by_tag(self) -> None:
-        """Key the generators of transforms by tags, those of the inner dataset as well."""
-        super().seed_by_tag()
-        self._inner.seed_by_tag()
-
     def finish_epoch(self, *, free_resources: bool = False) -> None:
         """End the epoch, of the inner dataset as well, see `Dataset.finish_epoch`."""
         super().finish_epoch(free_resources=free_resources)
         self._forget()
-        self._inner.finish_epoch(free_resources=free_resources)
 
     # --- reading ---
 

@@ -217,12 +217,6 @@ class MultiEpochDataset(InnerAnswers, CachedDataset2):
         """End the epoch, also inside."""
         super().finish_epoch(free_resources=free_resources)
         self._forget()
-        self.inner.finish_epoch(free_resources=free_resources)
-
-    def seed_by_tag(self) -> None:
-        """Key the generators of transforms by tags, also inside."""
-        super().seed_by_tag()
-        self.inner.seed_by_tag()
 
     def set_sharding(self, num_shards: int, shard_index: int) -> None:
         """Make the inner dataset one shard of `num_shards`."""

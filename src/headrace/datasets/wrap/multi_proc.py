@@ -125,7 +125,7 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
             self._recipe, self._seq_ordering = self._inner._recipe, self._inner.seq_ordering
         return self._inner
 
-    def inner_datasets(self) -> Sequence[Dataset]:
+    def get_parts(self) -> Sequence[Dataset]:
         """Return the inner dataset, if it is made already."""
         return () if self._inner is None else (self._inner,)
 
@@ -161,7 +161,7 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
         """Whether it takes an order."""
         return self._is_ordered
 
-    def workers(self) -> Workers:
+    def get_workers(self) -> Workers:
         """Return them; with "seq_order", any worker may read any sequence."""
         return Workers(
             type(self).__name__,
@@ -359,8 +359,6 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
         super().finish_epoch(free_resources=free_resources)
         self._stop_run()
         self._order, self._occurrences = RangeOrder(range(0)), None
-        if self._inner is not None:
-            self._inner.finish_epoch(free_resources=free_resources)
         if free_resources:
             self.close_workers()
 

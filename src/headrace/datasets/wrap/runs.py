@@ -186,7 +186,7 @@ class ReadSeqs:
 
     def read_range(self, dataset: Dataset, first: int, indices: NDArray[np.int64], *, epoch: int) -> None:
         """Read sequences of a dataset that reads them singly, and knows their tags without reading."""
-        tags = dataset.known_tags(indices)
+        tags = dataset.get_tags_of(indices)
         assert tags is not None
         go_to = note_places(tags, epoch)
         has_transform = dataset.may_change_lengths()

@@ -206,7 +206,7 @@ class MetaDataset(OverCorpora):
     @property
     def knows_dtypes(self) -> bool:
         """Whether all sub-datasets do."""
-        return all(inner.knows_dtypes for inner in self.inner_datasets())
+        return all(inner.knows_dtypes for inner in self.get_parts())
 
     def known_specs(self) -> dict[str, DataSpec]:
         """Return what the sub-datasets know of their data keys."""
@@ -350,18 +350,10 @@ class MetaDataset(OverCorpora):
             )
         return facts.sort_lengths()
 
-    def seed_by_tag(self) -> None:
-        """Key the generators of transforms by tags, those of the sub-datasets as well."""
-        super().seed_by_tag()
-        for part in self._parts.values():
-            part.dataset.seed_by_tag()
-
     def finish_epoch(self, *, free_resources: bool = False) -> None:
         """End the epoch, of the sub-datasets as well, see `Dataset.finish_epoch`."""
         super().finish_epoch(free_resources=free_resources)
         self._set_order(RangeOrder(range(0)), is_given=True)
-        for part in self._parts.values():
-            part.dataset.finish_epoch(free_resources=free_resources)
         if free_resources:
             self._corpus, self._own_lengths, self._file_lengths = None, None, None
 

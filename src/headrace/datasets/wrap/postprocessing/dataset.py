@@ -232,7 +232,7 @@ class PostprocessingDataset(CachedDataset2):
         """Whether any sequence can be made without those before it: order and tags are those of the inner dataset."""
         return self._is_indexed
 
-    def inner_datasets(self) -> Sequence[Dataset]:
+    def get_parts(self) -> Sequence[Dataset]:
         """Return the inner dataset."""
         return (self._inner,)
 
@@ -288,7 +288,7 @@ class PostprocessingDataset(CachedDataset2):
         idle = super().idle_options(options) | {"buf_size"}
         return idle if options.get("map_seq_stream") is None else idle - {"num_workers"}
 
-    def workers(self) -> Workers | None:
+    def get_workers(self) -> Workers | None:
         """Return them; `map_seq` can be called for any sequence, so whoever reads some does it himself."""
         is_same = self._is_pooled()
         if not (self.num_workers or is_same):
@@ -429,15 +429,13 @@ class PostprocessingDataset(CachedDataset2):
 
     def finish_epoch(self, *, free_resources: bool = False) -> None:
         """End the epoch, of the inner dataset as well; with `free_resources` also the workers."""
-        super().finish_epoch(free_resources=free_resources)
         self._is_stale = self._is_stale or free_resources
         self._stop()
-        self._inner.finish_epoch(free_resources=free_resources)
+        super().finish_epoch(free_resources=free_resources)
 
     def seed_by_tag(self) -> None:
-        """Key the generators of functions by tags, those of the inner dataset as well."""
+        """Key the generators of functions by tags, see `Dataset.seed_by_tag`; workers start anew."""
         super().seed_by_tag()
-        self._inner.seed_by_tag()
         self._is_stale = True
 
     def get_current_seq_order(self) -> Order:
@@ -625,10 +623,10 @@ class PostprocessingDataset(CachedDataset2):
         self._check_maps_each("get_all_tags")
         return self._inner.get_all_tags()
 
-    def corpus_tags(self) -> Sequence[str]:
+    def get_corpus_tags(self) -> Sequence[str]:
         """Return the tags of the whole corpus, before any filter."""
         self._check_maps_each("get_all_tags")
-        return self._inner.corpus_tags()
+        return self._inner.get_corpus_tags()
 
     def get_total_num_seqs(self, *, fast: bool = False) -> int:
         """Return the number of sequences of the whole corpus; not if `map_seq_stream` may change it."""
