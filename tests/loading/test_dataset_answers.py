@@ -122,6 +122,23 @@ def test_what_a_class_of_ones_own_makes_of_a_sequence_is_what_a_loader_delivers(
         np.testing.assert_array_equal(seq["data"], data)
 
 
+@pytest.mark.parametrize("wrap", list(wraps({})))
+@pytest.mark.parametrize("ordering", ["random", "laplace:.4"])
+def test_to_ask_for_the_order_of_an_epoch_leaves_the_one_that_is_read_as_it_is(wrap, ordering):
+    config = wraps(static(seq_ordering=ordering, repeat_epoch=2))[wrap]
+    with init_dataset(config) as dataset, init_dataset(config) as other:
+        expected = [seq["data"].tobytes() for seq in other.epoch(2)]
+        read = []
+        for number, seq in enumerate(dataset.epoch(2)):
+            order, counted = dataset.get_epoch_order(1 + number % 4, counts=True)
+            assert counted is None or len(counted) == len(order)
+            read.append(seq["data"].tobytes())
+            dataset.order_text(number + 1), dataset.data_text()
+        assert read == expected
+        other.init_seq_order(epoch=3)
+        np.testing.assert_array_equal(dataset.get_epoch_order(3)[0], other.get_current_seq_order())
+
+
 class WithNamesOfItsOwn(CachedDataset2):
     """A class written for RETURNN: its attributes have the names that come to mind."""
 

@@ -16,6 +16,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from headrace.errors import ConfigError
+from headrace.order import Order, occurrences
 from headrace.sources import Source
 from headrace.specs import DataSpec
 
@@ -230,6 +231,29 @@ class Dataset(EpochApi):
         except NotImplementedError:
             return False
         return True
+
+    def get_epoch_order(self, epoch: int, *, counts: bool = False) -> tuple[Order, NDArray[np.int64] | None]:
+        """Return the order of an epoch. The current epoch, which somebody may be reading, stays as it is.
+
+        That takes a copy of this dataset, made once; see `answer_alone`, and one that cannot be copied is started.
+
+        Args:
+            epoch: The epoch number.
+            counts: Whether the caller draws by how often a sequence came before.
+
+        Returns:
+            Corpus indices; and how often each of them came before, `int64[n]`, or `None` if nothing is drawn by it.
+
+        Raises:
+            OptionalNotImplementedError: The order is not known.
+        """
+        asked = self._asked_apart() or self
+        asked.init_seq_order(epoch=epoch)
+        order, counted = asked.get_checked_seq_order(), asked.get_occurrences()
+        if counted is None and counts and order.may_repeat:
+            facts = asked.corpus_facts()
+            counted = occurrences(order) if facts is None else facts.occurrences()
+        return order, counted
 
     def corpus_facts(self) -> CorpusFacts | None:
         """Return what is known of the corpus, `None` if it is not known under which index each tag is. O(1)."""

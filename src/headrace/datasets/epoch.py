@@ -195,6 +195,19 @@ class EpochApi(DatasetOptions, DeclaredLayout):
         """Return the corpus indices of the current epoch, in order."""
         self._not_offered("get_current_seq_order")
 
+    def get_checked_seq_order(self, num_seqs: int = 2**62) -> Order:
+        """Return `get_current_seq_order` as an order, which a class of the user's own may give as any list of numbers.
+
+        Args:
+            num_seqs: Size of the corpus, where it is known.
+
+        Raises:
+            ConfigError: It holds something else than corpus indices.
+            OptionalNotImplementedError: The order is not known.
+        """
+        order: Any = self.get_current_seq_order()
+        return order if isinstance(order, Order) else self._explicit_order(order, num_seqs)
+
     @property
     def order_report(self) -> OrderReport | None:
         """What the recipe leaves out or repeats in the current full epoch; `None` before the first one."""

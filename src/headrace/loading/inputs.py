@@ -163,16 +163,8 @@ class DatasetSubject(Subject):
 
     def start(self, epoch: int, wanted: PlanNeeds) -> EpochOrder:
         """Return the order of an epoch."""
-        dataset = self.dataset
         with self._ordering():
-            dataset.init_seq_order(epoch=epoch)
-        order = dataset.get_current_seq_order()
-        if not isinstance(order, Order):
-            order = dataset._explicit_order(order, 2**62)
-        counted = dataset.get_occurrences()  # of the dataset's own transform
-        if counted is None and wanted.occurrences and order.may_repeat:
-            facts = dataset.corpus_facts()
-            counted = occurrences(order) if facts is None else facts.occurrences()
+            order, counted = self.dataset.get_epoch_order(epoch, counts=wanted.occurrences)
         lengths_of = self._lengths_of(wanted.data_key, may_cost=wanted.lengths)
         return EpochOrder(epoch, order, lengths_of, counted, self._shortest_by(lengths_of))
 

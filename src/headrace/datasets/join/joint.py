@@ -233,8 +233,7 @@ class JointDataset(OverCorpora):
 
     def _own_order(self, part: MetaPart, full_epoch: int) -> Order:
         part.dataset.init_seq_order(self._part_epoch(part, full_epoch))
-        order = part.dataset.get_current_seq_order()
-        return order if isinstance(order, Order) else ArrayOrder(np.asarray(order))
+        return part.dataset.get_checked_seq_order()
 
     def _part_epoch(self, part: MetaPart, epoch: int) -> int:  # noqa: ARG002 (a sub-class numbers them by the part)
         """Return the epoch number that a part is started with."""

@@ -162,7 +162,7 @@ class MultiEpochDataset(InnerAnswers, CachedDataset2):
         start = 0
         for number in self.inner_epochs(epoch):
             self.inner.init_seq_order(number)
-            order = self.inner.get_current_seq_order()
+            order = self.inner.get_checked_seq_order()
             if len(order) * self.multi_epoch > _MAX_SEQS:
                 raise ConfigError(
                     f"multi_epoch={self.multi_epoch} times {len(order):,} sequences are too many: their order is in "
@@ -170,7 +170,7 @@ class MultiEpochDataset(InnerAnswers, CachedDataset2):
                     where=f"dataset {self.name!r}, epoch {epoch}",
                     fix="lower multi_epoch; an epoch may end sooner",
                 )
-            self._orders.append(order if isinstance(order, Order) else self._explicit_order(order, 2**62))
+            self._orders.append(order)
             self._counts.append(self.inner.get_occurrences())
             self._segments.append(Segment(number, start))
             start += len(order)

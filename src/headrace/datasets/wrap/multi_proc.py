@@ -277,14 +277,13 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
 
     def _current_order_of_inner(self) -> Order:
         try:
-            order = self.inner.get_current_seq_order()
+            return self.inner.get_checked_seq_order()
         except NotImplementedError as error:
             raise ConfigError(
                 f'{type(self.inner).__name__} does not tell its order, which sharding_method="seq_order" shares out',
                 where=f"dataset {self.name!r}",
                 fix='use sharding_method="dedicated"',
             ) from error
-        return order if isinstance(order, Order) else self._explicit_order(order, 2**62)
 
     def _runs_from(self, first: int, epoch: int) -> Iterator[RunOfSeqs]:
         """Yield the runs of the current order from a place on."""

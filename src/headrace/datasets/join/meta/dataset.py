@@ -283,14 +283,13 @@ class MetaDataset(OverCorpora):
         corpus = self._check_corpus()
         control.dataset.init_seq_order(epoch)
         try:
-            order = control.dataset.get_current_seq_order()
+            return control.dataset.get_checked_seq_order(len(corpus.index))
         except NotImplementedError as error:
             raise ConfigError(
                 f"{type(control.dataset).__name__} does not tell its order, so it cannot control that of others",
                 where=f"dataset {self.name!r}, seq_order_control_dataset={control.name!r}",
                 fix="choose another seq_order_control_dataset, or let it define get_current_seq_order",
             ) from error
-        return order if isinstance(order, Order) else self._explicit_order(order, len(corpus.index))
 
     def _set_order(self, order: Order, first: int = 0, *, is_given: bool = False) -> None:
         """Take an order: of the control dataset or the planner, or one that was given."""

@@ -377,7 +377,7 @@ class PostprocessingDataset(CachedDataset2):
         starts = self._open_pool() if self._is_pooled() else self._inner
         starts.init_seq_order(epoch, seq_list, seq_order)
         if self._is_indexed:
-            self._order, self._occurrences = _order_of(starts), self._ordered.get_occurrences()
+            self._order, self._occurrences = starts.get_checked_seq_order(), self._ordered.get_occurrences()
             self._num_seqs = None if self._skips() else len(self._order)
         elif self.keeps_count and not self._skips():
             self._num_seqs = _finite_num_seqs(self._inner)
@@ -392,7 +392,7 @@ class PostprocessingDataset(CachedDataset2):
         super().init_seq_order(epoch)
         self._stop()
         place = self._base.init_part(epoch, first, indices, occurrences)
-        self._order, self._occurrences = _order_of(self._base), occurrences
+        self._order, self._occurrences = self._base.get_checked_seq_order(), occurrences
         self._part = epoch, first, indices, occurrences
         self._num_seqs = place + len(indices)
         self._reader = IndexedReader(self._base, self._make_map_seq(), self._epoch_part(place, first - place))
@@ -686,11 +686,6 @@ def _check_options(options: Mapping[str, Any], map_seq: Any, map_seq_stream: Any
 def _gives_all_in_order(dataset: Dataset) -> bool:
     """Tell whether a dataset says the order of an epoch, and gives all sequences of it."""
     return dataset.knows_order() and not dataset.skips_failed
-
-
-def _order_of(dataset: Dataset) -> Order:
-    order = dataset.get_current_seq_order()
-    return order if isinstance(order, Order) else dataset._explicit_order(order, 2**62)
 
 
 def _finite_num_seqs(dataset: Dataset) -> int | None:
