@@ -256,12 +256,11 @@ class Dataset(EpochApi):
         return order, counted
 
     def corpus_facts(self) -> CorpusFacts | None:
-        """Return what is known of the corpus, `None` if it is not known under which index each tag is. O(1)."""
-        return None
+        """Return what is known of the corpus, `None` if it is not known under which index each tag is. O(1).
 
-    def knows_corpus(self) -> bool:
-        """Whether any sequence can be asked for by its corpus index, and the order is known."""
-        return self.corpus_facts() is not None and self.knows_order()
+        One that knows its corpus knows the order of each epoch, too, and reads any sequence by its corpus index.
+        """
+        return None
 
     def corpus_size(self) -> int | None:
         """Return how many corpus indices there are, `None` if that is not known."""
@@ -337,10 +336,6 @@ class Dataset(EpochApi):
     def may_change_lengths(self) -> bool:
         """Whether sequences may come out with other lengths than `corpus_lengths` says, behind a transform."""
         return any(part.may_change_lengths() for part in self.get_parts())
-
-    def has_fixed_lengths(self) -> bool:
-        """Whether lengths are the same in all epochs."""
-        return False
 
     def covers_lengths(self, key: str) -> bool:
         """Whether the lengths of a data key are part of what `data_text` tells."""

@@ -223,6 +223,7 @@ class CachedDataset(Dataset):
             kept=lambda: None if self._wanted_tags is None else self._keep_mask(),
             draws_by_occurrence=self._transform_wants_rng,
             occurrences=self._occurrences_now,
+            has_fixed_lengths=True,
         )
 
     def num_filtered(self) -> tuple[int, int] | None:
@@ -246,10 +247,6 @@ class CachedDataset(Dataset):
     def may_change_lengths(self) -> bool:
         """Whether there is a transform."""
         return self._transform is not None
-
-    def has_fixed_lengths(self) -> bool:
-        """Yes: they are those of the index."""
-        return True
 
     def covers_lengths(self, key: str) -> bool:  # noqa: ARG002
         """Yes: they are part of the digest of the index."""

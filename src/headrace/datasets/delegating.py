@@ -58,10 +58,6 @@ class InnerAnswers(Dataset):
         """Return the lengths that the inner dataset knows."""
         return self.inner.corpus_lengths(key, may_cost=may_cost)
 
-    def has_fixed_lengths(self) -> bool:
-        """Whether the inner dataset has."""
-        return self.inner.has_fixed_lengths()
-
     def covers_lengths(self, key: str) -> bool:
         """Whether `data_text` of the inner dataset tells them."""
         return self.inner.covers_lengths(key)

@@ -164,6 +164,7 @@ class GeneratingDataset(CachedDataset2):
             kept=lambda: None if self._wanted_tags is None else self._keep_mask(),
             draws_by_occurrence=False,
             occurrences=lambda: occurrences(self.get_current_seq_order()),
+            has_fixed_lengths=False,
         )
 
     def num_filtered(self) -> tuple[int, int] | None:

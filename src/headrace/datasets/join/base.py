@@ -117,6 +117,7 @@ class OverCorpora(Dataset):
             kept=self._kept,
             draws_by_occurrence=self._draws_by_occurrence(),
             occurrences=self._count_occurrences,
+            has_fixed_lengths=self._has_fixed_lengths(),
         )
 
     def num_filtered(self) -> tuple[int, int] | None:
@@ -134,9 +135,10 @@ class OverCorpora(Dataset):
         """Whether all parts do."""
         return all(inner.supports_jumps for inner in self.get_parts())
 
-    def has_fixed_lengths(self) -> bool:
-        """Whether all parts have."""
-        return all(inner.has_fixed_lengths() for inner in self.get_parts())
+    def _has_fixed_lengths(self) -> bool:
+        """Whether all parts say so of theirs."""
+        facts = [part.facts for part in self._made_of]
+        return all(known is not None and known.has_fixed_lengths for known in facts)
 
     def covers_lengths(self, key: str) -> bool:
         """Whether the texts of all parts with the data key do."""

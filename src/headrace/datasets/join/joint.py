@@ -268,7 +268,7 @@ class JointDataset(OverCorpora):
     def _order_corpus(self, num_seqs: int, get_seq_len: Any) -> OrderCorpus:
         corpus = super()._order_corpus(num_seqs, get_seq_len)
         lengths = corpus.lengths or self._sort_lengths
-        return dataclasses.replace(corpus, lengths=lengths, is_fixed=self.has_fixed_lengths())
+        return dataclasses.replace(corpus, lengths=lengths, is_fixed=self._has_fixed_lengths())
 
     def _sort_lengths(self) -> NDArray[Any]:
         """Return `int[N]`: what the parts sort by."""
@@ -276,7 +276,7 @@ class JointDataset(OverCorpora):
         if self._lengths is not None:
             return self._lengths
         lengths = np.concatenate([_sort_lengths_of(part.dataset, facts) for part, facts in self._all_facts()])
-        if self.has_fixed_lengths():
+        if self._has_fixed_lengths():
             self._lengths = lengths
         return lengths
 

@@ -94,7 +94,7 @@ class MixDataset(DelegatingDataset):
             )
         opened = open_datasets(datasets, self, kwargs.get("random_seed_offset"))
         for name, dataset in opened.items():
-            if not dataset.knows_corpus():
+            if dataset.corpus_facts() is None:
                 raise ConfigError(
                     f"the sub-dataset {name!r} ({type(dataset).__name__}) does not know its corpus, so that nobody can "
                     "say what its n-th sequence is",
@@ -383,9 +383,8 @@ def _no_ordering(ordering: Any, name: str) -> ConfigError:
 
 
 def _indexed_lengths(part: MetaPart, key: str) -> NDArray[Any] | None:
-    dataset = part.dataset
-    size = dataset.corpus_size() if key in part.keys and dataset.has_fixed_lengths() else None
-    if size is None:
+    facts = part.facts
+    if facts is None or not facts.has_fixed_lengths or key not in part.keys:
         return None
-    column = dataset.corpus_lengths(part.keys[key], may_cost=True)
-    return None if column is None else column(np.arange(size))
+    column = part.dataset.corpus_lengths(part.keys[key], may_cost=True)
+    return None if column is None else column(np.arange(len(facts.index)))

@@ -391,7 +391,7 @@ def check_shards(datasets: Mapping[str, Dataset], shard: tuple[int, int]) -> Non
 def _first_unknown(datasets: Mapping[str, Dataset]) -> str:
     """Return a text about the first dataset without random access."""
     for name, dataset in datasets.items():
-        if not dataset.knows_corpus():
+        if dataset.corpus_facts() is None:
             return f"{name!r} ({type(dataset).__name__})"
     return "none"
 

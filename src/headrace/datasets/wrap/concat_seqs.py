@@ -147,8 +147,8 @@ class ConcatSeqsDataset(CachedDataset):
         is_last = parts.is_last()
 
         def lengths_of(key: str) -> NDArray[Any]:
-            found = None
-            if self._indices is not None and self._part.facts is not None and self._inner.has_fixed_lengths():
+            found, facts = None, self._part.facts
+            if self._indices is not None and facts is not None and facts.has_fixed_lengths:
                 found = self._inner.corpus_lengths(key, may_cost=False)
             if found is None or self._indices is None:
                 raise OptionalNotImplementedError(f"the lengths of {key!r} are not known")

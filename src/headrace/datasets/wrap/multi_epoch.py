@@ -80,7 +80,7 @@ class MultiEpochDataset(InnerAnswers, CachedDataset2):
         self.labels = dict(self.inner.labels)
         self.shuffle_frames_of_nseqs = self.inner.shuffle_frames_of_nseqs
         self._recipe, self._seq_ordering = self.inner._recipe, self.inner.seq_ordering
-        self._knows_order = self.inner.knows_corpus()
+        self._knows_order = self.inner.corpus_facts() is not None
         self._orders: list[Order] = []
         self._counts: list[NDArray[np.int64] | None] = []
         self._forget()
@@ -124,7 +124,9 @@ class MultiEpochDataset(InnerAnswers, CachedDataset2):
 
     def corpus_lengths(self, key: str, *, may_cost: bool) -> LengthsOf | None:
         """Return the lengths that the inner dataset knows, if they are those of all of its epochs."""
-        return self.inner.corpus_lengths(key, may_cost=may_cost) if self.inner.has_fixed_lengths() else None
+        facts = self.inner.corpus_facts()
+        is_fixed = facts is not None and facts.has_fixed_lengths
+        return self.inner.corpus_lengths(key, may_cost=may_cost) if is_fixed else None
 
     def order_text(self, epoch: int) -> str:
         """Return what decides the inner epochs, each of them: a function may give each another order, or corpus."""

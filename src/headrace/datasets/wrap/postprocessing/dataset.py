@@ -260,10 +260,6 @@ class PostprocessingDataset(CachedDataset2):
         """Return the lengths of the inner dataset, if they are said to stay."""
         return self._inner.corpus_lengths(key, may_cost=may_cost) if self.keeps_lengths_of(key) else None
 
-    def has_fixed_lengths(self) -> bool:
-        """Whether the inner dataset has."""
-        return self._inner.has_fixed_lengths()
-
     def covers_lengths(self, key: str) -> bool:
         """Whether the lengths are those that the inner dataset tells."""
         return self.keeps_lengths_of(key) and self._inner.covers_lengths(key)
