@@ -476,7 +476,7 @@ class Dataset(EpochApi):
 
     @property
     def knows_dtypes(self) -> bool:
-        """Whether the dtypes that this dataset names are those of its arrays, and not the documented guess."""
+        """Whether the dtypes that this dataset names are those of its arrays, and not the guess of RETURNN's API."""
         return False
 
     def batch_options(self) -> list[str]:

@@ -1,7 +1,7 @@
 """Datasets that pass on what they are asked to another one.
 
 `InnerAnswers` passes on the questions about layout, tags and what is supported. `DelegatingDataset` is the base of
-those whose inside is chosen when they are built, or anew for each epoch: what is documented to work on any dataset
+those whose inside is chosen when they are built, or anew for each epoch: what works on any dataset
 (chunks, batches, iterators) stays here; everything about sequences, their order and their layout is the inner one's.
 The order's options are shared, so that to set one here sets it there.
 """

@@ -28,7 +28,7 @@ from .returnn.declared import DeclaredLayout
 from .returnn.walk import EpochHandle, check_not_stale, iterate_chunks
 from .seq import DatasetSeq
 
-_UNKNOWN_COUNT_SCALE = 100.0  # documented shape of the pseudo progress when the number of sequences is unknown
+_UNKNOWN_COUNT_SCALE = 100.0  # RETURNN's shape of the pseudo progress when the number of sequences is unknown
 
 
 class EpochApi(DatasetOptions, DeclaredLayout):
@@ -111,7 +111,7 @@ class EpochApi(DatasetOptions, DeclaredLayout):
     # --- order ---
 
     def get_random_seed_for_epoch(self, epoch: int | None, num_epochs_fixed: int = 1) -> int:
-        """Return the documented seed of an epoch: constant over a full pass."""
+        """Return the seed of an epoch by RETURNN's rule: constant over a full pass."""
         return derive_order_seed(
             check_epoch(epoch) or 1,
             num_epochs=num_epochs_fixed,
@@ -326,7 +326,7 @@ class EpochApi(DatasetOptions, DeclaredLayout):
 
     @property
     def rnd_seq_drop(self) -> random.Random:
-        """The documented generator of the current epoch: for `sample` and for chunks of random size."""
+        """The generator of the current epoch, as in RETURNN: for `sample` and for chunks of random size."""
         if self._rnd_seq_drop is None:
             self._rnd_seq_drop = random.Random(self._drop_seed)  # noqa: S311 (not for secrets)
         return self._rnd_seq_drop

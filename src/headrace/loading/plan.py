@@ -120,7 +120,7 @@ class EpochPlan:
         order: The sequences.
         recipe: How they form batches.
         start: A window, and the number of its first batch, which somebody knows from before.
-        name: Returns the name under which the table of all windows may be kept, see `kept_tables.py`; None: nowhere.
+        name: Returns the name under which the table of all windows may be kept, see `plan_cache.py`; None: nowhere.
 
     Raises:
         ConfigError: The policy needs lengths, and there are none.

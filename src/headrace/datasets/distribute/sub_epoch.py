@@ -232,12 +232,12 @@ class KeyLayout:
 
 @dataclass(frozen=True, slots=True)
 class SubEpochLayout:
-    """The documented attributes of a sub-dataset, and its data keys.
+    """What a sub-dataset says of its layout, and its data keys.
 
     Attributes:
-        num_inputs: As documented.
-        num_outputs: As documented.
-        labels: As documented.
+        num_inputs: See `DeclaredLayout`.
+        num_outputs: Likewise.
+        labels: Likewise.
         keys: Data key -> layout, in the order of the sub-dataset.
         source: Which files it was learnt from, for messages.
     """

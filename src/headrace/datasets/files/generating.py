@@ -1,4 +1,4 @@
-"""Toy data made on the spot: documented classes that are useful in tests and first steps.
+"""Toy data made on the spot: classes of RETURNN's that are useful in tests and first steps.
 
 What sequence i of epoch E holds is a pure function of (seed of E, i), so that it can be made by anyone, in any order.
 """

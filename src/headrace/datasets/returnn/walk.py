@@ -1,6 +1,6 @@
 """Walking through an epoch, sequence by sequence (`dataset.epoch(3)`) and by chunks of sequences.
 
-The documented classes have an attribute `epoch` (an int), which sub-classes read; `for seq in dataset.epoch(3)` is the
+RETURNN's classes have an attribute `epoch` (an int), which sub-classes read; `for seq in dataset.epoch(3)` is the
 short way to read an epoch. One name serves both: an int that can be called. It is made afresh on each access and never
 stored.
 """
@@ -152,7 +152,7 @@ def iterate_chunks(dataset: EpochReader, *, recurrent_net: bool, used_data_keys:
 def epoch_rng(dataset: EpochReader) -> random.Random:
     """Return a new generator, seeded for the current epoch."""
     seed = dataset.get_random_seed_for_epoch(int(dataset.epoch) or None)
-    return random.Random(seed)  # noqa: S311 (documented generator, not for secrets)
+    return random.Random(seed)  # noqa: S311 (RETURNN's generator, not for secrets)
 
 
 def _chunks(

@@ -2,9 +2,8 @@
 
 What comes out is a function of the inner dataset, the function, the seed and the epoch. A function of one sequence
 leaves order, tags and corpus indices as they are, so whatever can be asked of the inner dataset can be asked here, and
-workers change nothing. A function over a stream makes another stream. Reading and calling are in
-`postprocessing_call.py` and `postprocessing_readers.py`, what workers do in `postprocessing_work.py`; this file is long
-for the number of documented methods that it answers.
+workers change nothing. A function over a stream makes another stream. Calling is in `call.py`, reading in `readers.py`,
+what workers do in `work.py`.
 """
 
 from __future__ import annotations
@@ -345,7 +344,7 @@ class PostprocessingDataset(CachedDataset2):
         )
 
     def get_random_seed_for_epoch(self, epoch: int | None, num_epochs_fixed: int = 1) -> int:
-        """Return the documented seed of an epoch, of this dataset's own options: sub-epochs are epochs here."""
+        """Return the seed of an epoch by RETURNN's rule, of this dataset's own options: sub-epochs are epochs here."""
         return derive_order_seed(epoch or 1, num_epochs=num_epochs_fixed, **self._own_seeds)
 
     # --- order ---
