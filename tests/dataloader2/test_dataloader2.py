@@ -352,3 +352,27 @@ def test_iter_twice_loses_nothing_and_an_epoch_left_in_the_middle_is_told_of_onc
     with again:
         iter(again)
         assert list(again) == epochs[1]
+
+
+def test_a_seed_that_is_given_before_the_first_item_counts() -> None:
+    with DataLoader2(IterableWrapper(range(20)).shuffle()) as loader:
+        loader.seed(5)
+        expected = list(loader)
+    with DataLoader2(IterableWrapper(range(20)).shuffle()) as loader:
+        iter(loader)
+        loader.seed(5)
+        assert list(loader) == expected
+
+
+def test_a_seed_that_is_given_after_a_resume_waits_for_the_next_epoch() -> None:
+    with DataLoader2(IterableWrapper(range(20)).shuffle()) as loader:
+        loader.seed(5)
+        iterator = iter(loader)
+        next(iterator)
+        state = loader.state_dict()
+        rest = list(iterator)
+    with DataLoader2(IterableWrapper(range(20)).shuffle()) as loader:
+        loader.load_state_dict(state)
+        iter(loader)
+        loader.seed(6)
+        assert list(loader) == rest

@@ -560,3 +560,53 @@ def test_an_error_that_takes_no_note_comes_as_it_is():
 
     with pytest.raises(ProudError, match="mine"):
         next(make(transform=fail).epoch(1))
+
+
+class LikeReturnn(StaticDataset):
+    """A class that was written for RETURNN, where the shard is two attributes."""
+
+    def __init__(self, data, shard=None, **kwargs):
+        super().__init__(data, **kwargs)
+        if shard is not None:
+            self._shard_index, self._num_shards = shard
+        self.num_calls = 0
+
+    def set_sharding(self, num_shards, shard_index):
+        self._num_shards = num_shards
+        self._shard_index = shard_index
+        self.num_calls += 1
+
+
+@pytest.mark.parametrize("how", [copy.copy, copy.deepcopy, lambda dataset: pickle.loads(pickle.dumps(dataset))])
+def test_a_class_written_for_returnn_may_assign_its_shard(how):
+    expected = [indices(make(_num_shards=4, _shard_index=shard), 1) for shard in range(4)]
+    dataset = LikeReturnn(seqs(), shard=(3, 4))
+    dataset.initialize()
+    assert indices(dataset, 1) == indices(how(dataset), 1) == expected[3]
+    dataset.set_sharding(4, 2)
+    assert (dataset.num_calls, dataset.num_shards, dataset.shard_index) == (1, 4, 2)
+    assert indices(dataset, 1) == indices(how(dataset), 1) == expected[2]
+    dataset.init_seq_order(epoch=1)
+    dataset._shard_index = 0
+    assert list(dataset.get_current_seq_order()) == expected[2]  # up to the next epoch
+    dataset.init_seq_order(epoch=1)
+    assert list(dataset.get_current_seq_order()) == expected[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("_num_shards", 0), ("_num_shards", True), ("_num_shards", "2"), ("_shard_index", -1), ("_shard_index", 0.5)],
+)
+def test_half_a_shard_that_can_be_none_is_refused_when_it_is_assigned(name, value):
+    with pytest.raises(ConfigError, match=name):
+        setattr(make(), name, value)
+
+
+def test_two_halves_of_a_shard_that_contradict_are_refused_at_the_latest_when_an_epoch_begins():
+    dataset = make()
+    dataset._shard_index = 2
+    for act in (lambda: dataset.init_seq_order(epoch=1), lambda: copy.copy(dataset), lambda: pickle.dumps(dataset)):
+        with pytest.raises(ConfigError, match="_shard_index=2 is none of the 1 shards"):
+            act()
+    dataset._num_shards = 3
+    assert indices(dataset, 1) == indices(make(_num_shards=3, _shard_index=2), 1)

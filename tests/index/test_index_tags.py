@@ -1,13 +1,15 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace.datasets.join.corpus import JointTags
 from headrace.errors import ConfigError, SourceError
 from headrace.index.lookup import TagTable
 from headrace.index.tags import BLOCK, GeneratedTags, PackedTags, Tags, pack_tags
@@ -44,6 +46,95 @@ def test_indices_slices_and_takes_are_those_of_a_list(tags: list[str], data: st.
         indices = data.draw(st.lists(st.integers(-len(tags), len(tags) - 1)))
         assert packed.take(np.array(indices, dtype=np.int64)) == [tags[index] for index in indices]
         assert [packed[index] for index in indices] == [tags[index] for index in indices]
+
+
+def outcome(action: Callable[..., Any], *given: Any) -> Any:
+    """What an action returns, as plain objects; or the type of what it raises."""
+    try:
+        found = action(*given)
+    except Exception as error:  # noqa: BLE001 - any: what a list raises
+        return type(error)
+    return list(found) if isinstance(found, Tags) else found
+
+
+ACTIONS: dict[str, Callable[[Any, list[str], list[str], str, int, int], Any]] = {
+    "equals a list": lambda tags, same, other, *_: [tags == same, same == tags, tags == other, other == tags],
+    "differs": lambda tags, same, other, *_: [tags != same, same != tags, tags != other, other != tags],
+    "equals what is no list": lambda tags, *_: [tags == 5, tags == None, tags == "a", tags == {}],  # noqa: E711
+    "more": lambda tags, _, other, *__: [tags + other, other + tags],
+    "more of what is no list": lambda tags, *_: tags + "a",
+    "no list and more": lambda tags, *_: 5 + tags,
+    "in place": lambda tags, same, other, *_: [same.__iadd__(tags), same.extend(tags), same],
+    "membership": lambda tags, same, other, tag, *_: [tag in tags, 5 in tags, None in tags, tag not in tags],
+    "index": lambda tags, same, other, tag, *_: tags.index(tag),
+    "index from": lambda tags, same, other, tag, start, stop: tags.index(tag, start),
+    "index within": lambda tags, same, other, tag, start, stop: tags.index(tag, start, stop),
+    "index of no tag": lambda tags, *_: tags.index(5),
+    "count": lambda tags, same, other, tag, *_: tags.count(tag),
+    "backwards": lambda tags, *_: [list(reversed(tags)), tags[::-1]],
+    "sorted": lambda tags, *_: [sorted(tags), sorted(tags, key=len), max(tags, default=""), sorted(set(tags))],
+    "one": lambda tags, same, other, tag, start, stop: tags[start],
+    "one by a number of NumPy": lambda tags, same, other, tag, start, stop: tags[np.int32(start)],
+    "one by what is no number": lambda tags, *_: tags[0.0],
+    "some": lambda tags, same, other, tag, start, stop: [tags[start:stop], tags[:stop:-2], tags[start::3]],
+    "some by a step of 0": lambda tags, *_: tags[::0],
+    "truth": lambda tags, *_: [bool(tags), len(tags)],
+    "unpacked": lambda tags, *_: [[*tags], dict(enumerate(tags)), list(zip(tags, tags, strict=True)), ",".join(tags)],
+    "hash": lambda tags, *_: hash(tags),
+    "array": lambda tags, *_: np.array(tags, dtype=object).tolist(),
+    "with an array": lambda tags, same, *_: (tags == np.array(same, dtype=object)).tolist() if same else None,
+}
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+@given(lists=st.lists(TAG_LISTS, min_size=1, max_size=3), data=st.data())
+@settings(max_examples=15, deadline=None)
+def test_what_a_list_of_tags_does_they_do(action: str, lists: list[list[str]], data: st.DataObject) -> None:
+    joint = [tag for tags in lists for tag in tags]
+    rule = [f"a{idx}" for idx in range(len(joint))]
+    kinds: list[tuple[Tags, list[str]]] = [
+        (pack_tags(joint), joint),
+        (PackedTags(np.zeros(1, np.int64), np.zeros(0, np.uint8)), []),
+        (GeneratedTags(len(rule), "a"), rule),
+        (JointTags([pack_tags(tags) for tags in lists]), joint),
+    ]
+    some = data.draw(TAG_LISTS)
+    for lazy, plain in kinds:
+        other = data.draw(st.sampled_from([some, plain, [*plain, "a"], plain[:-1], [*plain[:-1], "b"]]))
+        tag = data.draw(st.sampled_from([*plain, "a", "zz"]))
+        start, stop = data.draw(st.integers(-35, 35)), data.draw(st.integers(-35, 35))
+
+        found, expected = (
+            outcome(ACTIONS[action], tags, [*plain], [*other], tag, start, stop) for tags in (lazy, [*plain])
+        )
+        assert found == expected
+
+
+@given(lists=st.lists(TAG_LISTS, min_size=1, max_size=3), other=TAG_LISTS)
+@settings(max_examples=40, deadline=None)
+def test_tags_equal_those_of_the_same_strings_however_they_are_held(lists: list[list[str]], other: list[str]) -> None:
+    joint = [tag for tags in lists for tag in tags]
+    held: list[Any] = [pack_tags(joint), JointTags([pack_tags(tags) for tags in lists]), packed_anyway(joint)]
+    for one in held:
+        for another in [*held, joint, tuple(joint)]:
+            assert one == another == one
+            assert (one != another) is False
+        assert (one == pack_tags(other)) == (joint == other) == (one == tuple(other))
+        assert one + pack_tags(other) == one + tuple(other) == joint + other
+        assert pack_tags(other) + one == tuple(other) + one == other + joint
+
+
+def packed_anyway(tags: list[str]) -> PackedTags:
+    """Packed, also where a rule would do."""
+    ends = np.cumsum([0, *(len(tag.encode()) for tag in tags)])
+    return PackedTags(ends, np.frombuffer("".join(tags).encode(), np.uint8))
+
+
+def test_the_text_of_tags_is_short() -> None:
+    assert repr(pack_tags(["a", "b"])) == "<2 tags: 'a', 'b'>"
+    assert repr(pack_tags([])) == "<0 tags>"
+    assert repr(GeneratedTags(10**9)) == "<1000000000 tags: 'seq-0', 'seq-1', 'seq-2', ...>"
+    assert len(repr(pack_tags(["x" * 10_000] * 100))) < 200
 
 
 @pytest.mark.parametrize("tags", [pack_tags(["a", "b", "c"]), GeneratedTags(3)])

@@ -38,7 +38,7 @@ class FormatCase:
     """
 
     write: Callable[[Path], None]
-    open: Callable[..., Source]
+    open: Opener
     needs: tuple[str, ...] = ()
     counts_lines: bool = False
     stamped: bool = True
@@ -91,8 +91,29 @@ def _written(writer: str, name: str, **options: Any) -> Callable[[Path], None]:
     return write
 
 
-def _opened(source: str, name: str, **options: Any) -> Callable[..., Source]:
-    return lambda folder, index=None: getattr(hr, source)(folder / name, index=index, **options)
+@dataclass(frozen=True)
+class Opener:
+    """Opens a corpus in a folder.
+
+    Attributes:
+        source: The class that reads it.
+        name: Of its file or folder.
+        options: Of the class; functions are called with the folder.
+    """
+
+    source: str
+    name: str
+    options: dict[str, Any]
+
+    def __call__(self, folder: Path, index: Any = None) -> Source:
+        """Open it."""
+        options = {name: value(folder) if callable(value) else value for name, value in self.options.items()}
+        source: Source = getattr(hr, self.source)(folder / self.name, index=index, **options)
+        return source
+
+
+def _opened(source: str, name: str, **options: Any) -> Opener:
+    return Opener(source, name, options)
 
 
 def _write_hdf(dtype: str, lengths: str = "<i4", **dataset: Any) -> Callable[[Path], None]:
@@ -140,11 +161,6 @@ def _write_tar_members(folder: Path) -> None:
                 info = tarfile.TarInfo(f"{'long' * 40}/ä{number}.{ext}")
                 info.size = len(data)
                 archive.addfile(info, io.BytesIO(data))
-
-
-def _open_tar_members(folder: Path, index: Any = None) -> Source:
-    fields = {"npy": "npy", "a": "npz:a", "numbers": "json:numbers", "word": "json:word", "txt": "txt", "cls": "cls"}
-    return hr.TarSource(folder / "x.tar", fields=fields, index=index)
 
 
 def _write_lines(folder: Path) -> None:
@@ -210,6 +226,7 @@ def _write_ogg_zip(folder: Path) -> None:
         path.unlink()
 
 
+_FIELDS = {"npy": "npy", "a": "npz:a", "numbers": "json:numbers", "word": "json:word", "txt": "txt", "cls": "cls"}
 _AUDIO = ("soundfile",)
 _ARROW = ("pyarrow",)
 FORMATS: dict[str, FormatCase] = {
@@ -224,7 +241,7 @@ FORMATS: dict[str, FormatCase] = {
         _written("SafetensorsWriter", "x.safetensors"), _opened("SafetensorsSource", "x.safetensors")
     ),
     "tar": FormatCase(_written("TarWriter", "x.tar"), _opened("TarSource", "x.tar")),
-    "tar-members": FormatCase(_write_tar_members, _open_tar_members),
+    "tar-members": FormatCase(_write_tar_members, _opened("TarSource", "x.tar", fields=_FIELDS)),
     "parquet": FormatCase(_written("ParquetWriter", "x.parquet"), _opened("ParquetSource", "x.parquet"), _ARROW),
     "arrow": FormatCase(_written("ArrowWriter", "x.arrow"), _opened("ArrowSource", "x.arrow"), _ARROW),
     "arrow-stream": FormatCase(
@@ -240,9 +257,7 @@ FORMATS: dict[str, FormatCase] = {
     ),
     "tokens-npy": FormatCase(
         _write_npy_tokens,
-        lambda folder, index=None: hr.TokenSource(
-            folder / "x.npy", by="document", documents=folder / "starts.npy", index=index
-        ),
+        _opened("TokenSource", "x.npy", by="document", documents=lambda folder: folder / "starts.npy"),
     ),
     "tokens-idx": FormatCase(_write_megatron, _opened("TokenSource", "x.bin", by="document")),
     "recordings": FormatCase(_write_recordings, _opened("AudioFolderSource", "x", sample_rate=8000), _AUDIO),
@@ -256,6 +271,16 @@ FORMATS: dict[str, FormatCase] = {
     "ogg-zip": FormatCase(
         _write_ogg_zip,
         _opened("OggZipSource", "x.zip", audio={"features": "raw", "peak_normalization": False}),
+        _AUDIO,
+    ),
+    "ogg-zip-headers": FormatCase(
+        _write_ogg_zip,
+        _opened(
+            "OggZipSource",
+            "x.zip",
+            audio={"features": "raw", "peak_normalization": False, "sample_rate": 8000},
+            data_lengths="header",
+        ),
         _AUDIO,
     ),
 }

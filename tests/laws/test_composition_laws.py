@@ -117,6 +117,46 @@ def test_a_part_may_be_shared_copied_and_read_elsewhere(name, seed, depth, epoch
             dataset.close()
 
 
+def set_by_method(dataset, num_shards, shard_index):
+    dataset.set_sharding(num_shards, shard_index)
+
+
+def assign_number_first(dataset, num_shards, shard_index):
+    dataset._num_shards = num_shards
+    dataset._shard_index = shard_index
+
+
+def assign_index_first(dataset, num_shards, shard_index):
+    dataset._shard_index, dataset._num_shards = shard_index, num_shards
+
+
+def sharded_streams(config, ways, shards, epoch):
+    """Return what a dataset delivers in one shard after the other, or the type of the error that says why not."""
+    with init_dataset(config) as dataset:
+        found = []
+        try:
+            for way, shard in zip(ways, shards, strict=True):
+                way(dataset, *shard)
+                assert (dataset._num_shards, dataset._shard_index) == shard
+                found.append(stream(dataset, epoch))
+                assert (dataset.num_shards, dataset.shard_index) == shard
+        except headrace.ConfigError as error:
+            found.append(type(error))
+        return found
+
+
+@given(st.sampled_from(sorted(RECIPES)), SEEDS, DEPTHS, st.integers(1, 3), st.data())
+@settings(max_examples=100, deadline=None)
+def test_a_shard_may_be_assigned_as_in_classes_of_returnn(name, seed, depth, epoch, data):
+    shard = st.integers(1, 4).flatmap(lambda num: st.tuples(st.just(num), st.integers(0, num - 1)))
+    shards = data.draw(st.lists(shard, min_size=1, max_size=3))
+    ways = data.draw(st.lists(st.sampled_from([assign_number_first, assign_index_first]), min_size=3, max_size=3))
+    with tempfile.TemporaryDirectory() as folder:
+        config = drawn(seed, depth, folder, name)
+        expected = sharded_streams(config, [set_by_method] * len(shards), shards, epoch)
+        assert sharded_streams(config, ways[: len(shards)], shards, epoch) == expected
+
+
 def changed(config, rng, kind):
     """Return a config in which one option of one class in it is another one; `None` if there is none to change."""
     config = copy.deepcopy(config)

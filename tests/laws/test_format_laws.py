@@ -3,25 +3,57 @@
 from __future__ import annotations
 
 import contextlib
+import gc
+import json
 import os
 import resource
 import subprocess
 import sys
+import tarfile
+import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
-from format_cases import FORMATS, FormatCase, content, files_of
+from format_cases import FORMATS, FormatCase, content, files_of, same
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import headrace.sources
 from headrace.errors import HeadraceError, SourceError
-from headrace.sources import open_source
+from headrace.sources import CutSource, Writer, formats, open_source
+from headrace.sources.base import Source
 from headrace.sources.formats import find_format
 
 _DAMAGES = 10  # of each format and example
 
 FEW = settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+NOT_HERE = {
+    "CutSource": "reads what lhotse writes, in many forms; see test_cuts_security_laws.py",
+    "HuggingFaceSource": "its files are read by the library of Hugging Face; see test_hugging_face_source.py",
+    "MapSource": "an object of the user's",
+    "MemorySource": "no files",
+}
+
+
+def _exported(base: type) -> set[str]:
+    found = {name: getattr(headrace.sources, name) for name in headrace.sources.__all__}
+    return {name for name, cls in found.items() if isinstance(cls, type) and issubclass(cls, base) and cls is not base}
+
+
+def test_every_source_that_reads_files_is_in_these_laws_or_elsewhere() -> None:
+    here = {case.open.source for case in FORMATS.values()}
+    assert here | NOT_HERE.keys() == _exported(Source)
+    assert not here & NOT_HERE.keys()
+
+
+def test_every_source_and_writer_is_of_a_format_by_which_laws_and_commands_find_it() -> None:
+    entries = formats.FORMATS.values()
+    assert {entry.source for entry in entries} == _exported(Source) - {"MapSource", "MemorySource"}
+    assert {entry.writer for entry in entries if entry.writer} == _exported(Writer)
 
 
 @pytest.fixture(params=sorted(FORMATS))
@@ -287,6 +319,64 @@ def test_a_pipe_in_the_place_of_any_file_is_refused_and_not_waited_for(
 def test_a_name_with_a_nul_in_it_is_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="NUL"):
         open_source(tmp_path / f"a\0{name}")
+
+
+@contextlib.contextmanager
+def _free_descriptors(num: int) -> Iterator[None]:
+    """Leave room for so many open files and no more, in a `with` block."""
+    highest = max(int(name) for name in os.listdir("/proc/self/fd"))
+    held = [os.open(os.devnull, os.O_RDONLY)]
+    while held[-1] < highest:  # no number below is free
+        held.append(os.open(os.devnull, os.O_RDONLY))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(held) + 1 + num, hard))
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for descriptor in held:
+            os.close(descriptor)
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="counts descriptors in /proc")
+def test_without_room_for_another_open_file_there_is_an_error_of_ours(
+    case: FormatCase, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("poor")
+    case.write(folder)
+    whole = content(case.open(folder))  # with this, everything is imported as well
+    for num in range(8):
+        gc.collect()
+        with _free_descriptors(num), contextlib.suppress(HeadraceError):
+            assert same(content(case.open(folder)), whole)
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="counts descriptors in /proc")
+def test_without_room_for_another_open_file_shar_has_an_error_of_ours(tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        pytest.importorskip("lhotse")
+    soundfile = pytest.importorskip("soundfile")
+    soundfile.write(tmp_path / "a.wav", np.full(800, 0.25), 8000)
+    cut = {"id": "c", "start": 0.0, "duration": 0.1, "channel": 0, "type": "MonoCut", "supervisions": []}
+    recording = {"id": "r", "sources": [{"type": "file", "channels": [0], "source": "a.wav"}], "sampling_rate": 8000}
+    recording |= {"num_samples": 800, "duration": 0.1}
+    place = tmp_path / "shar"
+    place.mkdir()
+    (place / "cuts.000000.jsonl").write_text(json.dumps(cut) + "\n")
+    (tmp_path / "c.json").write_text(json.dumps(recording))
+    with tarfile.open(place / "recording.000000.tar", "w") as tar:
+        tar.add(tmp_path / "a.wav", "c.wav")
+        tar.add(tmp_path / "c.json", "c.json")
+
+    def read() -> bytes:
+        return CutSource(place, index=None).read(0, "audio").tobytes()
+
+    whole = read()
+    for num in range(8):
+        gc.collect()
+        with _free_descriptors(num), contextlib.suppress(HeadraceError):
+            assert read() == whole
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="counts descriptors in /proc")

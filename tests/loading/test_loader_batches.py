@@ -562,6 +562,10 @@ def same_seq(seq, **_):
     return seq
 
 
+def same_stream(seqs, **_):
+    yield from seqs
+
+
 def without_filter(config):
     return {name: value for name, value in config.items() if "filter" not in name}
 
@@ -572,8 +576,9 @@ def without_filter(config):
         (lambda inner: inner, 10),
         (lambda inner: {"class": "MultiEpochDataset", "dataset": inner, "multi_epoch": 2}, 10),
         (lambda inner: {"class": "ConcatDataset", "datasets": [inner, {**inner, "seq_list_filter_file": None}]}, 20),
+        (lambda inner: {"class": "PostprocessingDataset", "dataset": inner, "map_seq_stream": same_stream}, 10),
     ],
-    ids=["itself", "several epochs", "a part"],
+    ids=["itself", "several epochs", "a part", "a stream"],
 )
 def test_what_a_filter_leaves_out_is_logged_once_and_counted(wrap, num_all, tmp_path, caplog):
     (tmp_path / "kept.txt").write_text("seq-1\nseq-3\n")

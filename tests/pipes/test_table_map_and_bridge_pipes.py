@@ -290,3 +290,21 @@ def test_a_pipe_is_data_of_a_loader_and_each_item_comes_once(num_workers):
     expected = [[int(row["data"][0, 0]) for row in random_rows().set_epoch(epoch)] for epoch in (1, 2)]
     assert epochs == expected
     assert sorted(epochs[0]) == sorted(epochs[1]) == list(range(40))
+
+
+def test_what_a_map_has_loaded_from_a_shuffle_is_loaded_again_where_a_state_is_restored() -> None:
+    def graph(seed: int = 3):
+        pipe = IterableWrapper(range(20)).shuffle().set_seed(seed).enumerate().to_map_datapipe().to_iter_datapipe()
+        assert len(pipe) == 20  # it is loaded now
+        return pipe
+
+    pipe = graph()
+    iterator = iter(pipe)
+    before = [next(iterator) for _ in range(5)]
+    state = graph_state(pipe)
+    rest = list(iterator)
+    assert sorted(before + rest) == list(range(20))
+    assert rest != sorted(rest)
+    for other in (graph(), graph(seed=4)):
+        restore_graph(other, state)
+        assert list(other) == rest

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from headrace.errors import ConfigError, SourceError
 from headrace.sources import HDFSource, HDFWriter
-from headrace.sources.hdf.layout import open_hdf5
+from headrace.sources.hdf.layout import _total, open_hdf5
 
 LENGTHS = [3, 0, 5, 1]
 
@@ -39,6 +39,18 @@ BAD_PARTS = {
     "lengths that wrap around": (
         {"seqLengths": table(LENGTHS, [2**64 - 1, 4, 5, 1], dtype=np.uint64)},
         "length 18446744073709551615 ",
+    ),
+    "lengths whose sum wraps around to what is stored": (
+        {"seqLengths": table(LENGTHS, [2**62, 2**62, 2**62, 2**62], dtype=np.int64)},
+        "the length 4611686018427387904 of 'classes' is more than all 9 frames that are stored",
+    ),
+    "lengths whose sum wraps around to a negative number": (
+        {"seqLengths": table([2**62, 2**62, 0, 9], LENGTHS, dtype=np.int64)},
+        "the length 4611686018427387904 of 'data' is more than all 9 frames that are stored",
+    ),
+    "a length that is more than all frames": (
+        {"seqLengths": table(LENGTHS, [3, 0, 10, 1])},
+        "the length 10 of 'classes' is more than all 9 frames that are stored",
     ),
     "too few frames": ({"inputs": np.ones((8, 4), np.float32)}, "add up to 9 frames, but 8 are stored"),
     "too many frames": ({"targets/data/classes": np.arange(10)}, "add up to 9 frames, but 10 are stored"),
@@ -89,6 +101,18 @@ def test_a_declared_key_with_frames_but_without_data_is_refused(tmp_path, write_
     path = write_layout(tmp_path / "corpus.hdf", {"seqLengths": table(*[LENGTHS] * 3)}, sizes={"extra": [3, 1]})
     with pytest.raises(SourceError, match="'extra' has 9 frames by seqLengths, but no data"):
         HDFSource(path, index=None)
+
+
+def test_the_frames_of_a_key_without_data_are_added_up_exactly(tmp_path, write_layout):
+    lengths = table(LENGTHS, LENGTHS, [2**62, 2**62, 2**62, 2**62 - 1], dtype=np.int64)
+    path = write_layout(tmp_path / "corpus.hdf", {"seqLengths": lengths}, sizes={"extra": [3, 1]})
+    with pytest.raises(SourceError, match=f"'extra' has {2**64 - 1} frames by seqLengths, but no data"):
+        HDFSource(path, index=None)
+
+
+@given(st.lists(st.integers(0, 2**62) | st.integers(0, 9), max_size=40))
+def test_the_sum_of_lengths_never_wraps_around(lengths):
+    assert _total(np.array(lengths, np.int64)) == sum(lengths)
 
 
 @pytest.mark.parametrize("size", ["many", 2.5, -3, np.zeros(0, np.int64)])

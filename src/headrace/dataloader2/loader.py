@@ -243,12 +243,16 @@ class DataLoader2(Generic[T_co]):
     def seed(self, seed: int) -> None:
         """Give the seed from which all epochs follow, from the next one on, which is number 0 of this seed.
 
+        An epoch that was begun, and of which nothing was read, is such a next one.
+
         Raises:
             ValueError: It does not fit into 64 bits.
         """
         if not 0 <= seed < _UINT64:
             raise ValueError(f"Expected non-negative seed smaller than 2**64, got {seed}")
         self._next_seed = int(seed)
+        if self._position == 0:  # else it goes on where a state was saved
+            self._is_begun = False
 
     def __len__(self) -> int:
         """Return the number of items of an epoch, where the pipes know it.

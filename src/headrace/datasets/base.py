@@ -197,6 +197,7 @@ class Dataset(EpochApi):
 
     def _state(self) -> dict[str, Any]:
         """Return what a copy needs besides the constructor's arguments."""
+        self._check_shard()
         return {
             "shard": (self._recipe.num_shards, self._recipe.shard_index),
             "epoch": self._epoch,
@@ -275,10 +276,15 @@ class Dataset(EpochApi):
     def num_filtered(self) -> tuple[int, int] | None:
         """Return how many sequences of the corpus a tag filter leaves out, here or in a part, and of how many.
 
-        `None` where there is no filter: then nothing is read to answer it. O(N) otherwise.
+        `None` where there is no filter: then nothing is read to answer it. O(N) otherwise. Parts without a filter count
+        among all, if their size is known.
         """
-        found = [counts for inner in self.get_parts() if (counts := inner.num_filtered()) is not None]
-        return (sum(left_out for left_out, _ in found), sum(total for _, total in found)) if found else None
+        parts = self.get_parts()
+        found = [part.num_filtered() for part in parts]
+        if all(counts is None for counts in found):
+            return None
+        known = [counts or (0, part.corpus_size() or 0) for part, counts in zip(parts, found, strict=True)]
+        return sum(left_out for left_out, _ in known), sum(total for _, total in known)
 
     def known_specs(self) -> dict[str, DataSpec]:
         """Return the layout of the data keys, as far as it is that of the arrays and not a guess."""

@@ -208,7 +208,7 @@ class DelegatingDataset(InnerAnswers):
         """What the recipe leaves out or repeats in the current full epoch."""
         return self.inner.order_report
 
-    def set_sharding(self, num_shards: int, shard_index: int) -> None:
+    def _take_shard(self, num_shards: int, shard_index: int) -> None:
         """Make this dataset one shard of `num_shards`; takes effect with the next `init_seq_order`."""
         self.inner.set_sharding(num_shards, shard_index)
         self._recipe = self.inner._recipe

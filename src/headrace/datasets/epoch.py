@@ -74,6 +74,7 @@ class EpochApi(DatasetOptions, DeclaredLayout):
         """
         if seq_list is not None and seq_order is not None:
             raise ConfigError("seq_list and seq_order are both given: one of them is the order")
+        self._check_shard()
         if self._recipe.num_shards > 1 and not self.supports_sharding():
             raise ConfigError(
                 f"{type(self).__name__} does not support sharding (_num_shards={self._recipe.num_shards})",
@@ -220,10 +221,6 @@ class EpochApi(DatasetOptions, DeclaredLayout):
     def supports_sharding(self) -> bool:
         """Whether `_num_shards > 1` is legal."""
         return False
-
-    def set_sharding(self, num_shards: int, shard_index: int) -> None:
-        """Make this dataset one shard of `num_shards`; takes effect with the next `init_seq_order`."""
-        self._change_recipe(num_shards=num_shards, shard_index=shard_index)
 
     # --- reading ---
 

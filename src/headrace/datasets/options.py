@@ -98,6 +98,7 @@ class DatasetOptions:
         self.seeds_by_tag = False  # see `seed_by_tag`
         self._order_options: dict[str, Any] = {}  # those that were set since it was made
         self._epoch: int | None = None
+        self._unsettled_shard: tuple[int, int] | None = None  # assigned, and not in agreement yet
         self._estimated_num_seqs = estimated_num_seqs
         self._recipe = OrderRecipe(
             seq_ordering=seq_ordering,
@@ -183,14 +184,49 @@ class DatasetOptions:
         """Which of the shards this is."""
         return self._recipe.shard_index
 
-    # RETURNN's loader for PyTorch reads these two names of a dataset to share it out to the workers.
+    # RETURNN's loader for PyTorch reads these two names of a dataset to share it out to the workers, and classes that
+    # are written for RETURNN assign them, one after the other: they count from the next `init_seq_order` on.
     @property
     def _num_shards(self) -> int:
-        return self.num_shards
+        return self.num_shards if self._unsettled_shard is None else self._unsettled_shard[0]
+
+    @_num_shards.setter
+    def _num_shards(self, value: int) -> None:
+        self._assign_shard(check_count("_num_shards", value, minimum=1), self._shard_index)
 
     @property
     def _shard_index(self) -> int:
-        return self.shard_index
+        return self.shard_index if self._unsettled_shard is None else self._unsettled_shard[1]
+
+    @_shard_index.setter
+    def _shard_index(self, value: int) -> None:
+        self._assign_shard(self._num_shards, check_count("_shard_index", value))
+
+    def _assign_shard(self, num_shards: int, shard_index: int) -> None:
+        """Take a shard, or wait for the other half of it: a shard 3 of 1 may become one of 4."""
+        if shard_index < num_shards:
+            self._unsettled_shard = None
+            self._take_shard(num_shards, shard_index)
+        else:
+            self._unsettled_shard = num_shards, shard_index
+
+    def _check_shard(self) -> None:
+        if self._unsettled_shard is not None:
+            num_shards, shard_index = self._unsettled_shard
+            raise ConfigError(
+                f"_shard_index={shard_index} is none of the {num_shards} shards that _num_shards says",
+                where=f"dataset {self.name!r}",
+                fix="assign both: _shard_index is 0 .. _num_shards - 1",
+            )
+
+    def set_sharding(self, num_shards: int, shard_index: int) -> None:
+        """Make this dataset one shard of `num_shards`; takes effect with the next `init_seq_order`."""
+        self._unsettled_shard = None
+        self._take_shard(num_shards, shard_index)
+
+    def _take_shard(self, num_shards: int, shard_index: int) -> None:
+        """Do what `set_sharding` says, which a sub-class may override to assign `_num_shards` and `_shard_index`."""
+        self._change_recipe(num_shards=num_shards, shard_index=shard_index)
 
     @property
     def chunking(self) -> Chunking | ChunkingFunction | None:

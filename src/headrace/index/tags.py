@@ -6,9 +6,11 @@ representation. Tags of the form prefix + "0", prefix + "1", ... are always held
 
 from __future__ import annotations
 
+import reprlib
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import islice, pairwise
+from operator import index as as_index
 from typing import Any, overload
 
 import numpy as np
@@ -19,14 +21,16 @@ from headrace.errors import ConfigError, SourceError
 
 from .storage import REBUILD
 
+_NUM_SHOWN = 3  # in a text for people
 BLOCK = 65_536  # tags that exist as Python objects at a time in bulk work: a few MiB, and NumPy's overhead is hidden
 
 
 class Tags(Sequence[str]):
     """Tag of each sequence, read-only; the strings are made when asked for.
 
-    Walking through all of it makes a block of strings at a time. Membership (`in`) and `index` are linear: to look tags
-    up, use `CorpusIndex.find_tags`.
+    It reads like a list of str: it equals lists, tuples and other tags of the same strings, a slice of it is a list,
+    and so is what `+` makes. Walking through all of it makes a block of strings at a time. Membership (`in`), `index`
+    and `==` are linear: to look tags up, use `CorpusIndex.find_tags`.
     """
 
     @abstractmethod
@@ -57,15 +61,49 @@ class Tags(Sequence[str]):
     def __getitem__(self, index: int | slice) -> str | list[str]:
         """Return one tag, or the list of tags of a slice."""
         if not isinstance(index, slice):
-            corpus_idx = check_index(index, len(self))
+            corpus_idx = check_index(as_index(index), len(self))
             return self.block(corpus_idx, corpus_idx + 1)[0]
         start, stop, step = index.indices(len(self))
         if step == 1:
             return self.block(start, max(start, stop))
         return self.take(np.arange(start, stop, step, dtype=np.int64))
 
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if isinstance(other, str | bytes) or not isinstance(other, Sequence):
+            return NotImplemented
+        if len(self) != len(other):
+            return False
+        others = iter(other)
+        return all(block == list(islice(others, len(block))) for _, block in self.blocks())
+
+    __hash__ = None  # type: ignore[assignment]  # equal to lists, which have none
+
+    def __add__(self, other: Sequence[str]) -> list[str]:
+        """Return a list of these tags and more, of a list, a tuple or other tags."""
+        return [*self, *other] if isinstance(other, list | tuple | Tags) else NotImplemented
+
+    def __radd__(self, other: Sequence[str]) -> list[str]:
+        """Return a list of other tags and these."""
+        return [*other, *self] if isinstance(other, list | tuple) else NotImplemented
+
+    def index(self, value: str, start: int = 0, stop: int | None = None) -> int:
+        """Return the first corpus index of a tag.
+
+        Raises:
+            ValueError: There is none.
+        """
+        start, stop, _ = slice(start, stop).indices(len(self))
+        for first in range(start, stop, BLOCK):
+            block = self.block(first, min(first + BLOCK, stop))
+            if value in block:
+                return first + block.index(value)
+        raise ValueError(f"{value!r} is not one of these tags")
+
     def __repr__(self) -> str:
-        return f"<{len(self)} tags>"
+        shown = ", ".join(map(reprlib.repr, self.block(0, min(len(self), _NUM_SHOWN))))
+        return f"<{len(self)} tags{': ' if shown else ''}{shown}{', ...' if len(self) > _NUM_SHOWN else ''}>"
 
 
 class GeneratedTags(Tags):
@@ -85,6 +123,13 @@ class GeneratedTags(Tags):
             raise ConfigError(f"the prefix {prefix!r} cannot be written as UTF-8", where="GeneratedTags") from error
         self.num_seqs = num_seqs
         self.prefix = prefix
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, GeneratedTags):
+            return self.num_seqs == other.num_seqs and (self.prefix == other.prefix or not self.num_seqs)
+        return super().__eq__(other)
+
+    __hash__ = None
 
     def __len__(self) -> int:
         return self.num_seqs
@@ -130,6 +175,13 @@ class PackedTags(Tags):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return PackedTags, (self.offsets, self.blob)
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, PackedTags):
+            return np.array_equal(self.offsets, other.offsets) and np.array_equal(self.blob, other.blob)
+        return super().__eq__(other)
+
+    __hash__ = None
 
     def __len__(self) -> int:
         return len(self.offsets) - 1

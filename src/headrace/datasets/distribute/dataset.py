@@ -172,9 +172,9 @@ class DistributeFilesDataset(CachedDataset2):
         """Yes, by files."""
         return True
 
-    def set_sharding(self, num_shards: int, shard_index: int) -> None:
+    def _take_shard(self, num_shards: int, shard_index: int) -> None:
         """Make this dataset one shard of `num_shards`; takes effect with the next `init_seq_order`."""
-        super().set_sharding(num_shards, shard_index)
+        super()._take_shard(num_shards, shard_index)
         self._share.use(self._recipe)
 
     def get_files(self, epoch: int, rank: int | None = None) -> list[FileTree]:

@@ -271,7 +271,7 @@ class TurnsDataset(CachedDataset2):
         """Whether all sub-datasets do: each is divided."""
         return all(turn.dataset.supports_sharding() for turn in self.turns)
 
-    def set_sharding(self, num_shards: int, shard_index: int) -> None:
+    def _take_shard(self, num_shards: int, shard_index: int) -> None:
         """Make each sub-dataset one shard of `num_shards`; takes effect with the next `init_seq_order`."""
         for turn in self.turns:
             if not turn.dataset.supports_sharding():
@@ -279,7 +279,7 @@ class TurnsDataset(CachedDataset2):
                     f"the sub-dataset {turn.name!r}, a {type(turn.dataset).__name__}, cannot be divided into shards",
                     where=f"dataset {self.name!r}",
                 )
-        super().set_sharding(num_shards, shard_index)
+        super()._take_shard(num_shards, shard_index)
         for turn in self.turns:
             turn.dataset.set_sharding(num_shards, shard_index)
 

@@ -220,7 +220,7 @@ class MultiEpochDataset(InnerAnswers, CachedDataset2):
         super().finish_epoch(free_resources=free_resources)
         self._forget()
 
-    def set_sharding(self, num_shards: int, shard_index: int) -> None:
+    def _take_shard(self, num_shards: int, shard_index: int) -> None:
         """Make the inner dataset one shard of `num_shards`."""
         self.inner.set_sharding(num_shards, shard_index)
         self._recipe = self.inner._recipe

@@ -376,7 +376,7 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
             self._not_offered('get_current_seq_order with sharding_method="dedicated"')
         return self._order
 
-    def set_sharding(self, num_shards: int, shard_index: int) -> None:
+    def _take_shard(self, num_shards: int, shard_index: int) -> None:
         """Make this dataset one shard of `num_shards`; workers start anew if their shards depend on it."""
         self.inner.set_sharding(num_shards, shard_index)
         self._config.update(_num_shards=num_shards, _shard_index=shard_index)

@@ -223,7 +223,7 @@ class VariableDataset(DelegatingDataset):
         for _, dataset in self._open[:-1]:
             dataset.finish_epoch(free_resources=True)
 
-    def set_sharding(self, num_shards: int, shard_index: int) -> None:
+    def _take_shard(self, num_shards: int, shard_index: int) -> None:
         """Make this dataset one shard of `num_shards`, in all epochs."""
         self._defaults = {**self._defaults, "_num_shards": num_shards, "_shard_index": shard_index}
         for _, dataset in self._open:

@@ -136,6 +136,10 @@ class DatasetStream(StreamSubject):
         if self.is_own:
             self.dataset.close()
 
+    def num_filtered(self) -> tuple[int, int] | None:
+        """Ask the dataset."""
+        return self.dataset.num_filtered()
+
     def data_digest(self) -> str:
         """Return a digest of the file list, or of the tags where they are known; else of the class only."""
         return digest_text(self.dataset.data_text())

@@ -167,6 +167,16 @@ class MapPipe(Pipe, MapMethods, Generic[T_co]):
     def __len__(self) -> int:
         raise TypeError(f"{type(self).__name__} instance doesn't have valid length")
 
+    def draws_when_loaded(self) -> dict[int, dict[str, Any]]:
+        """Return `id` of a pipe before this one -> where its random numbers were when this one loaded its items.
+
+        Of a pipe that reads iterable ones once and keeps what they gave; of others nothing.
+        """
+        return {}
+
+    def forget_other_draws(self) -> None:
+        """Forget items that were loaded by other random numbers than the pipes before this one have now."""
+
     def __add__(self, other: MapPipe[Any]) -> MapPipe[Any]:
         return self.concat(other) if is_map_pipe(other) else NotImplemented
 

@@ -11,14 +11,14 @@ from typing import Any, TypeAlias
 
 from headrace.errors import ResumeError
 
-from ..core.base import IterPipe, is_iter_pipe, stop
+from ..core.base import IterPipe, MapPipe, is_iter_pipe, stop
 from ..core.draws import Draws
 from ..core.walk import list_pipes, sources_of
 
 GraphState: TypeAlias = list[list[Any]]
 """Of each iterable pipe, sources first: `[class name, position, generators]`. The position is what `state()` gave,
-"ended", or `None`. Generators are those of a pipe that is not under way, for its next iteration. States may hold items
-(a shuffle's buffer): any Python objects."""
+"ended", or `None`. Generators are those of a pipe that is not under way, for its next iteration, or for the one by
+which a map-style pipe has loaded its items. States may hold items (a shuffle's buffer): any Python objects."""
 
 _ENDED = "ended"
 
@@ -31,9 +31,14 @@ def graph_state(pipe: Any) -> GraphState | None:
     Args:
         pipe: The end of the graph.
     """
-    pipes = [each for each in list_pipes(pipe) if is_iter_pipe(each)]
+    everything = list_pipes(pipe)
+    pipes = [each for each in everything if is_iter_pipe(each)]
     if not all(isinstance(each, IterPipe) for each in pipes):
         return None
+    loaded: dict[int, dict[str, Any]] = {}
+    for each in everything:
+        if isinstance(each, MapPipe):
+            loaded |= each.draws_when_loaded()
     states: GraphState = []
     with ExitStack() as held:
         for each in reversed(pipes):
@@ -46,7 +51,8 @@ def graph_state(pipe: Any) -> GraphState | None:
                     return None
                 states.append([type(each).__name__, state, {}])
             else:
-                states.append([type(each).__name__, _ENDED if id(each) in ended else None, _generators_of(each)])
+                generators = loaded.get(id(each)) or _generators_of(each)
+                states.append([type(each).__name__, _ENDED if id(each) in ended else None, generators])
     return states
 
 
@@ -61,7 +67,8 @@ def restore_graph(pipe: Any, state: GraphState) -> None:
         ResumeError: The graph has other pipes than the one that the state is of, or a pipe cannot use its part. The
             graph then begins its next iteration as if nothing had been restored.
     """
-    pipes = [each for each in list_pipes(pipe) if is_iter_pipe(each)]
+    everything = list_pipes(pipe)
+    pipes = [each for each in everything if is_iter_pipe(each)]
     have = [type(each).__name__ for each in pipes]
     saved = [entry[0] for entry in state]
     if have != saved or not all(isinstance(each, IterPipe) for each in pipes):
@@ -81,6 +88,9 @@ def restore_graph(pipe: Any, state: GraphState) -> None:
                 begun._forget_position()
                 _set_generators(begun, generators_before)
             raise ResumeError(f"the state of {name} cannot be used: {type(error).__name__}: {error}") from error
+    for each in everything:
+        if isinstance(each, MapPipe):
+            each.forget_other_draws()
 
 
 def _restore_pipe(pipe: IterPipe[Any], position: Any, generators: dict[str, Any], restored: _Restored) -> None:

@@ -15,8 +15,9 @@ from headrace.errors import ConfigError
 
 from ..core.base import IterPipe, MapPipe, State, is_iter_pipe, is_map_pipe
 from ..core.checks import check_positive, check_takes
-from ..core.draws import Draws
+from ..core.draws import Draws, seeds_of
 from ..core.registry import functional_pipe, register_function
+from ..core.walk import list_pipes
 from .batch import DataChunk
 
 
@@ -299,6 +300,10 @@ class MapToIterConverter(IterPipe[Any]):
 class IterToMapConverter(MapPipe[Any]):
     """Load a pipe of (key, value) into memory when the first item is asked for.
 
+    They are kept for all epochs. So shuffle after it, not before: whoever begins with a later epoch, as workers do that
+    resume in one, loads by the random numbers of that. They are not part of a state; what a state says is by which
+    numbers they were loaded, so that a copy loads the same.
+
     Args:
         datapipe: The source.
         key_value_fn: Makes (key, value) of an item; `None`: items are such pairs.
@@ -309,8 +314,9 @@ class IterToMapConverter(MapPipe[Any]):
         IndexError: There is no such key.
     """
 
-    _not_shipped = ("_table",)
+    _not_shipped = ("_table", "_seeds")
     _table: dict[Any, Any] | None = None
+    _seeds: list[dict[str, Any]] | None = None  # of the pipes before this one, when the table was loaded
 
     def __init__(self, datapipe: IterPipe[Any], key_value_fn: Callable[[Any], tuple[Any, Any]] | None = None) -> None:
         if not is_iter_pipe(datapipe):
@@ -322,6 +328,7 @@ class IterToMapConverter(MapPipe[Any]):
 
     def _load(self) -> dict[Any, Any]:
         table: dict[Any, Any] = {}
+        seeds = seeds_of(list_pipes(self.datapipe))
         for item in self.datapipe:
             pair = item if self.key_value_fn is None else self.key_value_fn(item)
             try:
@@ -333,8 +340,19 @@ class IterToMapConverter(MapPipe[Any]):
             if key in table:
                 warnings.warn(f"Found duplicate key {key}. Please check your `key_value_fn`", stacklevel=4)
             table[key] = value
-        self._table = table
+        self._table, self._seeds = table, seeds
         return table
+
+    def draws_when_loaded(self) -> dict[int, dict[str, Any]]:
+        """See `MapPipe`."""
+        if self._table is None or not self._seeds:
+            return {}
+        return {id(pipe): seeds for pipe, seeds in zip(list_pipes(self.datapipe), self._seeds, strict=True)}
+
+    def forget_other_draws(self) -> None:
+        """See `MapPipe`."""
+        if self._table is not None and self._seeds != seeds_of(list_pipes(self.datapipe)):
+            self._table = None
 
     def __getitem__(self, index: Any) -> Any:
         table = self._load() if self._table is None else self._table

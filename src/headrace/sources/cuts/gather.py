@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.errors import ConfigError, SourceError
+from headrace.files import open_regular
 from headrace.index import CorpusIndex
 
 from .files import CutFiles, Member, scan_lines, scan_tar
@@ -215,9 +216,12 @@ class _Members:
         return member
 
     def _read(self, member: Member) -> bytes:
-        with open(self._path, "rb") as file:
-            file.seek(member.start)
-            return file.read(member.num_bytes)
+        try:
+            with open_regular(self._path) as file:
+                file.seek(member.start)
+                return file.read(member.num_bytes)
+        except OSError as error:
+            raise SourceError(f"the shard cannot be read: {error.strerror}", where=self._path) from error
 
     def end(self, path: str) -> None:
         """Check that there is nothing left."""

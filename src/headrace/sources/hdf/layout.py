@@ -147,7 +147,7 @@ def _read(file: h5py.File, path: str) -> FileLayout:
         if name not in file:
             if column_lengths.any():
                 raise SourceError(
-                    f"the key {data_key!r} has {int(column_lengths.sum())} frames by seqLengths, but no data {name!r}",
+                    f"the key {data_key!r} has {_total(column_lengths)} frames by seqLengths, but no data {name!r}",
                     where=path,
                     fix="write the file again, or remove the attribute from targets/size",
                 )
@@ -257,13 +257,28 @@ def _check_size(dataset: h5py.Dataset, path: str) -> None:
 
 
 def _check_num_frames(data_key: str, lengths: NDArray[np.int64], num_frames: int, path: str) -> None:
-    total = int(lengths.sum())
-    if total != num_frames or lengths.max(initial=0) > num_frames:
+    too_long = lengths > num_frames
+    if too_long.any():
+        seq_idx = int(np.argmax(too_long))
+        raise SourceError(
+            f"the length {lengths[seq_idx]} of {data_key!r} is more than all {num_frames} frames that are stored",
+            where=f"{path}, seqLengths, sequence {seq_idx}",
+            fix="write the file again",
+        )
+    total = _total(lengths)
+    if total != num_frames:
         raise SourceError(
             f"the lengths of {data_key!r} add up to {total} frames, but {num_frames} are stored",
             where=path,
             fix="write the file again",
         )
+
+
+def _total(lengths: NDArray[np.int64]) -> int:
+    """Return the sum of lengths, which may be more than an int64 holds."""
+    if int(lengths.max(initial=0)) * len(lengths) < 1 << 63:
+        return int(lengths.sum())
+    return (int((lengths >> 32).sum()) << 32) + int((lengths & 0xFFFFFFFF).sum())
 
 
 def _stored_column(file: h5py.File, name: str, path: str) -> StoredColumn:

@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import xxhash
@@ -212,6 +212,13 @@ def _lengths(options: OggZipOptions, rows: Sequence[_Row]) -> dict[str, NDArray[
     return {key: np.array(column, np.int64) for key, column in lengths.items()}
 
 
+def _opened(path: str) -> IO[bytes]:
+    try:
+        return open_regular(path)
+    except OSError as error:
+        raise SourceError(f"the archive cannot be read: {error.strerror}", where=path) from error
+
+
 def _data_lengths(options: OggZipOptions, rows: Sequence[_Row]) -> list[int]:
     features = options.features
     assert features is not None
@@ -221,7 +228,7 @@ def _data_lengths(options: OggZipOptions, rows: Sequence[_Row]) -> list[int]:
         return [features.num_frames(round(row.entry.duration * rate), rate) for row in rows]
     with ExitStack() as stack:
         zips = [archive.path for archive in options.archives if not archive.is_folder]
-        files = Descriptors([stack.enter_context(open(path, "rb", buffering=0)).fileno() for path in zips])
+        files = Descriptors([stack.enter_context(_opened(path)).fileno() for path in zips])
 
         def measure(row: _Row) -> int:
             archive = options.archives[row.archive]

@@ -13,6 +13,8 @@ from __future__ import annotations
 import os
 import stat
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO, Any
 
@@ -222,8 +224,11 @@ def _size_of(path: str) -> int:
     return status.st_size
 
 
-def _opened(path: str) -> IO[bytes]:
+@contextmanager
+def _opened(path: str) -> Iterator[IO[bytes]]:
+    """Open a file; what goes wrong with it in the block is a `SourceError` as well."""
     try:
-        return open_regular(path)
+        with open_regular(path) as file:
+            yield file
     except OSError as error:
-        raise SourceError(f"the file cannot be read: {error.strerror}", where=path) from error
+        raise SourceError(f"the file cannot be read: {error.strerror or error}", where=path) from error

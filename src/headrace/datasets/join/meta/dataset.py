@@ -373,10 +373,10 @@ class MetaDataset(OverCorpora):
         """Whether the control dataset does; any order of its own can be sharded."""
         return self._control is None or self._control.dataset.supports_sharding()
 
-    def set_sharding(self, num_shards: int, shard_index: int) -> None:
+    def _take_shard(self, num_shards: int, shard_index: int) -> None:
         """Make this dataset one shard of `num_shards`; takes effect with the next `init_seq_order`."""
         if self._control is None:
-            super().set_sharding(num_shards, shard_index)
+            super()._take_shard(num_shards, shard_index)
             return
         self._control.dataset.set_sharding(num_shards, shard_index)
         self._follow_control()

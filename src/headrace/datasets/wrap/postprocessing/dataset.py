@@ -452,7 +452,7 @@ class PostprocessingDataset(CachedDataset2):
         """Whether the inner dataset does."""
         return self._inner.supports_sharding()
 
-    def set_sharding(self, num_shards: int, shard_index: int) -> None:
+    def _take_shard(self, num_shards: int, shard_index: int) -> None:
         """Make the inner dataset one shard of `num_shards`; takes effect with the next `init_seq_order`."""
         self._inner.set_sharding(num_shards, shard_index)
         self._follow_inner()
