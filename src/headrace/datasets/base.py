@@ -504,18 +504,12 @@ class Dataset(EpochApi):
 
     @property
     def reads_singly(self) -> bool:
-        """Whether a sequence is read when it is taken, so that nothing is gained by `load_seqs` of it alone."""
+        """Whether `take_features` reads a sequence without `load_seqs`, in any order, and `get_tags_of` knows tags."""
         return False
 
     def take_features(self, seq_idx: int) -> dict[str, NDArray[Any]]:
         """Return all arrays of one sequence of the current order, loaded if it must be; they are the caller's own."""
         return dict(self.get_seq(seq_idx).features)
-
-    def take_seq(self, seq_idx: int) -> tuple[str, dict[str, NDArray[Any]]]:
-        """Read one sequence of the current order; return its tag and its arrays, which are the caller's own."""
-        self.load_seqs(seq_idx, seq_idx + 1)
-        seq = self.get_seq(seq_idx)
-        return seq.seq_tag, dict(seq.features)
 
     def get_tags_of(self, indices: NDArray[np.int64]) -> list[str] | None:
         """Return the tags of corpus indices, `int64[n]`, where that reads no sequence; `None` elsewhere."""

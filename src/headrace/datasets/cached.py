@@ -82,7 +82,9 @@ class CachedDataset(Dataset):
         self._occurrences: NDArray[np.int64] | None = None
         self._loaded = LoadedSeqs()
         # What a class of the user's own reads in its way, by the same names as in RETURNN.
-        self._user_ways = {way for way in _WAYS if not is_of_headrace(getattr(type(self), way))}
+        ways = {way for way in _WAYS if not is_of_headrace(getattr(type(self), way))}
+        self._has_user_ways, self._has_user_keys = bool(ways), bool(ways & {"get_data", "get_tag"})
+        self._has_user_seqs = bool(ways - {"get_data"})
         if source is not None:
             self._set_source(source)
 
@@ -433,7 +435,7 @@ class CachedDataset(Dataset):
             and self._transform is None
             and self.window == 1
             and not self.shuffle_frames_of_nseqs
-            and self._user_ways <= {"get_data"}
+            and not self._has_user_seqs
         )
 
     def take_features(self, seq_idx: int) -> Features:
@@ -452,13 +454,7 @@ class CachedDataset(Dataset):
     @property
     def reads_singly(self) -> bool:
         """Yes, but for a class of the user's own that reads in another way."""
-        return not self._user_ways
-
-    def take_seq(self, seq_idx: int) -> tuple[str, Features]:
-        """Read one sequence of the current order, see `Dataset.take_seq`."""
-        if not self.reads_singly:
-            return super().take_seq(seq_idx)
-        return self.source.tag(self._corpus_idx(seq_idx)), self.take_features(seq_idx)
+        return not self._has_user_ways
 
     def get_tags_of(self, indices: NDArray[np.int64]) -> list[str]:
         """Return the tags of corpus indices."""
@@ -468,7 +464,7 @@ class CachedDataset(Dataset):
         """Return one sequence with all of its data keys."""
         corpus_idx = self._corpus_idx(seq_idx)
         frac = self.get_complete_frac(seq_idx)
-        if self._user_ways & {"get_data", "get_tag"}:
+        if self._has_user_keys:
             features = {key: self.get_data(seq_idx, key) for key in self.get_data_keys()}
             return DatasetSeq(
                 seq_idx, features, seq_tag=self.get_tag(seq_idx), complete_frac=frac, corpus_idx=corpus_idx

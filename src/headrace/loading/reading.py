@@ -132,15 +132,19 @@ class _DatasetReader(Reader):
         first = dataset.init_part(wish.epoch, 0, wish.indices, wish.occurrences)
         known = dataset.get_tags_of(wish.indices) if source is None else source.tags_of(wish.indices)
         tags = [f"(corpus index {corpus_idx})" for corpus_idx in indices] if known is None else known
-        go_to = note_places(tags, wish.epoch)
+        go_to, reads_singly = note_places(tags, wish.epoch), dataset.reads_singly
         for number, tag in enumerate(tags):
             go_to(number)
             place = first + number
             try:
                 if source is not None:
                     features = self._read_plain(source, place, indices[number])
+                elif reads_singly:
+                    features = dataset.take_features(place)
                 else:
-                    tag, features = dataset.take_seq(place)
+                    dataset.load_seqs(place, place + 1)
+                    seq = dataset.get_seq(place)
+                    tag, features = seq.seq_tag, dict(seq.features)
             except Exception as error:  # noqa: BLE001 - the engine's policy decides what becomes of one of many
                 yield tag, Failed(error)
             else:
