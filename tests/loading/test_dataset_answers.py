@@ -181,6 +181,50 @@ def test_a_class_of_ones_own_may_have_attributes_of_any_name_that_comes_to_mind(
         wrapped.seed_by_tag()
 
 
+class Longer(StaticDataset):
+    def get_data(self, seq_idx, key):
+        return np.repeat(super().get_data(seq_idx, key), 2, axis=0)
+
+
+class LongerAndSaysSo(Longer):
+    def get_seq_length(self, seq_idx):
+        return super().get_seq_length(seq_idx) * 2
+
+
+WRAPS_THAT_ASK = ["itself", "concat", "mix", "meta", "workers", "function"]
+
+
+@pytest.mark.parametrize("wrap", WRAPS_THAT_ASK)
+def test_the_lengths_that_a_class_of_ones_own_says_are_those_of_the_plan(wrap):
+    config = wraps({"class": LongerAndSaysSo, "data": corpus(first=1)})[wrap]
+    with DataLoader(config, batching=FrameBudget(24), num_workers=0) as loader:
+        batches = list(loader)
+    assert all(len(batch.tags) * max(batch.lengths["data"]) <= 24 for batch in batches)
+    with init_dataset(config) as dataset:
+        assert sum(sum(batch.lengths["data"]) for batch in batches) == sum(len(seq["data"]) for seq in dataset.epoch(1))
+    first = next(iter(LongerAndSaysSo(data=corpus()).epoch(1)))
+    assert len(first["data"]) == 4
+
+
+@pytest.mark.parametrize("wrap", WRAPS_THAT_ASK)
+def test_lengths_of_a_class_of_ones_own_that_it_does_not_say_are_an_error(wrap):
+    config = wraps({"class": Longer, "data": corpus(first=1)})[wrap]
+    with (
+        DataLoader(config, batching=FrameBudget(24), num_workers=0) as loader,
+        pytest.raises(TransformError, match=r"'data' has \d+ frames, and \d in the index"),
+    ):
+        list(loader)
+
+
+def test_frames_of_a_class_of_ones_own_are_cut_from_what_it_makes():
+    dataset = Longer(data=corpus(first=1))
+    dataset.init_seq_order(epoch=1)
+    np.testing.assert_array_equal(dataset.get_data_slice(3, "data", 2, 9), dataset.get_data(3, "data")[2:9])
+    dataset = LongerAndSaysSo(data=corpus(first=1))
+    dataset.init_seq_order(epoch=1)
+    assert dataset.get_num_timesteps()["data"] == 2 * sum(len(seq["data"]) for seq in corpus())
+
+
 def test_a_tag_of_ones_own_is_that_of_the_batch():
     with DataLoader(Renamed(data=corpus()), batching=FixedCount(3)) as loader:
         assert next(iter(loader)).tags == ["my-seq-0", "my-seq-1", "my-seq-2"]

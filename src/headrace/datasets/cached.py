@@ -85,6 +85,7 @@ class CachedDataset(Dataset):
         ways = {way for way in _WAYS if not is_of_headrace(getattr(type(self), way))}
         self._has_user_ways, self._has_user_keys = bool(ways), bool(ways & {"get_data", "get_tag"})
         self._has_user_seqs = bool(ways - {"get_data"})
+        self._has_user_lengths = not is_of_headrace(type(self).get_seq_length)
         if source is not None:
             self._set_source(source)
 
@@ -224,7 +225,7 @@ class CachedDataset(Dataset):
             kept=lambda: None if self._wanted_tags is None else self._keep_mask(),
             draws_by_occurrence=self._transform_wants_rng,
             occurrences=self._occurrences_now,
-            has_fixed_lengths=True,
+            has_fixed_lengths=not self._has_user_lengths,
         )
 
     def num_filtered(self) -> tuple[int, int] | None:
@@ -236,8 +237,10 @@ class CachedDataset(Dataset):
         return dict(self.source.specs)
 
     def corpus_lengths(self, key: str, *, may_cost: bool) -> LengthsOf | None:
-        """Return the lengths of the index."""
+        """Return the lengths of the index; those of a class of the user's own, if it says other ones."""
         self._check_key(key)
+        if self._has_user_lengths:
+            return super().corpus_lengths(key, may_cost=may_cost)
         if isinstance(self.source, MapSource) and not may_cost:
             return None
         index = self.source.index
@@ -246,12 +249,12 @@ class CachedDataset(Dataset):
         return index.lengths(key).__getitem__ if index.has_lengths(key) else None
 
     def may_change_lengths(self) -> bool:
-        """Whether there is a transform."""
-        return self._transform is not None
+        """Whether there is a transform, or a class of the user's own reads in another way."""
+        return self._transform is not None or self._has_user_ways
 
     def covers_lengths(self, key: str) -> bool:  # noqa: ARG002
-        """Yes: they are part of the digest of the index."""
-        return True
+        """Yes: they are part of the digest of the index; but not those that a class of the user's own says."""
+        return not self._has_user_lengths
 
     def draws_text(self) -> str:
         """Return the seeds, if a transform draws."""
@@ -422,6 +425,8 @@ class CachedDataset(Dataset):
         if not 0 <= start_frame <= end_frame:
             where = f"sequence {seq_idx} of dataset {self.name!r}"
             raise IndexError(f"frames {start_frame}..{end_frame} of {key!r}, {where}")
+        if self._has_user_keys:
+            return self.get_data(seq_idx, key)[start_frame:end_frame]
         if seq_idx in self._loaded or not self.reads_by_key():
             return self._take(seq_idx, key)[start_frame:end_frame]
         corpus_idx = self._corpus_idx(seq_idx)
@@ -495,7 +500,8 @@ class CachedDataset(Dataset):
 
     def get_num_timesteps(self) -> NumbersDict:
         """Return data key -> number of frames of the current epoch, from the index."""
-        if self._transform is not None or not all(self.source.index.has_lengths(key) for key in self.source.specs):
+        is_stored = self._transform is None and not self._has_user_lengths
+        if not is_stored or not all(self.source.index.has_lengths(key) for key in self.source.specs):
             return super().get_num_timesteps()
         indices = np.asarray(self._cursor.order)
         return NumbersDict(
