@@ -257,6 +257,17 @@ def test_a_dataset_without_files_to_distribute_is_planned_by_its_order(
     assert "it distributes no files" in invoke("plan", path).stdout
 
 
+def test_a_dataset_made_of_others_is_planned_with_its_frames(invoke: Invoke, config: Path) -> None:
+    parts = [{"class": "HDFDataset", "files": [str(config.with_name(name))]} for name in ("05.hdf", "11.hdf")]
+    options = {"class": "ConcatDataset", "datasets": parts, "seq_ordering": "random", "partition_epoch": 2}
+    path = config.with_name("concat.json")
+    path.write_text(json.dumps(options))
+    for (epoch, rank), entry in bins_of(invoke, path, "--ranks", 3).items():
+        with init_dataset({**options, "_num_shards": 3, "_shard_index": rank}) as dataset:
+            lengths = [len(seq["data"]) for seq in dataset.epoch(epoch)]
+        assert entry == {"sequences": len(lengths), "frames": sum(lengths)}
+
+
 @pytest.mark.parametrize("dataset", ['{"class": "DummyDataset", "input_dim": 2, "output_dim": 2, "num_seqs": 7}'])
 def test_frames_are_left_out_where_only_reading_would_tell_them(invoke: Invoke, tmp_path: Path, dataset: str) -> None:
     path = tmp_path / "d.json"

@@ -191,7 +191,7 @@ def test_each_order_counts_what_filters_of_its_epoch_left_out(name, seed, depth,
             if node["class"] == "ConcatSeqsDataset":
                 node.setdefault("epoch_wise_filter", {(1, 2): {"max_mean_len": 3}})
         with init_dataset(without_curriculum(config)) as whole, init_dataset(config) as part:
-            if not part.knows_corpus():
+            if part.corpus_facts() is None:
                 return
             orders = []
             for dataset in (whole, part):

@@ -74,6 +74,162 @@ def same(seq, **_):
     return seq
 
 
+class DoubledKeys(StaticDataset):
+    def get_data(self, seq_idx, key):
+        return super().get_data(seq_idx, key) * 2
+
+
+class DoubledSeqs(StaticDataset):
+    def get_seq(self, seq_idx):
+        seq = super().get_seq(seq_idx)
+        return DatasetSeq(seq_idx, seq.features["data"] * 2, seq_tag=seq.seq_tag)
+
+
+class DoubledFeatures(StaticDataset):
+    def take_features(self, seq_idx):
+        return {key: array * 2 for key, array in super().take_features(seq_idx).items()}
+
+
+class DoubledOnceLoaded(StaticDataset):
+    def load_seqs(self, start, end):
+        super().load_seqs(start, end)
+        self.factor = 2
+
+    def get_seq(self, seq_idx):
+        seq = super().get_seq(seq_idx)
+        return DatasetSeq(seq_idx, seq.features["data"] * self.factor, seq_tag=seq.seq_tag)
+
+
+class Renamed(StaticDataset):
+    def get_tag(self, seq_idx):
+        return f"my-{super().get_tag(seq_idx)}"
+
+
+WAYS = [DoubledKeys, DoubledSeqs, DoubledFeatures, DoubledOnceLoaded]
+
+
+@pytest.mark.parametrize("wrap", list(wraps({})))
+@pytest.mark.parametrize("cls", WAYS)
+def test_what_a_class_of_ones_own_makes_of_a_sequence_is_what_a_loader_delivers(cls, wrap):
+    options = {"data": corpus(first=1)}
+    plain = list(init_dataset(wraps({"class": StaticDataset, **options})[wrap]).epoch(1))
+    inside = {seq["data"].tobytes() for seq in StaticDataset(**options).epoch(1)}
+    expected = [seq["data"] * (2 if seq["data"].tobytes() in inside else 1) for seq in plain]
+    with DataLoader(wraps({"class": cls, **options})[wrap], batching=FixedCount(1), num_workers=0) as loader:
+        for data, batch in zip(expected, loader, strict=True):
+            np.testing.assert_array_equal(batch["data"][0], data)
+    for data, seq in zip(expected, init_dataset(wraps({"class": cls, **options})[wrap]).epoch(1), strict=True):
+        np.testing.assert_array_equal(seq["data"], data)
+
+
+@pytest.mark.parametrize("wrap", list(wraps({})))
+@pytest.mark.parametrize("ordering", ["random", "laplace:.4"])
+def test_to_ask_for_the_order_of_an_epoch_leaves_the_one_that_is_read_as_it_is(wrap, ordering):
+    config = wraps(static(seq_ordering=ordering, repeat_epoch=2))[wrap]
+    with init_dataset(config) as dataset, init_dataset(config) as other:
+        expected = [seq["data"].tobytes() for seq in other.epoch(2)]
+        read = []
+        for number, seq in enumerate(dataset.epoch(2)):
+            order, counted = dataset.get_epoch_order(1 + number % 4, counts=True)
+            assert counted is None or len(counted) == len(order)
+            read.append(seq["data"].tobytes())
+            dataset.order_text(number + 1), dataset.data_text()
+        assert read == expected
+        other.init_seq_order(epoch=3)
+        np.testing.assert_array_equal(dataset.get_epoch_order(3)[0], other.get_current_seq_order())
+
+
+class WithNamesOfItsOwn(CachedDataset2):
+    """A class written for RETURNN: its attributes have the names that come to mind."""
+
+    NAMES = (
+        "parts",
+        "workers",
+        "corpus",
+        "corpus_tags",
+        "order",
+        "lengths",
+        "reader",
+        "cursor",
+        "stream",
+        "open",
+        "index",
+    )
+
+    def __init__(self, seqs, **kwargs):
+        super().__init__(**kwargs)
+        for name in self.NAMES:
+            setattr(self, name, [name])
+        self.seqs = seqs
+        self.num_inputs, self.num_outputs = 1, {"data": (1, 2)}
+
+    def init_seq_order(self, epoch=None, seq_list=None, seq_order=None):
+        super().init_seq_order(epoch=epoch, seq_list=seq_list, seq_order=seq_order)
+        self._num_seqs = len(self.seqs) if epoch is not None else 0
+        return True
+
+    def _collect_single_seq(self, seq_idx):
+        return DatasetSeq(seq_idx, self.seqs[seq_idx]["data"])
+
+
+def test_a_class_of_ones_own_may_have_attributes_of_any_name_that_comes_to_mind():
+    with DataLoader(WithNamesOfItsOwn(corpus()), batching=FixedCount(4)) as loader:
+        assert [len(batch.tags) for batch in loader] == [4, 4, 4]
+    wrapped = init_dataset({"class": "PostprocessingDataset", "dataset": WithNamesOfItsOwn(corpus()), "map_seq": same})
+    with wrapped:
+        assert len(list(wrapped.epoch(1))) == 12
+        wrapped.seed_by_tag()
+
+
+class Longer(StaticDataset):
+    def get_data(self, seq_idx, key):
+        return np.repeat(super().get_data(seq_idx, key), 2, axis=0)
+
+
+class LongerAndSaysSo(Longer):
+    def get_seq_length(self, seq_idx):
+        return super().get_seq_length(seq_idx) * 2
+
+
+WRAPS_THAT_ASK = ["itself", "concat", "mix", "meta", "workers", "function"]
+
+
+@pytest.mark.parametrize("wrap", WRAPS_THAT_ASK)
+def test_the_lengths_that_a_class_of_ones_own_says_are_those_of_the_plan(wrap):
+    config = wraps({"class": LongerAndSaysSo, "data": corpus(first=1)})[wrap]
+    with DataLoader(config, batching=FrameBudget(24), num_workers=0) as loader:
+        batches = list(loader)
+    assert all(len(batch.tags) * max(batch.lengths["data"]) <= 24 for batch in batches)
+    with init_dataset(config) as dataset:
+        assert sum(sum(batch.lengths["data"]) for batch in batches) == sum(len(seq["data"]) for seq in dataset.epoch(1))
+    first = next(iter(LongerAndSaysSo(data=corpus()).epoch(1)))
+    assert len(first["data"]) == 4
+
+
+@pytest.mark.parametrize("wrap", WRAPS_THAT_ASK)
+def test_lengths_of_a_class_of_ones_own_that_it_does_not_say_are_an_error(wrap):
+    config = wraps({"class": Longer, "data": corpus(first=1)})[wrap]
+    with (
+        DataLoader(config, batching=FrameBudget(24), num_workers=0) as loader,
+        pytest.raises(TransformError, match=r"'data' has \d+ frames, and \d in the index"),
+    ):
+        list(loader)
+
+
+def test_frames_of_a_class_of_ones_own_are_cut_from_what_it_makes():
+    dataset = Longer(data=corpus(first=1))
+    dataset.init_seq_order(epoch=1)
+    np.testing.assert_array_equal(dataset.get_data_slice(3, "data", 2, 9), dataset.get_data(3, "data")[2:9])
+    dataset = LongerAndSaysSo(data=corpus(first=1))
+    dataset.init_seq_order(epoch=1)
+    assert dataset.get_num_timesteps()["data"] == 2 * sum(len(seq["data"]) for seq in corpus())
+
+
+def test_a_tag_of_ones_own_is_that_of_the_batch():
+    with DataLoader(Renamed(data=corpus()), batching=FixedCount(3)) as loader:
+        assert next(iter(loader)).tags == ["my-seq-0", "my-seq-1", "my-seq-2"]
+
+
 @pytest.mark.parametrize("wrap", list(wraps({})))
 def test_a_hopeless_budget_is_refused_for_every_class(wrap):
     with (

@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.console import Console
 
-from headrace.datasets import Dataset, MultiProcDataset
+from headrace.datasets import Dataset
 
 from .console import bold, shorten
 from .drawing import format_bytes, format_count, format_seconds
@@ -19,8 +19,9 @@ def describe_dataset(dataset: Dataset) -> dict[str, Any]:
 
     One that workers load is described as what it is to them, and with their number.
     """
-    if isinstance(dataset, MultiProcDataset):
-        return {**describe_dataset(dataset.inner), "num_workers": dataset.num_workers}
+    workers = dataset.get_workers()
+    if workers is not None and workers.dataset not in (None, dataset):
+        return {**describe_dataset(workers.dataset), "num_workers": workers.num_workers}
     try:
         num_seqs: int | None = dataset.get_total_num_seqs()
     except NotImplementedError:

@@ -19,7 +19,7 @@ from .drawing import format_count
 from .progress import open_reporter
 from .report import describe_dataset, print_epoch, print_layout, print_total
 from .tally import EpochTally, derive_stream_digest, sum_tallies
-from .workers import WITH_WORKERS, OnError, WorkerOptions, print_report, report_to_json
+from .workers import OnError, WorkerOptions, print_report, report_to_json
 
 
 def run(
@@ -69,11 +69,11 @@ def run(
             tallies.append(read_epoch(dataset, epoch, messages, limit=limit, quiet=quiet))
             if not as_json and not quiet:
                 print_epoch(output, tallies[-1])
-        report = dataset.engine_report if isinstance(dataset, WITH_WORKERS) else None  # gone once it is closed
+        own_workers = dataset.get_workers()  # with their report, which is gone once it is closed
     if not as_json:
         print_total(output, tallies)
-        if isinstance(dataset, WITH_WORKERS) and report is not None:
-            print_report(output, dataset, report, quarantine)
+        if own_workers is not None and own_workers.report is not None:
+            print_report(output, own_workers, own_workers.report, quarantine)
         return
     result = {
         "config": str(config),
@@ -82,8 +82,8 @@ def run(
         "total": sum_tallies(tallies).rates_to_json(),
         "digest": derive_stream_digest(tallies),
     }
-    if isinstance(dataset, WITH_WORKERS) and report is not None:
-        result["workers"] = report_to_json(dataset, report)
+    if own_workers is not None and own_workers.report is not None:
+        result["workers"] = report_to_json(own_workers, own_workers.report)
     print_json(result)
 
 

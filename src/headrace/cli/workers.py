@@ -11,15 +11,14 @@ from typing import Any
 
 from rich.console import Console
 
-from headrace.datasets import Dataset, DistributeFilesDataset, MultiProcDataset, resolve_class
+from headrace.datasets import Dataset, resolve_class
+from headrace.datasets.base import Workers
 from headrace.engine import EngineOptions, EngineReport, Skipping
 from headrace.errors import ConfigError
 
 from .drawing import format_count, format_seconds
 
 DEFAULT_BUFFER_SIZE = 100  # sequences: enough to share the cost of a message, and small beside a batch of long ones
-WITH_WORKERS = (MultiProcDataset, DistributeFilesDataset)  # they have workers of their own
-WithWorkers = MultiProcDataset | DistributeFilesDataset
 _DEFAULT_MAX_ERRORS = Skipping().budget
 
 
@@ -102,15 +101,15 @@ class WorkerOptions:
 
 
 def _has_workers(config: Mapping[str, Any]) -> bool:
-    return "class" in config and issubclass(resolve_class(config["class"]), WITH_WORKERS)
+    return "class" in config and resolve_class(config["class"]).has_own_workers
 
 
-def report_to_json(dataset: WithWorkers, report: EngineReport) -> dict[str, Any]:
+def report_to_json(workers: Workers, report: EngineReport) -> dict[str, Any]:
     """Return what the workers did and where the time went, in seconds, as plain JSON data."""
     return {
-        "num_workers": dataset.num_workers,
-        "buffer_size": dataset.buffer_size,
-        "sharding_method": dataset.sharding_method if isinstance(dataset, MultiProcDataset) else None,
+        "num_workers": workers.num_workers,
+        "buffer_size": workers.buffer_size,
+        "sharding_method": workers.sharding_method,
         "seconds_waiting": round(report.seconds_waited, 6),
         "seconds_loading": round(report.seconds_loaded, 6),
         "seconds_transport": round(report.seconds_transport, 6),
@@ -120,15 +119,15 @@ def report_to_json(dataset: WithWorkers, report: EngineReport) -> dict[str, Any]
     }
 
 
-def print_report(output: Console, dataset: WithWorkers, report: EngineReport, quarantine: Path | None) -> None:
+def print_report(output: Console, workers: Workers, report: EngineReport, quarantine: Path | None) -> None:
     """Print where the time went, here and in the workers, and what was skipped or started anew."""
     taken, consumer = format_seconds(report.seconds_taken), format_seconds(report.seconds_consumer)
     loading = format_seconds(report.seconds_loaded)
-    if dataset.num_workers:
+    if workers.num_workers:
         waiting = format_seconds(report.seconds_waited)
         sending = format_seconds(report.seconds_transport - report.seconds_taken)
         output.print(f"  time here: waiting for workers {waiting}, transport {taken}, consumer {consumer}")
-        output.print(f"  time in {describe_workers(dataset.num_workers)}: loading {loading}, transport {sending}")
+        output.print(f"  time in {describe_workers(workers.num_workers)}: loading {loading}, transport {sending}")
     else:
         output.print(f"  time: loading {loading}, consumer {consumer}")
     if report.num_skipped:

@@ -1,65 +1,33 @@
-"""`Dataset`: the documented face of the epoch API.
+"""`Dataset`: what a loader, or a dataset made of others, asks of a dataset without reading it.
 
-It holds the options and the state of one epoch, and leaves the work to small parts: `order` says which sequence comes
-when, `batching` cuts it into chunks, `batches` groups it, a source (in `CachedDataset`) reads it. Life cycle:
-construct, `initialize`, then for each epoch `init_seq_order(epoch=E)` and, in rising order, `load_seqs(i, i + 1)`,
-`get_data(i, key)`; or, in one line, `for seq in dataset.epoch(E)`. An object serves one thread.
-
-The file is long because the documented face is: about sixty methods, most of them a line that asks a part.
+Each question has an answer here, of which `epoch.py`, the RETURNN-compatible API of one epoch, is the ground: so a
+sub-class that was written for RETURNN answers, too. Ours answer more of them, or for less. An object serves one thread.
 """
 
 from __future__ import annotations
 
 import copy
 import dataclasses
-import math
-import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from headrace.batching import Chunking, ChunkingFunction, NumbersDict, parse_chunking, parse_context_window
-from headrace.errors import ConfigError, OptionalNotImplementedError, did_you_mean
-from headrace.order import (
-    ArrayOrder,
-    Order,
-    OrderCorpus,
-    OrderPlanner,
-    OrderRecipe,
-    OrderReport,
-    Policy,
-    RangeOrder,
-    derive_order_seed,
-)
+from headrace.errors import ConfigError
+from headrace.order import Order, occurrences
 from headrace.sources import Source
 from headrace.specs import DataSpec
 
-from .checks import (
-    check_count,
-    check_epoch,
-    check_flag,
-    check_indices,
-    check_outputs,
-    check_path,
-    check_share,
-    check_window,
-)
-from .corpus import CorpusFacts, LengthsOf, as_lengths, first_of_tag, lengths_of_tags, mask_of_tags, read_wanted_tags
+from .corpus import CorpusFacts, LengthsOf
 from .digests import IDLE_OPTIONS, digest_array, digest_text, given_options, options_text, recipe_text
-from .returnn.batch import index_shape_for_batches
-from .returnn.batch_generator import Batch, BatchSetGenerator, plan_batches
-from .returnn.config_defaults import eval_defaults, fill_from_config, train_defaults
-from .returnn.walk import EpochHandle, check_not_stale, iterate_chunks
-from .seq import DatasetSeq
+from .epoch import EpochApi
 
 if TYPE_CHECKING:
-    from .own_workers import OwnWorkers
+    from headrace.engine import EngineOptions, EngineReport, WorkerInfo
+    from headrace.files.lists.tree import FileTree
 
-SeqOrdering = str | Policy | Callable[..., "str | Policy"]
 # Options that may be set on an object, besides those of the order: a copy has them, too.
 _PLAIN_OPTIONS = (
     "window",
@@ -69,11 +37,27 @@ _PLAIN_OPTIONS = (
     "chunking_variance",
     "unique_seq_tags",
 )
-_UNKNOWN_COUNT_SCALE = 100.0  # documented shape of the pseudo progress when the number of sequences is unknown
 _MAKE_ORDER = ("init_seq_order", "get_current_seq_order", "get_seq_order_for_epoch", "_order_of_epoch")
 
 
-class Dataset:
+class DistributesFiles(Protocol):
+    """A dataset whose epochs are made of files, see `DistributeFilesDataset`."""
+
+    @property
+    def files(self) -> list[FileTree]:
+        """All files."""
+
+    def get_files(self, epoch: int, rank: int | None = None) -> list[FileTree]:
+        """Return the files of a sub-epoch, of one rank."""
+
+    def num_seqs_of(self, epoch: int, rank: int | None = None) -> int | None:
+        """Return how many sequences these have, if they were counted."""
+
+    def count_files(self, progress: Callable[[int, int], None] | None = None) -> None:
+        """Count the sequences of all files."""
+
+
+class Dataset(EpochApi):
     """Sequences by epoch, in an order that is a pure function of the recipe and the epoch number.
 
     Args:
@@ -107,297 +91,43 @@ class Dataset:
         ConfigError: An option is wrong; valid forms are named.
     """
 
-    supports_window = False
-    supports_frame_shuffling = False
+    has_own_workers: ClassVar[bool] = False
+    """Whether its options say how many workers read it, see `get_workers`."""
+
+    distributes_files: ClassVar[bool] = False
+    """Whether it distributes files, see `distributed_files`."""
+
     content_options: tuple[str, ...] = ()
     """Arguments that change what a sequence holds, and that neither tags nor lengths nor the order tell."""
 
-    num_inputs: int = 0
-    num_outputs: dict[str, tuple[int, int]] | None = None
     _ctor_args: tuple[tuple[Any, ...], dict[str, Any]]
+    _given: tuple[tuple[Any, ...], dict[str, Any]]  # as they were written: a class may put others into `_ctor_args`
+    _content: str | None = None
+    _apart: tuple[bool, Dataset | None] = False, None
+    claimed_by: Callable[[], object] | None = None
+    """Whose part it is, if it cannot be copied; see `parts.py`."""
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """Remember the constructor's arguments: a pickled dataset is made again from them, not from its open files."""
         self = super().__new__(cls)
-        self._ctor_args = (args, kwargs)
+        self._ctor_args = self._given = (args, kwargs)
         return self
 
-    @classmethod
-    def from_config(cls, config: Any, **kwargs: Any) -> Self:
-        """Make a dataset of this class, with options that the settings of a RETURNN config give it.
-
-        Args:
-            config: A mapping, or RETURNN's `Config`, see `kwargs_update_from_config`.
-            **kwargs: Options of the class; they count first.
-        """
-        cls.kwargs_update_from_config(config, kwargs)
-        return cls(**kwargs)
-
-    @staticmethod
-    def kwargs_update_from_config(config: Any, kwargs: dict[str, Any]) -> None:
-        """Set options that `kwargs` lacks by the settings of a config: `batching`, `chunking`, `window`, ..."""
-        fill_from_config(config, kwargs)
-
-    @staticmethod
-    def get_default_kwargs_eval(config: Any) -> dict[str, Any]:
-        """Return the options that data for evaluation have by default: sorted, not cut."""
-        return eval_defaults(config)
-
-    @staticmethod
-    def get_default_kwargs_train(config: Any) -> dict[str, Any]:
-        """Return the options that training data have by default: those of a shard, if the config asks for shards."""
-        return train_defaults(config)
-
-    def __init__(
-        self,
-        name: str | None = None,
-        window: int = 1,
-        context_window: Any = None,
-        chunking: Any = None,
-        seq_ordering: SeqOrdering = "default",
-        fixed_random_seed: int | None = None,
-        random_seed_offset: int | None = None,
-        partition_epoch: int | None = None,
-        repeat_epoch: int | None = None,
-        seq_list_filter_file: str | Path | None = None,
-        unique_seq_tags: bool = False,
-        seq_order_seq_lens_file: str | Path | None = None,
-        shuffle_frames_of_nseqs: int = 0,
-        min_chunk_size: int | Mapping[str, int] = 0,
-        chunking_variance: float = 0,
-        estimated_num_seqs: int | None = None,
-        _num_shards: int = 1,
-        _shard_index: int = 0,
-    ) -> None:
-        self._given = self._ctor_args  # as they were written: a class may put others in their place, for copies
-        self._content: str | None = None
-        self._apart: tuple[bool, Dataset | None] = False, None
-        self.name = name or f"dataset_id{id(self)}"
-        self.window = check_window(window, supported=self.supports_window, owner=type(self).__name__)
-        self.shuffle_frames_of_nseqs = check_count("shuffle_frames_of_nseqs", shuffle_frames_of_nseqs)
-        if shuffle_frames_of_nseqs and not self.supports_frame_shuffling:
-            raise ConfigError(
-                f"{type(self).__name__} cannot shuffle frames (shuffle_frames_of_nseqs={shuffle_frames_of_nseqs})",
-                fix="use a dataset of the CachedDataset family, or leave the option out",
-            )
-        self.context_window = parse_context_window(context_window)
-        self.chunking = chunking
-        self.min_chunk_size = NumbersDict(min_chunk_size)
-        self.chunking_variance = check_share("chunking_variance", chunking_variance)
-        self.seq_list_filter_file = check_path("seq_list_filter_file", seq_list_filter_file)
-        self.seq_order_seq_lens_file = check_path("seq_order_seq_lens_file", seq_order_seq_lens_file)
-        self.unique_seq_tags = check_flag("unique_seq_tags", unique_seq_tags)
-        self.labels: dict[str, Sequence[str]] = {}
-        self.weights: dict[int, float] = {}
-        self._drop_seed = 0
-        self._rnd_seq_drop: random.Random | None = None
-        self.order_version = 0
-        self.seeds_by_tag = False  # see `seed_by_tag`
-        self._claim: Callable[[], object] | None = None  # whose part it is, if it cannot be copied
-        self._order_options: dict[str, Any] = {}  # those that were set since it was made
-        self._epoch: int | None = None
-        self._unsettled_shard: tuple[int, int] | None = None  # assigned, and not in agreement yet
-        self._estimated_num_seqs = estimated_num_seqs
-        self._recipe = OrderRecipe(
-            seq_ordering=seq_ordering,
-            fixed_random_seed=fixed_random_seed,
-            random_seed_offset=random_seed_offset,
-            partition_epoch=partition_epoch,
-            repeat_epoch=repeat_epoch,
-            num_shards=_num_shards,
-            shard_index=_shard_index,
-        )
-        self._seq_ordering = seq_ordering
-        self._planner = OrderPlanner(self._recipe)
-        # Read now and kept: a file that changes between two sub-epochs must not change what they divide.
-        self._wanted_tags = None if self.seq_list_filter_file is None else read_wanted_tags(self.seq_list_filter_file)
-        self._keep: NDArray[np.bool_] | None = None
-        self._file_lengths: NDArray[Any] | None = None
-
-    # --- options by their RETURNN-compatible names ---
-
     def _change_recipe(self, **changes: Any) -> None:
-        """Set options after construction, as sub-classes do; takes effect with the next `init_seq_order`."""
-        self._recipe = dataclasses.replace(self._recipe, **changes)
-        self._planner = OrderPlanner(self._recipe)
+        super()._change_recipe(**changes)
         if self._apart[1] is not self:
             self._apart = False, None  # it has the old options
 
-    @property
-    def seq_ordering(self) -> SeqOrdering:
-        """The ordering as it was given: text, a policy, or a function."""
-        return self._seq_ordering
+    def finish_epoch(self, *, free_resources: bool = False) -> None:
+        """End the epoch, of the parts as well, see `EpochApi.finish_epoch`."""
+        super().finish_epoch(free_resources=free_resources)
+        for part in self.get_parts():
+            part.finish_epoch(free_resources=free_resources)
+        apart = self._apart[1]
+        if free_resources and apart is not None and apart is not self:
+            apart.close()
 
-    @seq_ordering.setter
-    def seq_ordering(self, value: SeqOrdering) -> None:
-        self._change_recipe(seq_ordering=value)
-        self._order_options["seq_ordering"] = value
-        self._seq_ordering = value
-
-    @property
-    def partition_epoch(self) -> int:
-        """Number of sub-epochs of a full pass."""
-        return self._recipe.num_sub_epochs
-
-    @partition_epoch.setter
-    def partition_epoch(self, value: int | None) -> None:
-        self._change_recipe(partition_epoch=value)
-        self._order_options["partition_epoch"] = value
-
-    @property
-    def repeat_epoch(self) -> int:
-        """How often the order is given in one epoch."""
-        return self._recipe.num_repeats
-
-    @repeat_epoch.setter
-    def repeat_epoch(self, value: int | None) -> None:
-        self._change_recipe(repeat_epoch=value)
-        self._order_options["repeat_epoch"] = value
-
-    @property
-    def fixed_random_seed(self) -> int | None:
-        """The seed of every epoch, if fixed."""
-        return self._recipe.fixed_random_seed
-
-    @fixed_random_seed.setter
-    def fixed_random_seed(self, value: int | None) -> None:
-        self._change_recipe(fixed_random_seed=value)
-        self._order_options["fixed_random_seed"] = value
-
-    @property
-    def random_seed_offset(self) -> int:
-        """What is added to the number of the full epoch to give its seed."""
-        return self._recipe.random_seed_offset or 0
-
-    @random_seed_offset.setter
-    def random_seed_offset(self, value: int | None) -> None:
-        self._change_recipe(random_seed_offset=value)
-        self._order_options["random_seed_offset"] = value
-
-    @property
-    def num_shards(self) -> int:
-        """Number of shards of each sub-epoch."""
-        return self._recipe.num_shards
-
-    @property
-    def shard_index(self) -> int:
-        """Which of the shards this is."""
-        return self._recipe.shard_index
-
-    # RETURNN's loader for PyTorch reads these two names of a dataset to share it out to the workers, and classes that
-    # are written for RETURNN assign them, one after the other: they count from the next `init_seq_order` on.
-    @property
-    def _num_shards(self) -> int:
-        return self.num_shards if self._unsettled_shard is None else self._unsettled_shard[0]
-
-    @_num_shards.setter
-    def _num_shards(self, value: int) -> None:
-        self._assign_shard(check_count("_num_shards", value, minimum=1), self._shard_index)
-
-    @property
-    def _shard_index(self) -> int:
-        return self.shard_index if self._unsettled_shard is None else self._unsettled_shard[1]
-
-    @_shard_index.setter
-    def _shard_index(self, value: int) -> None:
-        self._assign_shard(self._num_shards, check_count("_shard_index", value))
-
-    def _assign_shard(self, num_shards: int, shard_index: int) -> None:
-        """Take a shard, or wait for the other half of it: a shard 3 of 1 may become one of 4."""
-        if shard_index < num_shards:
-            self._unsettled_shard = None
-            self._take_shard(num_shards, shard_index)
-        else:
-            self._unsettled_shard = num_shards, shard_index
-
-    def _check_shard(self) -> None:
-        if self._unsettled_shard is not None:
-            num_shards, shard_index = self._unsettled_shard
-            raise ConfigError(
-                f"_shard_index={shard_index} is none of the {num_shards} shards that _num_shards says",
-                where=f"dataset {self.name!r}",
-                fix="assign both: _shard_index is 0 .. _num_shards - 1",
-            )
-
-    @property
-    def epoch(self) -> EpochHandle:
-        """The current epoch number (0: none), and the reader of one: `for seq in dataset.epoch(3)`."""
-        return EpochHandle.of(self, self._epoch)
-
-    @epoch.setter
-    def epoch(self, number: int | None) -> None:
-        self._epoch = check_epoch(number)
-
-    @property
-    def chunking(self) -> Chunking | ChunkingFunction | None:
-        """How `iterate_seqs` cuts sequences: parsed, or the function that was given; `None` if it does not."""
-        if self.custom_chunking_func is not None:
-            return self.custom_chunking_func
-        return parse_chunking((self.chunk_size, self.chunk_step))
-
-    @chunking.setter
-    def chunking(self, value: Any) -> None:
-        """Set it in any of the forms that the constructor takes."""
-        parsed = parse_chunking(value)
-        self.chunk_size: Any = 0
-        self.chunk_step: Any = 0
-        self.custom_chunking_func: ChunkingFunction | None = None
-        if isinstance(parsed, Chunking):
-            self.chunk_size, self.chunk_step = parsed.size, parsed.step
-        else:
-            self.custom_chunking_func = parsed
-
-    # --- life cycle ---
-
-    def initialize(self) -> None:
-        """Get ready to read: check that the layout is known. `init_dataset` calls it.
-
-        Raises:
-            ConfigError: `num_outputs` is not set.
-        """
-        if self.num_outputs is None:
-            raise ConfigError(f"{type(self).__name__} did not set num_outputs", where=f"dataset {self.name!r}")
-        self.init_seq_order()
-        self._complete_outputs()
-
-    def _complete_outputs(self) -> None:
-        """Bring what a sub-class has set as `num_outputs` to one form: (dim, ndim) of every key, "data" included."""
-        if isinstance(getattr(type(self), "num_outputs", None), property) or self.num_outputs is None:
-            return  # a property may have to read files, and is asked when somebody wants to know
-        outputs = check_outputs(self.num_outputs, self.num_inputs or 0, f"dataset {self.name!r}")
-        if outputs != self.num_outputs:
-            self.num_outputs = outputs
-
-    def init_seq_order(
-        self, epoch: int | None = None, seq_list: Sequence[str] | None = None, seq_order: Sequence[int] | None = None
-    ) -> bool:
-        """Start a (sub-)epoch.
-
-        Sub-classes call this first. Without `epoch` the dataset is prepared, but holds no sequences. An explicit
-        `seq_list` (tags) or `seq_order` (corpus indices) is the order: no partition, shard or filter applies to it.
-
-        Args:
-            epoch: 1, 2, ...; with `partition_epoch > 1` it counts sub-epochs.
-            seq_list: Tags, in the order wanted.
-            seq_order: Corpus indices, in the order wanted.
-
-        Returns:
-            Whether the order may have changed.
-        """
-        if seq_list is not None and seq_order is not None:
-            raise ConfigError("seq_list and seq_order are both given: one of them is the order")
-        self._check_shard()
-        if self._recipe.num_shards > 1 and not self.supports_sharding():
-            raise ConfigError(
-                f"{type(self).__name__} does not support sharding (_num_shards={self._recipe.num_shards})",
-                where=f"dataset {self.name!r}",
-            )
-        self._epoch = check_epoch(epoch)
-        self.order_version += 1
-        self._complete_outputs()
-        self._drop_seed = self.get_random_seed_for_epoch(self._epoch)
-        self._rnd_seq_drop = None
-        return True
+    # --- parts of an epoch ---
 
     def init_part(
         self,
@@ -427,35 +157,14 @@ class Dataset:
         For a dataset that is a part of a larger corpus, and a different one each time: places mean nothing there.
         """
         self.seeds_by_tag = True
+        for part in self.get_parts():
+            part.seed_by_tag()
 
     def get_occurrences(self) -> NDArray[np.int64] | None:
         """Return what `init_part` needs as `occurrences` for the current order, `int64[n]`; `None` if nothing does."""
         return None
 
-    def finish_epoch(self, *, free_resources: bool = False) -> None:
-        """End the epoch: reads are invalid until the next `init_seq_order`.
-
-        Args:
-            free_resources: Also release files and caches; they come back with the next `init_seq_order`.
-        """
-        self._epoch = None
-        self.order_version += 1
-        if free_resources:
-            self._planner.invalidate()
-            self._keep = None
-            apart = self._apart[1]
-            if apart is not None and apart is not self:
-                apart.close()
-
-    def close(self) -> None:
-        """Release all that is held. The same as `finish_epoch(free_resources=True)`; harmless twice."""
-        self.finish_epoch(free_resources=True)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
+    # --- copies ---
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle as constructor arguments: a copy has the options, sharding and epoch number, but no current order."""
@@ -510,366 +219,9 @@ class Dataset:
             self.seed_by_tag()
         self._epoch = state["epoch"]
 
-    # --- order ---
-
-    def get_random_seed_for_epoch(self, epoch: int | None, num_epochs_fixed: int = 1) -> int:
-        """Return the documented seed of an epoch: constant over a full pass."""
-        return derive_order_seed(
-            check_epoch(epoch) or 1,
-            num_epochs=num_epochs_fixed,
-            partition_epoch=self.partition_epoch,
-            fixed_random_seed=self.fixed_random_seed,
-            random_seed_offset=self.random_seed_offset,
-        )
-
-    def get_seq_order_for_epoch(
-        self, epoch: int | None, num_seqs: int, get_seq_len: Callable[[int], int] | NDArray[Any] | None = None
-    ) -> range | NDArray[np.int64]:
-        """Return the corpus indices of an epoch, in order: for sub-classes that keep their own corpus.
-
-        A sub-class may override it, to have an order of its own.
-
-        Args:
-            epoch: The epoch number; `None` gives an empty order.
-            num_seqs: Number of sequences in the corpus.
-            get_seq_len: Corpus index -> length, or `int[N]`; only asked by orderings that need lengths.
-
-        Returns:
-            A `range`, where the order is one, else `int64[n]`, which is the caller's own.
-
-        Raises:
-            ConfigError: The ordering needs lengths and there are none.
-        """
-        return self._planned_order(epoch, num_seqs, get_seq_len).to_indices()
-
-    def _lazy_order_for_epoch(
-        self, epoch: int | None, num_seqs: int, get_seq_len: Callable[[int], int] | NDArray[Any] | None = None
-    ) -> Order:
-        """Return what `get_seq_order_for_epoch` does, not held in memory where that is not overridden."""
-        if type(self).get_seq_order_for_epoch is Dataset.get_seq_order_for_epoch:
-            return self._planned_order(epoch, num_seqs, get_seq_len)
-        return self._explicit_order(self.get_seq_order_for_epoch(epoch, num_seqs, get_seq_len), num_seqs)
-
-    def _planned_order(self, epoch: int | None, num_seqs: int, get_seq_len: Any) -> Order:
-        if epoch is None:
-            return RangeOrder(range(0))
-        if isinstance(num_seqs, float) and math.isinf(num_seqs):
-            raise ConfigError("an infinite dataset has no order but 'default'", where=f"dataset {self.name!r}")
-        return self._planner.order_for_epoch(epoch, self._order_corpus(int(num_seqs), get_seq_len))
-
-    def _order_corpus(self, num_seqs: int, get_seq_len: Any) -> OrderCorpus:
-        """Say what an order may ask of the corpus. A sub-class's corpus may change from epoch to epoch."""
-        lengths: Callable[[], NDArray[Any]] | None = None
-        if self.seq_order_seq_lens_file is not None:
-            lengths = self._lengths_of_file
-        elif get_seq_len is not None:
-            lengths = lambda: as_lengths(get_seq_len, num_seqs)  # noqa: E731 (a named function would say no more)
-        return OrderCorpus(
-            num_seqs=num_seqs,
-            lengths=lengths,
-            keep=self._keep_mask if self._wanted_tags is not None else None,
-            first_of_tag=self._first_of_tag if self.unique_seq_tags else None,
-            is_fixed=False,
-        )
-
-    def _corpus_tags(self) -> Sequence[str]:
-        """Return the tags of the whole corpus, by corpus index, before any filter."""
-        return self.get_all_tags()
-
-    def _keep_mask(self) -> NDArray[np.bool_]:
-        """Return `bool[N]`: which sequences the filter keeps."""
-        assert self._wanted_tags is not None
-        return mask_of_tags(self._corpus_tags(), self._wanted_tags, where=str(self.seq_list_filter_file))
-
-    def _lengths_of_file(self) -> NDArray[Any]:
-        if self._file_lengths is None:
-            assert self.seq_order_seq_lens_file is not None
-            self._file_lengths = lengths_of_tags(self._corpus_tags(), self.seq_order_seq_lens_file)
-        return self._file_lengths
-
-    def _first_of_tag(self) -> NDArray[np.int64]:
-        return first_of_tag(self._corpus_tags())
-
-    def _order_of_epoch(self, epoch: int) -> Order:
-        self._not_offered(f"the order of epoch {epoch}")
-
-    def get_current_seq_order(self) -> Order:
-        """Return the corpus indices of the current epoch, in order."""
-        self._not_offered("get_current_seq_order")
-
-    @property
-    def order_report(self) -> OrderReport | None:
-        """What the recipe leaves out or repeats in the current full epoch; `None` before the first one."""
-        return self._planner.report
-
-    def supports_seq_order_sorting(self) -> bool:
-        """Whether lengths are known, so that sorting orders work."""
-        return self.seq_order_seq_lens_file is not None
-
-    def supports_sharding(self) -> bool:
-        """Whether `_num_shards > 1` is legal."""
-        return False
-
-    def set_sharding(self, num_shards: int, shard_index: int) -> None:
-        """Make this dataset one shard of `num_shards`; takes effect with the next `init_seq_order`."""
-        self._unsettled_shard = None
-        self._take_shard(num_shards, shard_index)
-
-    def _take_shard(self, num_shards: int, shard_index: int) -> None:
-        """Do what `set_sharding` says, which a sub-class may override to assign `_num_shards` and `_shard_index`."""
-        self._change_recipe(num_shards=num_shards, shard_index=shard_index)
-
-    # --- reading ---
-
-    def load_seqs(self, start: int, end: int) -> None:
-        """Get sequences start..end (exclusive; may exceed the epoch) ready.
-
-        Sequences before `start` may be gone afterwards.
-        """
-        raise OptionalNotImplementedError(f"{type(self).__name__} must define load_seqs")
-
-    def get_data(self, seq_idx: int, key: str) -> NDArray[Any]:
-        """Return the array of one data key, `dtype[T, ...]`."""
-        raise OptionalNotImplementedError(f"{type(self).__name__} must define get_data")
-
-    def get_input_data(self, sorted_seq_idx: int) -> NDArray[Any]:
-        """Return `get_data` of "data": an older name of RETURNN's."""
-        return self.get_data(sorted_seq_idx, "data")
-
-    def get_targets(self, target: str, sorted_seq_idx: int) -> NDArray[Any]:
-        """Return `get_data` of a data key: an older name of RETURNN's."""
-        return self.get_data(sorted_seq_idx, target)
-
-    def get_data_slice(self, seq_idx: int, key: str, start_frame: int, end_frame: int) -> NDArray[Any]:
-        """Return frames start..end (exclusive) of one data key."""
-        return self.get_data(seq_idx, key)[start_frame:end_frame]
-
-    def get_seq(self, seq_idx: int) -> DatasetSeq:
-        """Return one loaded sequence with all of its data keys."""
-        features = {key: self.get_data(seq_idx, key) for key in self.get_data_keys()}
-        return DatasetSeq(seq_idx, features, seq_tag=self.get_tag(seq_idx))
-
-    def iterate_epoch(self) -> Iterator[DatasetSeq]:
-        """Return an iterator over the sequences of the current epoch; it is stale once another epoch is started."""
-        return self._iterate(self.order_version)
-
-    def _iterate(self, version: int) -> Iterator[DatasetSeq]:
-        seq_idx = 0
-        while True:
-            self._check_version(version, seq_idx)
-            if not self.is_less_than_num_seqs(seq_idx):
-                return
-            self.load_seqs(seq_idx, seq_idx + 1)
-            yield self.get_seq(seq_idx)
-            seq_idx += 1
-
-    def _check_version(self, version: int, seq_idx: int) -> None:
-        if self.order_version != version:
-            check_not_stale(self, version, "the iterator over an epoch", where=f"sequence {seq_idx}")
-
-    def get_seq_length(self, seq_idx: int) -> NumbersDict:
-        """Return data key -> number of frames (scalars count 1)."""
-        raise OptionalNotImplementedError(f"{type(self).__name__} must define get_seq_length")
-
-    def get_estimated_seq_length(self, seq_idx: int) -> int:
-        """Return one number to sort a sequence by."""
-        self._not_offered("get_estimated_seq_length")
-
-    def get_num_timesteps(self) -> NumbersDict:
-        """Return data key -> number of frames of the current epoch. O(num_seqs) unless a class knows better."""
-        total = NumbersDict(0)
-        for seq_idx in range(int(self.num_seqs)):
-            total += self.get_seq_length(seq_idx)
-        return total
-
-    def get_tag(self, seq_idx: int) -> str:
-        """Return the tag of a sequence of the current order."""
-        return f"seq-{seq_idx}"
-
-    def get_all_tags(self) -> Sequence[str]:
-        """Return the tags of the whole corpus (all sub-epochs and shards), without those that the filter drops."""
-        self._not_offered("get_all_tags")
-
-    def get_total_num_seqs(self, *, fast: bool = False) -> int:
-        """Return the number of sequences of the whole corpus, without those that the filter drops.
-
-        Args:
-            fast: Raise `OptionalNotImplementedError` rather than do slow work.
-        """
-        self._not_offered("get_total_num_seqs")
-
-    def have_corpus_seq_idx(self) -> bool:
-        """Whether `get_corpus_seq_idx` works."""
-        return False
-
-    def get_corpus_seq_idx(self, seq_idx: int) -> int:
-        """Return the place in the corpus of a sequence of the current order."""
-        self._not_offered("get_corpus_seq_idx")
-
-    def have_get_corpus_seq(self) -> bool:
-        """Whether `get_corpus_seq` works."""
-        return False
-
-    def get_corpus_seq(self, corpus_seq_idx: int) -> DatasetSeq:
-        """Return any sequence of the corpus, whatever the current order."""
-        self._not_offered("get_corpus_seq")
-
-    def get_times(self, seq_idx: int) -> NDArray[Any]:
-        """Return the times of the frames, where a corpus stores them."""
-        self._not_offered("get_times")
-
-    @property
-    def rnd_seq_drop(self) -> random.Random:
-        """The documented generator of the current epoch: for `sample` and for chunks of random size."""
-        if self._rnd_seq_drop is None:
-            self._rnd_seq_drop = random.Random(self._drop_seed)  # noqa: S311 (not for secrets)
-        return self._rnd_seq_drop
-
-    def sample(self, seq_idx: int) -> bool:
-        """Draw whether to use a sequence, with probability `weights[seq_idx]`; always, if it has no weight."""
-        return seq_idx not in self.weights or self.rnd_seq_drop.random() < self.weights[seq_idx]
-
-    # --- how much there is ---
-
-    @property
-    def num_seqs(self) -> int:
-        """Number of sequences of the current epoch; 0 if none is active.
-
-        Raises:
-            OptionalNotImplementedError: The number is unknown.
-        """
-        self._not_offered("num_seqs")
-
-    @property
-    def estimated_num_seqs(self) -> int | None:
-        """`num_seqs` if known, else what the constructor was told, else `None`."""
-        try:
-            return self.num_seqs
-        except NotImplementedError:
-            return self._estimated_num_seqs
-
-    def is_less_than_num_seqs(self, seq_idx: int) -> bool:
-        """Whether the epoch has a sequence at this place: the one safe end test. May load."""
-        return seq_idx < self.num_seqs
-
-    def have_seqs(self) -> bool:
-        """Whether the corpus holds any sequence.
-
-        Raises:
-            OptionalNotImplementedError: That cannot be known without an active epoch.
-        """
-        try:
-            return self.get_total_num_seqs() > 0
-        except NotImplementedError:
-            if self._epoch is None:
-                raise
-            return self.is_less_than_num_seqs(0)
-
-    def get_complete_frac(self, sorted_seq_idx: int, *, allow_only_lr_suitable: bool = False) -> float | None:
-        """Return how much of the epoch is done after a sequence, in (0, 1], never falling.
-
-        Args:
-            sorted_seq_idx: Place in the current order.
-            allow_only_lr_suitable: Return `None` rather than a pseudo value if the number of sequences is unknown.
-        """
-        try:
-            num_seqs = self.num_seqs
-        except NotImplementedError:
-            num_seqs = math.inf  # type: ignore[assignment]
-        if math.isinf(num_seqs):
-            if allow_only_lr_suitable:
-                return None
-            return max(1e-10, 0.99 * (1 - 1 / (math.sqrt(sorted_seq_idx) / _UNKNOWN_COUNT_SCALE + 1)))
-        if not 0 <= sorted_seq_idx < num_seqs:
-            raise IndexError(f"sequence {sorted_seq_idx} is outside an epoch of {num_seqs}")
-        return min(1.0, (sorted_seq_idx + 1) / num_seqs)
-
-    def len_info(self, fast: bool = False) -> str:
-        """Return one line about the size of the epoch."""
-        parts = [f"name={self.name!r}", f"epoch={int(self.epoch) or None}"]
-        estimated = self.estimated_num_seqs
-        parts.append(f"num_seqs={estimated if estimated is not None else 'unknown'}")
-        if not fast and self._epoch is not None:
-            parts.append(f"frames={self.get_num_timesteps()}")
-        return f"{type(self).__name__}({', '.join(parts)})"
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.name!r} epoch={int(self.epoch) or None}>"
-
-    # --- layout ---
-
-    def get_data_keys(self) -> list[str]:
-        """Return the data keys: "data", then the targets."""
-        return ["data", *self.get_target_list()]
-
-    def get_text_keys(self) -> list[str]:
-        """Return the keys of texts, which `get_data` returns as arrays of one string, `str[]`.
-
-        They are no part of batches and no data keys: the functions of a `PostprocessingDataset` get them, and make
-        arrays of them.
-        """
-        return []
-
-    def get_target_list(self) -> list[str]:
-        """Return the data keys without "data"."""
-        return ["classes"]
-
-    def _num_output(self, key: str) -> tuple[int, int]:
-        outputs = self.num_outputs or {}
-        if key not in outputs:
-            raise ConfigError(f"no data key {key!r}", where=f"dataset {self.name!r}", fix=did_you_mean(key, outputs))
-        return outputs[key]
-
-    def get_data_dim(self, key: str) -> int:
-        """Return the size of the last axis, or the number of classes of a sparse key."""
-        dim = self._num_output(key)[0]
-        return dim * self.window if key == "data" else dim
-
-    def get_data_dtype(self, key: str) -> str:
-        """Return the dtype name."""
-        return "int32" if self.is_data_sparse(key) else "float32"
-
-    def is_data_sparse(self, key: str) -> bool:
-        """Whether the key holds class indices."""
-        return self._num_output(key)[1] <= 1
-
-    def get_data_shape(self, key: str) -> list[int | None]:
-        """Return the shape of one frame, `None` for a free axis."""
-        dim, ndim = self._num_output(key)
-        if self.is_data_sparse(key):
-            return []
-        return [None] * (ndim - 2) + [self.get_data_dim(key)] if ndim > 1 else [dim]
-
-    def can_serialize_data(self, key: str) -> bool:
-        """Whether `serialize_data` works for this key."""
-        return key in self.labels
-
-    def serialize_data(self, key: str, data: NDArray[Any]) -> str:
-        """Return the text of class indices, `int[T]` or an int, by `labels[key]`.
-
-        Words are joined by blanks, single characters (of fewer than 1000) by nothing; the 256 byte values are the
-        bytes of UTF-8 text.
-
-        Raises:
-            ConfigError: There are no labels, or a class has none.
-        """
-        if key not in self.labels:
-            raise ConfigError(
-                f"no labels of {key!r}", where=f"dataset {self.name!r}", fix=did_you_mean(key, self.labels)
-            )
-        labels, classes = self.labels[key], np.asarray(data)
-        wrong = classes[(classes < 0) | (classes >= len(labels))].tolist()
-        if wrong:
-            what = f"the class {wrong[0]} of {key!r} has no label: there are {len(labels)}"
-            raise ConfigError(what, where=f"dataset {self.name!r}", fix="take out what marks no class, such as -1")
-        if classes.ndim and len(labels) == 256 and all(label == chr(byte) for byte, label in enumerate(labels)):
-            return classes.astype(np.uint8).tobytes().decode(errors="replace")
-        are_characters = len(labels) < 1000 and all(len(label) == 1 for label in labels)
-        return ("" if are_characters else " ").join(labels[index] for index in np.atleast_1d(classes).tolist())
-
     # --- what is known without reading: asked by loaders, and by datasets made of others ---
 
-    def inner_datasets(self) -> Sequence[Dataset]:
+    def get_parts(self) -> Sequence[Dataset]:
         """Return the datasets that this one is made of; nobody else has them."""
         return ()
 
@@ -881,13 +233,35 @@ class Dataset:
             return False
         return True
 
-    def corpus_facts(self) -> CorpusFacts | None:
-        """Return what is known of the corpus, `None` if it is not known under which index each tag is. O(1)."""
-        return None
+    def get_epoch_order(self, epoch: int, *, counts: bool = False) -> tuple[Order, NDArray[np.int64] | None]:
+        """Return the order of an epoch. The current epoch, which somebody may be reading, stays as it is.
 
-    def knows_corpus(self) -> bool:
-        """Whether any sequence can be asked for by its corpus index, and the order is known."""
-        return self.corpus_facts() is not None and self.knows_order()
+        That takes a copy of this dataset, made once; see `answer_alone`, and one that cannot be copied is started.
+
+        Args:
+            epoch: The epoch number.
+            counts: Whether the caller draws by how often a sequence came before.
+
+        Returns:
+            Corpus indices; and how often each of them came before, `int64[n]`, or `None` if nothing is drawn by it.
+
+        Raises:
+            OptionalNotImplementedError: The order is not known.
+        """
+        asked = self._asked_apart() or self
+        asked.init_seq_order(epoch=epoch)
+        order, counted = asked.get_checked_seq_order(), asked.get_occurrences()
+        if counted is None and counts and order.may_repeat:
+            facts = asked.corpus_facts()
+            counted = occurrences(order) if facts is None else facts.occurrences()
+        return order, counted
+
+    def corpus_facts(self) -> CorpusFacts | None:
+        """Return what is known of the corpus, `None` if it is not known under which index each tag is. O(1).
+
+        One that knows its corpus knows the order of each epoch, too, and reads any sequence by its corpus index.
+        """
+        return None
 
     def corpus_size(self) -> int | None:
         """Return how many corpus indices there are, `None` if that is not known."""
@@ -905,8 +279,8 @@ class Dataset:
         `None` where there is no filter: then nothing is read to answer it. O(N) otherwise. Parts without a filter count
         among all, if their size is known.
         """
-        parts = self.inner_datasets()
-        found = [inner.num_filtered() for inner in parts]
+        parts = self.get_parts()
+        found = [part.num_filtered() for part in parts]
         if all(counts is None for counts in found):
             return None
         known = [counts or (0, part.corpus_size() or 0) for part, counts in zip(parts, found, strict=True)]
@@ -962,16 +336,12 @@ class Dataset:
     def may_draw_order(self) -> bool:
         """Whether code of the user's says the order, here or in a part: it may draw from the global generators."""
         ordering = self._seq_ordering
-        is_ours = _is_of_headrace(type(self)) and (isinstance(ordering, str) or _is_of_headrace(type(ordering)))
-        return not is_ours or any(inner.may_draw_order() for inner in self.inner_datasets())
+        is_ours = is_of_headrace(type(self)) and (isinstance(ordering, str) or is_of_headrace(type(ordering)))
+        return not is_ours or any(part.may_draw_order() for part in self.get_parts())
 
     def may_change_lengths(self) -> bool:
         """Whether sequences may come out with other lengths than `corpus_lengths` says, behind a transform."""
-        return any(inner.may_change_lengths() for inner in self.inner_datasets())
-
-    def has_fixed_lengths(self) -> bool:
-        """Whether lengths are the same in all epochs."""
-        return False
+        return any(part.may_change_lengths() for part in self.get_parts())
 
     def covers_lengths(self, key: str) -> bool:
         """Whether the lengths of a data key are part of what `data_text` tells."""
@@ -1000,7 +370,7 @@ class Dataset:
 
     def reading_text(self, epoch: int) -> str:
         """Return a text of all that decides what a sequence holds, in whatever order sequences are asked for."""
-        inner = [f"of {inner.reading_text(epoch)}" for inner in self.inner_datasets()]
+        inner = [f"of {inner.reading_text(epoch)}" for inner in self.get_parts()]
         return "; ".join([*self._reading_details(), *inner])
 
     def _reading_details(self) -> list[str]:
@@ -1036,7 +406,7 @@ class Dataset:
 
     def _own_order_text(self, epoch: int) -> str:
         """Return the order of a class of the user's own that makes it itself, O(N); else nothing."""
-        makes_order = any(not _is_of_headrace(getattr(type(self), name)) for name in _MAKE_ORDER)
+        makes_order = any(not is_of_headrace(getattr(type(self), name)) for name in _MAKE_ORDER)
         apart = self._asked_apart() if makes_order and self.knows_order() else None
         if apart is None:
             return ""
@@ -1055,7 +425,7 @@ class Dataset:
         if self._content is None:
             args, kwargs = self._given
             given = given_options(type(self), args, kwargs)
-            if _is_of_headrace(type(self)) or self.knows_order():
+            if is_of_headrace(type(self)) or self.knows_order():
                 given = {name: given[name] for name in self.content_options if name in given}
             self._content = options_text(given, dataset_text) if given else ""
         return self._content
@@ -1077,14 +447,33 @@ class Dataset:
         """
         return False
 
+    def get_workers(self) -> Workers | None:
+        """Return the workers that this dataset itself was given, `None` if it has none."""
+        return None
+
     @property
     def has_workers(self) -> bool:
         """Whether processes other than the caller's read it, or a part of it."""
-        return any(inner.has_workers for inner in self.inner_datasets())
+        own = self.get_workers()
+        return (own is not None and not own.is_inline) or any(part.has_workers for part in self.get_parts())
 
-    def own_workers(self) -> OwnWorkers | None:
-        """Return the workers that this dataset was given, if the stream is the same without them."""
+    @property
+    def sharded_by(self) -> str:
+        """The option by which it is one of several shards, for messages."""
+        return f"_num_shards={self.num_shards}"
+
+    def distributed_files(self) -> DistributesFiles | None:
+        """Return what knows which files an epoch is made of, if files are distributed; `None` for all else."""
         return None
+
+    @classmethod
+    def unwrap_options(cls, options: Mapping[str, Any]) -> tuple[Mapping[str, Any], int]:
+        """Return the options of what workers of this class read, and into how many shards these divide it.
+
+        Args:
+            options: Of this class; they are what is returned for one that wraps nothing in workers.
+        """
+        return options, 1
 
     @property
     def skips_failed(self) -> bool:
@@ -1093,7 +482,7 @@ class Dataset:
 
     @property
     def knows_dtypes(self) -> bool:
-        """Whether the dtypes that this dataset names are those of its arrays, and not the documented guess."""
+        """Whether the dtypes that this dataset names are those of its arrays, and not the guess of RETURNN's API."""
         return False
 
     def batch_options(self) -> list[str]:
@@ -1101,7 +490,7 @@ class Dataset:
         frames = [count for side in self.context_window for count in side.values()]
         given = {"chunking": self.chunking is not None, "context_window": any(count > 0 for count in frames)}
         found = [f"{name} of {type(self).__name__} {self.name!r}" for name, is_given in given.items() if is_given]
-        for inner in self.inner_datasets():
+        for inner in self.get_parts():
             found += inner.batch_options()
         return found
 
@@ -1110,64 +499,62 @@ class Dataset:
 
         Datasets that tell places to functions then tell corpus indices instead, and not how much of the epoch is done.
         """
-        for inner in self.inner_datasets():
+        for inner in self.get_parts():
             inner.forget_places()
+
+    @property
+    def reads_singly(self) -> bool:
+        """Whether `take_features` reads a sequence without `load_seqs`, in any order, and `get_tags_of` knows tags."""
+        return False
+
+    def take_features(self, seq_idx: int) -> dict[str, NDArray[Any]]:
+        """Return all arrays of one sequence of the current order, loaded if it must be; they are the caller's own."""
+        return dict(self.get_seq(seq_idx).features)
+
+    def get_tags_of(self, indices: NDArray[np.int64]) -> list[str] | None:
+        """Return the tags of corpus indices, `int64[n]`, where that reads no sequence; `None` elsewhere."""
+        return None
 
     def get_fast_source(self) -> Source | None:
         """Return the source, if sequences come out as they are in it, and it reads many at once quickly."""
         return None
 
-    # --- chunks and batches ---
 
-    def iterate_seqs(
-        self, recurrent_net: bool = True, used_data_keys: Sequence[str] | None = None
-    ) -> Iterator[tuple[int, NumbersDict, NumbersDict]]:
-        """Walk through the epoch by chunks.
+@dataclasses.dataclass(frozen=True)
+class Workers:
+    """The workers that a user asked for at a dataset, and what is left of it without them.
 
-        Args:
-            recurrent_net: If false, chunking is ignored; a function is asked all the same, and told so.
-            used_data_keys: The keys that count for chunking; all if `None`.
+    Attributes:
+        owner: The class that they were asked for at, for messages.
+        num_workers: How many; 0 if this process does their work.
+        dataset: What they read, in this process; `None` if there is no such thing.
+        config: Of what they read: a config, or the dataset itself.
+        is_same_without: Whether the stream is that of `dataset`: then only one of two readers should have workers.
+        num_shards: Into how many shards they divide what they read; 1 if any of them may read any sequence.
+        is_inline: Whether the work is done in the thread of the reader.
+        executor: "process", "thread" or "inline"; `None`: nobody said.
+        worker_init: Called in each.
+        engine_options: What to do about errors, deaths and stalls.
+        max_bytes: Limit of the shared memory of each.
+        buffer_size: How many sequences a worker may be ahead; `None`: nobody said.
+        sharding_method: See `MultiProcDataset`; `None` for other classes.
+        report: Where the time went so far, and what was skipped; `None` before they were started.
+    """
 
-        Yields:
-            (seq_idx, start, end): the frames start..end (exclusive) by data key.
-        """
-        return iterate_chunks(self, recurrent_net=recurrent_net, used_data_keys=used_data_keys)
-
-    def get_start_end_frames_full_seq(self, seq_idx: int) -> tuple[NumbersDict, NumbersDict]:
-        """Return start and end frames of a whole sequence, the context window included."""
-        left, right = self.context_window
-        end = self.get_seq_length(seq_idx)
-        return NumbersDict.constant_like(0, end) - left, end + right
-
-    def generate_batches(self, shuffle_batches: bool = False, **kwargs: Any) -> BatchSetGenerator:
-        """Group the current epoch into batches, see `plan_batches` for the arguments.
-
-        Args:
-            shuffle_batches: Shuffle the kept batches on `reset` (only where the whole epoch is kept).
-            **kwargs: Passed to `plan_batches`.
-        """
-        return BatchSetGenerator(self, plan_batches(self, **kwargs), shuffle_batches=shuffle_batches)
-
-    def _generate_batches(self, recurrent_net: bool, batch_size: Any, **kwargs: Any) -> Iterator[Batch]:
-        """Yield the batches of the current epoch, see `plan_batches`."""
-        return plan_batches(self, recurrent_net=recurrent_net, batch_size=batch_size, **kwargs)
-
-    def batch_set_generator_cache_whole_epoch(self) -> bool:
-        """Whether a batch generator keeps its batches, so that it can be reset."""
-        return False
-
-    def index_shape_for_batches(self, batches: Sequence[Batch], data_key: str = "data") -> tuple[int, int]:
-        """Return (longest row, number of rows) of several batches."""
-        return index_shape_for_batches(batches, data_key)
-
-    def _not_offered(self, what: str) -> NoReturn:
-        raise OptionalNotImplementedError(
-            f"{type(self).__name__} does not offer {what}", where=f"dataset {self.name!r}"
-        )
-
-    def _explicit_order(self, seq_order: Sequence[int] | NDArray[Any], num_seqs: int) -> Order:
-        """Check an order given by corpus indices."""
-        return ArrayOrder(check_indices(seq_order, num_seqs, f"dataset {self.name!r}"))
+    owner: str
+    num_workers: int
+    dataset: Dataset | None = None
+    config: Any = None
+    is_same_without: bool = False
+    num_shards: int = 1
+    is_inline: bool = False
+    executor: str | None = None
+    worker_init: Callable[[WorkerInfo], None] | None = None
+    engine_options: EngineOptions | None = None
+    max_bytes: int | None = None
+    buffer_size: int | None = None
+    sharding_method: str | None = None
+    report: EngineReport | None = None
 
 
 def _rebuild(cls: type[Dataset], args: tuple[Any, ...], kwargs: dict[str, Any], state: Mapping[str, Any]) -> Dataset:
@@ -1185,7 +572,8 @@ def dataset_text(value: Any, epoch: int = 1) -> str | None:
     return None
 
 
-def _is_of_headrace(value: Any) -> bool:
+def is_of_headrace(value: Any) -> bool:
+    """Tell whether a class or function is one of this package."""
     return str(getattr(value, "__module__", "")).startswith("headrace.")
 
 

@@ -3,15 +3,14 @@
 The family of datasets whose sequences can be read one by one from somewhere: HDF5, audio files, memory, a user's
 object. The source says what sequence i is, the order says when; this class keeps the sequences in between: those of the
 current window (`load_seqs`), and a bounded cache over epochs. What it delivers is the same for every `cache_byte_size`.
-Like `base.py` it is long for the number of documented methods that it answers; what is kept is in `loaded.py` and
-`seq_cache.py`, what comes when in `order_cursor.py`.
+What is kept, and what comes when, is in `reader.py`.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeGuard
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +29,7 @@ from headrace.rng import derive_rng, wants_rng
 from headrace.sources import SORT_LENGTHS, MapSource, Source
 from headrace.specs import DataSpec
 
-from .base import Dataset
+from .base import Dataset, is_of_headrace
 from .checks import check_count, check_indices, check_tags
 from .corpus import CorpusFacts, LengthsOf, num_left_out
 from .digests import digest_array
@@ -82,6 +81,11 @@ class CachedDataset(Dataset):
         self._order_is_given = False
         self._occurrences: NDArray[np.int64] | None = None
         self._loaded = LoadedSeqs()
+        # What a class of the user's own reads in its way, by the same names as in RETURNN.
+        ways = {way for way in _WAYS if not is_of_headrace(getattr(type(self), way))}
+        self._has_user_ways, self._has_user_keys = bool(ways), bool(ways & {"get_data", "get_tag"})
+        self._has_user_seqs = bool(ways - {"get_data"})
+        self._has_user_lengths = not is_of_headrace(type(self).get_seq_length)
         if source is not None:
             self._set_source(source)
 
@@ -189,7 +193,8 @@ class CachedDataset(Dataset):
         """Return the first data key; an empty corpus in memory has none."""
         return next(iter(self.source.specs), None)
 
-    def _corpus_tags(self) -> Sequence[str]:
+    def get_corpus_tags(self) -> Sequence[str]:
+        """Return the tags of the whole corpus, before any filter."""
         return self.source.index.tags
 
     def _first_of_tag(self) -> NDArray[np.int64]:
@@ -220,6 +225,7 @@ class CachedDataset(Dataset):
             kept=lambda: None if self._wanted_tags is None else self._keep_mask(),
             draws_by_occurrence=self._transform_wants_rng,
             occurrences=self._occurrences_now,
+            has_fixed_lengths=not self._has_user_lengths,
         )
 
     def num_filtered(self) -> tuple[int, int] | None:
@@ -231,8 +237,10 @@ class CachedDataset(Dataset):
         return dict(self.source.specs)
 
     def corpus_lengths(self, key: str, *, may_cost: bool) -> LengthsOf | None:
-        """Return the lengths of the index."""
+        """Return the lengths of the index; those of a class of the user's own, if it says other ones."""
         self._check_key(key)
+        if self._has_user_lengths:
+            return super().corpus_lengths(key, may_cost=may_cost)
         if isinstance(self.source, MapSource) and not may_cost:
             return None
         index = self.source.index
@@ -241,16 +249,12 @@ class CachedDataset(Dataset):
         return index.lengths(key).__getitem__ if index.has_lengths(key) else None
 
     def may_change_lengths(self) -> bool:
-        """Whether there is a transform."""
-        return self._transform is not None
-
-    def has_fixed_lengths(self) -> bool:
-        """Yes: they are those of the index."""
-        return True
+        """Whether there is a transform, or a class of the user's own reads in another way."""
+        return self._transform is not None or self._has_user_ways
 
     def covers_lengths(self, key: str) -> bool:  # noqa: ARG002
-        """Yes: they are part of the digest of the index."""
-        return True
+        """Yes: they are part of the digest of the index; but not those that a class of the user's own says."""
+        return not self._has_user_lengths
 
     def draws_text(self) -> str:
         """Return the seeds, if a transform draws."""
@@ -269,7 +273,8 @@ class CachedDataset(Dataset):
 
     def get_fast_source(self) -> Source | None:
         """Return the source, if neither an option nor a sub-class stands between it and a reader."""
-        return self.source if reads_plainly(self) and self._reads_by_key() and self.source.has_fast_rows else None
+        is_changed = any(getattr(type(self), way) is not getattr(CachedDataset, way) for way in _WAYS)
+        return self.source if not is_changed and self.reads_by_key() and self.source.has_fast_rows else None
 
     def supports_seq_order_sorting(self) -> bool:
         """Whether lengths are known without reading sequences."""
@@ -404,7 +409,7 @@ class CachedDataset(Dataset):
     def get_data(self, seq_idx: int, key: str) -> NDArray[Any]:
         """Return the array of one data key, `dtype[T, ...]`. It is the caller's own: asked again, it is read again."""
         self._check_key(key)
-        if seq_idx not in self._loaded and self._reads_by_key():
+        if seq_idx not in self._loaded and self.reads_by_key():
             return self.source.read(self._corpus_idx(seq_idx), key)
         return self._take(seq_idx, key)
 
@@ -420,19 +425,22 @@ class CachedDataset(Dataset):
         if not 0 <= start_frame <= end_frame:
             where = f"sequence {seq_idx} of dataset {self.name!r}"
             raise IndexError(f"frames {start_frame}..{end_frame} of {key!r}, {where}")
-        if seq_idx in self._loaded or not self._reads_by_key():
+        if self._has_user_keys:
+            return self.get_data(seq_idx, key)[start_frame:end_frame]
+        if seq_idx in self._loaded or not self.reads_by_key():
             return self._take(seq_idx, key)[start_frame:end_frame]
         corpus_idx = self._corpus_idx(seq_idx)
         length = self.source.seq_lengths(corpus_idx)[key]
         return self.source.read_slice(corpus_idx, key, min(start_frame, length), min(end_frame, length))
 
-    def _reads_by_key(self) -> bool:
+    def reads_by_key(self) -> bool:
         """Whether one key can be read alone: nothing looks at the whole sequence."""
         return (
             self._cache.max_bytes == 0
             and self._transform is None
             and self.window == 1
             and not self.shuffle_frames_of_nseqs
+            and not self._has_user_seqs
         )
 
     def take_features(self, seq_idx: int) -> Features:
@@ -448,14 +456,31 @@ class CachedDataset(Dataset):
             self._add_note(error, seq_idx)
             raise
 
+    @property
+    def reads_singly(self) -> bool:
+        """Yes, but for a class of the user's own that reads in another way."""
+        return not self._has_user_ways
+
+    def get_tags_of(self, indices: NDArray[np.int64]) -> list[str]:
+        """Return the tags of corpus indices."""
+        return self.source.tags_of(indices)
+
     def get_seq(self, seq_idx: int) -> DatasetSeq:
         """Return one sequence with all of its data keys."""
         corpus_idx = self._corpus_idx(seq_idx)
-        features = self.take_features(seq_idx)
         frac = self.get_complete_frac(seq_idx)
+        if self._has_user_keys:
+            features = {key: self.get_data(seq_idx, key) for key in self.get_data_keys()}
+            return DatasetSeq(
+                seq_idx, features, seq_tag=self.get_tag(seq_idx), complete_frac=frac, corpus_idx=corpus_idx
+            )
+        features = self.take_features(seq_idx)
         return DatasetSeq.made_of(seq_idx, features, self.source.tag(corpus_idx), frac, corpus_idx)
 
     def _iterate(self, version: int) -> Iterator[DatasetSeq]:
+        if not self.reads_singly:
+            yield from super()._iterate(version)
+            return
         for seq_idx in range(len(self._cursor)):
             self._check_version(version, seq_idx)
             yield self.get_seq(seq_idx)
@@ -475,7 +500,8 @@ class CachedDataset(Dataset):
 
     def get_num_timesteps(self) -> NumbersDict:
         """Return data key -> number of frames of the current epoch, from the index."""
-        if self._transform is not None or not all(self.source.index.has_lengths(key) for key in self.source.specs):
+        is_stored = self._transform is None and not self._has_user_lengths
+        if not is_stored or not all(self.source.index.has_lengths(key) for key in self.source.specs):
             return super().get_num_timesteps()
         indices = np.asarray(self._cursor.order)
         return NumbersDict(
@@ -582,13 +608,6 @@ class CachedDataset(Dataset):
 
 
 _WAYS = ("load_seqs", "get_seq", "get_data", "get_tag", "take_features")
-
-
-def reads_plainly(dataset: Dataset) -> TypeGuard[CachedDataset]:
-    """Tell whether it is a `CachedDataset`, and no sub-class has changed how sequences are read."""
-    return isinstance(dataset, CachedDataset) and all(
-        getattr(type(dataset), way) is getattr(CachedDataset, way) for way in _WAYS
-    )
 
 
 def _name_of(function: Any) -> str:

@@ -40,6 +40,7 @@ class CorpusFacts:
         kept: Returns `bool[N]`: what the dataset's own filter keeps, `None` if it has no filter.
         draws_by_occurrence: Whether what is read depends on how often a sequence came before in the epoch.
         occurrences: Returns `int64[n]`: how often each sequence of the current order came before.
+        has_fixed_lengths: Whether lengths, of all data keys and for sorting, are the same in all epochs.
     """
 
     index: CorpusIndex
@@ -47,6 +48,7 @@ class CorpusFacts:
     kept: Callable[[], NDArray[np.bool_] | None]
     draws_by_occurrence: bool
     occurrences: Callable[[], NDArray[np.int64]]
+    has_fixed_lengths: bool
 
 
 _LOGGER = logging.getLogger("headrace.datasets")

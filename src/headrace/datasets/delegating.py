@@ -1,7 +1,7 @@
 """Datasets that pass on what they are asked to another one.
 
 `InnerAnswers` passes on the questions about layout, tags and what is supported. `DelegatingDataset` is the base of
-those whose inside is chosen when they are built, or anew for each epoch: what is documented to work on any dataset
+those whose inside is chosen when they are built, or anew for each epoch: what works on any dataset
 (chunks, batches, iterators) stays here; everything about sequences, their order and their layout is the inner one's.
 The order's options are shared, so that to set one here sets it there.
 """
@@ -34,7 +34,7 @@ class InnerAnswers(Dataset):
     def inner(self) -> Dataset:
         """The dataset that answers."""
 
-    def inner_datasets(self) -> Sequence[Dataset]:
+    def get_parts(self) -> Sequence[Dataset]:
         """Return the inner dataset."""
         return (self.inner,)
 
@@ -57,10 +57,6 @@ class InnerAnswers(Dataset):
     def corpus_lengths(self, key: str, *, may_cost: bool) -> LengthsOf | None:
         """Return the lengths that the inner dataset knows."""
         return self.inner.corpus_lengths(key, may_cost=may_cost)
-
-    def has_fixed_lengths(self) -> bool:
-        """Whether the inner dataset has."""
-        return self.inner.has_fixed_lengths()
 
     def covers_lengths(self, key: str) -> bool:
         """Whether `data_text` of the inner dataset tells them."""
@@ -178,11 +174,6 @@ class DelegatingDataset(InnerAnswers):
             inner._change_recipe(**changes)
         self._recipe, self._seq_ordering = inner._recipe, inner.seq_ordering
 
-    def seed_by_tag(self) -> None:
-        """Key the generators of transforms by tags, also inside."""
-        super().seed_by_tag()
-        self.inner.seed_by_tag()
-
     def initialize(self) -> None:
         """Get ready to read; a layout that is not known yet is learnt from the first sequence."""
         self.init_seq_order()
@@ -207,11 +198,6 @@ class DelegatingDataset(InnerAnswers):
     def get_occurrences(self) -> NDArray[np.int64] | None:
         """Return how often each sequence of the current order came before, where that matters."""
         return self.inner.get_occurrences()
-
-    def finish_epoch(self, *, free_resources: bool = False) -> None:
-        """End the epoch, also inside."""
-        super().finish_epoch(free_resources=free_resources)
-        self.inner.finish_epoch(free_resources=free_resources)
 
     def get_current_seq_order(self) -> Order:
         """Return the corpus indices of the current epoch, in order."""
@@ -261,8 +247,9 @@ class DelegatingDataset(InnerAnswers):
         """Return the tag of a sequence of the current order."""
         return self.inner.get_tag(seq_idx)
 
-    def _corpus_tags(self) -> Sequence[str]:
-        return self.inner._corpus_tags()
+    def get_corpus_tags(self) -> Sequence[str]:
+        """Return the tags of the whole corpus, before any filter."""
+        return self.inner.get_corpus_tags()
 
     def have_corpus_seq_idx(self) -> bool:
         """Whether `get_corpus_seq_idx` works."""

@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Mapping
 from enum import Enum
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import msgspec
 import numpy as np
@@ -17,9 +17,6 @@ from numpy.typing import NDArray
 
 from headrace.files.places import is_url
 from headrace.order import OrderRecipe
-
-if TYPE_CHECKING:
-    from .base import Dataset
 
 # Options of any class, also of one that is not ours, that only say how fast, from where, or under which name.
 IDLE_OPTIONS = frozenset(
@@ -128,7 +125,12 @@ def _last_name(path: Any) -> Any:
     return os.path.basename(os.path.normpath(path))
 
 
-def given_options(cls: type[Dataset], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+class _HasIdleOptions(Protocol):
+    @classmethod
+    def idle_options(cls, options: Mapping[str, Any]) -> frozenset[str]: ...
+
+
+def given_options(cls: type[_HasIdleOptions], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments of a constructor by name, without idle ones, and those that say what is so anyway.
 
     Args:

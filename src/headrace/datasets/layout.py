@@ -35,7 +35,7 @@ def parse_data_map(data_map: Any, names: Iterable[str]) -> list[KeySource]:
     """Return the entries of a `data_map`.
 
     Args:
-        data_map: (sub-dataset, its data key) -> data key, as documented; or, where keys cannot be pairs, as in JSON, a
+        data_map: (sub-dataset, its data key) -> data key, as in RETURNN; or, where keys cannot be pairs, as in JSON, a
             list of [sub-dataset, its data key, data key].
         names: The sub-datasets that there are.
 

@@ -91,13 +91,13 @@ def _own(dataset: Dataset, owner: object) -> Dataset:
     try:
         return copy.copy(dataset)
     except Exception as error:
-        if dataset._claim is not None and dataset._claim() not in (None, owner):
+        if dataset.claimed_by is not None and dataset.claimed_by() not in (None, owner):
             raise ConfigError(
                 f"a {type(dataset).__name__} is a part of two datasets, and it cannot be copied: {error}",
                 where=f"dataset {dataset.name!r}",
                 fix="make one for each of them, by a config; or let copy.copy work: with the constructor's arguments",
             ) from error
-    dataset._claim = _for_ever if owner is None else weakref.ref(owner)
+    dataset.claimed_by = _for_ever if owner is None else weakref.ref(owner)
     return dataset
 
 
@@ -151,7 +151,7 @@ class MetaPart:
         if facts is not None:
             return facts.index
         try:
-            return CorpusIndex.from_columns(tags=self.dataset._corpus_tags(), lengths={})
+            return CorpusIndex.from_columns(tags=self.dataset.get_corpus_tags(), lengths={})
         except NotImplementedError:
             return None
 
@@ -173,7 +173,7 @@ class MetaPart:
         """
         dataset = self.dataset
         self._version, self._shift = dataset.order_version, shift
-        self._reads_by_key = isinstance(dataset, CachedDataset) and dataset._reads_by_key() and not self._wants_all()
+        self._reads_by_key = isinstance(dataset, CachedDataset) and dataset.reads_by_key() and not self._wants_all()
 
     def _wants_all(self) -> bool:
         return set(self.keys.values()) == set(self.dataset.get_data_keys())
@@ -208,7 +208,7 @@ class MetaPart:
         """Get sequences start..end ready, if they must be asked for in rising order."""
         if not self.keys or self._reads_by_key:
             return
-        if end == start + 1 and isinstance(self.dataset, CachedDataset):
+        if end == start + 1 and self.dataset.reads_singly:
             end = start  # one alone is read when it is taken: only what lies before it is dropped
         self.dataset.load_seqs(start + self._shift, end + self._shift)
 
@@ -226,9 +226,7 @@ class MetaPart:
         dataset = self.dataset
         if self._reads_by_key:
             return {key: dataset.get_data(place, own) for key, own in self.keys.items()}
-        features = (
-            dataset.take_features(place) if isinstance(dataset, CachedDataset) else dataset.get_seq(place).features
-        )
+        features = dataset.take_features(place) if dataset.reads_singly else dataset.get_seq(place).features
         if self._are_distinct:
             return {key: features[own] for key, own in self.keys.items()}
         return {key: features[own].copy() for key, own in self.keys.items()}

@@ -163,7 +163,7 @@ def shuffle_group_frames(
 ) -> list[dict[str, NDArray[Any]]]:
     """Permute the frames of several sequences among each other; lengths stay.
 
-    The permutation is that of `RandomState(first_seq_idx)` (the documented seed) over all frames of the group, the same
+    The permutation is that of `RandomState(first_seq_idx)` (RETURNN's seed) over all frames of the group, the same
     for each data key, so that a frame keeps its label.
 
     Args:

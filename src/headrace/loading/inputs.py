@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.datasets.base import Dataset
+from headrace.datasets.base import Dataset, Workers
 from headrace.datasets.corpus import LengthsOf
-from headrace.datasets.own_workers import OwnWorkers
 from headrace.errors import ConfigError
 from headrace.order import Order, OrderCorpus, OrderPlanner, OrderRecipe, occurrences
 
@@ -82,7 +81,7 @@ class Subject(ABC):
     num_shards: int = 1
     sharded_by: str = ""
     has_even_shards: bool = False
-    workers: OwnWorkers | None = None
+    workers: Workers | None = None
 
     @abstractmethod
     def start(self, epoch: int, wanted: PlanNeeds) -> EpochOrder:
@@ -145,9 +144,11 @@ class DatasetSubject(Subject):
         self.is_own = is_own
         own = dataset
         self._shuffled: str | None = None
-        while (workers := own.own_workers()) is not None:  # only one of the two should have some
+        while (
+            workers := own.get_workers()
+        ) is not None and workers.is_same_without:  # only one of the two should have some
             self.workers = self.workers or workers
-            if workers.dataset is own:
+            if workers.dataset is None or workers.dataset is own:
                 break
             config, own = workers.config, workers.dataset
         self.name = f"{type(own).__name__} {own.name!r}" if "dataset_id" not in own.name else type(own).__name__
@@ -158,20 +159,12 @@ class DatasetSubject(Subject):
         self.reading = DatasetReading(config, own.known_specs())
         self.data_key = next(iter(own.get_data_keys()), None)
         self.num_shards = own.num_shards
-        self.sharded_by = f"_num_shards={own.num_shards} of {self.name}"
+        self.sharded_by = f"{own.sharded_by} of {self.name}"
 
     def start(self, epoch: int, wanted: PlanNeeds) -> EpochOrder:
         """Return the order of an epoch."""
-        dataset = self.dataset
         with self._ordering():
-            dataset.init_seq_order(epoch=epoch)
-        order = dataset.get_current_seq_order()
-        if not isinstance(order, Order):
-            order = dataset._explicit_order(order, 2**62)
-        counted = dataset.get_occurrences()  # of the dataset's own transform
-        if counted is None and wanted.occurrences and order.may_repeat:
-            facts = dataset.corpus_facts()
-            counted = occurrences(order) if facts is None else facts.occurrences()
+            order, counted = self.dataset.get_epoch_order(epoch, counts=wanted.occurrences)
         lengths_of = self._lengths_of(wanted.data_key, may_cost=wanted.lengths)
         return EpochOrder(epoch, order, lengths_of, counted, self._shortest_by(lengths_of))
 
@@ -338,5 +331,5 @@ def check_dataset_options(dataset: Dataset, name: str, *, is_stream: bool) -> No
             fix="leave it out, and give the loader batching=Chunks(...), which takes a context as well",
         )
     if not is_stream:
-        for inner in dataset.inner_datasets():
+        for inner in dataset.get_parts():
             check_dataset_options(inner, f"{type(inner).__name__} {inner.name!r}, a part of {name}", is_stream=False)

@@ -47,9 +47,9 @@ class DataLoader:
 
     Args:
         dataset: A dataset, a config of one (see `init_dataset`), a `Source`, a list, any object with `__len__` and
-            `__getitem__`, or a stream (see `streams/`): an iterable, or a dataset that does not tell its order. Its
-            `seq_ordering`, `partition_epoch` and filters say what an epoch is. Items that are dicts become padded
-            batches by data key, other items are stacked in their own structure.
+            `__getitem__`, or a stream: an iterable, or a dataset that does not tell its order. Its `seq_ordering`,
+            `partition_epoch` and filters say what an epoch is. Items that are dicts become padded batches by data key,
+            other items are stacked in their own structure.
         batching: Which sequences form a batch: `FrameBudget`, `Buckets`, `FixedCount`, `Pack`, `Chunks`, ...
         num_workers: Worker processes; 0 makes the batches in this thread, when they are asked for. Each of them reads
             all of a stream, unless the stream has workers of its own. `None`: as many as the dataset was given, if it

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self, get_args
 
 from headrace.batching import Batching, BatchOrder, Chunks, FixedCount, FrameBudget, LimitLengths, Pack
-from headrace.datasets.own_workers import OwnWorkers
+from headrace.datasets.base import Workers
 from headrace.engine import EngineOptions, Executor, WorkerInfo, make_executor
 from headrace.engine.process.executor import ProcessExecutor
 from headrace.errors import ConfigError
@@ -92,7 +92,7 @@ class LoaderOptions:
         if self.collate is not None and (self.pad_values or self.pad_multiple != 1):
             raise ConfigError("pad_values and pad_multiple mean nothing to a collate of your own", fix="pad there")
 
-    def with_workers(self, workers: OwnWorkers, *, takes_number: bool) -> Self:
+    def with_workers(self, workers: Workers, *, takes_number: bool) -> Self:
         """Return these options with those that a dataset was given for its workers, which this loader's stand for.
 
         Args:

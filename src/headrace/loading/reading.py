@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from headrace.batching import Column
 from headrace.datasets.base import Dataset
-from headrace.datasets.cached import CachedDataset
 from headrace.datasets.configs import init_dataset
 from headrace.datasets.parts import open_apart
 from headrace.engine import WorkerInfo, note_place, note_places
@@ -131,22 +130,17 @@ class _DatasetReader(Reader):
     def read(self, wish: ReadRequest) -> Iterator[tuple[str, Any]]:
         dataset, source, indices = self._dataset, self._source, wish.indices.tolist()
         first = dataset.init_part(wish.epoch, 0, wish.indices, wish.occurrences)
-        cached = dataset if isinstance(dataset, CachedDataset) else None
-        if cached is not None:
-            tags = cached.source.tags_of(wish.indices)
-        elif source is not None:
-            tags = source.tags_of(wish.indices)
-        else:
-            tags = [f"(corpus index {corpus_idx})" for corpus_idx in indices]
-        go_to = note_places(tags, wish.epoch)
+        known = dataset.get_tags_of(wish.indices) if source is None else source.tags_of(wish.indices)
+        tags = [f"(corpus index {corpus_idx})" for corpus_idx in indices] if known is None else known
+        go_to, reads_singly = note_places(tags, wish.epoch), dataset.reads_singly
         for number, tag in enumerate(tags):
             go_to(number)
             place = first + number
             try:
                 if source is not None:
                     features = self._read_plain(source, place, indices[number])
-                elif cached is not None:
-                    features = cached.take_features(place)
+                elif reads_singly:
+                    features = dataset.take_features(place)
                 else:
                     dataset.load_seqs(place, place + 1)
                     seq = dataset.get_seq(place)
@@ -161,7 +155,7 @@ class _DatasetReader(Reader):
         try:
             return source.read_seq(corpus_idx)
         except Exception:  # noqa: BLE001 - raised once more
-            return self._dataset.take_features(place)  # type: ignore[attr-defined,no-any-return]
+            return self._dataset.take_features(place)
 
 
 class _SourceColumn(Column):

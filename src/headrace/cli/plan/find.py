@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from headrace.datasets import Dataset, MultiProcDataset, init_dataset, resolve_class
-from headrace.datasets.distribute.dataset import DistributeFilesDataset
+from headrace.datasets import Dataset, init_dataset, resolve_class
+from headrace.datasets.base import DistributesFiles
 from headrace.errors import ConfigError
 from headrace.files.fetch.fetch import is_url
 from headrace.files.lists.sizes import FileTable
@@ -22,7 +21,6 @@ _OPTIONS_SHOWN = ("partition_epoch", "seq_ordering", "balance", "num_canonical_s
 _ABOUT_RANKS = ("distrib_shard_files", "rank", "world_size", "_num_shards", "_shard_index")
 _NO_FILES = "it distributes no files: it cuts one order of sequences into parts"
 _STORED = "sequences and frames are those in the files; --count tells which are read"
-_OF_MULTI_PROC = frozenset(inspect.signature(MultiProcDataset.__init__).parameters) | {"class", "name"}
 
 
 @dataclass(frozen=True)
@@ -35,7 +33,7 @@ class _Found:
         num_workers: How many workers share what a rank has.
     """
 
-    dataset: Mapping[str, Any] | DistributeFilesDataset
+    dataset: Mapping[str, Any] | Dataset
     path: tuple[str, ...]
     num_workers: int
 
@@ -67,11 +65,12 @@ def open_subject(config: Mapping[str, Any] | Dataset, *, count: bool, progress: 
 
 def _find(value: Any, path: tuple[str, ...], num_workers: int) -> Iterator[_Found]:
     """Yield the datasets that distribute files in a config, or in datasets that are built already."""
-    if isinstance(value, DistributeFilesDataset):
-        yield _Found(value, path, num_workers)
-    elif isinstance(value, MultiProcDataset):
-        num_workers *= _num_sharing(value.sharding_method, value.num_workers)
-        yield from _find(value.inner, (*path, type(value).__name__), num_workers)
+    if isinstance(value, Dataset):
+        workers = value.get_workers()
+        if value.distributes_files:
+            yield _Found(value, path, num_workers)
+        elif workers is not None and workers.dataset not in (None, value):
+            yield from _find(workers.dataset, (*path, type(value).__name__), num_workers * workers.num_shards)
     elif isinstance(value, Mapping):
         yield from _find_in_options(value, path, num_workers)
     elif isinstance(value, (list, tuple)):
@@ -81,16 +80,15 @@ def _find(value: Any, path: tuple[str, ...], num_workers: int) -> Iterator[_Foun
 
 def _find_in_options(options: Mapping[str, Any], path: tuple[str, ...], num_workers: int) -> Iterator[_Found]:
     cls = _class_of(options)
-    if cls is not None and issubclass(cls, DistributeFilesDataset):
+    if cls is not None and cls.distributes_files:
         yield _Found(options, path, num_workers)
         return
     if cls is not None:
         path = (*path, cls.__name__)
-    inner: Any = options.get("dataset")
-    if cls is not None and issubclass(cls, MultiProcDataset) and isinstance(inner, Mapping):
-        num_workers *= _num_sharing(options.get("sharding_method"), options.get("num_workers"))
-        defaults = {name: value for name, value in options.items() if name not in _OF_MULTI_PROC}
-        options = {"dataset": {**defaults, **inner}}
+        inner, num_shards = cls.unwrap_options(options)
+        if inner is not options:
+            yield from _find(inner, path, num_workers * num_shards)
+            return
     for value in options.values():
         yield from _find(value, path, num_workers)
 
@@ -102,14 +100,11 @@ def _class_of(options: Mapping[str, Any]) -> type[Dataset] | None:
         return None  # other things may have a class, too; a wrong one is an error when the dataset is made
 
 
-def _num_sharing(sharding_method: Any, num_workers: Any) -> int:
-    return max(num_workers, 1) if sharding_method == "dedicated" and isinstance(num_workers, int) else 1
-
-
 def _files_subject(found: _Found, *, count: bool, progress: Progress) -> FilesSubject:
     given = found.dataset
     if not isinstance(given, Dataset):
-        dataset, options, about_ranks = _make_dataset(given, in_process=count), given, _ranks_of(given)
+        dataset, options = _make_dataset(given, in_process=count), given
+        about_ranks = _ranks_of(given)
     elif not count:
         dataset, options, about_ranks = given, {}, {"num_ranks": given.num_shards}
     else:
@@ -118,31 +113,31 @@ def _files_subject(found: _Found, *, count: bool, progress: Progress) -> FilesSu
             fix="let the program define `dataset` as a dict of options, or a function that returns one",
         )
     facts = replace(_facts(dataset, options, found.path, found.num_workers), **about_ranks)
+    files = dataset.distributed_files()
+    assert files is not None
     try:
         if count:
-            _check_countable(dataset)
-            dataset.count_files(progress)  # what it finds in the files is kept, where the table finds it
-        table = FileTable.of(dataset.files, progress=progress)
+            _check_countable(files)
+            files.count_files(progress)  # what it finds in the files is kept, where the table finds it
+        table = FileTable.of(files.files, progress=progress)
         if not count and (table.num_seqs != UNKNOWN).any():
             facts = replace(facts, remark=_STORED)
-        return FilesSubject(dataset, facts, table, is_counted=count)
+        return FilesSubject(dataset, files, facts, table, is_counted=count)
     except BaseException:
         dataset.close()
         raise
 
 
-def _make_dataset(options: Mapping[str, Any], *, in_process: bool) -> DistributeFilesDataset:
+def _make_dataset(options: Mapping[str, Any], *, in_process: bool) -> Dataset:
     """Make the dataset as if there were one process: the ranks of this machine are not those of the plan."""
     kept = {name: value for name, value in options.items() if name not in _ABOUT_RANKS}
     if in_process:
         kept |= {"use_worker_proc": False, "remainder": "keep"}  # each rank's own number is asked for
-    dataset = init_dataset(kept)
-    assert isinstance(dataset, DistributeFilesDataset)
-    return dataset
+    return init_dataset(kept)
 
 
-def _check_countable(dataset: DistributeFilesDataset) -> None:
-    remote = next((leaf for tree in dataset.files for leaf in tree_leaves(tree) if is_url(leaf)), None)
+def _check_countable(files: DistributesFiles) -> None:
+    remote = next((leaf for tree in files.files for leaf in tree_leaves(tree) if is_url(leaf)), None)
     if remote is not None:
         raise ConfigError(
             "--count would have to copy files here to count what is in them",
@@ -172,9 +167,9 @@ def _order_subject(config: Mapping[str, Any] | Dataset) -> OrderSubject:
     dataset = init_dataset(config)
     path: tuple[str, ...] = ()
     num_workers = 1
-    while isinstance(dataset, MultiProcDataset):  # the order is that of what is inside
-        num_workers *= _num_sharing(dataset.sharding_method, dataset.num_workers)
-        dataset, path = dataset.inner, (*path, type(dataset).__name__)
+    while (workers := dataset.get_workers()) is not None and workers.dataset not in (None, dataset):
+        num_workers *= workers.num_shards  # the order is that of what is inside
+        dataset, path = workers.dataset, (*path, type(dataset).__name__)
     facts = replace(_facts(dataset, {}, path, num_workers), num_ranks=dataset.num_shards, remark=_NO_FILES)
     return OrderSubject(dataset, facts)
 

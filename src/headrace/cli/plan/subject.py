@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.datasets import Dataset
-from headrace.datasets.cached import CachedDataset
-from headrace.datasets.distribute.dataset import DistributeFilesDataset
+from headrace.datasets.base import DistributesFiles
 from headrace.errors import ConfigError
 from headrace.files.lists.sizes import FileTable
 from headrace.files.lists.tree import tree_key
@@ -96,25 +95,26 @@ class FilesSubject(Subject):
 
     Args:
         dataset: The dataset that does it.
+        files: What it says of them.
         facts: What is known of it.
         table: What is known of its files: the sequences and frames that they hold, whatever a filter leaves of them.
         is_counted: Whether the dataset has counted what it delivers.
     """
 
     def __init__(
-        self, dataset: DistributeFilesDataset, facts: SubjectFacts, table: FileTable, *, is_counted: bool
+        self, dataset: Dataset, files: DistributesFiles, facts: SubjectFacts, table: FileTable, *, is_counted: bool
     ) -> None:
         super().__init__(dataset, facts)
-        self._files = dataset
+        self._files = files
         self._is_counted = is_counted
         self._bytes, self._seqs, self._frames = table.sizes, table.num_seqs, table.num_frames
         # Equal entries of the list have equal amounts, so it does not matter which of them is meant.
-        self._places = {tree_key(tree): place for place, tree in enumerate(dataset.files)}
+        self._places = {tree_key(tree): place for place, tree in enumerate(files.files)}
 
     @property
     def size(self) -> str:
         """Number and bytes of the files, and what is known of their sequences."""
-        num_seqs = self._files.get_total_num_seqs(fast=True) if self._is_counted else _sum_if_known(self._seqs)
+        num_seqs = self.dataset.get_total_num_seqs(fast=True) if self._is_counted else _sum_if_known(self._seqs)
         amounts = {"sequences": num_seqs, "frames": self._frames_of(slice(None), num_seqs)}
         return ", ".join(
             [
@@ -126,7 +126,7 @@ class FilesSubject(Subject):
 
     def measure(self, epochs: range, num_ranks: int, progress: Progress) -> Amounts:
         """See `Subject.measure`."""
-        self._files.set_sharding(num_ranks * self.facts.num_workers, 0)
+        self.dataset.set_sharding(num_ranks * self.facts.num_workers, 0)
         names = ("files", "bytes", "sequences", "frames")
         amounts = {name: np.zeros((len(epochs), num_ranks), np.int64) for name in names}
         for row, epoch in enumerate(epochs):
@@ -204,11 +204,11 @@ class OrderSubject(Subject):
 
 def _stored_lengths(dataset: Dataset) -> NDArray[Any] | None:
     """Return the frames of each sequence of the corpus, of its main data key, if that needs no reading."""
-    if not isinstance(dataset, CachedDataset):
+    facts, keys = dataset.corpus_facts(), dataset.get_data_keys()
+    if facts is None or not facts.has_fixed_lengths or not keys:
         return None
-    index, specs = dataset.source.index, dataset.source.specs
-    key = "data" if "data" in specs else next(iter(specs), "")
-    return index.lengths(key) if index.has_lengths(key) else None
+    lengths_of = dataset.corpus_lengths("data" if "data" in keys else keys[0], may_cost=True)
+    return None if lengths_of is None else lengths_of(np.arange(len(facts.index)))
 
 
 def _sum_if_known(amounts: NDArray[np.int64]) -> int:

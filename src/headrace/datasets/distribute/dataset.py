@@ -1,9 +1,9 @@
 """`DistributeFilesDataset`: files over sub-epochs and ranks, each sub-epoch a dataset of its own, opened ahead of time.
 
-The trainer decides which files a sub-epoch has (`distribute_files_plan.py`) and cuts it into ranges of places; workers,
-which persist over epochs, open the sub-datasets (`sub_epoch_shelf.py`) and read. Invariant: what a sub-epoch delivers
+The trainer decides which files a sub-epoch has (`files.py`, `share.py`) and cuts it into ranges of places; workers,
+which persist over epochs, open the sub-datasets (`shelf.py`) and read. Invariant: what a sub-epoch delivers
 is the stream of the sub-dataset that the user's function describes for its files, in its order, whoever reads it and
-whatever was opened before. The file is long for the documented parameters and methods that it answers.
+whatever was opened before.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from headrace.files.lists.file_list import Files, read_file_list
 from headrace.files.lists.tree import FileTree, tree_leaves
 from headrace.ranks import Ranks
 
+from ..base import DistributesFiles, Workers
 from ..cached2 import CachedDataset2
 from ..checks import check_flag
 from ..digests import recipe_text
@@ -55,10 +56,10 @@ class DistributeFilesDataset(CachedDataset2):
         sharding_fix: `None`, `True`: a rank reads all sequences of its files. `False`: the legacy behaviour: the
             sub-dataset is divided among the ranks once more, and most data are never read, as a warning says.
         use_worker_proc: `False` is the same as `executor="inline"`.
-        balance: "in_order" is the documented distribution, "largest_first" an evener one, see `FilePlan`.
+        balance: "in_order" is RETURNN's distribution, "largest_first" an evener one, see `FilePlan`.
         num_canonical_shards: Distribute over this many shards, whatever the number of ranks, see `FilePlan`.
         remainder: "drop": after `count_files`, each sub-epoch is cut to that of the rank with the fewest sequences, so
-            that all ranks have the same number. Without it nothing is cut here: as documented, the training loop drops
+            that all ranks have the same number. Without it nothing is cut here: as in RETURNN, the training loop drops
             the rest when one rank ends. "keep": never cut.
         num_workers: How many workers share a sub-epoch; 0 reads in this process. More than one need a sub-dataset that
             gives any sequence at once, see `Dataset.supports_jumps`.
@@ -77,6 +78,8 @@ class DistributeFilesDataset(CachedDataset2):
     """
 
     supports_jumps = True
+    has_own_workers = True
+    distributes_files = True
 
     def __init__(
         self,
@@ -218,10 +221,24 @@ class DistributeFilesDataset(CachedDataset2):
 
     # --- what is known without reading ---
 
+    def get_workers(self) -> Workers:
+        """Return those that share a sub-epoch: what they deliver depends on them."""
+        return Workers(
+            type(self).__name__,
+            self.num_workers,
+            is_inline=self._stream_options.is_inline,
+            buffer_size=self.buffer_size,
+            report=self.engine_report,
+        )
+
     @property
-    def has_workers(self) -> bool:
-        """Whether the work is done elsewhere than in the reader's thread."""
-        return not self._stream_options.is_inline
+    def sharded_by(self) -> str:
+        """The option by which it is one of several shards, for messages."""
+        return f"distrib_shard_files=True ({self.num_shards} shards)"
+
+    def distributed_files(self) -> DistributesFiles:
+        """Return this dataset."""
+        return self
 
     @property
     def skips_failed(self) -> bool:
@@ -403,7 +420,7 @@ class DistributeFilesDataset(CachedDataset2):
         return not self._stream_options.skips and offset - len(self._part.tags) >= self._stream.look_ahead
 
     def _iterate(self, version: int) -> Iterator[DatasetSeq]:
-        """Hand out whole parts: what is documented for each sequence is done once for many."""
+        """Hand out whole parts: what the epoch API does for each sequence is done once for many."""
         if self._epoch is None:
             return
         if self._is_handed_out or self._part_place:

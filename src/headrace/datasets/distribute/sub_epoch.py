@@ -25,7 +25,6 @@ from headrace.order import Order
 from headrace.sources.named_classes import options_of
 
 from ..base import Dataset
-from ..cached import CachedDataset
 from ..configs import resolve_class
 from ..wrap.runs import ReadSeqs
 
@@ -233,12 +232,12 @@ class KeyLayout:
 
 @dataclass(frozen=True, slots=True)
 class SubEpochLayout:
-    """The documented attributes of a sub-dataset, and its data keys.
+    """What a sub-dataset says of its layout, and its data keys.
 
     Attributes:
-        num_inputs: As documented.
-        num_outputs: As documented.
-        labels: As documented.
+        num_inputs: See `DeclaredLayout`.
+        num_outputs: Likewise.
+        labels: Likewise.
         keys: Data key -> layout, in the order of the sub-dataset.
         source: Which files it was learnt from, for messages.
     """
@@ -373,7 +372,7 @@ class OpenSubEpoch:
         seqs = ReadSeqs()
         if self.num_seqs is not None:
             stop = min(stop, self.num_seqs)
-        if isinstance(self.dataset, CachedDataset):
+        if self.dataset.reads_singly:
             if start < stop:
                 indices = _block(self.dataset.get_current_seq_order(), start, stop)
                 seqs.read_range(self.dataset, start, indices, epoch=self.spec.epoch)

@@ -1,4 +1,4 @@
-"""Toy data made on the spot: documented classes that are useful in tests and first steps.
+"""Toy data made on the spot: classes of RETURNN's that are useful in tests and first steps.
 
 What sequence i of epoch E holds is a pure function of (seed of E, i), so that it can be made by anyone, in any order.
 """
@@ -159,11 +159,12 @@ class GeneratingDataset(CachedDataset2):
         if self._corpus_num_seqs == math.inf:
             return None
         return CorpusFacts(
-            index=CorpusIndex.from_columns(tags=self._corpus_tags(), lengths={}),
+            index=CorpusIndex.from_columns(tags=self.get_corpus_tags(), lengths={}),
             sort_lengths=self._lengths,
             kept=lambda: None if self._wanted_tags is None else self._keep_mask(),
             draws_by_occurrence=False,
             occurrences=lambda: occurrences(self.get_current_seq_order()),
+            has_fixed_lengths=False,
         )
 
     def num_filtered(self) -> tuple[int, int] | None:
@@ -177,14 +178,15 @@ class GeneratingDataset(CachedDataset2):
             return None
         return self._lengths().__getitem__  # now: they differ from epoch to epoch
 
-    def _corpus_tags(self) -> GeneratedTags:
+    def get_corpus_tags(self) -> GeneratedTags:
+        """Return the tags of the whole corpus, before any filter."""
         if self._corpus_num_seqs == math.inf:
             self._not_offered("the tags of infinite data")
         return GeneratedTags(int(self._corpus_num_seqs))
 
     def get_all_tags(self) -> Sequence[str]:
         """Return the tags of all sequences, without those that the filter drops."""
-        tags = self._corpus_tags()
+        tags = self.get_corpus_tags()
         return tags if self._wanted_tags is None else tags.take(np.flatnonzero(self._keep_mask()))
 
     def get_total_num_seqs(self, *, fast: bool = False) -> int:  # noqa: ARG002 (always fast)

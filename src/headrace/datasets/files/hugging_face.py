@@ -1,4 +1,4 @@
-"""`HuggingFaceDataset`: a dataset of Hugging Face's library, under the documented name and options of RETURNN's."""
+"""`HuggingFaceDataset`: a dataset of Hugging Face's library, under RETURNN's name and options."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _FORMAT_OPTIONS = ("dim", "dtype", "feature_dim", "ndim", "shape", "sparse", "sp
 
 
 class HuggingFaceDataset(CachedDataset):
-    """Rows of a dataset of Hugging Face's library, by the documented options. Needs `headrace[hf]`.
+    """Rows of a dataset of Hugging Face's library, by RETURNN's options. Needs `headrace[hf]`.
 
     A data key has the name of its column. What a column becomes is described at `HuggingFaceSource`; `data_format`
     must agree with it.

@@ -124,7 +124,7 @@ class MapDataset(CachedDataset):
         return part if self.repeat_epoch == 1 else RepeatedOrder(part, self.repeat_epoch)
 
 
-MapDatasetWrapper = MapDataset  # the documented name
+MapDatasetWrapper = MapDataset  # RETURNN's name
 
 
 class StaticDataset(CachedDataset):

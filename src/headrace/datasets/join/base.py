@@ -49,7 +49,8 @@ class OverCorpora(Dataset):
         self._cursor = OrderCursor(order, first)
         self._tag_start, self._tag_block = 0, []
 
-    def _corpus_tags(self) -> Sequence[str]:
+    def get_corpus_tags(self) -> Sequence[str]:
+        """Return the tags of the whole corpus, before any filter."""
         return self.corpus.index.tags
 
     def _first_of_tag(self) -> NDArray[np.int64]:
@@ -116,26 +117,28 @@ class OverCorpora(Dataset):
             kept=self._kept,
             draws_by_occurrence=self._draws_by_occurrence(),
             occurrences=self._count_occurrences,
+            has_fixed_lengths=self._has_fixed_lengths(),
         )
 
     def num_filtered(self) -> tuple[int, int] | None:
         """Count what filters drop of the corpora as one; without any the corpora are not joined."""
-        filters = [self._wanted_tags, *(inner.num_filtered() for inner in self.inner_datasets())]
+        filters = [self._wanted_tags, *(inner.num_filtered() for inner in self.get_parts())]
         kept = None if all(found is None for found in filters) else self._kept()
         return None if kept is None else num_left_out(kept)
 
-    def inner_datasets(self) -> Sequence[Dataset]:
+    def get_parts(self) -> Sequence[Dataset]:
         """Return the datasets of the parts."""
         return [part.dataset for part in self._made_of]
 
     @property
     def supports_jumps(self) -> bool:
         """Whether all parts do."""
-        return all(inner.supports_jumps for inner in self.inner_datasets())
+        return all(inner.supports_jumps for inner in self.get_parts())
 
-    def has_fixed_lengths(self) -> bool:
-        """Whether all parts have."""
-        return all(inner.has_fixed_lengths() for inner in self.inner_datasets())
+    def _has_fixed_lengths(self) -> bool:
+        """Whether all parts say so of theirs."""
+        facts = [part.facts for part in self._made_of]
+        return all(known is not None and known.has_fixed_lengths for known in facts)
 
     def covers_lengths(self, key: str) -> bool:
         """Whether the texts of all parts with the data key do."""

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from numpy.typing import NDArray
-
 from headrace.errors import ConfigError, check_count, did_you_mean
 from headrace.sources import Source
 
@@ -32,10 +30,6 @@ class _JoinedDataset(DelegatingDataset):
     def inner(self) -> JointDataset | TurnsDataset:
         """The joint corpus, or the stream."""
         return self._inner
-
-    def take_features(self, seq_idx: int) -> dict[str, NDArray[Any]]:
-        """Return all arrays of one sequence of the current order."""
-        return self.inner.get_seq(seq_idx).features
 
     def get_fast_source(self) -> Source | None:
         """Return what reads many sequences at once, if there is such a thing."""
@@ -150,11 +144,11 @@ def _join(
     datasets: Mapping[str, Dataset], layout: JointLayout, sizes: Mapping[str, int] | None, options: dict[str, Any]
 ) -> JointDataset | TurnsDataset:
     """Return the joint corpus of sub-datasets, or the stream of them."""
-    if all(dataset.knows_corpus() for dataset in datasets.values()):
+    if all(dataset.corpus_facts() is not None for dataset in datasets.values()):
         check_shards(datasets, (1, 0))
         return JointDataset(datasets, layout, sampling_sizes=sizes, **options)
     if sizes is not None:
-        unknown = next(name for name, dataset in datasets.items() if not dataset.knows_corpus())
+        unknown = next(name for name, dataset in datasets.items() if dataset.corpus_facts() is None)
         raise ConfigError(
             f"sampling_sizes needs random access to all sub-datasets, and {unknown!r} "
             f"({type(datasets[unknown]).__name__}) has none",

@@ -2,8 +2,7 @@
 
 One order is laid over the sequences that the parts offer in an epoch; each part is started with its share of it when it
 is first read, and read at its own places. Corpus indices are those of the parts, one part after the other. What stands
-behind the documented classes `CombinedDataset` and `ConcatDataset` where all parts know their corpus; the others are
-read by `turns.py`. Like `meta.py` it is long for the number of documented methods that it answers.
+behind `CombinedDataset` and `ConcatDataset` where all parts know their corpus; the others are read by `turns.py`.
 """
 
 from __future__ import annotations
@@ -75,7 +74,7 @@ class JointDataset(OverCorpora):
         self.sampling_sizes = None if sampling_sizes is None else dict(sampling_sizes)
         self.num_outputs, self.labels = dict(layout.outputs), dict(layout.labels)
         self.num_inputs = self.num_outputs.get("data", (0, 0))[0]
-        self.parts = [MetaPart(name, dataset, layout.keys[name]) for name, dataset in datasets.items()]
+        self.members = [MetaPart(name, dataset, layout.keys[name]) for name, dataset in datasets.items()]
         self._corpus: JointCorpus | None = None
         self._joined: list[object] = []
         self._lengths: NDArray[Any] | None = None
@@ -98,9 +97,9 @@ class JointDataset(OverCorpora):
     @property
     def corpus(self) -> JointCorpus:
         """The corpora of the parts, one after the other."""
-        sources = [part.source for part in self.parts]
+        sources = [part.source for part in self.members]
         if self._corpus is None or any(a is not b for a, b in zip(sources, self._joined, strict=True)):
-            self._corpus = JointCorpus([self._facts(part).index for part in self.parts])
+            self._corpus = JointCorpus([self._facts(part).index for part in self.members])
             self._joined, self._keep, self._file_lengths, self._lengths = sources, None, None, None
             self._planner.invalidate()
         return self._corpus
@@ -111,7 +110,7 @@ class JointDataset(OverCorpora):
         return facts
 
     def _all_facts(self) -> list[tuple[MetaPart, CorpusFacts]]:
-        return [(part, self._facts(part)) for part in self.parts]
+        return [(part, self._facts(part)) for part in self.members]
 
     def _kept(self) -> NDArray[np.bool_] | None:
         """Return `bool[N]`: what the filter of the whole and those of the parts keep; `None` without any."""
@@ -128,7 +127,7 @@ class JointDataset(OverCorpora):
 
     @property
     def _made_of(self) -> Sequence[MetaPart]:
-        return self.parts
+        return self.members
 
     def known_specs(self) -> dict[str, DataSpec]:
         """Return the layout of the data keys, where all parts that have them say it."""
@@ -138,7 +137,7 @@ class JointDataset(OverCorpora):
         """Return the lengths of a data key over the corpora: those of sequences that lack it are zero."""
         self._spec_of(key)
         columns = {}
-        for number, part in enumerate(self.parts):
+        for number, part in enumerate(self.members):
             if key in part.keys:
                 column = part.dataset.corpus_lengths(part.keys[key], may_cost=may_cost)
                 if column is None:
@@ -148,13 +147,13 @@ class JointDataset(OverCorpora):
 
     def data_text(self) -> str:
         """Return a digest of the texts of all parts, and of which data key comes from where."""
-        texts = [f"{part.name} {sorted(part.keys.items())} {part.dataset.data_text()}" for part in self.parts]
+        texts = [f"{part.name} {sorted(part.keys.items())} {part.dataset.data_text()}" for part in self.members]
         return xxhash.xxh3_128_hexdigest(" | ".join(["joint", *texts]).encode())
 
     def order_text(self, epoch: int) -> str:
         """Return what decides the joint order, and the orders of the parts."""
         number = full_epoch_of(epoch, self.partition_epoch) + 1
-        parts = [f"of {part.name}: {part.dataset.order_text(number)}" for part in self.parts]
+        parts = [f"of {part.name}: {part.dataset.order_text(number)}" for part in self.members]
         return "; ".join([recipe_text(self._recipe, epoch), *self._order_details(epoch), *parts])
 
     def reading_text(self, epoch: int) -> str:
@@ -186,7 +185,7 @@ class JointDataset(OverCorpora):
         elif seq_order is not None:
             order = self._explicit_order(seq_order, len(self.corpus))
         elif epoch is None:
-            for part in self.parts:
+            for part in self.members:
                 part.dataset.init_seq_order()
             return True
         else:
@@ -208,7 +207,7 @@ class JointDataset(OverCorpora):
         self._set_cursor(order, first)
         self._order_is_given = is_given
         self._occurrences, self._places = None, None
-        for part in self.parts:
+        for part in self.members:
             part.forget()
 
     def _order_of_epoch(self, epoch: int) -> Order:
@@ -219,7 +218,7 @@ class JointDataset(OverCorpora):
     def _set_policy(self, epoch: int) -> None:
         """Tell the planner what the parts offer: that of a full epoch, so that its sub-epochs divide one thing."""
         full_epoch = full_epoch_of(epoch, self.partition_epoch) + 1
-        orders = [self._own_order(part, full_epoch) for part in self.parts]
+        orders = [self._own_order(part, full_epoch) for part in self.members]
         self._filtered = sum_filtered(orders)
         offered, may_repeat = self._offer(orders, full_epoch)
         is_same = (offered is None) == (self._offered is None) and (
@@ -227,14 +226,13 @@ class JointDataset(OverCorpora):
         )
         if not is_same:
             self._offered, self._version = offered, self._version + 1
-        sizes = tuple(self._num_offered(part, len(order)) for part, order in zip(self.parts, orders, strict=True))
+        sizes = tuple(self._num_offered(part, len(order)) for part, order in zip(self.members, orders, strict=True))
         policy = JointPolicy(self._recipe.policy_for_epoch(epoch), sizes, self._version, self._offered, may_repeat)
         self._planner.recipe = dataclasses.replace(self._recipe, seq_ordering=policy)
 
     def _own_order(self, part: MetaPart, full_epoch: int) -> Order:
         part.dataset.init_seq_order(self._part_epoch(part, full_epoch))
-        order = part.dataset.get_current_seq_order()
-        return order if isinstance(order, Order) else ArrayOrder(np.asarray(order))
+        return part.dataset.get_checked_seq_order()
 
     def _part_epoch(self, part: MetaPart, epoch: int) -> int:  # noqa: ARG002 (a sub-class numbers them by the part)
         """Return the epoch number that a part is started with."""
@@ -251,7 +249,7 @@ class JointDataset(OverCorpora):
             _is_whole(order, size) for order, size in zip(orders, np.diff(starts).tolist(), strict=True)
         ):
             return None, False
-        for part, order, start in zip(self.parts, orders, starts, strict=False):
+        for part, order, start in zip(self.members, orders, starts, strict=False):
             indices, size = order.block(0, len(order)), self._num_offered(part, len(order))
             if self.sampling_sizes is not None:
                 if size and not len(order):
@@ -269,7 +267,7 @@ class JointDataset(OverCorpora):
     def _order_corpus(self, num_seqs: int, get_seq_len: Any) -> OrderCorpus:
         corpus = super()._order_corpus(num_seqs, get_seq_len)
         lengths = corpus.lengths or self._sort_lengths
-        return dataclasses.replace(corpus, lengths=lengths, is_fixed=self.has_fixed_lengths())
+        return dataclasses.replace(corpus, lengths=lengths, is_fixed=self._has_fixed_lengths())
 
     def _sort_lengths(self) -> NDArray[Any]:
         """Return `int[N]`: what the parts sort by."""
@@ -277,7 +275,7 @@ class JointDataset(OverCorpora):
         if self._lengths is not None:
             return self._lengths
         lengths = np.concatenate([_sort_lengths_of(part.dataset, facts) for part, facts in self._all_facts()])
-        if self.has_fixed_lengths():
+        if self._has_fixed_lengths():
             self._lengths = lengths
         return lengths
 
@@ -306,18 +304,10 @@ class JointDataset(OverCorpora):
             return None
         return self._count_occurrences()
 
-    def seed_by_tag(self) -> None:
-        """Key the generators of transforms by tags, those of the parts as well."""
-        super().seed_by_tag()
-        for part in self.parts:
-            part.dataset.seed_by_tag()
-
     def finish_epoch(self, *, free_resources: bool = False) -> None:
         """End the epoch, of the parts as well, see `Dataset.finish_epoch`."""
         super().finish_epoch(free_resources=free_resources)
         self._set_order(RangeOrder(range(0)), is_given=True)
-        for part in self.parts:
-            part.dataset.finish_epoch(free_resources=free_resources)
         if free_resources:
             self._corpus, self._offered, self._file_lengths, self._lengths = None, None, None, None
             self._counted, self._fast = None, None
@@ -329,7 +319,7 @@ class JointDataset(OverCorpora):
 
     def supports_seq_order_sorting(self) -> bool:
         """Whether all parts know what they sort by, or a file tells it."""
-        known = all(part.dataset.supports_seq_order_sorting() for part in self.parts)
+        known = all(part.dataset.supports_seq_order_sorting() for part in self.members)
         return known or self.seq_order_seq_lens_file is not None
 
     def supports_sharding(self) -> bool:
@@ -351,7 +341,7 @@ class JointDataset(OverCorpora):
 
     def _started(self, number: int) -> MetaPart:
         """Return a part that has its share of the current order."""
-        part, order = self.parts[number], self._cursor.order
+        part, order = self.members[number], self._cursor.order
         if part.is_started:
             return part
         own = self._all_places.of_part(number)
@@ -425,10 +415,10 @@ class JointDataset(OverCorpora):
 
     def get_num_timesteps(self) -> NumbersDict:
         """Return data key -> number of frames of the current epoch; from the indices, where all parts have one."""
-        if not all(isinstance(part.dataset, CachedDataset) for part in self.parts):
+        if not all(isinstance(part.dataset, CachedDataset) for part in self.members):
             return super().get_num_timesteps()
         totals = dict.fromkeys(self.get_data_keys(), 0)
-        for number in range(len(self.parts) if len(self._cursor) else 0):
+        for number in range(len(self.members) if len(self._cursor) else 0):
             part = self._started(number)
             frames, num_seqs = part.dataset.get_num_timesteps(), part.dataset.num_seqs
             for key in totals:
@@ -436,14 +426,10 @@ class JointDataset(OverCorpora):
                 totals[key] += int(frames[part.keys[key]]) if key in part.keys else empty
         return NumbersDict(totals)
 
-    def take_features(self, seq_idx: int) -> dict[str, NDArray[Any]]:
-        """Return all arrays of one sequence of the current order."""
-        return self.get_seq(seq_idx).features
-
     def get_fast_source(self) -> Source | None:
         """Return what reads many sequences at once past the parts, if that makes no difference."""
         corpus = self.corpus
-        sources = {number: part.dataset.get_fast_source() for number, part in enumerate(self.parts)}
+        sources = {number: part.dataset.get_fast_source() for number, part in enumerate(self.members)}
         if self._fast is None or self._fast[0] is not corpus or self._fast[1] != sources:
             self._fast = corpus, sources, self._joint_source(corpus, sources)
         return self._fast[2]
@@ -451,7 +437,7 @@ class JointDataset(OverCorpora):
     def _joint_source(self, corpus: JointCorpus, sources: Mapping[int, Source | None]) -> Source | None:
         known: dict[int, tuple[str, Source]] = {}
         for number, source in sources.items():
-            part = self.parts[number]
+            part = self.members[number]
             if not len(corpus.indices[number]):
                 continue
             if source is None or not all(source.index.has_lengths(own) for own in part.keys.values()):
@@ -462,14 +448,14 @@ class JointDataset(OverCorpora):
 
     def have_get_corpus_seq(self) -> bool:
         """Whether all parts have it."""
-        return all(part.dataset.have_get_corpus_seq() for part in self.parts)
+        return all(part.dataset.have_get_corpus_seq() for part in self.members)
 
     def get_corpus_seq(self, corpus_seq_idx: int) -> DatasetSeq:
         """Return any sequence of the joint corpus as it is stored, whatever the current order."""
         corpus = self.corpus
         (corpus_idx,) = check_indices([corpus_seq_idx], len(corpus), f"dataset {self.name!r}")
         number = int(corpus.owners_of(np.array([corpus_idx]))[0])
-        part = self.parts[number]
+        part = self.members[number]
         seq = part.dataset.get_corpus_seq(int(corpus_idx - corpus.starts[number]))
         features = self.layout.filled({key: seq.features[own] for key, own in part.keys.items()})
         return DatasetSeq(int(corpus_idx), features, seq_tag=seq.seq_tag, corpus_idx=int(corpus_idx))
@@ -491,7 +477,7 @@ class JointDataset(OverCorpora):
         spec = specs[key]
         if spec is not None:
             return spec
-        part = next(part for part in self.parts if key in part.keys)
+        part = next(part for part in self.members if key in part.keys)
         own, dataset = part.keys[key], part.dataset
         return DataSpec(dataset.get_data_dtype(own), tuple(dataset.get_data_shape(own)), dataset.is_data_sparse(own))
 

@@ -94,7 +94,7 @@ class MixDataset(DelegatingDataset):
             )
         opened = open_datasets(datasets, self, kwargs.get("random_seed_offset"))
         for name, dataset in opened.items():
-            if not dataset.knows_corpus():
+            if dataset.corpus_facts() is None:
                 raise ConfigError(
                     f"the sub-dataset {name!r} ({type(dataset).__name__}) does not know its corpus, so that nobody can "
                     "say what its n-th sequence is",
@@ -233,7 +233,7 @@ class _MixedCorpus(JointDataset):
     def shares(self) -> dict[str, float]:
         mixture, _ = self._mixed()
         units = mixture.units / mixture.units.sum()
-        return {part.name: float(share) for part, share in zip(self.parts, units, strict=True)}
+        return {part.name: float(share) for part, share in zip(self.members, units, strict=True)}
 
     def _mixed(self) -> tuple[Mixture, list[list[int]]]:
         """Return the mixture, and how many sequences the epochs of each part have."""
@@ -242,7 +242,7 @@ class _MixedCorpus(JointDataset):
             self._shifts = self._shifts_of_twins()
             self._sizes = [
                 [len(self._own_order(part, epoch)) for epoch in range(1, part.dataset.partition_epoch + 1)]
-                for part in self.parts
+                for part in self.members
             ]
             self._mixture = Mixture(self._weights(self._sizes), shuffle_seed=self._shuffle_seed())
             self._check_sizes(self._mixture, self._sizes)
@@ -256,7 +256,7 @@ class _MixedCorpus(JointDataset):
         num_seqs = [len(index) for index in indices.values()]
         seen: dict[object, int] = {}
         shifts = {}
-        for part, size in zip(self.parts, num_seqs, strict=True):
+        for part, size in zip(self.members, num_seqs, strict=True):
             if num_seqs.count(size) == 1:
                 continue  # nobody's twin: no digest has to be computed
             order = self._own_order(part, 1)
@@ -272,12 +272,12 @@ class _MixedCorpus(JointDataset):
         given = self._options.weights
         if given is None:
             return [sum(own) for own in sizes]
-        weights = [given[part.name] for part in self.parts]
+        weights = [given[part.name] for part in self.members]
         if self._options.per == "seq":
             return weights
         columns = self._frame_columns()
         means = [float(np.mean(column)) if len(column) else 1.0 for column in columns]
-        for part, weight, mean in zip(self.parts, weights, means, strict=True):
+        for part, weight, mean in zip(self.members, weights, means, strict=True):
             if weight and not mean > 0:
                 raise ConfigError(
                     f"the sequences of {part.name!r} have no frames at all, so they have no share of them",
@@ -289,9 +289,9 @@ class _MixedCorpus(JointDataset):
     def _frame_columns(self) -> list[NDArray[Any]]:
         """Return what counts as frames, by part: `int[N]` of the sequences that it keeps."""
         for key in self.layout.data_keys:
-            found = [_indexed_lengths(part, key) for part in self.parts]
+            found = [_indexed_lengths(part, key) for part in self.members]
             columns = [column for column in found if column is not None]
-            if len(columns) == len(self.parts):
+            if len(columns) == len(self.members):
                 break
         else:
             columns = [facts.sort_lengths() for _, facts in self._all_facts()]
@@ -306,7 +306,7 @@ class _MixedCorpus(JointDataset):
         return derive_seed(seed, "mix" if fixed is None else "mix, fixed", bits=63)
 
     def _check_sizes(self, mixture: Mixture, sizes: Sequence[Sequence[int]]) -> None:
-        for part, own, units in zip(self.parts, sizes, mixture.units.tolist(), strict=True):
+        for part, own, units in zip(self.members, sizes, mixture.units.tolist(), strict=True):
             if units and not sum(own):
                 raise ConfigError(
                     f"the sub-dataset {part.name!r} has a weight and no sequences",
@@ -349,7 +349,7 @@ class _MixedCorpus(JointDataset):
         asked: list[Order] = []
         bounds = zip(mixture.num_draws(positions.start), mixture.num_draws(positions.stop), strict=True)
         starts = self.corpus.starts.tolist()
-        for part, own, (first, last), start in zip(self.parts, sizes, bounds, starts, strict=False):
+        for part, own, (first, last), start in zip(self.members, sizes, bounds, starts, strict=False):
             orders: dict[int, Order] = {}
             lane = Lane(own, orders.__getitem__, start)
             for epoch in lane.epochs_of(int(first), int(last)):
@@ -383,9 +383,8 @@ def _no_ordering(ordering: Any, name: str) -> ConfigError:
 
 
 def _indexed_lengths(part: MetaPart, key: str) -> NDArray[Any] | None:
-    dataset = part.dataset
-    size = dataset.corpus_size() if key in part.keys and dataset.has_fixed_lengths() else None
-    if size is None:
+    facts = part.facts
+    if facts is None or not facts.has_fixed_lengths or key not in part.keys:
         return None
-    column = dataset.corpus_lengths(part.keys[key], may_cost=True)
-    return None if column is None else column(np.arange(size))
+    column = part.dataset.corpus_lengths(part.keys[key], may_cost=True)
+    return None if column is None else column(np.arange(len(facts.index)))

@@ -1,6 +1,6 @@
 """Orders of sequences that come from several datasets.
 
-The documented orders of `CombinedDataset` that look at whose a sequence is are policies like all others, but for what
+The orders of RETURNN's `CombinedDataset` that look at whose a sequence is are policies like all others, but for what
 they are told: how many sequences each part has. `JointPolicy` lays any policy over what the parts offer in an epoch, so
 that sub-epochs, shards, filters and counts of repeats come from the planner, in joint corpus indices.
 """
@@ -56,7 +56,7 @@ class Reversed(PartPolicy):
 class RandomDataset(PartPolicy):
     """`random_dataset`: at each position a dataset is drawn, by how much it has left; the order inside is kept.
 
-    The draw is a shuffle by Python's generator, as documented.
+    The draw is a shuffle by Python's generator, as in RETURNN.
     """
 
     name: ClassVar[str] = "random_dataset"

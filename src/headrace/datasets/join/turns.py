@@ -197,7 +197,7 @@ class TurnsDataset(CachedDataset2):
                     fix=f"give {option} to the sub-datasets",
                 )
 
-    def inner_datasets(self) -> Sequence[Dataset]:
+    def get_parts(self) -> Sequence[Dataset]:
         """Return the sub-datasets."""
         return [turn.dataset for turn in self.turns]
 
@@ -266,14 +266,6 @@ class TurnsDataset(CachedDataset2):
         """End the epoch, also of the sub-datasets."""
         super().finish_epoch(free_resources=free_resources)
         self._forget()
-        for turn in self.turns:
-            turn.dataset.finish_epoch(free_resources=free_resources)
-
-    def seed_by_tag(self) -> None:
-        """Key the generators of transforms by tags, those of the sub-datasets as well."""
-        super().seed_by_tag()
-        for turn in self.turns:
-            turn.dataset.seed_by_tag()
 
     def supports_sharding(self) -> bool:
         """Whether all sub-datasets do: each is divided."""
@@ -399,7 +391,7 @@ def check_shards(datasets: Mapping[str, Dataset], shard: tuple[int, int]) -> Non
 def _first_unknown(datasets: Mapping[str, Dataset]) -> str:
     """Return a text about the first dataset without random access."""
     for name, dataset in datasets.items():
-        if not dataset.knows_corpus():
+        if dataset.corpus_facts() is None:
             return f"{name!r} ({type(dataset).__name__})"
     return "none"
 

@@ -7,17 +7,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from headrace.errors import ConfigError
 from headrace.rng import derive_seed
 
 from .batch import Batch, BatchSeqCopyPart
 from .batch_planning import BatchPlan, BatchReport, plan_batches
-from .walk import check_not_stale
-
-if TYPE_CHECKING:
-    from ..base import Dataset
+from .walk import EpochReader, check_not_stale
 
 __all__ = ["Batch", "BatchPlan", "BatchReport", "BatchSeqCopyPart", "BatchSetGenerator", "plan_batches"]
 
@@ -34,7 +30,7 @@ class BatchSetGenerator:
             global generator is not touched. (RETURNN seeds it.)
     """
 
-    def __init__(self, dataset: Dataset, generator: Iterator[Batch], shuffle_batches: bool = False) -> None:
+    def __init__(self, dataset: EpochReader, generator: Iterator[Batch], shuffle_batches: bool = False) -> None:
         self._dataset = dataset
         self._version = dataset.order_version
         self._plan = generator if isinstance(generator, BatchPlan) else None

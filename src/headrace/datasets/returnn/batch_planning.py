@@ -13,17 +13,13 @@ import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from headrace.batching import NumbersDict
 from headrace.errors import ConfigError, did_you_mean
 
 from .batch import Batch
-from .walk import Chunk, ChunkWalk, epoch_rng
-
-if TYPE_CHECKING:
-    from ..base import Dataset
-
+from .walk import Chunk, ChunkWalk, EpochReader, epoch_rng
 
 Kind = Literal["too_long", "too_short", "dropped", "alone"]
 _logger = logging.getLogger("headrace.datasets")
@@ -67,7 +63,7 @@ class BatchTally:
         at_end: Whether all chunks of the epoch were seen.
     """
 
-    def __init__(self, dataset: Dataset) -> None:
+    def __init__(self, dataset: EpochReader) -> None:
         self._dataset = dataset
         self.report = BatchReport()
         self.at_end = False
@@ -156,7 +152,7 @@ class _Limits:
 
 
 def plan_batches(
-    dataset: Dataset,
+    dataset: EpochReader,
     *,
     recurrent_net: bool = True,
     batch_size: int | Mapping[str, int] | NumbersDict | None = None,
@@ -234,7 +230,11 @@ def plan_batches(
 
 
 def _frames(
-    dataset: Dataset, walk: Iterator[Chunk], used_data_keys: Sequence[str] | None, limits: _Limits, tally: BatchTally
+    dataset: EpochReader,
+    walk: Iterator[Chunk],
+    used_data_keys: Sequence[str] | None,
+    limits: _Limits,
+    tally: BatchTally,
 ) -> Iterator[Frames]:
     """Yield the frames of each chunk, in the keys that count and with their context."""
     left, right = dataset.context_window
@@ -254,7 +254,7 @@ def _frames(
 
 
 def _check_keys(
-    dataset: Dataset, chunk_end: NumbersDict, used_data_keys: Sequence[str] | None, limits: _Limits
+    dataset: EpochReader, chunk_end: NumbersDict, used_data_keys: Sequence[str] | None, limits: _Limits
 ) -> None:
     """Check the names of data keys, which are only known for sure when there is a sequence."""
     where = f"dataset {dataset.name!r}"
@@ -308,7 +308,7 @@ def _rows(frames: Iterator[Frames], limits: _Limits, tally: BatchTally) -> Itera
         yield batch
 
 
-def _one_row(dataset: Dataset, frames: Iterator[Frames], limits: _Limits) -> Iterator[Batch]:
+def _one_row(dataset: EpochReader, frames: Iterator[Frames], limits: _Limits) -> Iterator[Batch]:
     assert limits.batch_size is not None
     batch, filled = Batch(), 0
     for seq_idx, start, length in frames:
@@ -327,7 +327,7 @@ def _one_row(dataset: Dataset, frames: Iterator[Frames], limits: _Limits) -> Ite
         yield batch
 
 
-def _common_length(dataset: Dataset, seq_idx: int, length: NumbersDict) -> int:
+def _common_length(dataset: EpochReader, seq_idx: int, length: NumbersDict) -> int:
     """Return the one number of frames that all keys have."""
     reference = next(iter(length.keys()))
     for key, number in length.items():

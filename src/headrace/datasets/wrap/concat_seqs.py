@@ -120,7 +120,7 @@ class ConcatSeqsDataset(CachedDataset):
         """The inner dataset."""
         return self._inner
 
-    def inner_datasets(self) -> Sequence[Dataset]:
+    def get_parts(self) -> Sequence[Dataset]:
         """Return the inner dataset."""
         return (self._inner,)
 
@@ -147,8 +147,8 @@ class ConcatSeqsDataset(CachedDataset):
         is_last = parts.is_last()
 
         def lengths_of(key: str) -> NDArray[Any]:
-            found = None
-            if self._indices is not None and self._part.facts is not None and self._inner.has_fixed_lengths():
+            found, facts = None, self._part.facts
+            if self._indices is not None and facts is not None and facts.has_fixed_lengths:
                 found = self._inner.corpus_lengths(key, may_cost=False)
             if found is None or self._indices is None:
                 raise OptionalNotImplementedError(f"the lengths of {key!r} are not known")
@@ -203,16 +203,10 @@ class ConcatSeqsDataset(CachedDataset):
         facts = self._part.facts
         return facts is not None and facts.draws_by_occurrence
 
-    def seed_by_tag(self) -> None:
-        """Key the generators of transforms by tags, those of the inner dataset as well."""
-        super().seed_by_tag()
-        self._inner.seed_by_tag()
-
     def finish_epoch(self, *, free_resources: bool = False) -> None:
         """End the epoch, of the inner dataset as well, see `Dataset.finish_epoch`."""
         super().finish_epoch(free_resources=free_resources)
         self._forget()
-        self._inner.finish_epoch(free_resources=free_resources)
 
     # --- reading ---
 
@@ -256,7 +250,7 @@ class ConcatSeqsDataset(CachedDataset):
 
     def _joined(self, corpus_idx: int, seqs: list[Features]) -> Features:
         if len(seqs) == 1:  # a function inside may give the same arrays each time
-            is_stored = isinstance(self._inner, CachedDataset) and not self.joins_changed_seqs
+            is_stored = self._inner.reads_singly and not self.joins_changed_seqs
             return seqs[0] if is_stored else {key: array.copy(order="K") for key, array in seqs[0].items()}
         parts, first = self._seq_parts, int(self._seq_parts.starts[corpus_idx])
         return self._joining.join(
@@ -280,7 +274,8 @@ class ConcatSeqsDataset(CachedDataset):
     def _read(self, seq_idx: int) -> dict[int, Features]:
         return {seq_idx: self._join(seq_idx)}
 
-    def _reads_by_key(self) -> bool:
+    def reads_by_key(self) -> bool:
+        """No: sequences are joined whole."""
         return False
 
     def take_features(self, seq_idx: int) -> Features:

@@ -80,7 +80,7 @@ class MultiEpochDataset(InnerAnswers, CachedDataset2):
         self.labels = dict(self.inner.labels)
         self.shuffle_frames_of_nseqs = self.inner.shuffle_frames_of_nseqs
         self._recipe, self._seq_ordering = self.inner._recipe, self.inner.seq_ordering
-        self._knows_order = self.inner.knows_corpus()
+        self._knows_order = self.inner.corpus_facts() is not None
         self._orders: list[Order] = []
         self._counts: list[NDArray[np.int64] | None] = []
         self._forget()
@@ -124,7 +124,9 @@ class MultiEpochDataset(InnerAnswers, CachedDataset2):
 
     def corpus_lengths(self, key: str, *, may_cost: bool) -> LengthsOf | None:
         """Return the lengths that the inner dataset knows, if they are those of all of its epochs."""
-        return self.inner.corpus_lengths(key, may_cost=may_cost) if self.inner.has_fixed_lengths() else None
+        facts = self.inner.corpus_facts()
+        is_fixed = facts is not None and facts.has_fixed_lengths
+        return self.inner.corpus_lengths(key, may_cost=may_cost) if is_fixed else None
 
     def order_text(self, epoch: int) -> str:
         """Return what decides the inner epochs, each of them: a function may give each another order, or corpus."""
@@ -162,7 +164,7 @@ class MultiEpochDataset(InnerAnswers, CachedDataset2):
         start = 0
         for number in self.inner_epochs(epoch):
             self.inner.init_seq_order(number)
-            order = self.inner.get_current_seq_order()
+            order = self.inner.get_checked_seq_order()
             if len(order) * self.multi_epoch > _MAX_SEQS:
                 raise ConfigError(
                     f"multi_epoch={self.multi_epoch} times {len(order):,} sequences are too many: their order is in "
@@ -170,7 +172,7 @@ class MultiEpochDataset(InnerAnswers, CachedDataset2):
                     where=f"dataset {self.name!r}, epoch {epoch}",
                     fix="lower multi_epoch; an epoch may end sooner",
                 )
-            self._orders.append(order if isinstance(order, Order) else self._explicit_order(order, 2**62))
+            self._orders.append(order)
             self._counts.append(self.inner.get_occurrences())
             self._segments.append(Segment(number, start))
             start += len(order)
@@ -217,12 +219,6 @@ class MultiEpochDataset(InnerAnswers, CachedDataset2):
         """End the epoch, also inside."""
         super().finish_epoch(free_resources=free_resources)
         self._forget()
-        self.inner.finish_epoch(free_resources=free_resources)
-
-    def seed_by_tag(self) -> None:
-        """Key the generators of transforms by tags, also inside."""
-        super().seed_by_tag()
-        self.inner.seed_by_tag()
 
     def _take_shard(self, num_shards: int, shard_index: int) -> None:
         """Make the inner dataset one shard of `num_shards`."""

@@ -8,6 +8,7 @@ are gone.
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -20,12 +21,11 @@ from headrace.engine.process.executor import ProcessExecutor
 from headrace.errors import ConfigError
 from headrace.order import Order, RangeOrder
 
-from ..base import Dataset
+from ..base import Dataset, Workers
 from ..checks import check_count
 from ..configs import init_dataset
 from ..corpus import CorpusFacts
 from ..delegating import InnerAnswers
-from ..own_workers import OwnWorkers
 from ..seq import DatasetSeq
 from .blockwise import BlockwiseDataset, Parts, SeqBlock
 from .runs import DedicatedWork, OrderedWork, RunLimits, RunOfSeqs
@@ -66,6 +66,8 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
     Raises:
         ConfigError: An option is wrong.
     """
+
+    has_own_workers = True
 
     def __init__(
         self,
@@ -123,7 +125,7 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
             self._recipe, self._seq_ordering = self._inner._recipe, self._inner.seq_ordering
         return self._inner
 
-    def inner_datasets(self) -> Sequence[Dataset]:
+    def get_parts(self) -> Sequence[Dataset]:
         """Return the inner dataset, if it is made already."""
         return () if self._inner is None else (self._inner,)
 
@@ -159,25 +161,35 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
         """Whether it takes an order."""
         return self._is_ordered
 
-    @property
-    def has_workers(self) -> bool:
-        """Yes."""
-        return True
-
-    def own_workers(self) -> OwnWorkers | None:
-        """Return them, if any worker may read any sequence."""
-        if not self._is_ordered:
-            return None
-        return OwnWorkers(
+    def get_workers(self) -> Workers:
+        """Return them; with "seq_order", any worker may read any sequence."""
+        return Workers(
             type(self).__name__,
-            self._config,
-            self.inner,
             self.num_workers,
-            self._executor if self.num_workers else None,
-            self._worker_init,
-            self._engine_options,
-            self.max_bytes,
+            self.inner,
+            self._config,
+            is_same_without=self._is_ordered,
+            num_shards=1 if self._is_ordered else max(self.num_workers, 1),
+            executor=self._executor if self.num_workers else None,
+            worker_init=self._worker_init,
+            engine_options=self._engine_options,
+            max_bytes=self.max_bytes,
+            buffer_size=self.buffer_size,
+            sharding_method=self.sharding_method,
+            report=self.engine_report,
         )
+
+    @classmethod
+    def unwrap_options(cls, options: Mapping[str, Any]) -> tuple[Mapping[str, Any], int]:
+        """Return the options of the inner dataset, and into how many shards "dedicated" workers divide it."""
+        inner = options.get("dataset")
+        if not isinstance(inner, Mapping):
+            return options, 1
+        own = inspect.signature(MultiProcDataset.__init__).parameters
+        defaults = {name: value for name, value in options.items() if name not in {*own, "class", "name"}}
+        num_workers, method = options.get("num_workers"), options.get("sharding_method")
+        num_shards = max(num_workers, 1) if method == "dedicated" and isinstance(num_workers, int) else 1
+        return {**defaults, **inner}, num_shards
 
     @property
     def skips_failed(self) -> bool:
@@ -218,7 +230,8 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
             self._engine = Engine(job, num_workers=self.num_workers, executor=executor, options=options)
         return self._engine
 
-    def _close_engine(self) -> None:
+    def close_workers(self) -> None:
+        """End the workers; they come back when they are needed."""
         engine, self._engine = self._engine, None
         if engine is not None:
             engine.close()
@@ -264,14 +277,13 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
 
     def _current_order_of_inner(self) -> Order:
         try:
-            order = self.inner.get_current_seq_order()
+            return self.inner.get_checked_seq_order()
         except NotImplementedError as error:
             raise ConfigError(
                 f'{type(self.inner).__name__} does not tell its order, which sharding_method="seq_order" shares out',
                 where=f"dataset {self.name!r}",
                 fix='use sharding_method="dedicated"',
             ) from error
-        return order if isinstance(order, Order) else self._explicit_order(order, 2**62)
 
     def _runs_from(self, first: int, epoch: int) -> Iterator[RunOfSeqs]:
         """Yield the runs of the current order from a place on."""
@@ -346,10 +358,8 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
         super().finish_epoch(free_resources=free_resources)
         self._stop_run()
         self._order, self._occurrences = RangeOrder(range(0)), None
-        if self._inner is not None:
-            self._inner.finish_epoch(free_resources=free_resources)
         if free_resources:
-            self._close_engine()
+            self.close_workers()
 
     # --- what the inner dataset knows ---
 
@@ -372,7 +382,7 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
         self._config.update(_num_shards=num_shards, _shard_index=shard_index)
         self._recipe = self.inner._recipe
         self._stop_run()
-        self._close_engine()
+        self.close_workers()
 
     def have_corpus_seq_idx(self) -> bool:
         """Whether the order is known here."""

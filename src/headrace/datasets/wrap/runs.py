@@ -26,7 +26,7 @@ from headrace.order import Order
 from headrace.sources import MapSource, Source
 
 from ..base import Dataset
-from ..cached import CachedDataset, reads_plainly
+from ..cached import CachedDataset
 from ..configs import init_dataset
 from .blockwise import Parts, make_columns, read_columns
 
@@ -184,11 +184,12 @@ class ReadSeqs:
         self._add(seq.seq_tag, seq.corpus_idx, seq.complete_frac, _own(seq.features))
         return True
 
-    def read_range(self, dataset: CachedDataset, first: int, indices: NDArray[np.int64], *, epoch: int) -> None:
-        """Read sequences of a dataset with random access, whose tags are known without reading."""
-        tags = dataset.source.tags_of(indices)
+    def read_range(self, dataset: Dataset, first: int, indices: NDArray[np.int64], *, epoch: int) -> None:
+        """Read sequences of a dataset that reads them singly, and knows their tags without reading."""
+        tags = dataset.get_tags_of(indices)
+        assert tags is not None
         go_to = note_places(tags, epoch)
-        has_transform = dataset._transform is not None
+        has_transform = dataset.may_change_lengths()
         for offset, (corpus_idx, tag) in enumerate(zip(indices.tolist(), tags, strict=True)):
             go_to(offset)
             try:
@@ -254,7 +255,6 @@ class OrderedWork:
         """Build the dataset in a worker."""
         del info  # any worker does any ticket
         dataset = init_dataset(self.config)
-        plain = dataset if reads_plainly(dataset) else None
 
         def read_run(run: RunOfSeqs) -> Parts:
             epoch, first, index_bytes, occurrence_bytes = run
@@ -265,8 +265,8 @@ class OrderedWork:
             occurrences = None if occurrence_bytes is None else np.frombuffer(occurrence_bytes, np.int64)
             offset = dataset.init_part(epoch, first, indices, occurrences)
             seqs = ReadSeqs()
-            if plain is not None:
-                seqs.read_range(plain, offset, indices, epoch=epoch)
+            if dataset.reads_singly:
+                seqs.read_range(dataset, offset, indices, epoch=epoch)
             else:
                 for i, corpus_idx in enumerate(indices.tolist()):
                     name = f"(sequence {first + i}, corpus index {corpus_idx})"
@@ -311,7 +311,7 @@ class DedicatedWork:
                 yield dataset.num_seqs
             except NotImplementedError:
                 yield None
-            if reads_plainly(dataset):
+            if dataset.reads_singly:
                 yield from _runs_of_order(dataset, epoch, limits)
             else:
                 yield from _runs_to_the_end(dataset, epoch, limits)
@@ -319,7 +319,7 @@ class DedicatedWork:
         return read_epoch
 
 
-def _runs_of_order(dataset: CachedDataset, epoch: int, limits: RunLimits) -> Iterator[Parts]:
+def _runs_of_order(dataset: Dataset, epoch: int, limits: RunLimits) -> Iterator[Parts]:
     for first, indices in limits.cut(dataset.get_current_seq_order(), 0, 1):
         parts = _read_at_once(dataset, indices, epoch)
         if parts is None:

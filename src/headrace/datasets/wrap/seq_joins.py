@@ -181,7 +181,7 @@ class Joining:
 
     @classmethod
     def of(cls, options: Mapping[str, Any], data_keys: Sequence[str]) -> Joining:
-        """Check the documented options, in this order: each a dict by data key, or `None`.
+        """Check the options, in RETURNN's order: each a dict by data key, or `None`.
 
         Raises:
             ConfigError: One is something else, or names a data key that there is not.

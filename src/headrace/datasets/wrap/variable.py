@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -14,6 +15,7 @@ from headrace.specs import DataSpec
 
 from ..base import Dataset
 from ..checks import check_flag
+from ..corpus import CorpusFacts
 from ..delegating import DelegatingDataset, inherited_options, outer_options
 from ..layout import spec_of
 from ..parts import open_part
@@ -96,9 +98,10 @@ class VariableDataset(DelegatingDataset):
         """Yes: the function may."""
         return True
 
-    def has_fixed_lengths(self) -> bool:
-        """No: each epoch may have others."""
-        return False
+    def corpus_facts(self) -> CorpusFacts | None:
+        """Return what is known of the one corpus; each epoch may have other lengths."""
+        facts = super().corpus_facts()
+        return None if facts is None else dataclasses.replace(facts, has_fixed_lengths=False)
 
     def covers_lengths(self, key: str) -> bool:
         """Whether the one corpus does."""

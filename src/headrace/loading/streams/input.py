@@ -1,7 +1,7 @@
 """Streams: datasets that do not say beforehand which sequences an epoch has, or how long they are.
 
 A stream is read in its order, a window of some hundred sequences at a time, and the batches of the window are planned
-as those of any other (`stream_plan.py`). So the number of batches is known at the end only, a rank of several that
+as those of any other (`plan.py`). So the number of batches is known at the end only, a rank of several that
 share one stream reads all of it, and a resume begins with the window of the position: at once, where the dataset can
 jump there, else by passing over what comes before. Who reads, the trainer or each worker for itself, is decided in
 `epochs.py`.
@@ -18,7 +18,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from headrace.datasets import Dataset, DistributeFilesDataset, init_dataset
+from headrace.datasets import Dataset, init_dataset
 from headrace.datasets.parts import open_apart
 from headrace.engine import WorkerInfo
 from headrace.errors import ConfigError, HeadraceError
@@ -59,7 +59,7 @@ class StreamSubject(Subject):
         """
 
     def mark_of(self, tag: str, seq: Any) -> bytes:
-        """Return what a sequence is told from others by, in each process that reads it; see `stream_marks.py`."""
+        """Return what a sequence is told from others by, in each process that reads it; see `marks.py`."""
         del seq
         return tag.encode("utf-8", "surrogatepass")
 
@@ -96,8 +96,7 @@ class DatasetStream(StreamSubject):
     @property
     def sharded_by(self) -> str:  # type: ignore[override]
         """Say which option it is."""
-        option = "distrib_shard_files=True" if isinstance(self.dataset, DistributeFilesDataset) else "_num_shards"
-        return f"{option} of {self.name}, {self.num_shards} shards"
+        return f"{self.dataset.sharded_by} of {self.name}"
 
     def for_worker(self, info: WorkerInfo) -> Self:
         """Return this stream inline, and what was carried to another process; threads get one each."""

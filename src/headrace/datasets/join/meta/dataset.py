@@ -1,9 +1,8 @@
 """`MetaDataset`: several datasets that describe the same sequences, read as one.
 
 One order, of the control dataset or its own, is laid over all of them. Corpus indices of one lead to those of the
-others by a join of the tags (`meta_corpus.py`) that is made once, before anything is read. It reads nothing itself:
-each array is asked of the sub-dataset that has it (`meta_reader.py`). Like `base.py` it is long for the number of
-documented methods that it answers.
+others by a join of the tags (`index/join.py`) that is made once, before anything is read. It reads nothing itself:
+each array is asked of the sub-dataset that has it (`MetaReader` in `corpus.py`).
 """
 
 from __future__ import annotations
@@ -206,7 +205,7 @@ class MetaDataset(OverCorpora):
     @property
     def knows_dtypes(self) -> bool:
         """Whether all sub-datasets do."""
-        return all(inner.knows_dtypes for inner in self.inner_datasets())
+        return all(inner.knows_dtypes for inner in self.get_parts())
 
     def known_specs(self) -> dict[str, DataSpec]:
         """Return what the sub-datasets know of their data keys."""
@@ -283,14 +282,13 @@ class MetaDataset(OverCorpora):
         corpus = self._check_corpus()
         control.dataset.init_seq_order(epoch)
         try:
-            order = control.dataset.get_current_seq_order()
+            return control.dataset.get_checked_seq_order(len(corpus.index))
         except NotImplementedError as error:
             raise ConfigError(
                 f"{type(control.dataset).__name__} does not tell its order, so it cannot control that of others",
                 where=f"dataset {self.name!r}, seq_order_control_dataset={control.name!r}",
                 fix="choose another seq_order_control_dataset, or let it define get_current_seq_order",
             ) from error
-        return order if isinstance(order, Order) else self._explicit_order(order, len(corpus.index))
 
     def _set_order(self, order: Order, first: int = 0, *, is_given: bool = False) -> None:
         """Take an order: of the control dataset or the planner, or one that was given."""
@@ -350,18 +348,10 @@ class MetaDataset(OverCorpora):
             )
         return facts.sort_lengths()
 
-    def seed_by_tag(self) -> None:
-        """Key the generators of transforms by tags, those of the sub-datasets as well."""
-        super().seed_by_tag()
-        for part in self._parts.values():
-            part.dataset.seed_by_tag()
-
     def finish_epoch(self, *, free_resources: bool = False) -> None:
         """End the epoch, of the sub-datasets as well, see `Dataset.finish_epoch`."""
         super().finish_epoch(free_resources=free_resources)
         self._set_order(RangeOrder(range(0)), is_given=True)
-        for part in self._parts.values():
-            part.dataset.finish_epoch(free_resources=free_resources)
         if free_resources:
             self._corpus, self._own_lengths, self._file_lengths = None, None, None
 

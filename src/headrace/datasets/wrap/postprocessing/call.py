@@ -17,7 +17,6 @@ from headrace.errors import HeadraceError, SourceError, TransformError, takes_no
 from headrace.rng import derive_seed
 
 from ...base import Dataset
-from ...cached import CachedDataset
 from ...seq import DatasetSeq
 from ..blockwise import BlockwiseDataset
 from .functions import META_KEYS, Function, as_iterator, chosen, name_of, names_taken, plain_seq
@@ -208,7 +207,7 @@ def read_seqs(dataset: Dataset, first: int = 0, step: int = 1) -> Iterator[Datas
 def own_seq(dataset: Dataset, seq: DatasetSeq, place: int) -> DatasetSeq:
     """Return a sequence with its texts, whose arrays may be written to: some datasets keep what they give."""
     texts = {key: dataset.get_data(place, key) for key in dataset.get_text_keys()}
-    is_own = isinstance(dataset, CachedDataset | BlockwiseDataset)
+    is_own = dataset.reads_singly or isinstance(dataset, BlockwiseDataset)
     if is_own and not texts:
         return seq
     features = {**{key: array if is_own else np.array(array) for key, array in seq.features.items()}, **texts}

@@ -2,9 +2,8 @@
 
 What comes out is a function of the inner dataset, the function, the seed and the epoch. A function of one sequence
 leaves order, tags and corpus indices as they are, so whatever can be asked of the inner dataset can be asked here, and
-workers change nothing. A function over a stream makes another stream. Reading and calling are in
-`postprocessing_call.py` and `postprocessing_readers.py`, what workers do in `postprocessing_work.py`; this file is long
-for the number of documented methods that it answers.
+workers change nothing. A function over a stream makes another stream. Calling is in `call.py`, reading in `readers.py`,
+what workers do in `work.py`.
 """
 
 from __future__ import annotations
@@ -24,12 +23,11 @@ from headrace.order import Order, OrderReport, RangeOrder, derive_order_seed, oc
 from headrace.rng import wants_rng
 from headrace.specs import DataSpec
 
-from ...base import Dataset, Owned
+from ...base import Dataset, Owned, Workers
 from ...cached2 import CachedDataset2
 from ...checks import check_count, check_flag
 from ...configs import DatasetConfig
 from ...corpus import CorpusFacts, LengthsOf
-from ...own_workers import OwnWorkers
 from ...parts import open_part
 from ...seq import DatasetSeq
 from ..multi_proc import MultiProcDataset
@@ -233,7 +231,7 @@ class PostprocessingDataset(CachedDataset2):
         """Whether any sequence can be made without those before it: order and tags are those of the inner dataset."""
         return self._is_indexed
 
-    def inner_datasets(self) -> Sequence[Dataset]:
+    def get_parts(self) -> Sequence[Dataset]:
         """Return the inner dataset."""
         return (self._inner,)
 
@@ -261,10 +259,6 @@ class PostprocessingDataset(CachedDataset2):
         """Return the lengths of the inner dataset, if they are said to stay."""
         return self._inner.corpus_lengths(key, may_cost=may_cost) if self.keeps_lengths_of(key) else None
 
-    def has_fixed_lengths(self) -> bool:
-        """Whether the inner dataset has."""
-        return self._inner.has_fixed_lengths()
-
     def covers_lengths(self, key: str) -> bool:
         """Whether the lengths are those that the inner dataset tells."""
         return self.keeps_lengths_of(key) and self._inner.covers_lengths(key)
@@ -289,12 +283,19 @@ class PostprocessingDataset(CachedDataset2):
         idle = super().idle_options(options) | {"buf_size"}
         return idle if options.get("map_seq_stream") is None else idle - {"num_workers"}
 
-    def own_workers(self) -> OwnWorkers | None:
-        """Return them, if `map_seq` can be called for any sequence: whoever reads some does it himself."""
-        if not self._is_pooled():
+    def get_workers(self) -> Workers | None:
+        """Return them; `map_seq` can be called for any sequence, so whoever reads some does it himself."""
+        is_same = self._is_pooled()
+        if not (self.num_workers or is_same):
             return None
-        return OwnWorkers(
-            type(self).__name__, self, self, self.num_workers, None, None, engine_options=self._engine_options
+        return Workers(
+            type(self).__name__,
+            self.num_workers,
+            self if is_same else None,
+            self if is_same else None,
+            is_same_without=is_same,
+            is_inline=self.num_workers == 0,
+            engine_options=self._engine_options,
         )
 
     @property
@@ -311,11 +312,6 @@ class PostprocessingDataset(CachedDataset2):
     def supports_jumps(self) -> bool:
         """Whether what lies in between is not read by a reader that jumps ahead."""
         return self._is_indexed and self._inner.supports_jumps
-
-    @property
-    def has_workers(self) -> bool:
-        """Whether processes other than the caller's are at work, here or in the inner dataset."""
-        return self.num_workers > 0 or self._inner.has_workers
 
     @property
     def specs(self) -> dict[str, DataSpec]:
@@ -348,7 +344,7 @@ class PostprocessingDataset(CachedDataset2):
         )
 
     def get_random_seed_for_epoch(self, epoch: int | None, num_epochs_fixed: int = 1) -> int:
-        """Return the documented seed of an epoch, of this dataset's own options: sub-epochs are epochs here."""
+        """Return the seed of an epoch by RETURNN's rule, of this dataset's own options: sub-epochs are epochs here."""
         return derive_order_seed(epoch or 1, num_epochs=num_epochs_fixed, **self._own_seeds)
 
     # --- order ---
@@ -376,7 +372,7 @@ class PostprocessingDataset(CachedDataset2):
         starts = self._open_pool() if self._is_pooled() else self._inner
         starts.init_seq_order(epoch, seq_list, seq_order)
         if self._is_indexed:
-            self._order, self._occurrences = _order_of(starts), self._ordered.get_occurrences()
+            self._order, self._occurrences = starts.get_checked_seq_order(), self._ordered.get_occurrences()
             self._num_seqs = None if self._skips() else len(self._order)
         elif self.keeps_count and not self._skips():
             self._num_seqs = _finite_num_seqs(self._inner)
@@ -391,7 +387,7 @@ class PostprocessingDataset(CachedDataset2):
         super().init_seq_order(epoch)
         self._stop()
         place = self._base.init_part(epoch, first, indices, occurrences)
-        self._order, self._occurrences = _order_of(self._base), occurrences
+        self._order, self._occurrences = self._base.get_checked_seq_order(), occurrences
         self._part = epoch, first, indices, occurrences
         self._num_seqs = place + len(indices)
         self._reader = IndexedReader(self._base, self._make_map_seq(), self._epoch_part(place, first - place))
@@ -428,15 +424,13 @@ class PostprocessingDataset(CachedDataset2):
 
     def finish_epoch(self, *, free_resources: bool = False) -> None:
         """End the epoch, of the inner dataset as well; with `free_resources` also the workers."""
-        super().finish_epoch(free_resources=free_resources)
         self._is_stale = self._is_stale or free_resources
         self._stop()
-        self._inner.finish_epoch(free_resources=free_resources)
+        super().finish_epoch(free_resources=free_resources)
 
     def seed_by_tag(self) -> None:
-        """Key the generators of functions by tags, those of the inner dataset as well."""
+        """Key the generators of functions by tags, see `Dataset.seed_by_tag`; workers start anew."""
         super().seed_by_tag()
-        self._inner.seed_by_tag()
         self._is_stale = True
 
     def get_current_seq_order(self) -> Order:
@@ -606,7 +600,7 @@ class PostprocessingDataset(CachedDataset2):
         pool, self._pool = self._pool, None
         engine, self._engine = self._engine, None
         if pool is not None:
-            pool._close_engine()
+            pool.close_workers()
         if engine is not None:
             engine.close()
 
@@ -624,9 +618,10 @@ class PostprocessingDataset(CachedDataset2):
         self._check_maps_each("get_all_tags")
         return self._inner.get_all_tags()
 
-    def _corpus_tags(self) -> Sequence[str]:
+    def get_corpus_tags(self) -> Sequence[str]:
+        """Return the tags of the whole corpus, before any filter."""
         self._check_maps_each("get_all_tags")
-        return self._inner._corpus_tags()
+        return self._inner.get_corpus_tags()
 
     def get_total_num_seqs(self, *, fast: bool = False) -> int:
         """Return the number of sequences of the whole corpus; not if `map_seq_stream` may change it."""
@@ -686,11 +681,6 @@ def _check_options(options: Mapping[str, Any], map_seq: Any, map_seq_stream: Any
 def _gives_all_in_order(dataset: Dataset) -> bool:
     """Tell whether a dataset says the order of an epoch, and gives all sequences of it."""
     return dataset.knows_order() and not dataset.skips_failed
-
-
-def _order_of(dataset: Dataset) -> Order:
-    order = dataset.get_current_seq_order()
-    return order if isinstance(order, Order) else dataset._explicit_order(order, 2**62)
 
 
 def _finite_num_seqs(dataset: Dataset) -> int | None:

@@ -18,7 +18,6 @@ from headrace.errors import HeadraceError, takes_note
 from headrace.order import Order
 
 from ...base import Dataset
-from ...cached import CachedDataset
 from ...seq import DatasetSeq
 from ..multi_proc import MultiProcDataset
 from .call import DrawKey, MapSeq, own_seq, taken
@@ -88,7 +87,7 @@ class IndexedReader(SeqReader):
         if inner.order_version != self._version:
             raise taken(inner)
         try:
-            if not isinstance(inner, CachedDataset):
+            if not inner.reads_singly:
                 inner.load_seqs(seq_idx, seq_idx + 1)
             seq = own_seq(inner, inner.get_seq(seq_idx), seq_idx)
         except Exception as error:

@@ -61,7 +61,7 @@ def seqs_in_block(buffer_size: int) -> int:
 
 
 def worker_seed(epoch_seed: int, num_workers: int, worker_idx: int) -> int:
-    """Return the documented seed of a stream function in one of several workers."""
+    """Return the seed of a stream function in one of several workers, as RETURNN has it."""
     return (epoch_seed * 683859 * num_workers + 30411 * worker_idx) % (2**32 - 1)
 
 
