@@ -24,6 +24,10 @@ _NO_CODE = {
 }
 
 
+_NAMES_OF_OTHERS = {"_asdict", "_fields", "_make", "_replace", "_info", "_cat_file"}
+"""What begins with an underscore and is public: of named tuples, and of fsspec's asynchronous file systems."""
+
+
 @dataclass(frozen=True)
 class Module:
     """One file of the package.
@@ -163,6 +167,7 @@ class SourceTree:
                 for node in ast.walk(module.tree)
                 if isinstance(node, ast.Attribute)
                 and _is_private(node.attr)
+                and node.attr not in _NAMES_OF_OTHERS
                 and not (isinstance(node.value, ast.Name) and node.value.id in ("self", "cls"))
                 and not (isinstance(node.value, ast.Call) and _name_of(node.value.func) == "super")
                 and node.attr not in own
