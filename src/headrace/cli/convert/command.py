@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -212,24 +212,6 @@ def parse_targets(labels: Iterable[str], texts: Iterable[str]) -> dict[str, Any]
                 raise ConfigError(f"the key {key!r} is there already", where=where, fix="choose another name")
             targets[key] = {"field": field, "vocab": vocab}
     return targets
-
-
-def write_corpus(
-    source: Source,
-    out: Path,
-    messages: Console,
-    *,
-    compression: Literal["gzip", "lzf"] | None = None,
-    quiet: bool = False,
-) -> None:
-    """Write all sequences of a source to an HDF5 file, in its place if there is one, with progress on `messages`.
-
-    Raises:
-        SourceError: A sequence cannot be read or written; nothing is left, and a file that was there stays.
-    """
-    target = Target("hdf", {} if compression is None else {"compression": compression}, verify=False)
-    Conversion(source, out, target, overwrite=True).run(messages, quiet=quiet)
-    source.close()
 
 
 def _print_written(output: Console, messages: Console, conversion: Conversion, records: list[ShardRecord]) -> None:
