@@ -267,7 +267,7 @@ class StreamStarter(Protocol):
 
 
 class ReadByWorkers:
-    """Each worker reads and plans the stream for itself, see `stream_work.py`."""
+    """Each worker reads and plans the stream for itself, see `streams/work.py`."""
 
     def __init__(self, subject: StreamSubject, recipe: Recipe) -> None:
         options = recipe.options

@@ -1,7 +1,7 @@
 """From any source to any writer: one file, or resumable shards, verified by reading back.
 
 What the target cannot hold, and what would replace something, is refused before a byte is written. One file needs no
-journal: it appears whole or not at all. Shards are noted in `OUT.convert.json` beside them, see `convert_journal.py`.
+journal: it appears whole or not at all. Shards are noted in `OUT.convert.json` beside them, see `journal.py`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`headrace plan`: which rank gets how much in which sub-epoch, before anything runs.
 
-What a plan says is asked of the dataset (`plan_find.py`, `plan_subject.py`); numbers are in `plan_amounts.py`, and the
-ways to show them in `plan_table.py`, `plan_html.py` and `plan_png.py`.
+What a plan says is asked of the dataset (`find.py`, `subject.py`); numbers are in `amounts.py`, and the
+ways to show them in `table.py`, `page.py` and `picture.py`.
 """
 
 from __future__ import annotations

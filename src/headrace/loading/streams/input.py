@@ -1,7 +1,7 @@
 """Streams: datasets that do not say beforehand which sequences an epoch has, or how long they are.
 
 A stream is read in its order, a window of some hundred sequences at a time, and the batches of the window are planned
-as those of any other (`stream_plan.py`). So the number of batches is known at the end only, a rank of several that
+as those of any other (`plan.py`). So the number of batches is known at the end only, a rank of several that
 share one stream reads all of it, and a resume begins with the window of the position: at once, where the dataset can
 jump there, else by passing over what comes before. Who reads, the trainer or each worker for itself, is decided in
 `epochs.py`.
@@ -59,7 +59,7 @@ class StreamSubject(Subject):
         """
 
     def mark_of(self, tag: str, seq: Any) -> bytes:
-        """Return what a sequence is told from others by, in each process that reads it; see `stream_marks.py`."""
+        """Return what a sequence is told from others by, in each process that reads it; see `marks.py`."""
         del seq
         return tag.encode("utf-8", "surrogatepass")
 

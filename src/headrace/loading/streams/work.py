@@ -65,7 +65,7 @@ class MadeStep:
         chunk_starts: First frame of each, `int64[n]`; None if all are whole.
         value: What `BatchWork` made.
         progress: So far.
-        marks: Of the windows that this worker has read since its last step, see `stream_marks.py`.
+        marks: Of the windows that this worker has read since its last step, see `marks.py`.
     """
 
     step: Step
