@@ -66,7 +66,9 @@ class Conversion:
         shards = plan_shards(self.source, out, self.target.format.suffix, self.sharding)
         self._refuse_own_input(shards)
         if self.num_workers and self.sharding.is_one_file:
-            raise ConfigError("workers write a shard each, and there are none", fix="add --shard-seqs or --shard-bytes")
+            raise ConfigError(
+                "--num-workers needs shards: each worker writes one at a time", fix="add --shard-seqs or --shard-bytes"
+            )
         if self.sharding.is_one_file:
             self._refuse_existing(shards)
             # What another process puts there meanwhile is not replaced, either.

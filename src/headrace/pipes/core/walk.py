@@ -79,7 +79,7 @@ def list_pipes(pipe: Any) -> list[Any]:
 
 
 def traverse(pipe: Any) -> Graph:
-    """Return the graph of a pipe in the documented form: `{id: (pipe, {the same of its sources})}`.
+    """Return the graph of a pipe in torchdata's form: `{id: (pipe, {the same of its sources})}`.
 
     What several pipes read is one dict in several places, so that the size is that of the graph.
 

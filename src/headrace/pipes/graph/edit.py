@@ -50,7 +50,7 @@ def remove(pipe: Any, removed: Any) -> Any:
         The end of the graph.
 
     Raises:
-        RuntimeError: The pipe has no source, or several (the documented errors).
+        RuntimeError: The pipe has no source, or several (the errors that torchdata raises).
         ConfigError: The graph has a cycle.
     """
     sources = sources_of(removed)
