@@ -99,7 +99,7 @@ class IterMethods:
         """Apply a function that returns several values, and give them one by one."""
 
     def flatten(self, indices: Hashable | list[Hashable] | None = None) -> IterPipe[Any]:
-        """Put the parts of columns in the place of the columns, one level deep."""
+        """Replace columns by their parts, one level deep."""
 
     def fork(
         self, num_instances: int, buffer_size: int = 1000, copy: str | None = None
@@ -233,7 +233,7 @@ class IterMethods:
         """Pin the tensors of each item in a thread, two items ahead."""
 
     def prefetch(self, buffer_size: int = 10) -> IterPipe[Any]:
-        """Read the source in a thread, some items ahead. What it raises comes in its place."""
+        """Read the source in a thread, some items ahead. What it raises comes where its item would have come."""
 
     def random_split(
         self, weights: Mapping[Any, float], seed: int, total_length: int | None = None, target: Any = None
