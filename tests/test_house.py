@@ -13,6 +13,8 @@ ROOMS = ["", *sorted(path.parent.name for path in TREE.root.glob("*/__init__.py"
 PAGE = (ROOT / "ARCHITECTURE.md").read_text()
 
 _NOT_YET = {
+    "adapters": "docstrings of lhotse/ name files by their old names",
+    "datasets": "docstrings name files by their old names",
     "loading": "plan.py names a file by its old name",
     "sources": "docstrings name files by their old names",
 }

@@ -3,8 +3,8 @@
 The family of datasets whose sequences can be read one by one from somewhere: HDF5, audio files, memory, a user's
 object. The source says what sequence i is, the order says when; this class keeps the sequences in between: those of the
 current window (`load_seqs`), and a bounded cache over epochs. What it delivers is the same for every `cache_byte_size`.
-Like `base.py` it is long for the number of documented methods that it answers; what is kept, and what comes
-when, is in `reader.py`.
+Like `base.py` it is long for the number of documented methods that it answers; what is kept is in `loaded.py` and
+`seq_cache.py`, what comes when in `order_cursor.py`.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """`LhotseDataLoader`: a map-style dataset that is asked for whole batches, in the order of a sampler.
 
 The documented loader of lhotse 0.8 to 0.12, under its name and with its arguments, on the engine of this project. The
-parts: `sampler.py` (how a pass over a sampler begins, and how its position is kept), `draws.py` (drawing
-ahead), `work.py` (what a worker does), `passes.py` (one pass), `state.py` (what
-is saved), `seeds.py` (samplers that draw from global generators), `private.py` (generators, seeds
-and counters that samplers and datasets keep for themselves), `torch_args.py` (torch's arguments).
+parts: `lhotse_sampler.py` (how a pass over a sampler begins, and how its position is kept), `lhotse_draws.py` (drawing
+ahead), `lhotse_work.py` (what a worker does), `lhotse_pass.py` (one pass), `lhotse_state.py` (what
+is saved), `lhotse_seeds.py` (samplers that draw from global generators), `lhotse_private.py` (generators, seeds
+and counters that samplers and datasets keep for themselves), `lhotse_words.py` (torch's arguments).
 
 Invariants: the stream does not depend on the number of workers, nor on what becomes of them; the state is that of what
 was handed over, never of what was prefetched. Neither lhotse nor torch is imported here.

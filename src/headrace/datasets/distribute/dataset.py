@@ -1,7 +1,7 @@
 """`DistributeFilesDataset`: files over sub-epochs and ranks, each sub-epoch a dataset of its own, opened ahead of time.
 
-The trainer decides which files a sub-epoch has (`share.py`) and cuts it into ranges of places; workers,
-which persist over epochs, open the sub-datasets (`shelf.py`) and read. Invariant: what a sub-epoch delivers
+The trainer decides which files a sub-epoch has (`distribute_files_plan.py`) and cuts it into ranges of places; workers,
+which persist over epochs, open the sub-datasets (`sub_epoch_shelf.py`) and read. Invariant: what a sub-epoch delivers
 is the stream of the sub-dataset that the user's function describes for its files, in its order, whoever reads it and
 whatever was opened before. The file is long for the documented parameters and methods that it answers.
 """

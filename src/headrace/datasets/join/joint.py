@@ -3,7 +3,7 @@
 One order is laid over the sequences that the parts offer in an epoch; each part is started with its share of it when it
 is first read, and read at its own places. Corpus indices are those of the parts, one part after the other. What stands
 behind the documented classes `CombinedDataset` and `ConcatDataset` where all parts know their corpus; the others are
-read by `turns.py`. Like `meta/dataset.py` it is long for the number of documented methods that it answers.
+read by `turns.py`. Like `meta.py` it is long for the number of documented methods that it answers.
 """
 
 from __future__ import annotations

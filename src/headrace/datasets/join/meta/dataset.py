@@ -1,8 +1,8 @@
 """`MetaDataset`: several datasets that describe the same sequences, read as one.
 
 One order, of the control dataset or its own, is laid over all of them. Corpus indices of one lead to those of the
-others by a join of the tags (`corpus.py`) that is made once, before anything is read. It reads nothing itself:
-each array is asked of the sub-dataset that has it. Like `base.py` it is long for the number of
+others by a join of the tags (`meta_corpus.py`) that is made once, before anything is read. It reads nothing itself:
+each array is asked of the sub-dataset that has it (`meta_reader.py`). Like `base.py` it is long for the number of
 documented methods that it answers.
 """
 

@@ -3,7 +3,7 @@
 What comes out is a function of the inner dataset, the function, the seed and the epoch. A function of one sequence
 leaves order, tags and corpus indices as they are, so whatever can be asked of the inner dataset can be asked here, and
 workers change nothing. A function over a stream makes another stream. Reading and calling are in
-`call.py` and `readers.py`, what workers do in `work.py`; this file is long
+`postprocessing_call.py` and `postprocessing_readers.py`, what workers do in `postprocessing_work.py`; this file is long
 for the number of documented methods that it answers.
 """
 
