@@ -47,8 +47,8 @@ class DataLoader:
 
     Args:
         dataset: A dataset, a config of one (see `init_dataset`), a `Source`, a list, any object with `__len__` and
-            `__getitem__`, or a stream (see `streams/input.py`): an iterable, or a dataset that does not tell its order.
-            Its `seq_ordering`, `partition_epoch` and filters say what an epoch is. Items that are dicts become padded
+            `__getitem__`, or a stream (see `stream.py`): an iterable, or a dataset that does not tell its order. Its
+            `seq_ordering`, `partition_epoch` and filters say what an epoch is. Items that are dicts become padded
             batches by data key, other items are stacked in their own structure.
         batching: Which sequences form a batch: `FrameBudget`, `Buckets`, `FixedCount`, `Pack`, `Chunks`, ...
         num_workers: Worker processes; 0 makes the batches in this thread, when they are asked for. Each of them reads
@@ -334,7 +334,7 @@ class DataLoader:
         """Return the number of steps of a whole epoch on this rank: of the current epoch, or else of the next.
 
         It plans the whole epoch, 0.1 to 1 us a sequence, once for each epoch (of a large corpus, once on each machine,
-        see `plan_cache.py`); the batches come without it.
+        see `kept_tables.py`); the batches come without it.
         """
         return self.num_steps(self._place.epoch)
 
