@@ -26,7 +26,7 @@ help:
 	@echo "make clean     remove the virtual environments, caches and build outputs"
 
 demo: $(VENV)/.installed-core
-	@$(BIN)/headrace demo
+	@PYTHONPATH=examples $(BIN)/python -m demo
 
 test: $(VENV)/.installed-test
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)

@@ -67,7 +67,6 @@ def counted() -> Iterator[Calls]:
 
 def structure() -> dict[str, Any]:
     """Measure the source tree."""
-    sys.setrecursionlimit(5000)
     tree = SourceTree(_PACKAGE)
     entries, folder = tree.max_entries()
     return {

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 import headrace as hr
-from headrace.cli.demo.model import WordModel  # a convolution, a softmax, and Adam: nothing of it is about loading
+from demo.model import WordModel  # a convolution, a softmax, and Adam: nothing of it is about loading
 
 SAVE_STEPS = 4
 

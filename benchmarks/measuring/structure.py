@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import ast
 import io
+import re
 import tokenize
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,6 +24,11 @@ _NO_CODE = {
     tokenize.ENCODING,
     tokenize.ENDMARKER,
 }
+
+
+_FILE_NAME = re.compile(r"`((?:[\w]+/)*\w+\.pyi?)`")
+_NAMES_OF_OTHERS = {"_asdict", "_fields", "_make", "_replace", "_info", "_cat_file"}
+"""What begins with an underscore and is public: of named tuples, and of fsspec's asynchronous file systems."""
 
 
 @dataclass(frozen=True)
@@ -66,15 +73,17 @@ class Module:
 
 
 def _docstring_lines(tree: ast.Module) -> Iterator[int]:
+    for line, text in _docstrings(tree):
+        yield from range(line, line + text.count("\n") + 1)
+
+
+def _docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Yield line and text of each docstring, as it stands there."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and node.body:
-            first = node.body[0]
-            if (
-                isinstance(first, ast.Expr)
-                and isinstance(first.value, ast.Constant)
-                and isinstance(first.value.value, str)
-            ):
-                yield from range(first.lineno, (first.end_lineno or first.lineno) + 1)
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            text = ast.get_docstring(node, clean=False)
+            if text is not None:
+                yield node.body[0].lineno, text
 
 
 class SourceTree:
@@ -93,6 +102,36 @@ class SourceTree:
         folders = [self.root, *(path for path in self.root.rglob("*") if path.is_dir() and path.name != "__pycache__")]
         counts = [(sum(entry.name != "__pycache__" for entry in folder.iterdir()), folder) for folder in folders]
         return max(counts, key=lambda item: (item[0], str(item[1])))
+
+    def crowded(self, max_entries: int, max_of_root: int) -> list[str]:
+        """Return the folders that show a reader more files and folders than these."""
+        entries: Counter[Path] = Counter()
+        for module in self.modules.values():
+            folder = module.path.parent
+            entries[folder] += 1
+            if module.is_package and folder != self.root:
+                entries[folder.parent] += 1
+        limits = {folder: max_of_root if folder == self.root else max_entries for folder in entries}
+        return [f"{folder}: {count}" for folder, count in sorted(entries.items()) if count > limits[folder]]
+
+    def missing_files(self, room: str) -> list[str]:
+        """Return the files that docstrings of a room name and that do not exist.
+
+        A name such as `core/base.py` counts from the folder of the file that says it, from its room, or from the root.
+
+        Args:
+            room: The folder's name; "" for the files beside the rooms.
+        """
+        found = []
+        for module in self.modules.values():
+            parts = module.path.relative_to(self.root).parts
+            if (parts[0] if len(parts) > 1 else "") != room:
+                continue
+            bases = (module.path.parent, self.root / room, self.root)
+            for line, text in _docstrings(module.tree):
+                names = [name for name in _FILE_NAME.findall(text) if not any((base / name).exists() for base in bases)]
+                found += [f"{module.path.relative_to(self.root)}:{line} {name}" for name in names]
+        return found
 
     def imports(self, module: Module) -> set[str]:
         """Return the modules of the package that one imports, for type checkers and inside of functions, too."""
@@ -154,6 +193,7 @@ class SourceTree:
     def private_reads(self) -> list[str]:
         """Return the reads of `object._name` where neither the file nor a class that it extends defines that name."""
         defined = {name: _defined_names(module.tree) for name, module in self.modules.items()}
+        anywhere = frozenset().union(*defined.values())
         found = []
         for name, module in self.modules.items():
             inherited = _inherited_names(self, module, defined)
@@ -163,10 +203,11 @@ class SourceTree:
                 for node in ast.walk(module.tree)
                 if isinstance(node, ast.Attribute)
                 and _is_private(node.attr)
+                and node.attr not in _NAMES_OF_OTHERS
                 and not (isinstance(node.value, ast.Name) and node.value.id in ("self", "cls"))
                 and not (isinstance(node.value, ast.Call) and _name_of(node.value.func) == "super")
                 and node.attr not in own
-                and any(node.attr in names for names in defined.values())
+                and node.attr in anywhere
             ]
         return found
 
@@ -219,28 +260,16 @@ def _inherited_names(tree: SourceTree, module: Module, defined: Mapping[str, set
 
 
 def _strongly_connected(graph: Mapping[str, set[str]]) -> list[list[str]]:
-    """Return the strongly connected components of more than one node (Tarjan, 1972)."""
-    index: dict[str, int] = {}
-    low: dict[str, int] = {}
-    stack: list[str] = []
-    found: list[list[str]] = []
+    """Return the sets of more than one node that all reach each other."""
+    reached = {node: _reachable(graph, node) for node in graph}
+    sets = {frozenset(other for other in reached[node] if node in reached[other]) for node in graph}
+    return sorted(sorted(found) for found in sets if len(found) > 1)
 
-    def visit(node: str) -> None:
-        index[node] = low[node] = len(index)
-        stack.append(node)
-        for other in sorted(graph[node]):
-            if other not in index:
-                visit(other)
-                low[node] = min(low[node], low[other])
-            elif other in stack:
-                low[node] = min(low[node], index[other])
-        if low[node] == index[node]:
-            cut = stack.index(node)
-            component, stack[cut:] = stack[cut:], []
-            if len(component) > 1:
-                found.append(sorted(component))
 
-    for node in sorted(graph):
-        if node not in index:
-            visit(node)
+def _reachable(graph: Mapping[str, set[str]], start: str) -> set[str]:
+    found, waiting = {start}, [start]
+    while waiting:
+        new = graph[waiting.pop()] - found
+        found |= new
+        waiting += new
     return found

@@ -166,24 +166,6 @@ def test_an_outlier_does_not_take_the_buckets_of_the_others():
     assert shares[1] - shares[0] < 79_000 + 0.01 * shares[0]
 
 
-def test_fitted_bounds_are_the_same_in_each_window_and_close_to_those_of_one():
-    window = _speech(60_000)
-    fitted = Buckets(FrameBudget(80_000), num_buckets=30).fit(window)
-    assert fitted.bounds == Buckets(FrameBudget(80_000), num_buckets=30).fit(window[::-1]).bounds
-    assert fitted.fit(window[:9]) == fitted
-    shares = [
-        batching.plan_window(window[:30_000], KEY).counts.padding_share
-        for batching in (fitted, Buckets(FrameBudget(80_000), num_buckets=30))
-    ]
-    assert shares[0] == pytest.approx(shares[1], rel=0.05)
-
-
-def test_fit_does_not_look_at_what_is_left_out():
-    window = np.concatenate([_speech(1000), np.full(500, 10**6)])
-    budget = FrameBudget(80_000, too_long="drop")
-    assert Buckets(budget, num_buckets=8).fit(window).bounds == Buckets(budget, num_buckets=8).fit(window[:1000]).bounds
-
-
 def test_more_buckets_mean_less_padding():
     window = _speech(60_000)
     shares = [
@@ -198,10 +180,11 @@ def test_more_buckets_mean_less_padding():
 def test_padding_is_not_above_that_of_ideal_buckets_without_joining():
     """Each bucket on its own, with no end: what a sampler with the same buckets could reach at best."""
     window, budget = _speech(60_000), 80_000
-    batching = Buckets(FrameBudget(budget), num_buckets=30).fit(window)
-    buckets = np.searchsorted(batching.bounds, window)
+    bounds = least_padding_bounds(window, 30)
+    batching = Buckets(FrameBudget(budget), bounds=tuple(bounds.tolist()))
+    buckets = np.searchsorted(bounds, window)
     padded = 0
-    for bucket in range(len(batching.bounds) + 1):
+    for bucket in range(len(bounds) + 1):
         longest = count = 0
         for frames in window[buckets == bucket].tolist():
             if max(longest, frames) * (count + 1) > budget:
@@ -215,7 +198,6 @@ def test_padding_is_not_above_that_of_ideal_buckets_without_joining():
 def test_equal_lengths_and_empty_windows_are_legal():
     assert _members(Buckets(FixedCount(2)), [7, 7, 7]) == [[0, 1], [2]]
     assert len(Buckets(FixedCount(2)).plan_window(np.zeros(0, int), KEY)) == 0
-    assert Buckets(FixedCount(2)).fit(np.zeros(0, int)).bounds == ()
 
 
 @pytest.mark.parametrize(

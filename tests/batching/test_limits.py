@@ -48,9 +48,6 @@ def test_what_the_other_batching_says_is_passed_on():
     assert (limited.data_key, limited.whole_keys) == ("audio", ("speaker",))
     assert LimitLengths(FixedCount(48), 3).window_seqs(100) == 96
     assert LimitLengths(FixedCount(48), 3).count_batches(100) is None
-    window = np.array([1, 20, 30, 40, 1000])
-    fitted = LimitLengths(Buckets(FixedCount(2), num_buckets=2), 5, 100).fit(window)
-    assert fitted.batching == Buckets(FixedCount(2), num_buckets=2).fit(window[1:4])
 
 
 def test_each_batch_is_within_the_limits():

@@ -197,13 +197,6 @@ def test_equal_texts_mean_equal_batchings_and_texts_evaluate_to_them(batching):
     assert eval(str(batching), vars(headrace.batching)) == batching
 
 
-@given(batchings, lengths, keys)
-def test_a_fitted_batching_plans_as_well(batching, window, key):
-    fitted = batching.fit(window)
-    assert fitted.fit(window) == fitted
-    assert fitted.plan_window(window, key).counts.seqs == len(window)
-
-
 @given(packs, lengths, keys, orders)
 def test_rows_hold_what_fits_and_batches_hold_their_rows(batching, window, key, order):
     plan = batching.plan_window(window, key, order)

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from headrace.cli.drawing import (
     draw_bar,
     draw_histogram,
-    draw_sparkline,
     format_bytes,
     format_seconds,
     plan_bins,
@@ -65,21 +64,6 @@ def test_a_bar_is_as_long_as_its_fraction_to_an_eighth(fraction: float, width: i
     bar = draw_bar(fraction, width)
     eighths = 8 * bar.count("█") + sum({"▏": 1, "▎": 2, "▍": 3, "▌": 4, "▋": 5, "▊": 6, "▉": 7}.get(c, 0) for c in bar)
     assert abs(eighths - fraction * width * 8) <= 0.5
-
-
-@given(lengths=LENGTHS, width=st.integers(1, 80))
-def test_a_sparkline_has_one_column_for_each_part(lengths: np.ndarray, width: int) -> None:
-    line = draw_sparkline(lengths, width)
-    assert len(line) == min(width, len(lengths))
-    if len(lengths) <= width:
-        # a longer sequence never has a lower column
-        order = np.argsort(lengths, kind="stable")
-        levels = ["▁▂▃▄▅▆▇█".index(column) for column in line]
-        assert np.all(np.diff(np.array(levels)[order]) >= 0)
-
-
-def test_a_sparkline_of_nothing_is_empty() -> None:
-    assert draw_sparkline(np.array([]), 10) == ""
 
 
 @given(lengths=LENGTHS)

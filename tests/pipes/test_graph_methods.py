@@ -1,13 +1,28 @@
 """What is declared for type checkers is what is there."""
 
+import importlib.util
 import inspect
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
 
 import pytest
 
 from headrace.pipes import IterPipe, MapPipe
-from headrace.pipes.core.methods import IterMethods, MapMethods
+from headrace.pipes.core import methods
 from headrace.pipes.core.registry import list_functions
 
+
+def load_stub(module):
+    """Return the declarations for type checkers as if they were a module beside it."""
+    path = Path(module.__file__).with_suffix(".pyi")
+    loader = SourceFileLoader(f"{module.__name__}_stub", str(path))
+    stub = importlib.util.module_from_spec(importlib.util.spec_from_loader(loader.name, loader))
+    loader.exec_module(stub)
+    return stub
+
+
+STUB = load_stub(methods)
+IterMethods, MapMethods = STUB.IterMethods, STUB.MapMethods
 KINDS = {"iterable": (IterPipe, IterMethods), "map-style": (MapPipe, MapMethods)}
 
 

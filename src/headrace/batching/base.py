@@ -62,14 +62,6 @@ class Batching(ABC):
             raise
         return assemble_plan(pieces, self.group(pieces.frames, key), BatchOrder() if order is None else order, key)
 
-    def fit(self, lengths: NDArray[Any]) -> Batching:  # noqa: ARG002
-        """Return this batching with all that it needs to know of a whole corpus.
-
-        Args:
-            lengths: Frames of each sequence of the corpus, `int[N]`.
-        """
-        return self
-
     def window_seqs(self, wanted: int = WINDOW_SEQS) -> int:
         """Return the number of sequences of a window, close to what is wanted."""
         return wanted
@@ -127,12 +119,3 @@ def check_data_key(owner: str, data_key: object) -> None:
     """Refuse a data key that is not a text."""
     if data_key is not None and (not isinstance(data_key, str) or not data_key):
         raise ConfigError(f'{owner}: data_key must be a text such as "data", got {data_key!r}')
-
-
-def sample_lengths(lengths: NDArray[Any], at_most: int) -> NDArray[np.int64]:
-    """Return lengths evenly spaced over a corpus, `int64[n]`, enough to fit bounds to; O(n), however many there are.
-
-    Raises:
-        SourceError: One of them is not a whole number in 0..2**40.
-    """
-    return Pieces.of_lengths(np.asarray(lengths[:: -(-max(len(lengths), 1) // at_most)])).frames

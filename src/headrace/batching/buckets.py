@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,14 +12,13 @@ from numpy.typing import NDArray
 from headrace.errors import ConfigError
 from headrace.order.policy import check_count, set_field
 
-from .base import Batching, sample_lengths
+from .base import Batching
 from .consecutive import FixedCount, FrameBudget, ends_by_caps, follow
 from .pieces import MAX_FRAMES, Pieces, apply_too_long
 from .plan import WINDOW_SEQS, Groups, WindowKey
 
 DEFAULT_NUM_BUCKETS = 64  # 2 % padding on speech; about 1000 sequences of a window in each, so they mix well
 _MAX_BUCKETS = 4096
-_MAX_SAMPLE = 2**20  # lengths that `fit` looks at, 8 MB: more would give the same bounds
 
 _Budget = FixedCount | FrameBudget
 
@@ -84,21 +82,6 @@ class Buckets(Batching):
     @property
     def _drops_last(self) -> bool:
         return any(isinstance(budget, FixedCount) and budget.last == "drop" for budget in self._budgets)
-
-    def fit(self, lengths: NDArray[Any]) -> Buckets:
-        """Return the same with bounds from the lengths of a corpus, if none were given.
-
-        Args:
-            lengths: `int[N]`, of which at most about a million, evenly spaced, are looked at.
-        """
-        if self.bounds is not None:
-            return self
-        frames = sample_lengths(lengths, _MAX_SAMPLE)
-        budget = self._budgets[0]
-        if isinstance(budget, FrameBudget):
-            frames = frames[frames <= budget.longest]
-        bounds = least_padding_bounds(frames, self.num_buckets or 1)
-        return replace(self, bounds=tuple(bounds.tolist()), num_buckets=None)
 
     def window_seqs(self, wanted: int = WINDOW_SEQS) -> int:
         """Return what the budget wants, if there is one for all."""

@@ -6,8 +6,7 @@ context frames around each.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,11 +14,9 @@ from numpy.typing import NDArray
 from headrace.errors import ConfigError
 from headrace.order.policy import check_count, set_field
 
-from .base import Batching, check_batching, sample_lengths
+from .base import Batching, check_batching
 from .pieces import MAX_FRAMES, Pieces
 from .plan import WINDOW_SEQS, Groups, WindowKey
-
-_MAX_SAMPLED_LENGTHS = 2**20  # lengths that `fit` looks at
 
 
 @dataclass(frozen=True)
@@ -60,11 +57,6 @@ class LimitLengths(Batching):
         """The whole keys of the other batching."""
         return self.batching.whole_keys
 
-    def fit(self, lengths: NDArray[Any]) -> LimitLengths:
-        """Fit the other batching to the sequences that are within the limits."""
-        pieces = self._keep(Pieces.of_lengths(sample_lengths(lengths, _MAX_SAMPLED_LENGTHS)))
-        return replace(self, batching=self.batching.fit(pieces.frames))
-
     def window_seqs(self, wanted: int = WINDOW_SEQS) -> int:
         """Return what the other batching wants."""
         return self.batching.window_seqs(wanted)
@@ -86,9 +78,6 @@ class LimitLengths(Batching):
     def group(self, frames: NDArray[np.int64], key: WindowKey) -> Groups:
         """Group with the other batching."""
         return self.batching.group(frames, key)
-
-
-_MAX_SAMPLED_SEQS = 2**16  # sequences that `fit` looks at; there may be many chunks for each
 
 
 @dataclass(frozen=True)
@@ -145,11 +134,6 @@ class Chunks(Batching):
     def data_key(self) -> str | None:
         """The data key of the other batching."""
         return self.batching.data_key
-
-    def fit(self, lengths: NDArray[Any]) -> Chunks:
-        """Fit the other batching to the lengths of the chunks."""
-        pieces = Pieces.of_lengths(sample_lengths(lengths, _MAX_SAMPLED_SEQS))
-        return replace(self, batching=self.batching.fit(self._chunks_of(pieces).frames))
 
     def cut(self, pieces: Pieces) -> Pieces:
         """Cut all sequences, then whatever the other batching leaves out or cuts."""

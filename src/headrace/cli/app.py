@@ -23,7 +23,6 @@ from headrace.version import __version__
 from .cache import cache
 from .console import ReaderGoneError, open_messages, open_output
 from .convert.command import convert
-from .demo.main import demo
 from .index import index
 from .inspect import inspect
 from .plan.command import plan
@@ -132,7 +131,7 @@ def _global_options(
     """Options of every command; read by the error boundary."""
 
 
-for _command in (run, inspect, plan, index, convert, demo):
+for _command in (run, inspect, plan, index, convert):
     app.command()(_command)
 app.add_typer(cache)
 

@@ -1,6 +1,6 @@
 """`headrace cache`.
 
-what the file cache holds, and taking care of it. Safe while training runs.
+what the file cache holds, and cleaning it. Safe while training runs.
 
 What is found and done is plain data that knows nothing of terminals (`describe_entries`, `clean_folder`,
 `verify_entries`); the commands below it print that.
@@ -115,16 +115,16 @@ def describe_entries(folder: CacheFolder) -> list[dict[str, Any]]:
     return sorted(described, key=lambda entry: -float(entry["last_use"]))
 
 
-def clean_folder(folder: CacheFolder, options: FileCacheOptions, wish: CacheRequest, *, dry_run: bool) -> Cleaned:
+def clean_folder(folder: CacheFolder, options: FileCacheOptions, request: CacheRequest, *, dry_run: bool) -> Cleaned:
     """Remove what is old and what is wished, in the order in which room is made; what is in use stays."""
     room, now, cleaned = CacheRoom(folder, options), time.time(), Cleaned()
     used, disk = folder.used_bytes(), folder.disk_space()
     free, wanted_free = disk.free, options.cleanup_disk_usage_wanted_free_ratio * disk.total
     for candidate in order_candidates(survey(folder), read_distances(folder.plans), now):
         state = candidate.state
-        is_short = used > wish.max_bytes or free < wish.free_bytes
+        is_short = used > request.max_bytes or free < request.free_bytes
         is_old = is_due(candidate, options, now, wants_room=free < wanted_free)
-        if not (is_short or is_old or wish.asks_for(candidate, now)):
+        if not (is_short or is_old or request.asks_for(candidate, now)):
             continue
         source = _shown(state, record_of(folder, state))
         is_gone = not is_in_use(folder, state.key) and (dry_run or room.remove(state))
@@ -229,13 +229,13 @@ def _printable(text: str) -> str:
 
 
 _FOLDER = typer.Option(
-    help="The folder of the cache. Default: HEADRACE_FILE_CACHE_OPTS, else the one of this user.", show_default=False
+    help="Folder of the cache. Default: from HEADRACE_FILE_CACHE_OPTS, else the user's.", show_default=False
 )
 _JSON = typer.Option("--json", help="Print one JSON object on stdout, nothing else.")
 
 cache = typer.Typer(
     name="cache",
-    help="Look at the file cache, clean it up, verify its copies. Safe while training runs.",
+    help="List the file cache, clean it, verify its copies. Safe while training runs.",
     no_args_is_help=True,
 )
 
@@ -262,31 +262,33 @@ def ls(
 
 @cache.command()
 def clean(
-    everything: Annotated[bool, typer.Option("--all", help="Remove all that nobody uses at the moment.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Remove every copy that is not in use.")] = False,
     older_than: Annotated[
-        float | None, typer.Option(min=0, metavar="DAYS", help="Remove what was not used for so long.")
+        float | None, typer.Option(min=0, metavar="DAYS", help="Remove copies not used for this many days.")
     ] = None,
     max_bytes: Annotated[
-        str | None, typer.Option(metavar="SIZE", help='Remove until the copies have no more, such as "500 GB".')
+        str | None, typer.Option(metavar="SIZE", help='Remove until the copies take at most this, e.g. "500 GB".')
     ] = None,
-    free: Annotated[str | None, typer.Option(metavar="SIZE", help="Remove until so much is free on the disk.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would be removed.")] = False,
+    free: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Remove until this much is free on the disk.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what would be removed.")] = False,
     cache_directory: Annotated[Path | None, _FOLDER] = None,
     as_json: Annotated[bool, _JSON] = False,
 ) -> None:
-    """Remove what is old and what dead processes left; more, if it is asked for. What is in use stays.
+    """Remove old copies and leftovers of dead processes, and more on request. Copies in use stay.
 
     First goes what no running process has planned to read, longest unused first; then what is needed last.
     """
     options = _options(cache_directory)
     folder = _open(options)
-    wish = CacheRequest(
+    request = CacheRequest(
         everything=everything,
         older_than_days=math.inf if older_than is None else older_than,
         max_bytes=math.inf if max_bytes is None else parse_bytes(max_bytes, "--max-bytes"),
         free_bytes=0 if free is None else parse_bytes(free, "--free"),
     )
-    cleaned = Cleaned() if folder is None else clean_folder(folder, options, wish, dry_run=dry_run)
+    cleaned = Cleaned() if folder is None else clean_folder(folder, options, request, dry_run=dry_run)
     if as_json:
         num_removed = len(cleaned.removed)
         print_json({**_totals(options, folder), "dry_run": dry_run, "num_removed": num_removed, **vars(cleaned)})
@@ -301,13 +303,13 @@ def clean(
             screen.print(f"  {stay}: they are in use")
         _print_totals(options, folder)
     if folder is not None and not dry_run:
-        wish.check(folder)
+        request.check(folder)
 
 
 @cache.command()
 def verify(
-    source: Annotated[bool, typer.Option("--source", help="Also ask each source whether it has changed.")] = False,
-    remove: Annotated[bool, typer.Option("--remove", help="Remove what is damaged or no whole copy.")] = False,
+    source: Annotated[bool, typer.Option("--source", help="Also check whether each source has changed.")] = False,
+    remove: Annotated[bool, typer.Option("--remove", help="Remove damaged and incomplete copies.")] = False,
     cache_directory: Annotated[Path | None, _FOLDER] = None,
     as_json: Annotated[bool, _JSON] = False,
 ) -> None:

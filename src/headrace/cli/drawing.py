@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-_LEVELS = "▁▂▃▄▅▆▇█"
 _EIGHTHS = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"]
 QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 
 
 def format_bytes(num_bytes: float) -> str:
-    """Return a size in decimal units: `12.3 MB`.
+    """Return a size in decimal units: `12.3 MB`; `rich.filesize.decimal` would make 999,950 bytes `1,000.0 kB`.
 
     >>> format_bytes(999), format_bytes(12_345_678)
     ('999 B', '12.3 MB')
@@ -56,22 +55,6 @@ def draw_bar(fraction: float, width: int) -> str:
     """
     eighths = round(fraction * width * 8)
     return "█" * (eighths // 8) + _EIGHTHS[eighths % 8]
-
-
-def draw_sparkline(values: NDArray[Any], width: int) -> str:
-    """Return one line of at most `width` columns: the mean of each part of `values` as the height of a column.
-
-    >>> draw_sparkline(np.array([1, 2, 3, 4, 4, 2, 1, 1]), 8)
-    '▁▃▆██▃▁▁'
-    """
-    if not len(values):
-        return ""
-    means = np.array(
-        [part.mean() for part in np.array_split(np.asarray(values, dtype=np.float64), min(width, len(values)))]
-    )
-    low, high = means.min(), means.max()
-    scaled = (means - low) / (high - low) if high > low else np.zeros(len(means))
-    return "".join(_LEVELS[level] for level in np.round(scaled * (len(_LEVELS) - 1)).astype(int))
 
 
 def plan_bins(shortest: int, longest: int, max_bins: int) -> NDArray[np.int64]:

@@ -24,10 +24,10 @@ _INDEX_MAGIC = b"HRINDEX\n"
 
 def index(
     files: Annotated[
-        list[Path], typer.Argument(help="Files of one format, in the order of the corpus.", show_default=False)
+        list[Path], typer.Argument(help="Files of one format; their order is that of the corpus.", show_default=False)
     ],
     output: Annotated[
-        Path | None, typer.Option(help="Where to keep it (by custom *.hrindex). Default: the cache folder.")
+        Path | None, typer.Option(help="Index file to write, usually *.hrindex. Default: the cache folder.")
     ] = None,
     source_class: Annotated[
         str | None, typer.Option("--from", metavar="CLASS", help="Source class or format; default: detected.")
@@ -35,11 +35,11 @@ def index(
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="An option of the source.")
     ] = None,
-    refresh: Annotated[bool, typer.Option("--refresh", help="Build it again even if it is up to date.")] = False,
-    verify: Annotated[bool, typer.Option("--verify", help="Check an index against all of the files.")] = False,
+    refresh: Annotated[bool, typer.Option("--refresh", help="Rebuild it even if it is up to date.")] = False,
+    verify: Annotated[bool, typer.Option("--verify", help="Check the index against the data files.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, nothing else.")] = False,
 ) -> None:
-    """Build the index of a corpus: tags, lengths and places of all sequences, in one memory-mapped file."""
+    """Build the index of a corpus: tags, lengths and offsets of all sequences, in one memory-mapped file."""
     corpus_files = _Files(files, source_class, parse_settings(settings))
     corpus_files.check()
     start = time.perf_counter()

@@ -50,7 +50,8 @@ class _Corpus:
 
 def inspect(
     files: Annotated[
-        list[Path], typer.Argument(help="Files and folders: those of a format are one corpus; manifests, index files.")
+        list[Path],
+        typer.Argument(help="Data files, folders, manifests or index files; files of one format form one corpus."),
     ],
     source_class: Annotated[
         str | None, typer.Option("--from", metavar="CLASS", help="Source class or format; default: detected.")
@@ -59,11 +60,11 @@ def inspect(
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="An option of the source.")
     ] = None,
     sample_rate: Annotated[
-        int | None, typer.Option(min=1, help="For manifests with recordings of different rates: lengths at this one.")
+        int | None, typer.Option(min=1, help="Report lengths at this sample rate (for manifests with several rates).")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, nothing else.")] = False,
 ) -> None:
-    """Show what files hold: keys, dtypes, shapes, labels, how many sequences, and how long they are."""
+    """Show the contents of files: data keys, dtypes, shapes, labels, number of sequences, lengths."""
     options = parse_settings(settings)
     reports = [_describe(corpus) for corpus in _open_corpora(files, source_class, options, sample_rate)]
     if as_json:

@@ -25,35 +25,40 @@ from .workers import OnError, WorkerOptions, print_report, report_to_json
 def run(
     config: Annotated[Path, typer.Argument(help="TOML, JSON, a Python literal, or a .py program.", show_default=False)],
     epochs: Annotated[
-        str | None, typer.Option(metavar="N|A..B", help="3 for 1, 2, 3; 2..4 for those. Default: the config's, or 1.")
+        str | None,
+        typer.Option(metavar="N|A..B", help="N: epochs 1 to N; A..B: epochs A to B. Default: the config's, or 1."),
     ] = None,
     callables: Annotated[
         list[str] | None,
-        typer.Option("--allow-callables", metavar="MODULE", help="A module whose functions the config may name."),
+        typer.Option(
+            "--allow-callables", metavar="MODULE", help="Module whose functions the config may refer to; repeatable."
+        ),
     ] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override an option of the dataset.")
     ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Stop each epoch after this many sequences.")] = None,
     num_workers: Annotated[
-        int | None, typer.Option(min=0, help="Load in this many processes. Default: the config's, or none.")
+        int | None,
+        typer.Option(min=0, help="Number of worker processes; 0 loads in this one. Default: the config's, or 0."),
     ] = None,
     buffer_size: Annotated[
-        int | None, typer.Option(min=1, help="How many sequences a worker may be ahead. Default: the config's, or 100.")
+        int | None, typer.Option(min=1, help="Sequences that a worker may load ahead. Default: the config's, or 100.")
     ] = None,
     on_error: Annotated[
-        OnError | None, typer.Option(help="What becomes of a sequence that fails. Default: the config's, or raise.")
+        OnError | None,
+        typer.Option(help="What to do with a sequence that fails to load. Default: the config's, or raise."),
     ] = None,
     quarantine: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Append what is skipped, and why, to this file.")
+        Path | None, typer.Option(metavar="FILE", help="Append skipped sequences, and why, to this file.")
     ] = None,
     max_errors: Annotated[
-        int | None, typer.Option(min=0, help="How many may be skipped in an epoch. Default: 100.")
+        int | None, typer.Option(min=0, help="Sequences that may be skipped in an epoch. Default: 100.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, nothing else.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, and only the total.")] = False,
 ) -> None:
-    """Read epochs of a corpus in order; tell what came, how fast, and a digest of the stream."""
+    """Read epochs of a corpus in order; print what was delivered, how fast, and a digest of the stream."""
     workers = WorkerOptions(num_workers, buffer_size, on_error, quarantine, max_errors)
     job = load_job(config, settings or (), callables=callables or ())
     numbers = job.epochs if epochs is None else parse_epochs(epochs, "--epochs")

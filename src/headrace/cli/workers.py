@@ -53,7 +53,9 @@ class WorkerOptions:
     def __post_init__(self) -> None:
         for option, value in (("--quarantine", self.quarantine), ("--max-errors", self.max_errors)):
             if value is not None and self.on_error is not OnError.SKIP:
-                raise ConfigError(f"{option} says how to skip, and nothing is skipped", fix="add --on-error skip")
+                raise ConfigError(
+                    f"{option} applies to skipped sequences, and nothing is skipped", fix="add --on-error skip"
+                )
 
     @property
     def are_given(self) -> bool:
@@ -84,7 +86,7 @@ class WorkerOptions:
 
     def _wrap(self, dataset: Mapping[str, Any]) -> dict[str, Any]:
         if self.num_workers is None and self.on_error is None:
-            raise ConfigError("--buffer-size is for workers, and there are none", fix="add --num-workers N")
+            raise ConfigError("--buffer-size needs workers, and there are none", fix="add --num-workers N")
         inner = dict(dataset)
         return {
             "class": "MultiProcDataset",

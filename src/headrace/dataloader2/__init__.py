@@ -2,7 +2,7 @@
 
 This room decides which part of a graph runs where, when it is seeded, and where an iteration goes on. What a pipe does
 is none of its business. Names and parameters are those that torchdata 0.7 documented. Read `loader.py` first, then
-`mprs.py`, `consumer.py` (the main process) and `replica.py` (a worker), and `dispatch_server.py`.
+`services/multi_processing.py`, `consumer.py` (the main process) and `replica.py` (a worker), and `dispatch/server.py`.
 """
 
 from typing import TYPE_CHECKING

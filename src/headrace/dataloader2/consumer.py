@@ -42,7 +42,7 @@ class _Place(msgspec.Struct, forbid_unknown_fields=True):
     snapshot: bytes | None
 
 
-class _Places(msgspec.Struct, forbid_unknown_fields=True):
+class _Progress(msgspec.Struct, forbid_unknown_fields=True):
     """What `WorkerConsumer.state` returns."""
 
     workers: list[_Place]
@@ -141,16 +141,16 @@ class WorkerConsumer(IterPipe[Any]):
             ResumeError: It was with another number of workers, or is damaged.
         """
         try:
-            places = msgspec.convert(state, _Places)
+            saved = msgspec.convert(state, _Progress)
         except msgspec.ValidationError as error:
             raise ResumeError(f"the state of the workers is damaged: {error}") from error
-        workers = places.workers
+        workers = saved.workers
         if len(workers) != self._num_workers:
             raise ResumeError(f"the state is of {len(workers)} workers, and there are {self._num_workers}")
-        if places.turn >= self._num_workers:
-            raise ResumeError(f"the state of the workers is damaged: it is the turn of worker {places.turn}")
+        if saved.turn >= self._num_workers:
+            raise ResumeError(f"the state of the workers is damaged: it is the turn of worker {saved.turn}")
         self.reset()
-        self._turn = places.turn
+        self._turn = saved.turn
         for worker_id, worker in enumerate(workers):
             self._counts[worker_id], self._ended[worker_id] = worker.item, worker.has_ended
             if worker.snapshot is not None and worker.snapshot_item is not None:
@@ -164,8 +164,8 @@ class WorkerConsumer(IterPipe[Any]):
     def _counts_now(self) -> list[int]:
         counts = list(self._counts)
         rounds, rest = divmod(self._num_even, max(len(self._even), 1))
-        for place, worker_id in enumerate(self._even):
-            counts[worker_id] += rounds + (place < rest)
+        for number, worker_id in enumerate(self._even):
+            counts[worker_id] += rounds + (number < rest)
         return counts
 
     def _prune(self, worker_id: int, count: int) -> None:
@@ -223,7 +223,7 @@ class WorkerConsumer(IterPipe[Any]):
     def _round(self, run: Any) -> Iterator[Any]:
         """Yield the items of one group of each worker."""
         first = self._turn
-        workers = [(first + place) % self._num_workers for place in range(self._num_workers)]
+        workers = [(first + number) % self._num_workers for number in range(self._num_workers)]
         groups: dict[int, Group] = {}
         for worker_id in workers:  # the first item of each as soon as it is here
             if not self._ended[worker_id]:

@@ -4,16 +4,38 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from headrace.errors import check_count
 
 from .error import PauseIteration
-
-if TYPE_CHECKING:
-    from .loader import DataLoader2
+from .interface import ReadingServiceInterface
 
 T_co = TypeVar("T_co", covariant=True)
+
+
+class IteratedLoader(Protocol[T_co]):
+    """What the iterator asks of its loader.
+
+    Attributes:
+        valid_iterator_id: The number of the one iterator that may go on; None: there is none.
+        reading_service: Who runs the graph; None: it runs here.
+    """
+
+    valid_iterator_id: int | None
+    reading_service: ReadingServiceInterface | None
+
+    def next_item(self) -> T_co:
+        """Return the next item of the epoch; StopIteration at its end."""
+
+    def finalize_iteration(self) -> None:
+        """Tell the reading service that the iteration has ended."""
+
+    def call_service(self, method: str, *arguments: Any) -> bool:
+        """Call a method that a reading service may have; tell whether it has."""
+
+    def pipe_attribute(self, name: str) -> Any:
+        """Return an attribute of the pipe that is iterated over; AttributeError if there is none."""
 
 
 class DataLoader2Iterator(Iterator[T_co]):
@@ -24,7 +46,7 @@ class DataLoader2Iterator(Iterator[T_co]):
         iterator_id: Its number.
     """
 
-    def __init__(self, dataloader: DataLoader2[T_co], iterator_id: int) -> None:
+    def __init__(self, dataloader: IteratedLoader[T_co], iterator_id: int) -> None:
         self.dataloader = dataloader
         self.iterator_id = iterator_id
         self.limit_counter: int | None = None
@@ -40,14 +62,14 @@ class DataLoader2Iterator(Iterator[T_co]):
         """
         loader = self.dataloader
         if self.iterator_id != loader.valid_iterator_id:
-            loader._finalize_iteration()
+            loader.finalize_iteration()
             raise RuntimeError(
                 "This iterator has been invalidated because another iterator has been created "
                 f"from the same DataLoader2: {loader}"
             )
         if self.limit_threshold is not None:
             self._check_limit()
-        item: T_co = loader._next_item()
+        item = loader.next_item()
         if self.limit_counter is not None:
             self.limit_counter += 1
         return item
@@ -75,7 +97,7 @@ class DataLoader2Iterator(Iterator[T_co]):
         self.limit_counter = None if num_batches is None else 0
         if num_batches is None and self._is_paused:
             self.resume()
-        self.dataloader._call_service("_limit", num_batches)
+        self.dataloader.call_service("_limit", num_batches)
 
     def resume(self) -> None:
         """Go on after the limit was reached; warns if it was not."""
@@ -85,15 +107,15 @@ class DataLoader2Iterator(Iterator[T_co]):
         self._is_paused = False
         if self.limit_counter is not None:
             self.limit_counter = 0
-        self.dataloader._call_service("_resume")
+        self.dataloader.call_service("_resume")
 
     def _pause(self) -> None:
         self._is_paused = True
-        if not self.dataloader._call_service("_pause") and self.dataloader.reading_service is not None:
+        if not self.dataloader.call_service("_pause") and self.dataloader.reading_service is not None:
             name = type(self.dataloader.reading_service).__name__
             warnings.warn(f"{name} doesn't support `pause`", stacklevel=4)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name == "dataloader":
             raise AttributeError(name)
-        return self.dataloader._attribute(name)
+        return self.dataloader.pipe_attribute(name)

@@ -193,7 +193,13 @@ class DataLoader2(Generic[T_co]):
                 ) from None
             self._position += 1
 
-    def _next_item(self) -> Any:
+    def next_item(self) -> T_co:
+        """Return the next item of the epoch, for its iterator.
+
+        Raises:
+            StopIteration: At the end of the epoch.
+            RuntimeError: The loader was shut down.
+        """
         self._is_begun = False
         iterator = self._iterator
         if iterator is None:
@@ -201,7 +207,7 @@ class DataLoader2(Generic[T_co]):
                 raise RuntimeError("Cannot iterate over the DataLoader as it has already been shut down")
             raise StopIteration
         try:
-            item = next(iterator)
+            item: T_co = next(iterator)
         except PauseIteration:
             raise
         except StopIteration:
@@ -219,7 +225,7 @@ class DataLoader2(Generic[T_co]):
 
     def _end_epoch(self) -> None:
         self._leave_epoch()
-        self._finalize_iteration()
+        self.finalize_iteration()
 
     def _leave_epoch(self) -> None:
         """Count the epoch that is under way, if one is, as done."""
@@ -233,10 +239,11 @@ class DataLoader2(Generic[T_co]):
 
     def _give_up_iteration(self) -> None:
         if self._iterator is not None:
-            self._call_service("_interrupt")  # before the iterator ends, because threads that wait end with it
+            self.call_service("_interrupt")  # before the iterator ends, because threads that wait end with it
             self._iterator = None
 
-    def _finalize_iteration(self) -> None:
+    def finalize_iteration(self) -> None:
+        """Tell the reading service that the iteration has ended."""
         if self.reading_service is not None and not self._terminated:
             self.reading_service.finalize_iteration()
 
@@ -396,9 +403,9 @@ class DataLoader2(Generic[T_co]):
         if not getattr(self, "_terminated", True):
             self.shutdown()
 
-    # --- for the iterator ---
+    # --- for the iterator, see `IteratedLoader` ---
 
-    def _call_service(self, method: str, *arguments: Any) -> bool:
+    def call_service(self, method: str, *arguments: Any) -> bool:
         """Call a method that a service may have; tell whether it has."""
         function = getattr(self.reading_service, method, None)
         if function is None:
@@ -406,7 +413,12 @@ class DataLoader2(Generic[T_co]):
         function(*arguments)
         return True
 
-    def _attribute(self, name: str) -> Any:
+    def pipe_attribute(self, name: str) -> Any:
+        """Return an attribute of the pipe that is iterated over.
+
+        Raises:
+            AttributeError: It has none of this name, or there was no iteration yet.
+        """
         if self._end is None:
             raise AttributeError(f"'DataLoader2Iterator' object has no attribute {name!r}")
         return getattr(self._end, name)

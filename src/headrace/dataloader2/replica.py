@@ -173,18 +173,18 @@ class Replica:
         self._can_tell = True
         self._unsaved_seconds = self._snapshot_seconds = 0.0
 
-    def __call__(self, wish: ReplicaRequest) -> tuple[Any, ...]:
+    def __call__(self, request: ReplicaRequest) -> tuple[Any, ...]:
         """Make a group."""
-        return self._make(wish).as_tuple() if wish.count else Group([], has_ended=True).as_tuple()
+        return self._make(request).as_tuple() if request.count else Group([], has_ended=True).as_tuple()
 
-    def _make(self, wish: ReplicaRequest) -> Group:
+    def _make(self, request: ReplicaRequest) -> Group:
         items: list[Any] = []
         start = time.perf_counter()
         try:
-            if wish.epoch != self._epoch:
-                self._begin(wish)
-                self._pass_over(wish.first)
-            self._produce(items, wish.count)
+            if request.epoch != self._epoch:
+                self._begin(request)
+                self._pass_over(request.first)
+            self._produce(items, request.count)
         except BaseException as error:  # user code: it goes on as data
             if is_of_the_engine(error):
                 raise
@@ -192,7 +192,7 @@ class Replica:
             self._iterator = None
         self._position += len(items)
         seconds = time.perf_counter() - start
-        has_ended = len(items) < wish.count and self._error is None
+        has_ended = len(items) < request.count and self._error is None
         item_bytes = estimate_bytes(items[-1]) if items else 0
         max_bytes = self._max_bytes // 4  # who keeps one item of a group keeps the memory of all
         if len(items) > 1 and len(items) * item_bytes > max_bytes and sum(map(estimate_bytes, items)) > max_bytes:
@@ -200,19 +200,19 @@ class Replica:
         snapshot = None
         if not has_ended and self._error is None and len(items) * item_bytes <= self._max_bytes // 2:
             snapshot = self._snapshot(seconds)
-        raised = self._error if len(items) < wish.count else None
+        raised = self._error if len(items) < request.count else None
         return Group(items, has_ended, raised, seconds, item_bytes, snapshot)
 
-    def _begin(self, wish: ReplicaRequest) -> None:
+    def _begin(self, request: ReplicaRequest) -> None:
         """Begin an epoch, or go on in the middle of it."""
         self._leave()
-        self._epoch, self._position, self._error, self._can_tell = wish.epoch, 0, None, True
+        self._epoch, self._position, self._error, self._can_tell = request.epoch, 0, None, True
         self._unsaved_seconds = 0.0
-        epoch_start, snapshot = read_start(wish.path)
+        epoch_start, snapshot = read_start(request.path)
         self._key = epoch_start.key
         self._reseed(epoch_start)
         if self._client is not None:
-            self._client.epoch = wish.epoch
+            self._client.epoch = request.epoch
         if snapshot is not None:
             try:
                 states, of_globals = pickle.loads(snapshot.data)  # noqa: S301 - from a worker of this loader
@@ -220,7 +220,7 @@ class Replica:
                 restore_graph(self._graph, states)  # last: if it fails, nothing of it is left
             except Exception as error:  # noqa: BLE001 - users write pipes, and there is another way
                 _logger.warning("worker %d reads the epoch again from its start: %s", self._info.worker_id, error)
-                self._reseed(read_start(wish.path)[0])
+                self._reseed(read_start(request.path)[0])
             else:
                 self._position = snapshot.item
         self._iterator = read(self._graph)

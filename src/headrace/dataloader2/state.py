@@ -85,7 +85,9 @@ class LoaderState:
         graph = self.graph
         if graph is not None:
             try:
-                graph = to_json([[name, _opened(name, place), *rest] for name, place, *rest in graph], MAX_GRAPH_BYTES)
+                graph = to_json(
+                    [[name, _opened(name, progress), *rest] for name, progress, *rest in graph], MAX_GRAPH_BYTES
+                )
             except NotPlainError as error:
                 _logger.warning(
                     "%s is in hand (in a shuffle's buffer, say) and cannot be written as plain data: to resume from "
@@ -124,7 +126,7 @@ class LoaderState:
         saved = _checked(state)
         graph = from_json(saved.graph)
         if graph is not None:
-            graph = [[name, _closed(name, place), draws] for name, place, draws in graph]
+            graph = [[name, _closed(name, progress), draws] for name, progress, draws in graph]
         return cls(
             saved.seed,
             saved.next_seed,
@@ -185,37 +187,37 @@ def _checked(state: dict[str, Any]) -> _Saved:
     return saved
 
 
-def _opened(name: str, place: Any) -> Any:
+def _opened(name: str, progress: Any) -> Any:
     """Return the state of a pipe; the workers' snapshots, which travel as bytes, as what they hold."""
-    return _with_snapshots(place, _open) if _is_of_workers(name, place) else place
+    return _with_snapshots(progress, _open) if _is_of_workers(name, progress) else progress
 
 
 def _without_snapshots(graph: list[list[Any]]) -> Any:
     """Return the state of a graph whose workers begin the epoch anew, as JSON; None if that is not enough."""
-    if not any(_is_of_workers(name, place) for name, place, *_ in graph):
+    if not any(_is_of_workers(name, progress) for name, progress, *_ in graph):
         return None
-    places = [
-        [name, _with_snapshots(place, lambda _: None) if _is_of_workers(name, place) else place, *rest]
-        for name, place, *rest in graph
+    saved = [
+        [name, _with_snapshots(progress, lambda _: None) if _is_of_workers(name, progress) else progress, *rest]
+        for name, progress, *rest in graph
     ]
     try:
-        return to_json(places, MAX_GRAPH_BYTES)
+        return to_json(saved, MAX_GRAPH_BYTES)
     except NotPlainError:
         return None
 
 
-def _closed(name: str, place: Any) -> Any:
+def _closed(name: str, progress: Any) -> Any:
     """Undo `_opened`."""
-    if not _is_of_workers(name, place):
-        return place
+    if not _is_of_workers(name, progress):
+        return progress
     try:
-        return _with_snapshots(place, _close)
+        return _with_snapshots(progress, _close)
     except (KeyError, TypeError) as error:
         raise ResumeError(f"the state is damaged: that of {name} cannot be read ({error!r})") from error
 
 
-def _is_of_workers(name: str, place: Any) -> bool:
-    return name == _OF_WORKERS and isinstance(place, dict)
+def _is_of_workers(name: str, progress: Any) -> bool:
+    return name == _OF_WORKERS and isinstance(progress, dict)
 
 
 def _with_snapshots(state: dict[str, Any], change: Any) -> dict[str, Any]:

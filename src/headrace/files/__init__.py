@@ -2,7 +2,7 @@
 
 This room decides how a file comes into being (whole or not at all), whether it is still the file it was, and which
 files go to which sub-epoch and shard. It never interprets sequences and executes nothing that it reads. Read
-`atomic.py` first, `distribute.py` for who gets which files, and `cache.py` for copies on the local disk.
+`atomic/pending.py` first, `plan.py` for who gets which files, and `cache/cache.py` for copies on the local disk.
 """
 
 from typing import TYPE_CHECKING

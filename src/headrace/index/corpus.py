@@ -263,13 +263,13 @@ class CorpusIndex:
         Raises:
             SourceError: A tag is unknown, or more than one sequence has it.
         """
-        return find_tags(self.tags, lambda: self._table, tags, self._where)
+        return find_tags(self.tags, lambda: self.tag_table, tags, self._where)
 
     def tag_groups(self) -> NDArray[np.int64]:
         """Return for each sequence the smallest corpus index with the same tag, `int64[N]`. O(N)."""
         if not self.num_duplicates:
             return np.arange(self.num_seqs, dtype=np.int64)
-        return self._table.groups()
+        return self.tag_table.groups()
 
     @cached_property
     def num_duplicates(self) -> int:
@@ -278,7 +278,7 @@ class CorpusIndex:
             return self._stored.header.num_duplicates
         if isinstance(self.tags, GeneratedTags):
             return 0
-        groups = self._table.groups()
+        groups = self.tag_table.groups()
         return int(np.count_nonzero(groups != np.arange(len(groups))))
 
     @cached_property
@@ -305,8 +305,8 @@ class CorpusIndex:
         if isinstance(self.tags, PackedTags):
             columns["tags/offsets"] = self.tags.offsets
             columns["tags/blob"] = self.tags.blob
-            columns["table/hashes"] = self._table.hashes
-            columns["table/indices"] = self._table.indices
+            columns["table/hashes"] = self.tag_table.hashes
+            columns["table/indices"] = self.tag_table.indices
         columns |= {f"lengths/{data_key}": column for data_key, column in self._lengths.items()}
         columns |= {f"locators/{name}": column for name, column in self._locators.items()}
         columns = {name: column.astype(column.dtype.newbyteorder("<"), copy=False) for name, column in columns.items()}
@@ -349,7 +349,8 @@ class CorpusIndex:
                 raise self.damaged("the offsets of the tags do not ascend from 0 to the size of their text")
             table = TagTable.build(self.tags)
             if not (
-                np.array_equal(table.hashes, self._table.hashes) and np.array_equal(table.indices, self._table.indices)
+                np.array_equal(table.hashes, self.tag_table.hashes)
+                and np.array_equal(table.indices, self.tag_table.indices)
             ):
                 raise self.damaged("the look-up table does not fit the tags")
             num_duplicates = int(np.count_nonzero(table.groups() != np.arange(self.num_seqs)))
@@ -374,7 +375,8 @@ class CorpusIndex:
         return digest.hexdigest()
 
     @cached_property
-    def _table(self) -> TagTable:
+    def tag_table(self) -> TagTable:
+        """The look-up from a tag to its sequences."""
         if self._stored and isinstance(self.tags, PackedTags):
             hashes = stored_column(self._stored, "table/hashes", ("<u8",), self.num_seqs)
             indices = stored_column(self._stored, "table/indices", ("<i4", "<i8"), self.num_seqs)

@@ -97,7 +97,7 @@ def join_tags(left: CorpusIndex, right: CorpusIndex) -> TagJoin:
             _drop_other_tags(left, right, places, start)
         for start in range(0, len(several), BLOCK):
             part = several[start : start + BLOCK]
-            places[part] = _find_one(right._table, left.tags.take(part))
+            places[part] = _find_one(right.tag_table, left.tags.take(part))
     else:
         _look_up(left, right, places)
     return _counted(places, len(right))
@@ -124,7 +124,7 @@ def _are_equal(one: NDArray[Any], other: NDArray[Any]) -> bool:
 
 def _match_hashes(left: CorpusIndex, right: CorpusIndex, places: NDArray[Any]) -> NDArray[np.int64]:
     """Write the first candidate of each sequence; return the sequences that have several, `int64[n]`."""
-    mine, theirs = left._table, right._table
+    mine, theirs = left.tag_table, right.tag_table
     several = [np.zeros(0, dtype=np.int64)]
     for start in range(0, len(left), _HASH_BLOCK):
         hashes = mine.hashes[start : start + _HASH_BLOCK]
@@ -213,7 +213,7 @@ def _look_up(left: CorpusIndex, right: CorpusIndex, places: NDArray[Any]) -> Non
             found = [right.tags.find(tag) for tag in block]
             places[start : start + len(block)] = [MISSING if place is None else place for place in found]
         else:
-            places[start : start + len(block)] = _find_one(right._table, block)
+            places[start : start + len(block)] = _find_one(right.tag_table, block)
 
 
 def _counted(places: NDArray[Any], num_others: int) -> TagJoin:

@@ -1,8 +1,9 @@
 """Pipes: graphs of small operations that items flow through, and what can be known of a graph without running it.
 
 This room decides what a pipe is, what each operation does, and which part of a graph may run where. It never starts a
-process: who runs the parts is decided in `dataloader2`. Read `base.py` first, then `graph_walk.py` and
-`graph_split.py`; operations are one family a file, re-exported under their documented names by `iter.py` and `map.py`.
+process: who runs the parts is decided in `dataloader2`. Read `core/base.py` first, then `core/walk.py` and
+`graph/split.py`; operations are in `ops/`, one family a file, and `iter.py` and `map.py` export them under the names
+that torchdata 0.7 documented.
 """
 
 from . import iter as iter

@@ -13,7 +13,7 @@ from .core.walk import list_pipes, sources_of
 
 
 class SHARDING_PRIORITIES(enum.IntEnum):
-    """Who shards, the documented names: shares of training processes are split among their workers."""
+    """Who shards, under torch's names: shares of training processes are split among their workers."""
 
     DEFAULT = 1
     DISTRIBUTED = 2

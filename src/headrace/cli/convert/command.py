@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -75,9 +75,12 @@ class RecordingOptions:
 
 def convert(
     inputs: Annotated[
-        list[Path], typer.Argument(help="Files or folders of one format: one corpus.", show_default=False)
+        list[Path],
+        typer.Argument(help="Files or folders of one format; together they form the corpus.", show_default=False),
     ],
-    out: Annotated[Path, typer.Argument(help="What to make; its ending tells the format.", show_default=False)],
+    out: Annotated[
+        Path, typer.Argument(help="File or folder to write; the extension selects the format.", show_default=False)
+    ],
     source_class: Annotated[
         str | None, typer.Option("--from", metavar="CLASS", help="Source class or format; default: detected.")
     ] = None,
@@ -89,27 +92,31 @@ def convert(
         list[str] | None, typer.Option("--set-out", metavar="KEY=VALUE", help="An option of the writer.")
     ] = None,
     keys: Annotated[
-        list[str] | None, typer.Option("--key", metavar="KEY", help="Only this data key; repeatable.")
+        list[str] | None, typer.Option("--key", metavar="KEY", help="Keep only this data key; repeatable.")
     ] = None,
     shard_seqs: Annotated[int | None, typer.Option(min=1, help="Split into shards of N sequences.")] = None,
     shard_bytes: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="Many files, of so many bytes of data each: 1GiB.")
+        str | None, typer.Option(metavar="SIZE", help="Split into shards of this many bytes of data, e.g. 1GiB.")
     ] = None,
-    num_workers: Annotated[int, typer.Option(min=0, help="Processes that write a shard each.")] = 0,
-    no_verify: Annotated[bool, typer.Option("--no-verify", help="Do not read back what was written.")] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is there, and begin anew.")] = False,
-    features: Annotated[Features | None, typer.Option(help="Of recordings: what becomes the key data.")] = None,
+    num_workers: Annotated[int, typer.Option(min=0, help="Processes; each writes one shard at a time.")] = 0,
+    no_verify: Annotated[bool, typer.Option("--no-verify", help="Do not verify by reading back.")] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace existing files and journals; start over.")
+    ] = False,
+    features: Annotated[Features | None, typer.Option(help='Recordings: what to store under the key "data".')] = None,
     label: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=FIELD", help="Of recordings: class indices from a field.")
+        list[str] | None, typer.Option(metavar="KEY=FIELD", help="Recordings: class indices from a manifest field.")
     ] = None,
     text: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=FIELD", help="Of recordings: UTF-8 bytes from a field.")
+        list[str] | None, typer.Option(metavar="KEY=FIELD", help="Recordings: UTF-8 bytes from a manifest field.")
     ] = None,
     sample_rate: Annotated[
-        int | None, typer.Option(min=1, help="Of recordings: resample to this many Hz. Default: as recorded.")
+        int | None, typer.Option(min=1, help="Recordings: resample to this many Hz. Default: as recorded.")
     ] = None,
-    channel: Annotated[int | None, typer.Option(min=0, help="Of recordings: which channel of several.")] = None,
-    compression: Annotated[Compression | None, typer.Option(help="HDF5: gzip is small, lzf is fast.")] = None,
+    channel: Annotated[int | None, typer.Option(min=0, help="Recordings: channel to use, from 0.")] = None,
+    compression: Annotated[
+        Compression | None, typer.Option(help="HDF5 compression: gzip is smaller, lzf is faster.")
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
 ) -> None:
     """Convert sequences to another format: one file, or resumable shards; verified by reading back."""
@@ -151,7 +158,7 @@ def _target_format(out: Path, name: str | None) -> Format:
     """
     found = format_of_target(out) if name is None else format_named(name)
     if found is None:
-        raise ConfigError("the ending does not say the format", where=str(out), fix=f"add --to, one of {_WRITTEN}")
+        raise ConfigError("the extension does not tell the format", where=str(out), fix=f"add --to, one of {_WRITTEN}")
     writer_class_of(found)
     return found
 
@@ -212,24 +219,6 @@ def parse_targets(labels: Iterable[str], texts: Iterable[str]) -> dict[str, Any]
                 raise ConfigError(f"the key {key!r} is there already", where=where, fix="choose another name")
             targets[key] = {"field": field, "vocab": vocab}
     return targets
-
-
-def write_corpus(
-    source: Source,
-    out: Path,
-    messages: Console,
-    *,
-    compression: Literal["gzip", "lzf"] | None = None,
-    quiet: bool = False,
-) -> None:
-    """Write all sequences of a source to an HDF5 file, in its place if there is one, with progress on `messages`.
-
-    Raises:
-        SourceError: A sequence cannot be read or written; nothing is left, and a file that was there stays.
-    """
-    target = Target("hdf", {} if compression is None else {"compression": compression}, verify=False)
-    Conversion(source, out, target, overwrite=True).run(messages, quiet=quiet)
-    source.close()
 
 
 def _print_written(output: Console, messages: Console, conversion: Conversion, records: list[ShardRecord]) -> None:

@@ -1,7 +1,7 @@
 """From any source to any writer: one file, or resumable shards, verified by reading back.
 
 What the target cannot hold, and what would replace something, is refused before a byte is written. One file needs no
-journal: it appears whole or not at all. Shards are noted in `OUT.convert.json` beside them, see `convert_journal.py`.
+journal: it appears whole or not at all. Shards are noted in `OUT.convert.json` beside them, see `journal.py`.
 """
 
 from __future__ import annotations
@@ -66,7 +66,9 @@ class Conversion:
         shards = plan_shards(self.source, out, self.target.format.suffix, self.sharding)
         self._refuse_own_input(shards)
         if self.num_workers and self.sharding.is_one_file:
-            raise ConfigError("workers write a shard each, and there are none", fix="add --shard-seqs or --shard-bytes")
+            raise ConfigError(
+                "--num-workers needs shards: each worker writes one at a time", fix="add --shard-seqs or --shard-bytes"
+            )
         if self.sharding.is_one_file:
             self._refuse_existing(shards)
             # What another process puts there meanwhile is not replaced, either.

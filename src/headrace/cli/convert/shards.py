@@ -133,27 +133,27 @@ def _put_in_place(new: str, old: str, entry: Format) -> None:
             os.replace(new, old)
         fsync_path(os.path.dirname(old))
     except OSError as error:
-        raise SourceError(f"cannot be put in its place: {error.strerror or error}", where=old) from error
+        raise SourceError(f"cannot replace the old file: {error.strerror or error}", where=old) from error
 
 
 def _write_in_place(
     source: Source, target: Target, specs: Mapping[str, DataSpec], shard: Shard, tell: Tell | None
 ) -> ShardRecord:
     digest = SeqsDigest()
-    place = "beginning it"
+    step = "beginning it"
     try:
         with open_target(source, target, specs, shard.path) as writer:
             for corpus_idx in range(shard.start, shard.stop):
-                place = f"sequence {corpus_idx} of the corpus"
+                step = f"sequence {corpus_idx} of the corpus"
                 arrays = source.read_seq(corpus_idx)
                 tag = source.tag(corpus_idx)
                 writer.append(tag, arrays)
                 digest.add(tag, comparable(arrays, source.specs))
                 if tell is not None:
                     tell(1, sum(array.nbytes for array in arrays.values()))
-            place = "finishing it"
+            step = "finishing it"
     except Exception as error:
-        takes_note(error, f"{shard.name}, {place}")
+        takes_note(error, f"{shard.name}, {step}")
         raise
     if target.verify:
         try:

@@ -1,7 +1,7 @@
 """`headrace plan`: which rank gets how much in which sub-epoch, before anything runs.
 
-What a plan says is asked of the dataset (`plan_find.py`, `plan_subject.py`); numbers are in `plan_amounts.py`, and the
-ways to show them in `plan_table.py`, `plan_html.py` and `plan_png.py`.
+What a plan says is asked of the dataset (`find.py`, `subject.py`); numbers are in `amounts.py`, and the
+ways to show them in `table.py`, `page.py` and `picture.py`.
 """
 
 from __future__ import annotations
@@ -34,23 +34,27 @@ _MAX_RANKS = 65_536  # more is a slip of the finger, and would take for ever
 
 def plan(
     config: Annotated[Path, typer.Argument(help="TOML, JSON, a Python literal, or a .py program.", show_default=False)],
-    epoch: Annotated[int | None, typer.Option(min=1, help="One sub-epoch.")] = None,
+    epoch: Annotated[int | None, typer.Option(min=1, help="Show this sub-epoch only.")] = None,
     epochs: Annotated[
-        str | None, typer.Option(metavar="N|A..B", help="3 for 1, 2, 3; 2..4 for those. Default: the first full pass.")
+        str | None,
+        typer.Option(metavar="N|A..B", help="N: epochs 1 to N; A..B: epochs A to B. Default: the first full pass."),
     ] = None,
     ranks: Annotated[
-        str | None, typer.Option(metavar="R[,R...]", help="Numbers of ranks; several are compared. Default: as run.")
+        str | None,
+        typer.Option(metavar="R[,R...]", help="Number of ranks; several are compared. Default: as the job would run."),
     ] = None,
     callables: Annotated[
         list[str] | None,
-        typer.Option("--allow-callables", metavar="MODULE", help="A module whose functions the config may name."),
+        typer.Option(
+            "--allow-callables", metavar="MODULE", help="Module whose functions the config may refer to; repeatable."
+        ),
     ] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override an option of the dataset.")
     ] = None,
-    count: Annotated[bool, typer.Option("--count", help="Open each file, to know its sequences and frames.")] = False,
-    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page with all bins.")] = None,
-    png: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a picture; needs matplotlib.")] = None,
+    count: Annotated[bool, typer.Option("--count", help="Open each file to count its sequences and frames.")] = False,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write an HTML page with all bins.")] = None,
+    png: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a PNG picture; needs matplotlib.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, nothing else.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
 ) -> None:

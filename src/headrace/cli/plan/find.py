@@ -53,7 +53,7 @@ def open_subject(config: Mapping[str, Any] | Dataset, *, count: bool, progress: 
     found = list(_find(config, (), 1))
     if len(found) > 1:
         raise ConfigError(
-            f"the config has {len(found)} datasets that distribute files: which one should be planned?",
+            f"the config has {len(found)} datasets that distribute files, and one can be planned at a time",
             fix="write a config of that one alone",
         )
     if found:

@@ -152,8 +152,8 @@ def _aligned(rows: Sequence[Sequence[str]], num_texts: int = 0) -> list[str]:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         _GAP.join(
-            f"{cell:<{width}}" if place < num_texts else f"{cell:>{width}}"
-            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+            f"{cell:<{width}}" if column < num_texts else f"{cell:>{width}}"
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
         )
         for row in rows
     ]

@@ -99,9 +99,9 @@ class DispatchServer:
         self._error: CarriedError | None = None
         self._num_dealt = 0
 
-    def __call__(self, wish: str) -> Any:
+    def __call__(self, request: str) -> Any:
         """Do what the main process wants."""
-        if wish == "begin":
+        if request == "begin":
             return None
         try:
             self._serve()

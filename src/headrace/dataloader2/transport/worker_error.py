@@ -1,4 +1,4 @@
-"""An exception of a pipe on its way from a worker to the loop, in the documented form.
+"""An exception of a pipe on its way from a worker to the loop, in torchdata's form.
 
 The same type is raised, with the message `Caught <Type> in worker process <id>.` and the original traceback as text.
 """
@@ -21,7 +21,7 @@ class CarriedError:
 
     Attributes:
         type_name: Its type.
-        text: The documented message.
+        text: The message in that form.
         pickled: The type and the exception, each `None` if it cannot be carried.
     """
 

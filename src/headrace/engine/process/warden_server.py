@@ -11,7 +11,7 @@ Invariants:
 * it has a session of its own, so no signal of a terminal reaches it, and it inherits all orphans below it;
 * it ends when the trainer's pidfd or the end of its root socket says so, and not before its last descendant has ended:
   a pidfd alone misses a trainer that executes another program, an end of file alone one whose forked child keeps the
-  descriptor. Where the system has no pidfds, the end of a pipe stands for each of them (`process_handle.py`), and the
+  descriptor. Where the system has no pidfds, the end of a pipe stands for each of them (`proc_tree.py`), and the
   zygote looks from time to time whether it still is a child of the trainer;
 * it serves several executors of one trainer, each by a channel of its own: what one of them asks for, or its end,
   touches the workers of no other;

@@ -2,8 +2,8 @@
 
 Invariants: a path that `get_file` returns is a whole copy of one version of its source, and stays that until it is
 released; a copy in use is locked by its process, so that it is safe for exactly as long as the process lives. Options
-are in `cache_options.py`, the layout of the folder in `cache_folder.py`, how a copy is made in `cache_copy.py`, what
-goes when room is needed in `cache_eviction.py`, and what is copied ahead in `cache_prefetch.py`.
+are in `options.py`, the layout of the folder in `folder.py`, how a copy is made in `copy.py`, what
+goes when room is needed in `room.py`, and what is copied ahead in `prefetch.py`.
 """
 
 from __future__ import annotations

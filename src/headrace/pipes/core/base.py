@@ -20,18 +20,12 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, nullcontext, suppress
 from itertools import chain, count
 from types import GeneratorType
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
+from .methods import IterMethods, MapMethods
 from .naming import looks_like_pipe, name_raiser, show_call
 from .registry import advice_on, find_function, list_functions
 from .torch_classes import find_torch_class, torch_hook
-
-if TYPE_CHECKING:
-    from .methods import IterMethods, MapMethods
-else:
-    IterMethods = type("IterMethods", (), {})
-    MapMethods = type("MapMethods", (), {})
-
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -262,6 +256,26 @@ def stop(pipe: IterPipe[Any]) -> None:
     pipe._raw = _no_iteration
     if raw is not None:
         raw.close()
+
+
+def mark_restored(pipe: IterPipe[Any], restored: Restored | None, *, is_under_way: bool) -> None:
+    """Note what a pipe was restored with, and whether its attributes say where in the middle it goes on."""
+    pipe._is_restored, pipe._restored = is_under_way, restored
+
+
+def restored_with(pipe: IterPipe[Any]) -> Restored | None:
+    """Return what a pipe was restored with; `None` if it or a reader of it has begun anew since."""
+    return pipe._restored
+
+
+def forget_position(pipe: IterPipe[Any]) -> None:
+    """Have the next iteration begin at the start, whatever was restored."""
+    pipe._forget_position()
+
+
+def is_begun_by(source: IterPipe[Any], reader: IterPipe[Any]) -> bool:
+    """Tell whether a source was begun, and not stopped since, in the iteration of a reader that is under way."""
+    return 0 < reader._begun < source._begun
 
 
 def _guard(own: Begin) -> Begin:

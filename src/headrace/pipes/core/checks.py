@@ -1,4 +1,4 @@
-"""Checks of what pipes are built from, with the error types that the documented classes raise."""
+"""Checks of what pipes are built from, with the error types that torchdata's classes raise."""
 
 from __future__ import annotations
 

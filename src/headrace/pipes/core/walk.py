@@ -79,9 +79,9 @@ def list_pipes(pipe: Any) -> list[Any]:
 
 
 def traverse(pipe: Any) -> Graph:
-    """Return the graph of a pipe in the documented form: `{id: (pipe, {the same of its sources})}`.
+    """Return the graph of a pipe in torchdata's form: `{id: (pipe, {the same of its sources})}`.
 
-    What several pipes read is one dict in several places, so that the size is that of the graph.
+    What several pipes read is one dict that occurs several times, so that the size is that of the graph.
 
     Raises:
         ConfigError: The graph has a cycle.
@@ -123,7 +123,7 @@ def _elements(containers: list[Any]) -> Iterator[Any]:
 
 
 def _cycle(path: list[Any], source: Any) -> ConfigError:
-    start = next(place for place, pipe in enumerate(path) if pipe is source)
+    start = next(position for position, pipe in enumerate(path) if pipe is source)
     names = " <- ".join(type(pipe).__name__ for pipe in [*path[start:], source])
     return ConfigError(
         f"the graph has a cycle, so it has no beginning: {names}",

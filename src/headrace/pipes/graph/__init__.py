@@ -1,4 +1,4 @@
-"""The functions over graphs, in one place: read, find, change, split; the documented ones of torchdata's too.
+"""The functions over graphs: read, find, change, split; also those that torchdata documented.
 
 Decides what may run where, and what seeds and states a graph has; starts nothing, and knows operations by their class
 names only. Read `split.py` first, then `hoist.py` and `state.py`.

@@ -50,7 +50,7 @@ def remove(pipe: Any, removed: Any) -> Any:
         The end of the graph.
 
     Raises:
-        RuntimeError: The pipe has no source, or several (the documented errors).
+        RuntimeError: The pipe has no source, or several (the errors that torchdata raises).
         ConfigError: The graph has a cycle.
     """
     sources = sources_of(removed)
@@ -81,8 +81,8 @@ def _with(value: Any, old: Any, new: Any, seen: set[int]) -> Any:
     if all(a is b for a, b in zip(elements, value, strict=True)):
         return value
     if isinstance(value, (list, deque)):
-        for place, element in enumerate(elements):
-            value[place] = element
+        for position, element in enumerate(elements):
+            value[position] = element
         return value
     if isinstance(value, set):
         value.clear()

@@ -11,7 +11,16 @@ from typing import Any, TypeAlias
 
 from headrace.errors import ResumeError
 
-from ..core.base import IterPipe, MapPipe, is_iter_pipe, stop
+from ..core.base import (
+    IterPipe,
+    MapPipe,
+    forget_position,
+    is_begun_by,
+    is_iter_pipe,
+    mark_restored,
+    restored_with,
+    stop,
+)
 from ..core.draws import Draws
 from ..core.walk import list_pipes, sources_of
 
@@ -85,7 +94,7 @@ def restore_graph(pipe: Any, state: GraphState) -> None:
             _restore_pipe(each, position, generators, restored)
         except Exception as error:  # each pipe knows its own state, and users write pipes
             for begun, generators_before in zip(pipes, before, strict=True):
-                begun._forget_position()
+                forget_position(begun)
                 _set_generators(begun, generators_before)
             raise ResumeError(f"the state of {name} cannot be used: {type(error).__name__}: {error}") from error
     for each in everything:
@@ -98,8 +107,7 @@ def _restore_pipe(pipe: IterPipe[Any], position: Any, generators: dict[str, Any]
     is_under_way = position is not None and position != _ENDED
     if is_under_way:
         type(pipe).restore(pipe, position)
-    pipe._is_restored = is_under_way
-    pipe._restored = restored
+    mark_restored(pipe, restored, is_under_way=is_under_way)
 
 
 class _Restored:
@@ -119,9 +127,9 @@ class _Restored:
         while waiting:
             each = waiting.pop()
             if isinstance(each, IterPipe):
-                if each._restored is None:
+                if restored_with(each) is None:
                     continue
-                each._restored, each._is_restored = None, False
+                mark_restored(each, None, is_under_way=False)
                 self.ended.discard(id(each))
             waiting += [source for source in sources_of(each) if not _decides_when_to_begin(source)]
 
@@ -143,8 +151,8 @@ def _ended(pipes: list[Any]) -> set[int]:
         for source in sources_of(reader):
             if not isinstance(source, IterPipe) or source.is_under_way:
                 continue
-            is_of_this_iteration = 0 < reader._begun < source._begun
-            if is_of_this_iteration or (source._restored is not None and id(source) in source._restored.ended):
+            restored = restored_with(source)
+            if is_begun_by(source, reader) or (restored is not None and id(source) in restored.ended):
                 ended.add(id(source))
     return ended
 

@@ -15,7 +15,7 @@ from ..core.streams import close_streams
 
 
 class DataChunk(list[Any]):
-    """A batch: a list, with the documented extras."""
+    """A batch: a list, with the methods of torchdata's `DataChunk`."""
 
     __slots__ = ()  # so it travels as a list does, and not pickled
 

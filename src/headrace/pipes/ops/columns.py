@@ -48,8 +48,8 @@ def column_mapper(function: Callable[..., Any], input_col: Any, output_col: Any)
         ConfigError: The columns do not fit to each other or to the function.
     """
     compute = column_reader(function, input_col)
-    place = column_writer(input_col, output_col)
-    return compute if place is None else lambda item: place(item, compute(item))
+    put = column_writer(input_col, output_col)
+    return compute if put is None else lambda item: put(item, compute(item))
 
 
 def column_writer(input_col: Any, output_col: Any) -> Callable[[Any, Any], Any] | None:
@@ -71,7 +71,7 @@ def column_writer(input_col: Any, output_col: Any) -> Callable[[Any, Any], Any] 
         columns = tuple(input_col) if isinstance(input_col, (list, tuple)) else (input_col,)
         output_col, dropped = columns[0], columns[1:]
 
-    def place(item: Any, result: Any) -> Any:
+    def put(item: Any, result: Any) -> Any:
         changed = list(item) if isinstance(item, tuple) else copy.copy(item)
         if output_col == -1 and isinstance(changed, list):
             changed.append(result)
@@ -81,7 +81,7 @@ def column_writer(input_col: Any, output_col: Any) -> Callable[[Any, Any], Any] 
             del changed[column]
         return tuple(changed) if isinstance(item, tuple) else changed
 
-    return place
+    return put
 
 
 _MISSING = (
@@ -104,7 +104,7 @@ def _warn_missing(indices: Sequence[Hashable], item: Any) -> None:
 
 @functional_pipe("flatten")
 class Flattener(IterPipe[Any]):
-    """Put the parts of columns in the place of the columns, one level deep.
+    """Replace columns by their parts, one level deep.
 
     Args:
         datapipe: The source.
@@ -131,8 +131,8 @@ class Flattener(IterPipe[Any]):
 
 def _flatten_row(item: Any, chosen: list[Hashable] | None) -> Any:
     flat: list[Any] = []
-    for place, value in enumerate(item):
-        if (chosen is None or place in chosen) and isinstance(value, (list, tuple)):
+    for column, value in enumerate(item):
+        if (chosen is None or column in chosen) and isinstance(value, (list, tuple)):
             flat.extend(value)
         else:
             flat.append(value)
@@ -193,7 +193,7 @@ class Slicer(IterPipe[Any]):
             return {key: value for key, value in item.items() if key in indices}
         if isinstance(self.index, list):
             _warn_missing(self.index, item)
-            chosen = [value for place, value in enumerate(item) if place in self.index]
+            chosen = [value for column, value in enumerate(item) if column in self.index]
             return tuple(chosen) if isinstance(item, tuple) else chosen
         return item[self.index : self.stop : self.step]
 
@@ -226,7 +226,7 @@ class Dropper(IterPipe[Any]):
             if isinstance(item, dict):
                 yield {key: value for key, value in item.items() if key not in dropped}
             else:
-                kept = [value for place, value in enumerate(item) if place not in dropped]
+                kept = [value for column, value in enumerate(item) if column not in dropped]
                 yield tuple(kept) if isinstance(item, tuple) else kept
 
     def state(self) -> State:
@@ -242,7 +242,7 @@ class Rows2Columnar(IterPipe[Any]):
 
     Args:
         source_datapipe: The source; its items are lists of dicts, or of lists.
-        column_names: Which columns, in the order of the rows' places if those are lists. `None`: all keys.
+        column_names: Which columns, in the order in which a row has them if rows are lists. `None`: all keys.
     """
 
     def __init__(self, source_datapipe: IterPipe[Any], column_names: list[str] | None = None) -> None:

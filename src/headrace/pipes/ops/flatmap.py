@@ -165,11 +165,11 @@ class ShuffledFlatMapper(IterPipe[Any]):
                 values.append(opened[-1].rest())
             if not opened:
                 return
-            place = int(draw() * len(opened)) if self._enabled else 0
+            chosen = int(draw() * len(opened)) if self._enabled else 0
             try:
-                value = next(values[place])
+                value = next(values[chosen])
             except StopIteration:
-                del opened[place], values[place]
+                del opened[chosen], values[chosen]
                 continue
             yield value
 

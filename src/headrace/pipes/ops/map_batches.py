@@ -135,7 +135,7 @@ class BatchAsyncMapper(IterPipe[Any]):
 
     async def _map(self, batch: list[Any]) -> list[Any]:
         call = column_reader(self.async_fn, self.input_col)
-        place = column_writer(self.input_col, self.output_col)
+        put = column_writer(self.input_col, self.output_col)
         free = asyncio.Semaphore(self.max_concurrency)
 
         async def work(item: Any) -> Any:
@@ -147,7 +147,7 @@ class BatchAsyncMapper(IterPipe[Any]):
                         fix="write it with `async def`, or use map",
                     )
                 result = await awaitable
-            return result if place is None else place(item, result)
+            return result if put is None else put(item, result)
 
         return list(await asyncio.gather(*map(work, batch)))  # after an error the runner cancels the others
 

@@ -103,11 +103,11 @@ class MapConcater(MapPipe[Any]):
         self.datapipes = _check_sources(datapipes)
 
     def __getitem__(self, index: int) -> Any:
-        place = index + len(self) if index < 0 else index
+        position = index + len(self) if index < 0 else index
         for source in self.datapipes:
-            if 0 <= place < len(source):
-                return source[place]
-            place -= len(source)
+            if 0 <= position < len(source):
+                return source[position]
+            position -= len(source)
         raise IndexError(f"Index {index} is out of range: there are {len(self)} items")
 
     def __len__(self) -> int:
@@ -143,7 +143,7 @@ class MapBatcher(MapPipe[Any]):
             raise IndexError(f"Index {index} is out of bound: there are {len(self)} batches")
         start = number * self.batch_size
         end = min(start + self.batch_size, len(self.datapipe))
-        return self.wrapper_class([self.datapipe[place] for place in range(start, end)])
+        return self.wrapper_class([self.datapipe[position] for position in range(start, end)])
 
     def __len__(self) -> int:
         whole, rest = divmod(len(self.datapipe), self.batch_size)

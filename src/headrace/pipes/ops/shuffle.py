@@ -65,13 +65,13 @@ class Shuffler(IterPipe[Any]):
         size = self.buffer_size
         buffer.extend(islice(source, size - len(buffer)))
         for item in source:
-            place = int(draw() * size)
-            given, buffer[place] = buffer[place], item
+            drawn = int(draw() * size)
+            given, buffer[drawn] = buffer[drawn], item
             yield given
         self._has_ended = True
         while buffer:
-            place = int(draw() * len(buffer))
-            buffer[place], buffer[-1] = buffer[-1], buffer[place]
+            drawn = int(draw() * len(buffer))
+            buffer[drawn], buffer[-1] = buffer[-1], buffer[drawn]
             yield buffer.pop()
 
     def state(self) -> State:

@@ -196,14 +196,14 @@ def set_epoch(datapipe: IterPipe[Any], epoch: int) -> IterPipe[Any]:
     Returns:
         The pipe.
     """
-    for place, pipe in enumerate(list_pipes(datapipe)):
+    for pipe_idx, pipe in enumerate(list_pipes(datapipe)):
         counters = [value for value in vars(pipe).values() if isinstance(value, Draws)]
         if isinstance(pipe, FromDataset):
             pipe.set_number(epoch)
         for counter in counters:
             counter.set_number(epoch)
         if not counters and callable(getattr(type(pipe), "set_seed", None)):
-            pipe.set_seed(derive_seed(0, "pipes: epoch", epoch=epoch, corpus_idx=place))
+            pipe.set_seed(derive_seed(0, "pipes: epoch", epoch=epoch, corpus_idx=pipe_idx))
     return datapipe
 
 

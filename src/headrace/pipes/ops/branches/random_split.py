@@ -49,26 +49,26 @@ class SplitterIterator(IterPipe[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         wanted = self.plan.keys.index(self.target)
-        places = self._places()
+        parts = self._parts_of_items()
         for _ in range(self._num_seen):
-            next(places)
+            next(parts)
         for self._num_seen, item in enumerate(read(self.source_datapipe), self._num_seen + 1):
-            if next(places) == wanted:
+            if next(parts) == wanted:
                 yield item
 
-    def _places(self) -> Iterator[int]:
+    def _parts_of_items(self) -> Iterator[int]:
         """Yield the part of each item: the parts that torchdata's `random_split` drew for the same seed."""
         choices = Random(self.plan.seed).choices  # noqa: S311 - no secret
-        places = range(len(self.plan.amounts))
+        parts = range(len(self.plan.amounts))
         left = list(self.plan.amounts)
         for num_left in range(self.plan.total_length - 1, -1, -1):
-            (place,) = choices(places, left)
-            left[place] -= 1
-            if left[place] < 0:
-                left[place] = 0.0
+            (part,) = choices(parts, left)
+            left[part] -= 1
+            if left[part] < 0:
+                left[part] = 0.0
                 scale = num_left / (sum(left) or 1.0)
                 left = [amount * scale for amount in left]
-            yield place
+            yield part
         raise ConfigError(
             f"random_split: the source has more than total_length = {self.plan.total_length} items",
             fix="give the true total_length",

@@ -86,7 +86,9 @@ class Splitter(IterPipe[Any]):
     def begin(self, reader: int) -> _Round:
         """Let a reader begin: in the round that is under way if it was not in it yet. Returns the round."""
         if self._round is None or self._has_begun[reader]:
-            if any(child.is_under_way for place in self._children if place != reader and (child := self._child(place))):
+            if any(
+                child.is_under_way for number in self._children if number != reader and (child := self._child(number))
+            ):
                 warnings.warn(
                     "Some child DataPipes are not exhausted when __iter__ is called. We are resetting the buffer and "
                     "each child DataPipe will read from the start again.",
@@ -182,9 +184,9 @@ class Splitter(IterPipe[Any]):
 
     def _find_open(self) -> None:
         """Find the readers who get items; drop what waits for the others."""
-        self._open = [place for place in range(self.num_instances) if self._is_waited_for(place)]
-        for place, buffer in enumerate(self._buffers):
-            if place not in self._open:
+        self._open = [number for number in range(self.num_instances) if self._is_waited_for(number)]
+        for number, buffer in enumerate(self._buffers):
+            if number not in self._open:
                 buffer.clear()
 
     def _is_crowded(self, waiting: int) -> bool:

@@ -14,7 +14,7 @@ from .read_ahead import ReadAheadPipe
 
 @functional_pipe("prefetch")
 class Prefetcher(ReadAheadPipe):
-    """Read the source in a thread, some items ahead. What it raises comes in its place.
+    """Read the source in a thread, some items ahead. What it raises comes where its item would have come.
 
     The thread lives as long as the iteration. What runs in it shares Python's lock with the consumer: it helps where
     the source waits for files, networks or NumPy.

@@ -1,4 +1,4 @@
-"""`headrace demo`: it shows what it says, checks it, and writes into one folder only."""
+"""`make demo`: it shows what it says, checks it, and writes into one folder only."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ import contextlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+import subprocess
+import sys
+from collections.abc import Iterator
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from headrace.cli.app import app
+from demo.__main__ import main
 
-Invoke = Callable[..., Any]
 CORPUS = Path(__file__).parents[2] / "data" / "spoken_numbers"
 
 pytest.importorskip("soundfile")
@@ -58,6 +59,18 @@ def elsewhere(folder: Path) -> Iterator[None]:
     assert list((folder / "temporary").iterdir()) == []
 
 
+def run_demo(*arguments: object) -> str:
+    """Run the demo in this process; return what it prints."""
+    with contextlib.redirect_stdout(StringIO()) as screen:
+        assert main([str(argument) for argument in arguments]) == 0
+    return screen.getvalue()
+
+
+def headrace(*arguments: object) -> str:
+    command = [sys.executable, "-m", "headrace", *map(str, arguments)]
+    return subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout.decode()
+
+
 def digests_of(text: str) -> list[str]:
     return [
         word
@@ -70,22 +83,21 @@ def digests_of(text: str) -> list[str]:
 
 def check_demo(corpus: Path, out: Path, num_seqs: int, num_files: int) -> list[str]:
     """Run the demo; return the digests of its two streams, by itself and from files."""
-    result = CliRunner().invoke(app, ["demo", "--corpus", str(corpus), "--output", str(out)])
-    assert result.exit_code == 0, result.output
-    assert result.stdout.count(f"{num_seqs} sequences, the whole corpus, each exactly once") == 3
-    assert f"4. {num_files} files: a pass is 5 sub-epochs" in result.stdout
-    assert f"0 of {num_files // 5} files were in the cache already; a worker starts" in result.stdout
-    assert f"{num_files} of {num_files} files were in the cache already" in result.stdout
+    shown = run_demo("--corpus", corpus, "--output", out)
+    assert shown.count(f"{num_seqs} sequences, the whole corpus, each exactly once") == 3
+    assert f"4. {num_files} files: a pass is 5 sub-epochs" in shown
+    assert f"0 of {num_files // 5} files were in the cache already; a worker starts" in shown
+    assert f"{num_files} of {num_files} files were in the cache already" in shown
     assert len(list((out / "files").iterdir())) == num_files
-    first, second, by_workers, by_files = digests_of(result.stdout)
+    first, second, by_workers, by_files = digests_of(shown)
     assert first == second == by_workers
-    training = result.stdout.partition("5. Training: ")[2].partition("\nNext: ")[0]
+    training = shown.partition("5. Training: ")[2].partition("\nNext: ")[0]
     num_kept_out = num_seqs // 5 if num_seqs > 5 else 0  # there are five recordings of each word, or one
     assert f"\n  {num_seqs - num_kept_out} recordings, in new noise in each epoch, and {num_kept_out} that" in training
     assert training.index("SIGKILL") < training.index(" losses after the resume, ")
     assert training.endswith("bit for bit\n")
     assert max(map(len, training.splitlines())) <= 80
-    assert len(result.stdout.splitlines()) <= 81
+    assert len(shown.splitlines()) <= 81
     return [first, by_files]
 
 
@@ -99,12 +111,10 @@ def test_the_demo_may_run_twice_and_writes_into_its_folder_only(small: Path, sho
     assert sorted(path.name for path in (out / "training").iterdir()) == names
 
 
-def test_the_config_that_the_demo_writes_is_one_for_run_and_plan(invoke: Invoke, shown: tuple[Path, list[str]]) -> None:
+def test_the_config_that_the_demo_writes_is_one_for_run_and_plan(shown: tuple[Path, list[str]]) -> None:
     out, (_, digest) = shown
-    run = invoke("run", out / "sub_epochs.py", "--quiet")
-    assert run.exit_code == 0, run.output
-    assert digest in run.stdout
-    assert "5 files" in invoke("plan", out / "sub_epochs.py", "--ranks", "1").stdout
+    assert digest in headrace("run", out / "sub_epochs.py", "--quiet")
+    assert "5 files" in headrace("plan", out / "sub_epochs.py", "--ranks", "1")
 
 
 @pytest.mark.slow
@@ -112,52 +122,52 @@ def test_the_demo_of_all_recordings_has_twenty_files_and_is_short_enough_to_read
     check_demo(CORPUS, tmp_path / "demo", num_seqs=265, num_files=20)
 
 
-def test_the_demo_with_one_epoch_claims_nothing_about_a_whole_pass(invoke: Invoke, small: Path, tmp_path: Path) -> None:
-    result = invoke("demo", "--corpus", small, "--output", tmp_path / "demo", "--epochs", 1)
-    assert result.exit_code == 0, result.output
-    assert "bit for bit" in result.stdout
-    checks = result.stdout.partition("3. Checks")[2].partition("4. ")[0]
+def test_the_demo_with_one_epoch_claims_nothing_about_a_whole_pass(small: Path, tmp_path: Path) -> None:
+    shown = run_demo("--corpus", small, "--output", tmp_path / "demo", "--epochs", 1)
+    assert "bit for bit" in shown
+    checks = shown.partition("3. Checks")[2].partition("4. ")[0]
     assert checks
     assert "exactly once" not in checks
 
 
 def test_the_demo_works_where_there_are_no_worker_processes_and_says_so(
-    invoke: Invoke, small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delattr(os, "memfd_create")
-    result = invoke("demo", "--corpus", small, "--output", tmp_path / "demo")
-    assert result.exit_code == 0, result.output
-    assert "  2 workers: not on this machine, worker processes need memfds" in result.stdout
-    assert len(digests_of(result.stdout)) == 3
-    assert "5 of 5 files were in the cache already" in result.stdout
-    assert "bit for bit" in result.stdout
+    shown = run_demo("--corpus", small, "--output", tmp_path / "demo")
+    assert "  2 workers: not on this machine, worker processes need memfds" in shown
+    assert len(digests_of(shown)) == 3
+    assert "5 of 5 files were in the cache already" in shown
+    assert "bit for bit" in shown
 
 
-def test_the_demo_without_its_corpus_says_where_it_looked(invoke: Invoke, tmp_path: Path, monkeypatch: Any) -> None:
+def test_the_demo_without_its_corpus_says_where_it_looked(tmp_path: Path, monkeypatch: Any, capfd: Any) -> None:
     monkeypatch.chdir(tmp_path)
-    result = invoke("demo")
-    assert result.exit_code == 2
-    assert str(tmp_path / "data" / "spoken_numbers" / "manifest.jsonl") in result.stderr
-    assert "--corpus" in result.stderr
+    assert main([]) == 2
+    errors = capfd.readouterr().err
+    assert str(tmp_path / "data" / "spoken_numbers" / "manifest.jsonl") in errors
+    assert "--corpus" in errors
     assert not (tmp_path / "demo_out").exists()
 
 
-def test_a_folder_that_cannot_be_made_is_named_with_the_option(invoke: Invoke, small: Path, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_named_with_the_option(small: Path, tmp_path: Path, capfd: Any) -> None:
     (tmp_path / "file").touch()
-    result = invoke("demo", "--corpus", small, "--output", tmp_path / "file" / "demo")
-    assert result.exit_code == 1
-    assert f"cannot make the folder: Not a directory\n  where: {tmp_path}/file/demo" in result.stderr
-    assert "--output" in result.stderr
+    assert main(["--corpus", str(small), "--output", str(tmp_path / "file" / "demo")]) == 1
+    errors = capfd.readouterr().err
+    assert f"cannot make the folder: Not a directory\n  where: {tmp_path}/file/demo" in errors
+    assert "--output" in errors
 
 
-def test_a_manifest_without_languages_says_which_field_is_missing(invoke: Invoke, small: Path, tmp_path: Path) -> None:
+def test_a_manifest_without_languages_says_which_field_is_missing(small: Path, tmp_path: Path, capfd: Any) -> None:
     corpus = tmp_path / "corpus"
     shutil.copytree(small, corpus)
     lines = [json.loads(line) for line in (small / "manifest.jsonl").read_text().splitlines()]
     for line in lines:
         del line["language"]
     (corpus / "manifest.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    result = invoke("demo", "--corpus", corpus, "--output", tmp_path / "demo")
-    assert result.exit_code in (1, 2)
-    assert "there is no field 'language'" in result.stderr
-    assert str(corpus / "manifest.jsonl") in result.stderr
+    with pytest.raises(SystemExit) as info:
+        main(["--corpus", str(corpus), "--output", str(tmp_path / "demo")])
+    assert info.value.code in (1, 2)
+    errors = capfd.readouterr().err
+    assert "there is no field 'language'" in errors
+    assert str(corpus / "manifest.jsonl") in errors

@@ -1,4 +1,4 @@
-"""A small recogniser of spoken words in NumPy, its gradients written out: what `headrace demo` trains.
+"""A small recogniser of spoken words in NumPy, its gradients written out: what the demonstration trains.
 
 A convolution over time, the mean of each of six segments of the word, and a softmax for each thing to be told, trained
 by Adam (Kingma and Ba, 2015, arXiv:1412.6980). Invariant: everything that training changes is in `arrays()`, so a model

@@ -1,4 +1,4 @@
-"""The trainings of `headrace demo` as processes: what they tell, how one is killed, and whether two are the same.
+"""The trainings as processes: what they tell, how one is killed, and whether two are the same.
 
 Invariant: a training, and its workers, never outlive the `with` block of its `Trainer`, or the process that made it.
 """
@@ -24,7 +24,7 @@ _END_SECONDS = 2.0  # in which a training that is given up should end, in the mi
 # The same sums in the same order each time: with several threads, BLAS may share them out differently.
 _ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 # With the module path of this process, wherever it found the package.
-_PROGRAM = "import sys; sys.path[:] = {path!r}; from headrace.cli.demo.trainer import main; main()"
+_PROGRAM = "import sys; sys.path[:] = {path!r}; from demo.trainer import main; main()"
 
 
 @dataclass
@@ -66,7 +66,7 @@ class Trainer:
 
     def __init__(self, training: Training) -> None:
         program = _PROGRAM.format(path=sys.path)
-        self._process = subprocess.Popen(  # noqa: S603 - this interpreter, with our own program
+        self._process = subprocess.Popen(
             [sys.executable, "-P", "-c", program, msgspec.json.encode(training).decode()],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""The training process of `headrace demo`: it tells its steps one by one, so that it can be killed at any of them.
+"""The training process: it tells its steps one by one, so that it can be killed at any of them.
 
 Its command line is a `Training` as JSON. It writes an event a line to stdout, and after each step it waits for a byte
 on stdin: so whoever started it knows to a step where it is, and it ends by itself when that process is gone. The
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from headrace.batching import Buckets, FrameBudget
 from headrace.errors import HeadraceError
-from headrace.files.atomic.pending import atomic_write
+from headrace.files import atomic_write
 from headrace.loading import DataLoader
 
 from .model import WordModel

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.cli.demo.model import SEGMENTS, WordModel, weigh_segments
+from demo.model import SEGMENTS, WordModel, weigh_segments
 from headrace.loading import Batch
 
 HEADS, NUM_FEATURES = {"classes": 4, "language": 3}, 5

@@ -19,11 +19,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from headrace.cli.console import open_messages
-from headrace.cli.convert.command import write_corpus
-from headrace.cli.demo.model import WordModel
-from headrace.cli.demo.processes import RunLog, Trainer, check_resumed, run_until_killed
-from headrace.cli.demo.trainer import (
+from demo.model import WordModel
+from demo.processes import RunLog, Trainer, check_resumed, run_until_killed
+from demo.trainer import (
     SAVE_STEPS,
     EpochDone,
     StepDone,
@@ -32,7 +30,7 @@ from headrace.cli.demo.trainer import (
     load_checkpoint,
     save_checkpoint,
 )
-from headrace.cli.demo.training import EPOCHS, choose_kill, plan_training
+from demo.training import EPOCHS, choose_kill, plan_training
 from headrace.engine.process.proc_tree import descendants_of
 from headrace.errors import HeadraceError, InternalError, SourceError
 from headrace.sources import AudioSource, HDFWriter
@@ -108,7 +106,9 @@ def test_the_recogniser_is_far_better_than_chance_on_words_it_never_heard(tmp_pa
     pytest.importorskip("soundfile")
     targets = {"classes": "word", "language": "language"}
     source = AudioSource(CORPUS / "manifest.jsonl", features="log_mel", targets=targets)
-    write_corpus(source, tmp_path / "words.hdf", open_messages(), quiet=True)
+    with HDFWriter(tmp_path / "words.hdf", specs=source.specs, labels=source.labels) as writer:
+        for corpus_idx in range(len(source)):
+            writer.append(source.tag(corpus_idx), source.read_seq(corpus_idx))
     training = plan_training(tmp_path / "words.hdf", tmp_path)
     with Trainer(training) as trainer:
         epochs = [event for event in trainer.events() if isinstance(event, EpochDone)]
@@ -246,8 +246,8 @@ def test_a_training_ends_with_its_workers(hdf: Path, tmp_path: Path, how: str) -
 _PROGRAM = """
 import sys
 import msgspec
-from headrace.cli.demo.processes import Trainer
-from headrace.cli.demo.trainer import Training
+from demo.processes import Trainer
+from demo.trainer import Training
 
 with Trainer(msgspec.json.decode(sys.argv[1], type=Training)) as trainer:
     next(trainer.events())
@@ -259,7 +259,8 @@ with Trainer(msgspec.json.decode(sys.argv[1], type=Training)) as trainer:
 def test_a_training_ends_when_the_demo_is_killed(hdf: Path, tmp_path: Path) -> None:
     training = msgspec.json.encode(make_training(hdf, tmp_path)).decode()
     command = [sys.executable, "-c", _PROGRAM, training]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as demo:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as demo:
         assert demo.stdout is not None
         assert demo.stdout.readline() == b"begun\n"
         pids = set(descendants_of(demo.pid))
@@ -273,11 +274,12 @@ def test_a_training_ends_when_the_demo_is_killed(hdf: Path, tmp_path: Path) -> N
 def test_ctrl_c_in_the_training_ends_the_demo_with_one_line_and_nothing_left(tmp_path: Path, line: str) -> None:
     pytest.importorskip("soundfile")
     with subprocess.Popen(
-        [sys.executable, "-u", "-m", "headrace", "demo", "--corpus", str(CORPUS), "--output", str(tmp_path / "demo")],
+        [sys.executable, "-u", "-m", "demo", "--corpus", str(CORPUS), "--output", str(tmp_path / "demo")],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         # A shell that started the tests in the background may have told its children to ignore SIGINT.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     ) as demo:

@@ -1,7 +1,7 @@
-"""The end of `headrace demo`: a recogniser is trained, killed in mid-epoch, and resumed, with the same losses.
+"""A recogniser is trained, killed in mid-epoch, and resumed, with the same losses.
 
 One training runs to its end, a second is killed by SIGKILL, a third goes on from the checkpoint of the second with
-another number of workers. Each is a process of its own, see `demo_process.py`.
+another number of workers. Each is a process of its own, see `processes.py`.
 """
 
 from __future__ import annotations
@@ -11,12 +11,11 @@ from pathlib import Path
 
 import msgspec
 from rich.console import Console
+from rich.text import Text
 
-from headrace.files.atomic.pending import atomic_write
+from headrace.files import atomic_write
 from headrace.sources import HDFSource
 
-from ..console import bold
-from ..drawing import format_count
 from .processes import RunLog, Trainer, check_resumed, run_until_killed
 from .trainer import SAVE_STEPS, EpochDone, Training
 
@@ -45,7 +44,7 @@ def show_training(screen: Console, hdf: Path, executor: str) -> None:
     training = plan_training(hdf, folder, executor)
     heads = f"{training.heads[WORDS]} words in {training.heads[LANGUAGES]} languages"
     screen.print()
-    screen.print(bold("5. Training:"), f"a recogniser in NumPy learns {heads}, and is killed")
+    screen.print(Text("5. Training:", style="bold"), f"a recogniser in NumPy learns {heads}, and is killed")
     whole = _train_whole(screen, training)
     kill_after = choose_kill(whole)
     epoch, step = list(whole.losses)[kill_after - 1]
@@ -60,7 +59,7 @@ def show_training(screen: Console, hdf: Path, executor: str) -> None:
     _print_losses(screen, whole, killed, resumed)
     check_resumed(whole, killed, resumed)
     assert whole.end is not None
-    num_losses, num_parameters = (format_count(num) for num in (len(resumed.losses), whole.end.num_parameters))
+    num_losses, num_parameters = (f"{num:,}" for num in (len(resumed.losses), whole.end.num_parameters))
     screen.print(f"  {num_losses} losses after the resume, and {num_parameters} parameters at the end: equal to those")
     screen.print("  of the uninterrupted training, bit for bit")
 

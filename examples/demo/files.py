@@ -1,33 +1,29 @@
-"""The last part of `headrace demo`: the corpus in many files, read by sub-epochs, through a file cache."""
+"""The corpus in many files, read by sub-epochs, through a file cache."""
 
 from __future__ import annotations
 
 import contextlib
-import time
+import runpy
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.text import Text
 
-from headrace.datasets import init_dataset
+from headrace import init_dataset
 from headrace.errors import InternalError
-from headrace.files.atomic.pending import atomic_write
-from headrace.files.cache.entry import EntryKey
-from headrace.files.cache.folder import CacheFolder, survey
-from headrace.files.fetch.fetch import stat_source
+from headrace.files import atomic_write
 from headrace.sources import HDFSource, HDFWriter
 
-from ..configs import load_job
-from ..console import bold
-from ..plan.find import open_subject
-from ..plan.table import print_bins
-from ..tally import EpochTally, derive_stream_digest
+from .command import headrace
+from .stream import EpochRead, read_epoch, stream_digest
 
 NUM_FILES, NUM_SUB_EPOCHS, NUM_PASSES = 20, 5, 2
 _STEP_SECONDS = 0.004  # what a training would take for a sequence: the time in which the next files are fetched
 CACHE_FOLDER = "file_cache"
-_PROGRAM = '''"""Written by `headrace demo`: a config for `headrace run` and `headrace plan`."""
+_PROGRAM = '''"""Written by the demonstration: a config for `headrace run` and `headrace plan`."""
 
 from pathlib import Path
 
@@ -58,18 +54,14 @@ class _Reading:
     """One sub-epoch as it came.
 
     Attributes:
-        tally: What came.
-        tags: Its sequences, in order.
+        epoch: What came.
         num_files: How many files it has.
         num_there: How many of them were in the cache when it was asked for.
-        first_seconds: How long the first sequence took to come.
     """
 
-    tally: EpochTally
-    tags: list[str]
+    epoch: EpochRead
     num_files: int
     num_there: int
-    first_seconds: float
 
 
 def show_files(screen: Console, hdf: Path, tags: list[str], executor: str) -> Path:
@@ -87,13 +79,15 @@ def show_files(screen: Console, hdf: Path, tags: list[str], executor: str) -> Pa
     num_files = min(NUM_FILES, len(tags))
     num_sub_epochs = min(NUM_SUB_EPOCHS, num_files)
     screen.print()
-    screen.print(bold(f"4. {num_files} files:"), f"a pass is {num_sub_epochs} sub-epochs, files come through a cache")
+    screen.print(
+        Text(f"4. {num_files} files:", style="bold"),
+        f"a pass is {num_sub_epochs} sub-epochs, files come through a cache",
+    )
     config = _write_parts(hdf, num_files, num_sub_epochs)
-    options: Any = load_job(config).dataset
-    subject = open_subject(options, count=True, progress=_tell_nothing)
-    with subject.dataset:
-        print_bins(screen, subject.measure(subject.first_pass, 1, _tell_nothing))
+    _show_plan(screen, config)
+    options: Any = runpy.run_path(str(config))["dataset"]
     cache = hdf.parent / CACHE_FOLDER
+    shutil.rmtree(cache, ignore_errors=True)  # what an earlier demonstration left
     epochs = range(1, NUM_PASSES * num_sub_epochs + 1)
     with init_dataset(options, {"executor": executor}) as dataset:
         readings = [_read(dataset, epoch, cache, _STEP_SECONDS) for epoch in epochs]
@@ -102,19 +96,25 @@ def show_files(screen: Console, hdf: Path, tags: list[str], executor: str) -> Pa
         f"  Read at the pace of a training, {1000 * _STEP_SECONDS:.0f} ms a sequence. It waits for the first one:"
     )
     for reading in first:
-        screen.print(f"  sub-epoch {reading.tally.epoch}  {_describe(reading)}")
+        screen.print(f"  sub-epoch {reading.epoch.epoch}  {_describe(reading)}")
     screen.print(f"  second pass  {_describe(*second)}")
     for part in (first, second):
-        if sorted(tag for reading in part for tag in reading.tags) != tags:
+        if sorted(tag for reading in part for tag in reading.epoch.tags) != tags:
             raise InternalError("a pass over the files is not the corpus, each sequence exactly once")
     screen.print(f"  both passes: {len(tags)} sequences, the whole corpus, each exactly once")
     with init_dataset(options, {"executor": "inline"}) as dataset:
         again = [_read(dataset, epoch, cache) for epoch in epochs]
-    digests = [derive_stream_digest([reading.tally for reading in some]) for some in (readings, again)]
+    digests = [stream_digest([reading.epoch for reading in some]) for some in (readings, again)]
     if digests[0] != digests[1]:
         raise InternalError(f"the same sub-epochs differ: stream digests {digests[0]}, and {digests[1]} (no worker)")
     screen.print(f"  stream digest {digests[0]}, the same without a worker")
     return config
+
+
+def _show_plan(screen: Console, config: Path) -> None:
+    """Print the bins that `headrace plan` shows of a config: how many files each sub-epoch has."""
+    _facts, bins, _balance = headrace("plan", config, "--ranks", 1, "--count", "--quiet").split("\n\n")
+    screen.print(bins)
 
 
 def _write_parts(hdf: Path, num_files: int, num_sub_epochs: int) -> Path:
@@ -145,34 +145,15 @@ def _write_parts(hdf: Path, num_files: int, num_sub_epochs: int) -> Path:
 def _read(dataset: Any, epoch: int, cache: Path, step_seconds: float = 0.0) -> _Reading:
     """Read a sub-epoch, taking some time for each sequence."""
     files = dataset.get_files(epoch)
-    num_there = len({EntryKey.of(file, stat_source(file)) for file in files} & _cached(cache))
-    tally, first_seconds = EpochTally(epoch), 0.0
-    tags: list[str] = []
-    start = time.perf_counter()
-    for seq in dataset.epoch(epoch):
-        if not tags:
-            first_seconds = time.perf_counter() - start
-        tally.add(seq)
-        tags.append(seq.tag)
-        time.sleep(step_seconds)
-    return _Reading(tally, tags, len(files), num_there, first_seconds)
-
-
-def _cached(folder: Path) -> set[EntryKey]:
-    """Return what has a whole copy in the cache."""
-    if not folder.is_dir():
-        return set()
-    return {entry.key for entry in survey(CacheFolder(str(folder))) if entry.has_copy}
+    copies = {path.name for path in (cache / "data").rglob("*.hdf")}
+    num_there = sum(Path(file).name in copies for file in files)
+    return _Reading(read_epoch(dataset, epoch, step_seconds), len(files), num_there)
 
 
 def _describe(*readings: _Reading) -> str:
     """Return how long the first sequences took, and whether their files were there."""
-    waits = sorted(1000 * reading.first_seconds for reading in readings)
+    waits = sorted(1000 * reading.epoch.first_seconds for reading in readings)
     wait = f"{waits[0]:6.1f}" if len(waits) == 1 else f"{waits[0]:.1f} to {waits[-1]:.1f}"
     num_files, num_there = (sum(getattr(reading, name) for reading in readings) for name in ("num_files", "num_there"))
-    start = "; a worker starts" if readings[0].tally.epoch == 1 else ""
+    start = "; a worker starts" if readings[0].epoch.epoch == 1 else ""
     return f"{wait} ms; {num_there} of {num_files} files were in the cache already{start}"
-
-
-def _tell_nothing(num_done: int, total: int) -> None:
-    del num_done, total
