@@ -12,13 +12,6 @@ TREE = SourceTree(ROOT / "src" / "headrace")
 ROOMS = ["", *sorted(path.parent.name for path in TREE.root.glob("*/__init__.py"))]
 PAGE = (ROOT / "ARCHITECTURE.md").read_text()
 
-_NOT_YET = {
-    "adapters": "docstrings of lhotse/ name files by their old names",
-    "datasets": "docstrings name files by their old names",
-    "loading": "plan.py names a file by its old name",
-    "sources": "docstrings name files by their old names",
-}
-
 
 def show(offenders):
     return "\n".join(["", *map(str, offenders)])
@@ -29,13 +22,11 @@ def test_no_folder_shows_a_reader_more_than_twenty_entries():
     assert not crowded, show(crowded)
 
 
-@pytest.mark.xfail(strict=True, reason="datasets/base.py and what walks an epoch still import each other")
 def test_no_files_import_each_other_in_a_circle_not_even_for_types():
     circles = TREE.circles()
     assert not circles, show(circles)
 
 
-@pytest.mark.xfail(strict=True, reason="some classes of datasets are still asked for from outside")
 def test_a_dataset_is_asked_and_its_class_is_not():
     checks = TREE.class_checks(("headrace.loading", "headrace.cli", "headrace.adapters"), "Dataset")
     assert not checks, show(checks)
@@ -46,19 +37,12 @@ def test_no_private_name_is_imported_from_another_file():
     assert not imports, show(imports)
 
 
-@pytest.mark.xfail(strict=True, reason="datasets, loading and sources/tables still read some")
 def test_no_private_name_of_an_object_is_read_in_another_file():
     reads = TREE.private_reads()
     assert not reads, show(reads)
 
 
-@pytest.mark.parametrize(
-    "room",
-    [
-        pytest.param(room, marks=pytest.mark.xfail(strict=True, reason=_NOT_YET[room])) if room in _NOT_YET else room
-        for room in ROOMS
-    ],
-)
+@pytest.mark.parametrize("room", ROOMS)
 def test_docstrings_name_files_that_exist(room):
     missing = TREE.missing_files(room)
     assert not missing, show(missing)

@@ -27,7 +27,7 @@ _NO_CODE = {
 
 
 _FILE_NAME = re.compile(r"`((?:[\w]+/)*\w+\.pyi?)`")
-_NAMES_OF_OTHERS = {"_asdict", "_fields", "_make", "_replace", "_info", "_cat_file"}
+_NAMES_OF_OTHERS = {"_asdict", "_fields", "_make", "_replace", "_info", "_cat_file", "_indices"}
 """What begins with an underscore and is public: of named tuples, and of fsspec's asynchronous file systems."""
 
 
