@@ -3,8 +3,8 @@
 It is executed anew (never forked off the trainer, unless the trainer asks for that), imports what every worker needs,
 and forks. What is imported here is imported once, and its memory is shared by all workers: so the modules of ours that
 a job refers to are imported, too, and of others those alone that the job names (`Job.preload`), or a few that are known
-to start no thread and to take long (see `../user/ship.py`), in a zygote of their own. It has one thread when it forks, so that
-is safe; it needs `OMP_NUM_THREADS=1` and its like in its environment, because `import numpy` would start threads.
+to start no thread and to take long (see `../user/ship.py`), in a zygote of their own. It has one thread when it forks,
+so that is safe; it needs `OMP_NUM_THREADS=1` and its like in its environment: `import numpy` would start threads.
 
 Invariants:
 

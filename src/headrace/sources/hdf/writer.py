@@ -1,6 +1,6 @@
 """`HDFWriter` writes sequences to an HDF5 file that RETURNN's `HDFDataset` and `HDFSource` read.
 
-What is appended goes to unnamed temporary files beside the target, one a key (see `../shared/spool.py`), and `close` joins
+What is appended goes to unnamed temporary files beside the target, one a key (see `../shared/spool.py`); `close` joins
 them, block by block, to the file. So memory stays small for any number of sequences, uncompressed data end up in one
 plain run of bytes each (which is what makes reading them fast), and the target appears whole or not at all. The price
 is room for the data twice while `close` works.
