@@ -98,7 +98,7 @@ def test_columns_that_do_not_match_are_refused(invoke: Invoke, hdf: Path) -> Non
         file["seqLengths"][0, 0] = 1000
     result = invoke("inspect", hdf)
     assert result.exit_code == 1
-    assert "1054 frames, but 55" in result.stderr
+    assert "length 1000 of 'data' is more than all 55 frames" in result.stderr
 
 
 def test_a_file_that_is_not_there_is_exit_code_2(invoke: Invoke, tmp_path: Path) -> None:

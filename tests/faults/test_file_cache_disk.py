@@ -115,7 +115,7 @@ def test_when_the_disk_is_full_of_what_is_in_use_the_numbers_are_told_and_room_t
 _FILLED_MEANWHILE = (
     _START
     + """
-from headrace.files import cache_copy
+from headrace.files.cache import copy as cache_copy
 real = cache_copy.fetch_to
 def fetch(source, part, *args, **kwargs):
     # Somebody else takes the room between our counting and our writing.

@@ -225,7 +225,7 @@ def test_a_look_up_table_that_points_outside_gives_an_error_that_names_the_index
     index = CorpusIndex.from_columns(tags=["a", "b", "a", "d"], lengths={})
     index.save(path)
     data = path.read_bytes()
-    table = np.array(index._table.indices)
+    table = np.array(index.tag_table.indices)
     assert data.count(table.tobytes()) == 1
     path.write_bytes(data.replace(table.tobytes(), np.full(4, value, table.dtype).tobytes()))
     seen_before = data[32:48]  # the checksum of its header: a worker does not look at the columns again

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import inspect
 import json
 import os
 import resource
@@ -41,7 +42,10 @@ NOT_HERE = {
 
 def _exported(base: type) -> set[str]:
     found = {name: getattr(headrace.sources, name) for name in headrace.sources.__all__}
-    return {name for name, cls in found.items() if isinstance(cls, type) and issubclass(cls, base) and cls is not base}
+    classes = {name: cls for name, cls in found.items() if isinstance(cls, type) and issubclass(cls, base)}
+    return {name for name, cls in classes.items() if not inspect.isabstract(cls)} - {
+        "IndexedSource"
+    }  # to be derived from
 
 
 def test_every_source_that_reads_files_is_in_these_laws_or_elsewhere() -> None:
@@ -52,8 +56,8 @@ def test_every_source_that_reads_files_is_in_these_laws_or_elsewhere() -> None:
 
 def test_every_source_and_writer_is_of_a_format_by_which_laws_and_commands_find_it() -> None:
     entries = formats.FORMATS.values()
-    assert {entry.source for entry in entries} == _exported(Source) - {"MapSource", "MemorySource"}
-    assert {entry.writer for entry in entries if entry.writer} == _exported(Writer)
+    assert {entry.source_name for entry in entries} == _exported(Source) - {"MapSource", "MemorySource"}
+    assert {entry.writer_name for entry in entries if entry.writer} == _exported(Writer)
 
 
 @pytest.fixture(params=sorted(FORMATS))
