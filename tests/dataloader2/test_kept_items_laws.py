@@ -22,6 +22,10 @@ _KEPT = ["map", "map_twice", "map_beside", "shared", "cache", "cache_in_map"]
 _BEHIND = ["shuffle", "batch", "enumerate"]
 
 
+def _draw(item: Any) -> list[Any]:
+    return [item, random.random()]
+
+
 class _OwnRandom(IterPipe[Any]):
     """A random pipe as users write them: a generator of its own, no state."""
 
@@ -57,6 +61,8 @@ def _operate(pipe: Any, name: str) -> Any:
             return _OwnRandom(pipe)
         case "map":
             return _to_map(pipe).to_iter_datapipe()
+        case "draw":
+            return pipe.map(_draw)
         case "map_twice":
             return _to_map(pipe).zip(_to_map(pipe)).to_iter_datapipe()
         case "map_beside":
@@ -87,7 +93,7 @@ def _graph(operations: list[str]) -> Any:
 
 def _loader(operations: list[str], num_workers: int, keyed: bool = False) -> DataLoader2[Any]:
     service = None
-    if num_workers:
+    if num_workers or keyed:
         service = MultiProcessingReadingService(num_workers, keyed_randomness=keyed)
     return DataLoader2(_graph(operations), reading_service=service)
 
@@ -100,10 +106,12 @@ def _refusal(loader: DataLoader2[Any], state: dict[str, Any]) -> str | None:
     return None
 
 
-def _check(operations: list[str], num_workers: int, stops: list[int], reseed_at: int | None, num_more: int) -> None:
+def _check(
+    operations: list[str], num_workers: int, stops: list[int], reseed_at: int | None, num_more: int, keyed: bool = False
+) -> None:
     """Read epochs, with a state somewhere in each, and compare what is resumed from each with what came."""
     states, epochs = [], []
-    with _loader(operations, num_workers) as loader:
+    with _loader(operations, num_workers, keyed) as loader:
         loader.seed(5)
         for epoch in range(len(stops) + num_more):
             if epoch == reseed_at:
@@ -120,7 +128,7 @@ def _check(operations: list[str], num_workers: int, stops: list[int], reseed_at:
     for epoch, position, state in states:
         if epoch == reseed_at and position == 0:
             continue  # the seed was given after it
-        with _loader(operations, num_workers) as again:
+        with _loader(operations, num_workers, keyed) as again:
             if (refusal := _refusal(again, state)) is not None:
                 assert {"shared", "map_twice"} & set(operations)
                 assert "shuffle after" in refusal
@@ -163,6 +171,16 @@ def test_a_map_and_a_cache_keep_the_order_of_the_first_epoch_over_a_restart(
     before: str, kept: str, num_workers: int
 ) -> None:
     _check([before, "sharding_filter", kept], num_workers, stops=[4, 4], reseed_at=None, num_more=1)
+
+
+@pytest.mark.filterwarnings("ignore:num_workers=0")
+@pytest.mark.parametrize("reseed_at", [None, 1])
+@pytest.mark.parametrize(("num_workers", "keyed"), [(0, True), (2, False), (2, True)])
+def test_what_functions_before_a_map_drew_from_global_generators_is_kept_over_a_restart(
+    num_workers: int, keyed: bool, reseed_at: int | None
+) -> None:
+    operations = ["shuffle", "draw", "sharding_filter", "map", "draw"]
+    _check(operations, num_workers, stops=[4, 4], reseed_at=reseed_at, num_more=1, keyed=keyed)
 
 
 def test_a_shuffle_that_others_read_too_is_refused_with_what_to_do() -> None:

@@ -46,6 +46,9 @@ class Pipe:
         Items that were read by other seeds are forgotten, so that what it keeps follows from the seeds.
         """
 
+    def note_seed_of_globals(self, seed: int) -> None:
+        """Take note of how the global generators are to be seeded while this one reads items that it keeps."""
+
     def __bool__(self) -> bool:
         return True  # it is there, whether it has items or not, and whether or not its length is known
 

@@ -182,6 +182,22 @@ def _note_seeds(keepers: dict[int, list[Any]], seeds: dict[int, int], seed_gener
         keeper.note_seeds(tuple(given))
 
 
+def note_seeds_of_globals(pipes: list[Any], seed_generator: SeedGenerator, *, is_shared: bool) -> None:
+    """Tell pipes how to seed the global generators while they read items that they keep: alike in all epochs.
+
+    For processes that seed these generators in each epoch.
+
+    Args:
+        pipes: Those that keep no items are passed over.
+        seed_generator: Where the seeds come from. It stays as it is.
+        is_shared: Give seeds on which all workers agree.
+    """
+    lasting = seed_generator.for_all_epochs()
+    key = lasting._seed if is_shared else lasting._worker_key
+    for number, pipe in enumerate(each for each in pipes if isinstance(each, Pipe) and each.keeps_items):
+        pipe.note_seed_of_globals(derive_seed(_signed(key), "pipes: kept items", occurrence=number))
+
+
 def find_keepers(pipes: list[Any]) -> dict[int, list[Any]]:
     """Find for each pipe those that keep what it gives for all epochs, and read it through no other such.
 

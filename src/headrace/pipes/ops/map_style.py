@@ -7,11 +7,13 @@ Also from map-style pipes to iterable ones, and back.
 
 from __future__ import annotations
 
+import pickle
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from headrace.errors import ConfigError
+from headrace.global_rng import globals_state, kept_globals, seed_globals
 
 from ..core.base import IterPipe, MapPipe, State, is_iter_pipe, is_map_pipe
 from ..core.checks import check_positive, check_takes
@@ -303,7 +305,8 @@ class IterToMapConverter(MapPipe[Any]):
     They are kept for all epochs, so what is shuffled before it has one order for all of them: shuffle after it for
     another order in each. They are not part of a state. A `DataLoader2` seeds the random pipes before it in all epochs
     by the seeds of the first, so that whoever resumes in a later one loads the same; a new seed has them loaded again.
-    Elsewhere the state of the graph says by which random numbers they were loaded.
+    Elsewhere the state of the graph says by which random numbers they were loaded. Functions before it may draw from
+    the global generators of Python, NumPy and torch in workers and with `keyed_randomness`, where these are seeded.
 
     Args:
         datapipe: The source.
@@ -315,10 +318,12 @@ class IterToMapConverter(MapPipe[Any]):
         IndexError: There is no such key.
     """
 
-    _not_shipped = ("_table", "_seeds", "_noted")
+    _not_shipped = ("_table", "_seeds", "_noted", "_has_drawn")
     keeps_items = True
     _table: dict[Any, Any] | None = None
     _noted: tuple[int, ...] | None = None  # see `note_seeds`
+    _seed_of_globals: int | None = None
+    _has_drawn = False  # whether the pipes before it drew from the global generators when the table was loaded
     _seeds: list[dict[str, Any]] | None = None  # of the pipes before this one, when the table was loaded
 
     def __init__(self, datapipe: IterPipe[Any], key_value_fn: Callable[[Any], tuple[Any, Any]] | None = None) -> None:
@@ -330,6 +335,16 @@ class IterToMapConverter(MapPipe[Any]):
         self.key_value_fn = key_value_fn
 
     def _load(self) -> dict[Any, Any]:
+        if self._seed_of_globals is None:
+            return self._read_all()
+        with kept_globals():
+            seed_globals(self._seed_of_globals, "pipes: kept items")
+            before = pickle.dumps(globals_state())
+            table = self._read_all()
+            self._has_drawn = pickle.dumps(globals_state()) != before
+            return table
+
+    def _read_all(self) -> dict[Any, Any]:
         table: dict[Any, Any] = {}
         before = list_pipes(self.datapipe)
         fix_seeds(before)
@@ -351,6 +366,11 @@ class IterToMapConverter(MapPipe[Any]):
     def note_seeds(self, seeds: tuple[int, ...]) -> None:
         if seeds != self._noted:
             self._table, self._noted = None, seeds
+
+    def note_seed_of_globals(self, seed: int) -> None:
+        if seed != self._seed_of_globals and (self._has_drawn or self._seed_of_globals is None):
+            self._table = None
+        self._seed_of_globals = seed
 
     def draws_when_loaded(self) -> dict[int, dict[str, Any]]:
         """See `MapPipe`."""

@@ -25,7 +25,8 @@ class InMemoryCacheHolder(IterPipe[Any]):
 
     If they do not all fit, the last ones are kept: later epochs read the first ones from the source and stop there.
     So the source must give the same items in the same order each time: shuffle after the cache, not before. A
-    `DataLoader2` sees to that: it seeds the random pipes before the cache in all epochs by the seeds of the first.
+    `DataLoader2` sees to that: it seeds the random pipes before the cache in all epochs by the seeds of the first. What
+    functions before it draw from global generators differs where it is filled again.
     The cache is not sent to workers, nor is it part of a state; what a state says is by which random numbers of the
     pipes before it the cache was filled, so that a copy fills it in the same order.
 
