@@ -61,6 +61,8 @@ class WorkerConsumer(IterPipe[Any]):
         name: What the workers run, for people.
     """
 
+    is_fed_elsewhere = True
+
     def __init__(
         self,
         engine: Engine,

@@ -18,7 +18,7 @@ from headrace.pipes import IterPipe
 from headrace.pipes.core.base import read, stop
 from headrace.pipes.core.naming import name_raiser
 from headrace.pipes.graph import is_map_pipe, is_pipe
-from headrace.pipes.graph.seeds import SeedGenerator, draw_seed
+from headrace.pipes.graph.seeds import SeedGenerator, draw_seed, find_unrepeatable
 from headrace.pipes.graph.state import graph_state, restore_graph
 
 from .adapter import Adapter, list_adapters
@@ -336,9 +336,20 @@ class DataLoader2(Generic[T_co]):
             )
         if self.datapipe is not None:
             state.check_pipes(self._recipe)
+            self._check_repeatable(state)
         self._seed, self._next_seed, self._epoch = state.seed, state.next_seed, state.epoch
         self._service_state = state.service
         self._resuming = state
+
+    def _check_repeatable(self, state: LoaderState) -> None:
+        found = find_unrepeatable(self.datapipe) if state.epoch > 0 or state.position > 0 else None
+        if found is not None:
+            source, keeper = (type(pipe).__name__ for pipe in found)
+            raise ResumeError(
+                f"the state, of item {state.position} of epoch {state.epoch}, does not say which items {keeper} keeps: "
+                f"other pipes too read {source}, which comes before it",
+                fix=f"give {keeper} a source of its own, and shuffle after it, not before",
+            )
 
     @classmethod
     def from_state(

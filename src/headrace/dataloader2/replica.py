@@ -27,8 +27,8 @@ from headrace.engine.process.channel import Channel
 from headrace.errors import TransformError
 from headrace.global_rng import globals_state, seed_globals, set_globals_state
 from headrace.pipes.core.base import IterPipe, read, stop
-from headrace.pipes.graph import is_pipe
-from headrace.pipes.graph.seeds import set_graph_random_seed
+from headrace.pipes.graph import is_pipe, list_pipes
+from headrace.pipes.graph.seeds import note_seeds_of_globals, set_graph_random_seed
 from headrace.pipes.graph.state import graph_state, restore_graph
 from headrace.pipes.sharding import SHARDING_PRIORITIES, apply_sharding
 
@@ -229,6 +229,7 @@ class Replica:
         seeds = epoch_start.seeds
         seed_globals_from(seeds)
         self._graph = self._initial  # what reset functions return is of one epoch: a worker started anew has the same
+        note_seeds_of_globals(list_pipes(self._graph), seeds, is_shared=epoch_start.key is not None)
         set_graph_random_seed(self._graph, seeds)
         if epoch_start.reset_fn is not None:
             self._graph = checked_pipe(epoch_start.reset_fn(self._graph), "iter_reset_fn")

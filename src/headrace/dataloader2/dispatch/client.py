@@ -32,6 +32,8 @@ class DispatchClient(IterPipe[Any]):
         epoch: Which iteration; set at its beginning.
     """
 
+    is_fed_elsewhere = True
+
     def __init__(self, *, alone: bool, name: str) -> None:
         self._alone = alone
         self._name = name

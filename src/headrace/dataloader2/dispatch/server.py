@@ -26,7 +26,7 @@ from headrace.engine.user.ship import unship
 from headrace.errors import CacheError
 from headrace.pipes.core.base import IterPipe, read, stop
 from headrace.pipes.graph import list_pipes
-from headrace.pipes.graph.seeds import SeedGenerator, set_datapipes_seed
+from headrace.pipes.graph.seeds import SeedGenerator, note_seeds_of_globals, set_datapipes_seed
 
 from ..transport.epoch_start import EpochStart, seed_globals_from
 from ..transport.group_size import GroupSize, estimate_bytes
@@ -177,7 +177,9 @@ class DispatchServer:
         """Seed everything from shared seeds: what runs here runs once for all workers."""
         seeds: SeedGenerator = start.seeds
         seed_globals_from(seeds, shared=True)
-        set_datapipes_seed(list_pipes(self._initial), seeds, True)
+        pipes = list_pipes(self._initial)
+        note_seeds_of_globals(pipes, seeds, is_shared=True)
+        set_datapipes_seed(pipes, seeds, True)
         if start.reset_fn is not None:
             self._graph = start.reset_fn(self._initial)
 

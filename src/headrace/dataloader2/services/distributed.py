@@ -51,9 +51,11 @@ class DistributedReadingService(ReadingServiceInterface):
         """Make the generator rank 0's, and then this rank's, in place; seed the pipes."""
         torch = importlib.import_module("torch")
         shut_down(self._end)
-        seed = torch.tensor(_halves(seed_generator.generate_shared_seed()), dtype=torch.int64)
-        _distributed().broadcast(seed, src=0, group=self._group)
-        seed_generator.seed(_whole(seed.tolist()))
+        of_epoch, lasting = seed_generator.generate_shared_seed(), seed_generator.lasting_seed
+        seeds = torch.tensor([*_halves(of_epoch), *_halves(lasting)], dtype=torch.int64)
+        _distributed().broadcast(seeds, src=0, group=self._group)
+        seed_generator.seed(_whole(seeds.tolist()[:2]))
+        seed_generator.lasting_seed = _whole(seeds.tolist()[2:])
         seed_generator.spawn(self._rank, inplace=True)
         set_graph_random_seed(self._end, seed_generator)
         return iter_reset_fn

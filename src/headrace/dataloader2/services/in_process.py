@@ -15,7 +15,8 @@ from headrace.errors import HeadraceError, check_count
 from headrace.global_rng import kept_globals, seed_globals
 from headrace.pipes import IterPipe
 from headrace.pipes.core.base import read
-from headrace.pipes.graph.seeds import SeedGenerator, set_graph_random_seed
+from headrace.pipes.graph import list_pipes
+from headrace.pipes.graph.seeds import SeedGenerator, note_seeds_of_globals, set_graph_random_seed
 from headrace.pipes.sharding import SHARDING_PRIORITIES, apply_sharding
 from headrace.pipes.torch.native import to_native
 
@@ -63,6 +64,7 @@ class InPlace:
         if self._end is not None:
             self._end.key = seeds.generate_shared_seed()
             seeds = seed_generator.spawn(0)
+            note_seeds_of_globals(list_pipes(self._graph), seeds, is_shared=True)
         set_graph_random_seed(self._graph, seeds)
         reset_fn = self._reset_fn
         if reset_fn is None:

@@ -21,7 +21,7 @@ from headrace.pipes.core.naming import describe
 from headrace.pipes.graph import Parts, list_pipes, replace, split_graph
 from headrace.pipes.graph.hoist import hoist_joins
 from headrace.pipes.graph.lint import find_copies
-from headrace.pipes.graph.seeds import SeedGenerator, set_datapipes_seed
+from headrace.pipes.graph.seeds import SeedGenerator, find_keepers, is_kept, set_datapipes_seed
 from headrace.pipes.sharding import SHARDING_PRIORITIES, apply_sharding
 from headrace.pipes.torch.native import to_native
 
@@ -121,6 +121,7 @@ class MultiProcessingReadingService(PausableEnd, ReadingServiceInterface):
         self._consumer: WorkerConsumer | None = None
         self._in_place: InPlace | None = None
         self._end: Any = None
+        self._are_workers_kept = self._is_dispatch_kept = False  # whether what they give is read once for all epochs
         self._finalized = False
         self._pid = os.getpid()
         self.num_workers = check_count("num_workers", num_workers)
@@ -184,6 +185,7 @@ class MultiProcessingReadingService(PausableEnd, ReadingServiceInterface):
             alone = self.worker_prefetch_cnt == 0
             client = DispatchClient(alone=alone, name=describe(parts.dispatch_root))
             graph = replace(graph, parts.dispatch_root, client)
+            self._is_dispatch_kept = _is_kept(client, graph)
         max_bytes = self._bytes_per_worker
         setup = ReplicaSetup(graph, client, self.worker_init_fn, self.worker_reset_fn, max_bytes)
         self._engine = Engine(
@@ -212,7 +214,9 @@ class MultiProcessingReadingService(PausableEnd, ReadingServiceInterface):
         self._consumer.note_length(length)
         if not parts.main:
             return self._consumer
-        return prefetched(replace(parts.end, parts.worker_root, self._consumer), self.main_prefetch_cnt)
+        end = replace(parts.end, parts.worker_root, self._consumer)
+        self._are_workers_kept = _is_kept(self._consumer, end)
+        return prefetched(end, self.main_prefetch_cnt)
 
     @property
     def _bytes_per_worker(self) -> int:
@@ -242,12 +246,16 @@ class MultiProcessingReadingService(PausableEnd, ReadingServiceInterface):
             raise HeadraceError("initialize_iteration was called before initialize")
         shut_down(self._end)
         set_datapipes_seed(list_pipes(self._end), seed_generator, False)
-        key = seed_generator.spawn(0).generate_shared_seed() if self.keyed_randomness else None
+        lasting = seed_generator.for_all_epochs()
+        of_workers = lasting if self._are_workers_kept else seed_generator
+        key = of_workers.spawn(0).generate_shared_seed() if self.keyed_randomness else None
+        of_dispatch = lasting if self._is_dispatch_kept else of_workers
         starts = [
-            EpochStart(seed_generator.spawn(worker_id), iter_reset_fn, key).to_bytes()
+            EpochStart(of_workers.spawn(worker_id), iter_reset_fn, key).to_bytes()
             for worker_id in range(self.num_workers)
         ]
-        self._consumer.begin_epoch(starts, starts[0] if self._dispatch is not None else b"")
+        dispatch_start = EpochStart(of_dispatch.spawn(0), iter_reset_fn, key).to_bytes()
+        self._consumer.begin_epoch(starts, dispatch_start if self._dispatch is not None else b"")
         return None
 
     def finalize(self) -> None:
@@ -290,6 +298,11 @@ class MultiProcessingReadingService(PausableEnd, ReadingServiceInterface):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state, _pid=os.getpid())
+
+
+def _is_kept(part: Any, end: Any) -> bool:
+    """Tell whether the pipe that stands for a part of a graph is read only by pipes that keep its items."""
+    return is_kept(find_keepers(list_pipes(end))[id(part)])
 
 
 class PrototypeMultiProcessingReadingService:

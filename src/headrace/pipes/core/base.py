@@ -37,6 +37,17 @@ class Pipe:
     """Of both kinds of pipes the common part."""
 
     _not_shipped: ClassVar[tuple[str, ...]] = ()  # attributes that a copy does not get: it has the class's
+    keeps_items: ClassVar[bool] = False  # whether it reads its sources once, and gives the same items in all epochs
+    is_fed_elsewhere: ClassVar[bool] = False  # whether other pipes give its items, in another process
+
+    def note_seeds(self, seeds: tuple[int, ...]) -> None:
+        """Take note of the seeds of the random pipes before this one: of one that keeps items, those to fill it by.
+
+        Items that were read by other seeds are forgotten, so that what it keeps follows from the seeds.
+        """
+
+    def note_seed_of_globals(self, seed: int) -> None:
+        """Take note of how the global generators are to be seeded while this one reads items that it keeps."""
 
     def __bool__(self) -> bool:
         return True  # it is there, whether it has items or not, and whether or not its length is known
@@ -271,6 +282,11 @@ def restored_with(pipe: IterPipe[Any]) -> Restored | None:
 def forget_position(pipe: IterPipe[Any]) -> None:
     """Have the next iteration begin at the start, whatever was restored."""
     pipe._forget_position()
+
+
+def decides_when_to_begin(pipe: Any) -> bool:
+    """Tell pipes that several others read at once: one that begins anew does not mean that the source does."""
+    return isinstance(pipe, IterPipe) and type(pipe).is_under_way is not IterPipe.is_under_way
 
 
 def is_begun_by(source: IterPipe[Any], reader: IterPipe[Any]) -> bool:

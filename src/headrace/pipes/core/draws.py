@@ -45,6 +45,11 @@ class Draws:
         self._seed = self._seed or 0
         self._number, self._epoch = number, 0
 
+    def fix_seed(self) -> None:
+        """Draw a seed now if there is none, so that `state` says which numbers come next."""
+        if self._seed is None:
+            self._seed = secrets.randbits(63)
+
     def begin_epoch(self) -> None:
         """Go to the first number of the next epoch."""
         seed = secrets.randbits(63) if self._seed is None else fold_seed(self._seed)
@@ -73,6 +78,14 @@ def seeds_of(pipes: list[Any]) -> list[dict[str, Any]]:
     """Return where the numbers of each pipe are; an empty list if none draws any."""
     seeds = [{name: value.state() for name, value in vars(pipe).items() if isinstance(value, Draws)} for pipe in pipes]
     return seeds if any(seeds) else []
+
+
+def fix_seeds(pipes: list[Any]) -> None:
+    """Give pipes that have no seed one, so that what they give can be had again."""
+    for pipe in pipes:
+        for value in vars(pipe).values():
+            if isinstance(value, Draws):
+                value.fix_seed()
 
 
 def set_seeds(pipes: list[Any], seeds: list[dict[str, Any]]) -> None:

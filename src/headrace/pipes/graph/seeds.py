@@ -18,6 +18,7 @@ from typing import Any
 
 from headrace.rng import derive_seed
 
+from ..core.base import Pipe, decides_when_to_begin, is_iter_pipe, is_map_pipe
 from ..core.walk import list_pipes, sources_of
 from ..sharding import is_sharding_pipe
 
@@ -50,6 +51,7 @@ class SeedGenerator:
         if not 0 <= seed < _UINT64:
             raise ValueError(f"a seed is an integer from 0 to 2**64 - 1, got {seed}")
         self._seed = self._worker_key = seed
+        self._lasting_seed = self._lasting_worker_key = seed
         self._epoch = self._num_shared = self._num_local = 0
         return self
 
@@ -80,7 +82,8 @@ class SeedGenerator:
         if worker_id < 0:
             raise ValueError(f"Expected `worker_id` equal or larger than 0, got {worker_id}")
         spawned = self if inplace else copy.copy(self)
-        spawned._worker_key = derive_seed(_signed(spawned._worker_key), "pipes: worker", corpus_idx=worker_id)
+        spawned._worker_key = _key_of_worker(spawned._worker_key, worker_id)
+        spawned._lasting_worker_key = _key_of_worker(spawned._lasting_worker_key, worker_id)
         spawned._num_local = 0
         return spawned
 
@@ -94,6 +97,24 @@ class SeedGenerator:
         derived._epoch = epoch
         derived._num_shared = derived._num_local = 0
         return derived
+
+    @property
+    def lasting_seed(self) -> int:
+        """From which the seeds of `for_all_epochs` follow: the first one that was given to this generator.
+
+        A service that gives the generator another seed in each epoch sets it anew, to the same in all epochs.
+        """
+        return self._lasting_seed
+
+    @lasting_seed.setter
+    def lasting_seed(self, seed: int) -> None:
+        self._lasting_seed = self._lasting_worker_key = seed
+
+    def for_all_epochs(self) -> SeedGenerator:
+        """Return a generator of this worker that is the same in all epochs: as far on as this one, in the first."""
+        lasting = copy.copy(self)
+        lasting._seed, lasting._worker_key, lasting._epoch = self._lasting_seed, self._lasting_worker_key, 0
+        return lasting
 
     def __repr__(self) -> str:
         return f"SeedGenerator(seed={self._seed}, epoch={self._epoch}, worker_key={self._worker_key})"
@@ -123,18 +144,104 @@ def is_random_pipe(pipe: Any) -> bool:
 
 
 def set_datapipes_seed(datapipes: Iterable[Any], seed_generator: SeedGenerator, distributed_shared: bool) -> None:
-    """Give each random pipe of several its seed.
+    """Give each random pipe of several its seed: the same in all epochs if only a pipe that keeps its items reads it.
 
     Args:
         datapipes: Pipes; those that are not random are passed over and cost no seed.
         seed_generator: Where the seeds come from.
         distributed_shared: Give shared seeds, on which all workers agree.
     """
-    for pipe in datapipes:
-        if is_random_pipe(pipe):
-            pipe.set_seed(
-                seed_generator.generate_shared_seed() if distributed_shared else seed_generator.generate_seed()
-            )
+    pipes = list(datapipes)
+    keepers = find_keepers(pipes)
+    _note_seeds(keepers, _seed_pipes(pipes, keepers, seed_generator, distributed_shared), seed_generator)
+
+
+def _seed_pipes(
+    pipes: list[Any], keepers: dict[int, list[Any]], seed_generator: SeedGenerator, is_shared: bool
+) -> dict[int, int]:
+    """Give pipes their seeds, and return them."""
+    lasting = seed_generator.for_all_epochs()
+    seeds: dict[int, int] = {}
+    for pipe in filter(is_random_pipe, pipes):
+        of_epoch, of_all = (
+            generator.generate_shared_seed() if is_shared else generator.generate_seed()
+            for generator in (seed_generator, lasting)
+        )
+        seeds[id(pipe)] = of_all if is_kept(keepers[id(pipe)]) else of_epoch
+        pipe.set_seed(seeds[id(pipe)])
+    return seeds
+
+
+def _note_seeds(keepers: dict[int, list[Any]], seeds: dict[int, int], seed_generator: SeedGenerator) -> None:
+    """Tell the pipes that keep items by which seeds."""
+    for keeper in {id(each): each for found in keepers.values() for each in found if isinstance(each, Pipe)}.values():
+        before = list_pipes(keeper)[:-1]
+        given = [seeds[id(pipe)] for pipe in before if id(pipe) in seeds and is_kept(keepers[id(pipe)])]
+        if any(isinstance(pipe, Pipe) and pipe.is_fed_elsewhere for pipe in before):
+            given.append(seed_generator.lasting_seed)
+        keeper.note_seeds(tuple(given))
+
+
+def note_seeds_of_globals(pipes: list[Any], seed_generator: SeedGenerator, *, is_shared: bool) -> None:
+    """Tell pipes how to seed the global generators while they read items that they keep: alike in all epochs.
+
+    For processes that seed these generators in each epoch.
+
+    Args:
+        pipes: Those that keep no items are passed over.
+        seed_generator: Where the seeds come from. It stays as it is.
+        is_shared: Give seeds on which all workers agree.
+    """
+    lasting = seed_generator.for_all_epochs()
+    key = lasting._seed if is_shared else lasting._worker_key
+    for number, pipe in enumerate(each for each in pipes if isinstance(each, Pipe) and each.keeps_items):
+        pipe.note_seed_of_globals(derive_seed(_signed(key), "pipes: kept items", occurrence=number))
+
+
+def find_keepers(pipes: list[Any]) -> dict[int, list[Any]]:
+    """Find for each pipe those that keep what it gives for all epochs, and read it through no other such.
+
+    These are map-style pipes that are made of iterable ones, caches in memory, and for what is read anew in each epoch
+    `None`.
+
+    Args:
+        pipes: Of a graph, sources first.
+
+    Returns:
+        `id` of a pipe -> those found; a pipe that nobody reads is read in each epoch.
+    """
+    found: dict[int, dict[int, Any]] = {id(pipe): {} for pipe in pipes}
+    for reader in reversed(pipes):
+        own = found[id(reader)] or {id(None): None}
+        found[id(reader)] = own
+        for source in sources_of(reader):
+            keeps = (isinstance(reader, Pipe) and reader.keeps_items) or (is_map_pipe(reader) and is_iter_pipe(source))
+            found.setdefault(id(source), {}).update({id(reader): reader} if keeps else own)
+    return {key: list(keepers.values()) for key, keepers in found.items()}
+
+
+def is_kept(keepers: list[Any]) -> bool:
+    """Tell by its part of `find_keepers` whether a pipe is read only by pipes that keep what it gives."""
+    return all(keeper is not None for keeper in keepers)
+
+
+def find_unrepeatable(datapipe: Any) -> tuple[Any, Any] | None:
+    """Find a pipe that keeps items which nobody can tell how to read again, because others read their source too.
+
+    The source is random, and the others read it by other numbers, or it is a fork, which they have read on.
+
+    Args:
+        datapipe: The end of a graph.
+
+    Returns:
+        The source, and the pipe that keeps items of it; `None` if there is none.
+    """
+    pipes = list_pipes(datapipe)
+    keepers = find_keepers(pipes)
+    for pipe in pipes:
+        if len(found := keepers[id(pipe)]) > 1 and (is_random_pipe(pipe) or decides_when_to_begin(pipe)):
+            return pipe, next(keeper for keeper in found if keeper is not None)
+    return None
 
 
 def set_graph_random_seed(datapipe: Any, seed_generator: SeedGenerator) -> Any:
@@ -154,9 +261,16 @@ def set_graph_random_seed(datapipe: Any, seed_generator: SeedGenerator) -> Any:
     for pipe in reversed(pipes):
         if is_sharding_pipe(pipe) or id(pipe) in before_sharding:
             before_sharding |= {id(source) for source in sources_of(pipe)}
-    set_datapipes_seed([pipe for pipe in pipes if id(pipe) in before_sharding], seed_generator, True)
-    set_datapipes_seed([pipe for pipe in pipes if id(pipe) not in before_sharding], seed_generator, False)
+    keepers = find_keepers(pipes)
+    shared = [pipe for pipe in pipes if id(pipe) in before_sharding]
+    own = [pipe for pipe in pipes if id(pipe) not in before_sharding]
+    seeds = _seed_pipes(shared, keepers, seed_generator, True) | _seed_pipes(own, keepers, seed_generator, False)
+    _note_seeds(keepers, seeds, seed_generator)
     return datapipe
+
+
+def _key_of_worker(key: int, worker_id: int) -> int:
+    return derive_seed(_signed(key), "pipes: worker", corpus_idx=worker_id)
 
 
 def _signed(number: int) -> int:

@@ -14,6 +14,7 @@ from headrace.errors import ResumeError
 from ..core.base import (
     IterPipe,
     MapPipe,
+    decides_when_to_begin,
     forget_position,
     is_begun_by,
     is_iter_pipe,
@@ -131,12 +132,7 @@ class _Restored:
                     continue
                 mark_restored(each, None, is_under_way=False)
                 self.ended.discard(id(each))
-            waiting += [source for source in sources_of(each) if not _decides_when_to_begin(source)]
-
-
-def _decides_when_to_begin(pipe: Any) -> bool:
-    """Tell pipes that several others read at once: one that begins anew does not mean that the source does."""
-    return isinstance(pipe, IterPipe) and type(pipe).is_under_way is not IterPipe.is_under_way
+            waiting += [source for source in sources_of(each) if not decides_when_to_begin(source)]
 
 
 def _ended(pipes: list[Any]) -> set[int]:

@@ -7,15 +7,17 @@ Also from map-style pipes to iterable ones, and back.
 
 from __future__ import annotations
 
+import pickle
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from headrace.errors import ConfigError
+from headrace.global_rng import globals_state, kept_globals, seed_globals
 
 from ..core.base import IterPipe, MapPipe, State, is_iter_pipe, is_map_pipe
 from ..core.checks import check_positive, check_takes
-from ..core.draws import Draws, seeds_of
+from ..core.draws import Draws, fix_seeds, seeds_of
 from ..core.registry import functional_pipe, register_function
 from ..core.walk import list_pipes
 from .batch import DataChunk
@@ -300,9 +302,11 @@ class MapToIterConverter(IterPipe[Any]):
 class IterToMapConverter(MapPipe[Any]):
     """Load a pipe of (key, value) into memory when the first item is asked for.
 
-    They are kept for all epochs. So shuffle after it, not before: whoever begins with a later epoch, as workers do that
-    resume in one, loads by the random numbers of that. They are not part of a state; what a state says is by which
-    numbers they were loaded, so that a copy loads the same.
+    They are kept for all epochs, so what is shuffled before it has one order for all of them: shuffle after it for
+    another order in each. They are not part of a state. A `DataLoader2` seeds the random pipes before it in all epochs
+    by the seeds of the first, so that whoever resumes in a later one loads the same; a new seed has them loaded again.
+    Elsewhere the state of the graph says by which random numbers they were loaded. Functions before it may draw from
+    the global generators of Python, NumPy and torch in workers and with `keyed_randomness`, where these are seeded.
 
     Args:
         datapipe: The source.
@@ -314,8 +318,12 @@ class IterToMapConverter(MapPipe[Any]):
         IndexError: There is no such key.
     """
 
-    _not_shipped = ("_table", "_seeds")
+    _not_shipped = ("_table", "_seeds", "_noted", "_has_drawn")
+    keeps_items = True
     _table: dict[Any, Any] | None = None
+    _noted: tuple[int, ...] | None = None  # see `note_seeds`
+    _seed_of_globals: int | None = None
+    _has_drawn = False  # whether the pipes before it drew from the global generators when the table was loaded
     _seeds: list[dict[str, Any]] | None = None  # of the pipes before this one, when the table was loaded
 
     def __init__(self, datapipe: IterPipe[Any], key_value_fn: Callable[[Any], tuple[Any, Any]] | None = None) -> None:
@@ -327,8 +335,20 @@ class IterToMapConverter(MapPipe[Any]):
         self.key_value_fn = key_value_fn
 
     def _load(self) -> dict[Any, Any]:
+        if self._seed_of_globals is None:
+            return self._read_all()
+        with kept_globals():
+            seed_globals(self._seed_of_globals, "pipes: kept items")
+            before = pickle.dumps(globals_state())
+            table = self._read_all()
+            self._has_drawn = pickle.dumps(globals_state()) != before
+            return table
+
+    def _read_all(self) -> dict[Any, Any]:
         table: dict[Any, Any] = {}
-        seeds = seeds_of(list_pipes(self.datapipe))
+        before = list_pipes(self.datapipe)
+        fix_seeds(before)
+        seeds = seeds_of(before)
         for item in self.datapipe:
             pair = item if self.key_value_fn is None else self.key_value_fn(item)
             try:
@@ -342,6 +362,15 @@ class IterToMapConverter(MapPipe[Any]):
             table[key] = value
         self._table, self._seeds = table, seeds
         return table
+
+    def note_seeds(self, seeds: tuple[int, ...]) -> None:
+        if seeds != self._noted:
+            self._table, self._noted = None, seeds
+
+    def note_seed_of_globals(self, seed: int) -> None:
+        if seed != self._seed_of_globals and (self._has_drawn or self._seed_of_globals is None):
+            self._table = None
+        self._seed_of_globals = seed
 
     def draws_when_loaded(self) -> dict[int, dict[str, Any]]:
         """See `MapPipe`."""

@@ -24,7 +24,9 @@ class InMemoryCacheHolder(IterPipe[Any]):
     """Keep the items of the first whole epoch, and give the same objects in later ones.
 
     If they do not all fit, the last ones are kept: later epochs read the first ones from the source and stop there.
-    So the source must give the same items in the same order each time: shuffle after the cache, not before.
+    So the source must give the same items in the same order each time: shuffle after the cache, not before. A
+    `DataLoader2` sees to that: it seeds the random pipes before the cache in all epochs by the seeds of the first. What
+    functions before it draw from global generators differs where it is filled again.
     The cache is not sent to workers, nor is it part of a state; what a state says is by which random numbers of the
     pipes before it the cache was filled, so that a copy fills it in the same order.
 
@@ -36,7 +38,9 @@ class InMemoryCacheHolder(IterPipe[Any]):
         ConfigError: `size` is negative.
     """
 
-    _not_shipped = ("_cache", "_num_head", "_seeds")
+    _not_shipped = ("_cache", "_num_head", "_seeds", "_noted")
+    keeps_items = True
+    _noted: tuple[int, ...] | None = None  # see `note_seeds`
     _cache: deque[Any] | None = None  # of a whole epoch
     _num_head = 0  # how many items come before those in the cache
     _seeds: list[dict[str, Any]] | None = None  # of the pipes before this one, when the cache began to be filled
@@ -45,6 +49,10 @@ class InMemoryCacheHolder(IterPipe[Any]):
         self.source_dp = source_dp
         self.size = check_positive("size", size) if size else None
         self.reset()
+
+    def note_seeds(self, seeds: tuple[int, ...]) -> None:
+        if seeds != self._noted:
+            self._cache, self._num_head, self._noted = None, 0, seeds
 
     def reset(self) -> None:
         self._num_given = 0
