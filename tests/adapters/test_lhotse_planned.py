@@ -18,7 +18,7 @@ with warnings.catch_warnings():
     from lhotse.dataset.sampling.base import CutSampler
 
 from headrace import LhotseDataLoader
-from headrace.adapters.lhotse.loader import PlannedCutSampler
+from headrace.adapters.lhotse import PlannedCutSampler
 from headrace.errors import ConfigError, ResumeError
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # lhotse's and torch's own
