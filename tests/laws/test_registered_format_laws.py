@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
+from functools import partial
 from pathlib import Path
 
 import pytest
 from format_cases import FORMATS as CASES
 
+from headrace import sources
 from headrace.errors import ConfigError, HeadraceError
 from headrace.sources import Format, Source, TextSource, Writer, formats, open_source, registry
 from headrace.sources.formats import FORMATS, find_format, format_named, format_of_target, register_format
@@ -140,3 +142,16 @@ def test_formats_of_other_packages_are_looked_for_when_something_is_not_known(
     source.close()
     assert format_named("own") is FORMATS["own"]
     assert registry.source_class_of({"class": "OwnSource"}) is type(source)
+
+
+DIRECT = ["AudioFolderSource", "AudioSource", "HDFSource", "JsonlSource", "NumpyFolderSource", "SafetensorsSource"]
+DIRECT += ["TarSource", "TextSource"]
+
+
+@pytest.mark.parametrize("path", ["half\ud800.x", "zero\0.x"], ids=["half of a pair", "zero byte"])
+@pytest.mark.parametrize("name", [None, *FORMATS, *DIRECT])
+def test_a_name_that_no_file_can_have_is_an_error_that_shows_it(name: str | None, path: str) -> None:
+    open_it = getattr(sources, name) if name in DIRECT else partial(open_source, source_class=name)
+    with pytest.raises(HeadraceError) as raised:
+        open_it(path)
+    assert path[:4] in ascii(str(raised.value))

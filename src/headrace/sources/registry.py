@@ -18,7 +18,7 @@ from headrace.files.places import is_url
 from .base import Source
 from .formats import FORMATS, Format, files_of, find_format, format_named, format_of_source, load_entry_points
 from .named_classes import NamedClasses, first_option_of, options_of
-from .shared.paths import PathLike
+from .shared.paths import PathLike, path_text
 from .shared.writer import Writer
 
 
@@ -215,9 +215,7 @@ def expand_paths(paths: PathLike | Iterable[PathLike]) -> list[str]:
     given = [paths] if isinstance(paths, str | bytes) or not isinstance(paths, Iterable) else list(paths)
     names: list[str] = []
     for path in given:
-        if not isinstance(path, str | os.PathLike):
-            raise ConfigError(f"{path!r} is not a path", fix="give a str or a pathlib.Path")
-        text = os.fsdecode(path)
+        text = path_text(path)
         if is_url(text):
             raise ConfigError(
                 "files in a store are read through the file cache",

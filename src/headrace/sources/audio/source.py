@@ -24,7 +24,7 @@ from headrace.features.log_mel import LogMel
 from headrace.files import resolve_inside
 
 from ..shared.lines import LineTable, decode_object
-from ..shared.paths import IndexOption
+from ..shared.paths import IndexOption, path_text
 from ..shared.source import RecordSource
 from .decode import read_samples, resample
 from .gather import AudioOptions, gather_index, index_kind
@@ -128,8 +128,8 @@ class AudioSource(RecordingSource):
         length_field: str = DEFAULT_LENGTH_FIELD,
         index: IndexOption = "auto",
     ) -> None:
-        manifest = os.path.abspath(manifest)
-        root = os.path.abspath(root) if root is not None else os.path.dirname(manifest)
+        manifest = os.path.abspath(path_text(manifest, "AudioSource(manifest)"))
+        root = os.path.abspath(path_text(root, "AudioSource(root=)")) if root is not None else os.path.dirname(manifest)
         layout = Layout(manifest, root, audio_field, tag_field, length_field)
         options = AudioOptions.parse(layout, features, targets, sample_rate, channel)
         self._open(options, [manifest], lambda: gather_index(options), index=index, kind=index_kind(options))

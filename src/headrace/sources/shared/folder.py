@@ -21,7 +21,7 @@ from headrace.errors import ConfigError, SourceError
 from headrace.files import FileStamp, resolve_inside
 from headrace.index import CorpusIndex, open_or_build
 
-from .paths import Files, IndexOption
+from .paths import Files, IndexOption, path_text
 
 _LOGGER = logging.getLogger("headrace.sources")
 _NUM_THREADS = 16  # they wait for the disk, not for each other
@@ -80,16 +80,14 @@ def list_corpus_files(files: Files, suffixes: Sequence[str], owner: str) -> List
             leads out of the folder or around in a circle.
     """
     if isinstance(files, str | os.PathLike):
-        root = os.path.abspath(os.fsdecode(files))
+        root = os.path.abspath(path_text(files, owner))
         found = _Walk(root, tuple(suffixes)).result()
         return Listing.of(root, sorted(found), found)
     if not isinstance(files, Iterable) or isinstance(files, bytes):
         raise ConfigError(f"{files!r} is neither a folder nor a list of files", where=owner, fix="give a path")
     paths = []
     for path in files:
-        if not isinstance(path, str | os.PathLike):
-            raise ConfigError(f"{path!r} is not a path", where=owner, fix="give a str or a pathlib.Path")
-        paths.append(os.path.abspath(os.fsdecode(path)))
+        paths.append(os.path.abspath(path_text(path, owner)))
         if not paths[-1].endswith(tuple(suffixes)):
             raise SourceError("a file of another kind", where=paths[-1], fix=f"it must end in {', '.join(suffixes)}")
     root = os.path.commonpath([os.path.dirname(path) for path in paths]) if paths else os.getcwd()

@@ -26,11 +26,28 @@ def list_paths(files: Any, owner: str, *, may_be_empty: bool = False) -> tuple[s
     """
     is_one = isinstance(files, str | bytes | os.PathLike) or not isinstance(files, Iterable)
     paths = [files] if is_one else list(files)
-    for path in paths:
-        if not isinstance(path, str | os.PathLike):
-            raise ConfigError(
-                f"{path!r} is not a path", where=f"{owner}(files=...)", fix="give a str or a pathlib.Path"
-            )
     if not paths and not may_be_empty:
         raise ConfigError("files is an empty list", where=f"{owner}(files=...)", fix="name at least one file")
-    return tuple(os.path.abspath(os.fsdecode(path)) for path in paths)
+    return tuple(os.path.abspath(path_text(path, f"{owner}(files=...)")) for path in paths)
+
+
+def path_text(path: Any, where: str | None = None) -> str:
+    """Return a path as text.
+
+    Args:
+        path: What a user gave.
+        where: The option, for errors.
+
+    Raises:
+        ConfigError: It is none, or no file can have that name.
+    """
+    if not isinstance(path, str | os.PathLike):
+        raise ConfigError(f"{path!r} is not a path", where=where, fix="give a str or a pathlib.Path")
+    text = os.fsdecode(path)
+    try:
+        is_possible = b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:  # half of a surrogate pair
+        is_possible = False
+    if not is_possible:
+        raise ConfigError(f"{path!r} is no name that a file can have", where=where, fix="check where it comes from")
+    return text
