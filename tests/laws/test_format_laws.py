@@ -22,7 +22,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import headrace.sources
-from headrace.errors import HeadraceError, SourceError
+from headrace.errors import ConfigError, HeadraceError, SourceError
 from headrace.sources import CutSource, Writer, formats, open_source
 from headrace.sources.base import Source
 from headrace.sources.formats import find_format
@@ -321,7 +321,7 @@ def test_a_pipe_in_the_place_of_any_file_is_refused_and_not_waited_for(
 
 @pytest.mark.parametrize("name", ["x.hdf", "x.tar", "x.txt", "x.jsonl", "x.npy", "x"])
 def test_a_name_with_a_nul_in_it_is_refused(name: str, tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match="NUL"):
+    with pytest.raises(ConfigError, match="NUL"):
         open_source(tmp_path / f"a\0{name}")
 
 

@@ -45,9 +45,9 @@ def path_text(path: Any, where: str | None = None) -> str:
         raise ConfigError(f"{path!r} is not a path", where=where, fix="give a str or a pathlib.Path")
     text = os.fsdecode(path)
     try:
-        is_possible = b"\0" not in os.fsencode(text)
-    except UnicodeEncodeError:  # half of a surrogate pair
-        is_possible = False
-    if not is_possible:
-        raise ConfigError(f"{path!r} is no name that a file can have", where=where, fix="check where it comes from")
+        wrong = "a NUL character" if b"\0" in os.fsencode(text) else None
+    except UnicodeEncodeError:
+        wrong = "half of a surrogate pair"
+    if wrong:
+        raise ConfigError(f"no file can have the name {path!r}: it holds {wrong}", where=where, fix="check where it comes from")
     return text
