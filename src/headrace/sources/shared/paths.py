@@ -49,5 +49,6 @@ def path_text(path: Any, where: str | None = None) -> str:
     except UnicodeEncodeError:
         wrong = "half of a surrogate pair"
     if wrong:
-        raise ConfigError(f"no file can have the name {path!r}: it holds {wrong}", where=where, fix="check where it comes from")
+        problem = f"no file can have the name {path!r}: it holds {wrong}"
+        raise ConfigError(problem, where=where, fix="check where it comes from")
     return text
