@@ -23,6 +23,7 @@ from headrace.specs import DataSpec
 
 from .base import Dataset
 from .corpus import CorpusFacts, LengthsOf
+from .reading.reader import Reader
 from .seq import DatasetSeq
 
 
@@ -214,6 +215,9 @@ class DelegatingDataset(InnerAnswers):
         self._recipe = self.inner._recipe
 
     # --- reading ---
+
+    def _new_reader(self) -> Reader:
+        return self.inner.make_reader()
 
     def load_seqs(self, start: int, end: int) -> None:
         """Get sequences start..end (exclusive; may exceed the epoch) ready."""

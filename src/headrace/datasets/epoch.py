@@ -332,6 +332,43 @@ class EpochApi(DatasetOptions, DeclaredLayout):
         """Draw whether to use a sequence, with probability `weights[seq_idx]`; always, if it has no weight."""
         return seq_idx not in self.weights or self.rnd_seq_drop.random() < self.weights[seq_idx]
 
+    # --- parts of an epoch ---
+
+    def init_part(
+        self, epoch: int, first: int, indices: NDArray[np.int64], occurrences: NDArray[np.int64] | None = None
+    ) -> int:
+        """Start a part of an epoch, as workers do who share one.
+
+        Args:
+            epoch: The epoch number.
+            first: Position of the first sequence in the epoch.
+            indices: `int64[n]`, corpus indices.
+            occurrences: `int64[n]`, how often each of them came before in the epoch; `None` if never.
+
+        Returns:
+            The position under which the first sequence is read here: `first` where the class can count from there,
+            else 0.
+        """
+        del first
+        self.init_seq_order(epoch=epoch, seq_order=indices.tolist())
+        return 0
+
+    def get_occurrences(self) -> NDArray[np.int64] | None:
+        """Return what `init_part` needs as `occurrences` for the current order, `int64[n]`; `None` if nothing does."""
+        return None
+
+    def forget_places(self) -> None:
+        """Take it that this is read in parts whose positions are not those of the epoch."""
+
+    @property
+    def reads_singly(self) -> bool:
+        """Whether `get_seq` reads a sequence without `load_seqs`, in any order, and `get_tags_of` knows tags."""
+        return False
+
+    def get_tags_of(self, indices: NDArray[np.int64]) -> list[str] | None:
+        """Return the tags of corpus indices, `int64[n]`, where that reads no sequence; `None` elsewhere."""
+        return None
+
     # --- how much there is ---
 
     @property

@@ -25,7 +25,7 @@ from headrace.index import AMBIGUOUS, CorpusIndex, TagJoin, open_or_join
 
 from ...cached import CachedDataset
 from ...parts import MetaPart
-from ...reader import OrderCursor
+from ...reading.loaded import OrderCursor
 
 _BLOCK = 1 << 20  # sequences checked at a time
 _MAX_TAGS_FOR_HINT = 5_000  # the search for a similar tag takes some 10 us a tag

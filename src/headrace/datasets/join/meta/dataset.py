@@ -29,6 +29,9 @@ from ...configs import DatasetConfig
 from ...corpus import LengthsOf
 from ...digests import digest_array
 from ...parts import MetaPart
+from ...reading.by_epoch import EpochReader
+from ...reading.loaded import OrderCursor
+from ...reading.reader import Reader
 from ...seq import DatasetSeq
 from ..base import OverCorpora
 from .corpus import MetaCorpus, MetaReader, join_corpora
@@ -96,7 +99,6 @@ class MetaDataset(OverCorpora):
         self._corpus: MetaCorpus | None = None
         self._joined: list[Any] = []
         self._is_checked = False
-        self._set_cursor(RangeOrder(range(0)))
         self._order_is_given = False
         self._occurrences: NDArray[np.int64] | None = None
         self._own_lengths: NDArray[Any] | None = None
@@ -292,7 +294,8 @@ class MetaDataset(OverCorpora):
 
     def _set_order(self, order: Order, first: int = 0, *, is_given: bool = False) -> None:
         """Take an order: of the control dataset or the planner, or one that was given."""
-        self._set_cursor(order, first)
+        self._cursor = OrderCursor(order, first)
+        self._tag_start, self._tag_block = 0, ()
         self._order_is_given = is_given
         self._occurrences = None
         for part in self._parts.values():
@@ -382,6 +385,9 @@ class MetaDataset(OverCorpora):
         self._follow_control()
 
     # --- reading ---
+
+    def _new_reader(self) -> Reader:
+        return EpochReader(self)
 
     def _part(self, key: str) -> MetaPart:
         if key not in self._part_of:
