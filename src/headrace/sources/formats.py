@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import entry_points
@@ -60,6 +61,19 @@ def register_format(entry: Format) -> Format:
 
 for _entry in BUILT_IN:
     register_format(_entry)
+
+
+def formats_of_others() -> list[tuple[Format, list[type]]]:
+    """Return the formats that are not built in, as they go to another process.
+
+    Each comes with its classes as far as that process cannot import them: those of `__main__`.
+    """
+    main = vars(sys.modules["__main__"])
+    return [
+        (entry, [main[name] for name in (entry.source_name, entry.writer_name) if name is not None and name in main])
+        for entry in FORMATS.values()
+        if entry not in BUILT_IN
+    ]
 
 
 @cache

@@ -137,7 +137,7 @@ def convert(
         conversion = Conversion(
             chosen,
             out,
-            Target(entry.name, writer_options, verify=not no_verify),
+            Target(entry, writer_options, verify=not no_verify),
             sharding,
             {name: value for name, value in options.items() if name != "index"},
             num_workers,
