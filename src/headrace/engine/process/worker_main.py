@@ -37,7 +37,7 @@ from ..memory.arena import ArenaWriter
 from ..memory.rings import WorkerRings
 from ..memory.slot import SlotWriter, open_slot
 from ..user.job import Job, Mode
-from ..user.ship import unship
+from ..user.ship import take_formats, unship
 from ..user.worker_info import Place, set_process_scope
 from ..worker import Worker
 from .channel import Channel
@@ -240,7 +240,9 @@ class _Loop:
     ) -> Worker | None:
         """Make the user's functions; return None, after telling, if that is not possible."""
         try:
-            job = unship(config.job, buffers) if job is None else job
+            if job is None:
+                take_formats(config.formats)
+                job = unship(config.job, buffers)
         except Exception as error:  # noqa: BLE001 - importing runs user code: it goes on as a Failure
             self._send(SetupFailed(worker_idx, Failure.of(error)))
             return None
