@@ -1,9 +1,9 @@
 """Datasets that pass on what they are asked to another one.
 
-`InnerAnswers` passes on the questions about layout, tags and what is supported. `DelegatingDataset` is the base of
-those whose inside is chosen when they are built, or anew for each epoch: what works on any dataset
-(chunks, batches, iterators) stays here; everything about sequences, their order and their layout is the inner one's.
-The order's options are shared, so that to set one here sets it there.
+`InnerCorpus` passes on the questions about tags, order and what is supported, `InnerAnswers` those about the layout as
+well. `DelegatingDataset` is the base of those whose inside is chosen when they are built, or anew for each epoch: what
+works on any dataset (chunks, batches, iterators) stays here; everything about sequences, their order and their layout
+is the inner one's. The order's options are shared, so that to set one here sets it there.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from .corpus import CorpusFacts, LengthsOf
 from .seq import DatasetSeq
 
 
-class InnerAnswers(Dataset):
-    """Passes on the questions about layout, tags and what is supported. A sub-class defines `inner`."""
+class InnerCorpus(Dataset):
+    """Passes on the questions about the corpus, its order and what is supported. A sub-class defines `inner`."""
 
     @property
     @abstractmethod
@@ -99,6 +99,10 @@ class InnerAnswers(Dataset):
     def get_total_num_seqs(self, *, fast: bool = False) -> int:
         """Return the number of sequences of the whole corpus, as the inner dataset does."""
         return self.inner.get_total_num_seqs(fast=fast)
+
+
+class InnerAnswers(InnerCorpus):
+    """Passes on the questions about the layout as well."""
 
     def get_data_keys(self) -> list[str]:
         """Return the data keys."""
