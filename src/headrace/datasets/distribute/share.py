@@ -25,16 +25,10 @@ from headrace.ranks import Ranks, find_ranks
 
 from ..checks import check_count, check_flag
 from ..configs import config_text
-from .sub_epoch import (
-    GetSubEpochDataset,
-    SubDatasetDefaults,
-    SubEpochLayout,
-    SubEpochPlan,
-    SubEpochSpec,
-    describe_files,
-    make_sub_dataset,
-)
-from .worker import Counted
+from .layout import SubEpochLayout
+from .sub_dataset import GetSubEpochDataset, SubDatasetDefaults, describe_files, make_sub_dataset
+from .sub_epoch import SubEpochPlan, SubEpochSpec
+from .tickets import Counted
 
 _logger = logging.getLogger("headrace.datasets")
 _UNKNOWN = -1  # how many sequences a file holds

@@ -16,8 +16,10 @@ from headrace.engine import Delivered, Engine, EngineOptions, EngineReport, Fail
 
 from ..checks import check_count
 from .files import CacheOptions
+from .shared import Shared
 from .sub_epoch import ReadPart, SubEpochPlan
-from .worker import Answer, AskDataset, CountSeqs, RangeTickets, Shared, SubEpochWork
+from .tickets import Answer, AskDataset, CountSeqs, RangeTickets
+from .worker import SubEpochWork
 
 _MAX_RANGE = 256  # sequences in a ticket: more gain nothing, as the cost of a message is shared by enough of them
 _MAX_RANGE_BYTES = 4 << 20  # one kept sequence holds the memory of its whole ticket
