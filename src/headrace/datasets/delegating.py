@@ -8,7 +8,6 @@ is the inner one's. The order's options are shared, so that to set one here sets
 
 from __future__ import annotations
 
-import logging
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -22,6 +21,7 @@ from headrace.order import Order, OrderReport
 from headrace.specs import DataSpec
 
 from .base import Dataset
+from .checks import remark_once
 from .corpus import CorpusFacts, LengthsOf
 from .seq import DatasetSeq
 
@@ -138,8 +138,6 @@ OUTER_OPTIONS = (
     "estimated_num_seqs",
 )  # what does not say an order
 _INHERITED = ("random_seed_offset", "_num_shards", "_shard_index")
-_LOGGER = logging.getLogger("headrace.datasets")
-_remarked: set[str] = set()  # so that each is said once in a process
 
 
 class DelegatingDataset(InnerAnswers):
@@ -314,7 +312,5 @@ def inherited_options(options: Mapping[str, Any], owner: str) -> dict[str, Any]:
     for name, value in options.items():
         if name not in (*OUTER_OPTIONS, *_INHERITED, "window") and value:
             remark = f"{name}={value!r} of {owner} has no effect: the order is that of the dataset inside"
-            if remark not in _remarked:
-                _remarked.add(remark)
-                _LOGGER.warning("%s", remark)
+            remark_once(remark)
     return {name: value for name, value in options.items() if name in _INHERITED and value is not None}

@@ -2,13 +2,12 @@
 
 One order, of the control dataset or its own, is laid over all of them. Corpus indices of one lead to those of the
 others by a join of the tags (`index/join.py`) that is made once, before anything is read. It reads nothing itself:
-each array is asked of the sub-dataset that has it (`MetaReader` in `corpus.py`).
+each array is asked of the sub-dataset that has it (`reader.py`).
 """
 
 from __future__ import annotations
 
 import dataclasses
-import logging
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -24,18 +23,18 @@ from headrace.order import ArrayOrder, Order, OrderCorpus, OrderReport, RangeOrd
 from headrace.specs import DataSpec
 
 from ...base import Owned
-from ...checks import absolute_name, check_indices, check_path, check_tags
+from ...checks import absolute_name, check_indices, check_path, check_tags, remark_once
 from ...configs import DatasetConfig
 from ...corpus import LengthsOf
 from ...digests import digest_array
 from ...parts import MetaPart
 from ...seq import DatasetSeq
 from ..base import OverCorpora
-from .corpus import MetaCorpus, MetaReader, join_corpora
-from .options import MetaOptions, SeqListFile, check_layout, open_parts, read_key_lengths, read_seq_lists, remarks
-
-_LOGGER = logging.getLogger("headrace.datasets")
-_remarked: set[str] = set()  # so that each is said once in a process
+from .corpus import MetaCorpus, join_corpora
+from .lists import SeqListFile, absolute_names, read_key_lengths, read_seq_lists
+from .options import MetaOptions, check_layout, remarks
+from .parts import open_parts
+from .reader import MetaReader
 
 
 class MetaDataset(OverCorpora):
@@ -82,7 +81,7 @@ class MetaDataset(OverCorpora):
         super().__init__(window=window, **given)
         self.seq_order_control_dataset = options.control
         self.data_map = {key: (name, own) for key, (name, own) in data_map.items()}
-        self.seq_list_file = _absolute(seq_list_file)
+        self.seq_list_file = absolute_names(seq_list_file)
         self.seq_lens_file = (
             None if seq_lens_file is None else absolute_name(check_path("seq_lens_file", seq_lens_file))
         )
@@ -191,9 +190,7 @@ class MetaDataset(OverCorpora):
             corpus.check(self._kept())
             self._is_checked = True
             for remark in self._remarks:  # here, since workers only get parts of an order
-                if remark not in _remarked:
-                    _remarked.add(remark)
-                    _LOGGER.warning("MetaDataset %r: %s", self.name, remark)
+                remark_once(remark, f"MetaDataset {self.name!r}")
         return corpus
 
     # --- what is known without reading ---
@@ -467,12 +464,3 @@ class MetaDataset(OverCorpora):
     def get_data_shape(self, key: str) -> list[int | None]:
         """Return the shape of one frame."""
         return self._part(key).dataset.get_data_shape(self.data_map[key][1])
-
-
-def _absolute(seq_list_file: Any) -> Any:
-    """Return the names of existing files as absolute paths."""
-    if seq_list_file is None:
-        return None
-    if isinstance(seq_list_file, Mapping):
-        return {name: absolute_name(check_path("seq_list_file", path)) for name, path in seq_list_file.items()}
-    return absolute_name(check_path("seq_list_file", seq_list_file))
