@@ -25,8 +25,9 @@ from ..seq import DatasetSeq
 from ..wrap.runs import ReadSeqs
 from .files import SubEpochFiles, check_cache_options
 from .layout import LaidOutByFiles, SubEpochLayout
-from .share import FileShare, ShareOptions
-from .stream import StreamOptions, SubEpochStream
+from .options import ShareOptions, StreamOptions
+from .share import FileShare
+from .stream import SubEpochStream
 from .sub_dataset import GetSubEpochDataset, cached_files_of, read_in_place
 from .tickets import CountSeqs
 from .worker import cannot_share

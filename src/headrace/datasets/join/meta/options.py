@@ -93,27 +93,6 @@ class MetaOptions:
         return keys
 
 
-def check_layout(whole: Dataset, data_dims: Mapping[str, Any], data_dtypes: Mapping[str, str]) -> None:
-    """Compare what was declared with what is there.
-
-    Raises:
-        ConfigError: A data key does not exist, or has another dim or number of axes.
-    """
-    outputs = whole.num_outputs or {}
-    for option, declared in (("data_dims", data_dims), ("data_dtypes", data_dtypes)):
-        for key in declared:
-            if key not in whole.get_data_keys():
-                raise ConfigError(f"{option} names the data key {key!r}", fix=did_you_mean(key, whole.get_data_keys()))
-    for key, dims in data_dims.items():
-        wanted = tuple(dims) if isinstance(dims, tuple | list) else (dims,)
-        if key in outputs and wanted != outputs[key][: len(wanted)]:
-            raise ConfigError(
-                f"data_dims says that {key!r} has (dim, ndim) {dims}, it has {outputs[key]}",
-                where=f"dataset {whole.name!r}",
-                fix="correct data_dims, or leave it out",
-            )
-
-
 def remarks(
     whole: Dataset, options: MetaOptions, given: Mapping[str, Any], default: Dataset, data_dtypes: Mapping[str, str]
 ) -> list[str]:
