@@ -13,6 +13,7 @@ from headrace.engine import note_place
 from headrace.order import Order
 
 from ..base import Dataset
+from ..wrap.blockwise import Parts
 from ..wrap.runs import ReadSeqs
 from .layout import SubEpochLayout
 from .sub_dataset import SubDataset
@@ -60,7 +61,7 @@ class ReadPart:
     """A part of a sub-epoch, as it comes back from a worker.
 
     Attributes:
-        seqs: The sequences, in order.
+        parts: The sequences, in order, as the parts of a `SeqBlock`.
         num_seqs: How many the sub-epoch has, if its dataset knows.
         is_last: Whether the sub-epoch ends with this part, or before it.
         layout: What the sequences are like, if the plan did not say it.
@@ -68,7 +69,7 @@ class ReadPart:
             ticket, because a policy that skips those that fail must not skip what nobody has counted.
     """
 
-    seqs: ReadSeqs = field(default_factory=ReadSeqs)
+    parts: Parts = field(default_factory=lambda: ReadSeqs().parts())
     num_seqs: int | None = None
     is_last: bool = False
     layout: SubEpochLayout | None = None
