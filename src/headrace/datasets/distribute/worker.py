@@ -110,7 +110,8 @@ class SubEpochReader:
         seqs, is_last = opened.read(ticket.start, ticket.stop)
         assert self._plan is not None
         layout = self._shelf.layout() if self._plan.layout is None else None
-        return ReadPart(seqs.parts(), opened.num_seqs, is_last, layout)
+        tags, _, fracs, columns = seqs.parts()  # without corpus indices: they are those of these files alone
+        return ReadPart((tags, None, fracs, columns), opened.num_seqs, is_last, layout)
 
     def _count(self, ticket: CountSeqs) -> Counted:
         spec = ticket.spec
