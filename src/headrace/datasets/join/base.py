@@ -6,6 +6,8 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+from numpy.typing import NDArray
+
 from headrace.index import CorpusIndex
 from headrace.order import Order
 
@@ -13,6 +15,7 @@ from ..base import Dataset
 from ..corpus import CorpusFacts, num_left_out
 from ..ordered import OrderedDataset
 from ..parts import MetaPart
+from ..wrap.multi_proc import MultiProcDataset
 
 _TAG_BLOCK = 256  # tags decoded at a time: alone, each takes ten times as long
 
@@ -105,3 +108,10 @@ class OverCorpora(OrderedDataset):
     def draws_text(self) -> str:
         """Return nothing: the parts draw."""
         return ""
+
+
+def sort_lengths_of(dataset: Dataset, facts: CorpusFacts) -> NDArray[Any]:
+    """Return what a dataset sorts by, from its file of lengths if it has one."""
+    while isinstance(dataset, MultiProcDataset):
+        dataset = dataset.inner
+    return facts.sort_lengths() if dataset.seq_order_seq_lens_file is None else dataset._lengths_of_file()

@@ -34,6 +34,7 @@ class ReadRequest:
         occurrences: How often each of them came before in the epoch, `int64[n]`; `None` if never, or nothing is drawn.
         first: The position of the first one in the epoch, if they are neighbours there; `None`: they are not.
         tags: What is asked for where the corpus indices are not known; the order is then 0, 1, ...
+        is_started_at: `order_version` of a dataset that has this order already, and need not be started.
     """
 
     epoch: int | None
@@ -41,6 +42,7 @@ class ReadRequest:
     occurrences: NDArray[np.int64] | None = None
     first: int | None = None
     tags: Sequence[str] | None = None
+    is_started_at: int | None = None
 
     @classmethod
     def of(

@@ -29,6 +29,7 @@ from ..base import Dataset
 from ..cached import CachedDataset
 from ..configs import init_dataset
 from ..reading.reader import Failed, Reader, ReadRequest
+from ..seq import DatasetSeq
 from .blockwise import Parts, make_columns, read_columns
 
 MAX_RUN_BYTES = 1 << 20
@@ -182,7 +183,7 @@ class ReadSeqs:
         except Exception as error:  # noqa: BLE001 - the engine's policy decides what becomes of one of many
             skip_item(error)
             return True
-        self._add(seq.seq_tag, seq.corpus_idx, seq.complete_frac, _own(seq.features))
+        self.add(seq)
         return True
 
     def read_all(self, reader: Reader, wanted: ReadRequest) -> None:
@@ -193,6 +194,10 @@ class ReadSeqs:
             else:
                 features = seq.features if reader.gives_own else _own(seq.features)
                 self._add(seq.seq_tag, seq.corpus_idx, seq.complete_frac, features)
+
+    def add(self, seq: DatasetSeq) -> None:
+        """Take one that was read or made."""
+        self._add(seq.seq_tag, seq.corpus_idx, seq.complete_frac, _own(seq.features))
 
     def read_range(self, dataset: Dataset, first: int, indices: NDArray[np.int64], *, epoch: int) -> None:
         """Read sequences of a dataset that reads them singly, and knows their tags without reading."""

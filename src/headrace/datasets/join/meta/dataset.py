@@ -2,14 +2,12 @@
 
 One order, of the control dataset or its own, is laid over all of them. Corpus indices of one lead to those of the
 others by a join of the tags (`index/join.py`) that is made once, before anything is read. It reads nothing itself:
-each array is asked of the sub-dataset that has it (`MetaReader` in `corpus.py`).
+each array is asked of the sub-dataset that has it (`reader.py`).
 """
 
 from __future__ import annotations
 
 import dataclasses
-import logging
-import math
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,30 +16,27 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from headrace.batching import NumbersDict
-from headrace.errors import ConfigError, did_you_mean
+from headrace.errors import ConfigError
 from headrace.order import ArrayOrder, Order, OrderCorpus, OrderReport, RangeOrder, occurrences
-from headrace.specs import DataSpec
 
 from ...base import Owned
-from ...checks import absolute_name, check_indices, check_path, check_tags
+from ...checks import absolute_name, check_indices, check_path, check_tags, remark_once
 from ...configs import DatasetConfig
 from ...corpus import LengthsOf
 from ...digests import digest_array
-from ...parts import MetaPart
-from ...reading.by_epoch import EpochReader
-from ...reading.loaded import OrderCursor
-from ...reading.reader import Reader
+from ...parts import MetaPart, PartReader
+from ...reading.reader import Reader, ReadRequest
 from ...seq import DatasetSeq
-from ..base import OverCorpora
-from .corpus import MetaCorpus, MetaReader, join_corpora
-from .options import MetaOptions, SeqListFile, check_layout, open_parts, read_key_lengths, read_seq_lists, remarks
+from ..base import sort_lengths_of
+from .corpus import MetaCorpus, join_corpora
+from .layout import LaidOutByParts, check_layout
+from .lists import SeqListFile, absolute_names, read_key_lengths, read_seq_lists
+from .options import MetaOptions, remarks
+from .parts import open_parts
+from .reader import MetaReader, MetaSide
 
-_LOGGER = logging.getLogger("headrace.datasets")
-_remarked: set[str] = set()  # so that each is said once in a process
 
-
-class MetaDataset(OverCorpora):
+class MetaDataset(LaidOutByParts):
     """Several datasets that hold different data of the same sequences, such as features and alignments.
 
     The order is that of `seq_order_control_dataset`: its `seq_ordering`, sub-epochs, shards, filter. Without one, it is
@@ -84,14 +79,11 @@ class MetaDataset(OverCorpora):
         filter_file = given.pop("seq_list_filter_file", None) if options.control is not None else None
         super().__init__(window=window, **given)
         self.seq_order_control_dataset = options.control
-        self.data_map = {key: (name, own) for key, (name, own) in data_map.items()}
-        self.seq_list_file = _absolute(seq_list_file)
+        self.seq_list_file = absolute_names(seq_list_file)
         self.seq_lens_file = (
             None if seq_lens_file is None else absolute_name(check_path("seq_lens_file", seq_lens_file))
         )
         self._parts = open_parts(options, self, filter_file)
-        self._reader = MetaReader(self._parts, repr(self.name))
-        self._part_of = {key: self._parts[name] for key, (name, _) in self.data_map.items()}
         self._control = None if options.control is None else self._parts[options.control]
         self._default = self._parts[options.default]
         # Read now and kept: a file that changes later must not change what belongs together.
@@ -99,10 +91,9 @@ class MetaDataset(OverCorpora):
         self._corpus: MetaCorpus | None = None
         self._joined: list[Any] = []
         self._is_checked = False
-        self._order_is_given = False
-        self._occurrences: NDArray[np.int64] | None = None
+        self._control_version: int | None = None  # of the control dataset, with the current order
         self._own_lengths: NDArray[Any] | None = None
-        self._take_layout()
+        self._take_parts(data_map, self._parts)
         check_layout(self, data_dims or {}, data_dtypes or {})
         if self._control is not None:
             self._follow_control()
@@ -121,22 +112,6 @@ class MetaDataset(OverCorpora):
             "seq_order_control_dataset": self.seq_order_control_dataset,
             "seq_lens_file": self.seq_lens_file,
         }
-
-    def _take_layout(self) -> None:
-        """Say what is known of the data keys: of a sub-dataset that learns it from its first sequence, nothing."""
-        self.num_outputs = {}
-        for key in self.get_data_keys():
-            part, (_, own) = self._part_of[key], self.data_map[key]
-            dataset = part.dataset
-            if dataset.num_outputs is not None and own in dataset.num_outputs:
-                self.num_outputs[key] = (dataset.get_data_dim(own), dataset.num_outputs[own][1])
-            if own in dataset.labels:
-                self.labels[key] = dataset.labels[own]
-        if "data" in self.num_outputs:
-            self.num_inputs = self.num_outputs["data"][0]
-        sizes = [part.dataset.shuffle_frames_of_nseqs or 1 for part in self._parts.values()]
-        if max(sizes) > 1:  # whoever reads a part of an epoch must read whole groups
-            self.shuffle_frames_of_nseqs = math.lcm(*sizes)
 
     def _follow_control(self) -> None:
         """Take over the options that make the order, which are those of the control dataset."""
@@ -178,7 +153,7 @@ class MetaDataset(OverCorpora):
     def _kept(self) -> NDArray[np.bool_] | None:
         """Return `bool[N]`: what the filter keeps, of the control dataset if there is one; `None` without a filter."""
         if self._control is None:
-            return None if self._wanted_tags is None else self._keep_mask()
+            return super()._kept()
         facts = self._control.facts
         return None if facts is None else facts.kept()
 
@@ -193,9 +168,7 @@ class MetaDataset(OverCorpora):
             corpus.check(self._kept())
             self._is_checked = True
             for remark in self._remarks:  # here, since workers only get parts of an order
-                if remark not in _remarked:
-                    _remarked.add(remark)
-                    _LOGGER.warning("MetaDataset %r: %s", self.name, remark)
+                remark_once(remark, f"MetaDataset {self.name!r}")
         return corpus
 
     # --- what is known without reading ---
@@ -203,16 +176,6 @@ class MetaDataset(OverCorpora):
     @property
     def _made_of(self) -> Sequence[MetaPart]:
         return sorted(self._parts.values(), key=lambda part: part.name)
-
-    @property
-    def knows_dtypes(self) -> bool:
-        """Whether all sub-datasets do."""
-        return all(inner.knows_dtypes for inner in self.get_parts())
-
-    def known_specs(self) -> dict[str, DataSpec]:
-        """Return what the sub-datasets know of their data keys."""
-        found = {key: self._part(key).dataset.known_specs().get(own) for key, (_, own) in self.data_map.items()}
-        return {key: spec for key in self.get_data_keys() if (spec := found[key]) is not None}
 
     def corpus_lengths(self, key: str, *, may_cost: bool) -> LengthsOf | None:
         """Return the lengths that the sub-dataset of a data key knows."""
@@ -253,7 +216,7 @@ class MetaDataset(OverCorpora):
             SourceError: A sequence is not in all sub-datasets, or its tag is there more than once.
         """
         super().init_seq_order(epoch, seq_list, seq_order)
-        self._set_order(RangeOrder(range(0)))
+        self._take_order(RangeOrder(range(0)))
         if seq_list is not None:
             order: Order = ArrayOrder(self.corpus.index.find_tags(check_tags(seq_list)))
         elif seq_order is not None:
@@ -267,22 +230,15 @@ class MetaDataset(OverCorpora):
         is_given = seq_list is not None or seq_order is not None
         if is_given:
             self.corpus.check_these(order.block(0, len(order)))
-        self._set_order(order, is_given=is_given)
+        self._take_order(order, is_given=is_given)
+        if any(part.facts is None for part in self._read_parts):
+            _ = self._order_reader  # they say now whether they take the order
         return True
-
-    def init_part(
-        self, epoch: int, first: int, indices: NDArray[np.int64], occurrences: NDArray[np.int64] | None = None
-    ) -> int:
-        """Start a part of an epoch under its own places, see `Dataset.init_part`."""
-        super().init_seq_order(epoch)
-        checked = check_indices(indices, len(self.corpus.index), f"dataset {self.name!r}")
-        self._set_order(ArrayOrder(checked, may_repeat=occurrences is not None), first, is_given=True)
-        self._occurrences = occurrences
-        return first
 
     def _order_of_control(self, control: MetaPart, epoch: int) -> Order:
         corpus = self._check_corpus()
         control.dataset.init_seq_order(epoch)
+        self._control_version = control.dataset.order_version
         try:
             return control.dataset.get_checked_seq_order(len(corpus.index))
         except NotImplementedError as error:
@@ -292,36 +248,17 @@ class MetaDataset(OverCorpora):
                 fix="choose another seq_order_control_dataset, or let it define get_current_seq_order",
             ) from error
 
-    def _set_order(self, order: Order, first: int = 0, *, is_given: bool = False) -> None:
-        """Take an order: of the control dataset or the planner, or one that was given."""
-        self._cursor = OrderCursor(order, first)
-        self._tag_start, self._tag_block = 0, ()
-        self._order_is_given = is_given
-        self._occurrences = None
-        for part in self._parts.values():
-            part.forget()
-        if len(order):
-            if self._control is not None and not is_given:
-                self._control.go()  # it is started already
-            self._reader.set_order(self._epoch, self._cursor, self.corpus, self._count_occurrences)
+    def _order_request(self) -> ReadRequest:
+        wanted = super()._order_request()
+        if self._control is None or self._order_is_given:
+            return wanted
+        return dataclasses.replace(wanted, is_started_at=self._control_version)
 
-    def _count_occurrences(self) -> NDArray[np.int64]:
-        """Return how often each sequence of the current order came before, `int64[n]`."""
-        if self._occurrences is None:
-            facts = None if self._control is None else self._control.facts
-            if self._order_is_given or (self._control is not None and facts is None):
-                self._occurrences = occurrences(self._cursor.order)
-            elif facts is not None:
-                self._occurrences = facts.occurrences()
-            else:
-                self._occurrences = self._planner.occurrences_for_epoch(int(self.epoch))
-        return self._occurrences
-
-    def get_occurrences(self) -> NDArray[np.int64] | None:
-        """Return how often each sequence of the current order came before, if a sub-dataset's transform draws by it."""
-        if not self._cursor.order.may_repeat or not self._draws_by_occurrence():
-            return None
-        return self._count_occurrences()
+    def _count_in_epoch(self, epoch: int) -> NDArray[np.int64]:
+        if self._control is None:
+            return super()._count_in_epoch(epoch)
+        facts = self._control.facts
+        return occurrences(self._cursor.order) if facts is None else facts.occurrences()
 
     def _order_corpus(self, num_seqs: int, get_seq_len: Any) -> OrderCorpus:
         corpus = super()._order_corpus(num_seqs, get_seq_len)
@@ -354,13 +291,8 @@ class MetaDataset(OverCorpora):
     def finish_epoch(self, *, free_resources: bool = False) -> None:
         """End the epoch, of the sub-datasets as well, see `Dataset.finish_epoch`."""
         super().finish_epoch(free_resources=free_resources)
-        self._set_order(RangeOrder(range(0)), is_given=True)
         if free_resources:
-            self._corpus, self._own_lengths, self._file_lengths = None, None, None
-
-    def get_current_seq_order(self) -> Order:
-        """Return the corpus indices of the current epoch, in order: those of the control dataset, if there is one."""
-        return self._cursor.order
+            self._corpus, self._own_lengths = None, None
 
     @property
     def order_report(self) -> OrderReport | None:
@@ -386,99 +318,41 @@ class MetaDataset(OverCorpora):
 
     # --- reading ---
 
+    @property
+    def _read_parts(self) -> Sequence[MetaPart]:
+        """The sub-datasets that have data keys of the whole; others are never read."""
+        return [part for part in self._parts.values() if part.keys]
+
     def _new_reader(self) -> Reader:
-        return EpochReader(self)
-
-    def _part(self, key: str) -> MetaPart:
-        if key not in self._part_of:
-            raise ConfigError(
-                f"no data key {key!r}", where=f"dataset {self.name!r}", fix=did_you_mean(key, self._part_of)
-            )
-        return self._part_of[key]
-
-    def load_seqs(self, start: int, end: int) -> None:
-        """Get sequences start..end (exclusive; may exceed the epoch) ready in all sub-datasets."""
-        self._reader.load(start, end)
-
-    def get_data(self, seq_idx: int, key: str) -> NDArray[Any]:
-        """Return the array of one data key, `dtype[T, ...]`."""
-        part = self._part(key)
-        self._corpus_idx(seq_idx)  # outside of the epoch: said before anything is read
-        return self._reader.ready(part).get_data(seq_idx, key)
-
-    def get_data_slice(self, seq_idx: int, key: str, start_frame: int, end_frame: int) -> NDArray[Any]:
-        """Return frames start..end (exclusive) of one data key."""
-        part = self._part(key)
-        self._corpus_idx(seq_idx)
-        return self._reader.ready(part).get_data_slice(seq_idx, key, start_frame, end_frame)
-
-    def get_seq(self, seq_idx: int) -> DatasetSeq:
-        """Return one sequence with all of its data keys."""
-        corpus_idx = self._corpus_idx(seq_idx)
-        tag = self.get_tag(seq_idx)
-        features = self._reader.get_features(seq_idx, tag)
-        return DatasetSeq.made_of(seq_idx, features, tag, self.get_complete_frac(seq_idx), corpus_idx)
-
-    def get_seq_length(self, seq_idx: int) -> NumbersDict:
-        """Return data key -> number of frames."""
-        self._corpus_idx(seq_idx)
-        return self._reader.get_seq_length(seq_idx)
+        sides = []
+        for part in self._read_parts:
+            facts, reader = part.facts, PartReader(part.name, part.dataset, part.keys)
+            draws = facts is not None and facts.draws_by_occurrence
+            sides.append(MetaSide(reader, facts is not None, draws, part is self._control))
+        return MetaReader(self.name, self.corpus, sides, self.get_data_keys())
 
     def get_estimated_seq_length(self, seq_idx: int) -> int:
         """Return the length that sequences are sorted by."""
-        corpus_idx = self._corpus_idx(seq_idx)
-        if self._control is not None:
-            return self._reader.ready(self._control).get_estimated_seq_length(seq_idx)
-        lengths = self._sort_lengths() if self.seq_order_seq_lens_file is None else self._lengths_of_file()
-        return lengths[corpus_idx].item()  # type: ignore[no-any-return]
-
-    def get_num_timesteps(self) -> NumbersDict:
-        """Return data key -> number of frames of the current epoch; from the indices, where all have one."""
-        frames = self._reader.get_num_timesteps() if len(self._cursor) else None
-        return super().get_num_timesteps() if frames is None else frames
+        if self._control is None:
+            return super().get_estimated_seq_length(seq_idx)
+        corpus_idx, facts = self._corpus_idx(seq_idx), self._control.facts
+        if facts is None:
+            return self._control.dataset.get_estimated_seq_length(seq_idx)
+        place = self.corpus.places(self._control.name, np.array([corpus_idx]))[0]
+        return sort_lengths_of(self._control.dataset, facts)[place].item()  # type: ignore[no-any-return]
 
     def have_get_corpus_seq(self) -> bool:
         """Whether all sub-datasets have it."""
-        return all(part.facts is not None and part.dataset.have_get_corpus_seq() for part in self._reader.parts)
+        return all(part.facts is not None and part.dataset.have_get_corpus_seq() for part in self._read_parts)
 
     def get_corpus_seq(self, corpus_seq_idx: int) -> DatasetSeq:
         """Return any sequence of the corpus as it is stored, whatever the current order."""
         check_indices([corpus_seq_idx], len(self.corpus.index), f"dataset {self.name!r}")
-        features = self._reader.get_corpus_features(self.corpus, corpus_seq_idx)
+        found = {}
+        for part in self._read_parts:
+            place = int(self.corpus.places(part.name, np.array([corpus_seq_idx]))[0])
+            seq = part.dataset.get_corpus_seq(place)
+            found.update({key: seq.features[own] for key, own in part.keys.items()})
+        features = {key: found[key] for key in self.get_data_keys()}
         tag = self.corpus.index.tags[corpus_seq_idx]
         return DatasetSeq(corpus_seq_idx, features, seq_tag=tag, corpus_idx=corpus_seq_idx)
-
-    # --- layout ---
-
-    def get_data_keys(self) -> list[str]:
-        """Return the data keys, "data" first."""
-        return list(self._reader.keys)
-
-    def get_target_list(self) -> list[str]:
-        """Return the data keys without "data"."""
-        return [key for key in self._reader.keys if key != "data"]
-
-    def get_data_dim(self, key: str) -> int:
-        """Return the size of the last axis, or the number of classes of a sparse key."""
-        return self._part(key).dataset.get_data_dim(self.data_map[key][1])
-
-    def get_data_dtype(self, key: str) -> str:
-        """Return the dtype name."""
-        return self._part(key).dataset.get_data_dtype(self.data_map[key][1])
-
-    def is_data_sparse(self, key: str) -> bool:
-        """Whether the key holds class indices."""
-        return self._part(key).dataset.is_data_sparse(self.data_map[key][1])
-
-    def get_data_shape(self, key: str) -> list[int | None]:
-        """Return the shape of one frame."""
-        return self._part(key).dataset.get_data_shape(self.data_map[key][1])
-
-
-def _absolute(seq_list_file: Any) -> Any:
-    """Return the names of existing files as absolute paths."""
-    if seq_list_file is None:
-        return None
-    if isinstance(seq_list_file, Mapping):
-        return {name: absolute_name(check_path("seq_list_file", path)) for name, path in seq_list_file.items()}
-    return absolute_name(check_path("seq_list_file", seq_list_file))

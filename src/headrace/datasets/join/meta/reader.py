@@ -1,0 +1,134 @@
+"""`MetaReader`: reads the sub-datasets of a `MetaDataset` side by side, each by a reader of its own.
+
+A sub-dataset is started with its share of what is wanted when it is first read; who only asks for the order starts
+none. Those that are asked by tags are started at once: only they can say whether they take them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.batching import NumbersDict
+from headrace.errors import takes_note
+from headrace.order import RangeOrder
+
+from ...parts import PartReader
+from ...reading.reader import Features, Reader, ReadRequest
+from ...seq import DatasetSeq
+from .corpus import MetaCorpus
+
+
+@dataclass(frozen=True, eq=False)
+class MetaSide:
+    """One of the sub-datasets.
+
+    Attributes:
+        reader: What reads it.
+        knows_corpus: Whether its corpus indices are known; else it is asked by tags.
+        draws: Whether it draws by how often a sequence came before.
+        gives_order: Whether it is the control dataset.
+    """
+
+    reader: PartReader
+    knows_corpus: bool
+    draws: bool
+    gives_order: bool
+
+
+class MetaReader(Reader):
+    """Reads the sub-datasets that have data keys of the whole.
+
+    Args:
+        name: Of the whole, for messages.
+        corpus: Leads from its corpus indices to theirs.
+        sides: The sub-datasets.
+        data_keys: Of the whole, in its order.
+    """
+
+    def __init__(self, name: str, corpus: MetaCorpus, sides: Iterable[MetaSide], data_keys: Sequence[str]) -> None:
+        self._name, self._corpus, self._data_keys = name, corpus, list(data_keys)
+        self._sides = list(sides)
+        self._side_of = {key: side for side in self._sides for key in side.reader.keys}
+        self.start(ReadRequest.of(None, np.zeros(0, np.int64)))
+
+    def start(self, wanted: ReadRequest) -> None:
+        """Take what is read next."""
+        self._wanted = wanted
+        self._started: set[str] = set()
+        for side in self._sides if len(wanted.order) else ():
+            if not side.knows_corpus:
+                self._ready(side)
+
+    def _ready(self, side: MetaSide) -> PartReader:
+        """Return what reads a sub-dataset, started with its share."""
+        if side.reader.name not in self._started:
+            side.reader.reader.start(self._share(side))
+            self._started.add(side.reader.name)
+        return side.reader
+
+    def _share(self, side: MetaSide) -> ReadRequest:
+        wanted, name = self._wanted, side.reader.name
+        if side.knows_corpus:
+            counted = wanted.occurrences if side.draws else None
+            share = ReadRequest.of(wanted.epoch, self._corpus.places(name, wanted.indices), counted, wanted.first)
+        else:
+            tags = self._corpus.tags(name, wanted.indices)
+            share = ReadRequest(wanted.epoch, RangeOrder(range(len(tags))), None, wanted.first, tags)
+        return dataclasses.replace(share, is_started_at=wanted.is_started_at) if side.gives_order else share
+
+    def tags(self) -> list[str]:
+        """Look them up."""
+        return self._corpus.index.tags.take(self._wanted.indices)
+
+    def _tag(self, number: int) -> str:
+        return self._corpus.index.tags[self._wanted.order[number]]
+
+    def load(self, start: int, stop: int) -> None:
+        """Get them ready in all sub-datasets."""
+        for side in self._sides if start < stop else ():
+            try:
+                self._ready(side).load(start, stop)
+            except Exception as error:
+                self._add_note(error, side, f"sequences {start}..{stop - 1}")
+                raise
+
+    def _add_note(self, error: Exception, side: MetaSide, what: str) -> None:
+        takes_note(error, f"sub-dataset {side.reader.name!r} of {self._name!r}, {what}")
+
+    def read(self, number: int) -> DatasetSeq:
+        """Read a sequence."""
+        self.load(number, number + 1)
+        corpus_idx = self._wanted.order[number]
+        return DatasetSeq.made_of(number, self.features(number), self._tag(number), None, corpus_idx)
+
+    def features(self, number: int) -> Features:
+        """Return all arrays of a sequence."""
+        found: Features = {}
+        for side in self._sides:
+            try:
+                found.update(self._ready(side).features(number))
+            except Exception as error:
+                self._add_note(error, side, f"sequence {self._tag(number)!r}")
+                raise
+        return {key: found[key] for key in self._data_keys}
+
+    def array(self, number: int, key: str) -> NDArray[Any]:
+        """Return one data key, of the sub-dataset that has it."""
+        return self._ready(self._side_of[key]).array(number, key)
+
+    def frames(self, number: int, key: str, start: int, stop: int) -> NDArray[Any]:
+        """Return some frames of one data key."""
+        return self._ready(self._side_of[key]).frames(number, key, start, stop)
+
+    def num_frames(self, number: int) -> NumbersDict:
+        """Return data key -> number of frames."""
+        found: dict[str, Any] = {}
+        for side in self._sides:
+            found.update(self._ready(side).num_frames(number))
+        return NumbersDict({key: found[key] for key in self._data_keys})
