@@ -478,15 +478,18 @@ class Dataset(EpochApi):
 
         It may start epochs of this dataset, or of parts of it. For all others there is `open_reader` in `parts.py`.
         """
-        return EpochReader(self) if self._has_user_ways() else self._new_reader()
+        return self._epoch_reader() if self._has_user_ways() else self._new_reader()
 
     def _has_user_ways(self) -> bool:
         """Whether a class of the user's own reads in another way."""
         return not all(is_of_headrace(getattr(type(self), way)) for way in _WAYS)
 
     def _new_reader(self) -> Reader:
-        """Return what reads any sequence, where this dataset itself defines all of `_WAYS`."""
-        return EpochReader(self)
+        """Return what reads any sequence, where no class of the user's own reads in another way."""
+        return self._epoch_reader()
+
+    def _epoch_reader(self) -> Reader:
+        return EpochReader(self, lambda: None if (facts := self.corpus_facts()) is None else facts.index)
 
 
 @dataclasses.dataclass(frozen=True)

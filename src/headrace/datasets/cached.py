@@ -286,10 +286,6 @@ class CachedDataset(OrderedDataset):
         """Yes, but for a class of the user's own that reads in another way."""
         return not self._has_user_ways()
 
-    def get_tags_of(self, indices: NDArray[np.int64]) -> list[str]:
-        """Return the tags of corpus indices."""
-        return self.source.tags_of(indices)
-
     def _iterate(self, version: int) -> Iterator[DatasetSeq]:
         if not self.reads_singly:
             yield from super()._iterate(version)

@@ -362,12 +362,8 @@ class EpochApi(DatasetOptions, DeclaredLayout):
 
     @property
     def reads_singly(self) -> bool:
-        """Whether `get_seq` reads a sequence without `load_seqs`, in any order, and `get_tags_of` knows tags."""
+        """Whether `get_seq` reads a sequence without `load_seqs`, in any order, into arrays that are nobody else's."""
         return False
-
-    def get_tags_of(self, indices: NDArray[np.int64]) -> list[str] | None:
-        """Return the tags of corpus indices, `int64[n]`, where that reads no sequence; `None` elsewhere."""
-        return None
 
     # --- how much there is ---
 

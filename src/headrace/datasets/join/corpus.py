@@ -22,7 +22,7 @@ from headrace.index.tags import check_indices
 from headrace.order import Order
 from headrace.sources import Source
 
-from ..layout import JointLayout
+from .layout import JointLayout
 
 
 class JointTags(Tags):

@@ -33,12 +33,12 @@ from ..base import Dataset
 from ..checks import check_indices, check_tags
 from ..corpus import CorpusFacts, LengthsOf
 from ..digests import recipe_text
-from ..layout import JointLayout
 from ..parts import MetaPart, PartReader
 from ..reading.reader import Reader
 from ..seq import DatasetSeq
 from .base import OverCorpora, sort_lengths_of
 from .corpus import JointCorpus, JointLengths
+from .layout import JointLayout
 from .order import GumbelScale, JointPolicy, parse_joint_ordering
 from .reader import JointPart, JointReader
 

@@ -20,9 +20,9 @@ from headrace.order.policy import legacy_rng
 from ..base import Dataset
 from ..cached2 import CachedDataset2
 from ..digests import recipe_text
-from ..layout import JointLayout
 from ..parts import taken_away
 from ..seq import DatasetSeq
+from .layout import JointLayout
 from .order import GumbelScale, Interleave, RandomDataset, Reversed, parse_joint_ordering
 
 _ORDERINGS = (Default, Reversed, Interleave, RandomDataset)

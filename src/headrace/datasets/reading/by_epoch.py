@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from numpy.typing import NDArray
 
 from headrace.batching import NumbersDict
 from headrace.errors import SourceError
+from headrace.index import CorpusIndex
 
 from ..epoch import EpochApi
 from ..seq import DatasetSeq
@@ -22,10 +23,11 @@ class EpochReader(Reader):
 
     Args:
         dataset: Its owner is that of this reader.
+        get_index: Returns the tags by corpus index, `None` if they are not known.
     """
 
-    def __init__(self, dataset: EpochApi) -> None:
-        self._dataset = dataset
+    def __init__(self, dataset: EpochApi, get_index: Callable[[], CorpusIndex | None] = lambda: None) -> None:
+        self._dataset, self._get_index = dataset, get_index
         self._wanted: ReadRequest | None = None
         self._version: int | None = None
         self._first = 0
@@ -77,9 +79,10 @@ class EpochReader(Reader):
         )
 
     def tags(self) -> list[str] | None:
-        """Ask the dataset."""
+        """Look them up, where the corpus is known."""
         assert self._wanted is not None
-        return self._dataset.get_tags_of(self._wanted.indices)
+        index = self._get_index()
+        return None if index is None else index.tags.take(self._wanted.indices)
 
     def load(self, start: int, stop: int) -> None:
         """Load them."""

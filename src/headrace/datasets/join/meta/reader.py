@@ -54,6 +54,8 @@ class MetaReader(Reader):
     def __init__(self, name: str, corpus: MetaCorpus, sides: Iterable[MetaSide], data_keys: Sequence[str]) -> None:
         self._name, self._corpus, self._data_keys = name, corpus, list(data_keys)
         self._sides = list(sides)
+        self.needs_load = any(side.reader.reader.needs_load for side in self._sides)
+        self.gives_own = all(side.reader.reader.gives_own for side in self._sides)
         self._side_of = {key: side for side in self._sides for key in side.reader.keys}
         self.start(ReadRequest.of(None, np.zeros(0, np.int64)))
 
