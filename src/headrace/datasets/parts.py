@@ -190,7 +190,7 @@ class MetaPart:
             occurrences: `int64[n]`, or `None` if none comes twice.
         """
         if epoch is None:
-            self.dataset.init_seq_order(seq_order=indices)  # type: ignore[arg-type]
+            self.dataset.start_order(None, indices)
             place = 0
         else:
             place = self.dataset.init_part(epoch, first, indices, occurrences)
@@ -198,7 +198,7 @@ class MetaPart:
 
     def start_by_tags(self, epoch: int | None, first: int, tags: list[str]) -> None:
         """Start it with tags; `first` is the place of the first of them in the whole."""
-        self.dataset.init_seq_order(epoch, seq_list=tags)
+        self.dataset.start_given(epoch, seq_list=tags)
         self.go(-first)
         self._tags, self._first, self._num_checked = tags, first, 0
 

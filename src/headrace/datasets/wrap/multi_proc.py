@@ -260,7 +260,7 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
                     fix='use sharding_method="seq_order"',
                 )
             return True
-        self.inner.init_seq_order(epoch, seq_list, seq_order)
+        self.inner.start_given(epoch, seq_list, seq_order)
         self._order = self._current_order_of_inner()
         self._occurrences = self.inner.get_occurrences()
         self._num_seqs = None if self._skips() else len(self._order)

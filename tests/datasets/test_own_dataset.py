@@ -1,0 +1,121 @@
+"""What a user's own class over `Dataset` must do, and what is said if it does not: never another sequence in silence."""
+
+import numpy as np
+import pytest
+
+import headrace as hr
+from headrace import ConfigError, DataLoader, FixedCount, FrameBudget, NumbersDict
+from headrace.datasets import Dataset
+
+
+class Sines(Dataset):
+    """A class as RETURNN's users write it: an order, and lengths."""
+
+    def __init__(self, num_seqs=40, **kwargs):
+        super().__init__(**kwargs)
+        self.num_inputs, self.num_outputs = 1, {"data": (1, 2)}
+        self._num_seqs, self._order = num_seqs, []
+
+    def init_seq_order(self, epoch=None, seq_list=None, seq_order=None):
+        super().init_seq_order(epoch, seq_list, seq_order)
+        self._order = self.get_seq_order_for_epoch(epoch, self._num_seqs) if seq_order is None else list(seq_order)
+        return True
+
+    def get_current_seq_order(self):
+        return self._order
+
+    @property
+    def num_seqs(self):
+        return len(self._order)
+
+    def get_total_num_seqs(self, *, fast=False):
+        return self._num_seqs
+
+    def get_all_tags(self):
+        return [f"sine-{corpus_idx}" for corpus_idx in range(self._num_seqs)]
+
+    def get_data_keys(self):
+        return ["data"]
+
+    def length_of(self, corpus_idx):
+        return 5 + corpus_idx * 37 % 41
+
+    def get_tag(self, seq_idx):
+        return f"sine-{self._order[seq_idx]}"
+
+    def get_seq_length(self, seq_idx):
+        return NumbersDict({"data": self.length_of(self._order[seq_idx])})
+
+    def load_seqs(self, start, end):
+        pass
+
+    def get_data(self, seq_idx, key):
+        corpus_idx = self._order[seq_idx]
+        return np.full((self.length_of(corpus_idx), 1), corpus_idx, np.float32)
+
+
+class IgnoresOrder(Sines):
+    def init_seq_order(self, epoch=None, seq_list=None, seq_order=None):
+        return super().init_seq_order(epoch, seq_list)
+
+
+class TakesNoOrder(Sines):
+    def init_seq_order(self, epoch=None, seq_list=None):
+        return super().init_seq_order(epoch, seq_list)
+
+
+class SortsOrder(Sines):
+    def init_seq_order(self, epoch=None, seq_list=None, seq_order=None):
+        return super().init_seq_order(epoch, seq_list, None if seq_order is None else sorted(seq_order))
+
+
+class OutsideOfCorpus(Sines):
+    def get_current_seq_order(self):
+        return [corpus_idx + 30 for corpus_idx in self._order]
+
+
+FIX = "let these be the order of the epoch, and tell its corpus indices by get_current_seq_order"
+
+
+@pytest.mark.parametrize("options", [{"num_workers": 0}, {"num_workers": 2}, {"num_workers": 2, "executor": "thread"}])
+@pytest.mark.parametrize("batching", [FrameBudget(150), FixedCount(4)])
+@pytest.mark.parametrize(
+    ("own", "what"),
+    [
+        (IgnoresOrder, r"init_seq_order\(seq_order=\[.*\] of \d+ sequences\) has started the order \[.*\] of 40 seq"),
+        (SortsOrder, r"init_seq_order\(seq_order=\[.*\] of \d+ sequences\) has started the order \[.*\] of \d+ seq"),
+        (TakesNoOrder, r"its init_seq_order has no parameter seq_order"),
+    ],
+)
+def test_an_order_that_a_class_does_not_take_is_refused(own, what, batching, options):
+    dataset = own(seq_ordering="random")
+    with DataLoader(dataset, batching=batching, **options) as loader, pytest.raises(ConfigError, match=what) as caught:
+        list(loader)
+    assert f"where: {own.__name__} " in str(caught.value)
+    assert FIX in str(caught.value)
+
+
+def test_the_part_of_a_worker_is_compared_as_well():
+    config = {"class": IgnoresOrder, "seq_ordering": "random"}
+    with hr.MultiProcDataset(config, num_workers=1, buffer_size=3, executor="thread") as dataset:
+        dataset.initialize()
+        with pytest.raises(ConfigError, match="IgnoresOrder"):
+            list(dataset.epoch(1))
+
+
+def test_an_order_that_leads_outside_of_the_corpus_is_refused():
+    what = "get_current_seq_order holds the corpus index 40, but the corpus has 40 sequences"
+    with DataLoader(OutsideOfCorpus(), batching=FixedCount(4)) as loader:
+        with pytest.raises(ConfigError, match=what) as caught:
+            list(loader)
+    assert "where: OutsideOfCorpus " in str(caught.value)
+
+
+def test_a_class_that_takes_the_order_delivers_each_sequence_once():
+    dataset = Sines(seq_ordering="random")
+    dataset.initialize()
+    expected = [seq.tag for seq in dataset.epoch(1)]
+    for num_workers in (0, 2):
+        with DataLoader(dataset, batching=FrameBudget(150), num_workers=num_workers, executor="thread") as loader:
+            assert [tag for batch in loader for tag in batch.tags] == expected
+    assert len(set(expected)) == 40
