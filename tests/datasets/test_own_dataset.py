@@ -1,18 +1,19 @@
-"""What a user's own class over `Dataset` must do, and what is said if it does not: never another sequence in silence."""
+"""What a user's own class over `Dataset` must do, and what is said if it does not."""
 
 import numpy as np
 import pytest
 
 import headrace as hr
-from headrace import ConfigError, DataLoader, FixedCount, FrameBudget, NumbersDict
+from headrace import ConfigError, DataLoader, FixedCount, FrameBudget, NumbersDict, ResumeError
 from headrace.datasets import Dataset
 
 
 class Sines(Dataset):
     """A class as RETURNN's users write it: an order, and lengths."""
 
-    def __init__(self, num_seqs=40, **kwargs):
+    def __init__(self, num_seqs=40, shift=0, **kwargs):
         super().__init__(**kwargs)
+        self.shift = shift
         self.num_inputs, self.num_outputs = 1, {"data": (1, 2)}
         self._num_seqs, self._order = num_seqs, []
 
@@ -38,7 +39,7 @@ class Sines(Dataset):
         return ["data"]
 
     def length_of(self, corpus_idx):
-        return 5 + corpus_idx * 37 % 41
+        return 5 + (corpus_idx * 37 + self.shift) % 41
 
     def get_tag(self, seq_idx):
         return f"sine-{self._order[seq_idx]}"
@@ -105,9 +106,9 @@ def test_the_part_of_a_worker_is_compared_as_well():
 
 def test_an_order_that_leads_outside_of_the_corpus_is_refused():
     what = "get_current_seq_order holds the corpus index 40, but the corpus has 40 sequences"
-    with DataLoader(OutsideOfCorpus(), batching=FixedCount(4)) as loader:
-        with pytest.raises(ConfigError, match=what) as caught:
-            list(loader)
+    loader = DataLoader(OutsideOfCorpus(), batching=FixedCount(4))
+    with loader, pytest.raises(ConfigError, match=what) as caught:
+        list(loader)
     assert "where: OutsideOfCorpus " in str(caught.value)
 
 
@@ -119,3 +120,55 @@ def test_a_class_that_takes_the_order_delivers_each_sequence_once():
         with DataLoader(dataset, batching=FrameBudget(150), num_workers=num_workers, executor="thread") as loader:
             assert [tag for batch in loader for tag in batch.tags] == expected
     assert len(set(expected)) == 40
+
+
+# --- the lengths that batches are planned by ---
+
+
+class WithoutSize(Sines):
+    """Does not tell how many sequences it has."""
+
+    def get_total_num_seqs(self):
+        return super().get_total_num_seqs()
+
+
+def mapped(seq, **_):
+    return seq
+
+
+WAYS = {
+    "itself": lambda config: config,
+    "mapped": lambda config: {
+        "class": "PostprocessingDataset",
+        "dataset": config,
+        "map_seq": mapped,
+        "map_seq_preserves_lengths": True,
+    },
+    "by_workers": lambda config: {"class": "MultiProcDataset", "dataset": config, "num_workers": 0, "buffer_size": 3},
+    "variable": lambda config: {"class": "VariableDataset", "get_dataset": lambda **_: config},
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("own", [Sines, WithoutSize])
+@pytest.mark.parametrize("options", [{}, {"seq_ordering": "random"}, {"partition_epoch": 2}])
+def test_a_state_is_refused_where_the_lengths_are_others_that_batches_are_planned_by(own, way, options):
+    def loader(shift, batching=FrameBudget(150)):  # noqa: B008 (it cannot change)
+        return DataLoader(WAYS[way]({"class": own, "shift": shift, **options}), batching=batching)
+
+    with loader(0) as before:
+        batches = iter(before)
+        for _ in range(2):
+            next(batches)
+        state, rest = before.state_dict(), [batch.tags for batch in batches]
+    for shift in (13, 41 * 5 - 1):
+        with (
+            loader(shift) as other,
+            pytest.raises(ResumeError, match=r"another data \(its lengths\).*\n.*\n.*get_seq_length"),
+        ):
+            other.load_state_dict(state)
+    with loader(0) as same:
+        same.load_state_dict(state)
+        assert [batch.tags for batch in same] == rest
+    with loader(0, FixedCount(4)) as before, loader(13, FixedCount(4)) as other:
+        other.load_state_dict(before.state_dict())  # nothing depends on them

@@ -1,11 +1,12 @@
-"""Laws over classes of the user's own, right and wrong ones, in every dataset of ours: the right sequences or an error."""
+"""Laws over classes of the user's own, right and wrong ones, in every dataset of ours."""
 
+import pytest
 from dataset_recipes import NUM_SEQS, Indexed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import headrace
-from headrace import DataLoader, FixedCount, FrameBudget
+from headrace import DataLoader, FixedCount, FrameBudget, ResumeError
 
 
 class IgnoresOrder(Indexed):
@@ -101,3 +102,49 @@ def test_each_sequence_comes_once_under_its_tag_or_the_class_is_named(own, way, 
         return
     assert [tag for tag, _ in seqs] == expected
     assert [f"i-{int(value)}" for _, value in seqs] == expected
+
+
+class Told(Indexed):
+    """Tells the lengths that it is given."""
+
+    def __init__(self, lengths, **kwargs):
+        super().__init__(**kwargs)
+        self.lengths = lengths
+
+    def _length(self, corpus_idx):
+        return self.lengths[corpus_idx]
+
+
+LENGTHS = st.lists(st.integers(1, 4), min_size=NUM_SEQS, max_size=NUM_SEQS)
+
+
+@given(
+    st.sampled_from(["itself", "PostprocessingDataset", "VariableDataset", "MultiProcDataset"]),
+    st.tuples(LENGTHS, LENGTHS),
+    st.sampled_from([1, 2]),
+    st.sampled_from(["default", "random"]),
+    st.integers(1, 3),
+    st.integers(0, 3),
+)
+@settings(max_examples=80, deadline=None)
+def test_a_state_goes_on_where_the_lengths_are_the_same_and_nowhere_else(way, lengths, parts, ordering, epoch, stop):
+    options = {"class": Told, "first": 100, "seq_ordering": ordering, "partition_epoch": parts}
+
+    def loader(number):
+        made = DataLoader(wrapped(way, {**options, "lengths": lengths[number]}), batching=FrameBudget(6))
+        made.set_epoch(epoch)
+        return made
+
+    with loader(0) as before, loader(0) as same, loader(1) as other:
+        batches = iter(before)
+        for _, _ in zip(range(stop), batches, strict=False):
+            pass
+        state, rest = before.state_dict(), [batch.tags for batch in batches]
+        same.load_state_dict(state)
+        assert before.place.epoch > epoch or [batch.tags for batch in same] == rest
+        order = before._subject.dataset.get_epoch_order(state["epoch"])[0]
+        if [lengths[0][i] for i in order] == [lengths[1][i] for i in order]:
+            other.load_state_dict(state)
+        else:
+            with pytest.raises(ResumeError, match=r"another data \(its lengths\)"):
+                other.load_state_dict(state)

@@ -187,8 +187,8 @@ class Dataset(EpochApi):
         return ConfigError(
             what,
             where=f"{type(self).__name__} {self.name!r}",
-            fix="where init_seq_order is given seq_order (corpus indices) or seq_list (tags), let these be the order of "
-            "the epoch, and tell its corpus indices by get_current_seq_order",
+            fix="where init_seq_order is given seq_order (corpus indices) or seq_list (tags), let these be the order "
+            "of the epoch, and tell its corpus indices by get_current_seq_order",
         )
 
     def seed_by_tag(self) -> None:
