@@ -172,3 +172,93 @@ def test_a_state_is_refused_where_the_lengths_are_others_that_batches_are_planne
         assert [batch.tags for batch in same] == rest
     with loader(0, FixedCount(4)) as before, loader(13, FixedCount(4)) as other:
         other.load_state_dict(before.state_dict())  # nothing depends on them
+
+
+# --- data keys ---
+
+
+class Declares(Dataset):
+    """Says by `num_outputs` what it delivers, and nowhere else."""
+
+    num_inputs, num_seqs = 3, 4
+
+    def __init__(self, outputs, **kwargs):
+        super().__init__(**kwargs)
+        self.num_outputs = outputs
+
+    def load_seqs(self, start, end):
+        pass
+
+    def get_data(self, seq_idx, key):
+        arrays = {"data": np.zeros((2, 3)), "classes": np.zeros(2, int), "id": np.array([seq_idx]), "words": np.ones(5)}
+        return arrays[key]
+
+
+@pytest.mark.parametrize(
+    ("outputs", "keys"),
+    [
+        ({"data": (3, 2)}, ["data"]),
+        ({"data": (3, 2), "classes": (5, 1), "id": (9, 1)}, ["data", "classes", "id"]),
+        ({"id": 9, "data": 3, "words": {"dim": 1, "shape": (None, 1)}}, ["data", "id", "words"]),
+        ({"classes": 5}, ["data", "classes"]),
+        (5, ["data", "classes"]),
+        ({"data": (3, 2), "id": (9, 1), "text": {"dtype": "string", "shape": ()}}, ["data", "id"]),
+    ],
+)
+def test_every_data_key_that_num_outputs_names_is_delivered(outputs, keys):
+    made = Declares(outputs)
+    assert made.get_data_keys() == keys
+    made.initialize()
+    assert made.get_data_keys() == keys
+    assert made.get_target_list() == keys[1:]
+    assert sorted(next(iter(made.epoch(1))).features) == sorted(keys)
+    with DataLoader(made, batching=FixedCount(2)) as loader:
+        assert [sorted(batch) for batch in loader] == [sorted(keys)] * 2
+
+
+def test_a_class_that_names_its_data_keys_itself_is_asked():
+    class Fewer(Declares):
+        def get_target_list(self):
+            return ["id"]
+
+    class All(Declares):
+        def get_data_keys(self):
+            return ["words", "data"]
+
+    outputs = {"data": (3, 2), "classes": (5, 1), "id": (9, 1), "words": (1, 1)}
+    for own, keys in ((Fewer, ["data", "id"]), (All, ["words", "data"])):
+        with hr.init_dataset({"class": own, "outputs": outputs}) as dataset:
+            assert [list(seq.features) for seq in dataset.epoch(1)] == [keys] * 4
+
+
+# --- in datasets of ours ---
+
+
+def test_a_class_that_mixtures_cannot_take_is_told_what_it_lacks():
+    with pytest.raises(ConfigError) as caught:
+        hr.MixDataset({"x": Sines(20), "y": Sines(10)}, weights={"x": 2, "y": 1})
+    assert "sub-dataset 'x' (Sines) does not know its corpus" in str(caught.value)
+    assert "MapDataset of an object with __len__" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "config"),
+    [
+        (Sines(), '{"class": "test_own_dataset:Sines", ...}'),
+        (hr.DummyDataset(input_dim=1, output_dim=1, num_seqs=1), '{"class": "DummyDataset", ...}'),
+        ([1, 2], '{"class": "HDFDataset", ...}'),
+    ],
+)
+def test_workers_are_given_a_config_which_the_error_writes(given, config):
+    with pytest.raises(ConfigError) as caught:
+        hr.MultiProcDataset(given, num_workers=1, buffer_size=3)
+    assert config in str(caught.value)
+
+
+def test_a_class_that_a_config_cannot_name_is_given_itself():
+    class Local(Sines):
+        pass
+
+    with pytest.raises(ConfigError) as caught:
+        hr.MultiProcDataset(Local(), num_workers=1, buffer_size=3)
+    assert '{"class": Local, ...}' in str(caught.value)

@@ -32,13 +32,16 @@ def open_part(
     parent_dataset: Dataset | None = None,
     owner: object = None,
 ) -> Dataset:
-    """Return an initialized dataset that nobody else has.
+    """Return a part for a dataset that is made of others: initialized, and nobody else's.
+
+    What is described by a config is made, and a dataset is copied, so that the part has a current order of its own.
 
     Args:
         config: As for `init_dataset`, whose other arguments these are; or a dataset that is `Owned`, which is taken.
         default_kwargs: See `init_dataset`.
         parent_dataset: See `init_dataset`.
-        owner: Who reads it: matters for a dataset that cannot be copied; `None`: somebody, for ever.
+        owner: The dataset that it becomes a part of. One that cannot be copied is taken as it is, as long as this is
+            its only owner; `None`: somebody, for ever.
 
     Raises:
         ConfigError: An option is wrong; or the dataset cannot be copied, and has an owner.
