@@ -486,6 +486,9 @@ def entry_of(config):
     return RECIPES[_name_of(config)]
 
 
+_PART_OPTIONS = ("dataset", "datasets", "first", "second")
+
+
 def with_objects(config, make, made):
     """Return a config in which each dataset that may be an object is one, made by `make`.
 
@@ -496,7 +499,7 @@ def with_objects(config, make, made):
             return dict(config)  # it takes a config
         parts = {name: with_objects(value, make, made) for name, value in config.items()}
         return {
-            name: _as_object(value, make, made) if name in ("dataset", "datasets") else value
+            name: _as_object(value, make, made) if name in _PART_OPTIONS and not isinstance(value, int) else value
             for name, value in parts.items()
         }
     if isinstance(config, Alternate):
