@@ -12,7 +12,18 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.engine import Delivered, Engine, EngineOptions, EngineReport, Failure, Job, Run, Skipping, make_executor
+from headrace.engine import (
+    Delivered,
+    Engine,
+    EngineOptions,
+    EngineReport,
+    Failure,
+    Job,
+    Run,
+    Skipping,
+    make_executor,
+    where_runs,
+)
 
 from ..checks import check_count
 from .files import CacheOptions
@@ -63,7 +74,7 @@ class StreamOptions:
     @property
     def is_inline(self) -> bool:
         """Whether the work is done in the reader's own thread."""
-        return self.num_workers == 0 or self.executor == "inline"
+        return self.num_workers == 0 or where_runs(self.executor) == "caller"
 
 
 class SubEpochStream:
@@ -117,7 +128,7 @@ class SubEpochStream:
         self._num_plans += 1
         what = f"the dataset of sub-epoch {plan.specs[0].epoch}"
         shared = Shared(self._num_plans, plan, what)
-        if not self._options.is_inline and self._options.executor != "thread":
+        if not self._options.is_inline and where_runs(self._options.executor) == "process":
             shared.put_into_memory_file()
         self._shared = shared
 
