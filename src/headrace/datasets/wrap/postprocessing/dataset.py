@@ -370,7 +370,7 @@ class PostprocessingDataset(CachedDataset2):
             self._inner.init_seq_order()
             return True
         starts = self._open_pool() if self._is_pooled() else self._inner
-        starts.init_seq_order(epoch, seq_list, seq_order)
+        starts.start_given(epoch, seq_list, seq_order)
         if self._is_indexed:
             self._order, self._occurrences = starts.get_checked_seq_order(), self._ordered.get_occurrences()
             self._num_seqs = None if self._skips() else len(self._order)
