@@ -6,9 +6,10 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Literal, Self, get_args
 
-from headrace.batching import Batching, BatchOrder, Chunks, FixedCount, FrameBudget, LimitLengths, Pack
+from headrace.batching import Batching, BatchOrder
 from headrace.datasets.base import Workers
 from headrace.engine import EngineOptions, Executor, WorkerInfo, make_executor
 from headrace.engine.process.executor import ProcessExecutor
@@ -22,6 +23,7 @@ _logger = logging.getLogger("headrace.loading")
 
 Remainder = Literal["drop", "pad", "keep"]
 _INT64_MAX = 2**63 - 1
+_IN_ORDER, _SHUFFLED = BatchOrder("keep", 1), BatchOrder()
 
 
 @dataclass(frozen=True)
@@ -188,7 +190,7 @@ class LoaderOptions:
     def _has_threads(self) -> bool:
         return self.num_workers > 0 and getattr(self.executor, "name", self.executor) == "thread"
 
-    @property
+    @cached_property
     def seeds_globals(self) -> bool:
         """Whether the global generators are seeded where code of the user's may draw from them."""
         return not self._has_threads if self.seed_globals is None else self.seed_globals
@@ -227,17 +229,4 @@ class LoaderOptions:
         """
         if self.batch_order is not None:
             return self.batch_order
-        return BatchOrder("keep", 1) if _takes_consecutive(self.batching) else BatchOrder()
-
-
-def _takes_consecutive(batching: Batching) -> bool:
-    if isinstance(batching, Chunks | LimitLengths):
-        return _takes_consecutive(batching.batching)
-    return isinstance(batching, FixedCount | FrameBudget)
-
-
-def pack_of(batching: Batching) -> Pack | None:
-    """Return the policy that lets sequences share rows, if one does."""
-    if isinstance(batching, Chunks | LimitLengths):
-        return pack_of(batching.batching)
-    return batching if isinstance(batching, Pack) else None
+        return _IN_ORDER if self.batching.keeps_order else _SHUFFLED

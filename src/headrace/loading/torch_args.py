@@ -81,9 +81,9 @@ def take_foreign(own: dict[str, Any], foreign: dict[str, Any]) -> ForeignOrder:
     """
     for name in foreign:
         if name not in _NAMES:
-            names = (*(field.name for field in dataclasses.fields(LoaderOptions)), *_NAMES)
-            raise ConfigError(f"DataLoader has no option {name!r}", fix=did_you_mean(name, names))
-    _refuse(foreign)
+            raise ConfigError(f"DataLoader has no option {name!r}", fix=did_you_mean(name, (*own, *_NAMES)))
+    if foreign.get("in_order") is False:
+        raise ConfigError("batches always come in order", fix="leave in_order out")
     _tell_of_pin_memory(foreign)
     _take(own, "collate", foreign, "collate_fn", lambda function: function)
     _take(own, "worker_init", foreign, "worker_init_fn", _WorkerInit)
@@ -117,11 +117,6 @@ def _tell_of_pin_memory(foreign: Mapping[str, Any]) -> None:
             "headrace.adapters.torch.to_device(loader, device) copies them to a GPU straight from the workers' memory, "
             "which it page-locks itself"
         )
-
-
-def _refuse(foreign: Mapping[str, Any]) -> None:
-    if foreign.get("in_order") is False:
-        raise ConfigError("batches always come in order", fix="leave in_order out")
 
 
 def _take_batch_sampler(own: dict[str, Any], foreign: Mapping[str, Any]) -> None:
