@@ -179,7 +179,7 @@ class Dataset(EpochApi):
         """
         if type(self).__reduce__ is not Dataset.__reduce__:
             return copy.deepcopy(self)
-        args, kwargs = self._arguments_of_copy()
+        args, kwargs = self._ctor_args
         for value in (*args, *kwargs.values()):
             if isinstance(value, Iterator):
                 raise ConfigError(
@@ -190,10 +190,6 @@ class Dataset(EpochApi):
         made = _rebuild(type(self), with_copied_parts(args), with_copied_parts(kwargs), self._state())
         assert isinstance(made, type(self))
         return made
-
-    def _arguments_of_copy(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return the arguments that make a copy in this process, which may share what cannot change."""
-        return self._ctor_args
 
     def _state(self) -> dict[str, Any]:
         """Return what a copy needs besides the constructor's arguments."""
