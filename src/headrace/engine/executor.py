@@ -148,14 +148,23 @@ _CLASS_OF = {
 }
 
 
+def check_executor(name: str) -> None:
+    """Refuse the name of an executor that there is not.
+
+    Raises:
+        ConfigError: So it is.
+    """
+    if name not in _CLASS_OF:
+        raise ConfigError(f"there is no executor {name!r}", fix=did_you_mean(name, _CLASS_OF))
+
+
 def make_executor(name: str) -> Executor:
     """Make an executor by name; its module is imported when it is first asked for.
 
     Raises:
         ConfigError: If there is none of this name.
     """
-    if name not in _CLASS_OF:
-        raise ConfigError(f"there is no executor {name!r}", fix=did_you_mean(name, _CLASS_OF))
+    check_executor(name)
     module, class_name = _CLASS_OF[name]
     executor = getattr(importlib.import_module(f"{__package__}.{module}"), class_name)()
     assert isinstance(executor, Executor)

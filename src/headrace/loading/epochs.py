@@ -115,7 +115,7 @@ class Recipe:
         engine = Engine(
             Job(work, options.worker_init, options.seed),
             num_workers=options.num_workers,
-            executor=options.make_executor(),
+            executor=options.limited_executor(),
             options=options.engine_options,
         )
         engine.prepare()

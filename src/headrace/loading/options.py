@@ -11,7 +11,8 @@ from typing import Any, Literal, Self, get_args
 
 from headrace.batching import Batching, BatchOrder
 from headrace.datasets.base import Workers
-from headrace.engine import EngineOptions, Executor, WorkerInfo, make_executor
+from headrace.engine import EngineOptions, Executor, WorkerInfo
+from headrace.engine.executor import check_executor
 from headrace.engine.process.executor import ProcessExecutor
 from headrace.errors import ConfigError, check_count
 from headrace.global_rng import kept_globals, seed_globals
@@ -79,6 +80,8 @@ class LoaderOptions:
             raise ConfigError(f"DataLoader: engine_options is an EngineOptions(...), got {self.engine_options!r}")
         if not isinstance(self.seed_globals, bool | None):
             raise ConfigError(f"DataLoader: seed_globals is True, False or None, got {self.seed_globals!r}")
+        if isinstance(self.executor, str):
+            check_executor(self.executor)
         if self.seed_globals and self._has_threads:
             raise ConfigError(
                 "seed_globals=True, and the threads of a process share its generators",
@@ -208,10 +211,10 @@ class LoaderOptions:
             return None
         return Agreement(self.agree, self.agree_every, may_repeat=self.remainder == "pad")
 
-    def make_executor(self) -> Executor:
+    def limited_executor(self) -> str | Executor:
         """Return the executor, with the limit on memory shared out to the workers."""
         if self.max_bytes is None:
-            return make_executor(self.executor) if isinstance(self.executor, str) else self.executor
+            return self.executor
         if self.executor != "process":
             raise ConfigError(
                 f"max_bytes bounds the shared memory of worker processes, and executor={self.executor!r}",
