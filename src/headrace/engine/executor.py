@@ -164,11 +164,16 @@ def where_runs(executor: str | Executor) -> RunsIn:
     """
     if isinstance(executor, Executor):
         return executor.runs_in
-    _check_name(executor)
+    check_executor_name(executor)
     return _RUNS_IN[executor]
 
 
-def _check_name(name: str) -> None:
+def check_executor_name(name: str) -> None:
+    """Refuse the name of an executor that there is not.
+
+    Raises:
+        ConfigError: So it is.
+    """
     if name not in _CLASS_OF:
         raise ConfigError(f"there is no executor {name!r}", fix=did_you_mean(name, _CLASS_OF))
 
@@ -179,7 +184,7 @@ def make_executor(name: str) -> Executor:
     Raises:
         ConfigError: If there is none of this name.
     """
-    _check_name(name)
+    check_executor_name(name)
     module, class_name = _CLASS_OF[name]
     executor = getattr(importlib.import_module(f"{__package__}.{module}"), class_name)()
     assert isinstance(executor, Executor)
