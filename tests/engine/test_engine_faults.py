@@ -67,10 +67,11 @@ class FakeExecutor(Executor):
         self.queue.clear()
         self._note("begin_run", run_id)
 
-    def submit(self, worker_idx, run_id, ticket, payload):
+    def submit(self, worker_idx, run_id, tickets, payloads):
         assert self.is_running
-        self.queue.append(Done(worker_idx, ticket, run_id, FakeResult(payload, self.log)))
-        self._note("submit", ticket)
+        for ticket, payload in zip(tickets, payloads, strict=True):
+            self.queue.append(Done(worker_idx, ticket, run_id, FakeResult(payload, self.log)))
+            self._note("submit", ticket)
 
     def cancel(self, run_id):
         assert self.is_running

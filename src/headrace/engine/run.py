@@ -220,8 +220,6 @@ class Run(Iterator[Delivered]):
         self._assign(supervisor.plan_assignments())
         if supervisor.is_short and not supervisor.assigns_one:  # the first payload came quickly
             self._assign(supervisor.plan_assignments())
-        if self._workers.current_run_id == self._run_id:
-            self._executor.flush()
 
     def _tell(self, events: Sequence[Event]) -> None:
         """Tell the supervisor of events: of answers that came together, at once."""
@@ -250,10 +248,11 @@ class Run(Iterator[Delivered]):
     # --- what the supervisor decided ---
 
     def _act(self, actions: list[Action]) -> None:
+        assignments: list[Assign] = []  # they come last, and go together
         for action in actions:
             match action:
                 case Assign():
-                    self._assign((action,))
+                    assignments.append(action)
                 case Deliver() | End():
                     self._answer = action
                 case Raise(error, stack_of):
@@ -271,10 +270,13 @@ class Run(Iterator[Delivered]):
                 case Warn(text, stack_of):
                     stack = self._stack_of(stack_of)
                     _logger.warning("%s", f"{text}\n{stack}" if stack else text)
+        if assignments:
+            self._assign(assignments)
 
     def _assign(self, assignments: Sequence[Assign]) -> None:
-        """Pull the payloads of tickets that have none yet, and submit the tickets."""
+        """Pull the payloads of tickets that have none yet, and submit the tickets: to each worker in one burst."""
         executor, pulled = self._executor, self._pulled
+        bursts: dict[int, tuple[list[int], list[Any]]] = {}
         for assignment in assignments:
             ticket, payload = assignment.ticket, None
             if ticket in pulled:
@@ -293,8 +295,12 @@ class Run(Iterator[Delivered]):
                     self._end_payloads(ticket, error)
                     continue
                 pulled[ticket] = payload
+            tickets, payloads = bursts.setdefault(assignment.worker_idx, ([], []))
+            tickets.append(ticket)
+            payloads.append(payload)
+        for worker_idx, (tickets, payloads) in bursts.items():
             if self._workers.current_run_id == self._run_id:  # an iterator of payloads may have begun another run
-                executor.submit(assignment.worker_idx, self._run_id, ticket, payload)
+                executor.submit(worker_idx, self._run_id, tickets, payloads)
 
     def _end_payloads(self, num_tickets: int, error: Exception | None) -> None:
         self._payloads = None

@@ -32,7 +32,7 @@ from .channel import close_all, needs_descriptors
 from .exit_cause import MEMORY_ADVICE, count_oom_kills, explain_exit, is_out_of_memory
 from .exits import end_with_process
 from .link import WorkerConnection
-from .messages import Begin, Cancel, HasExited, NotSpawned, Spawned
+from .messages import Begin, Cancel, HasExited, NotSpawned, Spawned, Submit
 from .proc_tree import ProcessHandle
 from .start import StartMethod
 from .warden_client import WardenClient
@@ -289,22 +289,16 @@ class ProcessExecutor(Executor):
 
     pack = staticmethod(ship_payload)  # once: what is submitted again is at hand
 
-    def submit(self, worker_idx: int, run_id: int, ticket: int, payload: bytes | None) -> None:
-        """Send a ticket to a worker."""
-        self._lives[worker_idx].submit(run_id, ticket, b"" if payload is None else payload)
+    def submit(self, worker_idx: int, run_id: int, tickets: Sequence[int], payloads: Sequence[bytes | None]) -> None:
+        """Send tickets to a worker."""
+        self._lives[worker_idx].send(Submit(run_id, tickets, payloads))
 
     def cancel(self, run_id: int) -> None:
         """Tell all workers that a run is over."""
         if self._begin is not None and self._begin.run_id == run_id:
             self._begin = None
             for life in self._lives:
-                life.put(Cancel(run_id))
-                life.flush()
-
-    def flush(self) -> None:
-        """Send what gathered."""
-        for life in self._lives:
-            life.flush()
+                life.send(Cancel(run_id))
 
     def wait(self, timeout_seconds: float | None) -> Sequence[Event]:
         """Wait for messages of workers and of the warden."""

@@ -29,7 +29,6 @@ from .messages import (
     GiveUp,
     SentAfterRecord,
     Starved,
-    Submit,
     ToTrainer,
     ToWorker,
     decode_for_trainer,
@@ -39,8 +38,6 @@ from .proc_tree import ProcessHandle, state_of
 from .results import SlotResult
 from .status_page import StatusPage, create_status_page
 
-# Messages to a worker go together, because each packet may wake it, which costs 50 us and more; but not more bytes.
-_MAX_OUTBOX_BYTES = 32 << 10
 # A worker that waits for a slot is told to give up when the consumer has waited for it so long without freeing one: a
 # thread of the consumer may have been about to.
 _HOARD_SECONDS = 5.0
@@ -78,7 +75,6 @@ class WorkerConnection:
         self.backlog: bytes | None = None  # a packet that the socket was too full for
         self.starved_since: float | None = None  # it waits for a slot, as far as is known; on the clock of waiting
         self._outbox: list[ToWorker] = []
-        self._outbox_bytes = 0
         self._records: list[bytes] = []  # came by the ring
         self._num_records = 0  # of the ring, that were handed over
         self._behind: deque[tuple[int, list[ToTrainer]]] = deque()  # came by the socket; after how many of the ring
@@ -107,15 +103,13 @@ class WorkerConnection:
     # --- messages ---
 
     def put(self, message: ToWorker) -> None:
-        """Send a message with the next `flush`."""
+        """Send a message with the next `send` or `flush`: each packet may wake the worker, which costs 50 us."""
         self._outbox.append(message)
 
-    def submit(self, run_id: int, ticket: int, payload: bytes) -> None:
-        """Send a ticket, now or soon: at the latest with `flush`."""
-        self._outbox.append(Submit(run_id, ticket, payload))
-        self._outbox_bytes += len(payload)
-        if self._outbox_bytes > _MAX_OUTBOX_BYTES:
-            self.flush()
+    def send(self, message: ToWorker) -> None:
+        """Send a message, and all that gathered."""
+        self._outbox.append(message)
+        self.flush()
 
     def flush(self) -> None:
         """Send all messages that gathered, as far as the socket takes them, and tell of slots that became free."""
@@ -128,7 +122,7 @@ class WorkerConnection:
             self.backlog = None
         if self._outbox and self.backlog is None:
             packet = encode_packet(self._outbox)
-            self._outbox, self._outbox_bytes = [], 0
+            self._outbox = []
             if not self._try_send(packet):
                 self.backlog = packet
 
