@@ -351,27 +351,20 @@ class ProcessExecutor(Executor):
         assert self._epoll is not None
         lives = self._lives
         # The rings come first and the sockets second: what a worker says by its socket is sent before the next record.
-        has_messages = self._gather()
+        has_messages = True in [life.gather() for life in lives]  # of all
         sleeps = not has_messages and timeout_seconds != 0.0
         if sleeps:
             for life in lives:
-                life.say_asleep()
-            has_messages = self._gather()
+                life.rings.say_asleep()
+            has_messages = True in [life.gather() for life in lives]  # of all
         ready = self._epoll.poll(0.0 if has_messages else timeout_seconds)
         if sleeps:
             for life in lives:
-                life.say_awake()
+                life.rings.say_awake()
         for fd, _ in ready:
             self._handle(fd)
         for life in lives:
             self._drain(life)
-
-    def _gather(self) -> bool:
-        """Take in what lies in all rings; tell whether there is anything."""
-        has_messages = False
-        for life in self._lives:
-            has_messages = life.gather() or has_messages
-        return has_messages
 
     def _handle(self, fd: int) -> None:
         """Take in what came through one socket."""

@@ -89,7 +89,7 @@ class WorkerConnection:
             fds.append(lifeline_of_worker)
             self.channel, theirs = Channel.pair()
             self.reader = ArenaReader(fds[0], max_leases=max_leases, copy_bytes=copy_bytes)
-            self._rings = TrainerRings(fds[1])
+            self.rings = TrainerRings(fds[1])
             self._status = StatusPage(fds[2])
             with theirs:
                 start((theirs.fileno(), *fds))  # in the order of WorkerFds
@@ -130,14 +130,14 @@ class WorkerConnection:
         """Tell the worker of slots that became free."""
         freed = self.reader.drain()
         if freed:
-            self._rings.give_credits(freed)
+            self.rings.give_credits(freed)
             if self.starved_since is not None:
                 self._wake()
 
     def note_starved(self, starved: Starved, now: float) -> None:
         """Take note that the worker waits for a slot; `now` is on the clock of waiting."""
         self.starved_since, self._starved_at = now, starved.num_credits
-        if self._rings.num_credits != starved.num_credits:  # it did not see the last ones
+        if self.rings.num_credits != starved.num_credits:  # it did not see the last ones
             self._wake()
 
     def fail_starved_worker(self, now: float) -> None:
@@ -149,7 +149,7 @@ class WorkerConnection:
 
     def gather(self) -> bool:
         """Take in what lies in the ring; tell whether there is anything. Comes before `hear`."""
-        self._records += self._rings.read()
+        self._records += self.rings.read()
         return bool(self._records)
 
     def hear(self) -> bool:
@@ -181,17 +181,17 @@ class WorkerConnection:
             self._num_records += 1
         while behind and behind[0][0] <= self._num_records:
             messages += behind.popleft()[1]
+        slots = [message.result for message in messages if type(message) is Done and type(message.result) is SlotResult]
+        if slots:
+            for result, lease in zip(slots, self.reader.hold([result.slot_idx for result in slots]), strict=True):
+                result.owner, result.lease = self, lease
         events: list[Event] = []
         for message in messages:
             if type(message) is Done:
-                result = message.result
-                assert result is not None
-                if type(result) is SlotResult:
-                    result.owner, result.lease = self, self.reader.hold(result.slot_idx)
                 if message.run_id == run_id:
                     events.append(message)
                 else:
-                    result.discard()
+                    message.result.discard()
             elif isinstance(message, Starved):
                 self.note_starved(message, now)
             elif isinstance(message, SentAfterRecord):
@@ -199,14 +199,6 @@ class WorkerConnection:
             else:
                 events.append(message)
         return events
-
-    def say_asleep(self) -> None:
-        """Have the worker ring by its socket when it says something. Gather once more after this, before sleeping."""
-        self._rings.say_asleep()
-
-    def say_awake(self) -> None:
-        """Have the worker not ring any more."""
-        self._rings.say_awake()
 
     # --- the process ---
 
