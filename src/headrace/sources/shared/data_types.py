@@ -269,6 +269,12 @@ def check_classes(array: NDArray[Any], spec: DataSpec, where: str, *, least: int
     return min(low, 0), high
 
 
+def layout_text(spec: DataSpec) -> str:
+    """Return a layout as messages have it: `float32[T, 40]`, with `?` for a free axis."""
+    axes = [*(["T"] if spec.has_time else []), *("?" if size is None else str(size) for size in spec.shape)]
+    return f"{spec.dtype}[{', '.join(axes)}]"
+
+
 def native(value: Any) -> Any:
     """Return an array in the byte order of this machine, anything else as it is."""
     is_foreign = isinstance(value, np.ndarray) and not value.dtype.isnative
