@@ -27,11 +27,10 @@ from headrace.errors import (
 from headrace.order import ArrayOrder, Order, OrderCorpus, OrderPlanner, occurrences
 from headrace.rng import derive_rng, wants_rng
 from headrace.sources import SORT_LENGTHS, MapSource, Source
-from headrace.specs import DataSpec
 
 from .base import Dataset, is_of_headrace
 from .checks import check_count, check_indices, check_tags
-from .corpus import CorpusFacts, LengthsOf, num_left_out
+from .corpus import Corpus, LengthsOf, num_left_out
 from .digests import digest_array
 from .reader import Features, LoadedSeqs, OrderCursor, SeqCache, outside_of_epoch, shuffle_group_frames
 from .seq import DatasetSeq
@@ -57,7 +56,6 @@ class CachedDataset(Dataset):
     supports_window = True
     supports_frame_shuffling = True
     supports_jumps = True
-    knows_dtypes = True
     sorts_by_column = False  # whether `_sort_lengths` are numbers that are stored besides, and no lengths of data
 
     draws_classes = False
@@ -190,7 +188,7 @@ class CachedDataset(Dataset):
         """Return how often each sequence of the current order came before, if a transform draws by it."""
         if not self._transform_wants_rng or not self._cursor.order.may_repeat:
             return None
-        return self._occurrences_now()
+        return self.count_occurrences()
 
     def _has_own_order(self) -> bool:
         """Whether the order of an epoch does not come from the planner."""
@@ -251,44 +249,41 @@ class CachedDataset(Dataset):
 
     # --- what is known without reading ---
 
-    def corpus_facts(self) -> CorpusFacts:
-        """Return what the index knows."""
-        return CorpusFacts(
-            index=self.source.index,
-            sort_lengths=self._sort_lengths,
-            kept=lambda: None if self._wanted_tags is None else self._keep_mask(),
-            draws_by_occurrence=self._transform_wants_rng,
-            occurrences=self._occurrences_now,
+    def get_corpus(self) -> Corpus:
+        """Return what the source knows; of lengths, what a class of the user's own says, if it says other ones."""
+        source = self.source
+        return Corpus(
+            digest_text=lambda: source.index.digest,
+            knows_order=self._knows_order,
+            size=lambda: len(source),
+            is_indexed=True,
+            index=lambda: source.index,
+            tags_of=source.tags_of,
+            specs=source.specs,
+            knows_dtypes=True,
+            lengths=self._told_lengths if self._has_user_lengths else self._lengths_of_index,
+            covers_lengths=lambda _: not self._has_user_lengths,
             has_fixed_lengths=not self._has_user_lengths,
+            may_change_lengths=self._transform is not None or self._has_user_ways,
+            sort_lengths=self._sort_lengths,
+            kept=self._kept,
+            num_filtered=lambda: num_left_out(self._kept()),
+            draws_by_occurrence=self._transform_wants_rng,
         )
 
-    def num_filtered(self) -> tuple[int, int] | None:
-        """Count what the filter of this dataset drops; without one the index is not built."""
-        return None if self._wanted_tags is None else num_left_out(self._keep_mask())
+    def _kept(self) -> NDArray[np.bool_] | None:
+        """Return `bool[N]`: what the filter keeps; `None` without one: then the index is not built."""
+        return None if self._wanted_tags is None else self._keep_mask()
 
-    def known_specs(self) -> dict[str, DataSpec]:
-        """Return the layout of the source."""
-        return dict(self.source.specs)
-
-    def corpus_lengths(self, key: str, *, may_cost: bool) -> LengthsOf | None:
-        """Return the lengths of the index; those of a class of the user's own, if it says other ones."""
+    def _lengths_of_index(self, key: str, may_cost: bool) -> LengthsOf | None:
         self._check_key(key)
-        if self._has_user_lengths:
-            return super().corpus_lengths(key, may_cost=may_cost)
-        if isinstance(self.source, MapSource) and not may_cost:
+        is_asked = isinstance(self.source, MapSource)
+        if is_asked and not may_cost:
             return None
         index = self.source.index
-        if not index.has_lengths(key) and isinstance(self.source, MapSource) and index.has_lengths(SORT_LENGTHS):
+        if not index.has_lengths(key) and is_asked and index.has_lengths(SORT_LENGTHS):
             key = SORT_LENGTHS
         return index.lengths(key).__getitem__ if index.has_lengths(key) else None
-
-    def may_change_lengths(self) -> bool:
-        """Whether there is a transform, or a class of the user's own reads in another way."""
-        return self._transform is not None or self._has_user_ways
-
-    def covers_lengths(self, key: str) -> bool:  # noqa: ARG002
-        """Yes: they are part of the digest of the index; but not those that a class of the user's own says."""
-        return not self._has_user_lengths
 
     def draws_text(self) -> str:
         """Return the seeds, if a transform draws."""
@@ -328,10 +323,10 @@ class CachedDataset(Dataset):
             raise outside_of_epoch(error, self, self._cursor) from None
 
     def _occurrence(self, seq_idx: int) -> int:
-        return int(self._occurrences_now()[seq_idx - self._cursor.first])
+        return int(self.count_occurrences()[seq_idx - self._cursor.first])
 
-    def _occurrences_now(self) -> NDArray[np.int64]:
-        """Return how often each sequence of the current order came before, `int64[n]`."""
+    def count_occurrences(self) -> NDArray[np.int64]:
+        """Return how often each sequence of the current order came before in the full epoch, `int64[n]`."""
         if self._occurrences is None:
             given = self._order_is_given
             self._occurrences = (
@@ -494,10 +489,6 @@ class CachedDataset(Dataset):
     def reads_singly(self) -> bool:
         """Yes, but for a class of the user's own that reads in another way."""
         return not self._has_user_ways
-
-    def get_tags_of(self, indices: NDArray[np.int64]) -> list[str]:
-        """Return the tags of corpus indices."""
-        return self.source.tags_of(indices)
 
     def get_seq(self, seq_idx: int) -> DatasetSeq:
         """Return one sequence with all of its data keys."""

@@ -22,7 +22,7 @@ from headrace.index import CorpusIndex
 from .base import Dataset, Owned, with_copied_parts
 from .cached import CachedDataset
 from .configs import DatasetConfig, init_dataset, resolve_class
-from .corpus import CorpusFacts
+from .corpus import Corpus
 
 
 def open_part(
@@ -136,9 +136,9 @@ class MetaPart:
         self._num_checked = 0
 
     @property
-    def facts(self) -> CorpusFacts | None:
+    def corpus(self) -> Corpus:
         """What is known of its corpus."""
-        return self.dataset.corpus_facts()
+        return self.dataset.get_corpus()
 
     @property
     def source(self) -> object:
@@ -147,9 +147,9 @@ class MetaPart:
 
     def tag_index(self) -> CorpusIndex | None:
         """Return its tags, `None` if it does not tell them."""
-        facts = self.facts
-        if facts is not None:
-            return facts.index
+        corpus = self.corpus
+        if corpus.is_indexed:
+            return corpus.index()
         try:
             return CorpusIndex.from_columns(tags=self.dataset.get_corpus_tags(), lengths={})
         except NotImplementedError:

@@ -81,7 +81,7 @@ class Recipe:
             batching.window_seqs(window_seqs),
             options.seed,
             grows=grows,
-            checks_lengths=batching.needs_lengths and subject.may_change_lengths(),
+            checks_lengths=batching.needs_lengths and subject.corpus.may_change_lengths,
             seeds_globals=options.seeds_globals,
         )
         return cls(options, plan, data_key, BatchWork(subject.reading, work))
@@ -215,7 +215,9 @@ class PlannedEpochs(Epochs):
     def _name_of(self, epoch: int) -> Callable[[], str]:
         subject, recipe = self._subject, self._recipe
         decides = f"{epoch} {recipe.plan.seed} {recipe.batching_text}"
-        return lambda: table_name(f"{subject.data_digest()} {digest_text(recipe.order_text(subject, epoch))} {decides}")
+        return lambda: table_name(
+            f"{subject.corpus.digest_text()} {digest_text(recipe.order_text(subject, epoch))} {decides}"
+        )
 
     def num_steps(self, epoch: int, position: int, ranks: Ranks) -> int:
         """Count batches, by planning all windows, once for each epoch.

@@ -279,7 +279,7 @@ class DataLoader:
         ranks = self._ranks.look_up()
         self._agree(place, ranks)
         run, arrivals = self._runs.begin(place, ranks)
-        self._said.take_filtered(self._subject.num_filtered())
+        self._said.take_filtered(self._subject.corpus.num_filtered())
         self._said.take_filtered(self._runs.num_filtered(), place.epoch)
         return Begun(place, ranks, run, arrivals, self._options.start_agreement(), self._ranks.equal_steps_of(ranks))
 
@@ -413,7 +413,7 @@ class DataLoader:
 
     def _make_digests(self, epoch: int) -> dict[str, str]:
         return {
-            "data": self._subject.data_digest()[:32],
+            "data": self._subject.corpus.digest_text()[:32],
             "order": digest_text(self._recipe.order_text(self._subject, epoch)),
             "batching": digest_text(self._recipe.batching_text),
             "seed": digest_text(str(self._options.seed)),
@@ -448,7 +448,7 @@ class DataLoader:
             f"workers:  {options.num_workers}, executor {self._engine_name()}",
             f"place:    epoch {self._place.epoch}, batch {self._place.position}",
         ]
-        filtered = self._subject.num_filtered()
+        filtered = self._subject.corpus.num_filtered()
         if filtered is not None:
             lines.append(f"filter:   {filtered[0]:,} of {filtered[1]:,} sequences are left out")
         in_epoch = self._runs.num_filtered()

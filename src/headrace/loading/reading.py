@@ -130,9 +130,14 @@ class _DatasetReader(Reader):
     def read(self, wish: ReadRequest) -> Iterator[tuple[str, Any]]:
         dataset, source, indices = self._dataset, self._source, wish.indices.tolist()
         first = dataset.init_part(wish.epoch, 0, wish.indices, wish.occurrences)
-        known = dataset.get_tags_of(wish.indices) if source is None else source.tags_of(wish.indices)
-        tags = [f"(corpus index {corpus_idx})" for corpus_idx in indices] if known is None else known
-        go_to, reads_singly = note_places(tags, wish.epoch), dataset.reads_singly
+        reads_singly = dataset.reads_singly
+        if source is not None:
+            tags = source.tags_of(wish.indices)
+        elif reads_singly:
+            tags = dataset.get_corpus().tags_of(wish.indices)
+        else:
+            tags = [f"(corpus index {corpus_idx})" for corpus_idx in indices]
+        go_to = note_places(tags, wish.epoch)
         for number, tag in enumerate(tags):
             go_to(number)
             place = first + number

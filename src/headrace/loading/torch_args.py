@@ -206,7 +206,7 @@ def open_subject(dataset: Any, order: ForeignOrder, options: LoaderOptions) -> S
 
 def _open_dataset(dataset: Any, shuffled: str | None) -> Subject:
     own = open_apart(CachedDataset(source=dataset) if isinstance(dataset, Source) else dataset)
-    if not own.knows_order():
+    if not own.get_corpus().knows_order():
         stream = DatasetStream(own)
         stream.is_own = own is not dataset
         return stream

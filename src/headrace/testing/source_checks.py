@@ -28,8 +28,8 @@ def check_source(source: Source, *, max_seqs: int = _MAX_SEQS) -> None:
     Call it from a test, with a source of some sequences of different lengths. It looks at the index (length, tags,
     lengths), the arrays (data keys, dtype, shape, class indices within the dim where there is one), the ways of reading
     (`read`, `read_slice`, `read_seq`, `read_rows`, `read_into`), reading in any order and again, whether arrays belong
-    to the caller, a pickled copy, one for another reader, `close`, and questions for sequences and data keys that are not there. The source is
-    open afterwards.
+    to the caller, a pickled copy, one for another reader, `close`, and questions for sequences and data keys that are
+    not there. The source is open afterwards.
 
     Args:
         source: The source to check.

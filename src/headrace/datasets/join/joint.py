@@ -34,7 +34,7 @@ from headrace.specs import DataSpec
 from ..base import Dataset
 from ..cached import CachedDataset
 from ..checks import check_indices, check_tags
-from ..corpus import CorpusFacts, LengthsOf
+from ..corpus import Corpus, LengthsOf
 from ..digests import recipe_text
 from ..layout import JointLayout
 from ..parts import MetaPart
@@ -99,23 +99,15 @@ class JointDataset(OverCorpora):
         """The corpora of the parts, one after the other."""
         sources = [part.source for part in self.members]
         if self._corpus is None or any(a is not b for a, b in zip(sources, self._joined, strict=True)):
-            self._corpus = JointCorpus([self._facts(part).index for part in self.members])
+            self._corpus = JointCorpus([part.corpus for part in self.members])
             self._joined, self._keep, self._file_lengths, self._lengths = sources, None, None, None
             self._planner.invalidate()
         return self._corpus
 
-    def _facts(self, part: MetaPart) -> CorpusFacts:
-        facts = part.facts
-        assert facts is not None  # checked by who made this
-        return facts
-
-    def _all_facts(self) -> list[tuple[MetaPart, CorpusFacts]]:
-        return [(part, self._facts(part)) for part in self.members]
-
     def _kept(self) -> NDArray[np.bool_] | None:
         """Return `bool[N]`: what the filter of the whole and those of the parts keep; `None` without any."""
         own = None if self._wanted_tags is None else self._keep_mask()
-        kept = [facts.kept() for _, facts in self._all_facts()]
+        kept = [part.corpus.kept() for part in self.members]
         if all(mask is None for mask in kept):
             return own
         sizes = np.diff(self.corpus.starts).tolist()
@@ -129,26 +121,27 @@ class JointDataset(OverCorpora):
     def _made_of(self) -> Sequence[MetaPart]:
         return self.members
 
-    def known_specs(self) -> dict[str, DataSpec]:
-        """Return the layout of the data keys, where all parts that have them say it."""
-        return {key: spec for key, spec in self.layout.specs.items() if spec is not None}
+    def get_corpus(self) -> Corpus:
+        """Return what is known of the corpora of the parts, one after the other."""
+        parts = [(part, part.corpus) for part in self.members]
 
-    def corpus_lengths(self, key: str, *, may_cost: bool) -> LengthsOf | None:
-        """Return the lengths of a data key over the corpora: those of sequences that lack it are zero."""
-        self._spec_of(key)
-        columns = {}
-        for number, part in enumerate(self.members):
-            if key in part.keys:
-                column = part.dataset.corpus_lengths(part.keys[key], may_cost=may_cost)
-                if column is None:
-                    return None
-                columns[number] = column
-        return JointLengths(self.corpus, columns, self.layout.empty_length(key)).__getitem__
+        def lengths_of(key: str, may_cost: bool) -> LengthsOf | None:
+            self._spec_of(key)
+            columns = {}
+            for number, (part, corpus) in enumerate(parts):
+                if key in part.keys:
+                    column = corpus.lengths(part.keys[key], may_cost)
+                    if column is None:
+                        return None
+                    columns[number] = column
+            return JointLengths(self.corpus, columns, self.layout.empty_length(key)).__getitem__
 
-    def data_text(self) -> str:
-        """Return a digest of the texts of all parts, and of which data key comes from where."""
-        texts = [f"{part.name} {sorted(part.keys.items())} {part.dataset.data_text()}" for part in self.members]
-        return xxhash.xxh3_128_hexdigest(" | ".join(["joint", *texts]).encode())
+        def digest_text() -> str:
+            texts = [f"{part.name} {sorted(part.keys.items())} {corpus.digest_text()}" for part, corpus in parts]
+            return xxhash.xxh3_128_hexdigest(" | ".join(["joint", *texts]).encode())
+
+        specs = {key: spec for key, spec in self.layout.specs.items() if spec is not None}
+        return self._corpus_over(parts, specs=specs, lengths=lengths_of, digest_text=digest_text)
 
     def order_text(self, epoch: int) -> str:
         """Return what decides the joint order, and the orders of the parts."""
@@ -267,19 +260,19 @@ class JointDataset(OverCorpora):
     def _order_corpus(self, num_seqs: int, get_seq_len: Any) -> OrderCorpus:
         corpus = super()._order_corpus(num_seqs, get_seq_len)
         lengths = corpus.lengths or self._sort_lengths
-        return dataclasses.replace(corpus, lengths=lengths, is_fixed=self._has_fixed_lengths())
+        return dataclasses.replace(corpus, lengths=lengths, is_fixed=self.get_corpus().has_fixed_lengths)
 
     def _sort_lengths(self) -> NDArray[Any]:
         """Return `int[N]`: what the parts sort by."""
         _ = self.corpus  # forgets lengths that are too old
         if self._lengths is not None:
             return self._lengths
-        lengths = np.concatenate([_sort_lengths_of(part.dataset, facts) for part, facts in self._all_facts()])
-        if self._has_fixed_lengths():
+        lengths = np.concatenate([_sort_lengths_of(part) for part in self.members])
+        if self.get_corpus().has_fixed_lengths:
             self._lengths = lengths
         return lengths
 
-    def _count_occurrences(self) -> NDArray[np.int64]:
+    def count_occurrences(self) -> NDArray[np.int64]:
         """Return how often each sequence of the current order came before, `int64[n]`."""
         if self._occurrences is None:
             if self._order_is_given:
@@ -300,9 +293,9 @@ class JointDataset(OverCorpora):
 
     def get_occurrences(self) -> NDArray[np.int64] | None:
         """Return how often each sequence of the current order came before, if a part's transform draws by it."""
-        if not self._cursor.order.may_repeat or not self._draws_by_occurrence():
+        if not self._cursor.order.may_repeat or not self.get_corpus().draws_by_occurrence:
             return None
-        return self._count_occurrences()
+        return self.count_occurrences()
 
     def finish_epoch(self, *, free_resources: bool = False) -> None:
         """End the epoch, of the parts as well, see `Dataset.finish_epoch`."""
@@ -347,8 +340,8 @@ class JointDataset(OverCorpora):
         own = self._all_places.of_part(number)
         indices = order.block(0, len(order))[own] - self.corpus.starts[number]
         counted = None
-        if order.may_repeat and self._facts(part).draws_by_occurrence:
-            counted = self._count_occurrences()[own]
+        if order.may_repeat and part.corpus.draws_by_occurrence:
+            counted = self.count_occurrences()[own]
         epoch = None
         if self._epoch is not None:
             epoch = self._part_epoch(part, full_epoch_of(self._epoch, self.partition_epoch) + 1)
@@ -438,7 +431,7 @@ class JointDataset(OverCorpora):
         known: dict[int, tuple[str, Source]] = {}
         for number, source in sources.items():
             part = self.members[number]
-            if not len(corpus.indices[number]):
+            if not corpus.corpora[number].size():
                 continue
             if source is None or not all(source.index.has_lengths(own) for own in part.keys.values()):
                 return None
@@ -501,8 +494,9 @@ def _is_whole(order: Order, num_seqs: int) -> bool:
     return num_seqs == 0 or (order[0] == 0 and order[num_seqs - 1] == num_seqs - 1)
 
 
-def _sort_lengths_of(dataset: Dataset, facts: CorpusFacts) -> NDArray[Any]:
+def _sort_lengths_of(part: MetaPart) -> NDArray[Any]:
     """Return what a dataset sorts by, from its file of lengths if it has one."""
+    dataset = part.dataset
     while isinstance(dataset, MultiProcDataset):
         dataset = dataset.inner
-    return facts.sort_lengths() if dataset.seq_order_seq_lens_file is None else dataset._lengths_of_file()
+    return part.corpus.sort_lengths() if dataset.seq_order_seq_lens_file is None else dataset._lengths_of_file()

@@ -27,7 +27,7 @@ from ..base import Dataset, Owned
 from ..cached import CachedDataset
 from ..checks import absolute_name, check_flag, check_path
 from ..configs import DatasetConfig
-from ..corpus import CorpusFacts
+from ..corpus import Corpus
 from ..digests import digest_text
 from ..parts import MetaPart, open_part
 from ..reader import Features
@@ -127,29 +127,26 @@ class ConcatSeqsDataset(CachedDataset):
     @property
     def joins_changed_seqs(self) -> bool:
         """Whether a transform of the inner dataset may change lengths, so that the index does not say them."""
-        return self._inner.may_change_lengths()
+        return self._inner.get_corpus().may_change_lengths
 
-    def may_change_lengths(self) -> bool:
-        """Whether a transform may, here or in the inner dataset."""
-        return super().may_change_lengths() or self.joins_changed_seqs
-
-    def corpus_facts(self) -> CorpusFacts:
+    def get_corpus(self) -> Corpus:
         """Return what the index of the joined sequences knows."""
-        facts = super().corpus_facts()
-        return replace(facts, draws_by_occurrence=facts.draws_by_occurrence or self._inner_draws())
-
-    def data_text(self) -> str:
-        """Return a text of the joined corpus, and of what is joined how."""
-        return digest_text(f"{self.source.index.digest} {self._joining} {self._inner.data_text()}")
+        corpus, inner = super().get_corpus(), self._inner.get_corpus()
+        return replace(
+            corpus,
+            digest_text=lambda: digest_text(f"{self.source.index.digest} {self._joining} {inner.digest_text()}"),
+            may_change_lengths=corpus.may_change_lengths or inner.may_change_lengths,
+            draws_by_occurrence=corpus.draws_by_occurrence or self._inner_draws(),
+        )
 
     def _make_index(self) -> CorpusIndex:
         parts, lengths = self._seq_parts, {}
         is_last = parts.is_last()
 
         def lengths_of(key: str) -> NDArray[Any]:
-            found, facts = None, self._part.facts
-            if self._indices is not None and facts is not None and facts.has_fixed_lengths:
-                found = self._inner.corpus_lengths(key, may_cost=False)
+            corpus = self._part.corpus
+            is_known = self._indices is not None and corpus.is_indexed and corpus.has_fixed_lengths
+            found = corpus.lengths(key, False) if is_known else None
             if found is None or self._indices is None:
                 raise OptionalNotImplementedError(f"the lengths of {key!r} are not known")
             return found(self._indices)
@@ -197,11 +194,10 @@ class ConcatSeqsDataset(CachedDataset):
         """Return how often each sequence of the current order came before, if anything is drawn by it."""
         if not self._cursor.order.may_repeat or not (self._transform_wants_rng or self._inner_draws()):
             return None
-        return self._occurrences_now()
+        return self.count_occurrences()
 
     def _inner_draws(self) -> bool:
-        facts = self._part.facts
-        return facts is not None and facts.draws_by_occurrence
+        return self._part.corpus.draws_by_occurrence
 
     def finish_epoch(self, *, free_resources: bool = False) -> None:
         """End the epoch, of the inner dataset as well, see `Dataset.finish_epoch`."""
@@ -217,7 +213,7 @@ class ConcatSeqsDataset(CachedDataset):
             corpus_indices = order.block(0, len(order))
             parts, starts = self._seq_parts.parts_of(corpus_indices)
             epoch = int(self.epoch) or None
-            if self._part.facts is None or self._indices is None:
+            if not self._part.corpus.is_indexed or self._indices is None:
                 self._part.start_by_tags(epoch, 0, [self._tag_of(part) for part in parts.tolist()])
             else:
                 self._part.start_at(epoch, 0, self._indices[parts], self._occurrences_of(corpus_indices, parts))
@@ -230,7 +226,7 @@ class ConcatSeqsDataset(CachedDataset):
         assert self._indices is not None
         repeats = np.zeros(len(corpus_indices), np.int64)
         if self._cursor.order.may_repeat:
-            repeats = self._occurrences_now()
+            repeats = self.count_occurrences()
         sizes = self._seq_parts.starts[corpus_indices + 1] - self._seq_parts.starts[corpus_indices]
         return occurrences_of_parts(self._indices, parts, np.repeat(repeats, sizes))
 

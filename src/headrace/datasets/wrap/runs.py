@@ -186,10 +186,10 @@ class ReadSeqs:
 
     def read_range(self, dataset: Dataset, first: int, indices: NDArray[np.int64], *, epoch: int) -> None:
         """Read sequences of a dataset that reads them singly, and knows their tags without reading."""
-        tags = dataset.get_tags_of(indices)
-        assert tags is not None
+        corpus = dataset.get_corpus()
+        tags = corpus.tags_of(indices)
         go_to = note_places(tags, epoch)
-        has_transform = dataset.may_change_lengths()
+        has_transform = corpus.may_change_lengths
         for offset, (corpus_idx, tag) in enumerate(zip(indices.tolist(), tags, strict=True)):
             go_to(offset)
             try:

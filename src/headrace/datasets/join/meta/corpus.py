@@ -139,6 +139,13 @@ class MetaCorpus:
         self.index = base.index
         self._routes = dict(routes)
 
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def tags_of(self, indices: NDArray[np.int64]) -> list[str]:
+        """Return the tags of sequences of this corpus."""
+        return self.index.tags.take(indices)
+
     def places(self, name: str, indices: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the corpus indices in a sub-dataset of sequences of this corpus, `int64[n]`.
 
@@ -259,7 +266,7 @@ class MetaReader:
         """
         self._epoch, self._cursor, self._corpus, self._occurrences = epoch, cursor, corpus, occurrences
         for part in self.parts:
-            if part.facts is None and len(cursor.order):
+            if not part.corpus.is_indexed and len(cursor.order):
                 self.ready(part)
 
     def ready(self, part: MetaPart) -> MetaPart:
@@ -267,12 +274,12 @@ class MetaReader:
         if part.is_started:
             return part
         assert self._corpus is not None
-        order, first, facts = self._cursor.order, self._cursor.first, part.facts
+        order, first, corpus = self._cursor.order, self._cursor.first, part.corpus
         indices = order.block(0, len(order))
-        if facts is None:
+        if not corpus.is_indexed:
             part.start_by_tags(self._epoch, first, self._corpus.tags(part.name, indices))
             return part
-        occurrences = self._occurrences() if facts.draws_by_occurrence and order.may_repeat else None
+        occurrences = self._occurrences() if corpus.draws_by_occurrence and order.may_repeat else None
         part.start_at(self._epoch, first, self._corpus.places(part.name, indices), occurrences)
         return part
 

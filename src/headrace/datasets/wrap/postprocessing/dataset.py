@@ -27,7 +27,7 @@ from ...base import Dataset, Owned, Workers
 from ...cached2 import CachedDataset2
 from ...checks import check_count, check_flag
 from ...configs import DatasetConfig
-from ...corpus import CorpusFacts, LengthsOf
+from ...corpus import Corpus
 from ...parts import open_part
 from ...seq import DatasetSeq
 from ..multi_proc import MultiProcDataset
@@ -235,37 +235,19 @@ class PostprocessingDataset(CachedDataset2):
         """Return the inner dataset."""
         return (self._inner,)
 
-    def knows_order(self) -> bool:
-        """Whether any sequence can be made without those before it."""
-        return self._is_indexed
-
-    def corpus_facts(self) -> CorpusFacts | None:
-        """Return what the inner dataset knows."""
-        facts = self._inner.corpus_facts() if self._is_indexed else None
-        if facts is None:
-            return None
-        draws = facts.draws_by_occurrence or self._draws()
-        return dataclasses.replace(facts, draws_by_occurrence=draws, occurrences=self._count_occurrences)
-
-    def corpus_size(self) -> int | None:
-        """Return the size of the corpus of the inner dataset."""
-        return self._inner.corpus_size() if self._is_indexed else None
-
-    def known_specs(self) -> dict[str, DataSpec]:
-        """Return the layout of the data keys whose dtype is known."""
-        return self.specs
-
-    def corpus_lengths(self, key: str, *, may_cost: bool) -> LengthsOf | None:
-        """Return the lengths of the inner dataset, if they are said to stay."""
-        return self._inner.corpus_lengths(key, may_cost=may_cost) if self.keeps_lengths_of(key) else None
-
-    def covers_lengths(self, key: str) -> bool:
-        """Whether the lengths are those that the inner dataset tells."""
-        return self.keeps_lengths_of(key) and self._inner.covers_lengths(key)
-
-    def data_text(self) -> str:
-        """Return the text of the inner dataset."""
-        return self._inner.data_text()
+    def get_corpus(self) -> Corpus:
+        """Return what the inner dataset knows, as far as the function leaves it as it is."""
+        inner = self._inner.get_corpus()
+        corpus = dataclasses.replace(
+            inner,
+            knows_order=lambda: self._is_indexed,
+            specs=self.specs,
+            knows_dtypes=self._layout is not None and not self._layout.any_dtype,
+            lengths=lambda key, may_cost: inner.lengths(key, may_cost) if self.keeps_lengths_of(key) else None,
+            covers_lengths=lambda key: self.keeps_lengths_of(key) and inner.covers_lengths(key),
+            draws_by_occurrence=inner.is_indexed and (inner.draws_by_occurrence or self._draws()),
+        )
+        return corpus if self._is_indexed else dataclasses.replace(corpus.without_index(), size=lambda: None)
 
     def order_text(self, epoch: int) -> str:
         """Return what decides the inner order, and what the function depends on."""
@@ -322,11 +304,6 @@ class PostprocessingDataset(CachedDataset2):
     def keeps_lengths_of(self, data_key: str) -> bool:
         """Tell whether the lengths of a data key are those of the inner dataset."""
         return self.keeps_lengths and self._is_indexed and data_key in self._inner.get_data_keys()
-
-    @property
-    def knows_dtypes(self) -> bool:
-        """Whether the dtypes that this dataset names are those of its arrays."""
-        return self._layout is not None and not self._layout.any_dtype
 
     def _make_map_stream(self) -> MapStream:
         assert self.map_seq_stream is not None
@@ -401,7 +378,7 @@ class PostprocessingDataset(CachedDataset2):
             first,
             shift,
             self._order,
-            self._count_occurrences if counts else None,
+            self.count_occurrences if counts else None,
             self._part,
             self._sizes,
             by_tag=self.seeds_by_tag,
@@ -411,13 +388,14 @@ class PostprocessingDataset(CachedDataset2):
     def get_occurrences(self) -> NDArray[np.int64] | None:
         """Return how often each sequence of the current order came before, if anything is drawn by it."""
         if self._is_indexed and self._order.may_repeat and self._draws():
-            return self._count_occurrences()
+            return self.count_occurrences()
         return self._occurrences
 
     def _draws(self) -> bool:
         return self.map_seq is not None and wants_rng(self.map_seq)
 
-    def _count_occurrences(self) -> NDArray[np.int64]:
+    def count_occurrences(self) -> NDArray[np.int64]:
+        """Return how often each sequence of the current order came before, `int64[n]`."""
         if self._occurrences is None:
             self._occurrences = occurrences(self._order)
         return self._occurrences
@@ -680,7 +658,7 @@ def _check_options(options: Mapping[str, Any], map_seq: Any, map_seq_stream: Any
 
 def _gives_all_in_order(dataset: Dataset) -> bool:
     """Tell whether a dataset says the order of an epoch, and gives all sequences of it."""
-    return dataset.knows_order() and not dataset.skips_failed
+    return dataset.get_corpus().knows_order() and not dataset.skips_failed
 
 
 def _finite_num_seqs(dataset: Dataset) -> int | None:

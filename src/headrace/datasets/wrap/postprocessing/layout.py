@@ -98,7 +98,7 @@ def layout_of(dataset: Dataset) -> Layout | None:
         is_sparse = dataset.is_data_sparse(key)
         shape = tuple(dataset.get_data_shape(key))
         specs[key] = DataSpec(dataset.get_data_dtype(key), shape, is_sparse, dim, has_time=ndim > len(shape))
-    return Layout(specs, frozenset() if dataset.knows_dtypes else frozenset(specs))
+    return Layout(specs, frozenset() if dataset.get_corpus().knows_dtypes else frozenset(specs))
 
 
 def parse_outputs(map_outputs: Any) -> Layout:
