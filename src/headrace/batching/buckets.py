@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.errors import ConfigError
-from headrace.order.policy import check_count, set_field
+from headrace.errors import ConfigError, check_count
+from headrace.order.policy import set_field
 
 from .base import Batching
 from .consecutive import FixedCount, FrameBudget, ends_by_caps, follow
@@ -62,7 +62,7 @@ class Buckets(Batching):
             raise ConfigError("Buckets: a budget for each bucket needs bounds", fix="give bounds=(100, 200, ...)")
         else:
             wanted = DEFAULT_NUM_BUCKETS if self.num_buckets is None else self.num_buckets
-            count = check_count("Buckets", "num_buckets", wanted, minimum=1, maximum=_MAX_BUCKETS)
+            count = check_count("Buckets: num_buckets", wanted, minimum=1, maximum=_MAX_BUCKETS)
             set_field(self, "num_buckets", count)
         if isinstance(self.budget, tuple) and len(self.budget) != len(self.bounds or ()) + 1:
             raise ConfigError(
@@ -195,7 +195,7 @@ def _join_leftovers(
 def _check_bounds(bounds: Sequence[int]) -> tuple[int, ...]:
     if not isinstance(bounds, Sequence | np.ndarray):
         raise ConfigError(f"Buckets: bounds must be lengths, got {bounds!r}", fix="give bounds=(100, 200, ...)")
-    numbers = tuple(check_count("Buckets", "bounds", bound, minimum=0, maximum=MAX_FRAMES) for bound in bounds)
+    numbers = tuple(check_count("Buckets: bounds", bound, minimum=0, maximum=MAX_FRAMES) for bound in bounds)
     if any(left >= right for left, right in itertools.pairwise(numbers)):
         raise ConfigError(f"Buckets: bounds must ascend, got {numbers}")
     if len(numbers) >= _MAX_BUCKETS:

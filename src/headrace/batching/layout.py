@@ -15,8 +15,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.errors import ConfigError, SourceError, did_you_mean
-from headrace.order.policy import check_count, set_field
+from headrace.errors import ConfigError, SourceError, check_count, did_you_mean
+from headrace.order.policy import set_field
 from headrace.specs import DataSpec
 
 from .windows import slice_pad_zeros
@@ -117,7 +117,7 @@ class LayoutOptions:
 
     def __post_init__(self) -> None:
         """Check the number."""
-        set_field(self, "multiple_of", check_count("layout", "multiple_of", self.multiple_of, minimum=1))
+        set_field(self, "multiple_of", check_count("layout: multiple_of", self.multiple_of, minimum=1))
 
     def has_time(self, key: str) -> bool:
         """Tell whether the first axis of a key is time, as far as the specs say."""

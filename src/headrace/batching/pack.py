@@ -8,8 +8,8 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.errors import ConfigError
-from headrace.order.policy import check_count, set_field
+from headrace.errors import ConfigError, check_count
+from headrace.order.policy import set_field
 
 from .base import Batching, check_data_key
 from .pieces import Pieces, TooLong, apply_too_long, check_too_long
@@ -58,7 +58,7 @@ class Pack(Batching):
     def __post_init__(self) -> None:
         """Check all options."""
         for name in ("row_tokens", "num_rows"):
-            set_field(self, name, check_count("Pack", name, getattr(self, name), minimum=1, maximum=_MAX_TOKENS))
+            set_field(self, name, check_count(f"Pack: {name}", getattr(self, name), minimum=1, maximum=_MAX_TOKENS))
         if self.strategy not in get_args(_Strategy):
             raise ConfigError(f'Pack: strategy must be "first_fit" or "best_fit", got {self.strategy!r}')
         check_data_key("Pack", self.data_key)

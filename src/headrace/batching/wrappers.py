@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.errors import ConfigError
-from headrace.order.policy import check_count, set_field
+from headrace.errors import ConfigError, check_count
+from headrace.order.policy import set_field
 
 from .base import Batching, check_batching
 from .pieces import MAX_FRAMES, Pieces
@@ -39,10 +39,10 @@ class LimitLengths(Batching):
     def __post_init__(self) -> None:
         """Check all options."""
         check_batching("LimitLengths", self.batching)
-        lowest = check_count("LimitLengths", "min_frames", self.min_frames, minimum=0, maximum=MAX_FRAMES)
+        lowest = check_count("LimitLengths: min_frames", self.min_frames, minimum=0, maximum=MAX_FRAMES)
         set_field(self, "min_frames", lowest)
         if self.max_frames is not None:
-            highest = check_count("LimitLengths", "max_frames", self.max_frames, minimum=0, maximum=MAX_FRAMES)
+            highest = check_count("LimitLengths: max_frames", self.max_frames, minimum=0, maximum=MAX_FRAMES)
             set_field(self, "max_frames", highest)
             if highest < lowest:
                 raise ConfigError(f"LimitLengths: min_frames = {lowest} is above max_frames = {highest}")
@@ -112,8 +112,8 @@ class Chunks(Batching):
     def __post_init__(self) -> None:
         """Check all options."""
         check_batching("Chunks", self.batching)
-        frames = check_count("Chunks", "frames", self.frames, minimum=1, maximum=MAX_FRAMES)
-        step = frames if self.step is None else check_count("Chunks", "step", self.step, minimum=1)
+        frames = check_count("Chunks: frames", self.frames, minimum=1, maximum=MAX_FRAMES)
+        step = frames if self.step is None else check_count("Chunks: step", self.step, minimum=1)
         if step > frames:
             raise ConfigError(
                 f"Chunks: with step = {step} and frames = {frames}, some frames would be in no chunk",
@@ -121,10 +121,10 @@ class Chunks(Batching):
             )
         set_field(self, "frames", frames)
         set_field(self, "step", step)
-        set_field(self, "min_frames", check_count("Chunks", "min_frames", self.min_frames, minimum=0))
+        set_field(self, "min_frames", check_count("Chunks: min_frames", self.min_frames, minimum=0))
         if not isinstance(self.context, tuple | list) or len(self.context) != 2:
             raise ConfigError(f"Chunks: context must be (left, right), got {self.context!r}")
-        sides = tuple(check_count("Chunks", "context", side, minimum=0, maximum=MAX_FRAMES) for side in self.context)
+        sides = tuple(check_count("Chunks: context", side, minimum=0, maximum=MAX_FRAMES) for side in self.context)
         set_field(self, "context", sides)
         if isinstance(self.whole_keys, str) or not all(isinstance(key, str) for key in self.whole_keys):
             raise ConfigError(f"Chunks: whole_keys must be a tuple of data keys, got {self.whole_keys!r}")

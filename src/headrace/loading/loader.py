@@ -17,9 +17,8 @@ from typing import Any, NoReturn, Self
 from headrace.batching import Batching, BatchOrder, PlanCounts
 from headrace.engine import EngineOptions, EngineReport, Executor, WorkerInfo
 from headrace.engine.memory.lease import MemoryWatcher
-from headrace.errors import ConfigError, HeadraceError, ResumeError
+from headrace.errors import ConfigError, HeadraceError, ResumeError, check_count
 from headrace.global_rng import kept_globals
-from headrace.order.policy import check_count
 from headrace.ranks import Ranks
 from headrace.version import __version__
 
@@ -208,7 +207,7 @@ class DataLoader:
         """
         for name, value in (("first", first), ("last", last)):
             if value is not None:
-                check_count("epochs", name, value, minimum=1)
+                check_count(f"epochs: {name}", value, minimum=1)
         return self._epochs(first, last)
 
     def _epochs(self, first: int | None, last: int | None) -> Iterator[LoaderEpoch]:
@@ -222,7 +221,7 @@ class DataLoader:
 
         A loaded position stays if it is of this epoch; else it is given up, with a warning.
         """
-        self._epoch = check_count("set_epoch", "epoch", epoch, minimum=1)
+        self._epoch = check_count("set_epoch: epoch", epoch, minimum=1)
         if self._resumed is not None and self._resumed.epoch != epoch:
             _logger.warning(
                 "set_epoch(%d) gives up the loaded position: batch %d of epoch %d",

@@ -12,9 +12,8 @@ from headrace.batching import Batching, BatchOrder, Chunks, FixedCount, FrameBud
 from headrace.datasets.base import Workers
 from headrace.engine import EngineOptions, Executor, WorkerInfo, make_executor
 from headrace.engine.process.executor import ProcessExecutor
-from headrace.errors import ConfigError
+from headrace.errors import ConfigError, check_count
 from headrace.global_rng import kept_globals, seed_globals
-from headrace.order.policy import check_count
 
 from .agreement import Agree, Agreement
 from .rank_check import CheckRanks
@@ -62,11 +61,11 @@ class LoaderOptions:
         if not isinstance(self.batching, Batching):
             raise ConfigError(f"batching must be a policy such as FrameBudget(80_000), got {self.batching!r}")
         for name, minimum in (("num_workers", 0), ("pad_multiple", 1)):
-            object.__setattr__(self, name, check_count("DataLoader", name, getattr(self, name), minimum=minimum))
+            object.__setattr__(self, name, check_count(f"DataLoader: {name}", getattr(self, name), minimum=minimum))
         for name in ("max_bytes", "steps_per_epoch", "agree_every", "window_seqs"):
             if getattr(self, name) is not None:
-                object.__setattr__(self, name, check_count("DataLoader", name, getattr(self, name), minimum=1))
-        seed = check_count("DataLoader", "seed", self.seed, minimum=-_INT64_MAX, maximum=_INT64_MAX)
+                object.__setattr__(self, name, check_count(f"DataLoader: {name}", getattr(self, name), minimum=1))
+        seed = check_count("DataLoader: seed", self.seed, minimum=-_INT64_MAX, maximum=_INT64_MAX)
         object.__setattr__(self, "seed", seed)
         if self.remainder not in get_args(Remainder):
             raise ConfigError(f'DataLoader: remainder must be "drop", "pad" or "keep", got {self.remainder!r}')

@@ -5,12 +5,11 @@ from __future__ import annotations
 from itertools import pairwise
 
 import numpy as np
-from codec_cases import arrays, atoms, plain_arrays, round_trip, same, seq_lists, values
+from codec_cases import PlainSlot, arrays, atoms, plain_arrays, round_trip, same, seq_lists, values
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.engine.codec.codec import decode, encode
-from headrace.engine.codec.format import PlainSlot
 from headrace.engine.codec.plan import Plan
 
 LAW = settings(max_examples=400, deadline=None)

@@ -227,10 +227,6 @@ class FileShare:
         """Return the files of a sub-epoch, in order, of this or another rank."""
         return [self.trees[place] for place in self._places_of(epoch, rank).tolist()]
 
-    def bytes_of(self, epoch: int, rank: int | None = None) -> int:
-        """Return how many bytes the files of a sub-epoch have."""
-        return self.plan.bytes_of(epoch, self._shard_of(rank))
-
     def _places_of(self, epoch: int, rank: int | None = None) -> NDArray[np.int64]:
         return self.plan.files_of(epoch, self._shard_of(rank))
 

@@ -79,7 +79,7 @@ ToTrainer = Ready | Done[InlineResult | SlotResult] | Failed | SetupFailed | Str
 
 
 class Spawn(Message, frozen=True, tag=0):
-    """Start a worker. The packet carries the descriptors of `worker_main.Links`, and those that are handed over.
+    """Start a worker. The packet carries the descriptors of `worker_main.WorkerFds`, and those that are handed over.
 
     Attributes:
         life: Number of this start, never used twice by one trainer.

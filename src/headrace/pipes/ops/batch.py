@@ -11,6 +11,7 @@ from headrace.errors import ConfigError, check_count
 from ..core.base import IterPipe, State, read
 from ..core.checks import check_positive, check_takes
 from ..core.registry import functional_pipe
+from ..core.skeletons import Positioned
 from ..core.streams import close_streams
 
 
@@ -34,7 +35,7 @@ class DataChunk(list[Any]):
 
 
 @functional_pipe("batch")
-class Batcher(IterPipe[Any]):
+class Batcher(Positioned[Any]):
     """Put so many items in a row into a list.
 
     Args:
@@ -65,9 +66,6 @@ class Batcher(IterPipe[Any]):
             if len(batch) < size and self.drop_last:
                 return
             yield wrap(batch)
-
-    def state(self) -> State:
-        return {}
 
     def __len__(self) -> int:
         whole, rest = divmod(len(self.datapipe), self.batch_size)

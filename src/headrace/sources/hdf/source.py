@@ -244,27 +244,30 @@ class HDFSource(IndexedSource):
 
     def read_rows(self, corpus_indices: NDArray[np.int64], data_key: str, out: NDArray[Any]) -> None:
         """Read one data key of several sequences into one array; neighbours in a file are read at once."""
-        if data_key in self._plain:
-            super().read_rows(corpus_indices, data_key, out)
-            return
-        column = self._columns[check_data_key(data_key, self.specs)]
-        self._check_all(corpus_indices)
+        column, plain = self._columns[check_data_key(data_key, self.specs)], self._plain.get(data_key)
+        if plain is not None and out.dtype != plain.dtype:
+            plain = None
+        reads: list[tuple[int, int, NDArray[Any]]] = []
         first = file_idx = row = end = 0  # of neighbours: the first one, their file, their rows there
         start = stop = 0  # their rows in `out`
-        for corpus_idx in corpus_indices.tolist():
+        # Neighbours need not be looked for one by one, as in `_locate`: that costs three times as much.
+        for corpus_idx in [*self._checked_indices(corpus_indices), None]:
+            if corpus_idx is None or column.rows[corpus_idx] != end or self._file_of[corpus_idx] != file_idx:
+                if end > row and plain is not None:
+                    reads.append((*self._position(column, first, row, end - row), out[start:stop]))
+                elif end > row:
+                    out[start:stop] = self._read_frames(column, first, row, end - row)
+                if corpus_idx is None:
+                    break
+                first, file_idx, row, start = corpus_idx, self._file_of[corpus_idx], column.rows[corpus_idx], stop
+                end = row
             num_rows = column.lengths[corpus_idx]
             if num_rows < 0:
                 raise self._index.damaged(f"the length of {data_key!r} of sequence {corpus_idx} is {num_rows}")
-            if column.rows[corpus_idx] != end or self._file_of[corpus_idx] != file_idx:
-                if end > row:
-                    out[start:stop] = self._read_frames(column, first, row, end - row)
-                first, file_idx, row, start = corpus_idx, self._file_of[corpus_idx], column.rows[corpus_idx], stop
-                end = row
             end, stop = end + num_rows, stop + num_rows
         if stop != len(out):
             raise IndexError(f"{stop} frames of {data_key!r} do not fit into {len(out)} rows")
-        if end > row:
-            out[start:stop] = self._read_frames(column, first, row, end - row)
+        self._files.read_many(reads)
 
     def read_times(self, corpus_idx: int) -> NDArray[Any]:
         """Return the stored `times` of one sequence, `dtype[T, ...]`, as many rows as "data" has frames.

@@ -593,12 +593,12 @@ class PostprocessingDataset(CachedDataset2):
 
     def get_all_tags(self) -> Sequence[str]:
         """Return the tags of the whole corpus, as the inner dataset does; `map_seq` only."""
-        self._check_maps_each("get_all_tags")
+        self._check_maps_each()
         return self._inner.get_all_tags()
 
     def get_corpus_tags(self) -> Sequence[str]:
         """Return the tags of the whole corpus, before any filter."""
-        self._check_maps_each("get_all_tags")
+        self._check_maps_each()
         return self._inner.get_corpus_tags()
 
     def get_total_num_seqs(self, *, fast: bool = False) -> int:
@@ -607,9 +607,9 @@ class PostprocessingDataset(CachedDataset2):
             self._not_offered("get_total_num_seqs with a map_seq_stream that may change it")
         return self._inner.get_total_num_seqs(fast=fast)
 
-    def _check_maps_each(self, what: str) -> None:
+    def _check_maps_each(self) -> None:
         if self.map_seq is None:
-            self._not_offered(f"{what} with map_seq_stream")
+            self._not_offered("get_all_tags with map_seq_stream")
 
     def have_corpus_seq_idx(self) -> bool:
         """Whether the order is known."""

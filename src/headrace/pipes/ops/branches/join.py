@@ -18,6 +18,7 @@ from ...core.base import IterPipe, State, read
 from ...core.checks import check_sources, known_length
 from ...core.draws import Draws
 from ...core.registry import functional_pipe, register_function
+from ...core.skeletons import Positioned, RandomPipe
 
 
 @functional_pipe("concat")
@@ -54,7 +55,7 @@ class Concater(IterPipe[Any]):
 
 
 @functional_pipe("zip")
-class Zipper(IterPipe[Any]):
+class Zipper(Positioned[Any]):
     """Give tuples with an item of each source, until the shortest ends.
 
     Args:
@@ -70,9 +71,6 @@ class Zipper(IterPipe[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         yield from zip(*[read(source) for source in self.datapipes], strict=False)
-
-    def state(self) -> State:
-        return {}
 
     def __len__(self) -> int:
         return min(known_length(self.datapipes))
@@ -212,7 +210,7 @@ class MultiplexerLongest(IterPipe[Any]):
         return sum(known_length(self.datapipes))
 
 
-class SampleMultiplexer(IterPipe[Any]):
+class SampleMultiplexer(RandomPipe[Any]):
     """Give an item of a random source, until all have ended. Those that have leave their share to the others.
 
     It is a random pipe as others are: the loader's seed rules it, and epochs differ.
@@ -242,13 +240,8 @@ class SampleMultiplexer(IterPipe[Any]):
         """Source -> weight."""
         return dict(zip(self.datapipes, self.weights, strict=True))
 
-    def set_seed(self, seed: int) -> SampleMultiplexer:
-        """Let the choices of the next epochs follow from a seed."""
-        self._draws.set_seed(seed)
-        return self
-
     def reset(self) -> None:
-        self._draws.begin_epoch()
+        super().reset()
         self._ended = [False] * len(self.weights)
 
     def __iter__(self) -> Iterator[Any]:
@@ -268,10 +261,10 @@ class SampleMultiplexer(IterPipe[Any]):
                 yield item
 
     def state(self) -> State:
-        return {"draws": self._draws.state(), "ended": list(self._ended)}
+        return super().state() | {"ended": list(self._ended)}
 
     def restore(self, state: State) -> None:
-        self._draws.restore(state["draws"])
+        super().restore(state)
         self._ended = list(state["ended"])
 
     def __len__(self) -> int:

@@ -44,9 +44,6 @@ class Prefetcher(ReadAheadPipe):
                     ahead.wake()
                 yield item
 
-    def __len__(self) -> int:
-        return len(self.source_datapipe)
-
 
 _NUM_AHEAD = 2
 
@@ -119,6 +116,3 @@ class PinMemory(ReadAheadPipe):
                 item = ahead.buffer.popleft()
                 ahead.wake()
                 yield item
-
-    def __len__(self) -> int:
-        return len(self.source_datapipe)

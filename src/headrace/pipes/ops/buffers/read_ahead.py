@@ -21,7 +21,8 @@ from typing import Any, ClassVar
 
 from headrace.errors import StalledError
 
-from ...core.base import IterPipe, State
+from ...core.base import State
+from ...core.skeletons import SameLength
 
 _HOLD_SECONDS = 60.0  # how long an item may take that somebody waits for to look at the state
 _STOP_SECONDS = 5.0  # how long to wait for an item that is being read when nobody wants it any more
@@ -176,7 +177,7 @@ class ReadAhead:
             self.is_at_rest = False
 
 
-class ReadAheadPipe(IterPipe[Any]):
+class ReadAheadPipe(SameLength[Any]):
     """What pipes that read ahead in a thread have in common: they can be paused, held and shut down.
 
     The thread lives as long as the iteration. A state has the items that were read and not given yet.

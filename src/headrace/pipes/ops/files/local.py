@@ -10,16 +10,17 @@ from typing import Any
 from headrace.errors import ConfigError
 from headrace.files import atomic_write
 
-from ...core.base import IterPipe, State, read
+from ...core.base import IterPipe, read
 from ...core.checks import check_takes
 from ...core.registry import functional_pipe
+from ...core.skeletons import OneForOne, Positioned
 from ...core.streams import open_local
 
 _OPEN_MODES = {"r": "r", "t": "rt", "rt": "rt", "tr": "rt", "b": "rb", "rb": "rb", "br": "rb"}
 
 
 @functional_pipe("open_files")
-class FileOpener(IterPipe[Any]):
+class FileOpener(Positioned[Any]):
     """Give (path, open file). A file closes itself when nobody refers to it any more.
 
     Args:
@@ -49,9 +50,6 @@ class FileOpener(IterPipe[Any]):
             if not isinstance(path, str):
                 raise TypeError(f"Expected string type for pathname, but got {type(path)}")
             yield path, open_local(path, mode, self.encoding)
-
-    def state(self) -> State:
-        return {}
 
     def __len__(self) -> int:
         return len(self.datapipe) if self.length == -1 else self.length  # type: ignore[arg-type]
@@ -91,7 +89,7 @@ def save_whole(path: str, data: Any, mode: str) -> None:
 
 
 @functional_pipe("save_to_disk")
-class Saver(IterPipe[str]):
+class Saver(OneForOne[str]):
     """Write each item to a file, whole or not at all, and give the path.
 
     Args:
@@ -119,9 +117,3 @@ class Saver(IterPipe[str]):
             path = name if self.filepath_fn is None else self.filepath_fn(name)
             save_whole(path, data, self.mode)
             yield path
-
-    def state(self) -> State:
-        return {}
-
-    def __len__(self) -> int:
-        return len(self.source_datapipe)

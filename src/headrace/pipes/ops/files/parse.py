@@ -14,6 +14,7 @@ from headrace.errors import check_count
 from ...core.base import IterPipe, State, read
 from ...core.checks import check_positive, check_takes
 from ...core.registry import functional_pipe
+from ...core.skeletons import OneForOne
 from .parts import FilePartsPipe, check_pair, close
 
 
@@ -222,7 +223,7 @@ class CSVDictParser(FilePartsPipe):
 
 
 @functional_pipe("parse_json_files")
-class JsonParser(IterPipe[Any]):
+class JsonParser(OneForOne[Any]):
     """Give (path, what the JSON file holds).
 
     Args:
@@ -240,9 +241,3 @@ class JsonParser(IterPipe[Any]):
             data = stream.read()
             close(stream)
             yield path, json.loads(data, **self.kwargs)
-
-    def state(self) -> State:
-        return {}
-
-    def __len__(self) -> int:
-        return len(self.source_datapipe)

@@ -16,9 +16,10 @@ import fsspec
 
 from headrace.errors import ConfigError
 
-from ...core.base import IterPipe, State, read
+from ...core.base import IterPipe, read
 from ...core.checks import check_takes
 from ...core.registry import functional_pipe, register_function
+from ...core.skeletons import OneForOne
 from ...core.streams import StreamWrapper, open_remote
 from .listing import FolderLister, fits_masks, pipe_of_roots
 from .local import check_write_mode
@@ -27,7 +28,7 @@ _GOOGLE_DRIVE = ("drive.google.com", "docs.google.com")
 
 
 @functional_pipe("read_from_http")
-class HttpReader(IterPipe[Any]):
+class HttpReader(OneForOne[Any]):
     """Give (URL, open file) of files behind http and https URLs, in bytes.
 
     For many files, retries or other protocols use `open_files_by_fsspec`.
@@ -77,12 +78,6 @@ class HttpReader(IterPipe[Any]):
         if self.timeout is None:
             return urllib.request.urlopen(request)  # noqa: S310
         return urllib.request.urlopen(request, timeout=self.timeout)  # noqa: S310
-
-    def state(self) -> State:
-        return {}
-
-    def __len__(self) -> int:
-        return len(self.source_datapipe)
 
 
 # torchdata told URLs of Google Drive from others here, and followed the pages that Google shows.
@@ -134,7 +129,6 @@ class FSSpecFileLister(FolderLister):
         self.datapipe = pipe_of_roots(root)
         self.masks = masks
         self.kwargs = kwargs
-        self.reset()
 
     def _search(self, folder: str) -> Iterator[str]:
         file_system, inner = fsspec.core.url_to_fs(folder, **self.kwargs)
@@ -147,7 +141,7 @@ class FSSpecFileLister(FolderLister):
 
 
 @functional_pipe("open_files_by_fsspec")
-class FSSpecFileOpener(IterPipe[Any]):
+class FSSpecFileOpener(OneForOne[Any]):
     """Give (path, open file) of any file system.
 
     Args:
@@ -174,15 +168,9 @@ class FSSpecFileOpener(IterPipe[Any]):
         for path in read(self.source_datapipe):
             yield path, open_remote(path, self.mode, self.kwargs_for_open, self.kwargs)
 
-    def state(self) -> State:
-        return {}
-
-    def __len__(self) -> int:
-        return len(self.source_datapipe)
-
 
 @functional_pipe("save_by_fsspec")
-class FSSpecSaver(IterPipe[str]):
+class FSSpecSaver(OneForOne[str]):
     """Write each item to a file of any file system, and give the path.
 
     Whether a file appears whole or in parts is the file system's affair: object stores show it when it is closed.
@@ -225,9 +213,3 @@ class FSSpecSaver(IterPipe[str]):
                 else:
                     file.write(data)
             yield path
-
-    def state(self) -> State:
-        return {}
-
-    def __len__(self) -> int:
-        return len(self.source_datapipe)
