@@ -42,7 +42,8 @@ if TYPE_CHECKING:
     from .wrap.multi_epoch import MultiEpochDataset
     from .wrap.multi_proc import MultiProcDataset
     from .wrap.postprocessing.dataset import PostprocessingDataset
-    from .wrap.postprocessing.functions import LaplaceOrdering, Sequential, TakesTensorDict
+    from .wrap.postprocessing.functions import LaplaceOrdering, Sequential
+    from .wrap.postprocessing.tensor_dict import TakesTensorDict
     from .wrap.variable import VariableDataset
 
 __all__ = [
@@ -127,7 +128,8 @@ __getattr__, __dir__ = export_lazily(
         "wrap.multi_proc": ("MultiProcDataset",),
         "files.ogg_zip": ("OggZipDataset",),
         "wrap.postprocessing.dataset": ("PostprocessingDataset",),
-        "wrap.postprocessing.functions": ("LaplaceOrdering", "Sequential", "TakesTensorDict"),
+        "wrap.postprocessing.functions": ("LaplaceOrdering", "Sequential"),
+        "wrap.postprocessing.tensor_dict": ("TakesTensorDict",),
         "seq": ("DatasetSeq",),
         "files.pipe": ("SingleStreamPipeDataset",),
         "wrap.variable": ("VariableDataset",),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,6 +13,21 @@ from numpy.typing import NDArray
 from headrace.errors import ConfigError, SourceError
 from headrace.errors import check_count as check_count
 from headrace.sources.shared.data_types import parse_data_types
+
+_LOGGER = logging.getLogger("headrace.datasets")
+_remarked: set[str] = set()
+
+
+def remark_once(remark: str, owner: str | None = None) -> None:
+    """Log what a user should know of options that are legal and have no effect; each text once in a process.
+
+    Args:
+        remark: The text.
+        owner: The dataset that they are of, shown before it.
+    """
+    if remark not in _remarked:
+        _remarked.add(remark)
+        _LOGGER.warning("%s", remark if owner is None else f"{owner}: {remark}")
 
 
 def check_epoch(epoch: Any, *, minimum: int = 0) -> int | None:

@@ -343,6 +343,14 @@ class EpochApi(DatasetOptions, DeclaredLayout):
         """
         self._not_offered("num_seqs")
 
+    def known_num_seqs(self) -> int | None:
+        """Return the number of sequences of the current epoch; `None` if it is not known, or infinite."""
+        try:
+            num_seqs = self.num_seqs
+        except NotImplementedError:
+            return None
+        return None if math.isinf(num_seqs) else int(num_seqs)
+
     @property
     def estimated_num_seqs(self) -> int | None:
         """`num_seqs` if known, else what the constructor was told, else `None`."""

@@ -13,13 +13,12 @@ from dataclasses import replace
 from typing import Any, Literal, NoReturn
 
 from headrace.engine import EngineOptions, EngineReport
-from headrace.errors import ConfigError, did_you_mean
+from headrace.errors import ConfigError
 from headrace.files.lists.file_list import Files, read_file_list
 from headrace.files.lists.tree import FileTree, tree_leaves
 from headrace.ranks import Ranks
 
 from ..base import DistributesFiles, Workers
-from ..cached2 import CachedDataset2
 from ..checks import check_flag
 from ..corpus import Corpus
 from ..digests import recipe_text
@@ -27,16 +26,19 @@ from ..parts import open_part
 from ..seq import DatasetSeq
 from ..wrap.runs import ReadSeqs
 from .files import SubEpochFiles, check_cache_options
-from .share import FileShare, ShareOptions
-from .stream import StreamOptions, SubEpochStream
-from .sub_epoch import GetSubEpochDataset, KeyLayout, SubEpochLayout, cached_files_of, read_in_place
-from .worker import CountSeqs, cannot_share
+from .layout import LaidOutByFiles, SubEpochLayout
+from .options import ShareOptions, StreamOptions
+from .share import FileShare
+from .stream import SubEpochStream
+from .sub_dataset import GetSubEpochDataset, cached_files_of, read_in_place
+from .tickets import CountSeqs
+from .worker import cannot_share
 
 # Options of every dataset that look at sequences before they are read: they are for the sub-dataset.
 _OF_SUB_DATASET = ("seq_list_filter_file", "seq_order_seq_lens_file", "unique_seq_tags")
 
 
-class DistributeFilesDataset(CachedDataset2):
+class DistributeFilesDataset(LaidOutByFiles):
     """A corpus of many files, of which each sub-epoch reads some.
 
     In each full epoch the files are distributed over `partition_epoch` sub-epochs, and over ranks, so that each file is
@@ -525,71 +527,6 @@ class DistributeFilesDataset(CachedDataset2):
             if self._layout is None and not self._is_undeclared:
                 self._learn_layout(may_fetch=True)
         return self._layout
-
-    @property
-    def num_inputs(self) -> int:  # type: ignore[override] # an attribute elsewhere; here it may have to be learnt
-        """Size of a frame of "data"; 0 if there is no such key."""
-        layout = self._known_layout()
-        return 0 if layout is None else layout.num_inputs
-
-    @property
-    def num_outputs(self) -> dict[str, tuple[int, int]] | None:  # type: ignore[override]
-        """Data key -> (dim, ndim), as the sub-dataset says."""
-        layout = self._known_layout()
-        return None if layout is None else dict(layout.num_outputs)
-
-    @property
-    def labels(self) -> dict[str, Sequence[str]]:
-        """Data key -> names of the classes, as the first entry of the file list says."""
-        layout = self._known_layout()
-        return {} if layout is None else dict(layout.labels)
-
-    @labels.setter
-    def labels(self, value: dict[str, Sequence[str]]) -> None:
-        if value:
-            raise ConfigError(f"the labels of a {type(self).__name__} are those of its files")
-
-    def _key_layout(self, key: str) -> KeyLayout | None:
-        layout = self._known_layout()
-        if layout is None:
-            return None
-        if key not in layout.keys:
-            raise ConfigError(
-                f"no data key {key!r}", where=f"dataset {self.name!r}", fix=did_you_mean(key, layout.keys)
-            )
-        return layout.keys[key]
-
-    def get_data_keys(self) -> list[str]:
-        """Return the data keys."""
-        layout = self._known_layout()
-        return super().get_data_keys() if layout is None else list(layout.keys)
-
-    def get_data_dim(self, key: str) -> int:
-        """Return the size of the last axis, or the number of classes of a sparse key."""
-        known = self._key_layout(key)
-        if known is None:
-            return super().get_data_dim(key)
-        return known.dim * self.window if key == "data" else known.dim
-
-    def get_data_dtype(self, key: str) -> str:
-        """Return the dtype name."""
-        known = self._key_layout(key)
-        return super().get_data_dtype(key) if known is None else known.dtype
-
-    def is_data_sparse(self, key: str) -> bool:
-        """Whether the key holds class indices."""
-        known = self._key_layout(key)
-        return super().is_data_sparse(key) if known is None else known.sparse
-
-    def get_data_shape(self, key: str) -> list[int | None]:
-        """Return the shape of one frame."""
-        known = self._key_layout(key)
-        if known is None:
-            return super().get_data_shape(key)
-        shape = list(known.shape)
-        if key == "data" and shape and shape[-1] is not None:
-            shape[-1] *= self.window
-        return shape
 
     # --- copies ---
 

@@ -9,15 +9,15 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
-from headrace.engine import Delivered, Engine, EngineOptions, EngineReport, Failure, Job, Run, Skipping, make_executor
+from headrace.engine import Delivered, Engine, EngineReport, Failure, Job, Run
 
-from ..checks import check_count
-from .files import CacheOptions
+from .options import StreamOptions
+from .shared import Shared
 from .sub_epoch import ReadPart, SubEpochPlan
-from .worker import Answer, AskDataset, CountSeqs, RangeTickets, Shared, SubEpochWork
+from .tickets import Answer, AskDataset, CountSeqs, RangeTickets
+from .worker import SubEpochWork
 
 _MAX_RANGE = 256  # sequences in a ticket: more gain nothing, as the cost of a message is shared by enough of them
 _MAX_RANGE_BYTES = 4 << 20  # one kept sequence holds the memory of its whole ticket
@@ -25,45 +25,6 @@ _TICKETS_AHEAD = 8  # where `buffer_size` allows: fewer leave a worker idle betw
 _DEFAULT_RANGE = 64  # and half as many tickets ahead, so that four very large sequences are the most that wait
 _UNMEASURED_RANGE = 8  # while it is not known how large sequences are
 _NUM_MEASURED = 256  # sequences after which it is known well enough
-
-
-@dataclass(frozen=True, slots=True)
-class StreamOptions:
-    """How sequences come from workers.
-
-    Attributes:
-        num_workers: 0: this process does the work.
-        executor: "process", "thread" or "inline".
-        buffer_size: How many sequences a worker may be ahead; `None`: as many as make some tickets of a few MB.
-        engine: What to do about errors, deaths and stalls.
-        cache: Where cached files come from.
-
-    Raises:
-        ConfigError: An option is wrong.
-    """
-
-    num_workers: int
-    executor: str
-    buffer_size: int | None
-    engine: EngineOptions
-    cache: CacheOptions
-
-    def __post_init__(self) -> None:
-        """Check each option."""
-        make_executor(self.executor)
-        check_count("num_workers", self.num_workers)
-        if self.buffer_size is not None:
-            check_count("buffer_size", self.buffer_size, minimum=1)
-
-    @property
-    def skips(self) -> bool:
-        """Whether sequences that fail are left out, so that their number is not known before the end."""
-        return isinstance(self.engine.on_error, Skipping)
-
-    @property
-    def is_inline(self) -> bool:
-        """Whether the work is done in the reader's own thread."""
-        return self.num_workers == 0 or self.executor == "inline"
 
 
 class SubEpochStream:
