@@ -67,7 +67,7 @@ class DataLoader:
             generator)`, for each sequence (or chunk); returns the new data. The generator is keyed by (seed, epoch,
             sequence).
         collate: Makes the value that is delivered, of a list of sequences; in place of a `Batch`.
-        executor: `"process"`, `"thread"` or `"inline"`.
+        executor: `"process"`, `"thread"` or `"inline"`, or an `Executor`, which no other loader uses.
         recipe_version: A text that you change when your own code changes what the batches hold: a state that was saved
             with another one is refused.
         steps_per_epoch: For streams only, whose length is not known: the epoch ends after so many steps on every rank.

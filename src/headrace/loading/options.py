@@ -10,7 +10,7 @@ from typing import Any, Literal, Self, get_args
 
 from headrace.batching import Batching, BatchOrder, Chunks, FixedCount, FrameBudget, LimitLengths, Pack
 from headrace.datasets.base import Workers
-from headrace.engine import EngineOptions, Executor, WorkerInfo, make_executor
+from headrace.engine import EngineOptions, Executor, WorkerInfo, make_executor, where_runs
 from headrace.engine.process.executor import ProcessExecutor
 from headrace.errors import ConfigError, check_count
 from headrace.global_rng import kept_globals, seed_globals
@@ -186,7 +186,7 @@ class LoaderOptions:
 
     @property
     def _has_threads(self) -> bool:
-        return self.num_workers > 0 and getattr(self.executor, "name", self.executor) == "thread"
+        return self.num_workers > 0 and where_runs(self.executor) == "thread"
 
     @property
     def seeds_globals(self) -> bool:

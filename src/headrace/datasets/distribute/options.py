@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from headrace.engine import EngineOptions, Skipping, make_executor
+from headrace.engine import EngineOptions, Skipping, make_executor, where_runs
 from headrace.errors import ConfigError
 from headrace.ranks import find_ranks
 
@@ -102,4 +102,4 @@ class StreamOptions:
     @property
     def is_inline(self) -> bool:
         """Whether the work is done in the reader's own thread."""
-        return self.num_workers == 0 or self.executor == "inline"
+        return self.num_workers == 0 or where_runs(self.executor) == "caller"

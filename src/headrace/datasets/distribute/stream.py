@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from headrace.engine import Delivered, Engine, EngineReport, Failure, Job, Run
+from headrace.engine import Delivered, Engine, EngineReport, Failure, Job, Run, where_runs
 
 from .options import StreamOptions
 from .shared import Shared
@@ -78,7 +78,7 @@ class SubEpochStream:
         self._num_plans += 1
         what = f"the dataset of sub-epoch {plan.specs[0].epoch}"
         shared = Shared(self._num_plans, plan, what)
-        if not self._options.is_inline and self._options.executor != "thread":
+        if not self._options.is_inline and where_runs(self._options.executor) == "process":
             shared.put_into_memory_file()
         self._shared = shared
 

@@ -67,7 +67,7 @@ class SubEpochReader:
     def __init__(self, cache: CacheOptions, info: WorkerInfo) -> None:
         self._cache = cache
         self._num_workers = info.num_workers
-        self._shelf = Shelf(SubEpochFiles(cache), beats=info.executor != "inline")
+        self._shelf = Shelf(SubEpochFiles(cache), beats=info.runs_in != "caller")
         self._plan_number: int | None = None
         self._plan: SubEpochPlan | None = None
         self._failure: bytes | None = None  # of this plan: it is not tried again for each ticket

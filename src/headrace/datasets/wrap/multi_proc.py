@@ -54,7 +54,7 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
         num_workers: Number of worker processes; 0 loads in this process, for debugging.
         buffer_size: How many sequences a worker may be ahead.
         sharding_method: "seq_order" or "dedicated".
-        executor: "process", "thread" or "inline".
+        executor: "process", "thread" or "inline", or an `Executor`, which no other loader uses.
         engine_options: What to do about errors, deaths and stalls, see `EngineOptions`; how far a worker may be ahead
             is said by `buffer_size`.
         max_bytes: Limit of the shared memory of each worker process, for what it is ahead and what the reader still
@@ -76,7 +76,7 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
         buffer_size: int,
         sharding_method: str = "seq_order",
         *,
-        executor: str = "process",
+        executor: str | Executor = "process",
         engine_options: EngineOptions | None = None,
         max_bytes: int | None = None,
         worker_init: Callable[[WorkerInfo], None] | None = None,

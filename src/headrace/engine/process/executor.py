@@ -72,6 +72,7 @@ class ProcessExecutor(Executor):
     """
 
     name = "process"
+    runs_in = "process"
 
     def __init__(
         self,

@@ -247,7 +247,7 @@ class _Loop:
             self._send(SetupFailed(worker_idx, Failure.of(error)))
             return None
         assert isinstance(job, Job)
-        worker = Worker(job, job.info_of(worker_idx, config.num_workers, "process", handed))
+        worker = Worker(job, job.info_of(worker_idx, config.num_workers, "process", runs_in="process", handed=handed))
         _kept.append(worker)
         worker.scope.on_place, worker.scope.on_places = self._status.write_place, self._status.write_places
         set_process_scope(worker.scope)

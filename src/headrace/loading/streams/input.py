@@ -108,9 +108,9 @@ class DatasetStream(StreamSubject):
     def for_worker(self, info: WorkerInfo) -> Self:
         """Return this stream inline, and what was carried to another process; threads get one each."""
         stream = copy.copy(self)
-        if info.executor == "thread":
+        if info.runs_in == "thread":
             stream.dataset = open_apart(self.dataset, in_thread=True)
-        elif info.executor != "inline":
+        elif info.runs_in == "process":
             stream.dataset = init_dataset(self.dataset)
         return stream
 
@@ -163,7 +163,7 @@ class IterableStream(StreamSubject):
 
     def for_worker(self, info: WorkerInfo) -> Self:
         """Return this stream, with a copy of the iterable for each thread: it may hold where it is."""
-        if info.executor != "thread":
+        if info.runs_in != "thread":
             return self
         stream = copy.copy(self)
         stream._iterable = copy.copy(self._iterable)
