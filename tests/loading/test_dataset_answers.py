@@ -89,11 +89,6 @@ class DoubledSeqs(StaticDataset):
         return DatasetSeq(seq_idx, seq.features["data"] * 2, seq_tag=seq.seq_tag)
 
 
-class DoubledFeatures(StaticDataset):
-    def take_features(self, seq_idx):
-        return {key: array * 2 for key, array in super().take_features(seq_idx).items()}
-
-
 class DoubledOnceLoaded(StaticDataset):
     def load_seqs(self, start, end):
         super().load_seqs(start, end)
@@ -109,7 +104,7 @@ class Renamed(StaticDataset):
         return f"my-{super().get_tag(seq_idx)}"
 
 
-WAYS = [DoubledKeys, DoubledSeqs, DoubledFeatures, DoubledOnceLoaded]
+WAYS = [DoubledKeys, DoubledSeqs, DoubledOnceLoaded]
 
 
 @pytest.mark.parametrize("wrap", list(wraps({})))

@@ -16,15 +16,16 @@ import xxhash
 from numpy.typing import NDArray
 
 from headrace.errors import ConfigError
-from headrace.order import Order, occurrences
-from headrace.sources import Source
+from headrace.order import Order
 
 from .corpus import Corpus, LengthsOf, sum_left_out
 from .digests import IDLE_OPTIONS, digest_array, digest_text, given_options, options_text, recipe_text
 from .epoch import EpochApi
+from .reading.by_epoch import EpochReader
+from .reading.reader import Reader
 
 if TYPE_CHECKING:
-    from headrace.engine import EngineOptions, EngineReport, WorkerInfo
+    from headrace.engine import EngineOptions, EngineReport, Executor, WorkerInfo
     from headrace.files.lists.tree import FileTree
 
 # Options that may be set on an object, besides those of the order: a copy has them, too.
@@ -36,6 +37,8 @@ _PLAIN_OPTIONS = (
     "chunking_variance",
     "unique_seq_tags",
 )
+# What a class of the user's own may read in its way, by the same names as in RETURNN.
+_WAYS = ("load_seqs", "get_seq", "get_data", "get_tag")
 _MAKE_ORDER = ("init_seq_order", "get_current_seq_order", "get_seq_order_for_epoch", "_order_of_epoch")
 
 
@@ -126,30 +129,6 @@ class Dataset(EpochApi):
         if free_resources and apart is not None and apart is not self:
             apart.close()
 
-    # --- parts of an epoch ---
-
-    def init_part(
-        self,
-        epoch: int,
-        first: int,
-        indices: NDArray[np.int64],
-        occurrences: NDArray[np.int64] | None = None,
-    ) -> int:
-        """Start a part of an epoch, as workers do who share one.
-
-        Args:
-            epoch: The epoch number.
-            first: Place of the first sequence in the epoch.
-            indices: `int64[n]`, corpus indices.
-            occurrences: `int64[n]`, how often each of them came before in the epoch; `None` if never.
-
-        Returns:
-            The place under which the first sequence is read here: `first` where the class can count from there, else 0.
-        """
-        del first
-        self.init_seq_order(epoch=epoch, seq_order=indices.tolist())
-        return 0
-
     def seed_by_tag(self) -> None:
         """Key the generators of transforms by the tags of sequences, not by their places in the corpus.
 
@@ -158,14 +137,6 @@ class Dataset(EpochApi):
         self.seeds_by_tag = True
         for part in self.get_parts():
             part.seed_by_tag()
-
-    def get_occurrences(self) -> NDArray[np.int64] | None:
-        """Return what `init_part` needs as `occurrences` for the current order, `int64[n]`; `None` if nothing does."""
-        return None
-
-    def count_occurrences(self) -> NDArray[np.int64]:
-        """Return how often each sequence of the current order came before, `int64[n]`."""
-        return occurrences(self.get_checked_seq_order())
 
     # --- copies ---
 
@@ -462,18 +433,20 @@ class Dataset(EpochApi):
         for inner in self.get_parts():
             inner.forget_places()
 
-    @property
-    def reads_singly(self) -> bool:
-        """Whether `take_features` reads a sequence without `load_seqs`, in any order, and the corpus tells its tag."""
-        return False
+    def make_reader(self) -> Reader:
+        """Return what reads sequences by their corpus indices, for the owner of this dataset.
 
-    def take_features(self, seq_idx: int) -> dict[str, NDArray[Any]]:
-        """Return all arrays of one sequence of the current order, loaded if it must be; they are the caller's own."""
-        return dict(self.get_seq(seq_idx).features)
+        It may start epochs of this dataset, or of parts of it. For all others there is `open_reader` in `parts.py`.
+        """
+        return EpochReader(self) if self._has_user_ways() else self._new_reader()
 
-    def get_fast_source(self) -> Source | None:
-        """Return the source, if sequences come out as they are in it, and it reads many at once quickly."""
-        return None
+    def _has_user_ways(self) -> bool:
+        """Whether a class of the user's own reads in another way."""
+        return not all(is_of_headrace(getattr(type(self), way)) for way in _WAYS)
+
+    def _new_reader(self) -> Reader:
+        """Return what reads any sequence, where this dataset itself defines all of `_WAYS`."""
+        return EpochReader(self)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -504,7 +477,7 @@ class Workers:
     is_same_without: bool = False
     num_shards: int = 1
     is_inline: bool = False
-    executor: str | None = None
+    executor: str | Executor | None = None
     worker_init: Callable[[WorkerInfo], None] | None = None
     engine_options: EngineOptions | None = None
     max_bytes: int | None = None

@@ -22,6 +22,7 @@ from headrace.order import Order, OrderReport
 from .base import Dataset
 from .checks import remark_once
 from .corpus import Corpus
+from .reading.reader import Reader
 from .seq import DatasetSeq
 
 
@@ -180,6 +181,9 @@ class DelegatingDataset(InnerAnswers):
         self._recipe = self.inner._recipe
 
     # --- reading ---
+
+    def _new_reader(self) -> Reader:
+        return self.inner.make_reader()
 
     def load_seqs(self, start: int, end: int) -> None:
         """Get sequences start..end (exclusive; may exceed the epoch) ready."""

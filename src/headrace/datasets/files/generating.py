@@ -22,7 +22,7 @@ from headrace.order import Order, RangeOrder
 from ..cached2 import CachedDataset2
 from ..checks import check_count, check_outputs, check_tags
 from ..corpus import Corpus, LengthsOf, num_left_out
-from ..reader import OrderCursor
+from ..reading.loaded import OrderCursor
 from ..seq import DatasetSeq
 
 _SEEDS = 2**32  # that a RandomState takes

@@ -14,8 +14,8 @@ from headrace.order import Order
 
 from ..base import Dataset
 from ..corpus import Corpus, num_left_out
+from ..ordered import OrderedDataset
 from ..parts import MetaPart
-from ..reader import OrderCursor, outside_of_epoch
 
 _TAG_BLOCK = 256  # tags decoded at a time: alone, each takes ten times as long
 
@@ -33,49 +33,27 @@ class IndexedCorpus(Protocol):
         """The tags by corpus index."""
 
 
-class OverCorpora(Dataset):
-    """A dataset whose sequences are those of an index. A sub-class defines `corpus` and `_kept`."""
+class OverCorpora(OrderedDataset):
+    """A dataset whose sequences are those of other datasets. A sub-class defines `corpus`."""
 
-    _cursor: OrderCursor
-    _tag_start: int
-    _tag_block: list[str]
+    _tag_start = 0
+    _tag_block: Sequence[str] = ()
 
     @property
     @abstractmethod
     def corpus(self) -> IndexedCorpus:
         """The sequences."""
 
-    @abstractmethod
-    def _kept(self) -> NDArray[np.bool_] | None:
-        """Return `bool[N]`: what filters keep; `None` without any."""
-
-    def _set_cursor(self, order: Order, first: int = 0) -> None:
-        """Take an order, whose first position has the place `first`."""
-        self._cursor = OrderCursor(order, first)
-        self._tag_start, self._tag_block = 0, []
-
-    def get_corpus_tags(self) -> Sequence[str]:
-        """Return the tags of the whole corpus, before any filter."""
-        return self.corpus.index.tags
-
-    def _first_of_tag(self) -> NDArray[np.int64]:
-        return self.corpus.index.tag_groups()
-
-    def _keep_mask(self) -> NDArray[np.bool_]:
-        if self._keep is None:
-            self._keep = super()._keep_mask()
-        return self._keep
-
-    def _corpus_idx(self, seq_idx: int) -> int:
-        try:
-            return self._cursor[seq_idx]
-        except IndexError as error:
-            raise outside_of_epoch(error, self, self._cursor) from None
-
     @property
-    def num_seqs(self) -> int:
-        """Number of sequences of the current epoch."""
-        return len(self._cursor)
+    def _corpus_index(self) -> CorpusIndex:
+        return self.corpus.index
+
+    def _num_stored(self) -> int:
+        return len(self.corpus)
+
+    def _take_order(self, order: Order, first: int = 0, **options: Any) -> None:
+        super()._take_order(order, first, **options)
+        self._tag_start, self._tag_block = 0, ()
 
     def get_tag(self, seq_idx: int) -> str:
         """Return the tag of a sequence of the current order."""
@@ -87,28 +65,10 @@ class OverCorpora(Dataset):
             self._tag_start, offset, self._tag_block = seq_idx, 0, self.corpus.tags_of(indices)
         return self._tag_block[offset]
 
-    def get_all_tags(self) -> Sequence[str]:
-        """Return the tags of the whole corpus, without those that a filter drops; they may live on disk."""
-        kept, tags = self._kept(), self.corpus.index.tags
-        return tags if kept is None else tags.take(np.flatnonzero(kept))
-
-    def get_total_num_seqs(self, *, fast: bool = False) -> int:  # noqa: ARG002 (fast but for joins and filters)
-        """Return the number of sequences of the whole corpus, without those that a filter drops."""
-        kept = self._kept()
-        return len(self.corpus) if kept is None else int(np.count_nonzero(kept))
-
     @property
     @abstractmethod
     def _made_of(self) -> Sequence[MetaPart]:
         """The parts."""
-
-    @abstractmethod
-    def _sort_lengths(self) -> NDArray[Any]:
-        """Return `int[N]`: what sequences are sorted by."""
-
-    @abstractmethod
-    def count_occurrences(self) -> NDArray[np.int64]:
-        """Return how often each sequence of the current order came before, `int64[n]`."""
 
     def _corpus_over(self, parts: Sequence[tuple[MetaPart, Corpus]], **own: Any) -> Corpus:
         """Return what is known of the corpora of the parts as one.
@@ -147,11 +107,3 @@ class OverCorpora(Dataset):
     def draws_text(self) -> str:
         """Return nothing: the parts draw."""
         return ""
-
-    def have_corpus_seq_idx(self) -> bool:
-        """Yes."""
-        return True
-
-    def get_corpus_seq_idx(self, seq_idx: int) -> int:
-        """Return the place in the corpus of a sequence of the current order."""
-        return self._corpus_idx(seq_idx)

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headrace.errors import ConfigError, check_count, did_you_mean
-from headrace.sources import Source
 
 from ..base import Dataset, Owned
 from ..configs import DatasetConfig
@@ -30,10 +29,6 @@ class _JoinedDataset(DelegatingDataset):
     def inner(self) -> JointDataset | TurnsDataset:
         """The joint corpus, or the stream."""
         return self._inner
-
-    def get_fast_source(self) -> Source | None:
-        """Return what reads many sequences at once, if there is such a thing."""
-        return self.inner.get_fast_source()
 
 
 class CombinedDataset(_JoinedDataset):

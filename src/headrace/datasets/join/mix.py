@@ -24,6 +24,7 @@ from ..configs import DatasetConfig
 from ..delegating import DelegatingDataset, outer_options
 from ..layout import JointLayout, check_no_cycle, make_layout, open_datasets, parse_data_map
 from ..parts import MetaPart
+from ..reading.reader import Reader
 from .combined import same_keys
 from .joint import JointDataset
 
@@ -264,8 +265,12 @@ class _MixedCorpus(JointDataset):
             seen[look] = seen.get(look, 0) + 1
         return shifts
 
-    def _part_epoch(self, part: MetaPart, epoch: int) -> int:
-        return epoch + self._shifts.get(part.name, 0) * part.dataset.partition_epoch
+    def _epoch_offset(self, part: MetaPart) -> int:
+        return self._shifts.get(part.name, 0) * part.dataset.partition_epoch
+
+    def _new_reader(self) -> Reader:
+        self._mixed()  # says which epochs of the parts are read
+        return super()._new_reader()
 
     def _weights(self, sizes: Sequence[Sequence[int]]) -> list[float]:
         given = self._options.weights

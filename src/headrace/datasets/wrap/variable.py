@@ -20,6 +20,8 @@ from ..corpus import Corpus
 from ..delegating import DelegatingDataset, inherited_options, outer_options
 from ..layout import spec_of
 from ..parts import open_part
+from ..reading.by_epoch import EpochReader
+from ..reading.reader import Reader
 
 GetDataset = Callable[..., "Mapping[str, Any] | Dataset"]
 
@@ -214,6 +216,9 @@ class VariableDataset(DelegatingDataset):
         """Start a part of an epoch, with its dataset."""
         self._load(epoch)
         return super().init_part(epoch, first, indices, occurrences)
+
+    def _new_reader(self) -> Reader:
+        return EpochReader(self)  # which makes the dataset of the epoch the current one
 
     def finish_epoch(self, *, free_resources: bool = False) -> None:
         """End the epoch; with `free_resources` all datasets that are open release theirs."""

@@ -26,6 +26,9 @@ from ...configs import DatasetConfig
 from ...corpus import Corpus, LengthsOf
 from ...digests import digest_array
 from ...parts import MetaPart
+from ...reading.by_epoch import EpochReader
+from ...reading.loaded import OrderCursor
+from ...reading.reader import Reader
 from ...seq import DatasetSeq
 from .corpus import MetaCorpus, join_corpora
 from .layout import LaidOutByParts, check_layout
@@ -91,7 +94,6 @@ class MetaDataset(LaidOutByParts):
         self._corpus: MetaCorpus | None = None
         self._joined: list[Any] = []
         self._is_checked = False
-        self._set_cursor(RangeOrder(range(0)))
         self._order_is_given = False
         self._occurrences: NDArray[np.int64] | None = None
         self._own_lengths: NDArray[Any] | None = None
@@ -269,7 +271,8 @@ class MetaDataset(LaidOutByParts):
 
     def _set_order(self, order: Order, first: int = 0, *, is_given: bool = False) -> None:
         """Take an order: of the control dataset or the planner, or one that was given."""
-        self._set_cursor(order, first)
+        self._cursor = OrderCursor(order, first)
+        self._tag_start, self._tag_block = 0, ()
         self._order_is_given = is_given
         self._occurrences = None
         for part in self._parts.values():
@@ -358,6 +361,9 @@ class MetaDataset(LaidOutByParts):
         self._follow_control()
 
     # --- reading ---
+
+    def _new_reader(self) -> Reader:
+        return EpochReader(self)
 
     def load_seqs(self, start: int, end: int) -> None:
         """Get sequences start..end (exclusive; may exceed the epoch) ready in all sub-datasets."""

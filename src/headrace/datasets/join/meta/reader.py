@@ -17,7 +17,7 @@ from headrace.errors import takes_note
 
 from ...cached import CachedDataset
 from ...parts import MetaPart
-from ...reader import OrderCursor
+from ...reading.loaded import OrderCursor
 from .corpus import MetaCorpus
 
 Occurrences = Callable[[], NDArray[np.int64]]
