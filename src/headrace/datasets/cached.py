@@ -20,11 +20,10 @@ from headrace.index import CorpusIndex
 from headrace.order import ArrayOrder, Order, OrderCorpus, OrderPlanner, RangeOrder
 from headrace.rng import wants_rng
 from headrace.sources import SORT_LENGTHS, MapSource, Source
-from headrace.specs import DataSpec
 
 from .base import is_of_headrace
 from .checks import check_count, check_tags
-from .corpus import CorpusFacts, LengthsOf, num_left_out
+from .corpus import Corpus, LengthsOf, num_left_out
 from .digests import digest_array
 from .ordered import OrderedDataset
 from .reading.loaded import SeqCache
@@ -51,7 +50,6 @@ class CachedDataset(OrderedDataset):
     supports_window = True
     supports_frame_shuffling = True
     supports_jumps = True
-    knows_dtypes = True
     sorts_by_column = False  # whether `_sort_lengths` are numbers that are stored besides, and no lengths of data
 
     draws_classes = False
@@ -155,9 +153,6 @@ class CachedDataset(OrderedDataset):
         self._take_order(order, is_given=is_given or self._has_own_order())
         return True
 
-    def _draws_by_occurrence(self) -> bool:
-        return self._transform_wants_rng
-
     @property
     def _corpus_index(self) -> CorpusIndex:
         return self.source.index
@@ -205,44 +200,37 @@ class CachedDataset(OrderedDataset):
 
     # --- what is known without reading ---
 
-    def corpus_facts(self) -> CorpusFacts:
-        """Return what the index knows."""
-        return CorpusFacts(
-            index=self.source.index,
+    def get_corpus(self) -> Corpus:
+        """Return what the source knows; of lengths, what a class of the user's own says, if it says other ones."""
+        source = self.source
+        return Corpus(
+            digest_text=lambda: source.index.digest,
+            knows_order=self._knows_order,
+            size=lambda: len(source),
+            is_indexed=True,
+            index=lambda: source.index,
+            tags_of=source.tags_of,
+            specs=source.specs,
+            knows_dtypes=True,
+            lengths=self._told_lengths if self._has_user_lengths else self._lengths_of_index,
+            covers_lengths=lambda _: not self._has_user_lengths,
+            has_fixed_lengths=not self._has_user_lengths,
+            may_change_lengths=self._transform is not None or self._has_user_ways(),
             sort_lengths=self._sort_lengths,
             kept=self._kept,
-            draws_by_occurrence=self._draws_by_occurrence(),
-            occurrences=self._count_occurrences,
-            has_fixed_lengths=not self._has_user_lengths,
+            num_filtered=lambda: num_left_out(self._kept()),
+            draws_by_occurrence=self._transform_wants_rng,
         )
 
-    def num_filtered(self) -> tuple[int, int] | None:
-        """Count what the filter of this dataset drops; without one the index is not built."""
-        return None if self._wanted_tags is None else num_left_out(self._keep_mask())
-
-    def known_specs(self) -> dict[str, DataSpec]:
-        """Return the layout of the source."""
-        return dict(self.source.specs)
-
-    def corpus_lengths(self, key: str, *, may_cost: bool) -> LengthsOf | None:
-        """Return the lengths of the index; those of a class of the user's own, if it says other ones."""
+    def _lengths_of_index(self, key: str, may_cost: bool) -> LengthsOf | None:
         self._check_key(key)
-        if self._has_user_lengths:
-            return super().corpus_lengths(key, may_cost=may_cost)
-        if isinstance(self.source, MapSource) and not may_cost:
+        is_asked = isinstance(self.source, MapSource)
+        if is_asked and not may_cost:
             return None
         index = self.source.index
-        if not index.has_lengths(key) and isinstance(self.source, MapSource) and index.has_lengths(SORT_LENGTHS):
+        if not index.has_lengths(key) and is_asked and index.has_lengths(SORT_LENGTHS):
             key = SORT_LENGTHS
         return index.lengths(key).__getitem__ if index.has_lengths(key) else None
-
-    def may_change_lengths(self) -> bool:
-        """Whether there is a transform, or a class of the user's own reads in another way."""
-        return self._transform is not None or self._has_user_ways()
-
-    def covers_lengths(self, key: str) -> bool:  # noqa: ARG002
-        """Yes: they are part of the digest of the index; but not those that a class of the user's own says."""
-        return not self._has_user_lengths
 
     def draws_text(self) -> str:
         """Return the seeds, if a transform draws."""

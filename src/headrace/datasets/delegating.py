@@ -18,11 +18,10 @@ from numpy.typing import NDArray
 from headrace.batching import NumbersDict
 from headrace.errors import ConfigError
 from headrace.order import Order, OrderReport
-from headrace.specs import DataSpec
 
 from .base import Dataset
 from .checks import remark_once
-from .corpus import CorpusFacts, LengthsOf
+from .corpus import Corpus
 from .reading.reader import Reader
 from .seq import DatasetSeq
 
@@ -58,33 +57,9 @@ class InnerCorpus(Dataset):
         self.inner.set_sharding(num_shards, shard_index)
         self._follow_order()
 
-    def knows_order(self) -> bool:
-        """Whether the inner dataset does."""
-        return self.inner.knows_order()
-
-    def corpus_size(self) -> int | None:
-        """Return the size of the corpus of the inner dataset."""
-        return self.inner.corpus_size()
-
-    def num_filtered(self) -> tuple[int, int] | None:
-        """Return what filters of the inner dataset leave out."""
-        return self.inner.num_filtered()
-
-    def known_specs(self) -> dict[str, DataSpec]:
+    def get_corpus(self) -> Corpus:
         """Return what the inner dataset knows."""
-        return self.inner.known_specs()
-
-    def corpus_lengths(self, key: str, *, may_cost: bool) -> LengthsOf | None:
-        """Return the lengths that the inner dataset knows."""
-        return self.inner.corpus_lengths(key, may_cost=may_cost)
-
-    def covers_lengths(self, key: str) -> bool:
-        """Whether `data_text` of the inner dataset tells them."""
-        return self.inner.covers_lengths(key)
-
-    def data_text(self) -> str:
-        """Return the text of the inner dataset."""
-        return self.inner.data_text()
+        return self.inner.get_corpus()
 
     def order_text(self, epoch: int) -> str:
         """Return the text of the inner dataset."""
@@ -98,11 +73,6 @@ class InnerCorpus(Dataset):
     def supports_jumps(self) -> bool:
         """Whether the inner dataset does."""
         return self.inner.supports_jumps
-
-    @property
-    def knows_dtypes(self) -> bool:
-        """Whether the inner dataset does."""
-        return self.inner.knows_dtypes
 
     def supports_seq_order_sorting(self) -> bool:
         """Whether the inner dataset does."""
@@ -161,21 +131,11 @@ _INHERITED = ("random_seed_offset", "_num_shards", "_shard_index")
 
 
 class DelegatingDataset(InnerAnswers):
-    """A dataset read through another one. A sub-class defines `inner`.
-
-    Attributes:
-        has_one_corpus: Whether the inner dataset has the same sequences in each epoch.
-    """
-
-    has_one_corpus: bool = True
+    """A dataset read through another one. A sub-class defines `inner`."""
 
     def dataset_of(self, epoch: int) -> Dataset:  # noqa: ARG002 (for those whose inside changes)
         """Return the inner dataset of an epoch."""
         return self.inner
-
-    def corpus_facts(self) -> CorpusFacts | None:
-        """Return what the inner dataset knows, if it is the same in all epochs."""
-        return self.inner.corpus_facts() if self.has_one_corpus else None
 
     def _follow(self) -> None:
         """Take over what the inner dataset says of itself."""
@@ -199,7 +159,7 @@ class DelegatingDataset(InnerAnswers):
     ) -> bool:
         """Start a (sub-)epoch, see `Dataset.init_seq_order`."""
         super().init_seq_order(epoch, seq_list, seq_order)
-        self.inner.init_seq_order(epoch, seq_list, seq_order)
+        self.inner.start_given(epoch, seq_list, seq_order)
         return True
 
     def init_part(
@@ -212,6 +172,10 @@ class DelegatingDataset(InnerAnswers):
     def get_occurrences(self) -> NDArray[np.int64] | None:
         """Return how often each sequence of the current order came before, where that matters."""
         return self.inner.get_occurrences()
+
+    def count_occurrences(self) -> NDArray[np.int64]:
+        """Return how often each sequence of the current order came before, `int64[n]`."""
+        return self.inner.count_occurrences()
 
     def get_current_seq_order(self) -> Order:
         """Return the corpus indices of the current epoch, in order."""

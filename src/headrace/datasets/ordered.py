@@ -86,17 +86,13 @@ class OrderedDataset(Dataset):
         self._take_order(order, first, is_given=True, occurrences=occurrences)
         return first
 
-    def _draws_by_occurrence(self) -> bool:
-        """Whether what is read depends on how often a sequence came before."""
-        return False
-
     def get_occurrences(self) -> NDArray[np.int64] | None:
         """Return how often each sequence of the current order came before, if a transform draws by it."""
-        if not self._cursor.order.may_repeat or not self._draws_by_occurrence():
+        if not self._cursor.order.may_repeat or not self.get_corpus().draws_by_occurrence:
             return None
-        return self._count_occurrences()
+        return self.count_occurrences()
 
-    def _count_occurrences(self) -> NDArray[np.int64]:
+    def count_occurrences(self) -> NDArray[np.int64]:
         """Return how often each sequence of the current order came before, `int64[n]`."""
         if self._occurrences is None:
             given = self._order_is_given
@@ -221,9 +217,9 @@ class OrderedDataset(Dataset):
 
     def get_num_timesteps(self) -> NumbersDict:
         """Return data key -> number of frames of the current epoch; from the index, where that tells them."""
-        totals, indices = {}, np.asarray(self._cursor.order)
+        corpus, totals, indices = self.get_corpus(), {}, np.asarray(self._cursor.order)
         for key in self.get_data_keys():
-            lengths_of = None if self.may_change_lengths() else self.corpus_lengths(key, may_cost=False)
+            lengths_of = None if corpus.may_change_lengths else corpus.lengths(key, False)
             if lengths_of is None:
                 return super().get_num_timesteps()
             totals[key] = int(lengths_of(indices).sum(dtype=np.int64))

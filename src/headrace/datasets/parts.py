@@ -20,7 +20,7 @@ from headrace.specs import DataSpec
 from .base import Dataset, Owned, with_copied_parts
 from .cached import CachedDataset
 from .configs import DatasetConfig, init_dataset, resolve_class
-from .corpus import CorpusFacts
+from .corpus import Corpus
 from .reading.reader import Reader
 
 
@@ -31,13 +31,16 @@ def open_part(
     parent_dataset: Dataset | None = None,
     owner: object = None,
 ) -> Dataset:
-    """Return an initialized dataset that nobody else has.
+    """Return a part for a dataset that is made of others: initialized, and nobody else's.
+
+    What is described by a config is made, and a dataset is copied, so that the part has a current order of its own.
 
     Args:
         config: As for `init_dataset`, whose other arguments these are; or a dataset that is `Owned`, which is taken.
         default_kwargs: See `init_dataset`.
         parent_dataset: See `init_dataset`.
-        owner: Who reads it: matters for a dataset that cannot be copied; `None`: somebody, for ever.
+        owner: The dataset that it becomes a part of. One that cannot be copied is taken as it is, as long as this is
+            its only owner; `None`: somebody, for ever.
 
     Raises:
         ConfigError: An option is wrong; or the dataset cannot be copied, and has an owner.
@@ -107,9 +110,9 @@ def _own(dataset: Dataset, owner: object) -> Dataset:
 
 def tags_of(dataset: Dataset) -> CorpusIndex | None:
     """Return the tags of a dataset by corpus index, `None` if it does not tell them."""
-    facts = dataset.corpus_facts()
-    if facts is not None:
-        return facts.index
+    corpus = dataset.get_corpus()
+    if corpus.is_indexed:
+        return corpus.index()
     try:
         return CorpusIndex.from_columns(tags=dataset.get_corpus_tags(), lengths={})
     except NotImplementedError:
@@ -188,9 +191,9 @@ class MetaPart:
         self.keys = dict(keys)
 
     @property
-    def facts(self) -> CorpusFacts | None:
+    def corpus(self) -> Corpus:
         """What is known of its corpus."""
-        return self.dataset.corpus_facts()
+        return self.dataset.get_corpus()
 
     @property
     def source(self) -> object:

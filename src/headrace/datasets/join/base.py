@@ -6,13 +6,14 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+import numpy as np
 from numpy.typing import NDArray
 
 from headrace.index import CorpusIndex
 from headrace.order import Order
 
 from ..base import Dataset
-from ..corpus import CorpusFacts, num_left_out
+from ..corpus import Corpus, num_left_out
 from ..ordered import OrderedDataset
 from ..parts import MetaPart
 from ..wrap.multi_proc import MultiProcDataset
@@ -22,6 +23,11 @@ _TAG_BLOCK = 256  # tags decoded at a time: alone, each takes ten times as long
 
 class IndexedCorpus(Protocol):
     """Anything with an index."""
+
+    def __len__(self) -> int: ...
+
+    def tags_of(self, indices: NDArray[np.int64]) -> list[str]:
+        """Return the tags of corpus indices."""
 
     @property
     def index(self) -> CorpusIndex:
@@ -44,7 +50,7 @@ class OverCorpora(OrderedDataset):
         return self.corpus.index
 
     def _num_stored(self) -> int:
-        return len(self.corpus.index)
+        return len(self.corpus)
 
     def _take_order(self, order: Order, first: int = 0, **options: Any) -> None:
         super()._take_order(order, first, **options)
@@ -57,7 +63,7 @@ class OverCorpora(OrderedDataset):
             self._corpus_idx(seq_idx)  # outside of the epoch: said by an error
             place, order = seq_idx - self._cursor.first, self._cursor.order
             indices = order.block(place, min(place + _TAG_BLOCK, len(order)))
-            self._tag_start, offset, self._tag_block = seq_idx, 0, self.corpus.index.tags.take(indices)
+            self._tag_start, offset, self._tag_block = seq_idx, 0, self.corpus.tags_of(indices)
         return self._tag_block[offset]
 
     @property
@@ -65,26 +71,30 @@ class OverCorpora(OrderedDataset):
     def _made_of(self) -> Sequence[MetaPart]:
         """The parts."""
 
-    def _draws_by_occurrence(self) -> bool:
-        facts = [part.facts for part in self._made_of]
-        return any(known is not None and known.draws_by_occurrence for known in facts)
+    def _corpus_over(self, parts: Sequence[tuple[MetaPart, Corpus]], **own: Any) -> Corpus:
+        """Return what is known of the corpora of the parts as one.
 
-    def corpus_facts(self) -> CorpusFacts:
-        """Return what is known of the corpora as one."""
-        return CorpusFacts(
-            index=self.corpus.index,
+        Args:
+            parts: All of them, with what is known of each.
+            **own: What the class itself has to say of it.
+        """
+        return Corpus(
+            knows_order=self._knows_order,
+            size=lambda: len(self.corpus),
+            is_indexed=True,
+            index=lambda: self.corpus.index,
+            tags_of=lambda indices: self.corpus.tags_of(indices),
+            covers_lengths=lambda key: all(
+                corpus.covers_lengths(part.keys[key]) for part, corpus in parts if key in part.keys
+            ),
+            has_fixed_lengths=all(corpus.has_fixed_lengths for _, corpus in parts),
+            may_change_lengths=any(corpus.may_change_lengths for _, corpus in parts),
             sort_lengths=self._sort_lengths,
             kept=self._kept,
-            draws_by_occurrence=self._draws_by_occurrence(),
-            occurrences=self._count_occurrences,
-            has_fixed_lengths=self._has_fixed_lengths(),
+            num_filtered=lambda: num_left_out(self._kept()),
+            draws_by_occurrence=any(corpus.draws_by_occurrence for _, corpus in parts),
+            **own,
         )
-
-    def num_filtered(self) -> tuple[int, int] | None:
-        """Count what filters drop of the corpora as one; without any the corpora are not joined."""
-        filters = [self._wanted_tags, *(inner.num_filtered() for inner in self.get_parts())]
-        kept = None if all(found is None for found in filters) else self._kept()
-        return None if kept is None else num_left_out(kept)
 
     def get_parts(self) -> Sequence[Dataset]:
         """Return the datasets of the parts."""
@@ -95,23 +105,14 @@ class OverCorpora(OrderedDataset):
         """Whether all parts do."""
         return all(inner.supports_jumps for inner in self.get_parts())
 
-    def _has_fixed_lengths(self) -> bool:
-        """Whether all parts say so of theirs."""
-        facts = [part.facts for part in self._made_of]
-        return all(known is not None and known.has_fixed_lengths for known in facts)
-
-    def covers_lengths(self, key: str) -> bool:
-        """Whether the texts of all parts with the data key do."""
-        with_key = [part for part in self._made_of if key in part.keys]
-        return all(part.dataset.covers_lengths(part.keys[key]) for part in with_key)
-
     def draws_text(self) -> str:
         """Return nothing: the parts draw."""
         return ""
 
 
-def sort_lengths_of(dataset: Dataset, facts: CorpusFacts) -> NDArray[Any]:
+def sort_lengths_of(part: MetaPart) -> NDArray[Any]:
     """Return what a dataset sorts by, from its file of lengths if it has one."""
+    dataset = part.dataset
     while isinstance(dataset, MultiProcDataset):
         dataset = dataset.inner
-    return facts.sort_lengths() if dataset.seq_order_seq_lens_file is None else dataset._lengths_of_file()
+    return part.corpus.sort_lengths() if dataset.seq_order_seq_lens_file is None else dataset._lengths_of_file()

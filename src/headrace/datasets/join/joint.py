@@ -31,7 +31,7 @@ from headrace.specs import DataSpec
 
 from ..base import Dataset
 from ..checks import check_indices, check_tags
-from ..corpus import CorpusFacts, LengthsOf
+from ..corpus import Corpus, LengthsOf
 from ..digests import recipe_text
 from ..parts import MetaPart, PartReader
 from ..reading.reader import Reader
@@ -93,23 +93,15 @@ class JointDataset(OverCorpora):
         """The corpora of the parts, one after the other."""
         sources = [part.source for part in self.members]
         if self._corpus is None or any(a is not b for a, b in zip(sources, self._joined, strict=True)):
-            self._corpus = JointCorpus([self._facts(part).index for part in self.members])
+            self._corpus = JointCorpus([part.corpus for part in self.members])
             self._joined, self._keep, self._file_lengths, self._lengths = sources, None, None, None
             self._planner.invalidate()
         return self._corpus
 
-    def _facts(self, part: MetaPart) -> CorpusFacts:
-        facts = part.facts
-        assert facts is not None  # checked by who made this
-        return facts
-
-    def _all_facts(self) -> list[tuple[MetaPart, CorpusFacts]]:
-        return [(part, self._facts(part)) for part in self.members]
-
     def _kept(self) -> NDArray[np.bool_] | None:
         """Return `bool[N]`: what the filter of the whole and those of the parts keep; `None` without any."""
         own = None if self._wanted_tags is None else self._keep_mask()
-        kept = [facts.kept() for _, facts in self._all_facts()]
+        kept = [part.corpus.kept() for part in self.members]
         if all(mask is None for mask in kept):
             return own
         sizes = np.diff(self.corpus.starts).tolist()
@@ -123,26 +115,27 @@ class JointDataset(OverCorpora):
     def _made_of(self) -> Sequence[MetaPart]:
         return self.members
 
-    def known_specs(self) -> dict[str, DataSpec]:
-        """Return the layout of the data keys, where all parts that have them say it."""
-        return {key: spec for key, spec in self.layout.specs.items() if spec is not None}
+    def get_corpus(self) -> Corpus:
+        """Return what is known of the corpora of the parts, one after the other."""
+        parts = [(part, part.corpus) for part in self.members]
 
-    def corpus_lengths(self, key: str, *, may_cost: bool) -> LengthsOf | None:
-        """Return the lengths of a data key over the corpora: those of sequences that lack it are zero."""
-        self._spec_of(key)
-        columns = {}
-        for number, part in enumerate(self.members):
-            if key in part.keys:
-                column = part.dataset.corpus_lengths(part.keys[key], may_cost=may_cost)
-                if column is None:
-                    return None
-                columns[number] = column
-        return JointLengths(self.corpus, columns, self.layout.empty_length(key)).__getitem__
+        def lengths_of(key: str, may_cost: bool) -> LengthsOf | None:
+            self._spec_of(key)
+            columns = {}
+            for number, (part, corpus) in enumerate(parts):
+                if key in part.keys:
+                    column = corpus.lengths(part.keys[key], may_cost)
+                    if column is None:
+                        return None
+                    columns[number] = column
+            return JointLengths(self.corpus, columns, self.layout.empty_length(key)).__getitem__
 
-    def data_text(self) -> str:
-        """Return a digest of the texts of all parts, and of which data key comes from where."""
-        texts = [f"{part.name} {sorted(part.keys.items())} {part.dataset.data_text()}" for part in self.members]
-        return xxhash.xxh3_128_hexdigest(" | ".join(["joint", *texts]).encode())
+        def digest_text() -> str:
+            texts = [f"{part.name} {sorted(part.keys.items())} {corpus.digest_text()}" for part, corpus in parts]
+            return xxhash.xxh3_128_hexdigest(" | ".join(["joint", *texts]).encode())
+
+        specs = {key: spec for key, spec in self.layout.specs.items() if spec is not None}
+        return self._corpus_over(parts, specs=specs, lengths=lengths_of, digest_text=digest_text)
 
     def order_text(self, epoch: int) -> str:
         """Return what decides the joint order, and the orders of the parts."""
@@ -240,15 +233,15 @@ class JointDataset(OverCorpora):
     def _order_corpus(self, num_seqs: int, get_seq_len: Any) -> OrderCorpus:
         corpus = super()._order_corpus(num_seqs, get_seq_len)
         lengths = corpus.lengths or self._sort_lengths
-        return dataclasses.replace(corpus, lengths=lengths, is_fixed=self._has_fixed_lengths())
+        return dataclasses.replace(corpus, lengths=lengths, is_fixed=self.get_corpus().has_fixed_lengths)
 
     def _sort_lengths(self) -> NDArray[Any]:
         """Return `int[N]`: what the parts sort by."""
         _ = self.corpus  # forgets lengths that are too old
         if self._lengths is not None:
             return self._lengths
-        lengths = np.concatenate([sort_lengths_of(part.dataset, facts) for part, facts in self._all_facts()])
-        if self._has_fixed_lengths():
+        lengths = np.concatenate([sort_lengths_of(part) for part in self.members])
+        if self.get_corpus().has_fixed_lengths:
             self._lengths = lengths
         return lengths
 
@@ -280,9 +273,11 @@ class JointDataset(OverCorpora):
     def _new_reader(self) -> Reader:
         parts = [
             JointPart(
-                PartReader(part.name, part.dataset, part.keys), facts.draws_by_occurrence, self._epoch_offset(part)
+                PartReader(part.name, part.dataset, part.keys),
+                part.corpus.draws_by_occurrence,
+                self._epoch_offset(part),
             )
-            for part, facts in self._all_facts()
+            for part in self.members
         ]
         return JointReader(self.name, self.corpus, self.layout, parts, self.partition_epoch)
 

@@ -86,10 +86,10 @@ class JointReader(Reader):
 
     def tags(self) -> list[str]:
         """Look them up."""
-        return self._corpus.index.tags.take(self._wanted.indices)
+        return self._corpus.tags_of(self._wanted.indices)
 
     def _tag(self, number: int) -> str:
-        return self._corpus.index.tags[self._wanted.order[number]]
+        return self._corpus.tags_of(self._wanted.order.block(number, number + 1))[0]
 
     def load(self, start: int, stop: int) -> None:
         """Get them ready in the parts that they are of."""
@@ -140,7 +140,7 @@ class JointReader(Reader):
         """Return what reads many sequences at once past the parts, if that makes no difference."""
         known: dict[int, tuple[str, Source]] = {}
         for owner, part in enumerate(self._parts):
-            if not len(self._corpus.indices[owner]):
+            if not self._corpus.corpora[owner].size():
                 continue
             source, keys = part.reader.reader.fast_source(), part.reader.keys.values()
             if source is None or not all(map(source.index.has_lengths, keys)):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from numpy.typing import NDArray
 
 from headrace.batching import NumbersDict
 from headrace.errors import SourceError
-from headrace.index import CorpusIndex
 
 from ..epoch import EpochApi
 from ..seq import DatasetSeq
@@ -23,11 +22,10 @@ class EpochReader(Reader):
 
     Args:
         dataset: Its owner is that of this reader.
-        get_index: Returns the tags by corpus index, `None` if they are not known.
     """
 
-    def __init__(self, dataset: EpochApi, get_index: Callable[[], CorpusIndex | None] = lambda: None) -> None:
-        self._dataset, self._get_index = dataset, get_index
+    def __init__(self, dataset: EpochApi) -> None:
+        self._dataset = dataset
         self._wanted: ReadRequest | None = None
         self._version: int | None = None
         self._first = 0
@@ -42,9 +40,9 @@ class EpochReader(Reader):
         if wanted.is_started_at == dataset.order_version:
             self._num_checked = len(wanted.order)  # it was not asked by tags
         elif wanted.tags is not None:
-            dataset.init_seq_order(wanted.epoch, seq_list=wanted.tags)
+            dataset.start_given(wanted.epoch, seq_list=wanted.tags)
         elif wanted.epoch is None:
-            dataset.init_seq_order(seq_order=wanted.indices)  # type: ignore[arg-type]
+            dataset.start_order(None, wanted.indices)
         else:
             self._first = dataset.init_part(wanted.epoch, wanted.first or 0, wanted.indices, wanted.occurrences)
         self._wanted, self._version = wanted, dataset.order_version
@@ -79,10 +77,12 @@ class EpochReader(Reader):
         )
 
     def tags(self) -> list[str] | None:
-        """Look them up, where the corpus is known."""
+        """Ask the corpus."""
         assert self._wanted is not None
-        index = self._get_index()
-        return None if index is None else index.tags.take(self._wanted.indices)
+        if self._wanted.tags is not None:
+            return list(self._wanted.tags)
+        corpus = self._dataset.get_corpus()
+        return corpus.tags_of(self._wanted.indices) if corpus.is_indexed else None
 
     def load(self, start: int, stop: int) -> None:
         """Load them."""

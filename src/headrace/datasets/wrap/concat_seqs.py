@@ -28,6 +28,7 @@ from ..base import Dataset, Owned
 from ..cached import CachedDataset
 from ..checks import absolute_name, check_flag, check_path
 from ..configs import DatasetConfig
+from ..corpus import Corpus
 from ..digests import digest_text
 from ..parts import open_part, tags_of
 from ..reading.keeping import KeepingReader
@@ -128,24 +129,26 @@ class ConcatSeqsDataset(CachedDataset):
     @property
     def joins_changed_seqs(self) -> bool:
         """Whether a transform of the inner dataset may change lengths, so that the index does not say them."""
-        return self._inner.may_change_lengths()
+        return self._inner.get_corpus().may_change_lengths
 
-    def may_change_lengths(self) -> bool:
-        """Whether a transform may, here or in the inner dataset."""
-        return super().may_change_lengths() or self.joins_changed_seqs
-
-    def data_text(self) -> str:
-        """Return a text of the joined corpus, and of what is joined how."""
-        return digest_text(f"{self.source.index.digest} {self._seqs.joining} {self._inner.data_text()}")
+    def get_corpus(self) -> Corpus:
+        """Return what the index of the joined sequences knows."""
+        corpus, inner = super().get_corpus(), self._inner.get_corpus()
+        joining = self._seqs.joining
+        return replace(
+            corpus,
+            digest_text=lambda: digest_text(f"{self.source.index.digest} {joining} {inner.digest_text()}"),
+            may_change_lengths=corpus.may_change_lengths or inner.may_change_lengths,
+            draws_by_occurrence=corpus.draws_by_occurrence or inner.draws_by_occurrence,
+        )
 
     def _make_index(self, data_keys: Sequence[str]) -> CorpusIndex:
         parts, indices, lengths = self._seqs.parts, self._seqs.indices, {}
         is_last = parts.is_last()
 
         def lengths_of(key: str) -> NDArray[Any]:
-            found, facts = None, self._inner.corpus_facts()
-            if indices is not None and facts is not None and facts.has_fixed_lengths:
-                found = self._inner.corpus_lengths(key, may_cost=False)
+            corpus = self._inner.get_corpus()
+            found = corpus.lengths(key, False) if corpus.is_indexed and corpus.has_fixed_lengths else None
             if found is None or indices is None:
                 raise OptionalNotImplementedError(f"the lengths of {key!r} are not known")
             return found(indices)
@@ -170,9 +173,6 @@ class ConcatSeqsDataset(CachedDataset):
     def _order_of_epoch(self, epoch: int) -> Order:
         get_lengths = self._sort_lengths if self.seq_order_seq_lens_file is None else self._lengths_of_file
         return self._filtered.of(epoch, super()._order_of_epoch(epoch), get_lengths)
-
-    def _draws_by_occurrence(self) -> bool:
-        return super()._draws_by_occurrence() or self._seqs.draws()
 
     # --- reading ---
 
@@ -210,8 +210,7 @@ class JoinedSeqs:
 
     def draws(self) -> bool:
         """Whether the dataset draws by how often a sequence came before."""
-        facts = self.inner.corpus_facts()
-        return facts is not None and facts.draws_by_occurrence
+        return self.inner.get_corpus().draws_by_occurrence
 
     def _tag_of(self, part: int) -> str:
         return self.tags[part] if self.indices is None else self.tags[int(self.indices[part])]
@@ -220,7 +219,7 @@ class JoinedSeqs:
         """Return what to ask the dataset for, and where the parts of each joined sequence start, `int64[n + 1]`."""
         lines = wanted.indices
         parts, starts = self.parts.parts_of(lines)
-        if self.indices is None or self.inner.corpus_facts() is None:
+        if self.indices is None or not self.inner.get_corpus().is_indexed:
             tags = [self._tag_of(part) for part in parts.tolist()]
             return ReadRequest(wanted.epoch, RangeOrder(range(len(tags))), tags=tags), starts
         counted = None

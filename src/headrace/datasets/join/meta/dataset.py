@@ -22,7 +22,7 @@ from headrace.order import ArrayOrder, Order, OrderCorpus, OrderReport, RangeOrd
 from ...base import Owned
 from ...checks import absolute_name, check_indices, check_path, check_tags, remark_once
 from ...configs import DatasetConfig
-from ...corpus import LengthsOf
+from ...corpus import Corpus, LengthsOf
 from ...digests import digest_array
 from ...parts import MetaPart, PartReader
 from ...reading.reader import Reader, ReadRequest
@@ -154,12 +154,7 @@ class MetaDataset(LaidOutByParts):
         """Return `bool[N]`: what the filter keeps, of the control dataset if there is one; `None` without a filter."""
         if self._control is None:
             return super()._kept()
-        facts = self._control.facts
-        return None if facts is None else facts.kept()
-
-    def num_filtered(self) -> tuple[int, int] | None:
-        """Count what the filter drops, of the control dataset if there is one."""
-        return super().num_filtered() if self._control is None else self._control.dataset.num_filtered()
+        return self._control.corpus.kept()
 
     def _check_corpus(self) -> MetaCorpus:
         """Return the corpus, whose tags fit together."""
@@ -177,21 +172,36 @@ class MetaDataset(LaidOutByParts):
     def _made_of(self) -> Sequence[MetaPart]:
         return sorted(self._parts.values(), key=lambda part: part.name)
 
-    def corpus_lengths(self, key: str, *, may_cost: bool) -> LengthsOf | None:
-        """Return the lengths that the sub-dataset of a data key knows."""
-        part, corpus = self._part(key), self.corpus
-        if part.facts is None:  # it is asked by tags, and nobody knows its corpus indices
-            return None
-        inner = part.dataset.corpus_lengths(part.keys[key], may_cost=may_cost)
-        return None if inner is None else lambda indices: inner(corpus.places(part.name, indices))
+    def get_corpus(self) -> Corpus:
+        """Return what is known of the sub-datasets, of each as far as its data keys are mapped."""
+        parts = [(part, part.corpus) for part in self._made_of]
+        corpora = {part.name: corpus for part, corpus in parts}
 
-    def data_text(self) -> str:
-        """Return a digest of the texts of all sub-datasets, and of what belongs together."""
-        parts = self._parts.values()
-        texts = [f"{part.name} {sorted(part.keys.items())} {part.dataset.data_text()}" for part in parts]
-        if self._lists is not None:
-            texts += [f"list of {name} {tags.digest}" for name, tags in self._lists.items()]
-        return xxhash.xxh3_128_hexdigest(" | ".join([self.corpus.index.digest, *sorted(texts)]).encode())
+        def lengths_of(key: str, may_cost: bool) -> LengthsOf | None:
+            part, joined = self._part(key), self.corpus
+            corpus = corpora[part.name]
+            if not corpus.is_indexed:  # it is asked by tags, and nobody knows its corpus indices
+                return None
+            inner = corpus.lengths(part.keys[key], may_cost)
+            return None if inner is None else lambda indices: inner(joined.places(part.name, indices))
+
+        def digest_text() -> str:
+            texts = [f"{part.name} {sorted(part.keys.items())} {corpus.digest_text()}" for part, corpus in parts]
+            if self._lists is not None:
+                texts += [f"list of {name} {tags.digest}" for name, tags in self._lists.items()]
+            return xxhash.xxh3_128_hexdigest(" | ".join([self.corpus.index.digest, *sorted(texts)]).encode())
+
+        found = {key: corpora[name].specs.get(own) for key, (name, own) in self.data_map.items()}
+        corpus = self._corpus_over(
+            parts,
+            specs={key: spec for key, spec in found.items() if spec is not None},
+            knows_dtypes=all(corpus.knows_dtypes for corpus in corpora.values()),
+            lengths=lengths_of,
+            digest_text=digest_text,
+        )
+        if self._control is None:
+            return corpus
+        return dataclasses.replace(corpus, num_filtered=corpora[self._control.name].num_filtered)
 
     def order_text(self, epoch: int) -> str:
         """Return what decides the order, of the control dataset if there is one, and what the others hold."""
@@ -231,7 +241,7 @@ class MetaDataset(LaidOutByParts):
         if is_given:
             self.corpus.check_these(order.block(0, len(order)))
         self._take_order(order, is_given=is_given)
-        if any(part.facts is None for part in self._read_parts):
+        if not all(part.corpus.is_indexed for part in self._read_parts):
             _ = self._order_reader  # they say now whether they take the order
         return True
 
@@ -257,8 +267,9 @@ class MetaDataset(LaidOutByParts):
     def _count_in_epoch(self, epoch: int) -> NDArray[np.int64]:
         if self._control is None:
             return super()._count_in_epoch(epoch)
-        facts = self._control.facts
-        return occurrences(self._cursor.order) if facts is None else facts.occurrences()
+        if not self._control.corpus.is_indexed:
+            return occurrences(self._cursor.order)
+        return self._control.dataset.count_occurrences()
 
     def _order_corpus(self, num_seqs: int, get_seq_len: Any) -> OrderCorpus:
         corpus = super()._order_corpus(num_seqs, get_seq_len)
@@ -278,15 +289,15 @@ class MetaDataset(LaidOutByParts):
         return self._own_lengths
 
     def _lengths_of_default(self) -> NDArray[Any]:
-        facts = self._default.facts
-        if facts is None:
+        corpus = self._default.corpus
+        if not corpus.is_indexed:
             raise ConfigError(
                 f"seq_ordering={self.seq_ordering!r} sorts by length, and {type(self._default.dataset).__name__} does "
                 "not tell the lengths of its sequences",
                 where=f"dataset {self.name!r}, sub-dataset {self._default.name!r}",
                 fix="give seq_lens_file, or seq_order_seq_lens_file",
             )
-        return facts.sort_lengths()
+        return corpus.sort_lengths()
 
     def finish_epoch(self, *, free_resources: bool = False) -> None:
         """End the epoch, of the sub-datasets as well, see `Dataset.finish_epoch`."""
@@ -326,24 +337,23 @@ class MetaDataset(LaidOutByParts):
     def _new_reader(self) -> Reader:
         sides = []
         for part in self._read_parts:
-            facts, reader = part.facts, PartReader(part.name, part.dataset, part.keys)
-            draws = facts is not None and facts.draws_by_occurrence
-            sides.append(MetaSide(reader, facts is not None, draws, part is self._control))
+            corpus, reader = part.corpus, PartReader(part.name, part.dataset, part.keys)
+            sides.append(MetaSide(reader, corpus.is_indexed, corpus.draws_by_occurrence, part is self._control))
         return MetaReader(self.name, self.corpus, sides, self.get_data_keys())
 
     def get_estimated_seq_length(self, seq_idx: int) -> int:
         """Return the length that sequences are sorted by."""
         if self._control is None:
             return super().get_estimated_seq_length(seq_idx)
-        corpus_idx, facts = self._corpus_idx(seq_idx), self._control.facts
-        if facts is None:
+        corpus_idx = self._corpus_idx(seq_idx)
+        if not self._control.corpus.is_indexed:
             return self._control.dataset.get_estimated_seq_length(seq_idx)
         place = self.corpus.places(self._control.name, np.array([corpus_idx]))[0]
-        return sort_lengths_of(self._control.dataset, facts)[place].item()  # type: ignore[no-any-return]
+        return sort_lengths_of(self._control)[place].item()  # type: ignore[no-any-return]
 
     def have_get_corpus_seq(self) -> bool:
         """Whether all sub-datasets have it."""
-        return all(part.facts is not None and part.dataset.have_get_corpus_seq() for part in self._read_parts)
+        return all(part.corpus.is_indexed and part.dataset.have_get_corpus_seq() for part in self._read_parts)
 
     def get_corpus_seq(self, corpus_seq_idx: int) -> DatasetSeq:
         """Return any sequence of the corpus as it is stored, whatever the current order."""
