@@ -20,8 +20,8 @@ from headrace.order import Order
 
 from .corpus import Corpus, LengthsOf, sum_left_out
 from .digests import IDLE_OPTIONS, digest_array, digest_text, given_options, options_text, recipe_text
-from .epoch import EpochApi
 from .reading.by_epoch import EpochReader
+from .reading.partial import PartialEpochs
 from .reading.reader import Reader
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class DistributesFiles(Protocol):
         """Count the sequences of all files."""
 
 
-class Dataset(EpochApi):
+class Dataset(PartialEpochs):
     """Sequences by epoch, in an order that is a pure function of the recipe and the epoch number.
 
     Args:
@@ -239,12 +239,6 @@ class Dataset(EpochApi):
             counted = asked.count_occurrences()
         return order, counted
 
-    def _told_size(self) -> int | None:
-        try:
-            return None if self._wanted_tags is not None else self.get_total_num_seqs(fast=True)
-        except (NotImplementedError, TypeError):  # a class of the user's own need not know `fast`
-            return None
-
     def _told_lengths(self, key: str, may_cost: bool) -> LengthsOf | None:
         """Return the lengths that `get_seq_length` of a class of the user's own tells, in an order of its own."""
         apart = self._asked_apart() if may_cost and self._defines_lengths() else None
@@ -253,7 +247,7 @@ class Dataset(EpochApi):
         epoch = self._epoch
 
         def lengths_of(indices: NDArray[np.int64]) -> NDArray[np.int64]:
-            apart.init_seq_order(epoch, seq_order=indices.tolist())
+            apart.start_order(epoch, indices)
             return np.array([apart.get_seq_length(place)[key] for place in range(len(indices))], np.int64)
 
         return lengths_of

@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 from headrace.batching import NumbersDict
 from headrace.errors import ConfigError, OptionalNotImplementedError
-from headrace.order import ArrayOrder, Order, OrderCorpus, OrderReport, RangeOrder, derive_order_seed, occurrences
+from headrace.order import ArrayOrder, Order, OrderCorpus, OrderReport, RangeOrder, derive_order_seed
 
 from .checks import check_epoch, check_indices
-from .corpus import Corpus, as_lengths, first_of_tag, lengths_of_tags, mask_of_tags
+from .corpus import as_lengths, first_of_tag, lengths_of_tags, mask_of_tags
 from .returnn.batch import index_shape_for_batches
 from .returnn.batch_generator import Batch, BatchSetGenerator, plan_batches
 from .returnn.declared import DeclaredLayout
@@ -196,18 +196,30 @@ class EpochApi(DatasetOptions, DeclaredLayout):
         """Return the corpus indices of the current epoch, in order."""
         self._not_offered("get_current_seq_order")
 
-    def get_checked_seq_order(self, num_seqs: int = 2**62) -> Order:
+    def get_checked_seq_order(self, num_seqs: int | None = None) -> Order:
         """Return `get_current_seq_order` as an order, which a class of the user's own may give as any list of numbers.
 
         Args:
-            num_seqs: Size of the corpus, where it is known.
+            num_seqs: Size of the corpus; `None`: what `get_total_num_seqs` tells, if it is known fast.
 
         Raises:
             ConfigError: It holds something else than corpus indices.
             OptionalNotImplementedError: The order is not known.
         """
         order: Any = self.get_current_seq_order()
-        return order if isinstance(order, Order) else self._explicit_order(order, num_seqs)
+        if isinstance(order, Order):
+            return order
+        num_seqs = self._told_size() if num_seqs is None else num_seqs
+        where = f"{type(self).__name__} {self.name!r}"
+        return ArrayOrder(
+            check_indices(order, 2**62 if num_seqs is None else num_seqs, where, what="get_current_seq_order")
+        )
+
+    def _told_size(self) -> int | None:
+        try:
+            return None if self._wanted_tags is not None else self.get_total_num_seqs(fast=True)
+        except (NotImplementedError, TypeError):  # a class of the user's own need not know `fast`
+            return None
 
     @property
     def order_report(self) -> OrderReport | None:
@@ -331,47 +343,6 @@ class EpochApi(DatasetOptions, DeclaredLayout):
     def sample(self, seq_idx: int) -> bool:
         """Draw whether to use a sequence, with probability `weights[seq_idx]`; always, if it has no weight."""
         return seq_idx not in self.weights or self.rnd_seq_drop.random() < self.weights[seq_idx]
-
-    # --- parts of an epoch ---
-
-    def init_part(
-        self, epoch: int, first: int, indices: NDArray[np.int64], occurrences: NDArray[np.int64] | None = None
-    ) -> int:
-        """Start a part of an epoch, as workers do who share one.
-
-        Args:
-            epoch: The epoch number.
-            first: Position of the first sequence in the epoch.
-            indices: `int64[n]`, corpus indices.
-            occurrences: `int64[n]`, how often each of them came before in the epoch; `None` if never.
-
-        Returns:
-            The position under which the first sequence is read here: `first` where the class can count from there,
-            else 0.
-        """
-        del first
-        self.init_seq_order(epoch=epoch, seq_order=indices.tolist())
-        return 0
-
-    def get_occurrences(self) -> NDArray[np.int64] | None:
-        """Return what `init_part` needs as `occurrences` for the current order, `int64[n]`; `None` if nothing does."""
-        return None
-
-    def count_occurrences(self) -> NDArray[np.int64]:
-        """Return how often each sequence of the current order came before, `int64[n]`."""
-        return occurrences(self.get_checked_seq_order())
-
-    def forget_places(self) -> None:
-        """Take it that this is read in parts whose positions are not those of the epoch."""
-
-    def get_corpus(self) -> Corpus:
-        """Return what is known of the sequences without reading them, see `Dataset.get_corpus`."""
-        self._not_offered("get_corpus")
-
-    @property
-    def reads_singly(self) -> bool:
-        """Whether `get_seq` reads a sequence without `load_seqs`, in any order, and the corpus tells its tag."""
-        return False
 
     # --- how much there is ---
 

@@ -20,7 +20,7 @@ from headrace.rng import wants_rng
 
 from .agreement import agreed_steps
 from .data_key import choose_data_key
-from .inputs import PlanNeeds, Subject
+from .inputs import EpochOrder, PlanNeeds, Subject
 from .iterate import Arrivals, Place, PlannedArrivals, StreamArrivals
 from .options import LoaderOptions, pack_of
 from .plan import EpochPlan, PlanRecipe, plan_steps
@@ -145,6 +145,10 @@ class Epochs(ABC):
     def progress(self) -> tuple[int, Progress]:
         """Return the epoch that was begun last, and what was planned of it so far."""
 
+    def lengths_digest(self, epoch: int) -> str | None:  # noqa: ARG002
+        """Return a digest of the lengths that an epoch is planned by, if the digest of the data does not cover them."""
+        return None  # a stream is planned as it is read
+
     def num_filtered(self) -> tuple[int, int] | None:
         """Return what filters of single epochs left out of the epoch that was begun last, and of how many sequences.
 
@@ -178,9 +182,9 @@ class PlannedEpochs(Epochs):
             lengths=batching.needs_lengths,
             occurrences=options.transform is not None and wants_rng(options.transform),
         )
-        self._keeps_tables = (
-            batching.needs_lengths and is_of_headrace(batching) and subject.digest_covers_lengths(recipe.data_key)
-        )
+        covers_lengths = batching.needs_lengths and subject.digest_covers_lengths(recipe.data_key)
+        self._keeps_tables = covers_lengths and is_of_headrace(batching)
+        self._digests_lengths = batching.needs_lengths and not covers_lengths
 
     def begin(self, place: Place, ranks: Ranks) -> tuple[Run, Arrivals]:
         """Plan the window of the place, and begin."""
@@ -207,10 +211,20 @@ class PlannedEpochs(Epochs):
         """Return the plan of an epoch, the one at hand if it is that."""
         if self.plan is None or self.plan.epoch != epoch:
             name = self._name_of(epoch) if self._keeps_tables else None
-            with self._recipe.ordering(self._subject, epoch):
-                order = self._subject.start(epoch, self._wanted)
-            self.plan = EpochPlan(order, self._recipe.plan, start, name)
+            self.plan = EpochPlan(self._order_of(epoch), self._recipe.plan, start, name)
         return self.plan
+
+    def _order_of(self, epoch: int) -> EpochOrder:
+        with self._recipe.ordering(self._subject, epoch):
+            return self._subject.start(epoch, self._wanted)
+
+    def lengths_digest(self, epoch: int) -> str | None:
+        """Return a digest of the lengths of an epoch, O(N), if the digest of the data does not cover them."""
+        if not self._digests_lengths:
+            return None
+        plan = self.plan
+        order = plan.order if plan is not None and plan.epoch == epoch else self._order_of(epoch)
+        return order.lengths_digest()
 
     def _name_of(self, epoch: int) -> Callable[[], str]:
         subject, recipe = self._subject, self._recipe

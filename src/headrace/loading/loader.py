@@ -312,7 +312,8 @@ class DataLoader:
             return
         digests = self._digests(place.epoch)
         if self._subject.num_shards > 1:
-            del digests["order"]  # each rank has its own
+            for part in ("order", "lengths"):  # each rank has its own
+                digests.pop(part, None)
         parts = {
             "version": __version__,
             "epoch": place.epoch,
@@ -363,7 +364,7 @@ class DataLoader:
         """Return where the consumer is: after the last batch that it got, whatever was prefetched.
 
         JSON data of less than 1 KB, the same on every rank between two steps. O(1), but for the first digest of a
-        corpus in memory.
+        corpus in memory, and the first one in an epoch of lengths that a class of your own tells.
         """
         return self.state_at(self._place)
 
@@ -411,8 +412,10 @@ class DataLoader:
         return {**({"shards": str(num_shards)} if num_shards > 1 else {}), **self._digests_of[1]}
 
     def _make_digests(self, epoch: int) -> dict[str, str]:
+        lengths = self._runs.lengths_digest(epoch)
         return {
             "data": self._subject.corpus.digest_text()[:32],
+            **({} if lengths is None else {"lengths": lengths}),
             "order": digest_text(self._recipe.order_text(self._subject, epoch)),
             "batching": digest_text(self._recipe.batching_text),
             "seed": digest_text(str(self._options.seed)),

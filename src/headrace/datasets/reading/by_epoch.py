@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from headrace.batching import NumbersDict
 from headrace.errors import SourceError
 
-from ..epoch import EpochApi
 from ..seq import DatasetSeq
+from .partial import PartialEpochs
 from .reader import Features, Reader, ReadRequest
 
 
@@ -24,7 +24,7 @@ class EpochReader(Reader):
         dataset: Its owner is that of this reader.
     """
 
-    def __init__(self, dataset: EpochApi) -> None:
+    def __init__(self, dataset: PartialEpochs) -> None:
         self._dataset = dataset
         self._wanted: ReadRequest | None = None
         self._version: int | None = None
@@ -39,10 +39,10 @@ class EpochReader(Reader):
         self._num_checked = 0
         if wanted.tags is not None:
             self._first = 0
-            dataset.init_seq_order(wanted.epoch, seq_list=wanted.tags)
+            dataset.start_given(wanted.epoch, seq_list=wanted.tags)
         elif wanted.epoch is None:
             self._first = 0
-            dataset.init_seq_order(seq_order=wanted.indices)  # type: ignore[arg-type]
+            dataset.start_order(None, wanted.indices)
         else:
             self._first = dataset.init_part(wanted.epoch, wanted.first or 0, wanted.indices, wanted.occurrences)
         self._wanted, self._version = wanted, dataset.order_version
