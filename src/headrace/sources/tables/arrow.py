@@ -19,7 +19,7 @@ from headrace.specs import DataSpec
 
 from ..shared.paths import Files, IndexOption, PathLike
 from ..shared.plain_files import check_stamp
-from .schema import import_arrow
+from .schema import has_dictionary, import_arrow
 from .source import DEFAULT_CACHE_BYTES, FileTableSource, TableFiles
 from .writer import TableWriter
 
@@ -125,7 +125,7 @@ class _MappedFile:
         file = pa.BufferReader(self._buffer)
         stream = pa.ipc.open_stream(file)
         self.schema = stream.schema
-        if any("dictionary<" in str(field.type) for field in self.schema):
+        if any(has_dictionary(field.type) for field in self.schema):
             self._batches = list(stream)
         else:
             file.seek(0)
