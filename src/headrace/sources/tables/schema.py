@@ -52,16 +52,6 @@ class Layout:
     axes: tuple[int | None, ...]
     leaf: str
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether values are numbers, or bytes that are taken as numbers."""
-        return self.leaf != "recording"
-
-    @property
-    def has_time(self) -> bool:
-        """Whether the first axis is time."""
-        return self.leaf in ("text", "bytes", "recording") or self.axes[:1] == (None,)
-
 
 def layout_of(arrow_type: Any) -> Layout | None:
     """Return the layout of the values of an Arrow type, or None if they become no array."""
