@@ -14,6 +14,7 @@ of JSON, an entry of a manifest) is a `RecordSource`.
 
 from __future__ import annotations
 
+import copy
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -355,6 +356,10 @@ class IndexedSource(Source):
                     fix=self._changed_fix,
                 )
         return array
+
+    def for_another_reader(self) -> Source:
+        """Return one with the same index and options, and files of its own, which it opens when it reads."""
+        return copy.copy(self)
 
     def close(self) -> None:
         """Release files; a later read opens them again. Harmless when called twice."""
