@@ -528,6 +528,22 @@ def test_workers_have_more_tickets_before_them_as_long_as_these_are_quick_and_sm
         run.close()
 
 
+def test_slow_payloads_are_not_pulled_in_large_bursts() -> None:
+    clock, num_pulled = FakeClock(), 0
+
+    def payloads():
+        nonlocal num_pulled
+        while True:
+            clock.now += 0.0009
+            num_pulled += 1
+            yield 0
+
+    with Engine(Job(lambda info: abs), num_workers=2, executor=MeasuredExecutor(clock), clock=clock) as engine:
+        run = engine.run(payloads())
+        assert max(num_pulled - next(run).ticket for _ in range(1000)) <= 17
+        run.close()
+
+
 def test_a_number_of_tickets_that_is_said_is_kept() -> None:
     numbers = iter(range(10_000))
     options = EngineOptions(tickets_per_worker=3)
