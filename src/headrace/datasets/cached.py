@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,7 @@ from headrace.errors import (
     did_you_mean,
     takes_note,
 )
-from headrace.order import ArrayOrder, Order, OrderCorpus, occurrences
+from headrace.order import ArrayOrder, Order, OrderCorpus, OrderPlanner, occurrences
 from headrace.rng import derive_rng, wants_rng
 from headrace.sources import SORT_LENGTHS, MapSource, Source
 from headrace.specs import DataSpec
@@ -77,10 +77,7 @@ class CachedDataset(Dataset):
         self._transform = transform
         self._transform_wants_rng = transform is not None and wants_rng(transform)
         self._source: Source | None = None
-        self._cursor = OrderCursor()
-        self._order_is_given = False
-        self._occurrences: NDArray[np.int64] | None = None
-        self._loaded = LoadedSeqs()
+        self._begin_reading()
         # What a class of the user's own reads in its way, by the same names as in RETURNN.
         ways = {way for way in _WAYS if not is_of_headrace(getattr(type(self), way))}
         self._has_user_ways, self._has_user_keys = bool(ways), bool(ways & {"get_data", "get_tag"})
@@ -120,6 +117,43 @@ class CachedDataset(Dataset):
                 fix="name them in the constructor (HDFDataset: files=, or add_file)",
             )
         return self._source
+
+    # --- copies ---
+
+    def __copy__(self) -> Self:
+        """Return a dataset of the same options and of the same source as it was found, with an epoch of its own.
+
+        Nothing is opened: a copy opens its files when it reads. A class of the user's own is made again.
+        """
+        source = self._source_of_copy()
+        if source is None:
+            return super().__copy__()
+        made = type(self).__new__(type(self))
+        made.__dict__.update(self.__dict__)
+        made._begin_as_copy(source)
+        return made
+
+    def _source_of_copy(self) -> Source | None:
+        """Return what a copy of this dataset reads from; `None` if its constructor has to say it."""
+        if self._source is None or not is_of_headrace(type(self)):
+            return None
+        return self._source.for_another_reader()
+
+    def _begin_as_copy(self, source: Source) -> None:
+        """Let go of the epoch of the dataset that this is a copy of, and of all that would be changed in both."""
+        self._check_shard()
+        self._source, self._cache = source, SeqCache(self._cache.max_bytes)
+        self.labels, self.weights = dict(self.labels), dict(self.weights)
+        self._order_options, self._planner = dict(self._order_options), OrderPlanner(self._recipe)
+        self._apart, self.claimed_by = (False, None), None
+        self.order_version, self._rnd_seq_drop = 0, None
+        self._begin_reading()
+
+    def _begin_reading(self) -> None:
+        self._cursor = OrderCursor()
+        self._order_is_given = False
+        self._occurrences: NDArray[np.int64] | None = None
+        self._loaded = LoadedSeqs()
 
     # --- order ---
 

@@ -1,14 +1,13 @@
 """Datasets that pass on what they are asked to another one.
 
-`InnerAnswers` passes on the questions about layout, tags and what is supported. `DelegatingDataset` is the base of
-those whose inside is chosen when they are built, or anew for each epoch: what works on any dataset
-(chunks, batches, iterators) stays here; everything about sequences, their order and their layout is the inner one's.
-The order's options are shared, so that to set one here sets it there.
+`InnerCorpus` passes on the questions about tags, order and what is supported, `InnerAnswers` those about the layout as
+well. `DelegatingDataset` is the base of those whose inside is chosen when they are built, or anew for each epoch: what
+works on any dataset (chunks, batches, iterators) stays here; everything about sequences, their order and their layout
+is the inner one's. The order's options are shared, so that to set one here sets it there.
 """
 
 from __future__ import annotations
 
-import logging
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -22,12 +21,13 @@ from headrace.order import Order, OrderReport
 from headrace.specs import DataSpec
 
 from .base import Dataset
+from .checks import remark_once
 from .corpus import CorpusFacts, LengthsOf
 from .seq import DatasetSeq
 
 
-class InnerAnswers(Dataset):
-    """Passes on the questions about layout, tags and what is supported. A sub-class defines `inner`."""
+class InnerCorpus(Dataset):
+    """Passes on the questions about the corpus, its order and what is supported. A sub-class defines `inner`."""
 
     @property
     @abstractmethod
@@ -100,6 +100,10 @@ class InnerAnswers(Dataset):
         """Return the number of sequences of the whole corpus, as the inner dataset does."""
         return self.inner.get_total_num_seqs(fast=fast)
 
+
+class InnerAnswers(InnerCorpus):
+    """Passes on the questions about the layout as well."""
+
     def get_data_keys(self) -> list[str]:
         """Return the data keys."""
         return self.inner.get_data_keys()
@@ -134,8 +138,6 @@ OUTER_OPTIONS = (
     "estimated_num_seqs",
 )  # what does not say an order
 _INHERITED = ("random_seed_offset", "_num_shards", "_shard_index")
-_LOGGER = logging.getLogger("headrace.datasets")
-_remarked: set[str] = set()  # so that each is said once in a process
 
 
 class DelegatingDataset(InnerAnswers):
@@ -185,7 +187,7 @@ class DelegatingDataset(InnerAnswers):
     ) -> bool:
         """Start a (sub-)epoch, see `Dataset.init_seq_order`."""
         super().init_seq_order(epoch, seq_list, seq_order)
-        self.inner.init_seq_order(epoch, seq_list, seq_order)
+        self.inner.start_given(epoch, seq_list, seq_order)
         return True
 
     def init_part(
@@ -310,7 +312,5 @@ def inherited_options(options: Mapping[str, Any], owner: str) -> dict[str, Any]:
     for name, value in options.items():
         if name not in (*OUTER_OPTIONS, *_INHERITED, "window") and value:
             remark = f"{name}={value!r} of {owner} has no effect: the order is that of the dataset inside"
-            if remark not in _remarked:
-                _remarked.add(remark)
-                _LOGGER.warning("%s", remark)
+            remark_once(remark)
     return {name: value for name, value in options.items() if name in _INHERITED and value is not None}

@@ -65,7 +65,7 @@ class DatasetSetup:
 
     def __call__(self, info: WorkerInfo) -> Callable[[Ticket], tuple[Any, ...]]:
         """Begin the life of a worker."""
-        is_inline = info.executor == "inline"  # the training's own process, which is no worker
+        is_inline = info.runs_in == "caller"  # the training's own process, which is no worker
         if not is_inline:
             _tell_torch(info, self.dataset)
             keep_shards_open()

@@ -50,11 +50,7 @@ class Turn:
         self.dataset.init_seq_order(epoch)
         self._version = self.dataset.order_version
         self.used = 0
-        try:
-            num_seqs = self.dataset.num_seqs
-        except NotImplementedError:
-            num_seqs = math.inf  # type: ignore[assignment]
-        self.num_seqs = None if math.isinf(num_seqs) else int(num_seqs)
+        self.num_seqs = self.dataset.known_num_seqs()
 
     def has_next(self) -> bool:
         """Tell whether there is a next sequence; may load it."""

@@ -28,6 +28,7 @@ from headrace.sources import MapSource, Source
 from ..base import Dataset
 from ..cached import CachedDataset
 from ..configs import init_dataset
+from ..seq import DatasetSeq
 from .blockwise import Parts, make_columns, read_columns
 
 MAX_RUN_BYTES = 1 << 20
@@ -181,8 +182,12 @@ class ReadSeqs:
         except Exception as error:  # noqa: BLE001 - the engine's policy decides what becomes of one of many
             skip_item(error)
             return True
-        self._add(seq.seq_tag, seq.corpus_idx, seq.complete_frac, _own(seq.features))
+        self.add(seq)
         return True
+
+    def add(self, seq: DatasetSeq) -> None:
+        """Take one that was read or made."""
+        self._add(seq.seq_tag, seq.corpus_idx, seq.complete_frac, _own(seq.features))
 
     def read_range(self, dataset: Dataset, first: int, indices: NDArray[np.int64], *, epoch: int) -> None:
         """Read sequences of a dataset that reads them singly, and knows their tags without reading."""

@@ -24,6 +24,7 @@ class InlineExecutor(Executor):
     """Does a ticket inside `wait`, in the order in which they were submitted."""
 
     name = "inline"
+    runs_in = "caller"
     max_look_ahead = 1
 
     def __init__(self) -> None:
@@ -34,7 +35,9 @@ class InlineExecutor(Executor):
 
     def start(self, job: Job, num_workers: int) -> None:
         """Prepare the workers; each is set up at its first ticket."""
-        self._workers = [Worker(job, job.info_of(idx, num_workers, self.name)) for idx in range(num_workers)]
+        self._workers = [
+            Worker(job, job.info_of(idx, num_workers, self.name, runs_in=self.runs_in)) for idx in range(num_workers)
+        ]
         self._is_ready = [False] * num_workers
         self._queue.clear()
 

@@ -118,6 +118,7 @@ class ThreadExecutor(Executor):
     """Starts one thread for each worker."""
 
     name = "thread"
+    runs_in = "thread"
 
     def __init__(self) -> None:
         self._job: Job | None = None

@@ -27,7 +27,7 @@ from ..executor import Executor
 from ..interrupts import interrupts_wait
 from ..memory.lease import MemoryWatcher
 from ..user.job import Job, Mode
-from ..user.ship import Parcel, foresee_slow_modules, ship_job, ship_payload
+from ..user.ship import Parcel, foresee_slow_modules, ship_formats, ship_job, ship_payload
 from .channel import close_all, needs_descriptors
 from .exit_cause import MEMORY_ADVICE, count_oom_kills, explain_exit, is_out_of_memory
 from .exits import end_with_process
@@ -72,6 +72,7 @@ class ProcessExecutor(Executor):
     """
 
     name = "process"
+    runs_in = "process"
 
     def __init__(
         self,
@@ -141,6 +142,7 @@ class ProcessExecutor(Executor):
             slot_bytes=self._slot_bytes,
             num_slots=_NUM_SLOTS,
             max_bytes=self._max_bytes,
+            formats=[] if self._method is StartMethod.FORK else ship_formats(),
             job=parcel.data,
             buffer_bytes=[buffer.raw().nbytes for buffer in parcel.buffers],
         )

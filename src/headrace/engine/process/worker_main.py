@@ -38,7 +38,7 @@ from ..memory.arena import ArenaWriter
 from ..memory.rings import WorkerRings
 from ..memory.slot import SlotWriter, open_slot
 from ..user.job import Job, Mode
-from ..user.ship import unship
+from ..user.ship import take_formats, unship
 from ..user.worker_info import Place, set_process_scope
 from ..worker import Worker
 from .channel import Channel
@@ -241,12 +241,14 @@ class _Loop:
     ) -> Worker | None:
         """Make the user's functions; return None, after telling, if that is not possible."""
         try:
-            job = unship(config.job, buffers) if job is None else job
+            if job is None:
+                take_formats(config.formats)
+                job = unship(config.job, buffers)
         except Exception as error:  # noqa: BLE001 - importing runs user code: it goes on as a Failure
             self._send(SetupFailed(worker_idx, Failure.of(error)))
             return None
         assert isinstance(job, Job)
-        worker = Worker(job, job.info_of(worker_idx, config.num_workers, "process", handed))
+        worker = Worker(job, job.info_of(worker_idx, config.num_workers, "process", runs_in="process", handed=handed))
         _kept.append(worker)
         worker.scope.on_place, worker.scope.on_places = self._status.write_place, self._status.write_places
         set_process_scope(worker.scope)

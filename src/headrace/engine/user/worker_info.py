@@ -10,6 +10,10 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator, MutableSequence, Sequence
 from dataclasses import dataclass
+from typing import Literal
+
+RunsIn = Literal["caller", "thread", "process"]
+"""Where a worker runs: in the consumer's thread, in another thread of its process, or in a process of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +26,7 @@ class WorkerInfo:
         executor: `"inline"`, `"thread"`, `"process"`, or the name of another executor.
         seed: A seed of this worker's own, for foreign code that wants one: data that depend on it depend on the number
             of workers. A worker that is started again has the same seed.
+        runs_in: What it shares with the consumer: with a "thread", objects that were not carried to it are everybody's.
         handed: Descriptors that the executor's `hand_over` gave to this worker process; whoever uses them owns them.
     """
 
@@ -29,6 +34,7 @@ class WorkerInfo:
     num_workers: int
     executor: str
     seed: int
+    runs_in: RunsIn = "thread"
     handed: tuple[int, ...] = ()
 
 

@@ -21,7 +21,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ..core.base import IterPipe, read
+from ..core.base import read
+from ..core.skeletons import OneForOne, Positioned
 from ..core.walk import list_pipes, sources_of
 from .edit import replace, replace_in
 from .split import dispatch_roots, is_dispatch_point
@@ -38,7 +39,7 @@ class Marked(NamedTuple):
     item: Any
 
 
-class BranchMarker(IterPipe[Marked]):
+class BranchMarker(OneForOne[Marked], source="datapipe"):
     """Marks the items of a dispatched branch; runs in the dispatching process."""
 
     def __init__(self, datapipe: Any, branch: int) -> None:
@@ -49,15 +50,8 @@ class BranchMarker(IterPipe[Marked]):
         for item in read(self.datapipe):
             yield Marked(self.branch, item)
 
-    def state(self) -> dict[str, Any]:
-        """Return nothing: between two items there is nothing in hand."""
-        return {}
 
-    def __len__(self) -> int:
-        return len(self.datapipe)
-
-
-class BranchFeeder(IterPipe[Any]):
+class BranchFeeder(Positioned[Any]):
     """Gives the operations of a branch the item whose turn it is."""
 
     def __init__(self) -> None:
@@ -67,12 +61,8 @@ class BranchFeeder(IterPipe[Any]):
         while self.pending:
             yield self.pending.pop()
 
-    def state(self) -> dict[str, Any]:
-        """Return nothing: between two items there is nothing in hand."""
-        return {}
 
-
-class BranchReader(IterPipe[Any]):
+class BranchReader(OneForOne[Any], source="datapipe"):
     """Puts each item of a join through the operations of the branch that it came from; runs in the workers.
 
     Args:
@@ -100,13 +90,6 @@ class BranchReader(IterPipe[Any]):
 
         for joined in read(self.datapipe):
             yield put_through(joined) if type(joined) is Marked else tuple(map(put_through, joined))
-
-    def state(self) -> dict[str, Any]:
-        """Return nothing: between two items there is nothing in hand."""
-        return {}
-
-    def __len__(self) -> int:
-        return len(self.datapipe)
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from ..core.base import IterPipe, State, read
+from ..core.base import IterPipe, read
 from ..core.registry import functional_pipe
+from ..core.skeletons import OneForOne
 
 Conversion = Callable[[Any], Any] | Mapping[Any, Callable[[list[Any]], Any]] | None
 
@@ -62,7 +63,7 @@ def _has_tensor(item: Any, tensor: type) -> bool:
 
 
 @functional_pipe("collate")
-class Collator(IterPipe[Any]):
+class Collator(OneForOne[Any], source="datapipe"):
     """Make arrays of each batch.
 
     Args:
@@ -90,12 +91,6 @@ class Collator(IterPipe[Any]):
         else:
             for batch in read(self.datapipe):
                 yield conversion(batch)
-
-    def state(self) -> State:
-        return {}
-
-    def __len__(self) -> int:
-        return len(self.datapipe)
 
 
 def _convert_columns(batch: Sequence[Any], functions: Mapping[Any, Callable[[list[Any]], Any]]) -> Any:

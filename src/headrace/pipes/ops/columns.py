@@ -16,9 +16,10 @@ from typing import Any
 
 from headrace.errors import ConfigError
 
-from ..core.base import IterPipe, State, read
+from ..core.base import IterPipe, read
 from ..core.checks import check_takes
 from ..core.registry import functional_pipe
+from ..core.skeletons import OneForOne
 
 
 def column_reader(function: Callable[..., Any], input_col: Any) -> Callable[[Any], Any]:
@@ -103,7 +104,7 @@ def _warn_missing(indices: Sequence[Hashable], item: Any) -> None:
 
 
 @functional_pipe("flatten")
-class Flattener(IterPipe[Any]):
+class Flattener(OneForOne[Any], source="datapipe"):
     """Replace columns by their parts, one level deep.
 
     Args:
@@ -121,12 +122,6 @@ class Flattener(IterPipe[Any]):
             if chosen is not None:
                 _warn_missing(chosen, item)
             yield _flatten_dict(item, chosen) if isinstance(item, dict) else _flatten_row(item, chosen)
-
-    def state(self) -> State:
-        return {}
-
-    def __len__(self) -> int:
-        return len(self.datapipe)
 
 
 def _flatten_row(item: Any, chosen: list[Hashable] | None) -> Any:
@@ -147,7 +142,7 @@ def _flatten_dict(item: dict[Any, Any], chosen: list[Hashable] | None) -> dict[A
 
 
 @functional_pipe("slice")
-class Slicer(IterPipe[Any]):
+class Slicer(OneForOne[Any], source="datapipe"):
     """Choose columns.
 
     Args:
@@ -197,15 +192,9 @@ class Slicer(IterPipe[Any]):
             return tuple(chosen) if isinstance(item, tuple) else chosen
         return item[self.index : self.stop : self.step]
 
-    def state(self) -> State:
-        return {}
-
-    def __len__(self) -> int:
-        return len(self.datapipe)
-
 
 @functional_pipe("drop")
-class Dropper(IterPipe[Any]):
+class Dropper(OneForOne[Any], source="datapipe"):
     """Drop columns.
 
     Args:
@@ -229,15 +218,9 @@ class Dropper(IterPipe[Any]):
                 kept = [value for column, value in enumerate(item) if column not in dropped]
                 yield tuple(kept) if isinstance(item, tuple) else kept
 
-    def state(self) -> State:
-        return {}
-
-    def __len__(self) -> int:
-        return len(self.datapipe)
-
 
 @functional_pipe("rows2columnar")
-class Rows2Columnar(IterPipe[Any]):
+class Rows2Columnar(OneForOne[Any]):
     """Turn lists of rows into dicts of columns.
 
     Args:
@@ -264,9 +247,3 @@ class Rows2Columnar(IterPipe[Any]):
         if names is None or len(names) != len(row):
             raise IndexError(f"a row has {len(row)} cells, there are {len(names or ())} column_names")
         return list(zip(names, row, strict=True))
-
-    def state(self) -> State:
-        return {}
-
-    def __len__(self) -> int:
-        return len(self.source_datapipe)

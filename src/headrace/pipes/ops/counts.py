@@ -12,10 +12,11 @@ from headrace.errors import ConfigError, check_count
 
 from ..core.base import IterPipe, State, read
 from ..core.registry import functional_pipe
+from ..core.skeletons import OneForOne, Positioned
 
 
 @functional_pipe("cycle")
-class Cycler(IterPipe[Any]):
+class Cycler(Positioned[Any]):
     """Go through the source several times. Each time is an epoch of its own: a shuffle gives another order.
 
     Args:
@@ -26,16 +27,15 @@ class Cycler(IterPipe[Any]):
         ConfigError: `count` is negative.
     """
 
+    _position_names = ("num_cycles", "has_items")
+    _num_cycles = 0
+    _has_items = False
+
     def __init__(self, source_datapipe: IterPipe[Any], count: int | None = None) -> None:
         if count is not None and count < 0:
             raise ConfigError(f"Expected non-negative count, got {count}")
         self.source_datapipe = source_datapipe
         self.count = count
-        self._num_cycles = 0
-        self._has_items = False
-
-    def reset(self) -> None:
-        self._num_cycles, self._has_items = 0, False
 
     def __iter__(self) -> Iterator[Any]:
         while self.count is None or self._num_cycles < self.count:
@@ -46,12 +46,6 @@ class Cycler(IterPipe[Any]):
                 return  # else it would look for an item for ever
             self._has_items = False
             self._num_cycles += 1
-
-    def state(self) -> State:
-        return {"num_cycles": self._num_cycles, "has_items": self._has_items}
-
-    def restore(self, state: State) -> None:
-        self._num_cycles, self._has_items = state["num_cycles"], state["has_items"]
 
     def __len__(self) -> int:
         if self.count is None:
@@ -106,7 +100,7 @@ class Repeater(IterPipe[Any]):
 
 
 @functional_pipe("header")
-class Header(IterPipe[Any]):
+class Header(Positioned[Any]):
     """Give the first items, and read no more than those from the source.
 
     Args:
@@ -117,13 +111,12 @@ class Header(IterPipe[Any]):
         ConfigError: `limit` is negative.
     """
 
+    _position_names = ("num_given",)
+    _num_given = 0
+
     def __init__(self, source_datapipe: IterPipe[Any], limit: int | None = 10) -> None:
         self.source_datapipe = source_datapipe
         self.limit = None if limit is None else check_count("limit", limit)
-        self._num_given = 0
-
-    def reset(self) -> None:
-        self._num_given = 0
 
     def __iter__(self) -> Iterator[Any]:
         start, limit = self._num_given, self.limit
@@ -132,12 +125,6 @@ class Header(IterPipe[Any]):
         source = read(self.source_datapipe)
         for self._num_given, item in enumerate(islice(source, None if limit is None else limit - start), start + 1):
             yield item
-
-    def state(self) -> State:
-        return {"num_given": self._num_given}
-
-    def restore(self, state: State) -> None:
-        self._num_given = state["num_given"]
 
     def __len__(self) -> int:
         try:
@@ -155,7 +142,7 @@ class Header(IterPipe[Any]):
 
 
 @functional_pipe("set_length")
-class LengthSetter(IterPipe[Any]):
+class LengthSetter(Positioned[Any]):
     """Say what `len` is. The items stay as they are.
 
     Args:
@@ -173,15 +160,12 @@ class LengthSetter(IterPipe[Any]):
     def __iter__(self) -> Iterator[Any]:
         yield from read(self.source_datapipe)
 
-    def state(self) -> State:
-        return {}
-
     def __len__(self) -> int:
         return self.length
 
 
 @functional_pipe("enumerate")
-class Enumerator(IterPipe[Any]):
+class Enumerator(OneForOne[Any]):
     """Give (number, item).
 
     Args:
@@ -189,31 +173,21 @@ class Enumerator(IterPipe[Any]):
         starting_index: The first number.
     """
 
+    _position_names = ("num_given",)
+    _num_given = 0
+
     def __init__(self, source_datapipe: IterPipe[Any], starting_index: int = 0) -> None:
         self.source_datapipe = source_datapipe
         self.starting_index = starting_index
-        self._num_given = 0
-
-    def reset(self) -> None:
-        self._num_given = 0
 
     def __iter__(self) -> Iterator[Any]:
         before = self.starting_index - 1
         for self._num_given, item in enumerate(read(self.source_datapipe), self._num_given + 1):
             yield self._num_given + before, item
 
-    def state(self) -> State:
-        return {"num_given": self._num_given}
-
-    def restore(self, state: State) -> None:
-        self._num_given = state["num_given"]
-
-    def __len__(self) -> int:
-        return len(self.source_datapipe)
-
 
 @functional_pipe("add_index")
-class IndexAdder(IterPipe[Any]):
+class IndexAdder(OneForOne[Any]):
     """Add its number to each dict, in a copy.
 
     Args:
@@ -224,13 +198,12 @@ class IndexAdder(IterPipe[Any]):
         NotImplementedError: An item is no dict (while iterating).
     """
 
+    _position_names = ("num_given",)
+    _num_given = 0
+
     def __init__(self, source_datapipe: IterPipe[Any], index_name: str = "index") -> None:
         self.source_datapipe = source_datapipe
         self.index_name = index_name
-        self._num_given = 0
-
-    def reset(self) -> None:
-        self._num_given = 0
 
     def __iter__(self) -> Iterator[Any]:
         for self._num_given, item in enumerate(read(self.source_datapipe), self._num_given + 1):
@@ -241,12 +214,3 @@ class IndexAdder(IterPipe[Any]):
             numbered = copy.copy(item)
             numbered[self.index_name] = self._num_given - 1
             yield numbered
-
-    def state(self) -> State:
-        return {"num_given": self._num_given}
-
-    def restore(self, state: State) -> None:
-        self._num_given = state["num_given"]
-
-    def __len__(self) -> int:
-        return len(self.source_datapipe)

@@ -14,6 +14,7 @@ from ..core.base import IterPipe, State, read
 from ..core.checks import check_positive
 from ..core.draws import Draws
 from ..core.registry import functional_pipe
+from ..core.skeletons import ShufflingPipe
 from .columns import column_reader
 
 
@@ -102,7 +103,7 @@ class FlatMapper(IterPipe[Any]):
 
 
 @functional_pipe("shuffled_flatmap")
-class ShuffledFlatMapper(IterPipe[Any]):
+class ShuffledFlatMapper(ShufflingPipe[Any]):
     """Keep several iterables open and give the next value of a random one: interleaves shards.
 
     Args:
@@ -114,6 +115,9 @@ class ShuffledFlatMapper(IterPipe[Any]):
     Raises:
         ConfigError: The function cannot be called so, or `buffer_size` is less than 1.
     """
+
+    _position_names = ("has_ended",)
+    _has_ended = False
 
     def __init__(
         self,
@@ -127,25 +131,12 @@ class ShuffledFlatMapper(IterPipe[Any]):
         self.fn = fn
         self.input_col = input_col
         self.buffer_size = check_positive("buffer_size", buffer_size)
-        self._enabled = True
         self._draws = Draws("pipes: shuffled flatmap")
         self._opened: list[_Opened] = []
-        self._has_ended = False
-
-    def set_shuffle(self, shuffle: bool = True) -> ShuffledFlatMapper:
-        """Draw at random, or (False) go through the iterables one after another."""
-        self._enabled = shuffle
-        return self
-
-    def set_seed(self, seed: int) -> ShuffledFlatMapper:
-        """Let the order of the next epochs follow from a seed."""
-        self._draws.set_seed(seed)
-        return self
 
     def reset(self) -> None:
-        self._draws.begin_epoch()
+        super().reset()
         self._opened = []
-        self._has_ended = False
 
     def __iter__(self) -> Iterator[Any]:
         function = _flattener(self.fn, self.input_col)
@@ -174,17 +165,12 @@ class ShuffledFlatMapper(IterPipe[Any]):
             yield value
 
     def state(self) -> State:
-        return {
-            "draws": self._draws.state(),
-            "opened": [each.state() for each in self._opened],
-            "has_ended": self._has_ended,
-        }
+        return super().state() | {"opened": [each.state() for each in self._opened]}
 
     def restore(self, state: State) -> None:
+        super().restore(state)
         function = _flattener(self.fn, self.input_col)
-        self._draws.restore(state["draws"])
         self._opened = [_reopen(each, function) for each in state["opened"]]
-        self._has_ended = state["has_ended"]
 
     def __len__(self) -> int:
         if self.fn is None and self.input_col is None and hasattr(self.datapipe, "iterable"):

@@ -16,12 +16,13 @@ from headrace.errors import ConfigError
 from ..core.base import IterPipe, State, read
 from ..core.checks import check_positive
 from ..core.registry import functional_pipe
+from ..core.skeletons import OneForOne, Positioned, SameLength
 from ..core.streams import close_streams
 from .columns import column_mapper, column_reader
 
 
 @functional_pipe("map")
-class Mapper(IterPipe[Any]):
+class Mapper(OneForOne[Any], source="datapipe"):
     """Apply a function to each item, or to columns of it.
 
     Args:
@@ -49,15 +50,9 @@ class Mapper(IterPipe[Any]):
         for item in read(self.datapipe):
             yield function(item)
 
-    def state(self) -> State:
-        return {}
-
-    def __len__(self) -> int:
-        return len(self.datapipe)
-
 
 @functional_pipe("threadpool_map")
-class ThreadPoolMapper(IterPipe[Any]):
+class ThreadPoolMapper(SameLength[Any]):
     """Apply a function to each item as `Mapper` does, in a pool of threads. The order is that of the source.
 
     The threads live as long as the iteration. Where the function waits for files or networks, or releases Python's
@@ -130,12 +125,9 @@ class ThreadPoolMapper(IterPipe[Any]):
     def restore(self, state: State) -> None:
         self._pending, self._has_ended = deque(state["pending"]), state["has_ended"]
 
-    def __len__(self) -> int:
-        return len(self.source_datapipe)
-
 
 @functional_pipe("filter")
-class Filter(IterPipe[Any]):
+class Filter(Positioned[Any]):
     """Keep the items for which a function is true. Open files in the others are closed.
 
     Args:
@@ -170,6 +162,3 @@ class Filter(IterPipe[Any]):
                 yield item
             else:
                 close_streams(item)
-
-    def state(self) -> State:
-        return {}

@@ -15,10 +15,11 @@ from typing import Any
 from headrace.errors import ConfigError
 from headrace.global_rng import globals_state, kept_globals, seed_globals
 
-from ..core.base import IterPipe, MapPipe, State, is_iter_pipe, is_map_pipe
+from ..core.base import IterPipe, MapPipe, is_iter_pipe, is_map_pipe
 from ..core.checks import check_positive, check_takes
 from ..core.draws import Draws, fix_seeds, seeds_of
 from ..core.registry import functional_pipe, register_function
+from ..core.skeletons import Positioned, ShufflingPipe
 from ..core.walk import list_pipes
 from .batch import DataChunk
 
@@ -152,7 +153,7 @@ class MapBatcher(MapPipe[Any]):
         return whole + (rest > 0 and not self.drop_last)
 
 
-class MapShuffler(IterPipe[Any]):
+class MapShuffler(ShufflingPipe[Any]):
     """Give all items of a map-style pipe in a random order: an iterable pipe, as documented.
 
     Args:
@@ -160,27 +161,13 @@ class MapShuffler(IterPipe[Any]):
         indices: Its keys; `None`: `0..len-1`.
     """
 
+    _position_names = ("num_given",)
+    _num_given = 0
+
     def __init__(self, datapipe: MapPipe[Any], *, indices: Sequence[Any] | None = None) -> None:
         self.datapipe = datapipe
         self.indices = indices
-        self._enabled = True
         self._draws = Draws("pipes: map shuffle")
-        self._order: list[int] = []
-        self._num_given = 0
-
-    def set_shuffle(self, shuffle: bool = True) -> MapShuffler:
-        """Shuffle, or (False) keep the order."""
-        self._enabled = shuffle
-        return self
-
-    def set_seed(self, seed: int) -> MapShuffler:
-        """Let the order of the next epochs follow from a seed."""
-        self._draws.set_seed(seed)
-        return self
-
-    def reset(self) -> None:
-        self._draws.begin_epoch()
-        self._num_given = 0
 
     def __iter__(self) -> Iterator[Any]:
         indices = list(range(len(self.datapipe)) if self.indices is None else self.indices)
@@ -190,13 +177,6 @@ class MapShuffler(IterPipe[Any]):
             self._draws.restore(before)  # so that a state says how the order came about
         for self._num_given, index in enumerate(indices[self._num_given :], self._num_given + 1):
             yield self.datapipe[index]
-
-    def state(self) -> State:
-        return {"draws": self._draws.state(), "num_given": self._num_given}
-
-    def restore(self, state: State) -> None:
-        self._draws.restore(state["draws"])
-        self._num_given = state["num_given"]
 
     def __len__(self) -> int:
         return len(self.datapipe) if self.indices is None else len(self.indices)
@@ -263,7 +243,7 @@ register_function(MapPipe, "shuffle", MapShuffler)
 register_function(MapPipe, "unzip", map_unzip)
 
 
-class MapToIterConverter(IterPipe[Any]):
+class MapToIterConverter(Positioned[Any]):
     """Give the items of a map-style pipe, one after another.
 
     Args:
@@ -274,26 +254,19 @@ class MapToIterConverter(IterPipe[Any]):
         TypeError: It is no map-style pipe.
     """
 
+    _position_names = ("num_given",)
+    _num_given = 0
+
     def __init__(self, datapipe: MapPipe[Any], indices: Sequence[Any] | None = None) -> None:
         if not is_map_pipe(datapipe):
             raise TypeError(f"MapToIterConverter can only apply on MapDataPipe, but found {type(datapipe)}")
         self.datapipe = datapipe
         self.indices = indices
-        self._num_given = 0
-
-    def reset(self) -> None:
-        self._num_given = 0
 
     def __iter__(self) -> Iterator[Any]:
         indices = range(len(self.datapipe)) if self.indices is None else self.indices
         for self._num_given, index in enumerate(indices[self._num_given :], self._num_given + 1):
             yield self.datapipe[index]
-
-    def state(self) -> State:
-        return {"num_given": self._num_given}
-
-    def restore(self, state: State) -> None:
-        self._num_given = state["num_given"]
 
     def __len__(self) -> int:
         return len(self.datapipe) if self.indices is None else len(self.indices)

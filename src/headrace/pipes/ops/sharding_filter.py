@@ -8,13 +8,14 @@ from typing import Any
 
 from headrace.errors import ConfigError, check_count
 
-from ..core.base import IterPipe, State, read
+from ..core.base import IterPipe, read
 from ..core.registry import functional_pipe
+from ..core.skeletons import OneForOne, Positioned
 from ..sharding import SHARDING_PRIORITIES
 
 
 @functional_pipe("sharding_filter")
-class ShardingFilter(IterPipe[Any]):
+class ShardingFilter(Positioned[Any]):
     """Keep every n-th item: a share, once `apply_sharding` has said which. Until then all of them.
 
     Ranks and workers shard together: neighbouring items go to the workers of one rank first.
@@ -24,6 +25,9 @@ class ShardingFilter(IterPipe[Any]):
         sharding_group_filter: React to this group only.
     """
 
+    _position_names = ("has_begun",)
+    _has_begun = False
+
     def __init__(
         self, source_datapipe: IterPipe[Any], sharding_group_filter: SHARDING_PRIORITIES | None = None
     ) -> None:
@@ -32,7 +36,6 @@ class ShardingFilter(IterPipe[Any]):
         self.groups: dict[int, tuple[int, int]] = {}
         self.num_of_instances = 1
         self.instance_id = 0
-        self._has_begun = False
 
     def apply_sharding(
         self,
@@ -66,20 +69,11 @@ class ShardingFilter(IterPipe[Any]):
             self.instance_id += self.num_of_instances * share
             self.num_of_instances *= num_shares
 
-    def reset(self) -> None:
-        self._has_begun = False
-
     def __iter__(self) -> Iterator[Any]:
         num_passed = self.num_of_instances - 1 if self._has_begun else self.instance_id
         source = read(self.source_datapipe)
         self._has_begun = True
         yield from islice(source, num_passed, None, self.num_of_instances)
-
-    def state(self) -> State:
-        return {"has_begun": self._has_begun}
-
-    def restore(self, state: State) -> None:
-        self._has_begun = state["has_begun"]
 
     def __len__(self) -> int:
         whole, rest = divmod(len(self.source_datapipe), self.num_of_instances)
@@ -87,7 +81,7 @@ class ShardingFilter(IterPipe[Any]):
 
 
 @functional_pipe("sharding_round_robin_dispatch")
-class ShardingRoundRobinDispatcher(IterPipe[Any]):
+class ShardingRoundRobinDispatcher(OneForOne[Any]):
     """Mark that what comes before runs in one process, which deals its items out to the workers in turn.
 
     Without workers items pass.
@@ -115,9 +109,3 @@ class ShardingRoundRobinDispatcher(IterPipe[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         yield from read(self.source_datapipe)
-
-    def state(self) -> State:
-        return {}
-
-    def __len__(self) -> int:
-        return len(self.source_datapipe)

@@ -10,11 +10,12 @@ from ..core.base import IterPipe, State, read
 from ..core.checks import check_positive
 from ..core.draws import Draws
 from ..core.registry import functional_pipe
+from ..core.skeletons import SameLength, ShufflingPipe
 from .batch import DataChunk, UnBatcher
 
 
 @functional_pipe("shuffle")
-class Shuffler(IterPipe[Any]):
+class Shuffler(SameLength[Any], ShufflingPipe[Any], source="datapipe"):
     """Fill a buffer, then give a random item of it for each item that comes in; at the end give the rest at random.
 
     The order follows from the seed and the number of the epoch. Without a seed each epoch has another one.
@@ -29,30 +30,19 @@ class Shuffler(IterPipe[Any]):
     """
 
     _not_shipped = ("_buffer",)
+    _position_names = ("has_ended",)
+    _has_ended = False
 
     def __init__(self, datapipe: IterPipe[Any], *, buffer_size: int = 10000, unbatch_level: int = 0) -> None:
         self.datapipe: Any = UnBatcher(datapipe, unbatch_level) if unbatch_level else datapipe
         self.buffer_size = check_positive("buffer_size", buffer_size)
         self.unbatch_level = unbatch_level
-        self._enabled = True
         self._draws = Draws("pipes: shuffle")
         self._buffer: list[Any] = []
-        self._has_ended = False
-
-    def set_shuffle(self, shuffle: bool = True) -> Shuffler:
-        """Shuffle, or (False) let items pass as they come."""
-        self._enabled = shuffle
-        return self
-
-    def set_seed(self, seed: int) -> Shuffler:
-        """Let the order of the next epochs follow from a seed."""
-        self._draws.set_seed(seed)
-        return self
 
     def reset(self) -> None:
-        self._draws.begin_epoch()
+        super().reset()
         self._buffer = []
-        self._has_ended = False
 
     def __iter__(self) -> Iterator[Any]:
         source = iter(()) if self._has_ended else read(self.datapipe)
@@ -75,19 +65,15 @@ class Shuffler(IterPipe[Any]):
             yield buffer.pop()
 
     def state(self) -> State:
-        return {"draws": self._draws.state(), "buffer": list(self._buffer), "has_ended": self._has_ended}
+        return super().state() | {"buffer": list(self._buffer)}
 
     def restore(self, state: State) -> None:
-        self._draws.restore(state["draws"])
+        super().restore(state)
         self._buffer = list(state["buffer"])
-        self._has_ended = state["has_ended"]
-
-    def __len__(self) -> int:
-        return len(self.datapipe)
 
 
 @functional_pipe("in_batch_shuffle")
-class InBatchShuffler(IterPipe[Any]):
+class InBatchShuffler(SameLength[Any], ShufflingPipe[Any], source="datapipe"):
     """Shuffle the items within each batch.
 
     Args:
@@ -96,32 +82,9 @@ class InBatchShuffler(IterPipe[Any]):
 
     def __init__(self, datapipe: IterPipe[Any]) -> None:
         self.datapipe = datapipe
-        self._enabled = True
         self._draws = Draws("pipes: in-batch shuffle")
-
-    def set_shuffle(self, shuffle: bool = True) -> InBatchShuffler:
-        """Shuffle, or (False) let batches pass as they come."""
-        self._enabled = shuffle
-        return self
-
-    def set_seed(self, seed: int) -> InBatchShuffler:
-        """Let the order of the next epochs follow from a seed."""
-        self._draws.set_seed(seed)
-        return self
-
-    def reset(self) -> None:
-        self._draws.begin_epoch()
 
     def __iter__(self) -> Iterator[Any]:
         sample = self._draws.generator.sample
         for batch in read(self.datapipe):
             yield DataChunk(sample(batch, len(batch))) if self._enabled else batch
-
-    def state(self) -> State:
-        return {"draws": self._draws.state()}
-
-    def restore(self, state: State) -> None:
-        self._draws.restore(state["draws"])
-
-    def __len__(self) -> int:
-        return len(self.datapipe)

@@ -20,12 +20,13 @@ from headrace.rng import derive_seed
 from ..core.base import IterPipe, MapPipe, State
 from ..core.draws import Draws
 from ..core.registry import register_function
+from ..core.skeletons import Positioned
 from ..core.walk import list_pipes
 
 _NEVER_CHANGE = frozenset({int, float, complex, bool, str, bytes, type(None), range, frozenset})
 
 
-class IterableWrapper(IterPipe[Any]):
+class IterableWrapper(Positioned[Any]):
     """The items of an iterable.
 
     Args:
@@ -35,13 +36,12 @@ class IterableWrapper(IterPipe[Any]):
             copied one by one, when they are due; other iterables at once, at the start of an epoch.
     """
 
+    _position_names = ("position",)
+    _position = 0
+
     def __init__(self, iterable: Iterable[Any], deepcopy: bool = True) -> None:
         self.iterable = iterable
         self.deepcopy = deepcopy
-        self._position = 0
-
-    def reset(self) -> None:
-        self._position = 0
 
     def __iter__(self) -> Iterator[Any]:
         start = self._position
@@ -54,12 +54,6 @@ class IterableWrapper(IterPipe[Any]):
             items = islice(iter(_copy_all(self.iterable) if self.deepcopy else self.iterable), start, None)
         for self._position, item in enumerate(items, start + 1):
             yield item
-
-    def state(self) -> State:
-        return {"position": self._position}
-
-    def restore(self, state: State) -> None:
-        self._position = state["position"]
 
     def __len__(self) -> int:
         return len(self.iterable)  # type: ignore[arg-type]  # TypeError: what is expected of us too

@@ -56,11 +56,6 @@ class Layout:
     leaf: str
 
     @property
-    def is_plain(self) -> bool:
-        """Whether values are numbers, or bytes that are taken as numbers."""
-        return self.leaf != "recording"
-
-    @property
     def has_time(self) -> bool:
         """Whether the first axis is time."""
         return self.leaf in ("text", "bytes", "recording") or self.axes[:1] == (None,)

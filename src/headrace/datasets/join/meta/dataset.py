@@ -2,14 +2,12 @@
 
 One order, of the control dataset or its own, is laid over all of them. Corpus indices of one lead to those of the
 others by a join of the tags (`index/join.py`) that is made once, before anything is read. It reads nothing itself:
-each array is asked of the sub-dataset that has it (`MetaReader` in `corpus.py`).
+each array is asked of the sub-dataset that has it (`reader.py`).
 """
 
 from __future__ import annotations
 
 import dataclasses
-import logging
-import math
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -19,26 +17,25 @@ import xxhash
 from numpy.typing import NDArray
 
 from headrace.batching import NumbersDict
-from headrace.errors import ConfigError, did_you_mean
+from headrace.errors import ConfigError
 from headrace.order import ArrayOrder, Order, OrderCorpus, OrderReport, RangeOrder, occurrences
-from headrace.specs import DataSpec
 
 from ...base import Owned
-from ...checks import absolute_name, check_indices, check_path, check_tags
+from ...checks import absolute_name, check_indices, check_path, check_tags, remark_once
 from ...configs import DatasetConfig
 from ...corpus import LengthsOf
 from ...digests import digest_array
 from ...parts import MetaPart
 from ...seq import DatasetSeq
-from ..base import OverCorpora
-from .corpus import MetaCorpus, MetaReader, join_corpora
-from .options import MetaOptions, SeqListFile, check_layout, open_parts, read_key_lengths, read_seq_lists, remarks
+from .corpus import MetaCorpus, join_corpora
+from .layout import LaidOutByParts, check_layout
+from .lists import SeqListFile, absolute_names, read_key_lengths, read_seq_lists
+from .options import MetaOptions, remarks
+from .parts import open_parts
+from .reader import MetaReader
 
-_LOGGER = logging.getLogger("headrace.datasets")
-_remarked: set[str] = set()  # so that each is said once in a process
 
-
-class MetaDataset(OverCorpora):
+class MetaDataset(LaidOutByParts):
     """Several datasets that hold different data of the same sequences, such as features and alignments.
 
     The order is that of `seq_order_control_dataset`: its `seq_ordering`, sub-epochs, shards, filter. Without one, it is
@@ -81,14 +78,12 @@ class MetaDataset(OverCorpora):
         filter_file = given.pop("seq_list_filter_file", None) if options.control is not None else None
         super().__init__(window=window, **given)
         self.seq_order_control_dataset = options.control
-        self.data_map = {key: (name, own) for key, (name, own) in data_map.items()}
-        self.seq_list_file = _absolute(seq_list_file)
+        self.seq_list_file = absolute_names(seq_list_file)
         self.seq_lens_file = (
             None if seq_lens_file is None else absolute_name(check_path("seq_lens_file", seq_lens_file))
         )
         self._parts = open_parts(options, self, filter_file)
         self._reader = MetaReader(self._parts, repr(self.name))
-        self._part_of = {key: self._parts[name] for key, (name, _) in self.data_map.items()}
         self._control = None if options.control is None else self._parts[options.control]
         self._default = self._parts[options.default]
         # Read now and kept: a file that changes later must not change what belongs together.
@@ -100,7 +95,7 @@ class MetaDataset(OverCorpora):
         self._order_is_given = False
         self._occurrences: NDArray[np.int64] | None = None
         self._own_lengths: NDArray[Any] | None = None
-        self._take_layout()
+        self._take_parts(data_map, self._parts)
         check_layout(self, data_dims or {}, data_dtypes or {})
         if self._control is not None:
             self._follow_control()
@@ -119,22 +114,6 @@ class MetaDataset(OverCorpora):
             "seq_order_control_dataset": self.seq_order_control_dataset,
             "seq_lens_file": self.seq_lens_file,
         }
-
-    def _take_layout(self) -> None:
-        """Say what is known of the data keys: of a sub-dataset that learns it from its first sequence, nothing."""
-        self.num_outputs = {}
-        for key in self.get_data_keys():
-            part, (_, own) = self._part_of[key], self.data_map[key]
-            dataset = part.dataset
-            if dataset.num_outputs is not None and own in dataset.num_outputs:
-                self.num_outputs[key] = (dataset.get_data_dim(own), dataset.num_outputs[own][1])
-            if own in dataset.labels:
-                self.labels[key] = dataset.labels[own]
-        if "data" in self.num_outputs:
-            self.num_inputs = self.num_outputs["data"][0]
-        sizes = [part.dataset.shuffle_frames_of_nseqs or 1 for part in self._parts.values()]
-        if max(sizes) > 1:  # whoever reads a part of an epoch must read whole groups
-            self.shuffle_frames_of_nseqs = math.lcm(*sizes)
 
     def _follow_control(self) -> None:
         """Take over the options that make the order, which are those of the control dataset."""
@@ -191,9 +170,7 @@ class MetaDataset(OverCorpora):
             corpus.check(self._kept())
             self._is_checked = True
             for remark in self._remarks:  # here, since workers only get parts of an order
-                if remark not in _remarked:
-                    _remarked.add(remark)
-                    _LOGGER.warning("MetaDataset %r: %s", self.name, remark)
+                remark_once(remark, f"MetaDataset {self.name!r}")
         return corpus
 
     # --- what is known without reading ---
@@ -201,16 +178,6 @@ class MetaDataset(OverCorpora):
     @property
     def _made_of(self) -> Sequence[MetaPart]:
         return sorted(self._parts.values(), key=lambda part: part.name)
-
-    @property
-    def knows_dtypes(self) -> bool:
-        """Whether all sub-datasets do."""
-        return all(inner.knows_dtypes for inner in self.get_parts())
-
-    def known_specs(self) -> dict[str, DataSpec]:
-        """Return what the sub-datasets know of their data keys."""
-        found = {key: self._part(key).dataset.known_specs().get(own) for key, (_, own) in self.data_map.items()}
-        return {key: spec for key in self.get_data_keys() if (spec := found[key]) is not None}
 
     def corpus_lengths(self, key: str, *, may_cost: bool) -> LengthsOf | None:
         """Return the lengths that the sub-dataset of a data key knows."""
@@ -383,13 +350,6 @@ class MetaDataset(OverCorpora):
 
     # --- reading ---
 
-    def _part(self, key: str) -> MetaPart:
-        if key not in self._part_of:
-            raise ConfigError(
-                f"no data key {key!r}", where=f"dataset {self.name!r}", fix=did_you_mean(key, self._part_of)
-            )
-        return self._part_of[key]
-
     def load_seqs(self, start: int, end: int) -> None:
         """Get sequences start..end (exclusive; may exceed the epoch) ready in all sub-datasets."""
         self._reader.load(start, end)
@@ -441,38 +401,3 @@ class MetaDataset(OverCorpora):
         features = self._reader.get_corpus_features(self.corpus, corpus_seq_idx)
         tag = self.corpus.index.tags[corpus_seq_idx]
         return DatasetSeq(corpus_seq_idx, features, seq_tag=tag, corpus_idx=corpus_seq_idx)
-
-    # --- layout ---
-
-    def get_data_keys(self) -> list[str]:
-        """Return the data keys, "data" first."""
-        return list(self._reader.keys)
-
-    def get_target_list(self) -> list[str]:
-        """Return the data keys without "data"."""
-        return [key for key in self._reader.keys if key != "data"]
-
-    def get_data_dim(self, key: str) -> int:
-        """Return the size of the last axis, or the number of classes of a sparse key."""
-        return self._part(key).dataset.get_data_dim(self.data_map[key][1])
-
-    def get_data_dtype(self, key: str) -> str:
-        """Return the dtype name."""
-        return self._part(key).dataset.get_data_dtype(self.data_map[key][1])
-
-    def is_data_sparse(self, key: str) -> bool:
-        """Whether the key holds class indices."""
-        return self._part(key).dataset.is_data_sparse(self.data_map[key][1])
-
-    def get_data_shape(self, key: str) -> list[int | None]:
-        """Return the shape of one frame."""
-        return self._part(key).dataset.get_data_shape(self.data_map[key][1])
-
-
-def _absolute(seq_list_file: Any) -> Any:
-    """Return the names of existing files as absolute paths."""
-    if seq_list_file is None:
-        return None
-    if isinstance(seq_list_file, Mapping):
-        return {name: absolute_name(check_path("seq_list_file", path)) for name, path in seq_list_file.items()}
-    return absolute_name(check_path("seq_list_file", seq_list_file))

@@ -18,6 +18,7 @@ from ...core.base import IterPipe, State, read
 from ...core.checks import check_sources, known_length
 from ...core.draws import Draws
 from ...core.registry import functional_pipe, register_function
+from ...core.skeletons import PendingPipe, Positioned, RandomPipe
 
 
 @functional_pipe("concat")
@@ -54,7 +55,7 @@ class Concater(IterPipe[Any]):
 
 
 @functional_pipe("zip")
-class Zipper(IterPipe[Any]):
+class Zipper(Positioned[Any]):
     """Give tuples with an item of each source, until the shortest ends.
 
     Args:
@@ -70,9 +71,6 @@ class Zipper(IterPipe[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         yield from zip(*[read(source) for source in self.datapipes], strict=False)
-
-    def state(self) -> State:
-        return {}
 
     def __len__(self) -> int:
         return min(known_length(self.datapipes))
@@ -128,7 +126,7 @@ class ZipperLongest(IterPipe[Any]):
 
 
 @functional_pipe("mux")
-class Multiplexer(IterPipe[Any]):
+class Multiplexer(PendingPipe[Any]):
     """Give an item of each source in turn, in whole rounds: when a source has ended, so has this.
 
     Args:
@@ -139,27 +137,15 @@ class Multiplexer(IterPipe[Any]):
         TypeError: One is no pipe.
     """
 
+    _pending_name = "rest"
+
     def __init__(self, *datapipes: IterPipe[Any]) -> None:
         self.datapipes = check_sources("Multiplexer", datapipes)
-        self._pending: tuple[Any, ...] = ()
-        self._num_given = 0
-
-    def reset(self) -> None:
-        self._pending, self._num_given = (), 0
 
     def __iter__(self) -> Iterator[Any]:
-        for self._num_given, item in enumerate(self._pending, 1):
-            yield item
-        for self._pending in zip(*[read(source) for source in self.datapipes], strict=False):
-            for self._num_given, item in enumerate(self._pending, 1):
-                yield item
-        self._pending = ()
-
-    def state(self) -> State:
-        return {"rest": list(self._pending[self._num_given :])}
-
-    def restore(self, state: State) -> None:
-        self._pending, self._num_given = tuple(state["rest"]), 0
+        yield from self._give(self._pending)
+        for items in zip(*[read(source) for source in self.datapipes], strict=False):
+            yield from self._give(items)
 
     def __len__(self) -> int:
         return min(known_length(self.datapipes)) * len(self.datapipes)
@@ -212,7 +198,7 @@ class MultiplexerLongest(IterPipe[Any]):
         return sum(known_length(self.datapipes))
 
 
-class SampleMultiplexer(IterPipe[Any]):
+class SampleMultiplexer(RandomPipe[Any]):
     """Give an item of a random source, until all have ended. Those that have leave their share to the others.
 
     It is a random pipe as others are: the loader's seed rules it, and epochs differ.
@@ -242,13 +228,8 @@ class SampleMultiplexer(IterPipe[Any]):
         """Source -> weight."""
         return dict(zip(self.datapipes, self.weights, strict=True))
 
-    def set_seed(self, seed: int) -> SampleMultiplexer:
-        """Let the choices of the next epochs follow from a seed."""
-        self._draws.set_seed(seed)
-        return self
-
     def reset(self) -> None:
-        self._draws.begin_epoch()
+        super().reset()
         self._ended = [False] * len(self.weights)
 
     def __iter__(self) -> Iterator[Any]:
@@ -268,10 +249,10 @@ class SampleMultiplexer(IterPipe[Any]):
                 yield item
 
     def state(self) -> State:
-        return {"draws": self._draws.state(), "ended": list(self._ended)}
+        return super().state() | {"ended": list(self._ended)}
 
     def restore(self, state: State) -> None:
-        self._draws.restore(state["draws"])
+        super().restore(state)
         self._ended = list(state["ended"])
 
     def __len__(self) -> int:

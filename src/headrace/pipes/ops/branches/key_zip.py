@@ -11,11 +11,12 @@ from headrace.errors import ConfigError
 from ...core.base import IterPipe, MapPipe, State, is_iter_pipe, is_map_pipe, read
 from ...core.checks import check_positive, check_takes
 from ...core.registry import functional_pipe
+from ...core.skeletons import OneForOne, SameLength
 from ...core.streams import close_streams
 
 
 @functional_pipe("zip_with_iter")
-class IterKeyZipper(IterPipe[Any]):
+class IterKeyZipper(SameLength[Any]):
     """Join each item with the one of another pipe that has the same key.
 
     The other pipe is read as far as needed; what has not been joined yet waits in a buffer.
@@ -108,12 +109,9 @@ class IterKeyZipper(IterPipe[Any]):
         self._buffer = dict(state["buffer"])
         self._has_ref_ended = state["has_ref_ended"]
 
-    def __len__(self) -> int:
-        return len(self.source_datapipe)
-
 
 @functional_pipe("zip_with_map")
-class MapKeyZipper(IterPipe[Any]):
+class MapKeyZipper(OneForOne[Any], source="source_iterdatapipe"):
     """Join each item with the one that a map-style pipe has for its key.
 
     Args:
@@ -158,9 +156,3 @@ class MapKeyZipper(IterPipe[Any]):
                 ) from None
             joined = (item, other) if self.merge_fn is None else self.merge_fn(item, other)
             yield (key, joined) if self.keep_key else joined
-
-    def state(self) -> State:
-        return {}
-
-    def __len__(self) -> int:
-        return len(self.source_iterdatapipe)

@@ -8,8 +8,9 @@ from typing import Any
 
 from headrace.errors import ConfigError
 
-from ...core.base import IterPipe, State, read
+from ...core.base import IterPipe, read
 from ...core.registry import register_function
+from ...core.skeletons import Positioned
 
 
 class SplitPlan:
@@ -30,22 +31,21 @@ class SplitPlan:
         self.total_length = total_length
 
 
-class SplitterIterator(IterPipe[Any]):
+class SplitterIterator(Positioned[Any]):
     """One part of a split, see `random_split`."""
+
+    _position_names = ("num_seen",)
+    _num_seen = 0
 
     def __init__(self, source_datapipe: IterPipe[Any], plan: SplitPlan, target: Any) -> None:
         self.source_datapipe = source_datapipe
         self.plan = plan
         self.target = target
-        self._num_seen = 0
 
     def override_seed(self, seed: int) -> SplitterIterator:
         """Split in another way from the next epoch on, all parts together."""
         self.plan.seed = seed
         return self
-
-    def reset(self) -> None:
-        self._num_seen = 0
 
     def __iter__(self) -> Iterator[Any]:
         wanted = self.plan.keys.index(self.target)
@@ -73,12 +73,6 @@ class SplitterIterator(IterPipe[Any]):
             f"random_split: the source has more than total_length = {self.plan.total_length} items",
             fix="give the true total_length",
         )
-
-    def state(self) -> State:
-        return {"num_seen": self._num_seen}
-
-    def restore(self, state: State) -> None:
-        self._num_seen = state["num_seen"]
 
     def __len__(self) -> int:
         if self.plan.is_exact:

@@ -35,7 +35,7 @@ class PrefetchTimeoutError(RuntimeError):
 
 
 @functional_pipe("fullsync")
-class FullSync(ReadAheadPipe):
+class FullSync(ReadAheadPipe, source="datapipe"):
     """End on all ranks when the first has no more items, so that none waits for one that has finished.
 
     One item is read ahead; before each item is given, the ranks agree in one small collective of a gloo group of its
@@ -107,6 +107,3 @@ class FullSync(ReadAheadPipe):
             return int(tensor.item())
 
         return agree
-
-    def __len__(self) -> int:
-        return len(self.datapipe)

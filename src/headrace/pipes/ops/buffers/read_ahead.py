@@ -21,7 +21,8 @@ from typing import Any, ClassVar
 
 from headrace.errors import StalledError
 
-from ...core.base import IterPipe, State
+from ...core.base import State
+from ...core.skeletons import SameLength
 
 _HOLD_SECONDS = 60.0  # how long an item may take that somebody waits for to look at the state
 _STOP_SECONDS = 5.0  # how long to wait for an item that is being read when nobody wants it any more
@@ -176,7 +177,7 @@ class ReadAhead:
             self.is_at_rest = False
 
 
-class ReadAheadPipe(IterPipe[Any]):
+class ReadAheadPipe(SameLength[Any]):
     """What pipes that read ahead in a thread have in common: they can be paused, held and shut down.
 
     The thread lives as long as the iteration. A state has the items that were read and not given yet.
@@ -202,6 +203,18 @@ class ReadAheadPipe(IterPipe[Any]):
             if self._ahead is ahead:
                 self._ahead = None
             ahead.stop()
+
+    def _give_ahead(self, source: Iterator[Any], num_ahead: int) -> Iterator[Any]:
+        """Give what is read ahead. The thread is woken when half of it was taken, not for each item."""
+        with self._reading_ahead(source, num_ahead) as ahead:
+            del source
+            few, buffer = num_ahead // 2, ahead.buffer
+            take = buffer.popleft
+            while buffer or ahead.wait():
+                item = take()
+                if ahead.is_at_rest and len(buffer) <= few:
+                    ahead.wake()
+                yield item
 
     def pause(self) -> None:
         """Let the thread rest; what was read can still be taken. It ends the item that it is reading."""

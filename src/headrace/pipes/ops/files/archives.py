@@ -20,8 +20,9 @@ from typing import Any
 
 from headrace.errors import ConfigError, SourceError
 
-from ...core.base import IterPipe, State, read
+from ...core.base import IterPipe, read
 from ...core.registry import functional_pipe, register_function
+from ...core.skeletons import OneForOne, Positioned
 from ...core.streams import StreamWrapper, unwrap
 from .parts import FilePartsPipe, check_pair
 
@@ -56,7 +57,7 @@ _OPENERS: dict[CompressionType, Callable[[Any], Any]] = {
 
 
 @functional_pipe("decompress")
-class Decompressor(IterPipe[Any]):
+class Decompressor(OneForOne[Any]):
     """Give (path, file to read the uncompressed bytes from); of tar and zip archives, the archive's object.
 
     Args:
@@ -86,12 +87,6 @@ class Decompressor(IterPipe[Any]):
                 )
             yield path, StreamWrapper(_OPENERS[kind](stream), stream, path)
 
-    def state(self) -> State:
-        return {}
-
-    def __len__(self) -> int:
-        return len(self.source_datapipe)
-
 
 def _kind_of(path: str) -> CompressionType | None:
     if path.lower().endswith(_TAR_SUFFIXES):
@@ -107,7 +102,7 @@ def extract(source_datapipe: IterPipe[Any], file_type: str | CompressionType | N
 register_function(IterPipe, "extract", extract)
 
 
-class _OneSuffix(IterPipe[Any]):
+class _OneSuffix(Positioned[Any]):
     """What pipes of one type have in common: the path is given without the suffix."""
 
     _kind: CompressionType
@@ -121,13 +116,8 @@ class _OneSuffix(IterPipe[Any]):
             path, stream = check_pair(item)
             yield os.path.splitext(path)[0], StreamWrapper(_OPENERS[self._kind](stream), stream, path)
 
-    def state(self) -> State:
-        return {}
-
     def __len__(self) -> int:
-        if self.length == -1:
-            raise TypeError(f"{type(self).__name__} instance doesn't have valid length")
-        return self.length
+        return super().__len__() if self.length == -1 else self.length
 
 
 @functional_pipe("load_from_xz")
@@ -160,9 +150,7 @@ class _ArchivePipe(FilePartsPipe):
     length = -1
 
     def __len__(self) -> int:
-        if self.length == -1:
-            raise TypeError(f"{type(self).__name__} instance doesn't have valid length")
-        return self.length
+        return super().__len__() if self.length == -1 else self.length
 
 
 @functional_pipe("load_from_tar")

@@ -8,8 +8,9 @@ from typing import Any
 
 from headrace.errors import ConfigError
 
-from ...core.base import IterPipe, State, read
+from ...core.base import IterPipe, read
 from ...core.registry import functional_pipe
+from ...core.skeletons import OneForOne
 
 _PIECE_BYTES = 2**20
 
@@ -43,7 +44,7 @@ def check_hash_type(hash_type: str) -> str:
 
 
 @functional_pipe("check_hash")
-class HashChecker(IterPipe[Any]):
+class HashChecker(OneForOne[Any]):
     """Compare the hash of each file with the one that it should have, and pass it on.
 
     Args:
@@ -80,9 +81,3 @@ class HashChecker(IterPipe[Any]):
                     "Delete the file manually and retry."
                 )
             yield path, data
-
-    def state(self) -> State:
-        return {}
-
-    def __len__(self) -> int:
-        return len(self.source_datapipe)

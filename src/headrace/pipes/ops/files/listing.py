@@ -11,27 +11,27 @@ from typing import Any
 from headrace.errors import ConfigError
 from headrace.files.lists.ranges import expand_ranges
 
-from ...core.base import IterPipe, State, is_iter_pipe, read
+from ...core.base import IterPipe, is_iter_pipe, read
 from ...core.registry import functional_pipe
+from ...core.skeletons import Positioned
 from ..sources import IterableWrapper
 
 
-class FolderLister(IterPipe[str]):
+class FolderLister(Positioned[str]):
     """Give what a search finds in folders, one folder after the other.
 
     Attributes:
         datapipe: Gives the folders. They are searched when their turn comes.
     """
 
+    _position_names = ("folder", "num_given")
+    _folder: str | None = None
+    _num_given = 0
     datapipe: Any
 
     def _search(self, folder: str) -> Iterator[str]:
         """Return the paths of one folder, always in the same order."""
         raise NotImplementedError
-
-    def reset(self) -> None:
-        self._folder: str | None = None
-        self._num_given = 0
 
     def __iter__(self) -> Iterator[str]:
         if self._folder is not None:
@@ -43,12 +43,6 @@ class FolderLister(IterPipe[str]):
             for self._num_given, path in enumerate(self._search(self._folder), 1):
                 yield path
         self._folder = None
-
-    def state(self) -> State:
-        return {"folder": self._folder, "num_given": self._num_given}
-
-    def restore(self, state: State) -> None:
-        self._folder, self._num_given = state["folder"], state["num_given"]
 
 
 def pipe_of_roots(root: str | Sequence[str] | IterPipe[Any]) -> Any:
@@ -94,7 +88,6 @@ class FileLister(FolderLister):
         self.abspath = abspath
         self.non_deterministic = non_deterministic
         self.length = length
-        self.reset()
 
     def _search(self, folder: str) -> Iterator[str]:
         folder = os.path.abspath(folder) if self.abspath else folder
@@ -108,9 +101,7 @@ class FileLister(FolderLister):
                     yield os.path.join(parent, name)
 
     def __len__(self) -> int:
-        if self.length == -1:
-            raise TypeError(f"{type(self).__name__} instance doesn't have valid length")
-        return self.length
+        return super().__len__() if self.length == -1 else self.length
 
 
 def _raise(error: OSError) -> None:
@@ -118,7 +109,7 @@ def _raise(error: OSError) -> None:
 
 
 @functional_pipe("shard_expand")
-class ShardExpander(IterPipe[str]):
+class ShardExpander(Positioned[str]):
     """Expand ranges in braces: `a-{000..009}` is ten names. Several ranges multiply, the last varies fastest.
 
     Args:
@@ -128,13 +119,12 @@ class ShardExpander(IterPipe[str]):
         ConfigError: A range goes down, or has leading zeros and ends of different widths (while iterating).
     """
 
+    _position_names = ("pattern", "num_given")
+    _pattern: str | None = None
+    _num_given = 0
+
     def __init__(self, source_datapipe: IterPipe[Any]) -> None:
         self.source_datapipe = source_datapipe
-        self.reset()
-
-    def reset(self) -> None:
-        self._pattern: str | None = None
-        self._num_given = 0
 
     def __iter__(self) -> Iterator[str]:
         if self._pattern is not None:
@@ -145,12 +135,6 @@ class ShardExpander(IterPipe[str]):
             for self._num_given, name in enumerate(expand(self._pattern), 1):
                 yield name
         self._pattern = None
-
-    def state(self) -> State:
-        return {"pattern": self._pattern, "num_given": self._num_given}
-
-    def restore(self, state: State) -> None:
-        self._pattern, self._num_given = state["pattern"], state["num_given"]
 
 
 def expand(pattern: str) -> Iterator[str]:

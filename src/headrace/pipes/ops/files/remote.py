@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import importlib
 import posixpath
-import shutil
 import urllib.parse
 import urllib.request
 import warnings
@@ -16,18 +15,18 @@ import fsspec
 
 from headrace.errors import ConfigError
 
-from ...core.base import IterPipe, State, read
-from ...core.checks import check_takes
+from ...core.base import IterPipe, read
 from ...core.registry import functional_pipe, register_function
+from ...core.skeletons import OneForOne
 from ...core.streams import StreamWrapper, open_remote
 from .listing import FolderLister, fits_masks, pipe_of_roots
-from .local import check_write_mode
+from .local import SavingPipe, put
 
 _GOOGLE_DRIVE = ("drive.google.com", "docs.google.com")
 
 
 @functional_pipe("read_from_http")
-class HttpReader(IterPipe[Any]):
+class HttpReader(OneForOne[Any]):
     """Give (URL, open file) of files behind http and https URLs, in bytes.
 
     For many files, retries or other protocols use `open_files_by_fsspec`.
@@ -77,12 +76,6 @@ class HttpReader(IterPipe[Any]):
         if self.timeout is None:
             return urllib.request.urlopen(request)  # noqa: S310
         return urllib.request.urlopen(request, timeout=self.timeout)  # noqa: S310
-
-    def state(self) -> State:
-        return {}
-
-    def __len__(self) -> int:
-        return len(self.source_datapipe)
 
 
 # torchdata told URLs of Google Drive from others here, and followed the pages that Google shows.
@@ -134,7 +127,6 @@ class FSSpecFileLister(FolderLister):
         self.datapipe = pipe_of_roots(root)
         self.masks = masks
         self.kwargs = kwargs
-        self.reset()
 
     def _search(self, folder: str) -> Iterator[str]:
         file_system, inner = fsspec.core.url_to_fs(folder, **self.kwargs)
@@ -147,7 +139,7 @@ class FSSpecFileLister(FolderLister):
 
 
 @functional_pipe("open_files_by_fsspec")
-class FSSpecFileOpener(IterPipe[Any]):
+class FSSpecFileOpener(OneForOne[Any]):
     """Give (path, open file) of any file system.
 
     Args:
@@ -174,15 +166,9 @@ class FSSpecFileOpener(IterPipe[Any]):
         for path in read(self.source_datapipe):
             yield path, open_remote(path, self.mode, self.kwargs_for_open, self.kwargs)
 
-    def state(self) -> State:
-        return {}
-
-    def __len__(self) -> int:
-        return len(self.source_datapipe)
-
 
 @functional_pipe("save_by_fsspec")
-class FSSpecSaver(IterPipe[str]):
+class FSSpecSaver(SavingPipe):
     """Write each item to a file of any file system, and give the path.
 
     Whether a file appears whole or in parts is the file system's affair: object stores show it when it is closed.
@@ -207,27 +193,11 @@ class FSSpecSaver(IterPipe[str]):
         kwargs_for_open: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        if filepath_fn is not None:
-            check_takes(filepath_fn, 1)
-        self.source_datapipe = source_datapipe
-        self.mode = check_write_mode(mode)
-        self.filepath_fn = filepath_fn
+        super().__init__(source_datapipe, mode, filepath_fn)
         self.kwargs_for_open = kwargs_for_open or {}
         self.kwargs = kwargs
 
-    def __iter__(self) -> Iterator[str]:
-        for name, data in read(self.source_datapipe):
-            path = name if self.filepath_fn is None else self.filepath_fn(name)
-            file_system, inner = fsspec.core.url_to_fs(path, **self.kwargs)
-            with file_system.open(inner, self.mode, **self.kwargs_for_open) as file:
-                if hasattr(data, "read"):
-                    shutil.copyfileobj(data, file)
-                else:
-                    file.write(data)
-            yield path
-
-    def state(self) -> State:
-        return {}
-
-    def __len__(self) -> int:
-        return len(self.source_datapipe)
+    def _save(self, path: str, data: Any) -> None:
+        file_system, inner = fsspec.core.url_to_fs(path, **self.kwargs)
+        with file_system.open(inner, self.mode, **self.kwargs_for_open) as file:
+            put(data, file)

@@ -1,0 +1,109 @@
+"""What many operations have in common, to be derived from: where they are, how many items they give, what they draw.
+
+A class of one's own may derive from these or write `reset`, `state`, `restore` and `__len__` itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar, Self
+
+from .base import IterPipe, State, T_co
+from .draws import Draws
+
+
+class Positioned(IterPipe[T_co]):
+    """A pipe whose position is some of its attributes, or none: then its source's position is all there is to say.
+
+    Attributes:
+        _position_names: Those attributes, without their underscore. The class has what they are as an epoch begins.
+    """
+
+    _position_names: ClassVar[tuple[str, ...]] = ()
+
+    def reset(self) -> None:
+        for name in self._position_names:
+            vars(self).pop(f"_{name}", None)
+
+    def state(self) -> State:
+        return {name: getattr(self, f"_{name}") for name in self._position_names}
+
+    def restore(self, state: State) -> None:
+        for name in self._position_names:
+            setattr(self, f"_{name}", state[name])
+
+
+class SameLength(IterPipe[T_co]):
+    """A pipe with as many items as its source.
+
+    A class says `source="datapipe"` where its source is not called `source_datapipe`.
+    """
+
+    _source_name: ClassVar[str] = "source_datapipe"
+
+    def __init_subclass__(cls, source: str | None = None, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if source is not None:
+            cls._source_name = source
+
+    def __len__(self) -> int:
+        return len(getattr(self, self._source_name))
+
+
+class OneForOne(SameLength[T_co], Positioned[T_co]):
+    """A pipe that gives one item for each item of its source."""
+
+
+class RandomPipe(Positioned[T_co]):
+    """A pipe whose items follow from random numbers, which are others in each epoch."""
+
+    _draws: Draws
+
+    def set_seed(self, seed: int) -> Self:
+        """Let the random numbers of the next epochs follow from a seed."""
+        self._draws.set_seed(seed)
+        return self
+
+    def reset(self) -> None:
+        super().reset()
+        self._draws.begin_epoch()
+
+    def state(self) -> State:
+        return {"draws": self._draws.state(), **super().state()}
+
+    def restore(self, state: State) -> None:
+        self._draws.restore(state["draws"])
+        super().restore(state)
+
+
+class ShufflingPipe(RandomPipe[T_co]):
+    """A random pipe that can be told to keep the order."""
+
+    _enabled = True
+
+    def set_shuffle(self, shuffle: bool = True) -> Self:
+        """Draw at random, or (False) keep the order."""
+        self._enabled = shuffle
+        return self
+
+
+class PendingPipe(IterPipe[T_co]):
+    """A pipe that makes several items at once, and gives them one by one. A state has those that were not given yet."""
+
+    _pending_name: ClassVar[str] = "pending"  # in a state
+    _pending: Sequence[Any] = ()
+    _num_given = 0
+
+    def reset(self) -> None:
+        self._pending, self._num_given = (), 0
+
+    def _give(self, items: Sequence[Any]) -> Iterator[Any]:
+        self._pending = items
+        for self._num_given, item in enumerate(items, 1):
+            yield item
+
+    def state(self) -> State:
+        return {self._pending_name: list(self._pending[self._num_given :])}
+
+    def restore(self, state: State) -> None:
+        self._pending, self._num_given = state[self._pending_name], 0
