@@ -67,11 +67,10 @@ class FakeExecutor(Executor):
         self.queue.clear()
         self._note("begin_run", run_id)
 
-    def submit(self, worker_idx, run_id, tickets, payloads):
+    def submit(self, worker_idx, run_id, ticket, payload):
         assert self.is_running
-        for ticket, payload in zip(tickets, payloads, strict=True):
-            self.queue.append(Done(worker_idx, ticket, run_id, FakeResult(payload, self.log)))
-            self._note("submit", ticket)
+        self.queue.append(Done(worker_idx, ticket, run_id, FakeResult(payload, self.log)))
+        self._note("submit", ticket)
 
     def cancel(self, run_id):
         assert self.is_running
@@ -494,11 +493,10 @@ class MeasuredExecutor(FakeExecutor):
 
     seconds, num_bytes = 1e-5, 100
 
-    def submit(self, worker_idx, run_id, tickets, payloads):
-        for ticket, payload in zip(tickets, payloads, strict=True):
-            result = FakeResult(payload, self.log)
-            result.num_bytes = self.num_bytes
-            self.queue.append(Done(worker_idx, ticket, run_id, result, self.seconds))
+    def submit(self, worker_idx, run_id, ticket, payload):
+        result = FakeResult(payload, self.log)
+        result.num_bytes = self.num_bytes
+        self.queue.append(Done(worker_idx, ticket, run_id, result, self.seconds))
 
 
 @pytest.mark.parametrize(

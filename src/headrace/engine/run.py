@@ -345,7 +345,7 @@ class Run(Iterator[Delivered]):
             payloads.append(payload)
         for worker_idx, (tickets, payloads) in bursts.items():
             if self._workers.current_run_id == self._run_id:  # an iterator of payloads may have begun another run
-                executor.submit(worker_idx, self._run_id, tickets, payloads)
+                executor.submit_burst(worker_idx, self._run_id, tickets, payloads)
 
     def _end_payloads(self, num_tickets: int, error: Exception | None) -> None:
         self._payloads = None
