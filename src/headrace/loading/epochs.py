@@ -19,7 +19,7 @@ from headrace.ranks import Ranks
 from headrace.rng import wants_rng
 
 from .data_key import choose_data_key
-from .inputs import PlanNeeds, Subject
+from .inputs import EpochOrder, PlanNeeds, Subject
 from .iterate import Arrivals, Place, PlannedArrivals, StreamArrivals
 from .options import LoaderOptions
 from .plan import EpochPlan, PlanRecipe
@@ -81,7 +81,7 @@ class Recipe:
             batching.window_seqs(options.window_seqs or (STREAM_WINDOW_SEQS if is_stream else WINDOW_SEQS)),
             options.seed,
             grows=is_stream and options.window_seqs is None,
-            checks_lengths=needs_lengths and subject.may_change_lengths(),
+            checks_lengths=needs_lengths and subject.corpus.may_change_lengths,
             seeds_globals=options.seeds_globals,
         )
         occurs = options.transform is not None and wants_rng(options.transform)
@@ -177,8 +177,10 @@ class Epochs(ABC):
         """Return what a position of an epoch is a position of, part by part; see `LoaderState`."""
         recipe, subject = self._recipe, self._subject
         if self._digests is None or self._digests[0] != epoch:
+            lengths = self.lengths_digest(epoch)
             parts = {
-                "data": subject.data_digest()[:32],
+                "data": subject.corpus.digest_text()[:32],
+                **({} if lengths is None else {"lengths": lengths}),
                 "order": digest_text(recipe.order_text(subject, epoch)),
                 "batching": digest_text(recipe.batching_text),
                 "seed": digest_text(str(recipe.options.seed)),
@@ -188,6 +190,10 @@ class Epochs(ABC):
         num_shards = subject.num_shards
         # a position is one in the share of a rank, so their number may not change
         return {**({"shards": str(num_shards)} if num_shards > 1 else {}), **self._digests[1]}
+
+    def lengths_digest(self, epoch: int) -> str | None:  # noqa: ARG002
+        """Return a digest of the lengths that an epoch is planned by, if the digest of the data does not cover them."""
+        return None  # a stream is planned as it is read
 
     def num_filtered(self) -> tuple[int, int] | None:
         """Return what filters of single epochs left out of the epoch that was begun last, and of how many sequences.
@@ -221,11 +227,23 @@ class PlannedEpochs(Epochs):
     def plan_of(self, epoch: int, start: tuple[int, int] = (0, 0)) -> EpochPlan:
         """Return the plan of an epoch, the one at hand if it is that."""
         if self.plan is None or self.plan.epoch != epoch:
-            with self._recipe.ordering(self._subject, epoch):
-                order = self._subject.start(epoch, self._recipe.needs)
+            order = self._order_of(epoch)
             is_large = is_worth_keeping(len(order.order), self._recipe.plan.window_seqs)
             self.plan = EpochPlan(order, self._recipe.plan, start, self._name_of(epoch) if is_large else None)
         return self.plan
+
+    def _order_of(self, epoch: int) -> EpochOrder:
+        with self._recipe.ordering(self._subject, epoch):
+            return self._subject.start(epoch, self._recipe.needs)
+
+    def lengths_digest(self, epoch: int) -> str | None:
+        """Return a digest of the lengths of an epoch, O(N), if the digest of the data does not cover them."""
+        needs = self._recipe.needs
+        if not needs.lengths or self._subject.digest_covers_lengths(needs.data_key):
+            return None
+        plan = self.plan
+        order = plan.order if plan is not None and plan.epoch == epoch else self._order_of(epoch)
+        return order.lengths_digest()
 
     def _name_of(self, epoch: int) -> Callable[[], str] | None:
         """Return what names the table of an epoch; None if nothing tells whether another one has the same."""
@@ -234,7 +252,9 @@ class PlannedEpochs(Epochs):
         if not (needs.lengths and is_of_headrace(batching) and subject.digest_covers_lengths(needs.data_key)):
             return None
         decides = f"{epoch} {recipe.plan.seed} {recipe.batching_text}"
-        return lambda: table_name(f"{subject.data_digest()} {digest_text(recipe.order_text(subject, epoch))} {decides}")
+        return lambda: table_name(
+            f"{subject.corpus.digest_text()} {digest_text(recipe.order_text(subject, epoch))} {decides}"
+        )
 
     def num_steps(self, epoch: int, position: int, ranks: Ranks) -> int:
         """Count batches, by planning all windows, once for each epoch.

@@ -65,7 +65,7 @@ class DataLoader:
             generator)`, for each sequence (or chunk); returns the new data. The generator is keyed by (seed, epoch,
             sequence).
         collate: Makes the value that is delivered, of a list of sequences; in place of a `Batch`.
-        executor: `"process"`, `"thread"` or `"inline"`.
+        executor: `"process"`, `"thread"` or `"inline"`, or an `Executor`, which no other loader uses.
         recipe_version: A text that you change when your own code changes what the batches hold: a state that was saved
             with another one is refused.
         steps_per_epoch: For streams only, whose length is not known: the epoch ends after so many steps on every rank.
@@ -308,7 +308,8 @@ class DataLoader:
             return
         digests = self._runs.digests(place.epoch)
         if self._subject.num_shards > 1:
-            del digests["order"]  # each rank has its own
+            for part in ("order", "lengths"):  # each rank has its own
+                digests.pop(part, None)
         parts = {
             "version": __version__,
             "epoch": place.epoch,
@@ -354,7 +355,7 @@ class DataLoader:
         """Return where the consumer is: after the last batch that it got, whatever was prefetched.
 
         JSON data of less than 1 KB, the same on every rank between two steps. O(1), but for the first digest of a
-        corpus in memory.
+        corpus in memory, and the first one in an epoch of lengths that a class of your own tells.
         """
         return self.state_at(self._place)
 

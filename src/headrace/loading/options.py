@@ -11,8 +11,8 @@ from typing import Any, Literal, Self, get_args
 
 from headrace.batching import Batching, BatchOrder
 from headrace.datasets.base import Workers
-from headrace.engine import EngineOptions, Executor, WorkerInfo
-from headrace.engine.executor import check_executor
+from headrace.engine import EngineOptions, Executor, WorkerInfo, where_runs
+from headrace.engine.executor import check_executor_name
 from headrace.engine.process.executor import ProcessExecutor
 from headrace.errors import ConfigError, check_count
 from headrace.global_rng import kept_globals, seed_globals
@@ -81,7 +81,7 @@ class LoaderOptions:
         if not isinstance(self.seed_globals, bool | None):
             raise ConfigError(f"DataLoader: seed_globals is True, False or None, got {self.seed_globals!r}")
         if isinstance(self.executor, str):
-            check_executor(self.executor)
+            check_executor_name(self.executor)
         if self.seed_globals and self._has_threads:
             raise ConfigError(
                 "seed_globals=True, and the threads of a process share its generators",
@@ -191,7 +191,7 @@ class LoaderOptions:
 
     @property
     def _has_threads(self) -> bool:
-        return self.num_workers > 0 and getattr(self.executor, "name", self.executor) == "thread"
+        return self.num_workers > 0 and where_runs(self.executor) == "thread"
 
     @cached_property
     def seeds_globals(self) -> bool:

@@ -104,6 +104,7 @@ class EpochPlan:
         name: Returns the name under which the table of all windows may be kept, see `plan_cache.py`; None: nowhere.
 
     Attributes:
+        order: The sequences.
         end: The number of the first batch that is not known to be there: of the epoch's batches, once `has` has said of
             any number that it is not there.
 
@@ -131,7 +132,7 @@ class EpochPlan:
         if order.batch_starts is not None:  # they know nothing of windows
             recipe = replace(recipe, window_seqs=max(self.num_seqs, 1))
         self.num_windows = num_windows(self.num_seqs, recipe.window_seqs)
-        self._order, self._recipe = order, recipe
+        self.order, self._recipe = order, recipe
         if start[0] > self.num_windows or (start[0] == 0 and start[1]):
             raise ResumeError(
                 f"the state names window {start[0]}, which begins with batch {start[1]}, and this epoch has "
@@ -329,9 +330,9 @@ class EpochPlan:
             ConfigError: So it is.
         """
         self._is_checked = True
-        if self._order.shortest is None or not is_all_over(counts):
+        if self.order.shortest is None or not is_all_over(counts):
             return
-        shortest, batching = self._order.shortest(), self._recipe.batching
+        shortest, batching = self.order.shortest(), self._recipe.batching
         if is_all_over(batching.cut(Pieces.of_lengths(np.array([shortest], np.int64))).counts):
             raise ConfigError(
                 f"{batching} is smaller than any sequence: the shortest has {shortest:,} frames",
@@ -341,7 +342,7 @@ class EpochPlan:
             )
 
     def _make_window(self, number: int) -> _Window:
-        recipe, order = self._recipe, self._order
+        recipe, order = self._recipe, self.order
         start, stop = window_bounds(number, self.num_seqs, recipe.window_seqs)
         indices = order.order.block(start, stop)
         lengths = np.ones(stop - start, np.int64) if order.lengths_of is None else order.lengths_of(indices)

@@ -123,7 +123,7 @@ class BatchWork:
 
     def __call__(self, info: WorkerInfo) -> Callable[[Task], Any]:
         """Get ready in a worker."""
-        keep_globals = kept_globals if self.options.seeds_globals and info.executor != "process" else nullcontext
+        keep_globals = kept_globals if self.options.seeds_globals and info.runs_in != "process" else nullcontext
         with keep_globals():  # a dataset may read a sequence to learn its layout
             reader = self.reading.open(info)
         maker = _BatchMaker(reader, self.reading, self.options, keep_globals)
