@@ -335,7 +335,7 @@ def test_a_file_that_comes_into_being_meanwhile_is_not_replaced(
 
     monkeypatch.setattr(source, "read_seq", read_while_another_process_writes)
     with pytest.raises(ConfigError, match="exists"):
-        Conversion(source, out, Target(target)).run(Console(quiet=True), quiet=True)
+        Conversion(source, out, Target(FORMATS[target])).run(Console(quiet=True), quiet=True)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {out.name: b"theirs"}
 
 

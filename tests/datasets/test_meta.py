@@ -14,15 +14,14 @@ from hypothesis import strategies as st
 from meta_cases import DATA_MAP, Counting, in_memory, joined, meta_config, stream, words, write_hdf
 
 from headrace.batching import NumbersDict
-from headrace.datasets import CachedDataset, MetaDataset, init_dataset
-from headrace.datasets.join.meta import dataset as meta
+from headrace.datasets import CachedDataset, MetaDataset, checks, init_dataset
 from headrace.errors import ConfigError
 
 
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(meta, "_remarked", set())
+    monkeypatch.setattr(checks, "_remarked", set())
 
 
 @pytest.fixture

@@ -6,15 +6,14 @@ import numpy as np
 import pytest
 from meta_cases import Streamed, StreamedAndKnown, in_memory, meta_config, stream, words, write_hdf
 
-from headrace.datasets import FromListDataset, HDFDataset, MetaDataset, MultiProcDataset, init_dataset
-from headrace.datasets.join.meta import dataset as meta
+from headrace.datasets import FromListDataset, HDFDataset, MetaDataset, MultiProcDataset, checks, init_dataset
 from headrace.errors import ConfigError, HeadraceError, SourceError
 
 
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(meta, "_remarked", set())
+    monkeypatch.setattr(checks, "_remarked", set())
 
 
 # --- sub-datasets of every class ---

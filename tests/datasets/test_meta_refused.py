@@ -6,15 +6,14 @@ import pickle
 import pytest
 from meta_cases import DATA_MAP, Counting, StreamedAndKnown, in_memory, lists_in, meta_config, stream, words
 
-from headrace.datasets import CachedDataset, MetaDataset, init_dataset
-from headrace.datasets.join.meta import dataset as meta
+from headrace.datasets import CachedDataset, MetaDataset, checks, init_dataset
 from headrace.errors import ConfigError, SourceError
 
 
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(meta, "_remarked", set())
+    monkeypatch.setattr(checks, "_remarked", set())
 
 
 @pytest.mark.parametrize("form", ["json", "json.gz", "mapping"])

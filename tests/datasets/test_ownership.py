@@ -1,21 +1,25 @@
 """Whose a dataset is that was given as an object: it is copied, or else has one owner."""
 
 import copy
+import os
 import pickle
 
 import numpy as np
 import pytest
 
-from headrace import ConfigError, HeadraceError
+from headrace import ConfigError, HDFWriter, HeadraceError
 from headrace.datasets import (
     CachedDataset2,
     CombinedDataset,
     ConcatDataset,
     DatasetSeq,
+    HDFDataset,
+    MapDataset,
     MetaDataset,
     MultiEpochDataset,
     PostprocessingDataset,
     SingleStreamPipeDataset,
+    SourceDataset,
     StaticDataset,
     init_dataset,
 )
@@ -162,3 +166,62 @@ def test_closing_an_object_does_not_close_what_it_was_given_to():
         next(seqs)
         part.close()
         assert len(list(seqs)) == 11
+
+
+def num_open_files():
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_a_copy_opens_its_files_when_it_reads_and_closes_only_its_own(tmp_path):
+    with HDFWriter(tmp_path / "a.hdf") as writer:
+        for number, seq in enumerate(corpus(0)):
+            writer.append(f"seq-{number}", seq)
+    for dataset in (HDFDataset(tmp_path / "a.hdf"), SourceDataset(tmp_path / "a.hdf")):
+        seqs = dataset.epoch(1)
+        next(seqs)
+        before = num_open_files()
+        other = copy.copy(dataset)
+        assert num_open_files() == before
+        assert numbers(other) == numbers(copy.copy(other)) == [0, 1, 2, 3, 4, 5]
+        assert num_open_files() > before
+        other.close()
+        assert num_open_files() == before
+        assert [int(seq["data"][0, 0]) for seq in seqs] == [1, 2, 3, 4, 5]
+        dataset.close()
+
+
+def test_to_change_a_copy_changes_nothing_else():
+    dataset = StaticDataset(corpus(0), partition_epoch=2)
+    dataset.init_seq_order(epoch=1)
+    other = copy.copy(dataset)
+    other.partition_epoch, other.seq_ordering = 1, "reverse"
+    other.labels["data"], other.weights[0] = ["a"], 0.5
+    other.set_sharding(2, 1)
+    assert numbers(other) == [2, 1, 0]
+    assert (dataset.num_seqs, dataset.get_tag(2), numbers(dataset, 2)) == (3, "seq-2", [3, 4, 5])
+    assert (dataset.labels, dataset.weights, numbers(copy.copy(dataset))) == ({}, {}, [0, 1, 2])
+
+
+def test_an_object_is_asked_by_copies_only_for_what_they_read():
+    class Seqs(list):
+        asked = 0
+
+        def __getitem__(self, i):
+            self.asked += 1
+            return super().__getitem__(i)
+
+    seqs = Seqs(corpus(0))
+    dataset = MapDataset(seqs)
+    before = seqs.asked
+    other = copy.copy(dataset)
+    other.init_seq_order(epoch=1)
+    assert seqs.asked == before
+    made = []
+    of_function = MapDataset(lambda: made.append(Seqs(corpus(0))) or made[-1])
+    assert copy.copy(of_function).map_dataset is not of_function.map_dataset
+
+
+def test_data_that_can_be_read_once_are_kept_for_copies():
+    dataset = StaticDataset(iter(corpus(0)), target_list=())
+    for other in (copy.copy(dataset), copy.deepcopy(dataset), pickle.loads(pickle.dumps(dataset))):
+        assert numbers(other) == numbers(dataset)

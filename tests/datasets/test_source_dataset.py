@@ -11,7 +11,7 @@ import pytest
 
 import headrace as hr
 from headrace.datasets import SourceDataset, init_dataset
-from headrace.datasets.distribute.sub_epoch import SubDatasetDefaults, make_sub_dataset
+from headrace.datasets.distribute.sub_dataset import SubDatasetDefaults, make_sub_dataset
 from headrace.errors import ConfigError, SourceError
 from headrace.sources import HDFWriter, MemorySource
 

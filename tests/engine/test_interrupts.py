@@ -80,7 +80,7 @@ def double(_info):
     return lambda number: 2 * number
 
 
-@pytest.mark.parametrize("place", ["write_brief", "count_oom_kills", "Warden", "WorkerConnection"])
+@pytest.mark.parametrize("place", ["write_worker_config", "count_oom_kills", "WardenClient", "WorkerConnection"])
 def test_an_interrupt_while_workers_are_started_leaves_nothing(monkeypatch, place):
     real = getattr(process, place)
 

@@ -84,9 +84,9 @@ def test_the_import_begins_with_the_loader_that_needs_it(
     assert not _shared
     with headrace.DataLoader(items, batching=headrace.FixedCount(2), num_workers=2, transform=function) as loader:
         assert [key[1] for key in _shared] == [("torch",)] * with_torch
-        zygotes = {zygote.pid for zygote in _shared.values()}
+        wardens = {warden.pid for warden in _shared.values()}
         assert sum(len(batch.tags) for batch in loader) == 8
-        assert {zygote.pid for zygote in _shared.values()} == zygotes or not with_torch
+        assert {warden.pid for warden in _shared.values()} == wardens or not with_torch
         assert len(_shared) == 1
     assert not _shared
 

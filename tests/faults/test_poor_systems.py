@@ -43,7 +43,7 @@ with Engine(Job(make), num_workers=2, executor=ProcessExecutor(start_method={met
     worker = next(pid for pid in descendants_of(os.getpid()) if name_of(pid).startswith("hr-worker"))
     os.kill(worker, signal.SIGKILL)
     seen += [next(run).value[0] for _ in range(20)]
-    (warden,) = [pid for pid in descendants_of(os.getpid()) if name_of(pid) == "hr-zygote"]
+    (warden,) = [pid for pid in descendants_of(os.getpid()) if name_of(pid) == "hr-warden"]
     os.kill(warden, signal.SIGKILL)
     # Else, on a busy machine, the workers that it leaves may do all the rest before it has ended, and stay in charge.
     wait_until(lambda: (state_of(warden) or "X")[0] in "ZX", "the warden lives on", threading.Event().wait)

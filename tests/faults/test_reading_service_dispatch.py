@@ -118,7 +118,7 @@ def test_no_process_of_a_loader_listens_or_has_a_name_that_a_stranger_could_conn
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:  # that the test can see one
             listening.bind("\0headrace-test-" + os.urandom(8).hex())
             ours = {os.getpid(), *descendants_of(os.getpid())}
-            assert len(ours) >= 5  # the zygotes, the workers, the dispatching process
+            assert len(ours) >= 5  # the wardens, the workers, the dispatching process
             inode = os.fstat(listening.fileno()).st_ino
             assert set(_named_sockets(ours)) == {inode}
             for other in ("tcp", "tcp6", "udp", "udp6"):
@@ -262,7 +262,7 @@ for item in iterator:
         pidfds = [os.pidfd_open(int(pid)) for pid in output.readline().split()]
         process.kill()
         process.wait()
-    assert len(pidfds) >= 4  # a zygote or two, the dispatching process, two workers
+    assert len(pidfds) >= 4  # a warden or two, the dispatching process, two workers
     for pidfd in pidfds:
         wait_for_end(pidfd)
 

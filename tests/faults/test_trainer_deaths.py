@@ -182,7 +182,7 @@ def test_nor_does_one_while_a_forked_child_of_the_trainer_lives_on(
 
 
 def _warden_among(pidfds: list[int]) -> int:
-    return next(pid for pid in _pids_of(pidfds) if Path(f"/proc/{pid}/comm").read_text().strip() == "hr-zygote")
+    return next(pid for pid in _pids_of(pidfds) if Path(f"/proc/{pid}/comm").read_text().strip() == "hr-warden")
 
 
 def _pids_of(pidfds: list[int]) -> list[int]:

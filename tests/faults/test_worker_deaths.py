@@ -320,7 +320,7 @@ def _kill_one(name: str) -> None:
 def test_kills_at_any_moment_while_c_code_holds_the_interpreter_leave_the_stream_equal(seed: int) -> None:
     dice = random.Random(seed)
     holds = {number: dice.random() < 0.1 for number in range(200)}
-    kills = {dice.randrange(200): dice.choice(["hr-worker", "hr-zygote"]) for _ in range(4)}
+    kills = {dice.randrange(200): dice.choice(["hr-worker", "hr-warden"]) for _ in range(4)}
 
     def make(_info: WorkerInfo) -> Callable[[int], Any]:
         def work(number: int) -> Any:
@@ -339,4 +339,4 @@ def test_kills_at_any_moment_while_c_code_holds_the_interpreter_leave_the_stream
         assert number == 199
         for _ in engine.run(range(200)):
             break
-        _kill_one("hr-zygote")  # and nobody looks before all is closed
+        _kill_one("hr-warden")  # and nobody looks before all is closed

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import importlib.util
+import subprocess
+import sys
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 from format_cases import FORMATS as CASES
 
 from headrace import sources
 from headrace.errors import ConfigError, HeadraceError
-from headrace.sources import Format, Source, TextSource, Writer, formats, open_source, registry
+from headrace.sources import Format, JsonlWriter, Source, TextSource, Writer, formats, open_source, registry
 from headrace.sources.formats import FORMATS, find_format, format_named, format_of_target, register_format
 from headrace.sources.named_classes import first_option_of
 from headrace.testing import check_format
@@ -155,3 +158,80 @@ def test_a_name_that_no_file_can_have_is_an_error_that_shows_it(name: str | None
     with pytest.raises(HeadraceError) as raised:
         open_it(path)
     assert path[:4] in ascii(str(raised.value))
+
+
+# As a notebook or a script has it: nothing that a worker could import.
+SCRIPT = """
+import struct
+import sys
+from collections import Counter
+
+import headrace as hr
+from headrace.sources import Format, TextSource, register_format
+
+HEAD = struct.Struct("<I")  # which pickle cannot carry
+
+
+class OwnSource(TextSource):
+    def __init__(self, files, *, index="auto"):
+        assert HEAD.size == 4
+        super().__init__(files, index=index)
+
+
+register_format(Format("own", "own", OwnSource, suffixes=(".own",)))
+path = {"class": "SourceDataset", "files": sys.argv[1]}
+MAKERS = {
+    "source": lambda: path,
+    "composed": lambda: {"class": "ConcatDataset", "datasets": [path, path]},
+    "distributed": lambda: {
+        "class": "DistributeFilesDataset", "files": [sys.argv[1]], "get_sub_epoch_dataset": lambda files: path
+    },
+}
+
+
+def tags_of(config, num_workers):
+    return [tag for batch in hr.DataLoader(config, batch_size=2, num_workers=num_workers) for tag in batch.tags]
+
+
+def main():
+    for name, make in MAKERS.items():
+        assert Counter(tags_of(make(), 2)) == Counter(tags_of(make(), 0)), name
+    inner = hr.init_dataset({"class": "MultiProcDataset", "dataset": path, "num_workers": 2, "buffer_size": 2})
+    assert len(list(inner.epoch(1))) == 5
+    inner.close()
+    print("all known")
+
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+def test_workers_know_the_formats_that_their_trainer_registered(tmp_path: Path) -> None:
+    (tmp_path / "x.own").write_text("a\nbc\nd\nef\ng\n")
+    (tmp_path / "train.py").write_text(SCRIPT)
+    done = subprocess.run(
+        [sys.executable, tmp_path / "train.py", tmp_path / "x.own"], capture_output=True, text=True, timeout=120
+    )
+    assert done.stdout == "all known\n", done.stderr
+
+
+def test_convert_writes_a_format_that_the_command_names(tmp_path: Path) -> None:
+    (tmp_path / "own_lines.py").write_text(
+        "from headrace.sources import Format, JsonlSource, JsonlWriter\n"
+        "class OwnSource(JsonlSource):\n    'Lines.'\n"
+        "class OwnWriter(JsonlWriter):\n    'Lines.'\n"
+        "OWN = Format('own', 'own', OwnSource, writer=OwnWriter, suffixes=('.own',))\n"
+    )
+    with JsonlWriter(tmp_path / "a.jsonl") as writer:
+        for idx in range(6):
+            writer.append(f"seq-{idx}", {"data": np.arange(idx + 1)})
+    command = [sys.executable, "-m", "headrace", "convert", "--num-workers", "2", "--shard-seqs", "2"]
+    steps = (["--to", "own_lines:OWN", "a.jsonl", "b.own"], ["--from", "own_lines:OwnSource", "b-*.own", "c.jsonl"])
+    for arguments in steps:
+        found = [
+            name for word in arguments for name in (sorted(map(str, tmp_path.glob(word))) if "*" in word else [word])
+        ]
+        done = subprocess.run([*command, *found], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+    assert "".join(path.read_text() for path in sorted(tmp_path.glob("c-*.jsonl"))).count("seq-") == 6

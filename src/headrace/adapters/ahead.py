@@ -13,9 +13,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
-from headrace.errors import ConfigError
+from headrace.errors import ConfigError, check_count
 from headrace.loading import Batch, DataLoader, Packing, Place
-from headrace.order.policy import check_count
 
 
 def map_leaves(value: Any, function: Callable[[Any], Any]) -> Any:
@@ -96,7 +95,7 @@ class RunAhead:
 
     def __init__(self, loader: DataLoader, depth: int, name: str) -> None:
         self._loader = loader
-        self._depth = check_count(name, "depth", depth, minimum=1)
+        self._depth = check_count(f"{name}: depth", depth, minimum=1)
         self._place: Place | None = None  # of the consumer, while batches are ahead of it
 
     def run(self, begin: Callable[[], Iterator[Any]], sender: Sender) -> Iterator[Any]:

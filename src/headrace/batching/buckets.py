@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.errors import ConfigError
-from headrace.order.policy import check_count, set_field
+from headrace.errors import ConfigError, check_count
+from headrace.order.policy import set_field
 
 from .base import Batching
 from .consecutive import FixedCount, FrameBudget, ends_by_caps, follow
@@ -32,9 +32,8 @@ class Buckets(Batching):
     the end of a window, too little for a batch, is joined with its neighbours: no bucket starves, nothing is left
     out, and at most one batch of a window is not full because of it.
 
-    Without bounds, each window gets those with which least padding is expected, from its own lengths; after `fit` they
-    come from the lengths of the corpus and are the same for all windows. More buckets mean less padding, fewer a
-    better mixture.
+    Without bounds, each window gets those with which least padding is expected, from its own lengths. More buckets mean
+    less padding, fewer a better mixture.
 
     Args:
         budget: A `FrameBudget` (padded) or a `FixedCount`; or one for each bucket, all of the same kind.
@@ -62,7 +61,7 @@ class Buckets(Batching):
             raise ConfigError("Buckets: a budget for each bucket needs bounds", fix="give bounds=(100, 200, ...)")
         else:
             wanted = DEFAULT_NUM_BUCKETS if self.num_buckets is None else self.num_buckets
-            count = check_count("Buckets", "num_buckets", wanted, minimum=1, maximum=_MAX_BUCKETS)
+            count = check_count("Buckets: num_buckets", wanted, minimum=1, maximum=_MAX_BUCKETS)
             set_field(self, "num_buckets", count)
         if isinstance(self.budget, tuple) and len(self.budget) != len(self.bounds or ()) + 1:
             raise ConfigError(
@@ -105,7 +104,7 @@ class Buckets(Batching):
         limits = np.array(longest)[np.searchsorted(np.asarray(self.bounds, np.int64), pieces.frames)]
         first = self.budget[0]
         assert isinstance(first, FrameBudget)
-        return apply_too_long(pieces, limits, first.too_long, str(self))
+        return apply_too_long(pieces, limits, first.too_long, self)
 
     def group(self, frames: NDArray[np.int64], key: WindowKey) -> Groups:  # noqa: ARG002
         """Group the pieces of each bucket, then what is left of all."""
@@ -195,7 +194,7 @@ def _join_leftovers(
 def _check_bounds(bounds: Sequence[int]) -> tuple[int, ...]:
     if not isinstance(bounds, Sequence | np.ndarray):
         raise ConfigError(f"Buckets: bounds must be lengths, got {bounds!r}", fix="give bounds=(100, 200, ...)")
-    numbers = tuple(check_count("Buckets", "bounds", bound, minimum=0, maximum=MAX_FRAMES) for bound in bounds)
+    numbers = tuple(check_count("Buckets: bounds", bound, minimum=0, maximum=MAX_FRAMES) for bound in bounds)
     if any(left >= right for left, right in itertools.pairwise(numbers)):
         raise ConfigError(f"Buckets: bounds must ascend, got {numbers}")
     if len(numbers) >= _MAX_BUCKETS:

@@ -15,8 +15,8 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.errors import ConfigError
-from headrace.order.policy import check_count, set_field
+from headrace.errors import ConfigError, check_count
+from headrace.order.policy import set_field
 
 from .base import Batching, check_data_key
 from .pieces import Pieces, TooLong, apply_too_long, check_too_long
@@ -106,7 +106,7 @@ class FixedCount(Batching):
 
     def __post_init__(self) -> None:
         """Check all options."""
-        count = check_count("FixedCount", "num_seqs", self.num_seqs, minimum=1, maximum=_MAX_SEQS)
+        count = check_count("FixedCount: num_seqs", self.num_seqs, minimum=1, maximum=_MAX_SEQS)
         set_field(self, "num_seqs", count)
         if self.last not in get_args(_Last):
             raise ConfigError(f'FixedCount: last must be "keep" or "drop", got {self.last!r}')
@@ -116,6 +116,11 @@ class FixedCount(Batching):
     def needs_lengths(self) -> bool:
         """Lengths are costs only."""
         return False
+
+    @property
+    def keeps_order(self) -> bool:
+        """They are consecutive."""
+        return True
 
     def window_seqs(self, wanted: int = WINDOW_SEQS) -> int:
         """Return the largest multiple of `num_seqs` that is not above what is wanted, at least one batch."""
@@ -187,13 +192,18 @@ class FrameBudget(Batching):
         for name in ("max_frames", "max_seqs", "quadratic_length"):
             value = getattr(self, name)
             if value is not None or name == "max_frames":
-                set_field(self, name, check_count("FrameBudget", name, value, minimum=1, maximum=_MAX_BUDGET))
+                set_field(self, name, check_count(f"FrameBudget: {name}", value, minimum=1, maximum=_MAX_BUDGET))
         if not isinstance(self.padded, bool):
             raise ConfigError(f"FrameBudget: padded must be True or False, got {self.padded!r}")
         check_data_key("FrameBudget", self.data_key)
         check_too_long("FrameBudget", self.too_long)
         if self.longest == 0:
             raise ConfigError("FrameBudget: with quadratic_length a single frame costs 2, so max_frames must be over 1")
+
+    @property
+    def keeps_order(self) -> bool:
+        """They are consecutive."""
+        return True
 
     @property
     def longest(self) -> int:
@@ -206,7 +216,7 @@ class FrameBudget(Batching):
 
     def cut(self, pieces: Pieces) -> Pieces:
         """Treat what is too long."""
-        return apply_too_long(pieces, self.longest, self.too_long, str(self))
+        return apply_too_long(pieces, self.longest, self.too_long, self)
 
     def fullness(self, frames: NDArray[np.int64]) -> float:
         """Return the share of a batch that each piece takes, added up."""

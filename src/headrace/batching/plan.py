@@ -15,8 +15,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.errors import ConfigError
-from headrace.order.policy import check_count, set_field
+from headrace.errors import ConfigError, check_count
+from headrace.order.policy import set_field
 from headrace.rng import derive_seed
 
 from .pieces import Pieces, PlanCounts
@@ -74,7 +74,7 @@ class BatchOrder:
         """Check both options."""
         if self.arrange not in get_args(_Arrange):
             raise ConfigError(f'BatchOrder: arrange must be "shuffle" or "keep", got {self.arrange!r}')
-        count = check_count("BatchOrder", "group_batches", self.group_batches, minimum=1)
+        count = check_count("BatchOrder: group_batches", self.group_batches, minimum=1)
         set_field(self, "group_batches", count)
 
     def permute(self, costs: NDArray[np.int64], first_places: NDArray[np.int32], key: WindowKey) -> NDArray[np.int64]:

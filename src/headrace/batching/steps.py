@@ -16,8 +16,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.errors import ConfigError
-from headrace.order.policy import check_count, set_field
+from headrace.errors import ConfigError, check_count
+from headrace.order.policy import set_field
 
 
 def num_windows(num_seqs: int, window_seqs: int) -> int:
@@ -107,10 +107,10 @@ class Steps:
 
     def __post_init__(self) -> None:
         """Check all arguments."""
-        set_field(self, "num_batches", check_count("Steps", "num_batches", self.num_batches, minimum=0))
-        set_field(self, "world_size", check_count("Steps", "world_size", self.world_size, minimum=1))
-        set_field(self, "rank", check_count("Steps", "rank", self.rank, minimum=0, maximum=self.world_size - 1))
-        position = check_count("Steps", "position", self.position, minimum=0, maximum=self.num_batches)
+        set_field(self, "num_batches", check_count("Steps: num_batches", self.num_batches, minimum=0))
+        set_field(self, "world_size", check_count("Steps: world_size", self.world_size, minimum=1))
+        set_field(self, "rank", check_count("Steps: rank", self.rank, minimum=0, maximum=self.world_size - 1))
+        position = check_count("Steps: position", self.position, minimum=0, maximum=self.num_batches)
         set_field(self, "position", position)
         if self.remainder not in get_args(_Remainder):
             raise ConfigError(f'Steps: remainder must be "drop", "pad" or "keep", got {self.remainder!r}')

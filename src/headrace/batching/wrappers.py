@@ -11,16 +11,54 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.errors import ConfigError
-from headrace.order.policy import check_count, set_field
+from headrace.errors import ConfigError, check_count
+from headrace.order.policy import set_field
 
 from .base import Batching, check_batching
+from .packed_layout import RowLayout
 from .pieces import MAX_FRAMES, Pieces
 from .plan import WINDOW_SEQS, Groups, WindowKey
 
 
+class _Around(Batching):
+    """What a batching around another one leaves to that.
+
+    Attributes:
+        batching: The other one.
+    """
+
+    batching: Batching
+
+    @property
+    def data_key(self) -> str | None:
+        """The data key of the other batching."""
+        return self.batching.data_key
+
+    @property
+    def keeps_order(self) -> bool:
+        """Ask the other batching."""
+        return self.batching.keeps_order
+
+    @property
+    def shares_rows(self) -> bool:
+        """Ask the other batching."""
+        return self.batching.shares_rows
+
+    def row_layout(self, rows: NDArray[np.int32]) -> RowLayout:
+        """Ask the other batching."""
+        return self.batching.row_layout(rows)
+
+    def fullness(self, frames: NDArray[np.int64]) -> float:
+        """Return what the other batching says."""
+        return self.batching.fullness(frames)
+
+    def group(self, frames: NDArray[np.int64], key: WindowKey) -> Groups:
+        """Group with the other batching."""
+        return self.batching.group(frames, key)
+
+
 @dataclass(frozen=True)
-class LimitLengths(Batching):
+class LimitLengths(_Around):
     """Another batching, without the sequences that are too short or too long. They are counted, see `PlanCounts`.
 
     Args:
@@ -39,18 +77,13 @@ class LimitLengths(Batching):
     def __post_init__(self) -> None:
         """Check all options."""
         check_batching("LimitLengths", self.batching)
-        lowest = check_count("LimitLengths", "min_frames", self.min_frames, minimum=0, maximum=MAX_FRAMES)
+        lowest = check_count("LimitLengths: min_frames", self.min_frames, minimum=0, maximum=MAX_FRAMES)
         set_field(self, "min_frames", lowest)
         if self.max_frames is not None:
-            highest = check_count("LimitLengths", "max_frames", self.max_frames, minimum=0, maximum=MAX_FRAMES)
+            highest = check_count("LimitLengths: max_frames", self.max_frames, minimum=0, maximum=MAX_FRAMES)
             set_field(self, "max_frames", highest)
             if highest < lowest:
                 raise ConfigError(f"LimitLengths: min_frames = {lowest} is above max_frames = {highest}")
-
-    @property
-    def data_key(self) -> str | None:
-        """The data key of the other batching."""
-        return self.batching.data_key
 
     @property
     def whole_keys(self) -> tuple[str, ...]:
@@ -71,17 +104,9 @@ class LimitLengths(Batching):
         too_short, too_long = int(is_short.sum()), int(is_long.sum())
         return pieces.keep(~(is_short | is_long), too_short=too_short, too_long=too_long)
 
-    def fullness(self, frames: NDArray[np.int64]) -> float:
-        """Return what the other batching says."""
-        return self.batching.fullness(frames)
-
-    def group(self, frames: NDArray[np.int64], key: WindowKey) -> Groups:
-        """Group with the other batching."""
-        return self.batching.group(frames, key)
-
 
 @dataclass(frozen=True)
-class Chunks(Batching):
+class Chunks(_Around):
     """Another batching, over chunks of the sequences.
 
     Chunk j of a sequence is frames `j * step` to `min(j * step + frames, T)`. After the first, one is made only if more
@@ -112,8 +137,8 @@ class Chunks(Batching):
     def __post_init__(self) -> None:
         """Check all options."""
         check_batching("Chunks", self.batching)
-        frames = check_count("Chunks", "frames", self.frames, minimum=1, maximum=MAX_FRAMES)
-        step = frames if self.step is None else check_count("Chunks", "step", self.step, minimum=1)
+        frames = check_count("Chunks: frames", self.frames, minimum=1, maximum=MAX_FRAMES)
+        step = frames if self.step is None else check_count("Chunks: step", self.step, minimum=1)
         if step > frames:
             raise ConfigError(
                 f"Chunks: with step = {step} and frames = {frames}, some frames would be in no chunk",
@@ -121,19 +146,14 @@ class Chunks(Batching):
             )
         set_field(self, "frames", frames)
         set_field(self, "step", step)
-        set_field(self, "min_frames", check_count("Chunks", "min_frames", self.min_frames, minimum=0))
+        set_field(self, "min_frames", check_count("Chunks: min_frames", self.min_frames, minimum=0))
         if not isinstance(self.context, tuple | list) or len(self.context) != 2:
             raise ConfigError(f"Chunks: context must be (left, right), got {self.context!r}")
-        sides = tuple(check_count("Chunks", "context", side, minimum=0, maximum=MAX_FRAMES) for side in self.context)
+        sides = tuple(check_count("Chunks: context", side, minimum=0, maximum=MAX_FRAMES) for side in self.context)
         set_field(self, "context", sides)
         if isinstance(self.whole_keys, str) or not all(isinstance(key, str) for key in self.whole_keys):
             raise ConfigError(f"Chunks: whole_keys must be a tuple of data keys, got {self.whole_keys!r}")
         set_field(self, "whole_keys", tuple(self.whole_keys))
-
-    @property
-    def data_key(self) -> str | None:
-        """The data key of the other batching."""
-        return self.batching.data_key
 
     def cut(self, pieces: Pieces) -> Pieces:
         """Cut all sequences, then whatever the other batching leaves out or cuts."""
@@ -150,11 +170,3 @@ class Chunks(Batching):
             return starts - left, np.minimum(self.frames, pieces.frames[parents] - starts) + left + right
 
         return pieces.split(num_chunks, cut, rest=int((pieces.frames - covered).sum()))
-
-    def fullness(self, frames: NDArray[np.int64]) -> float:
-        """Return what the other batching says."""
-        return self.batching.fullness(frames)
-
-    def group(self, frames: NDArray[np.int64], key: WindowKey) -> Groups:
-        """Group with the other batching."""
-        return self.batching.group(frames, key)

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from .join.combined import CombinedDataset, ConcatDataset
     from .join.meta.dataset import MetaDataset
     from .join.mix import MixDataset
+    from .parts import open_part
     from .returnn.batch import batch_to_raw_dict, index_shape_for_batches, shapes_for_batches
     from .returnn.batch_generator import Batch, BatchReport, BatchSeqCopyPart, BatchSetGenerator
     from .returnn.epoch_wise_filter import EpochWiseFilter
@@ -42,7 +43,8 @@ if TYPE_CHECKING:
     from .wrap.multi_epoch import MultiEpochDataset
     from .wrap.multi_proc import MultiProcDataset
     from .wrap.postprocessing.dataset import PostprocessingDataset
-    from .wrap.postprocessing.functions import LaplaceOrdering, Sequential, TakesTensorDict
+    from .wrap.postprocessing.functions import LaplaceOrdering, Sequential
+    from .wrap.postprocessing.tensor_dict import TakesTensorDict
     from .wrap.variable import VariableDataset
 
 __all__ = [
@@ -89,6 +91,7 @@ __all__ = [
     "batch_to_raw_dict",
     "index_shape_for_batches",
     "init_dataset",
+    "open_part",
     "resolve_callable",
     "resolve_class",
     "shapes_for_batches",
@@ -126,8 +129,10 @@ __getattr__, __dir__ = export_lazily(
         "wrap.multi_epoch": ("MultiEpochDataset",),
         "wrap.multi_proc": ("MultiProcDataset",),
         "files.ogg_zip": ("OggZipDataset",),
+        "parts": ("open_part",),
         "wrap.postprocessing.dataset": ("PostprocessingDataset",),
-        "wrap.postprocessing.functions": ("LaplaceOrdering", "Sequential", "TakesTensorDict"),
+        "wrap.postprocessing.functions": ("LaplaceOrdering", "Sequential"),
+        "wrap.postprocessing.tensor_dict": ("TakesTensorDict",),
         "seq": ("DatasetSeq",),
         "files.pipe": ("SingleStreamPipeDataset",),
         "wrap.variable": ("VariableDataset",),

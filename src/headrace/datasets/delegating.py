@@ -1,14 +1,13 @@
 """Datasets that pass on what they are asked to another one.
 
-`InnerAnswers` passes on the questions about layout, tags and what is supported. `DelegatingDataset` is the base of
-those whose inside is chosen when they are built, or anew for each epoch: what works on any dataset
-(chunks, batches, iterators) stays here; everything about sequences, their order and their layout is the inner one's.
-The order's options are shared, so that to set one here sets it there.
+`InnerCorpus` passes on the questions about tags, order and what is supported, `InnerAnswers` those about the layout as
+well. `DelegatingDataset` is the base of those whose inside is chosen when they are built, or anew for each epoch: what
+works on any dataset (chunks, batches, iterators) stays here; everything about sequences, their order and their layout
+is the inner one's. The order's options are shared, so that to set one here sets it there.
 """
 
 from __future__ import annotations
 
-import logging
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -19,15 +18,16 @@ from numpy.typing import NDArray
 from headrace.batching import NumbersDict
 from headrace.errors import ConfigError
 from headrace.order import Order, OrderReport
-from headrace.specs import DataSpec
 
 from .base import Dataset
-from .corpus import CorpusFacts, LengthsOf
+from .checks import remark_once
+from .corpus import Corpus
+from .reading.reader import Reader
 from .seq import DatasetSeq
 
 
-class InnerAnswers(Dataset):
-    """Passes on the questions about layout, tags and what is supported. A sub-class defines `inner`."""
+class InnerCorpus(Dataset):
+    """Passes on the questions about the corpus, its order and what is supported. A sub-class defines `inner`."""
 
     @property
     @abstractmethod
@@ -38,33 +38,9 @@ class InnerAnswers(Dataset):
         """Return the inner dataset."""
         return (self.inner,)
 
-    def knows_order(self) -> bool:
-        """Whether the inner dataset does."""
-        return self.inner.knows_order()
-
-    def corpus_size(self) -> int | None:
-        """Return the size of the corpus of the inner dataset."""
-        return self.inner.corpus_size()
-
-    def num_filtered(self) -> tuple[int, int] | None:
-        """Return what filters of the inner dataset leave out."""
-        return self.inner.num_filtered()
-
-    def known_specs(self) -> dict[str, DataSpec]:
+    def get_corpus(self) -> Corpus:
         """Return what the inner dataset knows."""
-        return self.inner.known_specs()
-
-    def corpus_lengths(self, key: str, *, may_cost: bool) -> LengthsOf | None:
-        """Return the lengths that the inner dataset knows."""
-        return self.inner.corpus_lengths(key, may_cost=may_cost)
-
-    def covers_lengths(self, key: str) -> bool:
-        """Whether `data_text` of the inner dataset tells them."""
-        return self.inner.covers_lengths(key)
-
-    def data_text(self) -> str:
-        """Return the text of the inner dataset."""
-        return self.inner.data_text()
+        return self.inner.get_corpus()
 
     def order_text(self, epoch: int) -> str:
         """Return the text of the inner dataset."""
@@ -78,11 +54,6 @@ class InnerAnswers(Dataset):
     def supports_jumps(self) -> bool:
         """Whether the inner dataset does."""
         return self.inner.supports_jumps
-
-    @property
-    def knows_dtypes(self) -> bool:
-        """Whether the inner dataset does."""
-        return self.inner.knows_dtypes
 
     def supports_seq_order_sorting(self) -> bool:
         """Whether the inner dataset does."""
@@ -99,6 +70,10 @@ class InnerAnswers(Dataset):
     def get_total_num_seqs(self, *, fast: bool = False) -> int:
         """Return the number of sequences of the whole corpus, as the inner dataset does."""
         return self.inner.get_total_num_seqs(fast=fast)
+
+
+class InnerAnswers(InnerCorpus):
+    """Passes on the questions about the layout as well."""
 
     def get_data_keys(self) -> list[str]:
         """Return the data keys."""
@@ -134,26 +109,14 @@ OUTER_OPTIONS = (
     "estimated_num_seqs",
 )  # what does not say an order
 _INHERITED = ("random_seed_offset", "_num_shards", "_shard_index")
-_LOGGER = logging.getLogger("headrace.datasets")
-_remarked: set[str] = set()  # so that each is said once in a process
 
 
 class DelegatingDataset(InnerAnswers):
-    """A dataset read through another one. A sub-class defines `inner`.
-
-    Attributes:
-        has_one_corpus: Whether the inner dataset has the same sequences in each epoch.
-    """
-
-    has_one_corpus: bool = True
+    """A dataset read through another one. A sub-class defines `inner`."""
 
     def dataset_of(self, epoch: int) -> Dataset:  # noqa: ARG002 (for those whose inside changes)
         """Return the inner dataset of an epoch."""
         return self.inner
-
-    def corpus_facts(self) -> CorpusFacts | None:
-        """Return what the inner dataset knows, if it is the same in all epochs."""
-        return self.inner.corpus_facts() if self.has_one_corpus else None
 
     def _follow(self) -> None:
         """Take over what the inner dataset says of itself."""
@@ -185,7 +148,7 @@ class DelegatingDataset(InnerAnswers):
     ) -> bool:
         """Start a (sub-)epoch, see `Dataset.init_seq_order`."""
         super().init_seq_order(epoch, seq_list, seq_order)
-        self.inner.init_seq_order(epoch, seq_list, seq_order)
+        self.inner.start_given(epoch, seq_list, seq_order)
         return True
 
     def init_part(
@@ -198,6 +161,10 @@ class DelegatingDataset(InnerAnswers):
     def get_occurrences(self) -> NDArray[np.int64] | None:
         """Return how often each sequence of the current order came before, where that matters."""
         return self.inner.get_occurrences()
+
+    def count_occurrences(self) -> NDArray[np.int64]:
+        """Return how often each sequence of the current order came before, `int64[n]`."""
+        return self.inner.count_occurrences()
 
     def get_current_seq_order(self) -> Order:
         """Return the corpus indices of the current epoch, in order."""
@@ -214,6 +181,9 @@ class DelegatingDataset(InnerAnswers):
         self._recipe = self.inner._recipe
 
     # --- reading ---
+
+    def _new_reader(self) -> Reader:
+        return self.inner.make_reader()
 
     def load_seqs(self, start: int, end: int) -> None:
         """Get sequences start..end (exclusive; may exceed the epoch) ready."""
@@ -310,7 +280,5 @@ def inherited_options(options: Mapping[str, Any], owner: str) -> dict[str, Any]:
     for name, value in options.items():
         if name not in (*OUTER_OPTIONS, *_INHERITED, "window") and value:
             remark = f"{name}={value!r} of {owner} has no effect: the order is that of the dataset inside"
-            if remark not in _remarked:
-                _remarked.add(remark)
-                _LOGGER.warning("%s", remark)
+            remark_once(remark)
     return {name: value for name, value in options.items() if name in _INHERITED and value is not None}

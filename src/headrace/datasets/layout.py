@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -16,11 +15,9 @@ from headrace.specs import DataSpec
 
 from .base import Dataset
 from .cached import CachedDataset
+from .checks import remark_once
 from .configs import DatasetConfig
 from .parts import open_part
-
-_LOGGER = logging.getLogger("headrace.datasets")
-_remarked: set[str] = set()  # so that each is said once in a process
 
 
 class KeySource(NamedTuple):
@@ -300,9 +297,7 @@ def _take_declared(specs: dict[str, DataSpec | None], dims: Mapping[str, Any], d
         spec = specs[key]
         if spec is not None and spec.dtype != dtype:
             remark = f"data_dtypes says that {key!r} has dtype {dtype}, it has {spec.dtype}"
-            if remark not in _remarked:
-                _remarked.add(remark)
-                _LOGGER.warning("%s", remark)
+            remark_once(remark)
 
 
 def _declared_spec(wanted: tuple[Any, ...], dtype: str | None) -> DataSpec | None:

@@ -11,31 +11,38 @@ from headrace.exports import export_lazily
 
 if TYPE_CHECKING:
     from .engine import Engine
-    from .events import Result
-    from .executor import Executor, make_executor
+    from .events import Beat, Event, Exited, Ready, Result, SetupFailed
+    from .executor import Executor, make_executor, where_runs
     from .failure import Failure
     from .memory.slot import empty, is_in_place
     from .options import EngineOptions, Raising, Restarting, Skipping
     from .report import EngineReport, WorkerReport
     from .run import Delivered, Run
     from .user.job import Job, Mode
-    from .user.worker_info import Place, WorkerInfo, get_worker_info, note_place, note_places, skip_item
+    from .user.worker_info import Place, WorkerInfo, get_worker_info, note_place, note_places, skip_item, worker_scope
+    from .worker import Worker
 
 __all__ = [
+    "Beat",
     "Delivered",
     "Engine",
     "EngineOptions",
     "EngineReport",
+    "Event",
     "Executor",
+    "Exited",
     "Failure",
     "Job",
     "Mode",
     "Place",
     "Raising",
+    "Ready",
     "Restarting",
     "Result",
     "Run",
+    "SetupFailed",
     "Skipping",
+    "Worker",
     "WorkerInfo",
     "WorkerReport",
     "empty",
@@ -45,20 +52,31 @@ __all__ = [
     "note_place",
     "note_places",
     "skip_item",
+    "where_runs",
+    "worker_scope",
 ]
 
 __getattr__, __dir__ = export_lazily(
     __name__,
     {
         "engine": ("Engine",),
-        "events": ("Result",),
-        "executor": ("Executor", "make_executor"),
+        "events": ("Beat", "Event", "Exited", "Ready", "Result", "SetupFailed"),
+        "executor": ("Executor", "make_executor", "where_runs"),
         "failure": ("Failure",),
         "memory.slot": ("empty", "is_in_place"),
         "user.job": ("Job", "Mode"),
         "options": ("EngineOptions", "Raising", "Restarting", "Skipping"),
         "report": ("EngineReport", "WorkerReport"),
         "run": ("Delivered", "Run"),
-        "user.worker_info": ("Place", "WorkerInfo", "get_worker_info", "note_place", "note_places", "skip_item"),
+        "user.worker_info": (
+            "Place",
+            "WorkerInfo",
+            "get_worker_info",
+            "note_place",
+            "note_places",
+            "skip_item",
+            "worker_scope",
+        ),
+        "worker": ("Worker",),
     },
 )

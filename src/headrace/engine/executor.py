@@ -12,12 +12,14 @@ consumer's. None of them runs user code, except in the inline executor. Between 
   order; what it had finished before it died is reported before its `Exited`;
 * `Exited` comes exactly once for each life of a worker, also between runs, and is never lost to a cancelled run.
 
-A worker is implemented by `headrace.engine.worker.Worker`: an executor moves payloads to it and its events back.
+A worker is implemented by `worker.Worker`: an executor moves payloads to it and its events back. `local/thread.py` is
+the one to read first; `headrace.testing.check_executor` checks one.
 """
 
 from __future__ import annotations
 
 import importlib
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -27,8 +29,9 @@ from headrace.errors import ConfigError, did_you_mean
 from .events import Event
 from .memory.lease import MemoryWatcher
 from .user.job import Job, Mode
+from .user.worker_info import RunsIn
 
-__all__ = ["Executor", "make_executor"]
+__all__ = ["Executor", "make_executor", "where_runs"]
 
 
 class Executor(ABC):
@@ -39,13 +42,17 @@ class Executor(ABC):
 
     Attributes:
         name: What `get_worker_info().executor` says.
+        runs_in: Where its workers run: code that has to know what these share with the trainer asks this.
         max_look_ahead: An upper bound of `EngineOptions.look_ahead`; with 1, work begins when a ticket is wanted and
             not before. `None`: no bound.
+        used_by: The workers of the one engine that it carries: written by these.
         awaited_worker_idx: Whom the consumer waits for, or `None`: set by the engine before `wait`.
     """
 
     name: ClassVar[str]
+    runs_in: ClassVar[RunsIn] = "thread"
     max_look_ahead: ClassVar[int | None] = None
+    used_by: weakref.ref[Any] | None = None
     awaited_worker_idx: int | None = None
 
     def prepare(self, job: Job) -> None:  # noqa: B027 - most executors start at once
@@ -86,19 +93,16 @@ class Executor(ABC):
         return payload
 
     @abstractmethod
-    def submit(self, worker_idx: int, run_id: int, ticket: int, payload: Any) -> None:
-        """Give a worker one more ticket; must not block, nor raise because the worker has died.
+    def submit(self, worker_idx: int, run_id: int, tickets: Sequence[int], payloads: Sequence[Any]) -> None:
+        """Give a worker a burst of tickets; must not block, nor raise because the worker has died.
 
         Args:
-            worker_idx: Which worker. It has at most `EngineOptions.tickets_per_worker` unanswered ones, and their
-                numbers grow.
+            worker_idx: Which worker.
             run_id: The current run.
-            ticket: Its number.
-            payload: In task mode, what to work on, as `pack` returned it; in stream mode `None`: the next item.
+            tickets: Their numbers, at least one; they grow from burst to burst, too.
+            payloads: One for each: in task mode, what to work on, as `pack` returned it; in stream mode `None`: the
+                next item.
         """
-
-    def flush(self) -> None:  # noqa: B027 - most executors keep nothing back
-        """Let the workers have what was submitted now; `submit` may keep it until `wait` or this."""
 
     @abstractmethod
     def cancel(self, run_id: int) -> None:
@@ -146,6 +150,29 @@ _CLASS_OF = {
     "process": ("process.executor", "ProcessExecutor"),
     "thread": ("local.thread", "ThreadExecutor"),
 }
+_RUNS_IN: dict[str, RunsIn] = {"inline": "caller", "process": "process", "thread": "thread"}
+
+
+def where_runs(executor: str | Executor) -> RunsIn:
+    """Return where the workers of an executor run; its module is not imported for that.
+
+    Raises:
+        ConfigError: There is none of this name.
+    """
+    if isinstance(executor, Executor):
+        return executor.runs_in
+    check_executor_name(executor)
+    return _RUNS_IN[executor]
+
+
+def check_executor_name(name: str) -> None:
+    """Refuse the name of an executor that there is not.
+
+    Raises:
+        ConfigError: So it is.
+    """
+    if name not in _CLASS_OF:
+        raise ConfigError(f"there is no executor {name!r}", fix=did_you_mean(name, _CLASS_OF))
 
 
 def make_executor(name: str) -> Executor:
@@ -154,8 +181,7 @@ def make_executor(name: str) -> Executor:
     Raises:
         ConfigError: If there is none of this name.
     """
-    if name not in _CLASS_OF:
-        raise ConfigError(f"there is no executor {name!r}", fix=did_you_mean(name, _CLASS_OF))
+    check_executor_name(name)
     module, class_name = _CLASS_OF[name]
     executor = getattr(importlib.import_module(f"{__package__}.{module}"), class_name)()
     assert isinstance(executor, Executor)

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import atexit
 import os
+import weakref
 from typing import Any
 
-from headrace.errors import HeadraceError
+from headrace.errors import ConfigError, HeadraceError
 
 from .executor import Executor
 from .user.job import Job, Mode
@@ -26,13 +27,23 @@ class Workers:
     Args:
         job: What the workers do.
         num_workers: At least 1.
-        executor: Not started yet, and used by nobody else.
+        executor: Not started yet.
 
     Attributes:
         current_run_id: The run that may use the executor, if there is one: no other may. Written here alone.
+
+    Raises:
+        ConfigError: The executor carries the workers of another engine, which was not closed.
     """
 
     def __init__(self, job: Job, num_workers: int, executor: Executor) -> None:
+        other = None if executor.used_by is None else executor.used_by()
+        if other is not None and other.executor is executor and not other.is_closed:
+            raise ConfigError(
+                f"this {type(executor).__name__} carries the workers of another engine",
+                fix="make one for each loader or dataset, or close the other one first",
+            )
+        executor.used_by = weakref.ref(self)
         self.executor = executor
         self.num_workers = num_workers
         self._job = job

@@ -14,8 +14,8 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from headrace.errors import ConfigError, SourceError
-from headrace.order.policy import check_count, legacy_rng
+from headrace.errors import ConfigError, SourceError, check_count
+from headrace.order.policy import legacy_rng
 from headrace.rng import derive_seed
 
 _CLASSES_PER_DOUBLING = 8  # files of one class differ by a factor below 1 + 1/8; the bound below depends on it
@@ -139,7 +139,7 @@ def check_enough(num_files: int, num_bins: int, needed_for: str = "bins") -> int
     Raises:
         ConfigError: It is less than `num_bins`, or `num_bins` less than 1.
     """
-    check_count("files", "num_bins", num_bins, minimum=1)
+    check_count("files: num_bins", num_bins, minimum=1)
     if num_files < num_bins:
         raise ConfigError(
             f"{num_files} files cannot be shared out to {num_bins} {needed_for}, each of which needs one",

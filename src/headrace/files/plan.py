@@ -14,9 +14,9 @@ import numpy as np
 import xxhash
 from numpy.typing import ArrayLike, NDArray
 
-from headrace.errors import ConfigError, SourceError, did_you_mean
+from headrace.errors import ConfigError, SourceError, check_count, did_you_mean
 from headrace.order import derive_order_seed
-from headrace.order.policy import check_count, legacy_rng, set_field
+from headrace.order.policy import legacy_rng, set_field
 
 from .balance import bins_largest_first, check_enough, checked_sizes, distribute_in_order, distribute_largest_first
 
@@ -74,19 +74,19 @@ class FilePlan:
         """Check all options, and take a copy of the sizes."""
         set_field(self, "sizes", _frozen_sizes(self.sizes))
         for option in ("partition_epoch", "num_shards"):
-            set_field(self, option, check_count("files", option, getattr(self, option), minimum=1))
+            set_field(self, option, check_count(f"files: {option}", getattr(self, option), minimum=1))
         for option, valid in _CHOICES.items():
             value = getattr(self, option)
             if value not in valid:
                 raise ConfigError(f"{option}={value!r}: no such way", fix=did_you_mean(str(value), valid))
         limits = {"minimum": -_MAX_OFFSET, "maximum": _MAX_OFFSET}
-        offset = check_count("files", "random_seed_offset", self.random_seed_offset, **limits)
+        offset = check_count("files: random_seed_offset", self.random_seed_offset, **limits)
         set_field(self, "random_seed_offset", offset)
         if self.fixed_random_seed is not None:
-            seed = check_count("files", "fixed_random_seed", self.fixed_random_seed, minimum=0, maximum=2**32 - 1)
+            seed = check_count("files: fixed_random_seed", self.fixed_random_seed, minimum=0, maximum=2**32 - 1)
             set_field(self, "fixed_random_seed", seed)
         if self.num_canonical_shards is not None:
-            num_canonical = check_count("files", "num_canonical_shards", self.num_canonical_shards, minimum=1)
+            num_canonical = check_count("files: num_canonical_shards", self.num_canonical_shards, minimum=1)
             set_field(self, "num_canonical_shards", num_canonical)
             if self.num_shards > num_canonical:
                 raise ConfigError(
@@ -128,7 +128,7 @@ class FilePlan:
 
         Without `num_canonical_shards` the shards are the canonical ones. Arguments and errors as in `files_of`.
         """
-        check_count("files", "shard_index", shard_index, minimum=0, maximum=self.num_shards - 1)
+        check_count("files: shard_index", shard_index, minimum=0, maximum=self.num_shards - 1)
         if self.num_shards == self._shards_of_bins:
             return [shard_index]
         in_shard = [self.files_of_canonical_shard(epoch, shard) for shard in range(self._shards_of_bins)]
@@ -138,8 +138,8 @@ class FilePlan:
 
     def files_of_canonical_shard(self, epoch: int, canonical_shard: int) -> NDArray[np.int64]:
         """Return the files of one canonical shard of a sub-epoch, the same for any `num_shards`; see `files_of`."""
-        check_count("files", "canonical_shard", canonical_shard, minimum=0, maximum=self._shards_of_bins - 1)
-        files, bounds = self._bins_of(check_count("files", "epoch", epoch, minimum=0))
+        check_count("files: canonical_shard", canonical_shard, minimum=0, maximum=self._shards_of_bins - 1)
+        files, bounds = self._bins_of(check_count("files: epoch", epoch, minimum=0))
         bin_idx = self.partition_epoch * canonical_shard + (max(epoch, 1) - 1) % self.partition_epoch
         return files[bounds[bin_idx] : bounds[bin_idx + 1]]
 

@@ -19,10 +19,10 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.errors import ConfigError
+from headrace.errors import ConfigError, check_count
 
 from .base import ArrayOrder, Order
-from .policy import Policy, check_count, check_lengths, legacy_rng, set_field
+from .policy import Policy, check_lengths, legacy_rng, set_field
 
 _BLOCK = 65_536  # positions per step: temporaries stay in the processor's cache, and out of the peak memory
 
@@ -180,10 +180,10 @@ class Binned(Policy):
                 fix="give one of them",
             )
         if self.seqs_per_bin is not None:
-            set_field(self, "seqs_per_bin", check_count(self.name, "seqs_per_bin", self.seqs_per_bin, minimum=1))
+            set_field(self, "seqs_per_bin", check_count(f"{self.name}: seqs_per_bin", self.seqs_per_bin, minimum=1))
         else:
             num_bins = _DEFAULT_BINS if self.num_bins is None else self.num_bins
-            set_field(self, "num_bins", check_count(self.name, "num_bins", num_bins, minimum=1, maximum=_MAX_BINS))
+            set_field(self, "num_bins", check_count(f"{self.name}: num_bins", num_bins, minimum=1, maximum=_MAX_BINS))
 
     def __str__(self) -> str:
         bins = f".{self.seqs_per_bin}" if self.num_bins is None else str(self.num_bins)

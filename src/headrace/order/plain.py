@@ -11,9 +11,11 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.errors import check_count
+
 from .base import ArrayOrder, Order, RangeOrder
 from .permutation import Permutation
-from .policy import Policy, check_count, legacy_rng, set_field
+from .policy import Policy, legacy_rng, set_field
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,7 @@ class EveryN(Policy):
 
     def __post_init__(self) -> None:
         """Check `n`."""
-        set_field(self, "n", check_count(self.name, "n", self.n, minimum=1))
+        set_field(self, "n", check_count(f"{self.name}: n", self.n, minimum=1))
 
     def plan(self, num_seqs: int, rng_seed: int, lengths: NDArray[Any] | None) -> Order:  # noqa: ARG002
         """Return the interleaved blocks, in O(1) memory."""

@@ -11,8 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace import errors
-from headrace.errors import ConfigError, SourceError
+from headrace.errors import ConfigError, SourceError, check_count
 
 from .base import Order
 
@@ -60,9 +59,9 @@ class Policy(ABC):
     def __post_init__(self) -> None:
         """Check the fields that the random policies share, and bring `num_epochs` = 0 to its meaning, 1."""
         if self.is_random:
-            set_field(self, "num_epochs", check_count(self.name, "num_epochs", self.num_epochs, minimum=0) or 1)
+            set_field(self, "num_epochs", check_count(f"{self.name}: num_epochs", self.num_epochs, minimum=0) or 1)
             if self.seed is not None:
-                set_field(self, "seed", check_count(self.name, "seed", self.seed, minimum=0, maximum=_MAX_SEED))
+                set_field(self, "seed", check_count(f"{self.name}: seed", self.seed, minimum=0, maximum=_MAX_SEED))
 
     def option_string(self, *parts: str) -> str:
         """Join the name, `parts`, and the seed, where there is one."""
@@ -73,11 +72,6 @@ class Policy(ABC):
 def set_field(instance: object, name: str, value: object) -> None:
     """Set a field of a frozen dataclass; only for its own `__post_init__`."""
     object.__setattr__(instance, name, value)
-
-
-def check_count(owner: str, option: str, value: Any, *, minimum: int, maximum: int | None = None) -> int:
-    """Return `value` as an int; see `headrace.errors.check_count`, which names what is wrong in one text."""
-    return errors.check_count(f"{owner}: {option}", value, minimum=minimum, maximum=maximum)
 
 
 def check_lengths(policy: Policy, num_seqs: int, lengths: NDArray[Any] | None) -> NDArray[Any]:

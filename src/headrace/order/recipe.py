@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from headrace.errors import ConfigError
+from headrace.errors import ConfigError, check_count
 from headrace.rng import derive_seed
 
 from .parse import parse_seq_ordering
-from .policy import Policy, check_count, set_field
+from .policy import Policy, set_field
 
 
 def full_epoch_of(epoch: int, partition_epoch: int = 1) -> int:
@@ -111,20 +111,20 @@ class OrderRecipe:
             )
         for option in ("partition_epoch", "repeat_epoch"):
             value = getattr(self, option)
-            set_field(self, option, 1 if value is None else check_count("dataset", option, value, minimum=0) or 1)
+            set_field(self, option, 1 if value is None else check_count(f"dataset: {option}", value, minimum=0) or 1)
         if self.num_sub_epochs > 1 and self.num_repeats > 1:
             raise ConfigError(
                 f"partition_epoch = {self.partition_epoch} and repeat_epoch = {self.repeat_epoch} exclude each other",
                 fix="give only one of them more than 1",
             )
-        check_count("dataset", "num_shards", self.num_shards, minimum=1)
-        check_count("dataset", "shard_index", self.shard_index, minimum=0, maximum=self.num_shards - 1)
+        check_count("dataset: num_shards", self.num_shards, minimum=1)
+        check_count("dataset: shard_index", self.shard_index, minimum=0, maximum=self.num_shards - 1)
         if self.fixed_random_seed is not None:
-            seed = check_count("dataset", "fixed_random_seed", self.fixed_random_seed, minimum=0, maximum=2**32 - 1)
+            seed = check_count("dataset: fixed_random_seed", self.fixed_random_seed, minimum=0, maximum=2**32 - 1)
             set_field(self, "fixed_random_seed", seed)
         offset = 0 if self.random_seed_offset is None else self.random_seed_offset
         limits = {"minimum": -(2**62), "maximum": 2**62}
-        set_field(self, "random_seed_offset", check_count("dataset", "random_seed_offset", offset, **limits))
+        set_field(self, "random_seed_offset", check_count("dataset: random_seed_offset", offset, **limits))
 
     @property
     def num_sub_epochs(self) -> int:

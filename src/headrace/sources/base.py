@@ -176,5 +176,12 @@ class Source(ABC):
         """Return data key -> number of frames of one sequence (1 for a key without a time axis)."""
         return {data_key: int(self.index.lengths(data_key)[corpus_idx]) for data_key in self.specs}
 
+    def for_another_reader(self) -> Source:
+        """Return a source of the same corpus that may be closed, and read in another thread, without this one.
+
+        No file is opened or looked at. One without files and without memory of what was read returns itself.
+        """
+        return self
+
     def close(self) -> None:  # noqa: B027 (a source without files has nothing to release)
         """Release files; a later read opens them again. Harmless when called twice."""

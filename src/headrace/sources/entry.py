@@ -135,6 +135,11 @@ class Format:
         """The name of the class that writes it."""
         return None if self.writer is None else self.writer.rpartition(":")[2]
 
+    def names_of(self, module: str) -> list[str]:
+        """Return the names of its classes that are of a module."""
+        both = [cls.partition(":") for cls in (self.source, self.writer) if cls is not None]
+        return [name for home, _, name in both if home == module]
+
     def has_mark(self, head: Head) -> bool:
         """Tell whether a file begins as those of this format do."""
         return any(head.data[at : at + len(mark)] == mark for at, mark in self.magic)

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import entry_points
 from types import MappingProxyType
+from typing import Any
 
 from headrace.errors import ConfigError, SourceError, did_you_mean
 from headrace.files import TOO_MANY_OPEN, TOO_MANY_OPEN_FIX, open_regular
@@ -46,6 +48,11 @@ def register_format(entry: Format) -> Format:
         return entry
     names = {entry.name, entry.source_name, entry.writer_name} - {None}
     for other in _formats.values():
+        if entry.source == other.source:
+            raise ConfigError(
+                f"the format {entry.name!r} is read by {entry.source_name}, as the format {other.name!r} is",
+                fix="register a class once; for another variant of the files, another class",
+            )
         taken = names & {other.name, other.source_name, other.writer_name}
         # Formats that look at what is in a file may share a suffix.
         taken |= set() if entry.recognizes or entry.magic else set(entry.suffixes) & set(other.suffixes)
@@ -60,6 +67,16 @@ def register_format(entry: Format) -> Format:
 
 for _entry in BUILT_IN:
     register_format(_entry)
+
+
+def formats_of_others() -> list[tuple[Format, list[Any]]]:
+    """Return the formats that are not built in, each with those of its classes that only this process can import."""
+    main = vars(sys.modules["__main__"])
+    return [
+        (entry, [main.get(name.partition(".")[0]) for name in entry.names_of("__main__")])
+        for entry in FORMATS.values()
+        if entry not in BUILT_IN
+    ]
 
 
 @cache
@@ -97,7 +114,9 @@ def format_named(name: str) -> Format:
                 return entry
         if not load_entry_points():
             break
-    raise ConfigError(f"unknown format {name!r}", fix=did_you_mean(name, FORMATS))
+    raise ConfigError(
+        f"unknown format {name!r}", fix=f"{did_you_mean(name, FORMATS)}; or 'module:NAME' of a Format of your own"
+    )
 
 
 def format_of_source(cls: type) -> Format | None:
@@ -131,7 +150,8 @@ def find_format(path: str | os.PathLike[str]) -> Format:
         raise SourceError(
             "neither the first bytes nor the name say what this is",
             where=name,
-            fix=f"name the class of the source; formats: {titles}",
+            fix=f"name the class of the source; formats: {titles}; a format of your own is known where its module was "
+            "imported, and everywhere by an entry point headrace.formats",
         )
     return found
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -234,6 +235,10 @@ class MapSource(Source):
                     where=self._where(corpus_idx),
                     fix="correct get_seq_len or lengths=",
                 )
+
+    def for_another_reader(self) -> Source:
+        """Return one of the same object, which keeps a last sequence of its own."""
+        return copy.copy(self)
 
     def close(self) -> None:
         """Drop the last sequence; the object stays as it is."""

@@ -28,8 +28,8 @@ def check_source(source: Source, *, max_seqs: int = _MAX_SEQS) -> None:
     Call it from a test, with a source of some sequences of different lengths. It looks at the index (length, tags,
     lengths), the arrays (data keys, dtype, shape, class indices within the dim where there is one), the ways of reading
     (`read`, `read_slice`, `read_seq`, `read_rows`, `read_into`), reading in any order and again, whether arrays belong
-    to the caller, a pickled copy, `close`, and questions for sequences and data keys that are not there. The source is
-    open afterwards.
+    to the caller, a pickled copy, one for another reader, `close`, and questions for sequences and data keys that are
+    not there. The source is open afterwards.
 
     Args:
         source: The source to check.
@@ -49,6 +49,7 @@ def check_source(source: Source, *, max_seqs: int = _MAX_SEQS) -> None:
     _check_ownership(source, seqs)
     _check_rows(source, seqs)
     _check_pickle(source, seqs)
+    _check_other_reader(source, seqs)
     _check_close(source, seqs)
     _check_bad_questions(source, num_seqs)
 
@@ -211,6 +212,18 @@ def _check_pickle(source: Source, seqs: list[int]) -> None:
             f"{_place(source, *pair)}: the pickled copy reads another array",
         )
     copy.close()
+
+
+def _check_other_reader(source: Source, seqs: list[int]) -> None:
+    other = source.for_another_reader()
+    held = {pair: source.read(*pair) for pair in _pairs(source, seqs)}
+    for pair, array in held.items():
+        _require(_same(other.read(*pair), array), f"{_place(source, *pair)}: another reader reads another array")
+    other.close()
+    for pair, array in held.items():
+        _require(
+            _same(source.read(*pair), array), f"{_place(source, *pair)}: {_EVERY_READ}, also after another's close"
+        )
 
 
 def _check_close(source: Source, seqs: list[int]) -> None:

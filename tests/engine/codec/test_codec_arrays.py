@@ -7,10 +7,9 @@ import weakref
 
 import numpy as np
 import pytest
-from codec_cases import Seq, round_trip, same
+from codec_cases import PlainSlot, Seq, round_trip, same
 
 from headrace.engine.codec.codec import decode, encode
-from headrace.engine.codec.format import PlainSlot
 
 
 def make_in_slot(slot: PlainSlot, shape: tuple[int, ...], dtype: str = "f4") -> np.ndarray:

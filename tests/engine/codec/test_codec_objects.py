@@ -14,10 +14,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from codec_cases import RECORDS, Bare, Colour, Level, Longer, Seq, Span, round_trip, same
+from codec_cases import RECORDS, Bare, Colour, Level, Longer, PlainSlot, Seq, Span, round_trip, same
 
 from headrace.engine.codec import codec
-from headrace.engine.codec.format import PlainSlot
 from headrace.engine.codec.objects import record_form
 from headrace.errors import TransformError
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from codec_cases import Seq
+from codec_cases import PlainSlot, Seq
 
 from headrace.engine.codec.codec import decode, encode
-from headrace.engine.codec.format import PlainSlot
 
 torch = pytest.importorskip("torch")
 

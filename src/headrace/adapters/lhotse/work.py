@@ -13,7 +13,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from headrace.dataloader2.transport.group_size import estimate_bytes
+from headrace.dataloader2.transport.item_bytes import estimate_bytes
 from headrace.engine import WorkerInfo, note_place, skip_item
 from headrace.engine.failure import Failure
 from headrace.engine.user.ship import unship
@@ -65,7 +65,7 @@ class DatasetSetup:
 
     def __call__(self, info: WorkerInfo) -> Callable[[Ticket], tuple[Any, ...]]:
         """Begin the life of a worker."""
-        is_inline = info.executor == "inline"  # the training's own process, which is no worker
+        is_inline = info.runs_in == "caller"  # the training's own process, which is no worker
         if not is_inline:
             _tell_torch(info, self.dataset)
             keep_shards_open()

@@ -16,8 +16,8 @@ from rich.console import Console
 from headrace.errors import ConfigError, did_you_mean
 from headrace.files.cache.options import format_bytes, parse_bytes
 from headrace.sources import AudioSource, Source
-from headrace.sources.formats import FORMATS, Format, format_named, format_of_target
-from headrace.sources.named_classes import options_of
+from headrace.sources.formats import FORMATS, Format, format_named, format_of_target, register_format
+from headrace.sources.named_classes import CALLABLE, options_of, resolve_callable
 from headrace.sources.registry import expand_paths, writer_class_of
 
 from ..console import bold, open_messages, open_output
@@ -83,7 +83,9 @@ def convert(
         Path, typer.Argument(help="File or folder to write; the extension selects the format.", show_default=False)
     ],
     source_class: SourceClass = None,
-    target: Annotated[str | None, typer.Option("--to", metavar="FORMAT", help=f"One of {_WRITTEN}.")] = None,
+    target: Annotated[
+        str | None, typer.Option("--to", metavar="FORMAT", help=f"One of {_WRITTEN}; module:NAME for your own.")
+    ] = None,
     settings: SourceSettings = None,
     out_settings: Annotated[
         list[str] | None, typer.Option("--set-out", metavar="KEY=VALUE", help="An option of the writer.")
@@ -134,7 +136,7 @@ def convert(
         conversion = Conversion(
             chosen,
             out,
-            Target(entry.name, writer_options, verify=not no_verify),
+            Target(entry, writer_options, verify=not no_verify),
             sharding,
             {name: value for name, value in options.items() if name != "index"},
             num_workers,
@@ -153,7 +155,11 @@ def _target_format(out: Path, name: str | None) -> Format:
     Raises:
         ConfigError: Neither the option nor the ending of the file says one that can be written.
     """
-    found = format_of_target(out) if name is None else format_named(name)
+    if name is None:
+        found = format_of_target(out)
+    else:
+        own = resolve_callable(name) if CALLABLE.fullmatch(name) else None  # importing it may register it, too
+        found = register_format(own) if isinstance(own, Format) else format_named(name)
     if found is None:
         raise ConfigError("the extension does not tell the format", where=str(out), fix=f"add --to, one of {_WRITTEN}")
     writer_class_of(found)

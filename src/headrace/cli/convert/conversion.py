@@ -136,7 +136,7 @@ class Conversion:
                 "kind": index.kind,
                 "files": describe_files(index.files),
             },
-            "target": {"format": self.target.format_name, "options": describe_options(self.target.options)},
+            "target": {"format": self.target.format.name, "options": describe_options(self.target.options)},
             "shards": {"max_seqs": self.sharding.max_seqs, "max_bytes": self.sharding.max_bytes},
         }
 
@@ -152,7 +152,7 @@ class Conversion:
             )
         specs = dict(self.source.specs)
         unknown = [key for key, spec in specs.items() if spec.sparse and spec.dim is None]
-        if unknown and self.target.format_name == "hdf" and len(shards) > 1:
+        if unknown and self.target.format.name == "hdf" and len(shards) > 1:
             # The layout has a number of classes, and files of one corpus must agree in it.
             largest = largest_values(self.source, unknown)
             specs.update({key: replace(specs[key], dim=max(largest[key] + 1, 1)) for key in unknown})

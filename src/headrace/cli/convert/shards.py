@@ -22,7 +22,7 @@ from headrace.files.atomic.names import exchange
 from headrace.files.atomic.pending import PendingFolder, fsync_path
 from headrace.files.atomic.together import PendingFiles
 from headrace.sources import Source, open_source
-from headrace.sources.formats import FORMATS, Format
+from headrace.sources.formats import Format
 from headrace.sources.registry import keeps_index, open_writer
 from headrace.specs import DataSpec
 
@@ -38,21 +38,16 @@ class Target:
     """How the files are written.
 
     Attributes:
-        format_name: Of the format.
+        format: Their format.
         options: More options of its writer.
         verify: Whether each file is read back and compared.
         replaces: Whether a file may be replaced that is there when ours is whole.
     """
 
-    format_name: str
+    format: Format
     options: Mapping[str, Any] = field(default_factory=dict)
     verify: bool = True
     replaces: bool = True
-
-    @property
-    def format(self) -> Format:
-        """The format."""
-        return FORMATS[self.format_name]
 
 
 @dataclass(frozen=True)
@@ -169,7 +164,7 @@ def _write_in_place(
 def open_target(source: Source, target: Target, specs: Mapping[str, DataSpec], path: str) -> Any:
     """Open the writer of one file."""
     labels = dict(source.labels)
-    if target.format_name == "hdf":  # its texts end at the first NUL; what is left out is said by `losses`
+    if target.format.name == "hdf":  # its texts end at the first NUL; what is left out is said by `losses`
         labels = {key: names for key, names in labels.items() if not any("\0" in name for name in names)}
     return open_writer(
         target.format, path, specs=specs, labels=labels, overwrite=target.replaces, **dict(target.options)

@@ -6,7 +6,6 @@ file is copied.
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -190,26 +189,23 @@ class OrderSubject(Subject):
             progress(shard + 1, num_shards)
 
     def _num_seqs(self) -> int:
-        try:
-            num_seqs: float = self.dataset.num_seqs
-        except NotImplementedError:
-            num_seqs = math.inf
-        if math.isinf(num_seqs):
+        num_seqs = self.dataset.known_num_seqs()
+        if num_seqs is None:
             raise ConfigError(
                 f"{type(self.dataset).__name__} has no files to distribute, and does not know its number of sequences "
                 "before it has read them",
                 fix="plan a DistributeFilesDataset, or a dataset with an index, such as HDFDataset",
             )
-        return int(num_seqs)
+        return num_seqs
 
 
 def _stored_lengths(dataset: Dataset) -> NDArray[Any] | None:
     """Return the frames of each sequence of the corpus, of its main data key, if that needs no reading."""
-    facts, keys = dataset.corpus_facts(), dataset.get_data_keys()
-    if facts is None or not facts.has_fixed_lengths or not keys:
+    corpus, keys = dataset.get_corpus(), dataset.get_data_keys()
+    if not corpus.has_fixed_lengths or not keys:
         return None
-    lengths_of = dataset.corpus_lengths("data" if "data" in keys else keys[0], may_cost=True)
-    return None if lengths_of is None else lengths_of(np.arange(len(facts.index)))
+    lengths_of = corpus.lengths("data" if "data" in keys else keys[0], True)
+    return None if lengths_of is None else lengths_of(np.arange(corpus.size() or 0))
 
 
 def _sum_if_known(amounts: NDArray[np.int64]) -> int:

@@ -16,7 +16,7 @@ from headrace.files.cache.cache import FileCache
 from headrace.files.cache.entry import CachedFile, replace_cached_files
 from headrace.files.cache.options import FileCacheOptions
 
-from .sub_epoch import SubDataset, cached_files_of
+from .sub_dataset import SubDataset, cached_files_of
 
 CacheOptions = dict[str, Any] | None
 

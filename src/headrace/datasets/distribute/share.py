@@ -9,8 +9,8 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,75 +21,18 @@ from headrace.files.lists.tree import FileTree, map_leaves, tree_key, tree_leave
 from headrace.files.plan import FilePlan
 from headrace.order import OrderRecipe
 from headrace.order.recipe import full_epoch_of
-from headrace.ranks import Ranks, find_ranks
+from headrace.ranks import Ranks
 
-from ..checks import check_count, check_flag
 from ..configs import config_text
-from .sub_epoch import (
-    GetSubEpochDataset,
-    SubDatasetDefaults,
-    SubEpochLayout,
-    SubEpochPlan,
-    SubEpochSpec,
-    describe_files,
-    make_sub_dataset,
-)
-from .worker import Counted
+from .counts import SeqCounts
+from .layout import SubEpochLayout
+from .options import ShareOptions
+from .shards import RankShards
+from .sub_dataset import SubDatasetDefaults, describe_files, make_sub_dataset
+from .sub_epoch import SubEpochPlan, SubEpochSpec
+from .tickets import Counted
 
 _logger = logging.getLogger("headrace.datasets")
-_UNKNOWN = -1  # how many sequences a file holds
-
-
-@dataclass(frozen=True, slots=True)
-class ShareOptions:
-    """How files are shared out; checked when built.
-
-    Attributes:
-        get_sub_epoch_dataset: The user's function.
-        shards_files: Whether ranks share the files.
-        rank: Of this process, if given.
-        world_size: The number of ranks, if given.
-        shards_twice: The legacy behaviour.
-        balance: See `FilePlan`.
-        num_canonical_shards: See `FilePlan`.
-        num_preloaded: How many coming sub-epochs are opened ahead of time.
-        remainder: "drop": sub-epochs are cut to the smallest of all ranks, once it is known.
-
-    Raises:
-        ConfigError: A wrong option; they go by the names that users know.
-    """
-
-    get_sub_epoch_dataset: GetSubEpochDataset
-    shards_files: bool
-    rank: int | None
-    world_size: int | None
-    shards_twice: bool
-    balance: Literal["in_order", "largest_first"]
-    num_canonical_shards: int | None
-    num_preloaded: int
-    remainder: Literal["drop", "keep"]
-
-    def __post_init__(self) -> None:
-        """Check each option."""
-        if not callable(self.get_sub_epoch_dataset):
-            raise ConfigError(
-                "get_sub_epoch_dataset must be a function from a list of files to the config of a dataset: "
-                f"{self.get_sub_epoch_dataset!r}"
-            )
-        check_flag("distrib_shard_files", self.shards_files)
-        check_count("preload_next_n_sub_epochs", self.num_preloaded)
-        if self.num_canonical_shards is not None:
-            check_count("num_canonical_shards", self.num_canonical_shards, minimum=1)
-        for name, valid in (("balance", ("in_order", "largest_first")), ("remainder", ("drop", "keep"))):
-            if getattr(self, name) not in valid:
-                raise ConfigError(f"{name} must be one of {valid}: {getattr(self, name)!r}")
-        if self.rank is not None or self.world_size is not None:
-            find_ranks(self.rank, self.world_size)  # checks them
-            if not self.shards_files:
-                raise ConfigError(
-                    f"rank={self.rank} and world_size={self.world_size} are given, but ranks do not share the files",
-                    fix="set distrib_shard_files=True",
-                )
 
 
 class FileShare:
@@ -111,13 +54,9 @@ class FileShare:
         self._plan: FilePlan | None = None
         self._generation = 0  # grows when other files make a sub-epoch
         self._specs: dict[tuple[int, int], SubEpochSpec] = {}
-        self._counts = np.full(len(trees), _UNKNOWN, dtype=np.int64)
-        self._is_counted = False
-        self._learnt: dict[bytes, int] = {}
+        self._counts = SeqCounts(len(trees))
+        self._rank_shards = RankShards(options, name)
         self._current = 0, np.zeros(0, dtype=np.int64)  # the sub-epoch of the last plan, and its files
-        self._is_loss_told = False
-        self.ranks: Ranks | None = None
-        self._carried: Ranks | None = None
 
     def use(self, recipe: OrderRecipe) -> None:
         """Take over the options of the dataset.
@@ -144,40 +83,18 @@ class FileShare:
     # --- ranks ---
 
     @property
+    def ranks(self) -> Ranks | None:
+        """Which rank shares the files, and who said so; `None` before the first epoch, or if ranks do not share."""
+        return self._rank_shards.ranks
+
+    @property
     def shards(self) -> tuple[int, int]:
         """Into how many shards files are divided, and which one this is. Until the first epoch it may still change."""
-        given = (self._recipe.num_shards, self._recipe.shard_index)
-        if not self._options.shards_files:
-            return given
-        return _join_shards(given, self.ranks or self._find_ranks(), f"dataset {self._name!r}")
-
-    def _find_ranks(self) -> Ranks:
-        """Find out which rank this is; what this object was told in another process counts if nobody here says it."""
-        ranks = find_ranks(self._options.rank, self._options.world_size)
-        return self._carried if ranks.world_size == 1 and self._carried is not None else ranks
+        return self._rank_shards.shard((self._recipe.num_shards, self._recipe.shard_index))
 
     def settle_ranks(self) -> None:
         """Find out for good which rank this is: what starts a distributed training may come after this object."""
-        if self._options.shards_files and self.ranks is None:
-            ranks = self._find_ranks()
-            _logger.info(
-                "dataset %r: files are shared by rank: %d of %d (%s)",
-                self._name,
-                ranks.rank,
-                ranks.world_size,
-                ranks.source,
-            )
-            self.ranks, self._plan = ranks, None
-        num_shards, _ = self.shards
-        if self._options.shards_twice and num_shards > 1 and not self._is_loss_told:
-            self._is_loss_told = True
-            _logger.warning(
-                "dataset %r: sharding_fix=False divides the data among the ranks twice: each of %d ranks reads 1/%d of "
-                "the sequences of its own files, and the others are never read",
-                self._name,
-                num_shards,
-                num_shards,
-            )
+        self._rank_shards.settle((self._recipe.num_shards, self._recipe.shard_index))
 
     # --- files ---
 
@@ -194,7 +111,7 @@ class FileShare:
             recipe = self._recipe
             self._generation += 1
             self._plan = FilePlan(
-                self.sizes,
+                self._entry_sizes,
                 partition_epoch=recipe.num_sub_epochs,
                 num_shards=num_shards,
                 ordering="random" if str(recipe.seq_ordering) == "random" else "default",
@@ -206,18 +123,14 @@ class FileShare:
         return self._plan
 
     @property
-    def sizes(self) -> NDArray[np.int64]:
+    def _entry_sizes(self) -> NDArray[np.int64]:
         """Bytes of each entry of the file list, `int64[N]`."""
         if self._sizes is None:
-            self._sizes = self.table.sizes
+            self._sizes = self._file_table.sizes
         return self._sizes
 
-    @sizes.setter
-    def sizes(self, value: NDArray[np.int64] | None) -> None:
-        self._sizes = value
-
     @property
-    def table(self) -> FileTable:
+    def _file_table(self) -> FileTable:
         """What is kept about the files."""
         if self._table is None:
             self._table = FileTable.of(self.trees)
@@ -305,19 +218,14 @@ class FileShare:
     def num_seqs_of(self, epoch: int, rank: int | None = None) -> int | None:
         """Return how many sequences a rank delivers in a sub-epoch, as far as that is known. O(ranks) if it is cut."""
         limit = self.limit_of(epoch)
-        return self._num_in_files(epoch, rank) if limit is None else limit
+        return self._counts.of(self._places_of(epoch, rank)) if limit is None else limit
 
     def limit_of(self, epoch: int) -> int | None:
         """Return to how many sequences each rank is cut in a sub-epoch; `None`: not at all."""
-        if self._options.remainder != "drop" or not self._is_counted:
+        if self._options.remainder != "drop" or not self._counts.is_counted:
             return None
-        numbers = [self._num_in_files(epoch, rank) for rank in range(self.plan.num_shards)]
+        numbers = [self._counts.of(self._places_of(epoch, rank)) for rank in range(self.plan.num_shards)]
         return min(number for number in numbers if number is not None)
-
-    def _num_in_files(self, epoch: int, rank: int | None) -> int | None:
-        places = self._places_of(epoch, rank)
-        counts = self._counts[places]
-        return self._learnt.get(places.tobytes()) if (counts == _UNKNOWN).any() else int(counts.sum())
 
     def learn(self, num_seqs: int) -> None:
         """Take note of the number of sequences that the sub-epoch of the last plan turned out to have.
@@ -326,66 +234,35 @@ class FileShare:
             ConfigError: The files were counted, and there were not as many.
         """
         epoch, places = self._current
-        if self._is_counted and (expected := int(self._counts[places].sum())) != num_seqs:
+        if self._counts.is_counted and (expected := self._counts.of(places)) != num_seqs:
             raise ConfigError(
                 f"sub-epoch {epoch} has {num_seqs} sequences, but {expected} were counted in its files",
                 where=f"dataset {self._name!r}, files {describe_files([self.trees[place] for place in places])}",
                 fix="count_files adds up single files: leave out options of the sub dataset that look at several, such "
                 "as unique_seq_tags; if files were changed, make the dataset anew",
             )
-        if len(places) == 1:
-            self._counts[places[0]] = num_seqs
-        elif str(self._recipe.seq_ordering) == "default":  # the same files again in the next full epoch
-            self._learnt[places.tobytes()] = num_seqs
+        self._counts.learn(places, num_seqs, come_again=str(self._recipe.seq_ordering) == "default")
 
     def take_counts(self, counts: list[Counted]) -> None:
         """Take the numbers of all entries of the file list; what their files hold is kept for other programs."""
-        self._counts = np.array([counted.num_seqs for counted in counts], dtype=np.int64)
-        self._is_counted = True
+        self._counts.take(np.array([counted.num_seqs for counted in counts], dtype=np.int64))
         for place, counted in enumerate(counts):
-            self.table.note_counts(place, counted.num_stored, counted.num_stored_frames)
-        self.table.save()
+            self._file_table.note_counts(place, counted.num_stored, counted.num_stored_frames)
+        self._file_table.save()
 
     @property
     def total_num_seqs(self) -> int | None:
         """How many sequences all files hold, if they were counted."""
-        return int(self._counts.sum()) if self._is_counted else None
+        return self._counts.total
 
     # --- copies ---
 
     def state(self) -> dict[str, Any]:
         """Return what a copy need not find out again, or cannot, in a worker that knows no ranks."""
-        ranks = self.ranks  # a worker may be started before an epoch has begun here
-        if ranks is None and self._options.shards_files:
-            ranks = self._find_ranks()
-        has_messages = ranks is not None and ranks.world_size > 1
-        counts = self._counts if self._is_counted else None
-        return {"sizes": self._sizes, "ranks": ranks if has_messages else self._carried, "counts": counts}
+        return {"sizes": self._sizes, "ranks": self._rank_shards.state(), "counts": self._counts.state()}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Take over what `state` returned."""
-        self._sizes, self._carried = state["sizes"], state["ranks"]
-        if state["counts"] is not None:
-            self._counts, self._is_counted = state["counts"].copy(), True
-
-
-def _join_shards(given: tuple[int, int], ranks: Ranks, where: str) -> tuple[int, int]:
-    """Return (number of shards, which one) of a dataset that shards by rank and was given shards, too.
-
-    Exactly one level shards. The given ones may be the same as the ranks, or divide the share of each rank further, as
-    the workers of a `MultiProcDataset` with "dedicated" do: then they stand for both.
-
-    Raises:
-        ConfigError: They contradict each other.
-    """
-    num_shards, shard_index = given
-    if num_shards == 1:
-        return ranks.world_size, ranks.rank
-    if num_shards % ranks.world_size == 0 and shard_index // (num_shards // ranks.world_size) == ranks.rank:
-        return given
-    raise ConfigError(
-        f"distrib_shard_files=True finds rank {ranks.rank} of {ranks.world_size} ({ranks.source}), but "
-        f"_shard_index={shard_index} of _num_shards={num_shards} was given",
-        where=where,
-        fix="leave out _num_shards and _shard_index, or set distrib_shard_files=False",
-    )
+        self._sizes = state["sizes"]
+        self._rank_shards.restore(state["ranks"])
+        self._counts.restore(state["counts"])

@@ -28,7 +28,8 @@ from headrace.errors import CacheError, takes_note
 from ..base import Dataset
 from ..parts import open_part
 from .files import SubEpochFiles
-from .sub_epoch import OpenSubEpoch, SubEpochLayout, SubEpochSpec
+from .layout import SubEpochLayout
+from .sub_epoch import OpenSubEpoch, SubEpochSpec
 
 _logger = logging.getLogger("headrace.datasets")
 _WAIT_SECONDS = 1.0  # between two looks at what another thread is building: no limit, the engine has one

@@ -9,15 +9,17 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
-from headrace.engine import Delivered, Engine, EngineOptions, EngineReport, Failure, Job, Run, Skipping, make_executor
+import numpy as np
 
-from ..checks import check_count
-from .files import CacheOptions
+from headrace.engine import Delivered, Engine, EngineReport, Failure, Job, Run, where_runs
+
+from .options import StreamOptions
+from .shared import Shared
 from .sub_epoch import ReadPart, SubEpochPlan
-from .worker import Answer, AskDataset, CountSeqs, RangeTickets, Shared, SubEpochWork
+from .tickets import Answer, AskDataset, CountSeqs, RangeTickets
+from .worker import SubEpochWork
 
 _MAX_RANGE = 256  # sequences in a ticket: more gain nothing, as the cost of a message is shared by enough of them
 _MAX_RANGE_BYTES = 4 << 20  # one kept sequence holds the memory of its whole ticket
@@ -25,45 +27,6 @@ _TICKETS_AHEAD = 8  # where `buffer_size` allows: fewer leave a worker idle betw
 _DEFAULT_RANGE = 64  # and half as many tickets ahead, so that four very large sequences are the most that wait
 _UNMEASURED_RANGE = 8  # while it is not known how large sequences are
 _NUM_MEASURED = 256  # sequences after which it is known well enough
-
-
-@dataclass(frozen=True, slots=True)
-class StreamOptions:
-    """How sequences come from workers.
-
-    Attributes:
-        num_workers: 0: this process does the work.
-        executor: "process", "thread" or "inline".
-        buffer_size: How many sequences a worker may be ahead; `None`: as many as make some tickets of a few MB.
-        engine: What to do about errors, deaths and stalls.
-        cache: Where cached files come from.
-
-    Raises:
-        ConfigError: An option is wrong.
-    """
-
-    num_workers: int
-    executor: str
-    buffer_size: int | None
-    engine: EngineOptions
-    cache: CacheOptions
-
-    def __post_init__(self) -> None:
-        """Check each option."""
-        make_executor(self.executor)
-        check_count("num_workers", self.num_workers)
-        if self.buffer_size is not None:
-            check_count("buffer_size", self.buffer_size, minimum=1)
-
-    @property
-    def skips(self) -> bool:
-        """Whether sequences that fail are left out, so that their number is not known before the end."""
-        return isinstance(self.engine.on_error, Skipping)
-
-    @property
-    def is_inline(self) -> bool:
-        """Whether the work is done in the reader's own thread."""
-        return self.num_workers == 0 or self.executor == "inline"
 
 
 class SubEpochStream:
@@ -117,7 +80,7 @@ class SubEpochStream:
         self._num_plans += 1
         what = f"the dataset of sub-epoch {plan.specs[0].epoch}"
         shared = Shared(self._num_plans, plan, what)
-        if not self._options.is_inline and self._options.executor != "thread":
+        if not self._options.is_inline and where_runs(self._options.executor) == "process":
             shared.put_into_memory_file()
         self._shared = shared
 
@@ -155,7 +118,7 @@ class SubEpochStream:
             return part
         tickets.end = part.num_seqs
         if self._num_measured < _NUM_MEASURED:
-            self._num_measured += len(part.seqs.tags)
+            self._num_measured += len(part.parts[0])
             self._bytes_measured += _num_bytes(part)
             tickets.max_size = self._range_size()
         self._run = run
@@ -232,4 +195,8 @@ def _raise_failure(failure: bytes | None, delivered: Delivered) -> None:
 
 
 def _num_bytes(part: ReadPart) -> int:
-    return sum(array.nbytes for features in part.seqs.features for array in features.values())
+    values, _ = part.parts[3]
+    return sum(
+        column.nbytes if isinstance(column, np.ndarray) else sum(array.nbytes for array in column if array is not None)
+        for column in values.values()
+    )

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from headrace.errors import ConfigError, SourceError, did_you_mean
 from headrace.files import FileCache, open_regular, resolve_inside
-from headrace.sources import HuggingFaceSource
+from headrace.sources import HuggingFaceSource, Source
 from headrace.sources.tables.hugging_face import import_datasets, load_hugging_face
 from headrace.specs import DataSpec
 
@@ -100,6 +100,10 @@ class HuggingFaceDataset(CachedDataset):
             own["source_options"] = source_options
             self._ctor_args = ((), {**kwargs, **own, "dataset_opts": source})
         self._set_source(source)
+
+    def _begin_as_copy(self, source: Source) -> None:
+        super()._begin_as_copy(source)
+        self._texts = None
 
     def get_text_keys(self) -> list[str]:
         """Return the columns of texts that become no arrays."""

@@ -11,12 +11,10 @@ from numpy.typing import NDArray
 
 from headrace.errors import ConfigError
 from headrace.order import Order, RepeatedOrder, restrict_order, slice_bounds
-from headrace.sources import SORT_LENGTHS, MapSource, MemorySource
+from headrace.sources import SORT_LENGTHS, MapSource, MemorySource, Source
 from headrace.specs import DataSpec
 
 from ..cached import CachedDataset
-
-_OF_DATA = ("data", "target_list", "input_dim", "output_dim")  # arguments of a `StaticDataset` that its source has seen
 
 
 class MapDatasetBase:
@@ -80,6 +78,8 @@ class MapDataset(CachedDataset):
         **kwargs: See `CachedDataset` and `Dataset`.
     """
 
+    _is_made_here = False
+
     def __init__(
         self,
         map_dataset: Any,
@@ -97,10 +97,15 @@ class MapDataset(CachedDataset):
                     where=f"dataset {self.name!r}",
                 )
             map_dataset = map_dataset()
+            self._is_made_here = True
         self.map_dataset = map_dataset
         specs = data_types if data_types is not None else getattr(map_dataset, "data_types", None)
         self._set_source(MapSource(map_dataset, specs=specs, lengths=lengths, tags=tags))
         self._own_order: Callable[[int], Sequence[int]] | None = getattr(map_dataset, "get_seq_order", None)
+
+    def _source_of_copy(self) -> Source | None:
+        # Whoever gives a function that makes the object wants one for each reader.
+        return None if self._is_made_here else super()._source_of_copy()
 
     def _sort_key(self) -> str | None:
         return SORT_LENGTHS if self.source.index.has_lengths(SORT_LENGTHS) else super()._sort_key()
@@ -149,10 +154,10 @@ class StaticDataset(CachedDataset):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        if isinstance(data, MemorySource):  # of another one that this is a copy of
-            self._set_source(data)
-            return
         data = list(data)
+        if type(self).__init__ is StaticDataset.__init__:  # what was given may have been an iterator
+            own = {"target_list": target_list, "input_dim": input_dim, "output_dim": output_dim}
+            self._ctor_args = ((data,), {**kwargs, **own})
         if target_list is not None and data:
             wanted = [key for key in ("data",) if key in data[0]] + [key for key in target_list if key != "data"]
             missing = sorted(set(wanted) - set(data[0]))
@@ -194,13 +199,6 @@ class StaticDataset(CachedDataset):
         """Number of sequences of the current epoch; of all before the first."""
         return super().num_seqs if self.order_version or self._epoch is not None else len(self.source)
 
-    def _arguments_of_copy(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return the same data, checked and digested already."""
-        if type(self).__init__ is not StaticDataset.__init__:
-            return super()._arguments_of_copy()
-        _, kwargs = self._ctor_args
-        return (self.source,), {name: value for name, value in kwargs.items() if name not in _OF_DATA}
-
 
 def _declared_specs(input_dim: int | None, output_dim: Mapping[str, Any]) -> dict[str, DataSpec]:
     """Return the layout that the options of an empty `StaticDataset` declare."""
@@ -213,3 +211,19 @@ def _declared_specs(input_dim: int | None, output_dim: Mapping[str, Any]) -> dic
         else:
             specs[key] = DataSpec("int32", sparse=True, dim=dim)
     return specs
+
+
+def dataset_over(data: Any, seq_ordering: str = "default") -> CachedDataset:
+    """Return a dataset over what is none.
+
+    Args:
+        data: A `Source`; a list or tuple of dicts of numbers; or another object with `__len__` and `__getitem__`, whose
+            items are such dicts.
+        seq_ordering: The order.
+    """
+    if isinstance(data, Source):
+        return CachedDataset(source=data, seq_ordering=seq_ordering)
+    if isinstance(data, list | tuple):
+        arrays = [{key: np.asarray(value) for key, value in item.items()} for item in data]
+        return StaticDataset(arrays, seq_ordering=seq_ordering, name="list")
+    return MapDataset(data, seq_ordering=seq_ordering, name=type(data).__name__)

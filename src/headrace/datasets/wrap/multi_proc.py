@@ -21,13 +21,13 @@ from headrace.engine.process.executor import ProcessExecutor
 from headrace.errors import ConfigError
 from headrace.order import Order, RangeOrder
 
-from ..base import Dataset, Workers
+from ..base import Dataset, Workers, is_of_headrace
 from ..checks import check_count
 from ..configs import init_dataset
-from ..corpus import CorpusFacts
+from ..corpus import Corpus
 from ..delegating import InnerAnswers
 from ..seq import DatasetSeq
-from .blockwise import BlockwiseDataset, Parts, SeqBlock
+from .blockwise import BlockwiseDataset, SeqBlock
 from .runs import DedicatedWork, OrderedWork, RunLimits, RunOfSeqs
 
 SHARDING_METHODS = ("seq_order", "dedicated")
@@ -54,7 +54,7 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
         num_workers: Number of worker processes; 0 loads in this process, for debugging.
         buffer_size: How many sequences a worker may be ahead.
         sharding_method: "seq_order" or "dedicated".
-        executor: "process", "thread" or "inline".
+        executor: "process", "thread" or "inline", or an `Executor`, which no other loader uses.
         engine_options: What to do about errors, deaths and stalls, see `EngineOptions`; how far a worker may be ahead
             is said by `buffer_size`.
         max_bytes: Limit of the shared memory of each worker process, for what it is ahead and what the reader still
@@ -76,7 +76,7 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
         buffer_size: int,
         sharding_method: str = "seq_order",
         *,
-        executor: str = "process",
+        executor: str | Executor = "process",
         engine_options: EngineOptions | None = None,
         max_bytes: int | None = None,
         worker_init: Callable[[WorkerInfo], None] | None = None,
@@ -86,7 +86,7 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
         if not isinstance(dataset, Mapping):
             raise ConfigError(
                 f"the inner dataset is described by a dict, got {type(dataset).__name__}",
-                fix='write dataset={"class": "HDFDataset", ...}: each worker builds its own',
+                fix=f'write dataset={{"class": {_class_in_config(type(dataset))}, ...}}: each worker builds its own',
             )
         if sharding_method not in SHARDING_METHODS:
             raise ConfigError(f"sharding_method must be one of {SHARDING_METHODS}: {sharding_method!r}")
@@ -110,7 +110,6 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
         self._limits: RunLimits | None = None
         self._order: Order = RangeOrder(range(0))
         self._occurrences: NDArray[np.int64] | None = None
-        self._complete_frac = 0.0
 
     # --- the inner dataset ---
 
@@ -133,13 +132,14 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
     def _is_ordered(self) -> bool:
         return self.sharding_method == "seq_order"
 
-    def knows_order(self) -> bool:
-        """Whether the inner dataset does; "dedicated" takes no order, and tells none."""
-        return self._is_ordered and self.inner.knows_order()
+    def get_corpus(self) -> Corpus:
+        """Return what the inner dataset knows; "dedicated" takes no order, and tells none."""
+        corpus = self.inner.get_corpus()
+        return corpus if self._is_ordered else dataclasses.replace(corpus.without_index(), knows_order=lambda: False)
 
-    def corpus_facts(self) -> CorpusFacts | None:
-        """Return what the inner dataset knows, likewise."""
-        return self.inner.corpus_facts() if self._is_ordered else None
+    def count_occurrences(self) -> NDArray[np.int64]:
+        """Return how often each sequence of the current order came before, `int64[n]`."""
+        return self.inner.count_occurrences()
 
     def order_text(self, epoch: int) -> str:
         """Return what decides the inner order; with "dedicated" also who takes turns, and how long they are."""
@@ -260,7 +260,7 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
                     fix='use sharding_method="seq_order"',
                 )
             return True
-        self.inner.init_seq_order(epoch, seq_list, seq_order)
+        self.inner.start_given(epoch, seq_list, seq_order)
         self._order = self._current_order_of_inner()
         self._occurrences = self.inner.get_occurrences()
         self._num_seqs = None if self._skips() else len(self._order)
@@ -327,16 +327,6 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
         delivered = next(self._run, None)
         return None if delivered is None else self._block_of(delivered.value)
 
-    def _block_of(self, parts: Parts) -> SeqBlock:
-        tags, indices, fracs, columns = parts
-        if fracs is not None:  # of several workers: it must not fall where they take turns
-            fracs = [frac if frac is None else self._risen(frac) for frac in fracs]
-        return SeqBlock(tags, indices, fracs, columns)
-
-    def _risen(self, frac: float) -> float:
-        self._complete_frac = max(frac, self._complete_frac)
-        return self._complete_frac
-
     def _lose_count(self) -> None:
         self._stop_run()  # whoever goes on all the same begins another one
 
@@ -399,6 +389,16 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
     def get_corpus_seq(self, corpus_seq_idx: int) -> DatasetSeq:
         """Return any sequence of the corpus, read in this process."""
         return self.inner.get_corpus_seq(corpus_seq_idx)
+
+
+def _class_in_config(cls: type) -> str:
+    """Return how a config names the class of a dataset, as it is written there; of anything else, an example."""
+    if not issubclass(cls, Dataset):
+        return '"HDFDataset"'
+    if is_of_headrace(cls):
+        return f'"{cls.__name__}"'
+    is_found = cls.__module__ != "__main__" and "<locals>" not in cls.__qualname__
+    return f'"{cls.__module__}:{cls.__qualname__}"' if is_found else cls.__name__
 
 
 def _as_bytes(numbers: NDArray[np.int64]) -> bytes:

@@ -1,6 +1,4 @@
-"""The form of an encoded value.
-
-the tree that describes it, the names of dtypes, and the slot that its bytes lie in.
+"""The form of an encoded value: the tree that describes it, the names of dtypes, and the slot that its bytes lie in.
 
 A node of the tree is either an atom, which stands for itself (None, bool, int, float, complex, str or bytes of exactly
 that type), or a tuple whose first element is one of the tags below. The tree is made of what `marshal` knows: it writes
@@ -44,50 +42,6 @@ class Slot(Protocol):
     def find(self, array: NDArray[Any]) -> int | None:
         """Return the position of a C-contiguous array that lies wholly inside the slot as it is now, else `None`."""
         ...
-
-
-class PlainSlot:
-    """A slot over memory of this process.
-
-    Args:
-        num_bytes: The first size; it doubles when it does not suffice.
-    """
-
-    def __init__(self, num_bytes: int = 4096) -> None:
-        self._memory = np.empty(max(num_bytes, 1), np.uint8)
-        self._used = 0
-
-    @property
-    def used(self) -> int:
-        """The number of bytes that are reserved."""
-        return self._used
-
-    @property
-    def buffer(self) -> NDArray[np.uint8]:
-        """The reserved bytes, `uint8[used]`, as a view."""
-        return self._memory[: self._used]
-
-    def reserve(self, num_bytes: int, alignment: int = ALIGNMENT) -> tuple[int, NDArray[np.uint8]]:
-        """Return the position of the next `num_bytes` bytes, and the writable bytes: `uint8[num_bytes]`."""
-        position = -(-self._used // alignment) * alignment
-        end = position + num_bytes
-        if end > len(self._memory):
-            larger = np.empty(max(end, 2 * len(self._memory)), np.uint8)
-            larger[: self._used] = self.buffer
-            self._memory = larger
-        self._used = end
-        return position, self._memory[position:end]
-
-    def find(self, array: NDArray[Any]) -> int | None:
-        """Return the position of a C-contiguous array that lies wholly inside the slot as it is now, else `None`."""
-        if not array.flags.c_contiguous or array.nbytes == 0:
-            return None
-        start: int = array.__array_interface__["data"][0] - self._memory.__array_interface__["data"][0]
-        return start if start >= 0 and start + array.nbytes <= self._used else None
-
-    def reset(self) -> None:
-        """Forget what is in the slot, and keep its memory."""
-        self._used = 0
 
 
 Node = Any
@@ -134,6 +88,11 @@ _LAST_BUILT_IN = 23  # dtype.num of float16; those of other packages come later
 
 SCALAR_CHARS = {dtype.type: char for char, dtype in _NUMERIC.items()}
 """NumPy's numbers: scalar type -> token."""
+
+
+def plain_token(dtype: np.dtype[Any]) -> Token | None:
+    """Return the name of a numeric dtype in native byte order, `None` for any other."""
+    return _CHARS.get(id(dtype))
 
 
 def dtype_token(dtype: np.dtype[Any]) -> Token | None:

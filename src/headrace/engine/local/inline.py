@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from itertools import repeat
 from typing import Any
 
 from headrace.errors import InternalError
@@ -23,6 +24,7 @@ class InlineExecutor(Executor):
     """Does a ticket inside `wait`, in the order in which they were submitted."""
 
     name = "inline"
+    runs_in = "caller"
     max_look_ahead = 1
 
     def __init__(self) -> None:
@@ -33,7 +35,9 @@ class InlineExecutor(Executor):
 
     def start(self, job: Job, num_workers: int) -> None:
         """Prepare the workers; each is set up at its first ticket."""
-        self._workers = [Worker(job, job.info_of(idx, num_workers, self.name)) for idx in range(num_workers)]
+        self._workers = [
+            Worker(job, job.info_of(idx, num_workers, self.name, runs_in=self.runs_in)) for idx in range(num_workers)
+        ]
         self._is_ready = [False] * num_workers
         self._queue.clear()
 
@@ -44,10 +48,10 @@ class InlineExecutor(Executor):
         for worker in self._workers:
             worker.begin_run(mode, payload)
 
-    def submit(self, worker_idx: int, run_id: int, ticket: int, payload: Any) -> None:
-        """Put a ticket of the current run at the end of the queue."""
+    def submit(self, worker_idx: int, run_id: int, tickets: Sequence[int], payloads: Sequence[Any]) -> None:
+        """Put tickets of the current run at the end of the queue."""
         if run_id == self._run_id:
-            self._queue.append((worker_idx, ticket, payload))
+            self._queue += zip(repeat(worker_idx), tickets, payloads, strict=False)
 
     def cancel(self, run_id: int) -> None:
         """Empty the queue and close the streams."""

@@ -27,16 +27,16 @@ from ..executor import Executor
 from ..interrupts import interrupts_wait
 from ..memory.lease import MemoryWatcher
 from ..user.job import Job, Mode
-from ..user.ship import Parcel, foresee_slow_modules, ship_job, ship_payload
+from ..user.ship import Parcel, foresee_slow_modules, ship_formats, ship_job, ship_payload
 from .channel import close_all, needs_descriptors
 from .exit_cause import MEMORY_ADVICE, count_oom_kills, explain_exit, is_out_of_memory
 from .exits import end_with_process
 from .link import WorkerConnection
-from .messages import Begin, Cancel, HasExited, NotSpawned, Spawned
+from .messages import Begin, Cancel, HasExited, NotSpawned, Spawned, Submit
 from .proc_tree import ProcessHandle
 from .start import StartMethod
-from .warden_client import Warden
-from .worker_config import WorkerConfig, write_brief
+from .warden_client import WardenClient
+from .worker_config import WorkerConfig, write_worker_config
 from .worker_main import WorkerFds
 
 # While a worker waits for a slot: how often to look whether the consumer's other threads have dropped a view.
@@ -49,7 +49,7 @@ _EXIT_SECONDS = 1.0
 _GUARD_SECONDS = 0.25
 # More slots than anybody needs; one that is not used costs nothing but a few hundred bytes.
 _NUM_SLOTS = 4096
-# Numbers of the lives of workers, and of accidents: executors share a zygote, so no two lives of this process may have
+# Numbers of the lives of workers, and of accidents: executors share a warden, so no two lives of this process may have
 # the same.
 _lives = itertools.count(1)
 
@@ -72,6 +72,7 @@ class ProcessExecutor(Executor):
     """
 
     name = "process"
+    runs_in = "process"
 
     def __init__(
         self,
@@ -94,12 +95,12 @@ class ProcessExecutor(Executor):
         self._hand_over = hand_over
         self._watcher: MemoryWatcher | None = None
         self._job: Job | None = None
-        self._warden: Warden | None = None
-        self._prepared: Warden | None = None  # keeps a zygote for `start`
+        self._warden: WardenClient | None = None
+        self._prepared: WardenClient | None = None  # keeps a warden for `start`
         self._lives: list[WorkerConnection] = []
         self._epoll: select.epoll | None = None
         self._by_fd: dict[int, WorkerConnection] = {}
-        self._brief_fd = -1
+        self._config_fd = -1
         self._modules: set[str] = set()
         self._preload: tuple[str, ...] = ()
         self._begin: Begin | None = None
@@ -111,9 +112,9 @@ class ProcessExecutor(Executor):
     # --- lifetime ---
 
     def prepare(self, job: Job) -> None:
-        """Have a zygote import what `start` would have it import, if workers will come from one that may.
+        """Have a warden import what `start` would have it import, if workers will come from one that may.
 
-        `start` takes workers from it, unless they would start in another way by then: see `join_zygote`.
+        `start` takes workers from it, unless they would start in another way by then: see `join_warden`.
         """
         if self._prepared is not None or self._warden is not None or not sys.platform.startswith("linux"):
             return
@@ -122,7 +123,7 @@ class ProcessExecutor(Executor):
             return
         end_with_process(self)
         with interrupts_wait(), contextlib.suppress(ConfigError, OSError):
-            self._prepared = Warden(self._method, job, self._num_threads, preload=preload)
+            self._prepared = WardenClient(self._method, job, self._num_threads, preload=preload)
             self._prepared.prepare()
 
     def start(self, job: Job, num_workers: int) -> None:
@@ -134,13 +135,14 @@ class ProcessExecutor(Executor):
             )
         parcel = Parcel(b"", [], set()) if self._method is StartMethod.FORK else ship_job(job)
         self._modules, self._preload = parcel.modules, job.preload or parcel.slow_modules
-        brief = WorkerConfig(
+        config = WorkerConfig(
             num_workers=num_workers,
             argv=list(sys.argv),
             cwd=_working_folder(),
             slot_bytes=self._slot_bytes,
             num_slots=_NUM_SLOTS,
             max_bytes=self._max_bytes,
+            formats=[] if self._method is StartMethod.FORK else ship_formats(),
             job=parcel.data,
             buffer_bytes=[buffer.raw().nbytes for buffer in parcel.buffers],
         )
@@ -148,7 +150,7 @@ class ProcessExecutor(Executor):
         try:
             with interrupts_wait(), needs_descriptors(f"{num_workers} workers are started"):
                 self._job, self._begin = job, None
-                self._brief_fd = write_brief(brief, parcel.buffers)
+                self._config_fd = write_worker_config(config, parcel.buffers)
                 self._oom_kills = count_oom_kills()
                 self._epoll = select.epoll()
                 self._start_warden()
@@ -191,7 +193,7 @@ class ProcessExecutor(Executor):
                 warden.close()
             self._kill_the_rest()
 
-    def _note_processes(self, warden: Warden) -> None:
+    def _note_processes(self, warden: WardenClient) -> None:
         """Take note of the processes that were started meanwhile, of which we have to know if the warden is gone."""
         with contextlib.suppress(ConfigError):  # no descriptor is left: they end as long as the warden is there
             while (heard := warden.receive()) is not None and heard[0]:
@@ -214,7 +216,7 @@ class ProcessExecutor(Executor):
             life.kill_unless_ended(max(0.0, deadline - time.monotonic()))
 
     def __del__(self) -> None:
-        if getattr(self, "_brief_fd", -1) >= 0 or getattr(self, "_prepared", None) is not None:
+        if getattr(self, "_config_fd", -1) >= 0 or getattr(self, "_prepared", None) is not None:
             self.close()
 
     def disown(self) -> None:
@@ -230,17 +232,17 @@ class ProcessExecutor(Executor):
     def _forget(self) -> None:
         if self._epoll is not None:
             self._epoll.close()
-        if self._brief_fd >= 0:
-            os.close(self._brief_fd)
-        self._epoll, self._brief_fd, self._begin, self._job = None, -1, None, None
+        if self._config_fd >= 0:
+            os.close(self._config_fd)
+        self._epoll, self._config_fd, self._begin, self._job = None, -1, None, None
         self._by_fd.clear()
         self._events.clear()
 
-    def _start_warden(self) -> Warden:
+    def _start_warden(self) -> WardenClient:
         assert self._job is not None
         assert self._epoll is not None
         if self._warden is None:
-            self._warden = Warden(self._method, self._job, self._num_threads, self._modules, self._preload)
+            self._warden = WardenClient(self._method, self._job, self._num_threads, self._modules, self._preload)
             self._epoll.register(self._warden, select.EPOLLIN)
         return self._warden
 
@@ -254,7 +256,7 @@ class ProcessExecutor(Executor):
                 worker_idx,
                 max_leases=_NUM_SLOTS // 2,
                 copy_bytes=self._max_bytes // _NUM_SLOTS,
-                start=lambda fds: warden.spawn(number, worker_idx, WorkerFds._make((*fds, self._brief_fd)), handed),
+                start=lambda fds: warden.spawn(number, worker_idx, WorkerFds._make((*fds, self._config_fd)), handed),
             )
         finally:
             close_all(handed)
@@ -289,22 +291,16 @@ class ProcessExecutor(Executor):
 
     pack = staticmethod(ship_payload)  # once: what is submitted again is at hand
 
-    def submit(self, worker_idx: int, run_id: int, ticket: int, payload: bytes | None) -> None:
-        """Send a ticket to a worker."""
-        self._lives[worker_idx].submit(run_id, ticket, b"" if payload is None else payload)
+    def submit(self, worker_idx: int, run_id: int, tickets: Sequence[int], payloads: Sequence[bytes | None]) -> None:
+        """Send tickets to a worker."""
+        self._lives[worker_idx].send(Submit(run_id, tickets, payloads))
 
     def cancel(self, run_id: int) -> None:
         """Tell all workers that a run is over."""
         if self._begin is not None and self._begin.run_id == run_id:
             self._begin = None
             for life in self._lives:
-                life.put(Cancel(run_id))
-                life.flush()
-
-    def flush(self) -> None:
-        """Send what gathered."""
-        for life in self._lives:
-            life.flush()
+                life.send(Cancel(run_id))
 
     def wait(self, timeout_seconds: float | None) -> Sequence[Event]:
         """Wait for messages of workers and of the warden."""
@@ -357,27 +353,20 @@ class ProcessExecutor(Executor):
         assert self._epoll is not None
         lives = self._lives
         # The rings come first and the sockets second: what a worker says by its socket is sent before the next record.
-        has_messages = self._gather()
+        has_messages = True in [life.gather() for life in lives]  # of all
         sleeps = not has_messages and timeout_seconds != 0.0
         if sleeps:
             for life in lives:
-                life.say_asleep()
-            has_messages = self._gather()
+                life.rings.say_asleep()
+            has_messages = True in [life.gather() for life in lives]  # of all
         ready = self._epoll.poll(0.0 if has_messages else timeout_seconds)
         if sleeps:
             for life in lives:
-                life.say_awake()
+                life.rings.say_awake()
         for fd, _ in ready:
             self._handle(fd)
         for life in lives:
             self._drain(life)
-
-    def _gather(self) -> bool:
-        """Take in what lies in all rings; tell whether there is anything."""
-        has_messages = False
-        for life in self._lives:
-            has_messages = life.gather() or has_messages
-        return has_messages
 
     def _handle(self, fd: int) -> None:
         """Take in what came through one socket."""
@@ -397,7 +386,7 @@ class ProcessExecutor(Executor):
         run_id = None if self._begin is None else self._begin.run_id
         self._events += life.take_events(run_id, self._seconds_waited)
 
-    def _hear_warden(self, warden: Warden) -> None:
+    def _hear_warden(self, warden: WardenClient) -> None:
         while (heard := warden.receive()) is not None:
             messages, end = heard
             if not messages:
@@ -434,8 +423,8 @@ class ProcessExecutor(Executor):
             self._hang_up(life)
             self._events.append(Exited(life.worker_idx, cause, life.place, advice, accident))
 
-    def _lose_warden(self, warden: Warden) -> None:
-        """The zygote is gone, and with it, or soon, all workers: their guards see to their children."""
+    def _lose_warden(self, warden: WardenClient) -> None:
+        """The warden is gone, and with it, or soon, all workers: their guards see to their children."""
         assert self._epoll is not None
         self._epoll.unregister(warden)
         self._warden = None

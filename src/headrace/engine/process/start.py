@@ -29,8 +29,8 @@ _BOOT = "import sys;sys.path[:]={0};from headrace.engine.process.warden_server i
 class StartMethod(enum.Enum):
     """Where a worker process comes from.
 
-    `EXEC`: forked off our zygote, which was executed anew. `SPAWN`: as that, and then a fresh interpreter each.
-    `FORKSERVER`: as `EXEC`, which is what the name promises. `FORK`: the zygote is forked off the trainer, so that
+    `EXEC`: forked off our warden, which was executed anew. `SPAWN`: as that, and then a fresh interpreter each.
+    `FORKSERVER`: as `EXEC`, which is what the name promises. `FORK`: the warden is forked off the trainer, so that
     workers have all that the trainer had, locks held by its other threads included.
     """
 
@@ -57,13 +57,13 @@ class StartMethod(enum.Enum):
         return self is StartMethod.SPAWN or (num_threads != 1 and self is not StartMethod.FORK)
 
     def preloads(self, num_threads: int) -> bool:
-        """Tell whether workers have what the zygote has imported, and it has not all that the trainer has."""
+        """Tell whether workers have what the warden has imported, and it has not all that the trainer has."""
         return self is not StartMethod.FORK and not self.is_fresh(num_threads)
 
 
-def command_of_zygote(*fds: int) -> list[str]:
-    """Return the command that makes a new process a zygote with these inherited descriptors, see `be_zygote`."""
-    return _command("be_zygote", ",".join(map(str, fds)))
+def command_of_warden(*fds: int) -> list[str]:
+    """Return the command that makes a new process a warden with these inherited descriptors, see `be_warden`."""
+    return _command("be_warden", ",".join(map(str, fds)))
 
 
 def command_of_worker() -> list[str]:
@@ -74,7 +74,7 @@ def command_of_worker() -> list[str]:
 _MALLOC = {"MALLOC_TRIM_THRESHOLD_": str(1 << 30), "MALLOC_MMAP_THRESHOLD_": str(1 << 30)}  # bytes; others ignore it
 
 
-def environment_of_zygote() -> dict[str, str]:
+def environment_of_warden() -> dict[str, str]:
     """Return the trainer's environment with one thread for each numerical library, and freed memory kept by malloc.
 
     glibc gives large blocks back to the system when they are freed, and faults them in again at the next array: a

@@ -1,12 +1,10 @@
-"""The trainer's side of the warden.
+"""The trainer's side of a warden: has workers started and ended, and hears of their ends.
 
-has workers started and ended, and hears of their ends.
-
-A warden is one process, the zygote (see `warden_server.py`), which all executors of this process whose workers start
-alike share, each by a channel of its own. Invariants: a zygote is not forked off the trainer unless that was asked for,
+A warden is one process (see `warden_server.py`), which all executors of this process whose workers start alike share,
+each by a channel of its own. Invariants: a warden is not forked off the trainer unless that was asked for,
 and is then not shared; it is a child of the trainer that only this module waits for; it ends when its last user leaves.
-Executors of several threads may share one. A process that was forked off the trainer has no zygotes. `Warden` blocks
-for no longer than the times named below, even if the zygote hangs.
+Executors of several threads may share one. A process that was forked off the trainer has no wardens. A `WardenClient`
+blocks for no longer than the times named below, even if the warden hangs.
 """
 
 from __future__ import annotations
@@ -40,21 +38,21 @@ from .messages import (
     encode_packet,
 )
 from .proc_tree import ProcessHandle, open_pidfd, wait_for, wait_readable
-from .start import StartMethod, command_of_worker, command_of_zygote, environment_of_threads, environment_of_zygote
-from .warden_server import be_zygote
+from .start import StartMethod, command_of_warden, command_of_worker, environment_of_threads, environment_of_warden
+from .warden_server import be_warden
 from .worker_main import WorkerFds
 
-# After the grace of its workers the zygote only has to kill and collect.
+# After the grace of its workers the warden only has to kill and collect.
 MAX_END_SECONDS = 0.7
-# How long a full socket to the zygote is waited for; it holds hundreds of requests.
+# How long a full socket to the warden is waited for; it holds hundreds of requests.
 _MAX_SEND_SECONDS = 2.0
 
 
-class ZygoteProcess:
-    """A running zygote.
+class WardenProcess:
+    """A running warden.
 
     Args:
-        job: Given to a zygote that is forked off this process; None: a clean start.
+        job: Given to a warden that is forked off this process; None: a clean start.
 
     Raises:
         ConfigError: This system cannot do it.
@@ -62,13 +60,13 @@ class ZygoteProcess:
 
     def __init__(self, job: Job | None) -> None:
         with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:  # what is closed: if it fails; always
-            self._root, root_of_zygote = Channel.pair()
+            self._root, root_of_warden = Channel.pair()
             ours.callback(self._root.close)
-            theirs.callback(root_of_zygote.close)
+            theirs.callback(root_of_warden.close)
             own_end, self._own_life = _watch_self()
             theirs.callback(os.close, own_end)
-            fds, end = [root_of_zygote.fileno(), own_end], -1
-            if self._own_life >= 0:  # there are no pidfds: one more pipe tells of the end of the zygote
+            fds, end = [root_of_warden.fileno(), own_end], -1
+            if self._own_life >= 0:  # there are no pidfds: one more pipe tells of the end of the warden
                 ours.callback(os.close, self._own_life)
                 end, life = os.pipe2(os.O_CLOEXEC)
                 ours.callback(os.close, end)
@@ -76,7 +74,7 @@ class ZygoteProcess:
                 fds += [os.dup(end), life]
                 theirs.callback(os.close, fds[2])
             fds_of_trainer = [self._root.fileno(), *(fd for fd in (self._own_life, end) if fd >= 0)]
-            self.pid = _exec_zygote(fds) if job is None else _fork_zygote(fds, job, fds_of_trainer)
+            self.pid = _exec_warden(fds) if job is None else _fork_warden(fds, job, fds_of_trainer)
             if end < 0:
                 end = self._open_pidfd()
             self._process = ProcessHandle(self.pid, end)
@@ -98,7 +96,7 @@ class ZygoteProcess:
         """Return one more channel to it; None if it is gone. Whoever joined has to `leave`, once."""
         ours, theirs = Channel.pair()
         try:
-            if self._process.wait_for_end(0) or not send_to_zygote(self._root, self, Connect(), [theirs.fileno()]):
+            if self._process.wait_for_end(0) or not send_to_warden(self._root, self, Connect(), [theirs.fileno()]):
                 ours.close()
                 return None
         except BaseException:
@@ -129,7 +127,7 @@ class ZygoteProcess:
                 self._end()
 
     def kill(self) -> None:
-        """End a zygote that hangs, and before it all that it would have ended: nobody inherits its orphans."""
+        """End a warden that hangs, and before it all that it would have ended: nobody inherits its orphans."""
         if self._ending is None:
             self._process.kill_tree()
 
@@ -156,14 +154,14 @@ class ZygoteProcess:
 
 
 _lock = threading.RLock()  # an executor may be collected, and so leave, in the middle of whatever its thread does
-_shared: dict[Any, ZygoteProcess] = {}
+_shared: dict[Any, WardenProcess] = {}
 
 
-def join_zygote(job: Job | None, preload: Sequence[str] = ()) -> tuple[ZygoteProcess, Channel]:
-    """Return a zygote and a channel to it: one that runs already, if its workers would start in the same way.
+def join_warden(job: Job | None, preload: Sequence[str] = ()) -> tuple[WardenProcess, Channel]:
+    """Return a warden and a channel to it: one that runs already, if its workers would start in the same way.
 
     Args:
-        job: Given to a zygote that is forked off this process, which is nobody else's; None: a clean start.
+        job: Given to a warden that is forked off this process, which is nobody else's; None: a clean start.
         preload: Modules of others that it imports: workers that do not want them come from another one.
 
     Raises:
@@ -173,22 +171,22 @@ def join_zygote(job: Job | None, preload: Sequence[str] = ()) -> tuple[ZygotePro
         if job is not None:
             return _start(job)
         key = (_key_of_start(), tuple(preload))
-        zygote = _shared.get(key)
-        channel = None if zygote is None else zygote.join()
-        if zygote is None or channel is None:
-            zygote, channel = _start(None)
-            _shared[key] = zygote
-        return zygote, channel
+        warden = _shared.get(key)
+        channel = None if warden is None else warden.join()
+        if warden is None or channel is None:
+            warden, channel = _start(None)
+            _shared[key] = warden
+        return warden, channel
 
 
-def _start(job: Job | None) -> tuple[ZygoteProcess, Channel]:
-    zygote = ZygoteProcess(job)
-    channel = zygote.join()
+def _start(job: Job | None) -> tuple[WardenProcess, Channel]:
+    warden = WardenProcess(job)
+    channel = warden.join()
     if channel is None:
-        zygote._num_users = 0
-        zygote._end()
-        raise _not_begun(zygote._ending)
-    return zygote, channel
+        warden._num_users = 0
+        warden._end()
+        raise _not_begun(warden._ending)
+    return warden, channel
 
 
 def _not_begun(ending: str | None) -> ConfigError:
@@ -200,34 +198,34 @@ def _not_begun(ending: str | None) -> ConfigError:
 
 def _key_of_start() -> Any:
     """Return what a process inherits from the one that executes it, as far as workers can see it."""
-    environment = frozenset(environment_of_zygote().items())
-    return tuple(command_of_zygote()), environment, frozenset(os.sched_getaffinity(0))
+    environment = frozenset(environment_of_warden().items())
+    return tuple(command_of_warden()), environment, frozenset(os.sched_getaffinity(0))
 
 
-def _forget(zygote: ZygoteProcess) -> None:
-    for key in [key for key, one in _shared.items() if one is zygote]:
+def _forget(warden: WardenProcess) -> None:
+    for key in [key for key, one in _shared.items() if one is warden]:
         del _shared[key]
 
 
 def _disown_all() -> None:
     global _lock
     _lock = threading.RLock()
-    for zygote in _shared.values():
-        zygote.disown()
+    for warden in _shared.values():
+        warden.disown()
     _shared.clear()
 
 
 os.register_at_fork(after_in_child=_disown_all)
 
 
-def send_to_zygote(channel: Channel, zygote: ZygoteProcess, message: ToWarden, fds: Sequence[int] = ()) -> bool:
-    """Send a request; False if the zygote is gone. One that does not read is ended: its workers end with it."""
+def send_to_warden(channel: Channel, warden: WardenProcess, message: ToWarden, fds: Sequence[int] = ()) -> bool:
+    """Send a request; False if the warden is gone. One that does not read is ended: its workers end with it."""
     packet = encode_packet([message])
     deadline = time.monotonic() + _MAX_SEND_SECONDS
     try:
         while not channel.send(packet, fds):
             if not wait_for(channel.fileno(), select.POLLOUT, deadline - time.monotonic()):
-                zygote.kill()
+                warden.kill()
                 return False
     except OSError:
         return False
@@ -240,19 +238,19 @@ def _watch_self() -> tuple[int, int]:
     return os.pipe2(os.O_CLOEXEC) if pidfd is None else (pidfd, -1)
 
 
-def _exec_zygote(fds: Sequence[int]) -> int:
+def _exec_warden(fds: Sequence[int]) -> int:
     process = subprocess.Popen(  # noqa: S603 - our own interpreter and our own code
-        command_of_zygote(*fds),
+        command_of_warden(*fds),
         pass_fds=fds,
-        env=environment_of_zygote(),
+        env=environment_of_warden(),
         stdin=subprocess.DEVNULL,
         start_new_session=True,
     )
-    process.returncode = 0  # so that Popen leaves it alone: it is collected by `ZygoteProcess`
+    process.returncode = 0  # so that Popen leaves it alone: it is collected by `WardenProcess`
     return process.pid
 
 
-def _fork_zygote(fds: Sequence[int], job: Job, fds_of_trainer: Sequence[int]) -> int:
+def _fork_warden(fds: Sequence[int], job: Job, fds_of_trainer: Sequence[int]) -> int:
     if threading.active_count() > 1:
         names = [thread.name for thread in threading.enumerate() if thread is not threading.current_thread()]
         warnings.warn(
@@ -273,7 +271,7 @@ def _fork_zygote(fds: Sequence[int], job: Job, fds_of_trainer: Sequence[int]) ->
             os.close(fd)
         control, trainer_end, *pipe = fds
         own_end, own_life = pipe or (-1, -1)
-        be_zygote(os.dup(control), trainer_end, own_end, own_life, job)
+        be_warden(os.dup(control), trainer_end, own_end, own_life, job)
         exit_code = 0
     except SystemExit as error:
         exit_code = error.code if isinstance(error.code, int) else int(error.code is not None)
@@ -304,12 +302,12 @@ def _collect(pid: int) -> int | None:
 _GRACE_SECONDS = 1.0
 
 
-class Warden:
-    """One executor's channel to a zygote. Not thread-safe.
+class WardenClient:
+    """One executor's channel to a warden. Not thread-safe.
 
     Args:
         method: Where workers come from.
-        job: Given to a zygote that is forked off the trainer.
+        job: Given to a warden that is forked off the trainer.
         num_threads: How many threads numerical libraries may use in a worker.
         modules: Modules of ours that workers will import.
         preload: Modules of others that are imported once for all workers, where these are forked off a clean start.
@@ -331,12 +329,12 @@ class Warden:
         self._environment = dict(environment_of_threads(num_threads)) if self._is_fresh else {}
         preload = preload if method.preloads(num_threads) else ()
         self._modules = [] if self._is_fresh else [*sorted(modules), *preload]
-        self._zygote, self._channel = join_zygote(job if method is StartMethod.FORK else None, preload)
+        self._warden, self._channel = join_warden(job if method is StartMethod.FORK else None, preload)
 
     @property
     def pid(self) -> int:
-        """The zygote's."""
-        return self._zygote.pid
+        """The warden's."""
+        return self._warden.pid
 
     def fileno(self) -> int:
         """Return the descriptor that is readable when there is something to `receive`."""
@@ -346,18 +344,18 @@ class Warden:
         """Have the modules imported now that are imported before the first worker is forked otherwise."""
         self._send(Prepare(self._modules))
 
-    def spawn(self, life: int, worker_idx: int, links: WorkerFds, handed: Sequence[int] = ()) -> None:
+    def spawn(self, life: int, worker_idx: int, fds: WorkerFds, handed: Sequence[int] = ()) -> None:
         """Have a worker started, with more descriptors if wanted. The caller closes its descriptors."""
-        self._send(Spawn(life, worker_idx, self._executable, self._environment, self._modules), (*links, *handed))
+        self._send(Spawn(life, worker_idx, self._executable, self._environment, self._modules), (*fds, *handed))
 
     def kill(self, life: int, grace_seconds: float = 0.0) -> None:
         """Have a worker and all of its descendants ended, after a grace."""
         self._send(Kill(life, grace_seconds))
 
     def receive(self) -> tuple[Sequence[FromWarden], int | None] | None:
-        """Return what the zygote has told, and the descriptor that came with a `Spawned`, which the caller owns.
+        """Return what the warden has told, and the descriptor that came with a `Spawned`, which the caller owns.
 
-        Never blocks. No messages at all means that the zygote is gone.
+        Never blocks. No messages at all means that the warden is gone.
 
         Returns:
             None if there is nothing.
@@ -374,7 +372,7 @@ class Warden:
         return messages, fds[0] if fds else None
 
     def close(self) -> str:
-        """End all of its workers, and a zygote that has no other executor, within 2 s; return how the zygote ended.
+        """End all of its workers, and a warden that has no other executor, within 2 s; return how the warden ended.
 
         To be called once.
         """
@@ -383,21 +381,21 @@ class Warden:
                 self._wait_for_end(_GRACE_SECONDS + MAX_END_SECONDS / 2)
         finally:
             self._channel.close()  # ends its workers at once, if they still live
-            ending = self._zygote.leave()
+            ending = self._warden.leave()
         return ending
 
     def abandon(self) -> None:
-        """As `close`, for one that was asked for no worker: whatever the zygote imports is not waited for."""
+        """As `close`, for one that was asked for no worker: whatever the warden imports is not waited for."""
         self._channel.close()
-        self._zygote.abandon()
+        self._warden.abandon()
 
     def disown(self) -> None:
         """In a process that was forked off the trainer: close our copies, and nothing else."""
         self._channel.close()
-        self._zygote.disown()
+        self._warden.disown()
 
     def _wait_for_end(self, seconds: float) -> None:
-        """Wait until the zygote has ended our workers and closes the channel."""
+        """Wait until the warden has ended our workers and closes the channel."""
         deadline = time.monotonic() + seconds
         while wait_readable(self._channel.fileno(), deadline - time.monotonic()):
             try:
@@ -412,5 +410,5 @@ class Warden:
                     return
 
     def _send(self, message: ToWarden, fds: Sequence[int] = ()) -> bool:
-        """Send a request; False if the zygote is gone. One that does not read is ended: its workers end with it."""
-        return send_to_zygote(self._channel, self._zygote, message, fds)
+        """Send a request; False if the warden is gone. One that does not read is ended: its workers end with it."""
+        return send_to_warden(self._channel, self._warden, message, fds)

@@ -1,9 +1,9 @@
-"""The zygote: starts workers quickly, and as their warden sees to it that none is left when the trainer is gone.
+"""The warden: starts workers quickly, and sees to it that none is left when the trainer is gone.
 
 It is executed anew (never forked off the trainer, unless the trainer asks for that), imports what every worker needs,
 and forks. What is imported here is imported once, and its memory is shared by all workers: so the modules of ours that
 a job refers to are imported, too, and of others those alone that the job names (`Job.preload`), or a few that are known
-to start no thread and to take long (see `../user/ship.py`), in a zygote of their own. It has one thread when it forks,
+to start no thread and to take long (see `../user/ship.py`), in another warden. It has one thread when it forks,
 so that is safe; it needs `OMP_NUM_THREADS=1` and its like in its environment: `import numpy` would start threads.
 
 Invariants:
@@ -12,7 +12,7 @@ Invariants:
 * it ends when the trainer's pidfd or the end of its root socket says so, and not before its last descendant has ended:
   a pidfd alone misses a trainer that executes another program, an end of file alone one whose forked child keeps the
   descriptor. Where the system has no pidfds, the end of a pipe stands for each of them (`proc_tree.py`), and the
-  zygote looks from time to time whether it still is a child of the trainer;
+  warden looks from time to time whether it still is a child of the trainer;
 * it serves several executors of one trainer, each by a channel of its own: what one of them asks for, or its end,
   touches the workers of no other;
 * a dead worker's process group, and those of its descendants that moved to another session, end with it.
@@ -64,7 +64,7 @@ _LOOK_MILLISECONDS = 50.0
 _Start = tuple[Spawn, list[int], Sequence[int]]
 
 
-def be_zygote(
+def be_warden(
     control: int, trainer_end: int, own_end: int = -1, own_life: int = -1, inherited_job: Job | None = None
 ) -> None:
     """Serve until the trainer is gone or wants no more. Returns in the workers too, at the end of each.
@@ -82,10 +82,10 @@ def be_zygote(
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)
     become_subreaper()
-    name_process("hr-zygote")
+    name_process("hr-warden")
     gc.freeze()  # what is here now is never collected, so workers do not copy its pages
-    zygote = _Zygote(Channel.of_fd(control), trainer_end, own_end, own_life)
-    start = zygote.serve()
+    warden = _Warden(Channel.of_fd(control), trainer_end, own_end, own_life)
+    start = warden.serve()
     if start is not None:
         _be_worker(*start, inherited_job)
 
@@ -104,7 +104,7 @@ def _be_worker(spawn: Spawn, fds: Sequence[int], ends: Sequence[int], inherited_
 
 
 def main_of_worker(numbers: str) -> None:
-    """Be a worker in a fresh interpreter, which was executed by a fork of the zygote."""
+    """Be a worker in a fresh interpreter, which was executed by a fork of the warden."""
     worker_idx, num_ends, *fds = map(int, numbers.split(","))
     for fd in fds:
         os.set_inheritable(fd, False)
@@ -112,22 +112,22 @@ def main_of_worker(numbers: str) -> None:
 
 
 def be_worker(worker_idx: int, fds: Sequence[int], ends: Sequence[int], inherited_job: Job | None) -> None:
-    """Be a worker, under guard. `fds` are those of `Links`, and then those that were handed over."""
+    """Be a worker, under guard. `fds` are those of `WorkerFds`, and then those that were handed over."""
     name_process(f"hr-worker-{worker_idx}")
     start_guard(ends)
-    num_links = len(WorkerFds._fields)
-    links = WorkerFds(*fds[:num_links])
-    end_after_hangup(links.lifeline)
-    run_worker(worker_idx, links, inherited_job, handed=tuple(fds[num_links:]))
+    num_own = len(WorkerFds._fields)
+    own, handed = WorkerFds(*fds[:num_own]), tuple(fds[num_own:])
+    end_after_hangup(own.lifeline)
+    run_worker(worker_idx, own, inherited_job, handed=handed)
 
 
-def life_of(zygote_pid: int, life: int) -> str:
+def life_of(warden_pid: int, life: int) -> str:
     """Return the value of `LIFE_VARIABLE` in one worker: no other process on this machine has it."""
-    return f"{zygote_pid}.{life}"
+    return f"{warden_pid}.{life}"
 
 
-class _Zygote:
-    """The state of the zygote: its workers, and when the ones that must end are ended."""
+class _Warden:
+    """The state of the warden: its workers, and when the ones that must end are ended."""
 
     def __init__(self, root: Channel, trainer_end: int, own_end: int, own_life: int) -> None:
         self._root = root
@@ -151,7 +151,7 @@ class _Zygote:
             self._poll.register(fd, select.POLLIN)
 
     def serve(self) -> _Start | None:
-        """Do what the trainer asks; return in a new worker with what it has to be, and in the zygote at the end."""
+        """Do what the trainer asks; return in a new worker with what it has to be, and in the warden at the end."""
         while True:
             ready = {fd for fd, _ in self._poll.poll(self._milliseconds_left())}
             if self._trainer_end in ready or (not self._has_pidfds and os.getppid() != self._trainer_pid):
@@ -274,7 +274,7 @@ class _Zygote:
         gc.freeze()
 
     def _become_child(self, own_end: int) -> None:
-        """Leave behind what is the zygote's, and what tells the trainer of our own end."""
+        """Leave behind what is the warden's, and what tells the trainer of our own end."""
         os.setsid()
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)

@@ -4,7 +4,7 @@ Large arrays of the job are not copied into each worker. They lie in the memfd, 
 one copy, and a page that one of them writes to becomes its own. So neither the start nor the memory of a worker depends
 on how much data the user's objects hold.
 
-Layout: the number of bytes of the brief (uint64), the brief, then the arrays, each at a multiple of 64 bytes.
+Layout: the number of bytes of the config (uint64), the config, then the arrays, each at a multiple of 64 bytes.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ class WorkerConfig(msgspec.Struct, frozen=True):
         slot_bytes: See `ArenaWriter`, as the next two.
         num_slots: How many slots.
         max_bytes: Limit of the arena.
+        formats: Parcels with the formats that the user registered, which the job may need to be unpickled.
         job: A parcel with the `Job`; empty if the worker is forked from a process that has it.
         buffer_bytes: Sizes of the arrays of the job that are not in the parcel.
     """
@@ -44,15 +45,16 @@ class WorkerConfig(msgspec.Struct, frozen=True):
     slot_bytes: int
     num_slots: int
     max_bytes: int
+    formats: list[bytes]
     job: bytes
     buffer_bytes: list[int]
 
 
-def write_brief(brief: WorkerConfig, buffers: Sequence[PickleBuffer]) -> int:
-    """Return the descriptor of a new memfd with a brief and the arrays of its job."""
-    data = msgspec.msgpack.encode(brief)
+def write_worker_config(config: WorkerConfig, buffers: Sequence[PickleBuffer]) -> int:
+    """Return the descriptor of a new memfd with a config and the arrays of its job."""
+    data = msgspec.msgpack.encode(config)
     parts: list[bytes | memoryview] = [_LENGTH.pack(len(data)) + data, *(buffer.raw() for buffer in buffers)]
-    fd = create_memfd("headrace-brief")
+    fd = create_memfd("headrace-config")
     try:
         for start, part in zip(_starts([len(part) for part in parts]), parts, strict=False):
             view, position = memoryview(part), start
@@ -66,13 +68,13 @@ def write_brief(brief: WorkerConfig, buffers: Sequence[PickleBuffer]) -> int:
 
 
 def read_worker_config(fd: int) -> tuple[WorkerConfig, list[memoryview]]:
-    """Return the brief of a memfd, and views of the arrays: writable, and nobody else sees what is written."""
+    """Return the config of a memfd, and views of the arrays: writable, and nobody else sees what is written."""
     (num_bytes,) = _LENGTH.unpack(os.pread(fd, _LENGTH.size, 0))
     mapping = memoryview(mmap.mmap(fd, 0, access=mmap.ACCESS_COPY))
     head = _LENGTH.size + num_bytes
-    brief = msgspec.msgpack.decode(mapping[_LENGTH.size : head], type=WorkerConfig)
-    starts = _starts([head, *brief.buffer_bytes])[1:]
-    return brief, [mapping[start : start + size] for start, size in zip(starts, brief.buffer_bytes, strict=False)]
+    config = msgspec.msgpack.decode(mapping[_LENGTH.size : head], type=WorkerConfig)
+    starts = _starts([head, *config.buffer_bytes])[1:]
+    return config, [mapping[start : start + size] for start, size in zip(starts, config.buffer_bytes, strict=False)]
 
 
 def _starts(sizes: Sequence[int]) -> list[int]:

@@ -26,6 +26,7 @@ import time
 import types
 from collections import deque
 from collections.abc import Iterator, Sequence
+from itertools import repeat
 from typing import NamedTuple
 
 from headrace.errors import CacheError
@@ -37,7 +38,7 @@ from ..memory.arena import ArenaWriter
 from ..memory.rings import WorkerRings
 from ..memory.slot import SlotWriter, open_slot
 from ..user.job import Job, Mode
-from ..user.ship import unship
+from ..user.ship import take_formats, unship
 from ..user.worker_info import Place, set_process_scope
 from ..worker import Worker
 from .channel import Channel
@@ -141,7 +142,7 @@ class WorkerFds(NamedTuple):
     status: int
     stack: int
     lifeline: int
-    brief: int
+    config: int
 
 
 class _TrainerGone(SystemExit):
@@ -149,34 +150,34 @@ class _TrainerGone(SystemExit):
 
 
 def run_worker(
-    worker_idx: int, links: WorkerFds, inherited_job: Job | None = None, *, handed: tuple[int, ...] = ()
+    worker_idx: int, fds: WorkerFds, inherited_job: Job | None = None, *, handed: tuple[int, ...] = ()
 ) -> None:
     """Be a worker until the trainer closes the socket.
 
     Args:
         worker_idx: Which worker.
-        links: Its descriptors.
+        fds: Its descriptors.
         inherited_job: The job, if this process was forked from one that has it.
         handed: What the executor's `hand_over` gave to it.
 
     Raises:
         SystemExit: User code asked for it.
     """
-    faulthandler.enable(links.stack)
-    faulthandler.register(signal.SIGUSR1, links.stack, all_threads=True)
-    brief, buffers = read_worker_config(links.brief)
-    os.close(links.brief)
+    faulthandler.enable(fds.stack)
+    faulthandler.register(signal.SIGUSR1, fds.stack, all_threads=True)
+    config, buffers = read_worker_config(fds.config)
+    os.close(fds.config)
     if inherited_job is None:
         sys.modules["__main__"] = types.ModuleType("__main__")
-        sys.argv[:] = brief.argv
+        sys.argv[:] = config.argv
         with contextlib.suppress(OSError):  # the folder is gone: stay in what is left of it, as the trainer does
-            os.chdir(brief.cwd)
+            os.chdir(config.cwd)
     elif "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)
-    loop = _Loop(links, brief)
+    loop = _Loop(fds, config)
     try:
-        worker = loop.set_up(worker_idx, brief, buffers, inherited_job, handed)
-        del brief, buffers  # the job may be large
+        worker = loop.set_up(worker_idx, config, buffers, inherited_job, handed)
+        del config, buffers  # the job may be large
         if worker is not None:
             loop.run(worker)
     except _TrainerGone:
@@ -205,22 +206,22 @@ def _leave() -> None:
 class _Loop:
     """The loop of one worker and what it has at hand."""
 
-    def __init__(self, links: WorkerFds, brief: WorkerConfig) -> None:
+    def __init__(self, fds: WorkerFds, config: WorkerConfig) -> None:
         self._pid = os.getpid()
-        self._channel = Channel.of_fd(links.control)
-        self._status = StatusPage(links.status)
-        os.close(links.status)
-        self._rings = WorkerRings(links.rings)
-        os.close(links.rings)
+        self._channel = Channel.of_fd(fds.control)
+        self._status = StatusPage(fds.status)
+        os.close(fds.status)
+        self._rings = WorkerRings(fds.rings)
+        os.close(fds.rings)
         self._arena = ArenaWriter(
-            links.arena,
-            slot_bytes=brief.slot_bytes,
-            num_slots=brief.num_slots,
-            max_bytes=brief.max_bytes,
+            fds.arena,
+            slot_bytes=config.slot_bytes,
+            num_slots=config.num_slots,
+            max_bytes=config.max_bytes,
             wait_for_release=self._wait_for_release,
         )
-        os.close(links.arena)
-        self._tickets: deque[Submit] = deque()
+        os.close(fds.arena)
+        self._tickets: deque[tuple[int, int, bytes | None]] = deque()  # run, ticket, payload
         self._run_id = -1
         self._next_begin: Begin | None = None
         self._run_failure: Failure | None = None  # the payload of the run cannot be unpickled
@@ -233,19 +234,21 @@ class _Loop:
     def set_up(
         self,
         worker_idx: int,
-        brief: WorkerConfig,
+        config: WorkerConfig,
         buffers: Sequence[memoryview],
         job: Job | None,
         handed: tuple[int, ...],
     ) -> Worker | None:
         """Make the user's functions; return None, after telling, if that is not possible."""
         try:
-            job = unship(brief.job, buffers) if job is None else job
+            if job is None:
+                take_formats(config.formats)
+                job = unship(config.job, buffers)
         except Exception as error:  # noqa: BLE001 - importing runs user code: it goes on as a Failure
             self._send(SetupFailed(worker_idx, Failure.of(error)))
             return None
         assert isinstance(job, Job)
-        worker = Worker(job, job.info_of(worker_idx, brief.num_workers, "process", handed))
+        worker = Worker(job, job.info_of(worker_idx, config.num_workers, "process", runs_in="process", handed=handed))
         _kept.append(worker)
         worker.scope.on_place, worker.scope.on_places = self._status.write_place, self._status.write_places
         set_process_scope(worker.scope)
@@ -262,7 +265,7 @@ class _Loop:
                 self._receive(block=False)
             self._change_run(worker)
             if self._tickets:
-                self._perform(worker, self._tickets.popleft())
+                self._perform(worker, *self._tickets.popleft())
 
     def close(self) -> None:
         """Let the trainer see the end."""
@@ -270,13 +273,12 @@ class _Loop:
             self._channel.shut_down()
             self._channel.close()
 
-    def _perform(self, worker: Worker, ticket: Submit) -> None:
+    def _perform(self, worker: Worker, run_id: int, number: int, parcel: bytes | None) -> None:
         if self._slot is None:
             self._take_credits()
             self._slot = self._arena.acquire(block=True)
             if self._is_over or self._next_begin is not None:  # the run ended meanwhile
                 return
-        run_id, number = ticket.run_id, ticket.ticket
         slot = self._slot
         if slot is None:
             failure = Failure.of(self._arena.no_slot_error(), ends_stream=True)
@@ -286,7 +288,7 @@ class _Loop:
             self._send(Failed(worker.worker_idx, number, self._run_failure, run_id))
             return
         try:
-            payload = unship(ticket.payload) if ticket.payload else None
+            payload = None if parcel is None else unship(parcel)
         except Exception as error:  # noqa: BLE001 - unpickling runs user code: it goes on as a Failure
             self._send(Failed(worker.worker_idx, number, Failure.of(error), run_id))
             return
@@ -362,7 +364,7 @@ class _Loop:
     def _take_in(self, messages: Sequence[ToWorker]) -> None:
         for message in messages:
             if isinstance(message, Submit):
-                self._tickets.append(message)
+                self._tickets += zip(repeat(message.run_id), message.tickets, message.payloads, strict=False)
             elif isinstance(message, GiveUp):
                 self._given_up_at = message.num_credits
             elif isinstance(message, Begin):

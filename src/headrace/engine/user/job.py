@@ -12,7 +12,7 @@ from typing import Any
 
 from headrace.rng import derive_seed
 
-from .worker_info import WorkerInfo
+from .worker_info import RunsIn, WorkerInfo
 
 
 class Mode(enum.Enum):
@@ -45,7 +45,15 @@ class Job:
     seed: int = 0
     preload: tuple[str, ...] = ()
 
-    def info_of(self, worker_idx: int, num_workers: int, executor: str, handed: tuple[int, ...] = ()) -> WorkerInfo:
+    def info_of(
+        self,
+        worker_idx: int,
+        num_workers: int,
+        executor: str,
+        *,
+        runs_in: RunsIn = "thread",
+        handed: tuple[int, ...] = (),
+    ) -> WorkerInfo:
         """Describe one worker of this job."""
         seed = derive_seed(self.seed, "worker", corpus_idx=worker_idx, bits=63)
-        return WorkerInfo(worker_idx, num_workers, executor, seed, handed)
+        return WorkerInfo(worker_idx, num_workers, executor, seed, runs_in, handed)

@@ -13,12 +13,13 @@ from __future__ import annotations
 import copy
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
 
 from headrace.datasets import Dataset, init_dataset
+from headrace.datasets.corpus import Corpus
 from headrace.datasets.parts import open_apart
 from headrace.engine import WorkerInfo
 from headrace.errors import ConfigError, HeadraceError
@@ -35,12 +36,10 @@ class StreamSubject(Subject):
     """A stream, as the trainer sees it, and as whoever reads it.
 
     Attributes:
-        is_own: Whether it was made for the loader, which closes it.
         has_workers: Whether it is read by workers of its own.
     """
 
     is_stream = True
-    is_own = False
     has_workers = False
 
     @abstractmethod
@@ -78,15 +77,22 @@ class DatasetStream(StreamSubject):
 
     Args:
         dataset: It is read by the loader alone for as long as an epoch is iterated over.
+        is_own: Whether it was made for the loader, which closes it.
     """
 
-    def __init__(self, dataset: Dataset) -> None:
-        self.dataset = dataset
+    def __init__(self, dataset: Dataset, *, is_own: bool) -> None:
+        self.dataset, self._is_own = dataset, is_own
         self.name = type(dataset).__name__
         check_dataset_options(dataset, self.name, is_stream=True)
         self.data_key = next(iter(dataset.get_data_keys()), None)
-        self.reading = StreamReading(dataset.known_specs(), is_by_key=True)
+        self.reading = StreamReading(dataset.get_corpus().specs, is_by_key=True)
         self.has_workers = dataset.has_workers
+
+    @property
+    def corpus(self) -> Corpus:
+        """Ask the dataset."""
+        corpus = self.dataset.get_corpus()
+        return replace(corpus, digest_text=lambda: digest_text(corpus.digest_text()))
 
     @property
     def num_shards(self) -> int:  # type: ignore[override]
@@ -101,9 +107,9 @@ class DatasetStream(StreamSubject):
     def for_worker(self, info: WorkerInfo) -> Self:
         """Return this stream inline, and what was carried to another process; threads get one each."""
         stream = copy.copy(self)
-        if info.executor == "thread":
+        if info.runs_in == "thread":
             stream.dataset = open_apart(self.dataset, in_thread=True)
-        elif info.executor != "inline":
+        elif info.runs_in == "process":
             stream.dataset = init_dataset(self.dataset)
         return stream
 
@@ -133,16 +139,8 @@ class DatasetStream(StreamSubject):
 
     def close(self) -> None:
         """Close a dataset that was made for the loader."""
-        if self.is_own:
+        if self._is_own:
             self.dataset.close()
-
-    def num_filtered(self) -> tuple[int, int] | None:
-        """Ask the dataset."""
-        return self.dataset.num_filtered()
-
-    def data_digest(self) -> str:
-        """Return a digest of the file list, or of the tags where they are known; else of the class only."""
-        return digest_text(self.dataset.data_text())
 
     def order_text(self, epoch: int) -> str:
         """Return the recipe of the order, with all else that it depends on: the files, or who takes turns."""
@@ -164,7 +162,7 @@ class IterableStream(StreamSubject):
 
     def for_worker(self, info: WorkerInfo) -> Self:
         """Return this stream, with a copy of the iterable for each thread: it may hold where it is."""
-        if info.executor != "thread":
+        if info.runs_in != "thread":
             return self
         stream = copy.copy(self)
         stream._iterable = copy.copy(self._iterable)
@@ -186,9 +184,11 @@ class IterableStream(StreamSubject):
         del tag
         return mark_of(seq)
 
-    def data_digest(self) -> str:
-        """Return a digest of the name: nothing else is known."""
-        return digest_text(self.name)
+    @property
+    def corpus(self) -> Corpus:
+        """Of an iterable its name is known, and nothing else."""
+        name = self.name
+        return Corpus(digest_text=lambda: digest_text(name), knows_order=lambda: False, size=lambda: None)
 
     def order_text(self, epoch: int) -> str:
         """Return that it is its own."""

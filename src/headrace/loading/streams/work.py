@@ -139,7 +139,7 @@ class StreamWork:
                 run.epoch,
                 run.window,
                 is_marked=is_marked,
-                keeps_globals=info.executor != "process",
+                keeps_globals=info.runs_in != "process",
             )
             return _Steps(run, plan, make, info)
 
@@ -163,7 +163,7 @@ class _Steps(Iterator[Any]):
         except Exception as error:  # noqa: BLE001 - what reads the stream is user code: it goes on as a Failure
             self._is_over = True
             failure = Failure.of(error)
-            return StreamBroken(failure if self._info.executor in ("inline", "thread") else failure.to_bytes())
+            return StreamBroken(failure.to_bytes() if self._info.runs_in == "process" else failure)
         if found is None:
             self._is_over = True
             if self._num_steps % self._info.num_workers == self._info.worker_idx:

@@ -169,6 +169,12 @@ class HuggingFaceSource(TableSource):
     def _open_tables(self) -> Tables:
         return _DatasetTables(self.dataset)
 
+    def _prepare(self) -> None:
+        self.specs.update(self._declared)  # first: fields are shared with a source for another reader
+        super()._prepare()
+        for key, spec in self._declared.items():
+            self._fields[key].declare(spec)
+
     def is_recording(self, data_key: str) -> bool:
         """Tell whether a data key is samples of audio."""
         field = self._fields[data_key]
@@ -190,10 +196,8 @@ class HuggingFaceSource(TableSource):
         return (self.dataset if len(self) else None, self._options, self._declared), self._index
 
     def __setstate__(self, state: tuple[Any, CorpusIndex]) -> None:
-        (self.dataset, options, declared), index = state
+        (self.dataset, options, self._declared), index = state
         self._attach(options, index)
-        self._declared = {}
-        self.declare(declared)
 
 
 class _DatasetTables(Tables):

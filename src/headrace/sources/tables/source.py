@@ -109,7 +109,7 @@ class TableSource(IndexedSource):
     def read_rows(self, corpus_indices: NDArray[np.int64], data_key: str, out: NDArray[Any]) -> None:
         """Read one data key of several sequences into one array; rows of one piece together."""
         spec = self.specs[check_data_key(data_key, self.specs)]
-        self._check_all(corpus_indices)
+        self._checked_indices(corpus_indices)
         lengths = self._index.lengths(data_key)[corpus_indices].astype(np.int64)
         stops = np.cumsum(lengths)
         if len(out) != (int(stops[-1]) if len(stops) else 0):
@@ -125,7 +125,7 @@ class TableSource(IndexedSource):
     def read_into(self, corpus_indices: NDArray[np.int64], data_key: str, outs: Sequence[NDArray[Any]]) -> None:
         """Read one data key of several sequences, each into an array of its own; rows of one piece together."""
         check_data_key(data_key, self.specs)
-        self._check_all(corpus_indices)
+        self._checked_indices(corpus_indices)
         tables = self._tables_in(corpus_indices)
         self._confirm(tables)
         for place in self._by_piece(corpus_indices):

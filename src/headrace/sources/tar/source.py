@@ -118,7 +118,7 @@ class TarSource(IndexedSource):
         members = (self._options.members or {}).get(data_key) or parse_members(
             data_key, index.meta["extensions"][data_key]
         )
-        members.settle(self.specs[data_key], self.labels.get(data_key), index.meta["learnt"][data_key])
+        members.codec.settle(self.specs[data_key], self.labels.get(data_key), index.meta["learnt"][data_key])
         ends, sizes = index.locator(f"end/{data_key}"), index.locator(f"bytes/{data_key}")
         plain = PlainKey.of(self.specs[data_key], index.lengths(data_key)) if members.is_plain else None
         return _Column(members, plain, column_view(ends), column_view(sizes))
@@ -129,7 +129,7 @@ class TarSource(IndexedSource):
         # A damaged index must not read other bytes: what it says is compared with the file, here where it is used.
         if not 0 <= file_idx < len(self._sizes) or not 0 <= num_bytes <= end <= self._sizes[file_idx]:
             raise self._index.damaged(f"it says that sequence {corpus_idx} is in {num_bytes} bytes up to {end}")
-        plain = self._plain.get(data_key)  # its numbers are at the end of the member, after a header
+        plain = column.plain  # its numbers are at the end of the member, after a header
         return (
             file_idx,
             end - (num_bytes if plain is None else plain.lengths[corpus_idx] * plain.frame_bytes),

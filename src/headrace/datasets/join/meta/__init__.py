@@ -1,4 +1,5 @@
 """`MetaDataset`: several datasets that describe the same sequences, read as one.
 
-Tags are joined once, before anything is read. Read `dataset.py` first, then `corpus.py`.
+Tags are joined once, before anything is read. Read `dataset.py` first, then `corpus.py` (which sequences belong
+together) and `reader.py`.
 """

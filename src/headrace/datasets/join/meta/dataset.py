@@ -2,14 +2,12 @@
 
 One order, of the control dataset or its own, is laid over all of them. Corpus indices of one lead to those of the
 others by a join of the tags (`index/join.py`) that is made once, before anything is read. It reads nothing itself:
-each array is asked of the sub-dataset that has it (`MetaReader` in `corpus.py`).
+each array is asked of the sub-dataset that has it (`reader.py`).
 """
 
 from __future__ import annotations
 
 import dataclasses
-import logging
-import math
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -19,26 +17,28 @@ import xxhash
 from numpy.typing import NDArray
 
 from headrace.batching import NumbersDict
-from headrace.errors import ConfigError, did_you_mean
+from headrace.errors import ConfigError
 from headrace.order import ArrayOrder, Order, OrderCorpus, OrderReport, RangeOrder, occurrences
-from headrace.specs import DataSpec
 
 from ...base import Owned
-from ...checks import absolute_name, check_indices, check_path, check_tags
+from ...checks import absolute_name, check_indices, check_path, check_tags, remark_once
 from ...configs import DatasetConfig
-from ...corpus import LengthsOf
+from ...corpus import Corpus, LengthsOf
 from ...digests import digest_array
 from ...parts import MetaPart
+from ...reading.by_epoch import EpochReader
+from ...reading.loaded import OrderCursor
+from ...reading.reader import Reader
 from ...seq import DatasetSeq
-from ..base import OverCorpora
-from .corpus import MetaCorpus, MetaReader, join_corpora
-from .options import MetaOptions, SeqListFile, check_layout, open_parts, read_key_lengths, read_seq_lists, remarks
+from .corpus import MetaCorpus, join_corpora
+from .layout import LaidOutByParts, check_layout
+from .lists import SeqListFile, absolute_names, read_key_lengths, read_seq_lists
+from .options import MetaOptions, remarks
+from .parts import open_parts
+from .reader import MetaReader
 
-_LOGGER = logging.getLogger("headrace.datasets")
-_remarked: set[str] = set()  # so that each is said once in a process
 
-
-class MetaDataset(OverCorpora):
+class MetaDataset(LaidOutByParts):
     """Several datasets that hold different data of the same sequences, such as features and alignments.
 
     The order is that of `seq_order_control_dataset`: its `seq_ordering`, sub-epochs, shards, filter. Without one, it is
@@ -81,14 +81,12 @@ class MetaDataset(OverCorpora):
         filter_file = given.pop("seq_list_filter_file", None) if options.control is not None else None
         super().__init__(window=window, **given)
         self.seq_order_control_dataset = options.control
-        self.data_map = {key: (name, own) for key, (name, own) in data_map.items()}
-        self.seq_list_file = _absolute(seq_list_file)
+        self.seq_list_file = absolute_names(seq_list_file)
         self.seq_lens_file = (
             None if seq_lens_file is None else absolute_name(check_path("seq_lens_file", seq_lens_file))
         )
         self._parts = open_parts(options, self, filter_file)
         self._reader = MetaReader(self._parts, repr(self.name))
-        self._part_of = {key: self._parts[name] for key, (name, _) in self.data_map.items()}
         self._control = None if options.control is None else self._parts[options.control]
         self._default = self._parts[options.default]
         # Read now and kept: a file that changes later must not change what belongs together.
@@ -96,11 +94,10 @@ class MetaDataset(OverCorpora):
         self._corpus: MetaCorpus | None = None
         self._joined: list[Any] = []
         self._is_checked = False
-        self._set_cursor(RangeOrder(range(0)))
         self._order_is_given = False
         self._occurrences: NDArray[np.int64] | None = None
         self._own_lengths: NDArray[Any] | None = None
-        self._take_layout()
+        self._take_parts(data_map, self._parts)
         check_layout(self, data_dims or {}, data_dtypes or {})
         if self._control is not None:
             self._follow_control()
@@ -119,22 +116,6 @@ class MetaDataset(OverCorpora):
             "seq_order_control_dataset": self.seq_order_control_dataset,
             "seq_lens_file": self.seq_lens_file,
         }
-
-    def _take_layout(self) -> None:
-        """Say what is known of the data keys: of a sub-dataset that learns it from its first sequence, nothing."""
-        self.num_outputs = {}
-        for key in self.get_data_keys():
-            part, (_, own) = self._part_of[key], self.data_map[key]
-            dataset = part.dataset
-            if dataset.num_outputs is not None and own in dataset.num_outputs:
-                self.num_outputs[key] = (dataset.get_data_dim(own), dataset.num_outputs[own][1])
-            if own in dataset.labels:
-                self.labels[key] = dataset.labels[own]
-        if "data" in self.num_outputs:
-            self.num_inputs = self.num_outputs["data"][0]
-        sizes = [part.dataset.shuffle_frames_of_nseqs or 1 for part in self._parts.values()]
-        if max(sizes) > 1:  # whoever reads a part of an epoch must read whole groups
-            self.shuffle_frames_of_nseqs = math.lcm(*sizes)
 
     def _follow_control(self) -> None:
         """Take over the options that make the order, which are those of the control dataset."""
@@ -177,12 +158,7 @@ class MetaDataset(OverCorpora):
         """Return `bool[N]`: what the filter keeps, of the control dataset if there is one; `None` without a filter."""
         if self._control is None:
             return None if self._wanted_tags is None else self._keep_mask()
-        facts = self._control.facts
-        return None if facts is None else facts.kept()
-
-    def num_filtered(self) -> tuple[int, int] | None:
-        """Count what the filter drops, of the control dataset if there is one."""
-        return super().num_filtered() if self._control is None else self._control.dataset.num_filtered()
+        return self._control.corpus.kept()
 
     def _check_corpus(self) -> MetaCorpus:
         """Return the corpus, whose tags fit together."""
@@ -191,9 +167,7 @@ class MetaDataset(OverCorpora):
             corpus.check(self._kept())
             self._is_checked = True
             for remark in self._remarks:  # here, since workers only get parts of an order
-                if remark not in _remarked:
-                    _remarked.add(remark)
-                    _LOGGER.warning("MetaDataset %r: %s", self.name, remark)
+                remark_once(remark, f"MetaDataset {self.name!r}")
         return corpus
 
     # --- what is known without reading ---
@@ -202,31 +176,36 @@ class MetaDataset(OverCorpora):
     def _made_of(self) -> Sequence[MetaPart]:
         return sorted(self._parts.values(), key=lambda part: part.name)
 
-    @property
-    def knows_dtypes(self) -> bool:
-        """Whether all sub-datasets do."""
-        return all(inner.knows_dtypes for inner in self.get_parts())
+    def get_corpus(self) -> Corpus:
+        """Return what is known of the sub-datasets, of each as far as its data keys are mapped."""
+        parts = [(part, part.corpus) for part in self._made_of]
+        corpora = {part.name: corpus for part, corpus in parts}
 
-    def known_specs(self) -> dict[str, DataSpec]:
-        """Return what the sub-datasets know of their data keys."""
-        found = {key: self._part(key).dataset.known_specs().get(own) for key, (_, own) in self.data_map.items()}
-        return {key: spec for key in self.get_data_keys() if (spec := found[key]) is not None}
+        def lengths_of(key: str, may_cost: bool) -> LengthsOf | None:
+            part, joined = self._part(key), self.corpus
+            corpus = corpora[part.name]
+            if not corpus.is_indexed:  # it is asked by tags, and nobody knows its corpus indices
+                return None
+            inner = corpus.lengths(part.keys[key], may_cost)
+            return None if inner is None else lambda indices: inner(joined.places(part.name, indices))
 
-    def corpus_lengths(self, key: str, *, may_cost: bool) -> LengthsOf | None:
-        """Return the lengths that the sub-dataset of a data key knows."""
-        part, corpus = self._part(key), self.corpus
-        if part.facts is None:  # it is asked by tags, and nobody knows its corpus indices
-            return None
-        inner = part.dataset.corpus_lengths(part.keys[key], may_cost=may_cost)
-        return None if inner is None else lambda indices: inner(corpus.places(part.name, indices))
+        def digest_text() -> str:
+            texts = [f"{part.name} {sorted(part.keys.items())} {corpus.digest_text()}" for part, corpus in parts]
+            if self._lists is not None:
+                texts += [f"list of {name} {tags.digest}" for name, tags in self._lists.items()]
+            return xxhash.xxh3_128_hexdigest(" | ".join([self.corpus.index.digest, *sorted(texts)]).encode())
 
-    def data_text(self) -> str:
-        """Return a digest of the texts of all sub-datasets, and of what belongs together."""
-        parts = self._parts.values()
-        texts = [f"{part.name} {sorted(part.keys.items())} {part.dataset.data_text()}" for part in parts]
-        if self._lists is not None:
-            texts += [f"list of {name} {tags.digest}" for name, tags in self._lists.items()]
-        return xxhash.xxh3_128_hexdigest(" | ".join([self.corpus.index.digest, *sorted(texts)]).encode())
+        found = {key: corpora[name].specs.get(own) for key, (name, own) in self.data_map.items()}
+        corpus = self._corpus_over(
+            parts,
+            specs={key: spec for key, spec in found.items() if spec is not None},
+            knows_dtypes=all(corpus.knows_dtypes for corpus in corpora.values()),
+            lengths=lengths_of,
+            digest_text=digest_text,
+        )
+        if self._control is None:
+            return corpus
+        return dataclasses.replace(corpus, num_filtered=corpora[self._control.name].num_filtered)
 
     def order_text(self, epoch: int) -> str:
         """Return what decides the order, of the control dataset if there is one, and what the others hold."""
@@ -292,7 +271,8 @@ class MetaDataset(OverCorpora):
 
     def _set_order(self, order: Order, first: int = 0, *, is_given: bool = False) -> None:
         """Take an order: of the control dataset or the planner, or one that was given."""
-        self._set_cursor(order, first)
+        self._cursor = OrderCursor(order, first)
+        self._tag_start, self._tag_block = 0, ()
         self._order_is_given = is_given
         self._occurrences = None
         for part in self._parts.values():
@@ -300,25 +280,24 @@ class MetaDataset(OverCorpora):
         if len(order):
             if self._control is not None and not is_given:
                 self._control.go()  # it is started already
-            self._reader.set_order(self._epoch, self._cursor, self.corpus, self._count_occurrences)
+            self._reader.set_order(self._epoch, self._cursor, self.corpus, self.count_occurrences)
 
-    def _count_occurrences(self) -> NDArray[np.int64]:
+    def count_occurrences(self) -> NDArray[np.int64]:
         """Return how often each sequence of the current order came before, `int64[n]`."""
         if self._occurrences is None:
-            facts = None if self._control is None else self._control.facts
-            if self._order_is_given or (self._control is not None and facts is None):
+            if self._order_is_given or not (self._control is None or self._control.corpus.is_indexed):
                 self._occurrences = occurrences(self._cursor.order)
-            elif facts is not None:
-                self._occurrences = facts.occurrences()
+            elif self._control is not None:
+                self._occurrences = self._control.dataset.count_occurrences()
             else:
                 self._occurrences = self._planner.occurrences_for_epoch(int(self.epoch))
         return self._occurrences
 
     def get_occurrences(self) -> NDArray[np.int64] | None:
         """Return how often each sequence of the current order came before, if a sub-dataset's transform draws by it."""
-        if not self._cursor.order.may_repeat or not self._draws_by_occurrence():
+        if not self._cursor.order.may_repeat or not self.get_corpus().draws_by_occurrence:
             return None
-        return self._count_occurrences()
+        return self.count_occurrences()
 
     def _order_corpus(self, num_seqs: int, get_seq_len: Any) -> OrderCorpus:
         corpus = super()._order_corpus(num_seqs, get_seq_len)
@@ -338,15 +317,15 @@ class MetaDataset(OverCorpora):
         return self._own_lengths
 
     def _lengths_of_default(self) -> NDArray[Any]:
-        facts = self._default.facts
-        if facts is None:
+        corpus = self._default.corpus
+        if not corpus.is_indexed:
             raise ConfigError(
                 f"seq_ordering={self.seq_ordering!r} sorts by length, and {type(self._default.dataset).__name__} does "
                 "not tell the lengths of its sequences",
                 where=f"dataset {self.name!r}, sub-dataset {self._default.name!r}",
                 fix="give seq_lens_file, or seq_order_seq_lens_file",
             )
-        return facts.sort_lengths()
+        return corpus.sort_lengths()
 
     def finish_epoch(self, *, free_resources: bool = False) -> None:
         """End the epoch, of the sub-datasets as well, see `Dataset.finish_epoch`."""
@@ -383,12 +362,8 @@ class MetaDataset(OverCorpora):
 
     # --- reading ---
 
-    def _part(self, key: str) -> MetaPart:
-        if key not in self._part_of:
-            raise ConfigError(
-                f"no data key {key!r}", where=f"dataset {self.name!r}", fix=did_you_mean(key, self._part_of)
-            )
-        return self._part_of[key]
+    def _new_reader(self) -> Reader:
+        return EpochReader(self)
 
     def load_seqs(self, start: int, end: int) -> None:
         """Get sequences start..end (exclusive; may exceed the epoch) ready in all sub-datasets."""
@@ -433,7 +408,7 @@ class MetaDataset(OverCorpora):
 
     def have_get_corpus_seq(self) -> bool:
         """Whether all sub-datasets have it."""
-        return all(part.facts is not None and part.dataset.have_get_corpus_seq() for part in self._reader.parts)
+        return all(part.corpus.is_indexed and part.dataset.have_get_corpus_seq() for part in self._reader.parts)
 
     def get_corpus_seq(self, corpus_seq_idx: int) -> DatasetSeq:
         """Return any sequence of the corpus as it is stored, whatever the current order."""
@@ -441,38 +416,3 @@ class MetaDataset(OverCorpora):
         features = self._reader.get_corpus_features(self.corpus, corpus_seq_idx)
         tag = self.corpus.index.tags[corpus_seq_idx]
         return DatasetSeq(corpus_seq_idx, features, seq_tag=tag, corpus_idx=corpus_seq_idx)
-
-    # --- layout ---
-
-    def get_data_keys(self) -> list[str]:
-        """Return the data keys, "data" first."""
-        return list(self._reader.keys)
-
-    def get_target_list(self) -> list[str]:
-        """Return the data keys without "data"."""
-        return [key for key in self._reader.keys if key != "data"]
-
-    def get_data_dim(self, key: str) -> int:
-        """Return the size of the last axis, or the number of classes of a sparse key."""
-        return self._part(key).dataset.get_data_dim(self.data_map[key][1])
-
-    def get_data_dtype(self, key: str) -> str:
-        """Return the dtype name."""
-        return self._part(key).dataset.get_data_dtype(self.data_map[key][1])
-
-    def is_data_sparse(self, key: str) -> bool:
-        """Whether the key holds class indices."""
-        return self._part(key).dataset.is_data_sparse(self.data_map[key][1])
-
-    def get_data_shape(self, key: str) -> list[int | None]:
-        """Return the shape of one frame."""
-        return self._part(key).dataset.get_data_shape(self.data_map[key][1])
-
-
-def _absolute(seq_list_file: Any) -> Any:
-    """Return the names of existing files as absolute paths."""
-    if seq_list_file is None:
-        return None
-    if isinstance(seq_list_file, Mapping):
-        return {name: absolute_name(check_path("seq_list_file", path)) for name, path in seq_list_file.items()}
-    return absolute_name(check_path("seq_list_file", seq_list_file))

@@ -9,12 +9,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.errors import ConfigError, TransformError
+from headrace.errors import ConfigError, SourceError, TransformError
 from headrace.sources.shared.data_types import find_mismatch, parse_data_types
 from headrace.specs import DataSpec
 
 from ...base import Dataset
-from .functions import META_KEYS, plain_seq
+from ...cached2 import CachedDataset2
+from ...layout import spec_of
+from ...seq import DatasetSeq
+from .functions import META_KEYS
 
 _IGNORED = ("batch_dim_axis", "time_dim_axis", "feature_dim_axis", "available_for_inference", "version", "name")
 
@@ -34,11 +37,11 @@ class Layout:
     any_dtype: frozenset[str] = field(default_factory=frozenset)
     is_declared: bool = False
 
-    def check(self, data: Any, tag: str, where: str) -> dict[str, NDArray[Any]]:
+    def check(self, result: Mapping[str, Any], tag: str, where: str) -> dict[str, NDArray[Any]]:
         """Return the arrays of a sequence that a function has made, in the order of the data keys.
 
         Args:
-            data: What it returned.
+            result: What it returned.
             tag: Of the sequence, for messages.
             where: What else to say, for messages.
 
@@ -48,8 +51,8 @@ class Layout:
         place = f"sequence {tag!r}, {where}"
         found = {
             key: value
-            for key, value in plain_seq(data).items()
-            if key not in META_KEYS and (key in self.specs or not is_text(value))
+            for key, value in result.items()
+            if key not in META_KEYS and (key in self.specs or not _is_text(value))
         }
         is_whole = found.keys() >= self.specs.keys() if self.is_declared else found.keys() == self.specs.keys()
         if not is_whole:
@@ -81,7 +84,34 @@ class Layout:
         return array
 
 
-def is_text(value: Any) -> bool:
+def arrays_of(result: Mapping[str, Any], layout: Layout | None, tag: str, where: str) -> dict[str, NDArray[Any]]:
+    """Return the arrays of a sequence that a function has made, checked as far as the layout is known.
+
+    Raises:
+        TransformError: They are not as they should be.
+    """
+    if layout is not None:
+        return layout.check(result, tag, where)
+    arrays = {key: value for key, value in result.items() if key not in META_KEYS and not _is_text(value)}
+    return DatasetSeq(0, arrays, seq_tag=tag).features
+
+
+def frac_of(result: Mapping[str, Any], tag: str, where: str) -> float | None:
+    """Return what a function says of the progress of the epoch; `None` if nothing.
+
+    Raises:
+        TransformError: It is not in 0..1.
+    """
+    value = result.get("complete_frac")
+    if value is None:
+        return None
+    frac = float(value)
+    if not 0 <= frac <= 1:
+        raise TransformError(f"complete_frac is {frac}, not in 0..1", where=f"sequence {tag!r}, {where}")
+    return frac
+
+
+def _is_text(value: Any) -> bool:
     """Tell whether a value is a text, which a function gets and which is no data key, see `Dataset.get_text_keys`."""
     return isinstance(value, np.ndarray) and value.dtype.kind == "U" and not value.ndim
 
@@ -92,13 +122,11 @@ def layout_of(dataset: Dataset) -> Layout | None:
         return None
     specs: dict[str, DataSpec] = {}
     for key in dataset.get_data_keys():
-        if key not in dataset.num_outputs:
+        spec = spec_of(dataset, key)
+        if spec is None:
             return None
-        dim, ndim = dataset.get_data_dim(key), dataset.num_outputs[key][1]
-        is_sparse = dataset.is_data_sparse(key)
-        shape = tuple(dataset.get_data_shape(key))
-        specs[key] = DataSpec(dataset.get_data_dtype(key), shape, is_sparse, dim, has_time=ndim > len(shape))
-    return Layout(specs, frozenset() if dataset.knows_dtypes else frozenset(specs))
+        specs[key] = spec
+    return Layout(specs, frozenset() if dataset.get_corpus().knows_dtypes else frozenset(specs))
 
 
 def parse_outputs(map_outputs: Any) -> Layout:
@@ -137,3 +165,67 @@ def _with_shape(key: str, options: Any) -> Any:
 
 def _size(dim: Any) -> Any:
     return dim.dimension if hasattr(dim, "dimension") else dim
+
+
+def check_keys(dataset: Dataset, layout: Layout | None) -> None:
+    """Refuse an inner dataset with data keys that are called as other entries of a sequence.
+
+    Raises:
+        SourceError: It has one.
+    """
+    taken = sorted(set(layout.specs if layout is not None else ()) & set(META_KEYS))
+    if taken:
+        raise SourceError(
+            f"the inner dataset has the data keys {taken}, and the function gets something else under these names",
+            where=f"dataset {dataset.name!r}",
+            fix="rename them, for example by the data_map of a MetaDataset",
+        )
+
+
+class LaidOut(CachedDataset2):
+    """Answers about data keys by a layout, or without one by the first sequence."""
+
+    _layout: Layout | None = None
+
+    def _take_layout(self, layout: Layout | None, inner: Dataset) -> None:
+        """Take the layout of what comes out; class labels are those of the inner dataset, where they fit."""
+        self._layout = layout
+        if layout is None:
+            return
+        self.num_outputs = {key: spec.num_outputs for key, spec in layout.specs.items()}
+        self.num_inputs = self.num_outputs["data"][0] if "data" in self.num_outputs else 0
+        own = inner.num_outputs or {}
+        self.labels = {
+            key: labels
+            for key, labels in inner.labels.items()
+            if key in layout.specs and key in own and inner.get_data_dim(key) == layout.specs[key].dim
+        }
+
+    @property
+    def _specs(self) -> dict[str, DataSpec]:
+        """The layout of the data keys whose dtype is known."""
+        layout = self._layout
+        return {} if layout is None else {k: spec for k, spec in layout.specs.items() if k not in layout.any_dtype}
+
+    @property
+    def _knows_dtypes(self) -> bool:
+        """Whether the dtypes that this dataset names are those of its arrays."""
+        return self._layout is not None and not self._layout.any_dtype
+
+    def _spec_of(self, key: str) -> DataSpec | None:
+        return None if self._layout is None else self._layout.specs.get(key)
+
+    def get_data_dtype(self, key: str) -> str:
+        """Return the dtype name."""
+        spec = self._specs.get(key)
+        return super().get_data_dtype(key) if spec is None else spec.dtype
+
+    def is_data_sparse(self, key: str) -> bool:
+        """Whether the key holds class indices."""
+        spec = self._spec_of(key)
+        return super().is_data_sparse(key) if spec is None else spec.sparse
+
+    def get_data_shape(self, key: str) -> list[int | None]:
+        """Return the shape of one frame, `None` for a free axis."""
+        spec = self._spec_of(key)
+        return super().get_data_shape(key) if spec is None else list(spec.shape)

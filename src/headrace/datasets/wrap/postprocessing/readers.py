@@ -8,19 +8,21 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import HeadraceError, takes_note
-from headrace.order import Order
+from headrace.order import Order, RangeOrder, occurrences
 
 from ...base import Dataset
+from ...parts import taken_away
 from ...seq import DatasetSeq
 from ..multi_proc import MultiProcDataset
-from .call import DrawKey, MapSeq, own_seq, taken
+from .inner import own_seq
+from .map_seq import DrawKey, MapSeq
 
 
 class SeqReader(ABC):
@@ -28,10 +30,14 @@ class SeqReader(ABC):
 
     @abstractmethod
     def read(self, seq_idx: int) -> DatasetSeq | None:
-        """Return the sequence at a place, `None` if it lies behind the end. Places rise from call to call."""
+        """Return the sequence at a position, `None` if it lies behind the end. Positions rise from call to call."""
 
-    def fail(self, error: BaseException) -> None:  # noqa: B027 (only for those that cannot go on)
-        """Raise this error on every later read."""
+    def check_end(self) -> None:  # noqa: B027 (only a stream may end elsewhere)
+        """Refuse an end after the sequences that were read so far, where another number of them was said.
+
+        Raises:
+            HeadraceError: It was; then each later read raises it, too.
+        """
 
     def close(self) -> None:  # noqa: B027 (most hold nothing)
         """End what is under way."""
@@ -39,53 +45,65 @@ class SeqReader(ABC):
 
 @dataclass
 class EpochPart:
-    """What is known of the order that an `IndexedReader` reads.
+    """What is known of an order, of an epoch or of a part of one.
 
     Attributes:
         epoch: The epoch.
-        first: Place under which its first sequence is read.
-        shift: What is added to such a place to get the place in the epoch.
         order: Corpus indices.
-        count_occurrences: Returns how often each came before, `int64[n]`; `None` if that does not count, or never.
+        occurrences: How often each came before, `int64[n]`; `None` if nobody has counted yet.
+        first: Position under which its first sequence is read.
+        shift: What is added to such a position to get the position in the epoch.
         args: Of `init_part` of the inner dataset; `None` for a whole epoch.
-        sizes: Epoch -> sequences in all of it, where that is known: of a part it is found out when it is asked for.
-        by_tag: Whether tags are what generators are keyed by.
-        knows_places: Whether places in the epoch are known; else functions get corpus indices instead.
     """
 
-    epoch: int
-    first: int
-    shift: int
-    order: Order
-    count_occurrences: Callable[[], NDArray[np.int64]] | None
-    args: tuple[int, int, NDArray[np.int64], NDArray[np.int64] | None] | None
-    sizes: dict[int, int]
-    by_tag: bool
-    knows_places: bool
+    epoch: int = 0
+    order: Order = field(default_factory=lambda: RangeOrder(range(0)))
+    occurrences: NDArray[np.int64] | None = None
+    first: int = 0
+    shift: int = 0
+    args: tuple[int, int, NDArray[np.int64], NDArray[np.int64] | None] | None = None
+
+    def count_occurrences(self) -> NDArray[np.int64]:
+        """Return how often each sequence came before, `int64[n]`."""
+        if self.occurrences is None:
+            self.occurrences = occurrences(self.order)
+        return self.occurrences
 
 
+@dataclass
 class IndexedReader(SeqReader):
     """Reads any sequence of the inner dataset, and calls the function.
 
-    Args:
+    Attributes:
         inner: The inner dataset, started with the order.
         map_seq: The function.
         part: The order.
+        sizes: Epoch -> sequences in all of it, where that is known: of a part it is found out when it is asked for.
+        counts: Whether what is drawn depends on how often a sequence came before.
+        by_tag: Whether tags are what generators are keyed by.
+        knows_positions: Whether positions in the epoch are known; else functions get corpus indices instead.
     """
 
-    def __init__(self, inner: Dataset, map_seq: MapSeq, part: EpochPart) -> None:
-        self._inner, self._map_seq, self._part = inner, map_seq, part
-        self._version = inner.order_version
-        self._occurrences: NDArray[np.int64] | None = None
+    inner: Dataset
+    map_seq: MapSeq
+    part: EpochPart
+    sizes: dict[int, int]
+    counts: bool
+    by_tag: bool
+    knows_positions: bool
+
+    def __post_init__(self) -> None:
+        """Note that the inner dataset is where it should be."""
+        self._version = self.inner.order_version
 
     def read(self, seq_idx: int) -> DatasetSeq | None:
         """Read and change a sequence."""
-        inner, part = self._inner, self._part
+        inner, part = self.inner, self.part
         offset = seq_idx - part.first
         if not 0 <= offset < len(part.order):
             return None
         if inner.order_version != self._version:
-            raise taken(inner)
+            raise taken_away(inner, "a PostprocessingDataset")
         try:
             if not inner.reads_singly:
                 inner.load_seqs(seq_idx, seq_idx + 1)
@@ -95,31 +113,31 @@ class IndexedReader(SeqReader):
             raise
         corpus_idx = int(part.order[offset])
         key = self._key(seq.seq_tag, corpus_idx, offset)
-        place = seq_idx + part.shift if part.knows_places else corpus_idx
-        frac = (lambda: self._frac(place)) if part.knows_places else None
-        made = self._map_seq(seq, epoch=part.epoch, seq_idx=place, key=key, frac=frac)
+        position = seq_idx + part.shift if self.knows_positions else corpus_idx
+        frac = (lambda: self._frac(position)) if self.knows_positions else None
+        made = self.map_seq(seq, epoch=part.epoch, seq_idx=position, key=key, frac=frac)
         made.corpus_idx = corpus_idx
+        if made.complete_frac is None and part.args is None:
+            made.complete_frac = (seq_idx + 1) / len(part.order)
         return made
 
     def _key(self, tag: str, corpus_idx: int, offset: int) -> DrawKey:
-        if self._occurrences is None and self._part.count_occurrences is not None:
-            self._occurrences = self._part.count_occurrences()
-        occurrence = 0 if self._occurrences is None else int(self._occurrences[offset])
-        if self._part.by_tag:
-            return DrawKey(f"map_seq of {tag}", 0, occurrence)
-        return DrawKey("map_seq", corpus_idx, occurrence)
+        occurrence = int(self.part.count_occurrences()[offset]) if self.counts else 0
+        return (
+            DrawKey(f"map_seq of {tag}", 0, occurrence) if self.by_tag else DrawKey("map_seq", corpus_idx, occurrence)
+        )
 
-    def _frac(self, place: int) -> float:
-        """Return how much of the epoch is done after a place; in a part, the order is made once to know its size."""
-        part, inner = self._part, self._inner
-        if part.args is not None and part.epoch not in part.sizes:
+    def _frac(self, position: int) -> float:
+        """Return how much of the epoch is done after a position; in a part, the order is made once to know its size."""
+        part, inner = self.part, self.inner
+        if part.args is not None and part.epoch not in self.sizes:
             inner.init_seq_order(epoch=part.epoch)
-            part.sizes.clear()
-            part.sizes[part.epoch] = len(inner.get_current_seq_order())
+            self.sizes.clear()
+            self.sizes[part.epoch] = len(inner.get_current_seq_order())
             inner.init_part(*part.args)
             self._version = inner.order_version
-        num_seqs = len(part.order) if part.args is None else part.sizes[part.epoch]
-        return min(1.0, (place + 1) / max(num_seqs, 1))
+        num_seqs = len(part.order) if part.args is None else self.sizes[part.epoch]
+        return min(1.0, (position + 1) / max(num_seqs, 1))
 
 
 class PoolReader(SeqReader):
@@ -149,19 +167,35 @@ class StreamReader(SeqReader):
 
     Args:
         seqs: Yields the sequences.
+        close: Called at the end.
+        num_seqs: How many there must be; `None` if nobody has said it.
+        wrong_count: Returns the error if there is another number, from what it is.
         where: Whose they are, for messages.
-        closes: Called at the end, each.
     """
 
-    def __init__(self, seqs: Iterator[DatasetSeq], where: str, *closes: Callable[[], Any]) -> None:
-        self._seqs = seqs
+    def __init__(
+        self,
+        seqs: Iterator[DatasetSeq],
+        close: Callable[[], Any],
+        *,
+        num_seqs: int | None,
+        wrong_count: Callable[[str], HeadraceError],
+        where: str,
+    ) -> None:
+        self._seqs, self._close = seqs, close
+        self._expected, self._wrong_count = num_seqs, wrong_count
         self._where = where
-        self._closes = closes
         self._num_read = 0
         self._failure: BaseException | None = None
 
     def read(self, seq_idx: int) -> DatasetSeq | None:
-        """Read on, as far as to the place."""
+        """Read on, as far as to the position."""
+        seq = self._read(seq_idx)
+        if self._expected is not None and (seq is None or self._num_read == self._expected):
+            self.check_end()
+        return seq
+
+    def _read(self, seq_idx: int) -> DatasetSeq | None:
         if self._failure is not None:
             raise self._failure
         seq = None
@@ -181,13 +215,21 @@ class StreamReader(SeqReader):
             raise
         assert seq is not None
         seq.seq_idx = seq_idx
+        if seq.complete_frac is None and self._expected:
+            seq.complete_frac = (seq_idx + 1) / self._expected
         return seq
 
-    def fail(self, error: BaseException) -> None:
-        """Raise this from now on."""
-        self._failure = error
+    def check_end(self) -> None:
+        """Refuse an end where it should not be; one more sequence is made to see whether there are too many."""
+        if self._expected is None:
+            return
+        num_read = self._num_read
+        has_more = num_read == self._expected and self._read(num_read) is not None
+        if num_read != self._expected or has_more:
+            came = f"{f'more than {num_read}' if has_more else num_read} came out of {self._expected}"
+            self._failure = self._wrong_count(came)
+            raise self._failure
 
     def close(self) -> None:
         """Say that nobody reads on."""
-        for close in self._closes:
-            close()
+        self._close()

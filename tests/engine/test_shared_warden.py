@@ -25,7 +25,7 @@ def _open(num_workers: int = 1, **options: object) -> Engine:
     )
 
 
-def _zygote_of(engine: Engine) -> int:
+def _warden_of(engine: Engine) -> int:
     return next(engine.run([0])).value[2]
 
 
@@ -38,34 +38,34 @@ def _none_left() -> Iterator[None]:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_two_engines_have_one_zygote_and_the_end_of_one_is_none_of_the_other() -> None:
+def test_two_engines_have_one_warden_and_the_end_of_one_is_none_of_the_other() -> None:
     with _open() as first:
-        zygote = _zygote_of(first)
+        warden = _warden_of(first)
         stream = first.run(range(1000))
         assert next(stream).value[0] == 0
         with _open(2) as second:
-            assert _zygote_of(second) == zygote
+            assert _warden_of(second) == warden
             (_, pid, _, _) = next(second.run([1])).value
         assert not Path(f"/proc/{pid}").exists()
         assert [delivered.value[0] for delivered in stream] == list(range(1, 1000))
         assert first.report.num_restarts == 0
-    assert not Path(f"/proc/{zygote}").exists()
+    assert not Path(f"/proc/{warden}").exists()
 
 
 def test_the_first_that_started_it_may_end_before_the_others() -> None:
     first, second = _open(), _open()
-    zygote = _zygote_of(first)
-    assert _zygote_of(second) == zygote
+    warden = _warden_of(first)
+    assert _warden_of(second) == warden
     first.close()
     assert next(second.run([5])).value[0] == 5
     second.close()
-    assert not Path(f"/proc/{zygote}").exists()
+    assert not Path(f"/proc/{warden}").exists()
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_other_numbers_of_threads_need_no_other_zygote(threads: int) -> None:
+def test_other_numbers_of_threads_need_no_other_warden(threads: int) -> None:
     with _open() as first, _open(threads_per_worker=threads) as second:
-        assert _zygote_of(first) == _zygote_of(second)
+        assert _warden_of(first) == _warden_of(second)
 
 
 def test_a_changed_environment_reaches_the_workers_of_the_next_engine(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,10 +74,10 @@ def test_a_changed_environment_reaches_the_workers_of_the_next_engine(monkeypatc
         monkeypatch.setenv("FLAVOUR", "salt")
         with _open() as second:
             assert next(second.run([0])).value[3] == "salt"
-            assert _zygote_of(first) != _zygote_of(second)
+            assert _warden_of(first) != _warden_of(second)
 
 
-def test_a_zygote_that_is_killed_is_replaced_for_all_its_engines() -> None:
+def test_a_warden_that_is_killed_is_replaced_for_all_its_engines() -> None:
     with _open(2) as first, _open(2) as second:
         streams = [first.run(range(100)), second.run(range(100))]
         pids = {next(stream).value[2] for stream in streams}
@@ -85,16 +85,16 @@ def test_a_zygote_that_is_killed_is_replaced_for_all_its_engines() -> None:
         os.kill(pids.pop(), signal.SIGKILL)
         for stream in streams:
             assert [delivered.value[0] for delivered in stream] == list(range(1, 100))
-        assert _zygote_of(first) == _zygote_of(second)
+        assert _warden_of(first) == _warden_of(second)
 
 
-def test_the_death_of_a_shared_zygote_is_named_to_each_of_its_engines() -> None:
+def test_the_death_of_a_shared_warden_is_named_to_each_of_its_engines() -> None:
     job = Job(lambda info: lambda number: os.getppid())
     options = EngineOptions(on_death=Raising())
     with Engine(job, num_workers=1, options=options) as first, Engine(job, num_workers=1, options=options) as second:
         streams = [first.run(iter(int, 1)), second.run(iter(int, 1))]
-        zygote, _ = (next(stream).value for stream in streams)
-        os.kill(zygote, signal.SIGKILL)
+        warden, _ = (next(stream).value for stream in streams)
+        os.kill(warden, signal.SIGKILL)
         for stream in streams:
             with pytest.raises(WorkerDiedError, match="killed by signal 9"):
                 for _ in stream:
@@ -112,17 +112,17 @@ def test_a_worker_that_hangs_at_its_end_delays_no_other_engine() -> None:
         return work
 
     with _open() as other:
-        zygote = _zygote_of(other)
+        warden = _warden_of(other)
         with Engine(Job(setup), num_workers=1) as engine:
             pid = next(engine.run([0])).value
             engine.run([1])
         assert not Path(f"/proc/{pid}").exists()
-        assert _zygote_of(other) == zygote
+        assert _warden_of(other) == warden
 
 
 def test_engines_of_many_threads_come_and_go() -> None:
     failures: list[BaseException] = []
-    zygotes: set[int] = set()
+    wardens: set[int] = set()
 
     def run(number: int) -> None:
         try:
@@ -130,34 +130,34 @@ def test_engines_of_many_threads_come_and_go() -> None:
                 with _open() as engine:
                     found = [delivered.value for delivered in engine.run(range(number, number + 20))]
                     assert [value[0] for value in found] == list(range(number, number + 20))
-                    zygotes.add(found[0][2])
+                    wardens.add(found[0][2])
         except BaseException as error:  # noqa: BLE001 - told below
             failures.append(error)
 
     with _open() as keeper:
-        zygote = _zygote_of(keeper)
+        warden = _warden_of(keeper)
         threads = [threading.Thread(target=run, args=(number,)) for number in range(6)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
         assert not failures
-        assert zygotes == {zygote}
+        assert wardens == {warden}
 
 
-def test_a_forked_child_has_a_zygote_of_its_own() -> None:
+def test_a_forked_child_has_a_warden_of_its_own() -> None:
     with _open() as engine:
-        zygote = _zygote_of(engine)
+        warden = _warden_of(engine)
         child = os.fork()
         if not child:
             code = 1
             try:
                 with _open() as own:
-                    code = 0 if _zygote_of(own) != zygote else 2
+                    code = 0 if _warden_of(own) != warden else 2
             finally:
                 os._exit(code)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-        assert _zygote_of(engine) == zygote
+        assert _warden_of(engine) == warden
         assert engine.report.num_restarts == 0
 
 
@@ -166,7 +166,7 @@ def test_engines_that_are_collected_while_another_starts_do_not_block_it() -> No
     try:
         for _ in range(5):
             dropped = _open()
-            _zygote_of(dropped)
+            _warden_of(dropped)
             dropped.itself = dropped  # type: ignore[attr-defined] # only the collector frees it
             gc.set_threshold(1)  # as often as it can, so within the start of the next one too
             del dropped

@@ -73,12 +73,12 @@ def test_it_is_imported_before_there_are_workers_and_once_for_all_of_them(make_s
     slow = make_slow()
     with _open(slow) as engine, _open(slow) as another:
         engine.prepare()
-        zygote = slow.wait_for_import()
+        warden = slow.wait_for_import()
         engine.prepare()
         another.prepare()
         for one in (engine, another):
             values = [result.value for result in one.run(range(20))]
-            assert values == [(number, zygote, None) for number in range(20)]
+            assert values == [(number, warden, None) for number in range(20)]
         engine.prepare()
 
 
@@ -87,26 +87,26 @@ def test_an_import_that_hangs_ends_with_an_engine_that_was_never_used(make_slow:
     slow = make_slow(_FOR_EVER)
     engine = _open(slow)
     engine.prepare()
-    zygote = slow.wait_for_import()
+    warden = slow.wait_for_import()
     if end == "close":
         engine.close()
     else:
         del engine
         gc.collect()
-    assert not Path(f"/proc/{zygote}").exists()
+    assert not Path(f"/proc/{warden}").exists()
 
 
 def test_one_that_others_use_goes_on(make_slow: MakeSlow) -> None:
     slow = make_slow()
     with _open(slow) as first:
         first.prepare()
-        zygote = slow.wait_for_import()
+        warden = slow.wait_for_import()
         second = _open(slow)
         second.prepare()
         stream = first.run(range(100))
-        assert next(stream).value[1] == zygote
+        assert next(stream).value[1] == warden
         second.close()
-        assert [result.value[1] for result in stream] == [zygote] * 99
+        assert [result.value[1] for result in stream] == [warden] * 99
         assert first.report.num_restarts == 0
 
 
@@ -114,12 +114,12 @@ def test_what_changed_meanwhile_reaches_the_workers(make_slow: MakeSlow, monkeyp
     slow = make_slow()
     with _open(slow) as engine:
         engine.prepare()
-        zygote = slow.wait_for_import()
+        warden = slow.wait_for_import()
         monkeypatch.setenv("FLAVOUR", "salt")
         engine.start()
-        assert not Path(f"/proc/{zygote}").exists()
+        assert not Path(f"/proc/{warden}").exists()
         new = slow.wait_for_import()
-        assert new != zygote
+        assert new != warden
         assert next(engine.run([5])).value == (5, new, "salt")
 
 
@@ -127,9 +127,9 @@ def test_one_that_is_killed_meanwhile_is_replaced(make_slow: MakeSlow) -> None:
     slow = make_slow()
     with _open(slow) as engine:
         engine.prepare()
-        zygote = slow.wait_for_import()
-        os.kill(zygote, signal.SIGKILL)
-        os.waitid(os.P_PID, zygote, os.WEXITED | os.WNOWAIT)
+        warden = slow.wait_for_import()
+        os.kill(warden, signal.SIGKILL)
+        os.waitid(os.P_PID, warden, os.WEXITED | os.WNOWAIT)
         engine.start()
         new = slow.wait_for_import()
         assert next(engine.run([5])).value == (5, new, None)
@@ -165,13 +165,13 @@ def test_a_forked_child_leaves_it_alone(make_slow: MakeSlow) -> None:
     slow = make_slow()
     with _open(slow) as engine:
         engine.prepare()
-        zygote = slow.wait_for_import()
+        warden = slow.wait_for_import()
         child = os.fork()
         if not child:
             engine.close()
             os._exit(0)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-        assert next(engine.run([5])).value[1] == zygote
+        assert next(engine.run([5])).value[1] == warden
 
 
 @pytest.mark.parametrize("end", ["pass", "raise SystemExit(3)", "os._exit(0)", "os.kill(os.getpid(), 9)"])
@@ -193,4 +193,4 @@ def test_nothing_is_left_of_a_program_that_ends_without_a_word(make_slow: MakeSl
         program.communicate(b"\n")
     ended = poll.poll(20_000)
     os.close(pidfd)
-    assert ended, "the zygote lives on"
+    assert ended, "the warden lives on"

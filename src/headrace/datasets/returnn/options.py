@@ -15,9 +15,9 @@ from headrace.batching import Chunking, ChunkingFunction, NumbersDict, parse_chu
 from headrace.errors import ConfigError
 from headrace.order import OrderPlanner, OrderRecipe, Policy
 
-from .checks import check_count, check_flag, check_path, check_share, check_window
-from .corpus import read_wanted_tags
-from .returnn.config_defaults import eval_defaults, fill_from_config, train_defaults
+from ..checks import check_count, check_flag, check_path, check_share, check_window
+from ..corpus import read_wanted_tags
+from .config_defaults import eval_defaults, fill_from_config, train_defaults
 
 SeqOrdering = str | Policy | Callable[..., "str | Policy"]
 
@@ -233,6 +233,8 @@ class DatasetOptions:
         """How `iterate_seqs` cuts sequences: parsed, or the function that was given; `None` if it does not."""
         if self.custom_chunking_func is not None:
             return self.custom_chunking_func
+        if not self.chunk_size:  # whatever the step: nothing is cut
+            return None
         return parse_chunking((self.chunk_size, self.chunk_step))
 
     @chunking.setter

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from headrace.engine import Engine, Job, WorkerInfo
 from headrace.engine.process.executor import ProcessExecutor
-from headrace.engine.process.worker_config import WorkerConfig, read_worker_config, write_brief
+from headrace.engine.process.worker_config import WorkerConfig, read_worker_config, write_worker_config
 from headrace.engine.user.ship import Parcel, ship_job, unship
 from headrace.order import Laplace
 from headrace.sources import HDFSource
@@ -26,13 +26,13 @@ LARGE = 64 << 10  # bytes from which on an array is shared
 def _carried(value: object) -> Any:
     parcel = ship_job(value)
     sizes = [buffer.raw().nbytes for buffer in parcel.buffers]
-    fd = write_brief(WorkerConfig(1, [], "", 1, 1, 1, parcel.data, sizes), parcel.buffers)
+    fd = write_worker_config(WorkerConfig(1, [], "", 1, 1, 1, [], parcel.data, sizes), parcel.buffers)
     try:
-        brief, buffers = read_worker_config(fd)
+        config, buffers = read_worker_config(fd)
     finally:
         os.close(fd)
-    assert (brief.job, brief.buffer_bytes) == (parcel.data, sizes)
-    return unship(brief.job, buffers)
+    assert (config.job, config.buffer_bytes) == (parcel.data, sizes)
+    return unship(config.job, buffers)
 
 
 @settings(deadline=None)
@@ -81,10 +81,10 @@ def test_a_worker_that_writes_to_an_array_writes_to_a_page_of_its_own() -> None:
 
 
 def _num_mapped(payload: object) -> int:
-    """Return how many mappings of the brief this process has."""
+    """Return how many mappings of the config this process has."""
     del payload
     with open("/proc/self/maps") as maps:
-        return sum("headrace-brief" in line for line in maps)
+        return sum("headrace-config" in line for line in maps)
 
 
 @pytest.mark.parametrize(("size", "num_mapped"), [(LARGE, 1), (LARGE - 1, 0)])

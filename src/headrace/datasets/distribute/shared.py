@@ -1,0 +1,122 @@
+"""Objects that this process shares with its workers: pickled once, read once by each worker.
+
+A ticket carries a reference. In this process (threads, inline) the reference is the object itself. For worker processes
+the object lies in an unnamed memory file of this process, which a worker opens through `/proc`; so a worker that is
+started again finds it too, and nothing is left behind by anybody who is killed. Invariant: the file lives as long as
+the `Shared` object, which must live as long as tickets that refer to it.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import Any
+
+from headrace.engine.process.channel import read_memfd, write_memfd
+from headrace.engine.user.ship import ship, unship
+from headrace.errors import HeadraceError
+
+
+class Shared:
+    """The owner's side; unpickled in a worker it is a `Reference` with the same members, but for the owner's.
+
+    Args:
+        number: Tells this object from others of the same owner.
+        value: What is shared; it must not change.
+        what: What the user calls it, in an error about something that cannot be carried to a worker.
+    """
+
+    def __init__(self, number: int, value: Any, what: str) -> None:
+        self.number = number
+        self._value = value
+        self._what = what
+        self._fd = -1
+        self._pid = os.getpid()
+        self._is_retired = False
+
+    @property
+    def is_current(self) -> bool:
+        """Whether anybody still waits for tickets that refer to it."""
+        return not self._is_retired
+
+    def retire(self) -> None:
+        """Say that nobody waits for tickets that refer to it any more: whoever does one may give up."""
+        self._is_retired = True
+        self._close()
+
+    def load(self) -> Any:
+        """Return the object."""
+        return self._value
+
+    def put_into_memory_file(self) -> None:
+        """Pickle it now, so that what cannot be carried is said at once; otherwise with the first ticket.
+
+        Raises:
+            ConfigError: Something in it cannot be carried to a worker.
+        """
+        if self._fd < 0:
+            self._fd = write_memfd("headrace-shared", ship(self._value, what=self._what))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        self.put_into_memory_file()
+        status = os.fstat(self._fd)
+        return Reference, (self.number, f"/proc/{self._pid}/fd/{self._fd}", (status.st_dev, status.st_ino))
+
+    def __deepcopy__(self, memo: Any) -> Shared:
+        return self
+
+    def __del__(self) -> None:
+        self._close()
+
+    def _close(self) -> None:
+        fd, self._fd = getattr(self, "_fd", -1), -1
+        if fd >= 0 and self._pid == os.getpid():
+            os.close(fd)
+
+
+class Reference:
+    """The worker's side.
+
+    Args:
+        number: See `Shared`.
+        path: Where the memory file can be opened.
+        identity: Device and inode of it: the owner may have closed it and opened something else under its number.
+    """
+
+    def __init__(self, number: int, path: str, identity: tuple[int, int]) -> None:
+        self.number = number
+        self._path = path
+        self._identity = identity
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the owner lives and waits for tickets that refer to it, as far as can be seen. One system call."""
+        try:
+            status = os.stat(self._path)
+        except FileNotFoundError:
+            return False
+        except OSError:
+            return True
+        return (status.st_dev, status.st_ino) == self._identity
+
+    def load(self) -> Any:
+        """Read the object anew.
+
+        Raises:
+            HeadraceError: Its owner is gone, or is done with it: whoever waits for this ticket is gone, too.
+        """
+        try:
+            fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except OSError as error:
+            raise HeadraceError(
+                f"a worker cannot read what its trainer shares: {error.strerror}",
+                where=self._path,
+                fix="if the trainer lives: its /proc may be closed to others (PR_SET_DUMPABLE); use executor='thread'",
+            ) from error
+        try:
+            status = os.fstat(fd)
+            if (status.st_dev, status.st_ino) != self._identity or not stat.S_ISREG(status.st_mode):
+                raise HeadraceError(f"this ticket is stale: {self._path} is something else now")
+            return unship(read_memfd(fd))
+        finally:
+            os.close(fd)

@@ -1,0 +1,202 @@
+"""The dataset of a sub-epoch, as the user's function describes it, checked and completed.
+
+The function returns the config of a dataset for some files (or a dataset). Exactly one level divides the data: here the
+outer dataset does, so a config that divides them once more, into sub-epochs or shards, is refused with both levels
+named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.errors import ConfigError, takes_note
+from headrace.files.cache.entry import CachedFile, replace_cached_files
+from headrace.files.fetch.fetch import is_url
+from headrace.files.lists.tree import FileTree, tree_leaves
+from headrace.sources.named_classes import options_of
+
+from ..base import Dataset
+from ..configs import resolve_class
+
+SubDataset = Mapping[str, Any] | Dataset
+GetSubEpochDataset = Callable[[list[FileTree]], SubDataset]
+
+_OURS = "headrace"
+_NUM_NAMED = 3  # files named in a message
+
+
+@dataclass(frozen=True, slots=True)
+class SubDatasetDefaults:
+    """What the outer dataset says about each sub-dataset.
+
+    Attributes:
+        random_seed_offset: Used where the config says nothing.
+        num_shards: Of the outer dataset.
+        shard_index: Which of them.
+        shards_twice: The legacy behaviour: the sub-dataset is divided among the ranks once more.
+        files_change: Whether the files of a sub-epoch are others in each full epoch, so that an index of them is never
+            found again and need not be kept.
+    """
+
+    random_seed_offset: int = 0
+    num_shards: int = 1
+    shard_index: int = 0
+    shards_twice: bool = False
+    files_change: bool = False
+
+
+def make_sub_dataset(
+    function: GetSubEpochDataset, trees: list[FileTree], defaults: SubDatasetDefaults, where: str
+) -> SubDataset:
+    """Call the user's function, check what it returns, and complete it.
+
+    Args:
+        function: `get_sub_epoch_dataset`.
+        trees: The files of the sub-epoch, as the user gave them, in order.
+        defaults: What the config inherits.
+        where: Which sub-epoch, for messages.
+
+    Raises:
+        ConfigError: It is no dataset, or one that divides the data once more.
+        Exception: What the function raised, with a note.
+    """
+    where = f"get_sub_epoch_dataset, {where}, files {describe_files(trees)}"
+    try:
+        made: Any = function(trees)
+    except Exception as error:
+        takes_note(error, where)
+        raise
+    if isinstance(made, Dataset):
+        _check_divides(made.partition_epoch, made.num_shards, defaults, where)
+        return made
+    if not isinstance(made, Mapping) or "class" not in made:
+        got = f"a dict with the keys {sorted(map(str, made))}" if isinstance(made, Mapping) else type(made).__name__
+        raise ConfigError(
+            f"the function returned no dataset: {got}",
+            where=where,
+            fix='return a dict such as {"class": "HDFDataset", "files": files}, or a Dataset',
+        )
+    _check_config(made, defaults, where, "")
+    config = _completed(_with_own_marks(made), defaults)
+    return _without_kept_index(config) if defaults.files_change else config
+
+
+def describe_files(trees: Sequence[FileTree]) -> str:
+    """Return the first file names of some entries of a file list, for a message."""
+    names: list[str] = []
+    num_named = 0
+    for tree in trees:
+        if len(names) >= _NUM_NAMED:
+            break
+        names += tree_leaves(tree)
+        num_named += 1
+    more = len(trees) - num_named
+    return ", ".join(names) + (f" and {more} more {'entry' if more == 1 else 'entries'}" if more else "")
+
+
+def cached_files_of(config: Any) -> list[str]:
+    """Return the sources of all `CachedFile` marks in a config, in its order, each once."""
+    found: dict[str, None] = {}
+
+    def note(file: CachedFile) -> CachedFile:
+        found[file.filename] = None
+        return file
+
+    replace_cached_files(config, note)
+    return list(found)
+
+
+def read_in_place(config: SubDataset) -> SubDataset:
+    """Return the config with the cached files read where they are; what cannot be read in place stays marked."""
+    made: SubDataset = replace_cached_files(config, lambda file: file if is_url(file.filename) else file.filename)
+    return made
+
+
+def _check_config(config: Any, defaults: SubDatasetDefaults, where: str, path: str) -> None:
+    """Look through a nested config for options that divide the data."""
+    if isinstance(config, Dataset):
+        _check_divides(config.partition_epoch, config.num_shards, defaults, f"{where}, {path}")
+    elif isinstance(config, Mapping):
+        _check_divides(
+            config.get("partition_epoch"), config.get("_num_shards"), defaults, f"{where}, {path}" if path else where
+        )
+        for key, value in config.items():
+            _check_config(value, defaults, where, f"{path}[{key!r}]")
+    elif isinstance(config, list | tuple):
+        for place, value in enumerate(config):
+            _check_config(value, defaults, where, f"{path}[{place}]")
+
+
+def _check_divides(partition_epoch: Any, num_shards: Any, defaults: SubDatasetDefaults, where: str) -> None:
+    if partition_epoch not in (None, 0, 1):
+        raise ConfigError(
+            f"the sub dataset should not have partition_epoch: it has {partition_epoch!r}",
+            where=where,
+            fix="give partition_epoch to DistributeFilesDataset alone: a sub-epoch is read to its end",
+        )
+    if defaults.num_shards > 1 and not defaults.shards_twice and num_shards not in (None, 1):
+        raise ConfigError(
+            f"two levels would divide the data among ranks: DistributeFilesDataset into {defaults.num_shards} shards "
+            f"of files, and the sub dataset into {num_shards!r} shards of sequences",
+            where=where,
+            fix="leave _num_shards and _shard_index out of the sub dataset, or set distrib_shard_files=False",
+        )
+
+
+def _with_own_marks(config: Any) -> Any:
+    """Replace RETURNN's marks of cached files, which a config written for it has, by ours; copies what it changes."""
+    kind = type(config)
+    if kind.__name__ == CachedFile.__name__ and kind.__module__.partition(".")[0] == "returnn":
+        return CachedFile(config.filename)
+    if isinstance(config, dict):
+        return {key: _with_own_marks(value) for key, value in config.items()}
+    if kind in (list, tuple):
+        return kind(_with_own_marks(value) for value in config)
+    return config
+
+
+def _completed(config: Mapping[str, Any], defaults: SubDatasetDefaults) -> dict[str, Any]:
+    """Add what the outer dataset says, where it differs from what a dataset does by itself.
+
+    So a class of the user's own need not take options that say nothing.
+    """
+    completed = dict(config)
+    if defaults.random_seed_offset:
+        completed.setdefault("random_seed_offset", defaults.random_seed_offset)
+    if defaults.shards_twice and defaults.num_shards > 1:
+        completed.setdefault("_num_shards", defaults.num_shards)
+        completed.setdefault("_shard_index", defaults.shard_index)
+    return completed
+
+
+def _without_kept_index(config: Any) -> Any:
+    """Tell datasets that index their files to keep that index in memory, unless the user said otherwise."""
+    if isinstance(config, Mapping):
+        inner = {key: _without_kept_index(value) for key, value in config.items()}
+        if "class" in inner and _keeps_index(inner["class"]):
+            inner.setdefault("index", None)
+        return inner
+    if isinstance(config, list | tuple) and any(isinstance(value, Mapping | list | tuple) for value in config):
+        return [_without_kept_index(value) for value in config]
+    return config
+
+
+def _keeps_index(name: Any) -> bool:
+    """Tell whether a class is a dataset of ours that indexes files. Others may mean something else by `index`."""
+    try:
+        cls = resolve_class(name)
+    except ConfigError:  # no dataset: a source, a vocabulary
+        return False
+    return cls.__module__.startswith(f"{_OURS}.") and "index" in options_of(cls)
+
+
+def cannot_share(dataset: Dataset, num_workers: int, where: str) -> ConfigError:
+    """Return the error about a sub-dataset that several workers cannot share."""
+    return ConfigError(
+        f"{num_workers} workers cannot share a {type(dataset).__name__}, which gives its sequences one after the "
+        "other: each of them would have to read all",
+        where=where,
+        fix="set num_workers=1; or, if it can give any sequence at once, set the class attribute supports_jumps = True",
+    )

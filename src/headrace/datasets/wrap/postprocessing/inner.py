@@ -1,0 +1,72 @@
+"""Reading the dataset inside a `PostprocessingDataset`, from its start on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from headrace.errors import takes_note
+
+from ...base import Dataset
+from ...parts import taken_away
+from ...seq import DatasetSeq
+from ..blockwise import BlockwiseDataset
+from ..multi_proc import MultiProcDataset
+
+
+def read_seqs(dataset: Dataset, first: int = 0, step: int = 1) -> Iterator[DatasetSeq]:
+    """Yield every `step`-th sequence of the current epoch from a place on; their arrays may be written to.
+
+    Where the dataset can jump, the others are not read.
+
+    Raises:
+        HeadraceError: Somebody else has started an epoch of it.
+    """
+    version, jumps = dataset.order_version, dataset.supports_jumps
+    place, tag = first if jumps else 0, None
+    while True:
+        if dataset.order_version != version:
+            raise taken_away(dataset, "a PostprocessingDataset")
+        try:
+            if not dataset.is_less_than_num_seqs(place):
+                return
+            dataset.load_seqs(place, place + 1)
+            seq = dataset.get_seq(place) if (place - first) % step == 0 and place >= first else None
+        except Exception as error:
+            after = "" if tag is None else f", after sequence {tag!r}"
+            takes_note(error, f"while sequence {place} of the inner dataset {dataset.name!r} was read{after}")
+            raise
+        if seq is not None:
+            tag = seq.seq_tag
+            yield own_seq(dataset, seq, place)
+        place += step if jumps else 1
+
+
+def own_seq(dataset: Dataset, seq: DatasetSeq, place: int) -> DatasetSeq:
+    """Return a sequence with its texts, whose arrays may be written to: some datasets keep what they give."""
+    texts = {key: dataset.get_data(place, key) for key in dataset.get_text_keys()}
+    is_own = dataset.reads_singly or isinstance(dataset, BlockwiseDataset)
+    if is_own and not texts:
+        return seq
+    features = {**{key: array if is_own else np.array(array) for key, array in seq.features.items()}, **texts}
+    return DatasetSeq.made_of(seq.seq_idx, features, seq.seq_tag, seq.complete_frac, seq.corpus_idx)
+
+
+def known_frac(dataset: Dataset, seq: DatasetSeq) -> float | None:
+    """Return how much of the epoch of a dataset is done after a sequence, `None` if that can only be guessed."""
+    if seq.complete_frac is not None:
+        return seq.complete_frac
+    return dataset.get_complete_frac(seq.seq_idx, allow_only_lr_suitable=True)
+
+
+def gives_all_in_order(dataset: Dataset) -> bool:
+    """Tell whether a dataset says the order of an epoch, and gives all sequences of it."""
+    return dataset.get_corpus().knows_order() and not dataset.skips_failed
+
+
+def without_workers(dataset: Dataset) -> Dataset:
+    """Return what the workers of a dataset read, where its stream is the same without them; else the dataset itself."""
+    while isinstance(dataset, MultiProcDataset) and gives_all_in_order(dataset):
+        dataset = dataset.inner
+    return dataset

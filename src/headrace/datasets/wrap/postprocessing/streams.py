@@ -1,0 +1,237 @@
+"""A function called over the inner dataset from its start to its end, here or in workers: one stream comes of it.
+
+With W workers a function over a stream runs W times, and what they yield is taken in turn. A function of one sequence
+is given what this process has read. Workers stay over epochs. What they do is in `work.py`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Generator, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from headrace.engine import Delivered, Engine, EngineOptions, Failure, Job, Run
+from headrace.errors import HeadraceError, InternalError, SourceError
+
+from ...base import Dataset
+from ...seq import DatasetSeq
+from ..blockwise import SeqBlock
+from .inner import known_frac, read_seqs, without_workers
+from .map_seq import DrawKey, FedSeq, MapSeq
+from .map_stream import MapStream, wrong_count
+from .options import FunctionOptions
+from .readers import StreamReader
+from .work import Block, MapWork, StreamWork
+
+_MAX_SEQS = 64  # in a block: more gain little, and each waits for all
+
+
+class FunctionStream(ABC):
+    """Makes the stream of an epoch, for which the inner dataset was started.
+
+    Args:
+        inner: The inner dataset.
+        options: Who calls the function.
+    """
+
+    def __init__(self, inner: Dataset, options: FunctionOptions) -> None:
+        self._inner = inner
+        self._options = options
+        self._block_seqs = min(max(options.buf_size // 4, 1), _MAX_SEQS)  # several fit into what a worker may be ahead
+        self._engine: Engine | None = None
+
+    def open(self, epoch: int, seed: int, num_seqs: int | None, where: str) -> StreamReader:
+        """Begin with an epoch.
+
+        Args:
+            epoch: Its number.
+            seed: Of a function over the stream.
+            num_seqs: How many sequences must come; `None` if any number may.
+            where: Whose sequences they are, for messages.
+        """
+        if self._has_workers:
+            run, seqs = self._start(self._open_engine(), epoch, seed)
+            close = run.close
+        else:
+            seqs = self._make_here(epoch, seed)
+            close = seqs.close
+        return StreamReader(seqs, close, num_seqs=num_seqs, wrong_count=self._wrong_count, where=where)
+
+    def close(self) -> None:
+        """End the workers."""
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            engine.close()
+
+    def _open_engine(self) -> Engine:
+        if self._engine is None:
+            ahead = max(self._options.buf_size // self._block_seqs, 1)
+            options = dataclasses.replace(self._options.engine_options or EngineOptions(), tickets_per_worker=ahead)
+            self._engine = Engine(Job(self._setup()), num_workers=self._options.num_workers, options=options)
+        return self._engine
+
+    @property
+    @abstractmethod
+    def _has_workers(self) -> bool:
+        """Whether an engine makes the stream."""
+
+    @abstractmethod
+    def _make_here(self, epoch: int, seed: int) -> Generator[DatasetSeq]:
+        """Yield the sequences, made in this process."""
+
+    @abstractmethod
+    def _setup(self) -> Any:
+        """Return what makes workers ready."""
+
+    @abstractmethod
+    def _start(self, engine: Engine, epoch: int, seed: int) -> tuple[Run, Iterator[DatasetSeq]]:
+        """Let the workers begin; return their run, and what they make."""
+
+    @abstractmethod
+    def _wrong_count(self, came: str) -> HeadraceError:
+        """Return the error if another number of sequences comes than was said."""
+
+
+class EachOfStream(FunctionStream):
+    """A function of one sequence, over a dataset that does not know its order.
+
+    Args:
+        inner: The inner dataset.
+        options: Who calls the function.
+        map_seq: The function.
+    """
+
+    def __init__(self, inner: Dataset, options: FunctionOptions, map_seq: MapSeq) -> None:
+        super().__init__(inner, options)
+        self._map_seq = map_seq
+
+    @property
+    def _has_workers(self) -> bool:
+        return self._options.wants_engine
+
+    def _read(self) -> Iterator[FedSeq]:
+        """Yield each sequence with its position as a key: tags may repeat there, and nobody counts them."""
+        for position, seq in enumerate(read_seqs(self._inner)):
+            yield seq, DrawKey(f"map_seq of {seq.seq_tag}", position), known_frac(self._inner, seq)
+
+    def _make_here(self, epoch: int, seed: int) -> Generator[DatasetSeq]:  # noqa: ARG002 (each sequence has its own)
+        for item in self._read():
+            yield self._map_seq.of_stream(item, epoch)
+
+    def _setup(self) -> MapWork:
+        return MapWork(self._map_seq)
+
+    def _start(self, engine: Engine, epoch: int, seed: int) -> tuple[Run, Iterator[DatasetSeq]]:  # noqa: ARG002
+        run = engine.run(_feed(self._read(), epoch, self._block_seqs))
+        return run, _unpack(run)
+
+    def _wrong_count(self, came: str) -> HeadraceError:
+        return SourceError(
+            f"the inner dataset has another number of sequences than it said: {came}",
+            where=f"inner dataset {self._inner.name!r}, epoch {int(self._inner.epoch)}",
+        )
+
+
+class WholeStream(FunctionStream):
+    """A function over a stream.
+
+    Args:
+        inner: The inner dataset.
+        options: Who calls the function.
+        map_stream: The function.
+    """
+
+    def __init__(self, inner: Dataset, options: FunctionOptions, map_stream: MapStream) -> None:
+        super().__init__(inner, options)
+        self._map_stream = map_stream
+
+    @property
+    def _has_workers(self) -> bool:
+        return self._options.num_workers > 0
+
+    def _make_here(self, epoch: int, seed: int) -> Generator[DatasetSeq]:
+        return self._map_stream(
+            read_seqs(self._inner),
+            epoch=epoch,
+            rng=np.random.RandomState(seed % 2**32),
+            get_frac=lambda seq: known_frac(self._inner, seq),
+        )
+
+    def _setup(self) -> StreamWork:
+        return StreamWork(without_workers(self._inner), self._map_stream, self._block_seqs)
+
+    def _start(self, engine: Engine, epoch: int, seed: int) -> tuple[Run, Iterator[DatasetSeq]]:
+        run = engine.run_stream((epoch, seed))
+        return run, merge_streams(run, self._options.num_workers)
+
+    def _wrong_count(self, came: str) -> HeadraceError:
+        return wrong_count(came)
+
+
+def _feed(seqs: Iterable[FedSeq], epoch: int, num_seqs: int) -> Iterator[tuple[int, list[FedSeq]]]:
+    """Yield payloads for `MapWork`; what reading raises comes after those that were read before it."""
+    fed: list[FedSeq] = []
+    try:
+        for item in seqs:
+            fed.append(item)
+            if len(fed) == num_seqs:
+                yield epoch, fed
+                fed = []
+    except GeneratorExit:
+        raise
+    except Exception:
+        if fed:
+            yield epoch, fed
+        raise
+    if fed:
+        yield epoch, fed
+
+
+def _unpack(blocks: Iterable[Delivered]) -> Iterator[DatasetSeq]:
+    """Yield the sequences that `MapWork` has made."""
+    for delivered in blocks:
+        block = SeqBlock(*delivered.value)
+        for offset in range(len(block)):
+            yield block.seq(offset, 0, None)
+
+
+def merge_streams(blocks: Iterable[Delivered], num_workers: int) -> Iterator[DatasetSeq]:
+    """Yield the sequences of all workers in turn, worker 0 first; a worker that has no more is passed over.
+
+    What they say of the progress is made to never fall.
+
+    Raises:
+        BaseException: What a function or a dataset raised in a worker, after what came before it.
+    """
+    going, round_of, frac = list(range(num_workers)), dict[int, Block](), 0.0
+    for delivered in blocks:
+        round_of[delivered.ticket % num_workers] = delivered.value
+        if len(round_of) < len(going):
+            continue
+        opened = {worker: SeqBlock(*round_of[worker].parts) for worker in going}
+        for offset in range(max(map(len, opened.values()))):
+            for worker in going:
+                block = round_of[worker]
+                if offset < len(opened[worker]):
+                    seq = opened[worker].seq(offset, 0, None)
+                    if seq.complete_frac is not None:
+                        frac = seq.complete_frac = max(frac, seq.complete_frac)
+                    yield seq
+                elif block.failure is not None and offset == len(opened[worker]):
+                    raise _raisable(block.failure, delivered, worker)
+        for worker in going:
+            failure = round_of[worker].failure
+            if failure is not None:
+                raise _raisable(failure, delivered, worker)
+        going = [worker for worker in going if not round_of[worker].is_last]
+        round_of = {}
+        if not going:
+            return
+    raise InternalError(f"the streams of workers {going} have ended without saying so")
+
+
+def _raisable(failure: bytes, delivered: Delivered, worker: int) -> BaseException:
+    return Failure.from_bytes(failure).raisable(delivered.ticket, worker)
