@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from headrace.datasets import CachedDataset2, Dataset, DatasetSeq, FromListDataset
+from headrace.datasets import CachedDataset2, Dataset, DatasetSeq, FromListDataset, open_part
 from headrace.sources import HDFWriter
 
 NUM_SEQS = 6
@@ -110,6 +110,73 @@ class Indexed(Dataset):
     def get_data(self, seq_idx, key):
         corpus_idx = self._order[seq_idx]
         return np.full((self._length(corpus_idx), 2), self.first + corpus_idx, np.float32)
+
+
+class Alternating(Dataset):
+    """A class of the user's own that is made of others: a sequence of the first, one of the second, and so on."""
+
+    def __init__(self, first, second, swap=False, **kwargs):
+        super().__init__(**kwargs)
+        self.parts = [open_part(part, owner=self) for part in (first, second)]
+        self.num_inputs, self.num_outputs = 2, {"data": (2, 2)}
+        self.first_size, self.swap = self.parts[0].get_total_num_seqs(), swap
+        self._order, self._places = [], []
+
+    def get_parts(self):
+        return self.parts
+
+    def init_seq_order(self, epoch=None, seq_list=None, seq_order=None):
+        super().init_seq_order(epoch, seq_list, seq_order)
+        if seq_list is not None:
+            seq_order = [self.get_all_tags().index(tag) for tag in seq_list]
+        self._order = self._order_of(epoch) if seq_order is None else list(seq_order)
+        self._places, shares = [], ([], [])
+        for corpus_idx in self._order:
+            number = int(corpus_idx >= self.first_size)
+            self._places.append((self.parts[number], len(shares[number])))
+            shares[number].append(corpus_idx - number * self.first_size)
+        for part, share in zip(self.parts, shares, strict=True):
+            part.init_seq_order(epoch, seq_order=share)
+        return True
+
+    def _order_of(self, epoch):
+        if epoch is None:
+            return []
+        for part in self.parts:
+            part.init_seq_order(epoch)
+        orders = [list(part.get_current_seq_order()) for part in self.parts]
+        orders[1] = [self.first_size + corpus_idx for corpus_idx in orders[1]]
+        pairs = zip(*(orders[::-1] if self.swap else orders), strict=False)
+        return [corpus_idx for pair in pairs for corpus_idx in pair]
+
+    def get_current_seq_order(self):
+        return self._order
+
+    @property
+    def num_seqs(self):
+        return len(self._order)
+
+    def get_all_tags(self):
+        return [tag for part in self.parts for tag in part.get_all_tags()]
+
+    def get_total_num_seqs(self, *, fast=False):
+        return sum(part.get_total_num_seqs(fast=fast) for part in self.parts)
+
+    def get_tag(self, seq_idx):
+        part, own_idx = self._places[seq_idx]
+        return part.get_tag(own_idx)
+
+    def get_seq_length(self, seq_idx):
+        part, own_idx = self._places[seq_idx]
+        return part.get_seq_length(own_idx)
+
+    def load_seqs(self, start, end):
+        for part, own_idx in self._places[start:end]:
+            part.load_seqs(own_idx, own_idx + 1)
+
+    def get_data(self, seq_idx, key):
+        part, own_idx = self._places[seq_idx]
+        return part.get_data(own_idx, key)
 
 
 class Streamed(CachedDataset2):
@@ -269,6 +336,11 @@ def _combined(draw):
     return {"class": "CombinedDataset", "datasets": parts, "data_map": {(n, "data"): "data" for n in parts}, **order}
 
 
+def _alternating(draw):
+    first, second = (draw.inner(leaf=True, indexed=True) for _ in range(2))
+    return {"class": Alternating, "first": first, "second": second}
+
+
 def _mix(draw):
     parts = dict(zip("abc", _parts(draw, leaf=True, indexed=True), strict=False))
     return {
@@ -355,6 +427,7 @@ RECIPES: dict[str, Entry] = {
         changes={"step": (2, 3), "first": (7,)},
         idle=_NAMED,
     ),
+    "Alternating": Entry(_alternating, is_indexed=False, changes={"swap": (True,)}, idle=_NAMED),
     "DistributeFilesDataset": Entry(
         _files,
         is_indexed=False,
@@ -413,6 +486,9 @@ def entry_of(config):
     return RECIPES[_name_of(config)]
 
 
+_PART_OPTIONS = ("dataset", "datasets", "first", "second")
+
+
 def with_objects(config, make, made):
     """Return a config in which each dataset that may be an object is one, made by `make`.
 
@@ -423,7 +499,7 @@ def with_objects(config, make, made):
             return dict(config)  # it takes a config
         parts = {name: with_objects(value, make, made) for name, value in config.items()}
         return {
-            name: _as_object(value, make, made) if name in ("dataset", "datasets") else value
+            name: _as_object(value, make, made) if name in _PART_OPTIONS and not isinstance(value, int) else value
             for name, value in parts.items()
         }
     if isinstance(config, Alternate):

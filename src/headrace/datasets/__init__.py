@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from .join.combined import CombinedDataset, ConcatDataset
     from .join.meta.dataset import MetaDataset
     from .join.mix import MixDataset
+    from .parts import open_part
     from .returnn.batch import batch_to_raw_dict, index_shape_for_batches, shapes_for_batches
     from .returnn.batch_generator import Batch, BatchReport, BatchSeqCopyPart, BatchSetGenerator
     from .returnn.epoch_wise_filter import EpochWiseFilter
@@ -90,6 +91,7 @@ __all__ = [
     "batch_to_raw_dict",
     "index_shape_for_batches",
     "init_dataset",
+    "open_part",
     "resolve_callable",
     "resolve_class",
     "shapes_for_batches",
@@ -127,6 +129,7 @@ __getattr__, __dir__ = export_lazily(
         "wrap.multi_epoch": ("MultiEpochDataset",),
         "wrap.multi_proc": ("MultiProcDataset",),
         "files.ogg_zip": ("OggZipDataset",),
+        "parts": ("open_part",),
         "wrap.postprocessing.dataset": ("PostprocessingDataset",),
         "wrap.postprocessing.functions": ("LaplaceOrdering", "Sequential"),
         "wrap.postprocessing.tensor_dict": ("TakesTensorDict",),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
@@ -148,8 +149,47 @@ class Dataset(EpochApi):
             The place under which the first sequence is read here: `first` where the class can count from there, else 0.
         """
         del first
-        self.init_seq_order(epoch=epoch, seq_order=indices.tolist())
+        self.start_order(epoch, indices)
         return 0
+
+    def start_given(
+        self, epoch: int | None, seq_list: Sequence[str] | None = None, seq_order: Sequence[int] | None = None
+    ) -> None:
+        """Call `init_seq_order` with what is given, as a class of the user's own need not have every parameter.
+
+        Raises:
+            ConfigError: It lacks one that is needed.
+        """
+        given = {"seq_list": seq_list, "seq_order": seq_order}
+        given = {name: value for name, value in given.items() if value is not None}
+        try:
+            self.init_seq_order(epoch=epoch, **given)
+        except TypeError as error:
+            parameters = inspect.signature(self.init_seq_order).parameters
+            lacking = [name for name in given if name not in parameters]
+            if not lacking or any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+                raise
+            raise self._cannot_start(f"its init_seq_order has no parameter {lacking[0]}") from error
+
+    def start_order(self, epoch: int | None, indices: NDArray[np.int64]) -> None:
+        """Start an epoch in the order of these corpus indices, `int64[n]`, and check that it begins with them.
+
+        Raises:
+            ConfigError: A class of the user's own has started another order, or takes none.
+        """
+        self.start_given(epoch, seq_order=indices.tolist())
+        started = np.asarray(self.get_checked_seq_order(2**62))
+        if not np.array_equal(started[: len(indices)], indices):
+            asked = f"init_seq_order(seq_order={_first_of(indices)})"
+            raise self._cannot_start(f"{asked} has started the order {_first_of(started)}")
+
+    def _cannot_start(self, what: str) -> ConfigError:
+        return ConfigError(
+            what,
+            where=f"{type(self).__name__} {self.name!r}",
+            fix="where init_seq_order is given seq_order (corpus indices) or seq_list (tags), let these be the order "
+            "of the epoch, and tell its corpus indices by get_current_seq_order",
+        )
 
     def seed_by_tag(self) -> None:
         """Key the generators of transforms by the tags of sequences, not by their places in the corpus.
@@ -264,10 +304,7 @@ class Dataset(EpochApi):
         facts = self.corpus_facts()
         if facts is not None:
             return len(facts.index)
-        try:
-            return None if self._wanted_tags is not None else self.get_total_num_seqs(fast=True)
-        except (NotImplementedError, TypeError):  # a class of the user's own need not know `fast`
-            return None
+        return self._told_size()
 
     def num_filtered(self) -> tuple[int, int] | None:
         """Return how many sequences of the corpus a tag filter leaves out, here or in a part, and of how many.
@@ -301,7 +338,7 @@ class Dataset(EpochApi):
         epoch = self._epoch
 
         def lengths_of(indices: NDArray[np.int64]) -> NDArray[np.int64]:
-            apart.init_seq_order(epoch, seq_order=indices.tolist())
+            apart.start_order(epoch, indices)
             return np.array([apart.get_seq_length(place)[key] for place in range(len(indices))], np.int64)
 
         return lengths_of
@@ -566,6 +603,12 @@ def dataset_text(value: Any, epoch: int = 1) -> str | None:
     if isinstance(value, Dataset):
         return f"{type(value).__name__} {value.data_text()} {value.order_text(epoch)}"
     return None
+
+
+def _first_of(indices: NDArray[np.int64]) -> str:
+    """Return the first few of an order as a text."""
+    texts = [*map(str, indices[:4].tolist()), *(["..."] if len(indices) > 4 else [])]
+    return f"[{', '.join(texts)}] of {len(indices)} sequences"
 
 
 def is_of_headrace(value: Any) -> bool:

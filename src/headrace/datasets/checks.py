@@ -116,8 +116,14 @@ def check_tags(seq_list: Any) -> list[str]:
     return tags
 
 
-def check_indices(seq_order: Any, num_seqs: int, where: str) -> NDArray[np.int64]:
+def check_indices(seq_order: Any, num_seqs: int, where: str, *, what: str = "seq_order") -> NDArray[np.int64]:
     """Return corpus indices as `int64[n]`.
+
+    Args:
+        seq_order: The indices.
+        num_seqs: Size of the corpus.
+        where: For the error.
+        what: What they are, for the error.
 
     Raises:
         ConfigError: They are not whole numbers in one axis, or outside of the corpus.
@@ -128,14 +134,14 @@ def check_indices(seq_order: Any, num_seqs: int, where: str) -> NDArray[np.int64
         return np.zeros(0, dtype=np.int64)
     if indices.ndim != 1 or indices.dtype.kind not in "iu":
         raise ConfigError(
-            f"seq_order must be whole numbers in one axis, got {indices.dtype.name} in {indices.ndim} axes",
+            f"{what} must be whole numbers in one axis, got {indices.dtype.name} in {indices.ndim} axes",
             where=where,
             fix="give corpus indices; numpy.flatnonzero makes them of a mask",
         )
     wrong = np.flatnonzero((indices < 0) | (indices >= num_seqs))
     if wrong.size:
         raise ConfigError(
-            f"seq_order holds the corpus index {int(indices[wrong[0]])}, but the corpus has {num_seqs} sequences",
+            f"{what} holds the corpus index {int(indices[wrong[0]])}, but the corpus has {num_seqs} sequences",
             where=f"{where}, position {int(wrong[0])}",
         )
     return indices.astype(np.int64)

@@ -187,7 +187,7 @@ class DelegatingDataset(InnerAnswers):
     ) -> bool:
         """Start a (sub-)epoch, see `Dataset.init_seq_order`."""
         super().init_seq_order(epoch, seq_list, seq_order)
-        self.inner.init_seq_order(epoch, seq_list, seq_order)
+        self.inner.start_given(epoch, seq_list, seq_order)
         return True
 
     def init_part(

@@ -196,18 +196,30 @@ class EpochApi(DatasetOptions, DeclaredLayout):
         """Return the corpus indices of the current epoch, in order."""
         self._not_offered("get_current_seq_order")
 
-    def get_checked_seq_order(self, num_seqs: int = 2**62) -> Order:
+    def get_checked_seq_order(self, num_seqs: int | None = None) -> Order:
         """Return `get_current_seq_order` as an order, which a class of the user's own may give as any list of numbers.
 
         Args:
-            num_seqs: Size of the corpus, where it is known.
+            num_seqs: Size of the corpus; `None`: what `get_total_num_seqs` tells, if it is known fast.
 
         Raises:
             ConfigError: It holds something else than corpus indices.
             OptionalNotImplementedError: The order is not known.
         """
         order: Any = self.get_current_seq_order()
-        return order if isinstance(order, Order) else self._explicit_order(order, num_seqs)
+        if isinstance(order, Order):
+            return order
+        num_seqs = self._told_size() if num_seqs is None else num_seqs
+        where = f"{type(self).__name__} {self.name!r}"
+        return ArrayOrder(
+            check_indices(order, 2**62 if num_seqs is None else num_seqs, where, what="get_current_seq_order")
+        )
+
+    def _told_size(self) -> int | None:
+        try:
+            return None if self._wanted_tags is not None else self.get_total_num_seqs(fast=True)
+        except (NotImplementedError, TypeError):  # a class of the user's own need not know `fast`
+            return None
 
     @property
     def order_report(self) -> OrderReport | None:

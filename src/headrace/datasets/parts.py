@@ -32,13 +32,16 @@ def open_part(
     parent_dataset: Dataset | None = None,
     owner: object = None,
 ) -> Dataset:
-    """Return an initialized dataset that nobody else has.
+    """Return a part for a dataset that is made of others: initialized, and nobody else's.
+
+    What is described by a config is made, and a dataset is copied, so that the part has a current order of its own.
 
     Args:
         config: As for `init_dataset`, whose other arguments these are; or a dataset that is `Owned`, which is taken.
         default_kwargs: See `init_dataset`.
         parent_dataset: See `init_dataset`.
-        owner: Who reads it: matters for a dataset that cannot be copied; `None`: somebody, for ever.
+        owner: The dataset that it becomes a part of. One that cannot be copied is taken as it is, as long as this is
+            its only owner; `None`: somebody, for ever.
 
     Raises:
         ConfigError: An option is wrong; or the dataset cannot be copied, and has an owner.
@@ -190,7 +193,7 @@ class MetaPart:
             occurrences: `int64[n]`, or `None` if none comes twice.
         """
         if epoch is None:
-            self.dataset.init_seq_order(seq_order=indices)  # type: ignore[arg-type]
+            self.dataset.start_order(None, indices)
             place = 0
         else:
             place = self.dataset.init_part(epoch, first, indices, occurrences)
@@ -198,7 +201,7 @@ class MetaPart:
 
     def start_by_tags(self, epoch: int | None, first: int, tags: list[str]) -> None:
         """Start it with tags; `first` is the place of the first of them in the whole."""
-        self.dataset.init_seq_order(epoch, seq_list=tags)
+        self.dataset.start_given(epoch, seq_list=tags)
         self.go(-first)
         self._tags, self._first, self._num_checked = tags, first, 0
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.batching import WINDOW_SEQS
 from headrace.datasets.base import Dataset, Workers
 from headrace.datasets.corpus import LengthsOf
 from headrace.errors import ConfigError
@@ -58,6 +59,14 @@ class EpochOrder:
     occurrences: NDArray[np.int64] | None = None
     shortest: Callable[[], int] | None = None
     batch_starts: NDArray[np.int64] | None = None
+
+    def lengths_digest(self) -> str | None:
+        """Return a digest of the frames of all sequences in this order, O(N); None if they are not known."""
+        if self.lengths_of is None:
+            return None
+        starts = range(0, len(self.order), WINDOW_SEQS)
+        blocks = [self.order.block(start, min(start + WINDOW_SEQS, len(self.order))) for start in starts]
+        return digest_text(" ".join(digest_array(self.lengths_of(block).astype(np.int64)) for block in blocks))
 
 
 class Subject(ABC):

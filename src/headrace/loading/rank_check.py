@@ -21,6 +21,7 @@ _FIXES = {
     "epoch": "let all ranks begin with the same epoch, or load the same state",
     "position": "let all ranks load the same state, or none",
     "data": "give all ranks the same data: the same tags and lengths, in the same order",
+    "lengths": "let get_seq_length (or get_seq_len) of the dataset tell the same lengths on all ranks",
     "order": "give the dataset the same seq_ordering, partition_epoch, seeds and filters on all ranks",
     "batching": "give the same batching, batch_order and window_seqs on all ranks",
     "seed": "give the loader the same seed on all ranks",

@@ -24,6 +24,8 @@ _FIXES = {
     "shards": "resume with as many ranks as before, because the dataset shares itself out; or begin a new epoch, by "
     "set_epoch(n). A loader that shares the batches of an unsharded dataset goes on with any number",
     "data": "resume with the data that it was saved with: the same tags and lengths, in the same order",
+    "lengths": "resume with a dataset whose get_seq_length (or get_seq_len) tells the same lengths: batches are "
+    "planned by them",
     "order": "give the dataset the same seq_ordering, partition_epoch, seeds and filters (or the same sampler); a "
     "stream of your own class the same arguments, but for those that its idle_options names",
     "batching": "give the same batching, batch_order and window_seqs, or start anew",
@@ -106,7 +108,7 @@ class LoaderState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 differing.append((part, values))
         if not differing:
             return
-        names = {"user": "user code (recipe_version)", "shards": "number of ranks"}
+        names = {"user": "user code (recipe_version)", "shards": "number of ranks", "lengths": "data (its lengths)"}
         whats = [f"another {names.get(part, part)}: {values}" for part, values in differing]
         fixes = [_FIXES[part] for part, _ in differing]
         raise ResumeError(

@@ -96,10 +96,11 @@ class MixDataset(DelegatingDataset):
         for name, dataset in opened.items():
             if dataset.corpus_facts() is None:
                 raise ConfigError(
-                    f"the sub-dataset {name!r} ({type(dataset).__name__}) does not know its corpus, so that nobody can "
-                    "say what its n-th sequence is",
+                    f"the sub-dataset {name!r} ({type(dataset).__name__}) does not know its corpus: how many sequences "
+                    "it has, and which tag the n-th of them has",
                     where=f"dataset {self.name!r}",
-                    fix='use CombinedDataset with seq_ordering="interleave" for streams',
+                    fix="let it be a MapDataset of an object with __len__, __getitem__ and get_seq_tag, or a class "
+                    'over MapDatasetBase; CombinedDataset with seq_ordering="interleave" takes it, or any stream',
                 )
         layout = make_layout(opened, same_keys(opened) if entries is None else entries, data_dims, data_dtypes)
         self._inner = _MixedCorpus(opened, layout, options, {**kwargs, "name": self.name})

@@ -49,8 +49,11 @@ class DeclaredLayout:
         return []
 
     def get_target_list(self) -> list[str]:
-        """Return the data keys without "data"."""
-        return ["classes"]
+        """Return the data keys without "data": those that `num_outputs` names; "classes" as long as it is not set."""
+        outputs = self.num_outputs
+        if outputs is None:
+            return ["classes"]
+        return [key for key in check_outputs(outputs, 0, f"dataset {self.name!r}") if key != "data"]
 
     def _num_output(self, key: str) -> tuple[int, int]:
         outputs = self.num_outputs or {}

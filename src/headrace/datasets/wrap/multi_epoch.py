@@ -148,7 +148,7 @@ class MultiEpochDataset(InnerAnswers, CachedDataset2):
         self._forget()
         if epoch is None or seq_list is not None or seq_order is not None:
             first = None if epoch is None else self.inner_epochs(epoch)[0]
-            self.inner.init_seq_order(first, seq_list, seq_order)
+            self.inner.start_given(first, seq_list, seq_order)
             if epoch is None and seq_list is None and seq_order is None:
                 self._num_seqs = 0
                 return True

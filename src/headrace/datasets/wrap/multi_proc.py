@@ -21,7 +21,7 @@ from headrace.engine.process.executor import ProcessExecutor
 from headrace.errors import ConfigError
 from headrace.order import Order, RangeOrder
 
-from ..base import Dataset, Workers
+from ..base import Dataset, Workers, is_of_headrace
 from ..checks import check_count
 from ..configs import init_dataset
 from ..corpus import CorpusFacts
@@ -86,7 +86,7 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
         if not isinstance(dataset, Mapping):
             raise ConfigError(
                 f"the inner dataset is described by a dict, got {type(dataset).__name__}",
-                fix='write dataset={"class": "HDFDataset", ...}: each worker builds its own',
+                fix=f'write dataset={{"class": {_class_in_config(type(dataset))}, ...}}: each worker builds its own',
             )
         if sharding_method not in SHARDING_METHODS:
             raise ConfigError(f"sharding_method must be one of {SHARDING_METHODS}: {sharding_method!r}")
@@ -259,7 +259,7 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
                     fix='use sharding_method="seq_order"',
                 )
             return True
-        self.inner.init_seq_order(epoch, seq_list, seq_order)
+        self.inner.start_given(epoch, seq_list, seq_order)
         self._order = self._current_order_of_inner()
         self._occurrences = self.inner.get_occurrences()
         self._num_seqs = None if self._skips() else len(self._order)
@@ -388,6 +388,16 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
     def get_corpus_seq(self, corpus_seq_idx: int) -> DatasetSeq:
         """Return any sequence of the corpus, read in this process."""
         return self.inner.get_corpus_seq(corpus_seq_idx)
+
+
+def _class_in_config(cls: type) -> str:
+    """Return how a config names the class of a dataset, as it is written there; of anything else, an example."""
+    if not issubclass(cls, Dataset):
+        return '"HDFDataset"'
+    if is_of_headrace(cls):
+        return f'"{cls.__name__}"'
+    is_found = cls.__module__ != "__main__" and "<locals>" not in cls.__qualname__
+    return f'"{cls.__module__}:{cls.__qualname__}"' if is_found else cls.__name__
 
 
 def _as_bytes(numbers: NDArray[np.int64]) -> bytes:

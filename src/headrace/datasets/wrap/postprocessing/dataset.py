@@ -276,7 +276,7 @@ class PostprocessingDataset(LaidOut, InnerCorpus):
             seqs.start(self._epoch, seq_list, seq_order)
             self._num_seqs = None if self.skips_failed else len(seqs.part.order)
             return True
-        self._inner.init_seq_order(epoch, seq_list, seq_order)
+        self._inner.start_given(epoch, seq_list, seq_order)
         if self._options.keeps_count and not self.skips_failed:
             self._num_seqs = self._inner.known_num_seqs()
         return True

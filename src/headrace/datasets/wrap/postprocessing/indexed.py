@@ -58,7 +58,7 @@ class IndexedSeqs:
             if self._pool is None:
                 self._pool = self._make_pool()
             starts, self._started = self._pool, self._pool.inner
-        starts.init_seq_order(epoch, seq_list, seq_order)
+        starts.start_given(epoch, seq_list, seq_order)
         self.part = EpochPart(epoch or 0, starts.get_checked_seq_order(), self._started.get_occurrences())
 
     def start_part(

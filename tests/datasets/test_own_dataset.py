@@ -1,0 +1,264 @@
+"""What a user's own class over `Dataset` must do, and what is said if it does not."""
+
+import numpy as np
+import pytest
+
+import headrace as hr
+from headrace import ConfigError, DataLoader, FixedCount, FrameBudget, NumbersDict, ResumeError
+from headrace.datasets import Dataset
+
+
+class Sines(Dataset):
+    """A class as RETURNN's users write it: an order, and lengths."""
+
+    def __init__(self, num_seqs=40, shift=0, **kwargs):
+        super().__init__(**kwargs)
+        self.shift = shift
+        self.num_inputs, self.num_outputs = 1, {"data": (1, 2)}
+        self._num_seqs, self._order = num_seqs, []
+
+    def init_seq_order(self, epoch=None, seq_list=None, seq_order=None):
+        super().init_seq_order(epoch, seq_list, seq_order)
+        self._order = self.get_seq_order_for_epoch(epoch, self._num_seqs) if seq_order is None else list(seq_order)
+        return True
+
+    def get_current_seq_order(self):
+        return self._order
+
+    @property
+    def num_seqs(self):
+        return len(self._order)
+
+    def get_total_num_seqs(self, *, fast=False):
+        return self._num_seqs
+
+    def get_all_tags(self):
+        return [f"sine-{corpus_idx}" for corpus_idx in range(self._num_seqs)]
+
+    def get_data_keys(self):
+        return ["data"]
+
+    def length_of(self, corpus_idx):
+        return 5 + (corpus_idx * 37 + self.shift) % 41
+
+    def get_tag(self, seq_idx):
+        return f"sine-{self._order[seq_idx]}"
+
+    def get_seq_length(self, seq_idx):
+        return NumbersDict({"data": self.length_of(self._order[seq_idx])})
+
+    def load_seqs(self, start, end):
+        pass
+
+    def get_data(self, seq_idx, key):
+        corpus_idx = self._order[seq_idx]
+        return np.full((self.length_of(corpus_idx), 1), corpus_idx, np.float32)
+
+
+class IgnoresOrder(Sines):
+    def init_seq_order(self, epoch=None, seq_list=None, seq_order=None):
+        return super().init_seq_order(epoch, seq_list)
+
+
+class TakesNoOrder(Sines):
+    def init_seq_order(self, epoch=None, seq_list=None):
+        return super().init_seq_order(epoch, seq_list)
+
+
+class SortsOrder(Sines):
+    def init_seq_order(self, epoch=None, seq_list=None, seq_order=None):
+        return super().init_seq_order(epoch, seq_list, None if seq_order is None else sorted(seq_order))
+
+
+class OutsideOfCorpus(Sines):
+    def get_current_seq_order(self):
+        return [corpus_idx + 30 for corpus_idx in self._order]
+
+
+FIX = "let these be the order of the epoch, and tell its corpus indices by get_current_seq_order"
+
+
+@pytest.mark.parametrize("options", [{"num_workers": 0}, {"num_workers": 2}, {"num_workers": 2, "executor": "thread"}])
+@pytest.mark.parametrize("batching", [FrameBudget(150), FixedCount(4)])
+@pytest.mark.parametrize(
+    ("own", "what"),
+    [
+        (IgnoresOrder, r"init_seq_order\(seq_order=\[.*\] of \d+ sequences\) has started the order \[.*\] of 40 seq"),
+        (SortsOrder, r"init_seq_order\(seq_order=\[.*\] of \d+ sequences\) has started the order \[.*\] of \d+ seq"),
+        (TakesNoOrder, r"its init_seq_order has no parameter seq_order"),
+    ],
+)
+def test_an_order_that_a_class_does_not_take_is_refused(own, what, batching, options):
+    dataset = own(seq_ordering="random")
+    with DataLoader(dataset, batching=batching, **options) as loader, pytest.raises(ConfigError, match=what) as caught:
+        list(loader)
+    assert f"where: {own.__name__} " in str(caught.value)
+    assert FIX in str(caught.value)
+
+
+def test_the_part_of_a_worker_is_compared_as_well():
+    config = {"class": IgnoresOrder, "seq_ordering": "random"}
+    with hr.MultiProcDataset(config, num_workers=1, buffer_size=3, executor="thread") as dataset:
+        dataset.initialize()
+        with pytest.raises(ConfigError, match="IgnoresOrder"):
+            list(dataset.epoch(1))
+
+
+def test_an_order_that_leads_outside_of_the_corpus_is_refused():
+    what = "get_current_seq_order holds the corpus index 40, but the corpus has 40 sequences"
+    loader = DataLoader(OutsideOfCorpus(), batching=FixedCount(4))
+    with loader, pytest.raises(ConfigError, match=what) as caught:
+        list(loader)
+    assert "where: OutsideOfCorpus " in str(caught.value)
+
+
+def test_a_class_that_takes_the_order_delivers_each_sequence_once():
+    dataset = Sines(seq_ordering="random")
+    dataset.initialize()
+    expected = [seq.tag for seq in dataset.epoch(1)]
+    for num_workers in (0, 2):
+        with DataLoader(dataset, batching=FrameBudget(150), num_workers=num_workers, executor="thread") as loader:
+            assert [tag for batch in loader for tag in batch.tags] == expected
+    assert len(set(expected)) == 40
+
+
+# --- the lengths that batches are planned by ---
+
+
+class WithoutSize(Sines):
+    """Does not tell how many sequences it has."""
+
+    def get_total_num_seqs(self):
+        return super().get_total_num_seqs()
+
+
+def mapped(seq, **_):
+    return seq
+
+
+WAYS = {
+    "itself": lambda config: config,
+    "mapped": lambda config: {
+        "class": "PostprocessingDataset",
+        "dataset": config,
+        "map_seq": mapped,
+        "map_seq_preserves_lengths": True,
+    },
+    "by_workers": lambda config: {"class": "MultiProcDataset", "dataset": config, "num_workers": 0, "buffer_size": 3},
+    "variable": lambda config: {"class": "VariableDataset", "get_dataset": lambda **_: config},
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("own", [Sines, WithoutSize])
+@pytest.mark.parametrize("options", [{}, {"seq_ordering": "random"}, {"partition_epoch": 2}])
+def test_a_state_is_refused_where_the_lengths_are_others_that_batches_are_planned_by(own, way, options):
+    def loader(shift, batching=FrameBudget(150)):  # noqa: B008 (it cannot change)
+        return DataLoader(WAYS[way]({"class": own, "shift": shift, **options}), batching=batching)
+
+    with loader(0) as before:
+        batches = iter(before)
+        for _ in range(2):
+            next(batches)
+        state, rest = before.state_dict(), [batch.tags for batch in batches]
+    for shift in (13, 41 * 5 - 1):
+        with (
+            loader(shift) as other,
+            pytest.raises(ResumeError, match=r"another data \(its lengths\).*\n.*\n.*get_seq_length"),
+        ):
+            other.load_state_dict(state)
+    with loader(0) as same:
+        same.load_state_dict(state)
+        assert [batch.tags for batch in same] == rest
+    with loader(0, FixedCount(4)) as before, loader(13, FixedCount(4)) as other:
+        other.load_state_dict(before.state_dict())  # nothing depends on them
+
+
+# --- data keys ---
+
+
+class Declares(Dataset):
+    """Says by `num_outputs` what it delivers, and nowhere else."""
+
+    num_inputs, num_seqs = 3, 4
+
+    def __init__(self, outputs, **kwargs):
+        super().__init__(**kwargs)
+        self.num_outputs = outputs
+
+    def load_seqs(self, start, end):
+        pass
+
+    def get_data(self, seq_idx, key):
+        arrays = {"data": np.zeros((2, 3)), "classes": np.zeros(2, int), "id": np.array([seq_idx]), "words": np.ones(5)}
+        return arrays[key]
+
+
+@pytest.mark.parametrize(
+    ("outputs", "keys"),
+    [
+        ({"data": (3, 2)}, ["data"]),
+        ({"data": (3, 2), "classes": (5, 1), "id": (9, 1)}, ["data", "classes", "id"]),
+        ({"id": 9, "data": 3, "words": {"dim": 1, "shape": (None, 1)}}, ["data", "id", "words"]),
+        ({"classes": 5}, ["data", "classes"]),
+        (5, ["data", "classes"]),
+        ({"data": (3, 2), "id": (9, 1), "text": {"dtype": "string", "shape": ()}}, ["data", "id"]),
+    ],
+)
+def test_every_data_key_that_num_outputs_names_is_delivered(outputs, keys):
+    made = Declares(outputs)
+    assert made.get_data_keys() == keys
+    made.initialize()
+    assert made.get_data_keys() == keys
+    assert made.get_target_list() == keys[1:]
+    assert sorted(next(iter(made.epoch(1))).features) == sorted(keys)
+    with DataLoader(made, batching=FixedCount(2)) as loader:
+        assert [sorted(batch) for batch in loader] == [sorted(keys)] * 2
+
+
+def test_a_class_that_names_its_data_keys_itself_is_asked():
+    class Fewer(Declares):
+        def get_target_list(self):
+            return ["id"]
+
+    class All(Declares):
+        def get_data_keys(self):
+            return ["words", "data"]
+
+    outputs = {"data": (3, 2), "classes": (5, 1), "id": (9, 1), "words": (1, 1)}
+    for own, keys in ((Fewer, ["data", "id"]), (All, ["words", "data"])):
+        with hr.init_dataset({"class": own, "outputs": outputs}) as dataset:
+            assert [list(seq.features) for seq in dataset.epoch(1)] == [keys] * 4
+
+
+# --- in datasets of ours ---
+
+
+def test_a_class_that_mixtures_cannot_take_is_told_what_it_lacks():
+    with pytest.raises(ConfigError) as caught:
+        hr.MixDataset({"x": Sines(20), "y": Sines(10)}, weights={"x": 2, "y": 1})
+    assert "sub-dataset 'x' (Sines) does not know its corpus" in str(caught.value)
+    assert "MapDataset of an object with __len__" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "config"),
+    [
+        (Sines(), '{"class": "test_own_dataset:Sines", ...}'),
+        (hr.DummyDataset(input_dim=1, output_dim=1, num_seqs=1), '{"class": "DummyDataset", ...}'),
+        ([1, 2], '{"class": "HDFDataset", ...}'),
+    ],
+)
+def test_workers_are_given_a_config_which_the_error_writes(given, config):
+    with pytest.raises(ConfigError) as caught:
+        hr.MultiProcDataset(given, num_workers=1, buffer_size=3)
+    assert config in str(caught.value)
+
+
+def test_a_class_that_a_config_cannot_name_is_given_itself():
+    class Local(Sines):
+        pass
+
+    with pytest.raises(ConfigError) as caught:
+        hr.MultiProcDataset(Local(), num_workers=1, buffer_size=3)
+    assert '{"class": Local, ...}' in str(caught.value)
