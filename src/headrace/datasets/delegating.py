@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 from headrace.batching import NumbersDict
 from headrace.errors import ConfigError
 from headrace.order import Order, OrderReport
-from headrace.specs import DataSpec
 
 from .base import Dataset
 from .checks import remark_once
-from .corpus import CorpusFacts, LengthsOf
+from .corpus import Corpus
+from .reading.reader import Reader
 from .seq import DatasetSeq
 
 
@@ -38,33 +38,9 @@ class InnerCorpus(Dataset):
         """Return the inner dataset."""
         return (self.inner,)
 
-    def knows_order(self) -> bool:
-        """Whether the inner dataset does."""
-        return self.inner.knows_order()
-
-    def corpus_size(self) -> int | None:
-        """Return the size of the corpus of the inner dataset."""
-        return self.inner.corpus_size()
-
-    def num_filtered(self) -> tuple[int, int] | None:
-        """Return what filters of the inner dataset leave out."""
-        return self.inner.num_filtered()
-
-    def known_specs(self) -> dict[str, DataSpec]:
+    def get_corpus(self) -> Corpus:
         """Return what the inner dataset knows."""
-        return self.inner.known_specs()
-
-    def corpus_lengths(self, key: str, *, may_cost: bool) -> LengthsOf | None:
-        """Return the lengths that the inner dataset knows."""
-        return self.inner.corpus_lengths(key, may_cost=may_cost)
-
-    def covers_lengths(self, key: str) -> bool:
-        """Whether `data_text` of the inner dataset tells them."""
-        return self.inner.covers_lengths(key)
-
-    def data_text(self) -> str:
-        """Return the text of the inner dataset."""
-        return self.inner.data_text()
+        return self.inner.get_corpus()
 
     def order_text(self, epoch: int) -> str:
         """Return the text of the inner dataset."""
@@ -78,11 +54,6 @@ class InnerCorpus(Dataset):
     def supports_jumps(self) -> bool:
         """Whether the inner dataset does."""
         return self.inner.supports_jumps
-
-    @property
-    def knows_dtypes(self) -> bool:
-        """Whether the inner dataset does."""
-        return self.inner.knows_dtypes
 
     def supports_seq_order_sorting(self) -> bool:
         """Whether the inner dataset does."""
@@ -141,21 +112,11 @@ _INHERITED = ("random_seed_offset", "_num_shards", "_shard_index")
 
 
 class DelegatingDataset(InnerAnswers):
-    """A dataset read through another one. A sub-class defines `inner`.
-
-    Attributes:
-        has_one_corpus: Whether the inner dataset has the same sequences in each epoch.
-    """
-
-    has_one_corpus: bool = True
+    """A dataset read through another one. A sub-class defines `inner`."""
 
     def dataset_of(self, epoch: int) -> Dataset:  # noqa: ARG002 (for those whose inside changes)
         """Return the inner dataset of an epoch."""
         return self.inner
-
-    def corpus_facts(self) -> CorpusFacts | None:
-        """Return what the inner dataset knows, if it is the same in all epochs."""
-        return self.inner.corpus_facts() if self.has_one_corpus else None
 
     def _follow(self) -> None:
         """Take over what the inner dataset says of itself."""
@@ -201,6 +162,10 @@ class DelegatingDataset(InnerAnswers):
         """Return how often each sequence of the current order came before, where that matters."""
         return self.inner.get_occurrences()
 
+    def count_occurrences(self) -> NDArray[np.int64]:
+        """Return how often each sequence of the current order came before, `int64[n]`."""
+        return self.inner.count_occurrences()
+
     def get_current_seq_order(self) -> Order:
         """Return the corpus indices of the current epoch, in order."""
         return self.inner.get_current_seq_order()
@@ -216,6 +181,9 @@ class DelegatingDataset(InnerAnswers):
         self._recipe = self.inner._recipe
 
     # --- reading ---
+
+    def _new_reader(self) -> Reader:
+        return self.inner.make_reader()
 
     def load_seqs(self, start: int, end: int) -> None:
         """Get sequences start..end (exclusive; may exceed the epoch) ready."""

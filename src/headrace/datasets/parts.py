@@ -22,7 +22,8 @@ from headrace.index import CorpusIndex
 from .base import Dataset, Owned, with_copied_parts
 from .cached import CachedDataset
 from .configs import DatasetConfig, init_dataset, resolve_class
-from .corpus import CorpusFacts
+from .corpus import Corpus
+from .reading.reader import Reader
 
 
 def open_part(
@@ -83,6 +84,11 @@ def open_apart(config: Any, *, in_thread: bool = False) -> Dataset:
     return init_dataset(made)
 
 
+def open_reader(config: Any, *, in_thread: bool = False) -> Reader:
+    """Return what reads a dataset by its corpus indices, wherever others are in it, see `open_apart`."""
+    return open_apart(config, in_thread=in_thread).make_reader()
+
+
 def _copies_parts(config: Any) -> bool:
     """Whether the class that a config names takes its parts by `open_part`, as all of ours do."""
     if not isinstance(config, Mapping) or "class" not in config:
@@ -102,6 +108,17 @@ def _own(dataset: Dataset, owner: object) -> Dataset:
             ) from error
     dataset.claimed_by = _for_ever if owner is None else weakref.ref(owner)
     return dataset
+
+
+def tags_of(dataset: Dataset) -> CorpusIndex | None:
+    """Return the tags of a dataset by corpus index, `None` if it does not tell them."""
+    corpus = dataset.get_corpus()
+    if corpus.is_indexed:
+        return corpus.index()
+    try:
+        return CorpusIndex.from_columns(tags=dataset.get_corpus_tags(), lengths={})
+    except NotImplementedError:
+        return None
 
 
 def taken_away(dataset: Dataset, reader: object) -> HeadraceError:
@@ -139,9 +156,9 @@ class MetaPart:
         self._num_checked = 0
 
     @property
-    def facts(self) -> CorpusFacts | None:
+    def corpus(self) -> Corpus:
         """What is known of its corpus."""
-        return self.dataset.corpus_facts()
+        return self.dataset.get_corpus()
 
     @property
     def source(self) -> object:
@@ -150,13 +167,7 @@ class MetaPart:
 
     def tag_index(self) -> CorpusIndex | None:
         """Return its tags, `None` if it does not tell them."""
-        facts = self.facts
-        if facts is not None:
-            return facts.index
-        try:
-            return CorpusIndex.from_columns(tags=self.dataset.get_corpus_tags(), lengths={})
-        except NotImplementedError:
-            return None
+        return tags_of(self.dataset)
 
     @property
     def is_started(self) -> bool:
@@ -176,7 +187,7 @@ class MetaPart:
         """
         dataset = self.dataset
         self._version, self._shift = dataset.order_version, shift
-        self._reads_by_key = isinstance(dataset, CachedDataset) and dataset.reads_by_key() and not self._wants_all()
+        self._reads_by_key = dataset.make_reader().reads_by_key() and not self._wants_all()
 
     def _wants_all(self) -> bool:
         return set(self.keys.values()) == set(self.dataset.get_data_keys())
@@ -229,7 +240,7 @@ class MetaPart:
         dataset = self.dataset
         if self._reads_by_key:
             return {key: dataset.get_data(place, own) for key, own in self.keys.items()}
-        features = dataset.take_features(place) if dataset.reads_singly else dataset.get_seq(place).features
+        features = dataset.get_seq(place).features
         if self._are_distinct:
             return {key: features[own] for key, own in self.keys.items()}
         return {key: features[own].copy() for key, own in self.keys.items()}
@@ -263,3 +274,50 @@ class MetaPart:
             fix=f"{type(self.dataset).__name__} must take init_seq_order(seq_list=...), or be the "
             "seq_order_control_dataset",
         )
+
+
+class PartReader:
+    """Reads a sub-dataset under the data keys of the whole.
+
+    Args:
+        name: Its key among the sub-datasets.
+        dataset: It. Nobody else has it.
+        keys: Data key of the whole -> data key of this dataset.
+    """
+
+    def __init__(self, name: str, dataset: Dataset, keys: Mapping[str, str]) -> None:
+        self.name, self.keys = name, dict(keys)
+        self.reader = dataset.make_reader()
+        self._are_distinct = len(set(self.keys.values())) == len(self.keys)
+        takes_all = set(self.keys.values()) == set(dataset.get_data_keys())
+        self._reads_by_key = self.reader.reads_by_key() and not takes_all  # those that nobody wants stay unread
+
+    def load(self, start: int, stop: int) -> None:
+        """Get sequences ready, if they must be asked for in rising order."""
+        if not self.keys or self._reads_by_key:
+            return
+        if stop == start + 1 and not self.reader.needs_load:
+            stop = start  # one alone is read when it is taken: only what lies before it is dropped
+        self.reader.load(start, stop)
+
+    def array(self, number: int, key: str) -> NDArray[Any]:
+        """Return the array of one data key of the whole."""
+        return self.reader.array(number, self.keys[key])
+
+    def frames(self, number: int, key: str, start: int, stop: int) -> NDArray[Any]:
+        """Return frames start..stop of one data key of the whole."""
+        return self.reader.frames(number, self.keys[key], start, stop)
+
+    def features(self, number: int) -> dict[str, NDArray[Any]]:
+        """Return the arrays of all of its data keys of the whole; no two are one."""
+        if self._reads_by_key:
+            return {key: self.reader.array(number, own) for key, own in self.keys.items()}
+        features = self.reader.features(number)
+        if self._are_distinct:
+            return {key: features[own] for key, own in self.keys.items()}
+        return {key: features[own].copy() for key, own in self.keys.items()}
+
+    def num_frames(self, number: int) -> dict[str, Any]:
+        """Return data key of the whole -> number of frames."""
+        frames = self.reader.num_frames(number)
+        return {key: frames[own] for key, own in self.keys.items()}

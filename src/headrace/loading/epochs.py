@@ -81,7 +81,7 @@ class Recipe:
             batching.window_seqs(options.window_seqs or (STREAM_WINDOW_SEQS if is_stream else WINDOW_SEQS)),
             options.seed,
             grows=is_stream and options.window_seqs is None,
-            checks_lengths=needs_lengths and subject.may_change_lengths(),
+            checks_lengths=needs_lengths and subject.corpus.may_change_lengths,
             seeds_globals=options.seeds_globals,
         )
         occurs = options.transform is not None and wants_rng(options.transform)
@@ -165,7 +165,7 @@ class Epochs(ABC):
         if self._digests is None or self._digests[0] != epoch:
             lengths = self.lengths_digest(epoch)
             parts = {
-                "data": subject.data_digest()[:32],
+                "data": subject.corpus.digest_text()[:32],
                 **({} if lengths is None else {"lengths": lengths}),
                 "order": digest_text(recipe.order_text(subject, epoch)),
                 "batching": digest_text(recipe.batching_text),
@@ -239,8 +239,9 @@ class PlannedEpochs(Epochs):
         needs = self._recipe.needs
         if not needs.lengths or self._subject.digest_covers_lengths(needs.data_key):
             return None
-        is_planned = self.plan is not None and self.plan.epoch == epoch
-        return (self.plan.order if is_planned else self._order_of(epoch)).lengths_digest()
+        plan = self.plan
+        order = plan.order if plan is not None and plan.epoch == epoch else self._order_of(epoch)
+        return order.lengths_digest()
 
     def _name_of(self, epoch: int) -> Callable[[], str] | None:
         """Return what names the table of an epoch; None if nothing tells whether another one has the same."""
@@ -249,7 +250,9 @@ class PlannedEpochs(Epochs):
         if not (needs.lengths and is_of_headrace(batching) and subject.digest_covers_lengths(needs.data_key)):
             return None
         decides = f"{epoch} {recipe.plan.seed} {recipe.batching_text}"
-        return lambda: table_name(f"{subject.data_digest()} {digest_text(recipe.order_text(subject, epoch))} {decides}")
+        return lambda: table_name(
+            f"{subject.corpus.digest_text()} {digest_text(recipe.order_text(subject, epoch))} {decides}"
+        )
 
     def num_steps(self, epoch: int, position: int, ranks: Ranks) -> int:
         """Count batches, by planning all windows, once for each epoch.

@@ -214,7 +214,7 @@ def _open_made(dataset: Dataset, shuffled: str | None = None) -> Subject:
 
 
 def _subject_of(dataset: Dataset, config: Any, shuffled: str | None, *, is_own: bool) -> Subject:
-    if not dataset.knows_order():
+    if not dataset.get_corpus().knows_order():
         return DatasetStream(dataset, is_own=is_own)
     subject = DatasetSubject(config, dataset, is_own=is_own)
     if shuffled is not None:

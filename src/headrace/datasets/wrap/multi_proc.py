@@ -24,7 +24,7 @@ from headrace.order import Order, RangeOrder
 from ..base import Dataset, Workers, is_of_headrace
 from ..checks import check_count
 from ..configs import init_dataset
-from ..corpus import CorpusFacts
+from ..corpus import Corpus
 from ..delegating import InnerAnswers
 from ..seq import DatasetSeq
 from .blockwise import BlockwiseDataset, SeqBlock
@@ -132,13 +132,14 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
     def _is_ordered(self) -> bool:
         return self.sharding_method == "seq_order"
 
-    def knows_order(self) -> bool:
-        """Whether the inner dataset does; "dedicated" takes no order, and tells none."""
-        return self._is_ordered and self.inner.knows_order()
+    def get_corpus(self) -> Corpus:
+        """Return what the inner dataset knows; "dedicated" takes no order, and tells none."""
+        corpus = self.inner.get_corpus()
+        return corpus if self._is_ordered else dataclasses.replace(corpus.without_index(), knows_order=lambda: False)
 
-    def corpus_facts(self) -> CorpusFacts | None:
-        """Return what the inner dataset knows, likewise."""
-        return self.inner.corpus_facts() if self._is_ordered else None
+    def count_occurrences(self) -> NDArray[np.int64]:
+        """Return how often each sequence of the current order came before, `int64[n]`."""
+        return self.inner.count_occurrences()
 
     def order_text(self, epoch: int) -> str:
         """Return what decides the inner order; with "dedicated" also who takes turns, and how long they are."""

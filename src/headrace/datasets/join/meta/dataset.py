@@ -23,9 +23,12 @@ from headrace.order import ArrayOrder, Order, OrderCorpus, OrderReport, RangeOrd
 from ...base import Owned
 from ...checks import absolute_name, check_indices, check_path, check_tags, remark_once
 from ...configs import DatasetConfig
-from ...corpus import LengthsOf
+from ...corpus import Corpus, LengthsOf
 from ...digests import digest_array
 from ...parts import MetaPart
+from ...reading.by_epoch import EpochReader
+from ...reading.loaded import OrderCursor
+from ...reading.reader import Reader
 from ...seq import DatasetSeq
 from .corpus import MetaCorpus, join_corpora
 from .layout import LaidOutByParts, check_layout
@@ -91,7 +94,6 @@ class MetaDataset(LaidOutByParts):
         self._corpus: MetaCorpus | None = None
         self._joined: list[Any] = []
         self._is_checked = False
-        self._set_cursor(RangeOrder(range(0)))
         self._order_is_given = False
         self._occurrences: NDArray[np.int64] | None = None
         self._own_lengths: NDArray[Any] | None = None
@@ -156,12 +158,7 @@ class MetaDataset(LaidOutByParts):
         """Return `bool[N]`: what the filter keeps, of the control dataset if there is one; `None` without a filter."""
         if self._control is None:
             return None if self._wanted_tags is None else self._keep_mask()
-        facts = self._control.facts
-        return None if facts is None else facts.kept()
-
-    def num_filtered(self) -> tuple[int, int] | None:
-        """Count what the filter drops, of the control dataset if there is one."""
-        return super().num_filtered() if self._control is None else self._control.dataset.num_filtered()
+        return self._control.corpus.kept()
 
     def _check_corpus(self) -> MetaCorpus:
         """Return the corpus, whose tags fit together."""
@@ -179,21 +176,36 @@ class MetaDataset(LaidOutByParts):
     def _made_of(self) -> Sequence[MetaPart]:
         return sorted(self._parts.values(), key=lambda part: part.name)
 
-    def corpus_lengths(self, key: str, *, may_cost: bool) -> LengthsOf | None:
-        """Return the lengths that the sub-dataset of a data key knows."""
-        part, corpus = self._part(key), self.corpus
-        if part.facts is None:  # it is asked by tags, and nobody knows its corpus indices
-            return None
-        inner = part.dataset.corpus_lengths(part.keys[key], may_cost=may_cost)
-        return None if inner is None else lambda indices: inner(corpus.places(part.name, indices))
+    def get_corpus(self) -> Corpus:
+        """Return what is known of the sub-datasets, of each as far as its data keys are mapped."""
+        parts = [(part, part.corpus) for part in self._made_of]
+        corpora = {part.name: corpus for part, corpus in parts}
 
-    def data_text(self) -> str:
-        """Return a digest of the texts of all sub-datasets, and of what belongs together."""
-        parts = self._parts.values()
-        texts = [f"{part.name} {sorted(part.keys.items())} {part.dataset.data_text()}" for part in parts]
-        if self._lists is not None:
-            texts += [f"list of {name} {tags.digest}" for name, tags in self._lists.items()]
-        return xxhash.xxh3_128_hexdigest(" | ".join([self.corpus.index.digest, *sorted(texts)]).encode())
+        def lengths_of(key: str, may_cost: bool) -> LengthsOf | None:
+            part, joined = self._part(key), self.corpus
+            corpus = corpora[part.name]
+            if not corpus.is_indexed:  # it is asked by tags, and nobody knows its corpus indices
+                return None
+            inner = corpus.lengths(part.keys[key], may_cost)
+            return None if inner is None else lambda indices: inner(joined.places(part.name, indices))
+
+        def digest_text() -> str:
+            texts = [f"{part.name} {sorted(part.keys.items())} {corpus.digest_text()}" for part, corpus in parts]
+            if self._lists is not None:
+                texts += [f"list of {name} {tags.digest}" for name, tags in self._lists.items()]
+            return xxhash.xxh3_128_hexdigest(" | ".join([self.corpus.index.digest, *sorted(texts)]).encode())
+
+        found = {key: corpora[name].specs.get(own) for key, (name, own) in self.data_map.items()}
+        corpus = self._corpus_over(
+            parts,
+            specs={key: spec for key, spec in found.items() if spec is not None},
+            knows_dtypes=all(corpus.knows_dtypes for corpus in corpora.values()),
+            lengths=lengths_of,
+            digest_text=digest_text,
+        )
+        if self._control is None:
+            return corpus
+        return dataclasses.replace(corpus, num_filtered=corpora[self._control.name].num_filtered)
 
     def order_text(self, epoch: int) -> str:
         """Return what decides the order, of the control dataset if there is one, and what the others hold."""
@@ -259,7 +271,8 @@ class MetaDataset(LaidOutByParts):
 
     def _set_order(self, order: Order, first: int = 0, *, is_given: bool = False) -> None:
         """Take an order: of the control dataset or the planner, or one that was given."""
-        self._set_cursor(order, first)
+        self._cursor = OrderCursor(order, first)
+        self._tag_start, self._tag_block = 0, ()
         self._order_is_given = is_given
         self._occurrences = None
         for part in self._parts.values():
@@ -267,25 +280,24 @@ class MetaDataset(LaidOutByParts):
         if len(order):
             if self._control is not None and not is_given:
                 self._control.go()  # it is started already
-            self._reader.set_order(self._epoch, self._cursor, self.corpus, self._count_occurrences)
+            self._reader.set_order(self._epoch, self._cursor, self.corpus, self.count_occurrences)
 
-    def _count_occurrences(self) -> NDArray[np.int64]:
+    def count_occurrences(self) -> NDArray[np.int64]:
         """Return how often each sequence of the current order came before, `int64[n]`."""
         if self._occurrences is None:
-            facts = None if self._control is None else self._control.facts
-            if self._order_is_given or (self._control is not None and facts is None):
+            if self._order_is_given or not (self._control is None or self._control.corpus.is_indexed):
                 self._occurrences = occurrences(self._cursor.order)
-            elif facts is not None:
-                self._occurrences = facts.occurrences()
+            elif self._control is not None:
+                self._occurrences = self._control.dataset.count_occurrences()
             else:
                 self._occurrences = self._planner.occurrences_for_epoch(int(self.epoch))
         return self._occurrences
 
     def get_occurrences(self) -> NDArray[np.int64] | None:
         """Return how often each sequence of the current order came before, if a sub-dataset's transform draws by it."""
-        if not self._cursor.order.may_repeat or not self._draws_by_occurrence():
+        if not self._cursor.order.may_repeat or not self.get_corpus().draws_by_occurrence:
             return None
-        return self._count_occurrences()
+        return self.count_occurrences()
 
     def _order_corpus(self, num_seqs: int, get_seq_len: Any) -> OrderCorpus:
         corpus = super()._order_corpus(num_seqs, get_seq_len)
@@ -305,15 +317,15 @@ class MetaDataset(LaidOutByParts):
         return self._own_lengths
 
     def _lengths_of_default(self) -> NDArray[Any]:
-        facts = self._default.facts
-        if facts is None:
+        corpus = self._default.corpus
+        if not corpus.is_indexed:
             raise ConfigError(
                 f"seq_ordering={self.seq_ordering!r} sorts by length, and {type(self._default.dataset).__name__} does "
                 "not tell the lengths of its sequences",
                 where=f"dataset {self.name!r}, sub-dataset {self._default.name!r}",
                 fix="give seq_lens_file, or seq_order_seq_lens_file",
             )
-        return facts.sort_lengths()
+        return corpus.sort_lengths()
 
     def finish_epoch(self, *, free_resources: bool = False) -> None:
         """End the epoch, of the sub-datasets as well, see `Dataset.finish_epoch`."""
@@ -349,6 +361,9 @@ class MetaDataset(LaidOutByParts):
         self._follow_control()
 
     # --- reading ---
+
+    def _new_reader(self) -> Reader:
+        return EpochReader(self)
 
     def load_seqs(self, start: int, end: int) -> None:
         """Get sequences start..end (exclusive; may exceed the epoch) ready in all sub-datasets."""
@@ -393,7 +408,7 @@ class MetaDataset(LaidOutByParts):
 
     def have_get_corpus_seq(self) -> bool:
         """Whether all sub-datasets have it."""
-        return all(part.facts is not None and part.dataset.have_get_corpus_seq() for part in self._reader.parts)
+        return all(part.corpus.is_indexed and part.dataset.have_get_corpus_seq() for part in self._reader.parts)
 
     def get_corpus_seq(self, corpus_seq_idx: int) -> DatasetSeq:
         """Return any sequence of the corpus as it is stored, whatever the current order."""

@@ -17,7 +17,7 @@ from headrace.errors import takes_note
 
 from ...cached import CachedDataset
 from ...parts import MetaPart
-from ...reader import OrderCursor
+from ...reading.loaded import OrderCursor
 from .corpus import MetaCorpus
 
 Occurrences = Callable[[], NDArray[np.int64]]
@@ -51,7 +51,7 @@ class MetaReader:
         """
         self._epoch, self._cursor, self._corpus, self._occurrences = epoch, cursor, corpus, occurrences
         for part in self.parts:
-            if part.facts is None and len(cursor.order):
+            if not part.corpus.is_indexed and len(cursor.order):
                 self.ready(part)
 
     def ready(self, part: MetaPart) -> MetaPart:
@@ -59,12 +59,12 @@ class MetaReader:
         if part.is_started:
             return part
         assert self._corpus is not None
-        order, first, facts = self._cursor.order, self._cursor.first, part.facts
+        order, first, corpus = self._cursor.order, self._cursor.first, part.corpus
         indices = order.block(0, len(order))
-        if facts is None:
+        if not corpus.is_indexed:
             part.start_by_tags(self._epoch, first, self._corpus.tags(part.name, indices))
             return part
-        occurrences = self._occurrences() if facts.draws_by_occurrence and order.may_repeat else None
+        occurrences = self._occurrences() if corpus.draws_by_occurrence and order.may_repeat else None
         part.start_at(self._epoch, first, self._corpus.places(part.name, indices), occurrences)
         return part
 

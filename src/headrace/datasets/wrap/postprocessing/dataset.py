@@ -22,7 +22,7 @@ from headrace.order import Order, OrderReport, derive_order_seed
 
 from ...base import Dataset, Owned, Workers
 from ...configs import DatasetConfig
-from ...corpus import CorpusFacts, LengthsOf
+from ...corpus import Corpus
 from ...delegating import InnerCorpus
 from ...parts import open_part
 from ...seq import DatasetSeq
@@ -148,29 +148,22 @@ class PostprocessingDataset(LaidOut, InnerCorpus):
         """The inner dataset."""
         return self._inner
 
-    def knows_order(self) -> bool:
-        """Whether any sequence can be made without those before it: order and tags are those of the inner dataset."""
-        return self._is_indexed
+    def get_corpus(self) -> Corpus:
+        """Return what the inner dataset knows, as far as the function leaves it as it is.
 
-    def corpus_facts(self) -> CorpusFacts | None:
-        """Return what the inner dataset knows."""
-        facts = self._inner.corpus_facts() if self._is_indexed else None
-        if facts is None:
-            return None
-        draws = facts.draws_by_occurrence or self._options.draws
-        return dataclasses.replace(facts, draws_by_occurrence=draws, occurrences=self._count_occurrences)
-
-    def corpus_size(self) -> int | None:
-        """Return the size of the corpus of the inner dataset."""
-        return super().corpus_size() if self._is_indexed else None
-
-    def corpus_lengths(self, key: str, *, may_cost: bool) -> LengthsOf | None:
-        """Return the lengths of the inner dataset, if they are said to stay."""
-        return super().corpus_lengths(key, may_cost=may_cost) if self._keeps_lengths_of(key) else None
-
-    def covers_lengths(self, key: str) -> bool:
-        """Whether the lengths are those that the inner dataset tells."""
-        return self._keeps_lengths_of(key) and super().covers_lengths(key)
+        Order and tags are those of the inner dataset if any sequence can be made without those before it.
+        """
+        inner = super().get_corpus()
+        corpus = dataclasses.replace(
+            inner,
+            knows_order=lambda: self._is_indexed,
+            specs=self._specs,
+            knows_dtypes=self._knows_dtypes,
+            lengths=lambda key, may_cost: inner.lengths(key, may_cost) if self._keeps_lengths_of(key) else None,
+            covers_lengths=lambda key: self._keeps_lengths_of(key) and inner.covers_lengths(key),
+            draws_by_occurrence=inner.is_indexed and (inner.draws_by_occurrence or self._options.draws),
+        )
+        return corpus if self._is_indexed else dataclasses.replace(corpus.without_index(), size=lambda: None)
 
     @property
     def _keeps_lengths(self) -> bool:
@@ -299,7 +292,8 @@ class PostprocessingDataset(LaidOut, InnerCorpus):
         """Return how often each sequence of the current order came before, if anything is drawn by it."""
         return self._open_indexed().get_occurrences() if self._is_indexed else None
 
-    def _count_occurrences(self) -> NDArray[np.int64]:
+    def count_occurrences(self) -> NDArray[np.int64]:
+        """Return how often each sequence of the current order came before, `int64[n]`."""
         return self._open_indexed().part.count_occurrences()
 
     def finish_epoch(self, *, free_resources: bool = False) -> None:
