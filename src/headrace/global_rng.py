@@ -73,13 +73,11 @@ class _KeptNumpy:
         if type(self._generator) is not MT19937:  # the user's own: another one takes its place meanwhile
             self._state = np.random.get_state(legacy=False)
             return
-        self._memory = self._read()
+        address = self._generator.ctypes.state_address
+        self._memory = ctypes.string_at(address, _MT19937_BYTES)
         drawn = np.random.standard_normal()
-        if self._read() == self._memory:
+        if ctypes.string_at(address, _MT19937_BYTES) == self._memory:
             self._held_back = drawn
-
-    def _read(self) -> bytes:
-        return ctypes.string_at(self._generator.ctypes.state_address, _MT19937_BYTES)
 
     def put_back(self) -> None:
         """Put it back."""

@@ -18,7 +18,7 @@ def run_reporter(console: Console, *, quiet: bool = False) -> None:
 
 
 def test_a_terminal_gets_a_bar_that_goes_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "_BAR_SECONDS", 0.0)
+    monkeypatch.setattr(progress.BarReporter, "_PAUSE_SECONDS", 0.0)
     console = Console(file=io.StringIO(), force_terminal=True, width=80)
     run_reporter(console)
     drawn = console.file.getvalue()
@@ -31,14 +31,14 @@ def test_a_log_gets_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None
     console = Console(file=io.StringIO(), width=80)
     run_reporter(console)
     assert console.file.getvalue() == ""  # far less than the time between two lines has passed
-    monkeypatch.setattr(progress, "_LINE_SECONDS", 0.0)
+    monkeypatch.setattr(progress.LineReporter, "_PAUSE_SECONDS", 0.0)
     run_reporter(console)
     lines = console.file.getvalue().splitlines()
     assert [line.split()[2] for line in lines] == ["1/4", "2/4", "3/4", "4/4"]
 
 
 def test_quiet_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "_BAR_SECONDS", 0.0)
+    monkeypatch.setattr(progress.BarReporter, "_PAUSE_SECONDS", 0.0)
     console = Console(file=io.StringIO(), force_terminal=True, width=80)
     run_reporter(console, quiet=True)
     assert console.file.getvalue() == ""

@@ -700,6 +700,13 @@ def test_the_whole_is_known_where_one_sub_epoch_has_it(open_dataset, files):
     assert parts.have_seqs()
 
 
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_sequences_have_no_corpus_index_since_their_files_are_no_corpus(open_dataset, files, executor):
+    outer = open_dataset(files, executor=executor)
+    assert {seq.corpus_idx for seq in outer.epoch(1)} == {None}
+    assert not outer.have_corpus_seq_idx()
+
+
 # --- layout ---
 
 
@@ -732,7 +739,7 @@ def test_a_layout_that_only_sequences_show_is_learnt_from_them(open_dataset, fil
 def test_a_window_joins_frames_here_too(open_dataset, files):
     outer = open_dataset(files, window=3, use_worker_proc=False)
     inner = init_dataset({**hdf(outer.get_files(2)), "window": 3})
-    assert read(outer, 2) == read(inner, 1)
+    assert read(outer, 2) == read_by_place(outer, 2) == read(inner, 1)
     assert outer.get_data_dim("data") == inner.get_data_dim("data") == 6
     assert outer.get_data_shape("data") == inner.get_data_shape("data")
 

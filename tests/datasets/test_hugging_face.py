@@ -163,7 +163,7 @@ def test_columns_that_do_not_sort_are_refused(folder):
 def test_class_indices_over_the_given_dim_are_refused(folder):
     dataset = HuggingFaceDataset(folder, data_format={"n": {"sparse_dim": 20}})
     dataset.init_seq_order(epoch=1)
-    with pytest.raises(SourceError, match=r"has 25..25, and its classes are 0..19"):
+    with pytest.raises(SourceError, match=r"class indices are in 25\.\.25, and there are 20 classes"):
         dataset.get_data(25, "n")
 
 

@@ -117,7 +117,7 @@ def test_descriptors_that_cannot_arrive_are_an_error(ends: tuple[Channel, Channe
 numbers = st.integers(0, 2**63 - 1)
 to_worker = st.one_of(
     st.builds(Begin, numbers, st.booleans(), st.binary(), numbers),
-    st.builds(Submit, numbers, numbers, st.binary()),
+    st.builds(Submit, numbers, st.lists(numbers), st.lists(st.none() | st.binary())),
     st.builds(Cancel, numbers),
     st.builds(GiveUp, numbers),
 )

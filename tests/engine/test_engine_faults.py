@@ -67,10 +67,11 @@ class FakeExecutor(Executor):
         self.queue.clear()
         self._note("begin_run", run_id)
 
-    def submit(self, worker_idx, run_id, ticket, payload):
+    def submit(self, worker_idx, run_id, tickets, payloads):
         assert self.is_running
-        self.queue.append(Done(worker_idx, ticket, run_id, FakeResult(payload, self.log)))
-        self._note("submit", ticket)
+        for ticket, payload in zip(tickets, payloads, strict=True):
+            self.queue.append(Done(worker_idx, ticket, run_id, FakeResult(payload, self.log)))
+            self._note("submit", ticket)
 
     def cancel(self, run_id):
         assert self.is_running
@@ -486,3 +487,53 @@ def test_the_stack_of_a_thread_names_the_function_it_is_in() -> None:
     assert "in hang_in_here" in stack
     assert len(list(run)) == 1
     engine.close()
+
+
+class MeasuredExecutor(FakeExecutor):
+    """Its tickets take `seconds` each, and their values `num_bytes`."""
+
+    seconds, num_bytes = 1e-5, 100
+
+    def submit(self, worker_idx, run_id, tickets, payloads):
+        for ticket, payload in zip(tickets, payloads, strict=True):
+            result = FakeResult(payload, self.log)
+            result.num_bytes = self.num_bytes
+            self.queue.append(Done(worker_idx, ticket, run_id, result, self.seconds))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "num_bytes", "payload"), [(0.01, 100, 0), (1e-5, 1 << 20, 0), (1e-5, 100, bytes(1 << 20))]
+)
+def test_workers_have_more_tickets_before_them_as_long_as_these_are_quick_and_small(
+    seconds: float, num_bytes: int, payload: Any
+) -> None:
+    num_pulled = 0
+    now: Any = 0
+
+    def payloads():
+        nonlocal num_pulled
+        while True:
+            num_pulled += 1
+            yield now
+
+    executor = MeasuredExecutor()
+    with Engine(Job(lambda info: abs), num_workers=2, executor=executor) as engine:
+        run = engine.run(payloads())
+        assert num_pulled == 16
+        assert 64 < max(num_pulled - next(run).ticket for _ in range(2000)) <= 128
+        executor.seconds, executor.num_bytes, now = seconds, num_bytes, payload
+        for _ in range(300):
+            delivered = next(run)
+        assert num_pulled - delivered.ticket <= 17
+        run.close()
+
+
+def test_a_number_of_tickets_that_is_said_is_kept() -> None:
+    numbers = iter(range(10_000))
+    options = EngineOptions(tickets_per_worker=3)
+    with Engine(Job(lambda info: abs), num_workers=2, executor=MeasuredExecutor(), options=options) as engine:
+        run = engine.run(numbers)
+        for _ in range(1000):
+            ticket = next(run).ticket
+        assert next(numbers) - ticket <= 7
+        run.close()

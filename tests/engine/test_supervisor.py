@@ -117,11 +117,14 @@ class World:
             assert ticket % self.num_workers == worker_idx
         assert not worker.queue or worker.queue[-1] < ticket
         worker.queue.append(ticket)
-        assert len(worker.queue) <= self.options.tickets_per_worker
+        if ticket in self.assigned:  # of a worker that was started anew
+            return
         self.assigned.add(ticket)
+        assert len(worker.queue) <= self.supervisor.tickets_per_worker
         last = self.stream[-1][1] if self.stream else -1
         not_handed_over = [other for other in self.assigned if other > last]
-        assert len(not_handed_over) <= self.options.look_ahead_of(self.num_workers)
+        look_ahead = self.options.look_ahead or self.num_workers * self.supervisor.tickets_per_worker
+        assert len(not_handed_over) <= look_ahead or min(not_handed_over) == ticket  # what the consumer waits for
 
     def work(self, worker_idx: int) -> None:
         worker = self.workers[worker_idx]
@@ -154,6 +157,8 @@ class World:
         choices += [(self.tell_next, idx) for idx in workers if self.workers[idx].untold] * 3
         if any(isinstance(worker.untold[0], Done | Failed) for worker in self.workers if worker.untold):
             choices += [(self.tell_together, 0)] * 3
+        if self.options.tickets_per_worker is None:
+            choices.append((self.look_further, 0))
         if self.deaths_left:
             choices += [(self.kill, idx) for idx in workers]
         if self.stalls_left:
@@ -172,6 +177,9 @@ class World:
                 answers.append(worker.untold.popleft())
         for action in self.supervisor.handle_answers(answers):
             self.obey(action)
+
+    def look_further(self, _: int) -> None:
+        self.supervisor.look_further(self.chance.choice([1, 2, 3, 8, 20]))
 
     def kill(self, worker_idx: int) -> None:
         self.deaths_left -= 1
@@ -207,7 +215,7 @@ worlds = st.fixed_dictionaries(
     {
         "mode": st.sampled_from(Mode),
         "lengths": st.lists(st.integers(0, 9), min_size=1, max_size=5),
-        "tickets_per_worker": st.integers(1, 4),
+        "tickets_per_worker": st.none() | st.integers(1, 4),
         "look_ahead": st.none() | st.integers(1, 12),
         "bad": st.frozensets(st.integers(0, 45), max_size=6),
         "num_deaths": st.integers(0, 5),
@@ -578,3 +586,20 @@ def test_a_stalled_worker_is_started_anew_if_that_is_wanted_until_the_budget_is_
     assert supervisor.deadline(supervisor.awaited_worker()) == 20
     (action,) = silent_at(supervisor, 20)
     assert "it was number 2 of this run and on_stall allows 1" in str(action.error)
+
+
+def test_the_item_that_is_waited_for_is_asked_for_though_more_is_open_than_may_be_by_now() -> None:
+    supervisor = Supervisor(3, Mode.STREAM, EngineOptions())
+    supervisor.look_further(8)
+    supervisor.plan_assignments()
+    supervisor.handle(StreamEnded(2, 0))
+    supervisor.handle_answers([Done(1, 1 + 3 * item) for item in range(8)])
+    again = supervisor.plan_assignments()
+    assert {action.worker_idx for action in again} == {1}  # the other one has as many as it may
+    supervisor.handle_answers([Done(1, action.ticket) for action in again])
+    supervisor.handle_answers([Done(0, 3 * item) for item in range(8)])
+    supervisor.look_further(1)
+    for ticket in [number for number in range(24) if number % 3 != 2]:
+        assert supervisor.handle(ResultRequested()) == [Deliver(Done(ticket % 3, ticket))]
+    assert supervisor.num_open == 8
+    assert supervisor.handle(ResultRequested()) == [Assign(0, 24)]

@@ -21,7 +21,7 @@ from headrace.errors import HeadraceError
 
 NUM_WORKERS = st.integers(0, 5)
 OPTIONS = st.builds(
-    dict, tickets_per_worker=st.integers(1, 9), look_ahead=st.none() | st.integers(1, 20)
+    dict, tickets_per_worker=st.none() | st.integers(1, 9), look_ahead=st.none() | st.integers(1, 20)
 )  # what may be chosen without an effect on the stream
 
 

@@ -123,7 +123,7 @@ def test_sequences_that_fail_and_are_skipped_are_counted_too(lengths, batching, 
     data, options = StaticDataset(seqs), {"batching": batching, "num_workers": workers, "executor": "thread"}
     with DataLoader(data, **options) as loader:
         num_failing = [sum(i in failing for i in batch.corpus_idx.tolist()) for batch in loader]
-        sizes = [len(loader._plan_of(1).task(number)[1]) for number in range(len(num_failing))]
+        sizes = [len(loader._runs.plan_of(1).task(number)[1]) for number in range(len(num_failing))]
     skipping = EngineOptions(on_error=Skipping(budget=100))
     with DataLoader(data, **options, transform=fail, engine_options=skipping) as loader:
         tags = [tag for batch in loader for tag in batch.tags]

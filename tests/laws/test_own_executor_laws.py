@@ -140,9 +140,9 @@ class OnlyOnce(MapDataset):
 @pytest.mark.parametrize("executor", [ThreadExecutor, PoolExecutor])
 def test_threads_of_any_name_never_share_a_dataset(executor: type[Executor]) -> None:
     items = [{"data": np.full(1, number)} for number in range(9)]
-    with pytest.raises(TypeError, match="holds a connection"):
-        with DataLoader(OnlyOnce(items), batching=FixedCount(2), num_workers=2, executor=executor()) as loader:
-            list(loader)
+    loader = DataLoader(OnlyOnce(items), batching=FixedCount(2), num_workers=2, executor=executor())
+    with loader, pytest.raises(TypeError, match="holds a connection"):
+        list(loader)
 
 
 @pytest.mark.parametrize("executor", OWN)

@@ -245,7 +245,8 @@ class Own(FrameBudget):
 
 
 def test_a_policy_of_the_users_own_is_planned_each_time(cache):
-    for batching in (Own(40), Buckets(Own(40), num_buckets=2)):
+    of_several = Buckets((FrameBudget(40), Own(40)), bounds=(20,))
+    for batching in (Own(40), Buckets(Own(40), num_buckets=2), of_several):
         assert isinstance(batching, Batching)
         with open_loader(batching=batching) as loader:
             assert len(loader)
@@ -255,7 +256,7 @@ def test_a_policy_of_the_users_own_is_planned_each_time(cache):
 def test_a_table_that_does_not_fit_the_plan_is_given_up_and_said(monkeypatch, cache):
     with open_loader() as loader:
         length = len(loader)
-        name = loader._plan_of(1)._get_name()
+        name = loader._runs.plan_of(1)._get_name()
         table = kept_tables.find_table(name, 15)
         batches = table.batches.batches_of_windows
         batches[3] += 1

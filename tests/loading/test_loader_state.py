@@ -235,7 +235,7 @@ def test_a_resume_plans_one_window_and_the_start_as_well(seqs):
     with open_loader(seqs * 50, batching=Buckets(FrameBudget(40), num_buckets=4)) as loader:
         iterator = iter(loader)
         next(iterator)
-        assert loader._plan_of(1).num_planned <= 2
+        assert loader._runs.plan_of(1).num_planned <= 2
         for batch in iterator:
             if batch.seq_idx.min() > 1900:
                 break
@@ -244,7 +244,7 @@ def test_a_resume_plans_one_window_and_the_start_as_well(seqs):
     with open_loader(seqs * 50, batching=Buckets(FrameBudget(40), num_buckets=4)) as loader:
         loader.load_state_dict(state)
         batch = next(iter(loader))
-        assert loader._plan_of(1).num_planned <= 2
+        assert loader._runs.plan_of(1).num_planned <= 2
     assert batch.position == expected.position
     assert batch["data"].tobytes() == expected["data"].tobytes()
 

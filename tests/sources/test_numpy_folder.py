@@ -281,7 +281,7 @@ def test_sequences_must_be_alike(tmp_path):
     with pytest.raises(SourceError, match=r"\['x'\].*\['x', 'y'\].*\n.*b, compared with .*a"):
         NumpyFolderSource(tmp_path)
     np.savez(tmp_path / "b.npz", x=np.zeros(2), y=np.zeros(2, np.float32))
-    with pytest.raises(SourceError, match=r"'y' is float32\[2\]"):
+    with pytest.raises(SourceError, match=r"'y': this is float32\[2\], and float64\[T\] is wanted"):
         NumpyFolderSource(tmp_path)
     np.save(tmp_path / "c.npy", np.zeros(2))
     with pytest.raises(SourceError, match=r"both \.npy and \.npz"):

@@ -493,7 +493,7 @@ def test_the_writer_refuses_what_the_format_cannot_hold(tmp_path):
         for data, what in (
             ({"data": np.zeros(3, np.float32)}, "not"),
             ({"data": np.zeros(3), "orth": orth}, "float64"),
-            ({"data": np.zeros((3, 2), np.float32), "orth": orth}, "float32"),
+            ({"data": np.zeros((3, 2), np.float32), "orth": orth}, r"a frame has the shape \(2,\), not \(1,\)"),
             ({"data": np.zeros(3, np.float32), "orth": np.array([255], np.uint8)}, "UTF-8"),
         ):
             with pytest.raises(SourceError, match=what):

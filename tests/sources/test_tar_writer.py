@@ -273,7 +273,8 @@ def test_a_refused_first_sequence_settles_nothing(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("tag", "message"), [(b"bytes", "not a str"), (7, "not a str"), ("\ud800", "Unicode"), ("first", "came before")]
+    ("tag", "message"),
+    [(b"bytes", "not a str"), (7, "not a str"), ("\ud800", "Unicode"), ("first", "was there before")],
 )
 def test_a_tag_that_cannot_be_stored_or_came_before_is_refused(tmp_path, tag, message):
     with TarWriter(tmp_path / "shard.tar") as writer:
@@ -300,10 +301,16 @@ def test_other_byte_orders_strides_and_numbers_are_stored_plainly(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"specs": {"data": DataSpec("U3")}}, "arrays of U3"),
-        ({"specs": {"data": DataSpec("longdouble")}}, "arrays of longdouble"),
-        ({"specs": {"data": DataSpec("float32")}, "labels": {"clases": ["x"]}}, r"labels or as_text for \['clases'\]"),
-        ({"specs": {"data": DataSpec("float32")}, "as_text": ["data"]}, "as_text is for uint8"),
+        ({"specs": {"data": DataSpec("U3")}}, "'data' has the dtype U3"),
+        ({"specs": {"data": DataSpec("longdouble")}}, "'data' has the dtype longdouble"),
+        (
+            {"specs": {"data": DataSpec("float32")}, "labels": {"clases": ["x"]}},
+            "labels for the unknown data key 'clases'",
+        ),
+        (
+            {"specs": {"data": DataSpec("float32")}, "as_text": ["data"]},
+            r"as_text is for keys of uint8\[T\], and 'data'",
+        ),
         ({"as_text": "data"}, "as_text is a list"),
         ({"labels": {"classes": [1, 2]}}, "not a list of texts"),
         ({"labels": {"classes": "abc"}}, "not a list of texts"),

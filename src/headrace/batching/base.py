@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from headrace.errors import ConfigError, SourceError
 
+from .packed_layout import RowLayout
 from .pieces import Pieces
 from .plan import WINDOW_SEQS, BatchOrder, Groups, WindowKey, WindowPlan, assemble_plan
 
@@ -41,6 +42,30 @@ class Batching(ABC):
     def needs_lengths(self) -> bool:
         """Whether the lengths of the sequences matter for anything but the costs."""
         return True
+
+    @property
+    def keeps_order(self) -> bool:
+        """Whether batches are runs of the order of the epoch, and come in it unless another `BatchOrder` is given."""
+        return False
+
+    @property
+    def shares_rows(self) -> bool:
+        """Whether several sequences are in a row; then its groups say in which, and `row_layout` how long they are."""
+        return False
+
+    def row_layout(self, rows: NDArray[np.int32]) -> RowLayout:
+        """Return where the sequences of a batch go that share rows.
+
+        Args:
+            rows: Row of each, `int32[n]`.
+
+        Raises:
+            ConfigError: They do not share rows.
+        """
+        raise ConfigError(
+            f"{self} does not say how long rows are, so {len(rows)} sequences cannot share them",
+            fix="let shares_rows and row_layout return those of the Pack that it is made of",
+        )
 
     def plan_window(self, lengths: NDArray[Any], key: WindowKey, order: BatchOrder | None = None) -> WindowPlan:
         """Plan the batches of one window, O(n log n) with 0.1 to 1 us a sequence.

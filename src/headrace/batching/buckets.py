@@ -32,9 +32,8 @@ class Buckets(Batching):
     the end of a window, too little for a batch, is joined with its neighbours: no bucket starves, nothing is left
     out, and at most one batch of a window is not full because of it.
 
-    Without bounds, each window gets those with which least padding is expected, from its own lengths; after `fit` they
-    come from the lengths of the corpus and are the same for all windows. More buckets mean less padding, fewer a
-    better mixture.
+    Without bounds, each window gets those with which least padding is expected, from its own lengths. More buckets mean
+    less padding, fewer a better mixture.
 
     Args:
         budget: A `FrameBudget` (padded) or a `FixedCount`; or one for each bucket, all of the same kind.
@@ -105,7 +104,7 @@ class Buckets(Batching):
         limits = np.array(longest)[np.searchsorted(np.asarray(self.bounds, np.int64), pieces.frames)]
         first = self.budget[0]
         assert isinstance(first, FrameBudget)
-        return apply_too_long(pieces, limits, first.too_long, str(self))
+        return apply_too_long(pieces, limits, first.too_long, self)
 
     def group(self, frames: NDArray[np.int64], key: WindowKey) -> Groups:  # noqa: ARG002
         """Group the pieces of each bucket, then what is left of all."""

@@ -117,6 +117,11 @@ class FixedCount(Batching):
         """Lengths are costs only."""
         return False
 
+    @property
+    def keeps_order(self) -> bool:
+        """They are consecutive."""
+        return True
+
     def window_seqs(self, wanted: int = WINDOW_SEQS) -> int:
         """Return the largest multiple of `num_seqs` that is not above what is wanted, at least one batch."""
         return max(wanted // self.num_seqs, 1) * self.num_seqs
@@ -196,6 +201,11 @@ class FrameBudget(Batching):
             raise ConfigError("FrameBudget: with quadratic_length a single frame costs 2, so max_frames must be over 1")
 
     @property
+    def keeps_order(self) -> bool:
+        """They are consecutive."""
+        return True
+
+    @property
     def longest(self) -> int:
         """Frames of the longest sequence that the budget allows, at least 1."""
         if self.quadratic_length is None:
@@ -206,7 +216,7 @@ class FrameBudget(Batching):
 
     def cut(self, pieces: Pieces) -> Pieces:
         """Treat what is too long."""
-        return apply_too_long(pieces, self.longest, self.too_long, str(self))
+        return apply_too_long(pieces, self.longest, self.too_long, self)
 
     def fullness(self, frames: NDArray[np.int64]) -> float:
         """Return the share of a batch that each piece takes, added up."""

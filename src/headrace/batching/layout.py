@@ -157,13 +157,11 @@ def pad_batch(
         ConfigError: A pad value does not suit its key, or what was allocated has another shape or dtype.
     """
     options = LayoutOptions() if options is None else options
-    return pad_columns(gather_columns(seqs, options, tags), options, allocate)
+    return pad_columns(gather_columns(seqs, options, tags), options, checked_allocate(allocate))
 
 
-def pad_columns(
-    columns: Mapping[str, Column | TextColumn], options: LayoutOptions, allocate: Allocate | None = None
-) -> PaddedBatch:
-    """Lay out the columns of a batch, see `pad_batch`."""
+def pad_columns(columns: Mapping[str, Column | TextColumn], options: LayoutOptions, allocate: Allocate) -> PaddedBatch:
+    """Lay out the columns of a batch, see `pad_batch`; what is allocated is taken as it is."""
     batch = PaddedBatch({}, {})
     for key, column in columns.items():
         batch.arrays[key] = lay_out(column, options, allocate)
@@ -172,17 +170,18 @@ def pad_columns(
     return batch
 
 
-def lay_out(column: Column | TextColumn, options: LayoutOptions, allocate: Allocate | None) -> NDArray[Any] | list[Any]:
+def lay_out(column: Column | TextColumn, options: LayoutOptions, allocate: Allocate) -> NDArray[Any] | list[Any]:
     """Return the values of a key one row each: padded, stacked, or a list of texts."""
     if isinstance(column, TextColumn):
         return column.texts()
     if column.lengths is None:
-        out = allocate_array(allocate, column.key, (column.num_seqs, *column.inner), column.dtype)
+        out = allocate(column.key, (column.num_seqs, *column.inner), column.dtype)
         column.stack(out)
         return out
     frames = -(-int(column.lengths.max()) // options.multiple_of) * options.multiple_of
-    out = allocate_array(allocate, column.key, (column.num_seqs, frames, *column.inner), column.dtype)
-    pad_value, lengths = pad_value_of(options, column), column.lengths.tolist()
+    out = allocate(column.key, (column.num_seqs, frames, *column.inner), column.dtype)
+    pad_value = pad_value_of(column, options) if options.pad_values else np.zeros((), column.dtype)[()]
+    lengths = column.lengths.tolist()
     if out.nbytes <= column.num_seqs * _SMALL_ROW_BYTES:
         out[...] = pad_value
     else:
@@ -246,15 +245,13 @@ def name_seqs(tags: Sequence[str] | None, *places: int) -> str:
     return " and ".join(f"sequence {place} of the batch" if tags is None else repr(tags[place]) for place in places)
 
 
-def pad_value_of(options: LayoutOptions, column: Column) -> Any:
+def pad_value_of(column: Column, options: LayoutOptions) -> Any:
     """Return the pad value of a key.
 
     Raises:
         ConfigError: The dtype of the key cannot hold it.
     """
     value = options.pad_values.get(column.key, 0)
-    if type(value) is int and value == 0 and column.dtype.kind in "biufc":
-        return column.dtype.type(0)
     with np.errstate(all="ignore"):
         try:
             held = np.asarray(value).astype(column.dtype)
@@ -269,20 +266,29 @@ def pad_value_of(options: LayoutOptions, column: Column) -> Any:
     return held[()]
 
 
-def allocate_array(allocate: Allocate | None, key: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return a new array, or what `allocate` gives if it is as asked for.
+def checked_allocate(allocate: Allocate | None) -> Allocate:
+    """Return what makes new arrays, or what the user gave, whose results are checked.
 
     Raises:
-        ConfigError: It is not.
+        ConfigError: From it: a result is not as it was asked for.
     """
     if allocate is None:
-        return np.empty(shape, dtype)
-    out = allocate(key, shape, dtype)
-    if out.shape != shape or out.dtype != dtype or not out.flags.writeable:
-        raise ConfigError(
-            f"the output for {key!r} must be a writable {dtype} of shape {shape}, got {out.dtype} of shape {out.shape}"
-        )
-    return out
+        return _new_array
+
+    def allocate_checked(key: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+        out = allocate(key, shape, dtype)
+        if out.shape != shape or out.dtype != dtype or not out.flags.writeable:
+            raise ConfigError(
+                f"the output for {key!r} must be a writable {dtype} of shape {shape}, got {out.dtype} of shape "
+                f"{out.shape}"
+            )
+        return out
+
+    return allocate_checked
+
+
+def _new_array(key: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:  # noqa: ARG001
+    return np.empty(shape, dtype)
 
 
 def cut_seq(seq: Seq, start: int, frames: int, data_key: str, whole_keys: Sequence[str] = ()) -> dict[str, Any]:

@@ -71,7 +71,7 @@ class NumbersDict:
             default = auto_convert
         elif numbers_dict is not None:
             numbers = numbers_dict
-        self._numbers = {key: _checked(value, key) for key, value in numbers.items()}
+        self._numbers = {key: _checked(value, key) for key, value in numbers.items()} if numbers else {}
         self._default = None if default is None else _checked(default, None)
 
     def copy(self) -> NumbersDict:
@@ -140,7 +140,7 @@ class NumbersDict:
 
     def __bool__(self) -> bool:
         """Tell whether any number is not zero, the default included."""
-        return any(bool(value) for value in self.values())
+        return any(self.values())
 
     # --- over all keys ---
 

@@ -12,6 +12,7 @@ from headrace.errors import ConfigError, check_count
 from headrace.order.policy import set_field
 
 from .base import Batching, check_data_key
+from .packed_layout import RowLayout
 from .pieces import Pieces, TooLong, apply_too_long, check_too_long
 from .plan import Groups, WindowKey
 
@@ -74,9 +75,19 @@ class Pack(Batching):
         text = super().__str__()
         return text if "too_long=" in text else f"{text[:-1]}, too_long={self.too_long!r})"
 
+    @property
+    def shares_rows(self) -> bool:
+        """That is what it is for."""
+        return True
+
+    def row_layout(self, rows: NDArray[np.int32]) -> RowLayout:
+        """Return where the sequences of a batch go, `int32[n]` by the row of each."""
+        num_rows = None if self.too_long == "alone" else self.num_rows
+        return RowLayout(rows, self.row_tokens, num_rows, self.packed_keys)
+
     def cut(self, pieces: Pieces) -> Pieces:
         """Treat what is longer than a row."""
-        return apply_too_long(pieces, self.row_tokens, self.too_long, str(self))
+        return apply_too_long(pieces, self.row_tokens, self.too_long, self)
 
     def fullness(self, frames: NDArray[np.int64]) -> float:
         """Return the share of a batch that the tokens take."""

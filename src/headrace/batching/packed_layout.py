@@ -20,7 +20,7 @@ from .layout import (
     LayoutOptions,
     Seq,
     TextColumn,
-    allocate_array,
+    checked_allocate,
     gather_columns,
     lay_out,
     name_seqs,
@@ -89,7 +89,8 @@ def pack_batch(
         ConfigError: The layout does not suit the sequences, or what was allocated has another shape or dtype.
     """
     options = LayoutOptions() if options is None else options
-    return pack_columns(gather_columns(seqs, options, tags), layout, options, allocate=allocate, tags=tags)
+    columns = gather_columns(seqs, options, tags)
+    return pack_columns(columns, layout, options, allocate=checked_allocate(allocate), tags=tags)
 
 
 def pack_columns(
@@ -97,10 +98,10 @@ def pack_columns(
     layout: RowLayout,
     options: LayoutOptions,
     *,
-    allocate: Allocate | None = None,
+    allocate: Allocate,
     tags: Sequence[str] | None = None,
 ) -> PackedBatch:
-    """Lay out the columns of a batch in shared rows, see `pack_batch`."""
+    """Lay out the columns of a batch in shared rows, see `pack_batch`; what is allocated is taken as it is."""
     packed = _packed_columns(columns, layout)
     lengths = _common_lengths(packed, tags)
     plan = _Rows.of(layout, lengths)
@@ -111,14 +112,15 @@ def pack_columns(
         if isinstance(column, Column) and column.lengths is not None:
             all_lengths[key] = column.lengths
         if isinstance(column, Column) and key in packed_keys:
-            out = allocate_array(allocate, key, (*plan.shape, *column.inner), column.dtype)
-            column.write(plan.open_rows(out, lengths, pad_value_of(options, column)))
+            out = allocate(key, (*plan.shape, *column.inner), column.dtype)
+            pad_value = pad_value_of(column, options) if options.pad_values else np.zeros((), column.dtype)[()]
+            column.write(plan.open_rows(out, lengths, pad_value))
             arrays[key] = out
         else:
             arrays[key] = lay_out(column, options, allocate)
     int32 = np.dtype(np.int32)
-    segment_ids = allocate_array(allocate, "segment_ids", plan.shape, int32)
-    positions = allocate_array(allocate, "positions", plan.shape, int32)
+    segment_ids = allocate("segment_ids", plan.shape, int32)
+    positions = allocate("positions", plan.shape, int32)
     plan.fill_tokens(segment_ids, np.repeat(plan.numbers, lengths))
     before = np.cumsum(lengths) - lengths
     plan.fill_tokens(positions, np.arange(lengths.sum()) - np.repeat(before, lengths))

@@ -7,6 +7,7 @@ are in the order of its sequences, those of one sequence next to each other.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, TypeAlias, get_args
@@ -51,8 +52,7 @@ class PlanCounts:
 
     def __add__(self, other: PlanCounts) -> PlanCounts:
         """Add each of the counts."""
-        sums = (getattr(self, field.name) + getattr(other, field.name) for field in fields(self))
-        return PlanCounts(*sums)
+        return PlanCounts(*map(operator.add, _all_counts(self), _all_counts(other)))
 
     @property
     def left_out(self) -> int:
@@ -81,6 +81,8 @@ class PlanCounts:
             parts.append(f"{self.chunked:,} cut into {self.chunks:,} chunks")
         return "; ".join(parts)
 
+
+_all_counts = operator.attrgetter(*(field.name for field in fields(PlanCounts)))
 
 TooLong: TypeAlias = Literal["alone", "drop", "chunk", "error"]
 _Cut: TypeAlias = Callable[[NDArray[np.int64], NDArray[np.int64]], tuple[NDArray[np.int64], NDArray[np.int64]]]
@@ -165,7 +167,7 @@ def check_too_long(owner: str, too_long: str) -> None:
         raise ConfigError(f"{owner}: too_long must be one of {', '.join(get_args(TooLong))}, got {too_long!r}")
 
 
-def apply_too_long(pieces: Pieces, limit: int | NDArray[np.int64], too_long: TooLong, owner: str) -> Pieces:
+def apply_too_long(pieces: Pieces, limit: int | NDArray[np.int64], too_long: TooLong, owner: object) -> Pieces:
     """Treat the pieces of more than `limit` frames: leave them alone, leave them out, cut them, or refuse them.
 
     The limit is one for all, or one for each, `int64[M]`.

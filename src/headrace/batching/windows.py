@@ -37,10 +37,10 @@ def parse_context_window(value: Any) -> tuple[NumbersDict, NumbersDict]:
             raise ConfigError(f"context_window needs a pair (left, right), not {len(value)} items", fix=_FORMS)
         left, right = (_frames(part, value) for part in value)
         return left, right
-    total = _frames(NumbersDict(0) if value is None else value, value)
-    extra = NumbersDict.max([total, NumbersDict.constant_like(1, total)]) - NumbersDict.constant_like(1, total)
-    left = extra // NumbersDict.constant_like(2, extra)
-    return left, extra - left
+    if value is None:
+        return NumbersDict(0), NumbersDict(0)
+    extra = _frames(value, value).unary_op(lambda total: max(total, 1) - 1)
+    return extra.unary_op(lambda frames: frames // 2), extra.unary_op(lambda frames: frames - frames // 2)
 
 
 def _frames(part: Any, whole: Any) -> NumbersDict:

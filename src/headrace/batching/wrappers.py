@@ -15,12 +15,50 @@ from headrace.errors import ConfigError, check_count
 from headrace.order.policy import set_field
 
 from .base import Batching, check_batching
+from .packed_layout import RowLayout
 from .pieces import MAX_FRAMES, Pieces
 from .plan import WINDOW_SEQS, Groups, WindowKey
 
 
+class _Around(Batching):
+    """What a batching around another one leaves to that.
+
+    Attributes:
+        batching: The other one.
+    """
+
+    batching: Batching
+
+    @property
+    def data_key(self) -> str | None:
+        """The data key of the other batching."""
+        return self.batching.data_key
+
+    @property
+    def keeps_order(self) -> bool:
+        """Ask the other batching."""
+        return self.batching.keeps_order
+
+    @property
+    def shares_rows(self) -> bool:
+        """Ask the other batching."""
+        return self.batching.shares_rows
+
+    def row_layout(self, rows: NDArray[np.int32]) -> RowLayout:
+        """Ask the other batching."""
+        return self.batching.row_layout(rows)
+
+    def fullness(self, frames: NDArray[np.int64]) -> float:
+        """Return what the other batching says."""
+        return self.batching.fullness(frames)
+
+    def group(self, frames: NDArray[np.int64], key: WindowKey) -> Groups:
+        """Group with the other batching."""
+        return self.batching.group(frames, key)
+
+
 @dataclass(frozen=True)
-class LimitLengths(Batching):
+class LimitLengths(_Around):
     """Another batching, without the sequences that are too short or too long. They are counted, see `PlanCounts`.
 
     Args:
@@ -48,11 +86,6 @@ class LimitLengths(Batching):
                 raise ConfigError(f"LimitLengths: min_frames = {lowest} is above max_frames = {highest}")
 
     @property
-    def data_key(self) -> str | None:
-        """The data key of the other batching."""
-        return self.batching.data_key
-
-    @property
     def whole_keys(self) -> tuple[str, ...]:
         """The whole keys of the other batching."""
         return self.batching.whole_keys
@@ -71,17 +104,9 @@ class LimitLengths(Batching):
         too_short, too_long = int(is_short.sum()), int(is_long.sum())
         return pieces.keep(~(is_short | is_long), too_short=too_short, too_long=too_long)
 
-    def fullness(self, frames: NDArray[np.int64]) -> float:
-        """Return what the other batching says."""
-        return self.batching.fullness(frames)
-
-    def group(self, frames: NDArray[np.int64], key: WindowKey) -> Groups:
-        """Group with the other batching."""
-        return self.batching.group(frames, key)
-
 
 @dataclass(frozen=True)
-class Chunks(Batching):
+class Chunks(_Around):
     """Another batching, over chunks of the sequences.
 
     Chunk j of a sequence is frames `j * step` to `min(j * step + frames, T)`. After the first, one is made only if more
@@ -130,11 +155,6 @@ class Chunks(Batching):
             raise ConfigError(f"Chunks: whole_keys must be a tuple of data keys, got {self.whole_keys!r}")
         set_field(self, "whole_keys", tuple(self.whole_keys))
 
-    @property
-    def data_key(self) -> str | None:
-        """The data key of the other batching."""
-        return self.batching.data_key
-
     def cut(self, pieces: Pieces) -> Pieces:
         """Cut all sequences, then whatever the other batching leaves out or cuts."""
         return self.batching.cut(self._chunks_of(pieces))
@@ -150,11 +170,3 @@ class Chunks(Batching):
             return starts - left, np.minimum(self.frames, pieces.frames[parents] - starts) + left + right
 
         return pieces.split(num_chunks, cut, rest=int((pieces.frames - covered).sum()))
-
-    def fullness(self, frames: NDArray[np.int64]) -> float:
-        """Return what the other batching says."""
-        return self.batching.fullness(frames)
-
-    def group(self, frames: NDArray[np.int64], key: WindowKey) -> Groups:
-        """Group with the other batching."""
-        return self.batching.group(frames, key)

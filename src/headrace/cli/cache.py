@@ -13,7 +13,6 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,7 +23,7 @@ from headrace.errors import CacheError, SourceError
 from headrace.files.cache.copy import checksum_of
 from headrace.files.cache.entry import EntryKey, EntryRecord, name_of, parse_source_text
 from headrace.files.cache.folder import CacheFolder, EntryState, find_users, is_in_use, record_of, survey
-from headrace.files.cache.options import FileCacheOptions, bytes_text, parse_bytes
+from headrace.files.cache.options import FileCacheOptions, format_bytes, parse_bytes
 from headrace.files.cache.plan import read_distances
 from headrace.files.cache.room import DAY_SECONDS, CacheRoom, Candidate, is_due, order_candidates
 from headrace.files.fetch.fetch import stat_source
@@ -32,7 +31,9 @@ from headrace.files.locks import LockTable, lock_shared_nowait
 from headrace.files.places import shown_url
 
 from .console import bold, open_messages, open_output, print_json
-from .drawing import format_bytes, format_count, format_seconds
+from .drawing import format_count, format_seconds
+from .options import AsJson
+from .progress import telling
 
 
 @dataclass(frozen=True)
@@ -63,9 +64,9 @@ class CacheRequest:
         """
         used, free = folder.used_bytes(), folder.disk_space().free
         if used > self.max_bytes:
-            what = f"the copies have {bytes_text(used)}, and {bytes_text(self.max_bytes)} was asked for"
+            what = f"the copies have {format_bytes(used)}, and {format_bytes(self.max_bytes)} was asked for"
         elif free < self.free_bytes:
-            what = f"the disk has {bytes_text(free)} free, and {bytes_text(self.free_bytes)} was asked for"
+            what = f"the disk has {format_bytes(free)} free, and {format_bytes(self.free_bytes)} was asked for"
         else:
             return
         fix = "headrace cache ls shows who uses the rest"
@@ -140,19 +141,19 @@ def clean_folder(folder: CacheFolder, options: FileCacheOptions, request: CacheR
     return cleaned
 
 
-def verify_entries(folder: CacheFolder, *, ask_source: bool, tell: Callable[[str], None]) -> Iterator[Verdict]:
+def verify_entries(folder: CacheFolder, *, ask_source: bool, tell: Callable[[int, int], None]) -> Iterator[Verdict]:
     """Check each copy; those with a checksum are read whole.
 
     Args:
         folder: Where.
         ask_source: Whether to ask each source what it is now.
-        tell: Called with what is about to be done.
+        tell: Called with the number of copies that were checked, and of all.
     """
     states = [state for state in survey(folder) if _is_there(state)]
     for number, state in enumerate(states):
         record = record_of(folder, state)
         shown = _shown(state, record)
-        tell(f"{number}/{len(states)} {shown}")
+        tell(number, len(states))
         if record is None:
             if is_in_use(folder, state.key):
                 yield Verdict(state, shown, "are being made")
@@ -228,10 +229,12 @@ def _printable(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-_FOLDER = typer.Option(
-    help="Folder of the cache. Default: from HEADRACE_FILE_CACHE_OPTS, else the user's.", show_default=False
-)
-_JSON = typer.Option("--json", help="Print one JSON object on stdout, nothing else.")
+_Folder = Annotated[
+    Path | None,
+    typer.Option(
+        help="Folder of the cache. Default: from HEADRACE_FILE_CACHE_OPTS, else the user's.", show_default=False
+    ),
+]
 
 cache = typer.Typer(
     name="cache",
@@ -242,8 +245,8 @@ cache = typer.Typer(
 
 @cache.command()
 def ls(
-    cache_directory: Annotated[Path | None, _FOLDER] = None,
-    as_json: Annotated[bool, _JSON] = False,
+    cache_directory: _Folder = None,
+    as_json: AsJson = False,
 ) -> None:
     """List the copies, last used first: size, last use, source, and who uses them."""
     options = _options(cache_directory)
@@ -273,8 +276,8 @@ def clean(
         str | None, typer.Option(metavar="SIZE", help="Remove until this much is free on the disk.")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what would be removed.")] = False,
-    cache_directory: Annotated[Path | None, _FOLDER] = None,
-    as_json: Annotated[bool, _JSON] = False,
+    cache_directory: _Folder = None,
+    as_json: AsJson = False,
 ) -> None:
     """Remove old copies and leftovers of dead processes, and more on request. Copies in use stay.
 
@@ -310,13 +313,13 @@ def clean(
 def verify(
     source: Annotated[bool, typer.Option("--source", help="Also check whether each source has changed.")] = False,
     remove: Annotated[bool, typer.Option("--remove", help="Remove damaged and incomplete copies.")] = False,
-    cache_directory: Annotated[Path | None, _FOLDER] = None,
-    as_json: Annotated[bool, _JSON] = False,
+    cache_directory: _Folder = None,
+    as_json: AsJson = False,
 ) -> None:
     """Check each copy: size, time, and the checksum if one was recorded (`fetch={"checksum": "xxh3"}`)."""
     options = _options(cache_directory)
     folder = _open(options)
-    with _teller() as tell:
+    with telling(open_messages(), "verifying", unit="files", quiet=False) as tell:
         verdicts = [] if folder is None else list(verify_entries(folder, ask_source=source, tell=tell))
     damaged = [verdict for verdict in verdicts if verdict.is_damaged]
     num_removed = 0
@@ -382,14 +385,3 @@ def _use_text(entry: dict[str, Any]) -> str:
     if entry["used_by"]:
         return f"  ({'in use' if entry['is_whole'] else 'being made'} by {entry['used_by']})"
     return "" if entry["is_whole"] else "  (left by a process that is gone)"
-
-
-@contextmanager
-def _teller() -> Iterator[Callable[[str], None]]:
-    """Yield a function that tells on a terminal what is being done, and elsewhere nothing."""
-    messages = open_messages()
-    if not messages.is_terminal:
-        yield lambda _text: None
-        return
-    with messages.status("") as status:
-        yield status.update

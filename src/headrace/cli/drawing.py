@@ -12,22 +12,6 @@ _EIGHTHS = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"]
 QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 
 
-def format_bytes(num_bytes: float) -> str:
-    """Return a size in decimal units: `12.3 MB`; `rich.filesize.decimal` would make 999,950 bytes `1,000.0 kB`.
-
-    >>> format_bytes(999), format_bytes(12_345_678)
-    ('999 B', '12.3 MB')
-    """
-    if num_bytes < 1000:
-        return f"{num_bytes:.0f} B"
-    units = ["kB", "MB", "GB", "TB"]
-    while True:
-        num_bytes /= 1000
-        unit = units.pop(0)
-        if num_bytes < 999.95 or not units:  # what would round to 1000.0 is shown in the next unit
-            return f"{num_bytes:.1f} {unit}"
-
-
 def format_count(count: float) -> str:
     """Return a whole number with separators: `1,234,567`."""
     return f"{count:,.0f}"

@@ -11,13 +11,15 @@ from typing import Annotated, Any
 import typer
 
 from headrace.errors import ConfigError, SourceError
+from headrace.files.cache.options import format_bytes
 from headrace.index import CorpusIndex
 from headrace.sources import AudioSource
 from headrace.sources.registry import keeps_index
 
 from .console import bold, open_output, print_json
-from .drawing import format_bytes, format_count, format_seconds
+from .drawing import format_count, format_seconds
 from .opening import class_of, open_corpus, parse_settings
+from .options import AsJson, SourceClass, SourceSettings
 
 _INDEX_MAGIC = b"HRINDEX\n"
 
@@ -29,15 +31,11 @@ def index(
     output: Annotated[
         Path | None, typer.Option(help="Index file to write, usually *.hrindex. Default: the cache folder.")
     ] = None,
-    source_class: Annotated[
-        str | None, typer.Option("--from", metavar="CLASS", help="Source class or format; default: detected.")
-    ] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="An option of the source.")
-    ] = None,
+    source_class: SourceClass = None,
+    settings: SourceSettings = None,
     refresh: Annotated[bool, typer.Option("--refresh", help="Rebuild it even if it is up to date.")] = False,
     verify: Annotated[bool, typer.Option("--verify", help="Check the index against the data files.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, nothing else.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Build the index of a corpus: tags, lengths and offsets of all sequences, in one memory-mapped file."""
     corpus_files = _Files(files, source_class, parse_settings(settings))

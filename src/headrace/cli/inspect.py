@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from headrace.errors import ConfigError
+from headrace.files.cache.options import format_bytes
 from headrace.index import CorpusIndex
 from headrace.sources import Source
 from headrace.sources.formats import FORMATS, find_format
@@ -20,8 +21,9 @@ from headrace.specs import DataSpec
 
 from .console import bold, open_output, print_json, shorten
 from .convert.shards import size_of
-from .drawing import QUANTILES, draw_histogram, format_bytes, format_count, plan_bins, quantiles_of
+from .drawing import QUANTILES, draw_histogram, format_count, plan_bins, quantiles_of
 from .opening import open_corpus, parse_settings
+from .options import AsJson, SourceClass, SourceSettings
 from .report import describe_key
 
 INDEX_SUFFIX = ".hrindex"
@@ -53,16 +55,12 @@ def inspect(
         list[Path],
         typer.Argument(help="Data files, folders, manifests or index files; files of one format form one corpus."),
     ],
-    source_class: Annotated[
-        str | None, typer.Option("--from", metavar="CLASS", help="Source class or format; default: detected.")
-    ] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="An option of the source.")
-    ] = None,
+    source_class: SourceClass = None,
+    settings: SourceSettings = None,
     sample_rate: Annotated[
         int | None, typer.Option(min=1, help="Report lengths at this sample rate (for manifests with several rates).")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, nothing else.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show the contents of files: data keys, dtypes, shapes, labels, number of sequences, lengths."""
     options = parse_settings(settings)

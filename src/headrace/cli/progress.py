@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import time
+from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Self
+from typing import ClassVar, Self
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn
+from rich.progress import BarColumn, Progress, TextColumn
 
-from .drawing import format_bytes, format_count, format_seconds
+from headrace.files.cache.options import format_bytes
 
-_BAR_SECONDS = 0.1  # between two updates of the bar: smooth for the eye, and costs nothing measurable
-_LINE_SECONDS = 10.0  # between two plain lines: enough to see in a log that the run is alive
+from .drawing import format_count, format_seconds
 
 
 class Reporter:
@@ -29,56 +29,17 @@ class Reporter:
         """Tell how much is done: sequences and bytes since the start."""
 
 
-class BarReporter(Reporter):
-    """A bar on a terminal, gone when the work is done.
+class _TimedReporter(Reporter):
+    """Tells how far the work is, not more often than people can read.
 
     Args:
-        console: Where to draw.
+        console: Where to tell it.
         label: What is being done.
         total: Number of sequences, if known.
         unit: What is counted, if not sequences.
     """
 
-    def __init__(self, console: Console, label: str, total: int | None, unit: str = "seq") -> None:
-        self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=16),
-            TextColumn("{task.fields[state]}"),
-            console=console,
-            transient=True,
-        )
-        self._label, self._total, self._unit = label, total, unit
-        self._task: TaskID | None = None
-        self._start = self._next = 0.0
-
-    def __enter__(self) -> Self:
-        self._start = time.monotonic()
-        self._task = self._bar.add_task(self._label, total=self._total, state="")
-        self._bar.start()
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self._bar.stop()
-
-    def update(self, num_seqs: int, num_bytes: int) -> None:
-        """Move the bar, at most ten times a second."""
-        now = time.monotonic()
-        if now < self._next or self._task is None:
-            return
-        self._next = now + _BAR_SECONDS
-        state = describe_state(num_seqs, num_bytes, self._total, now - self._start, self._unit)
-        self._bar.update(self._task, completed=num_seqs, state=state)
-
-
-class LineReporter(Reporter):
-    """A plain line every ten seconds, for logs.
-
-    Args:
-        console: Where to write.
-        label: What is being done.
-        total: Number of sequences, if known.
-        unit: What is counted, if not sequences.
-    """
+    _PAUSE_SECONDS: ClassVar[float]
 
     def __init__(self, console: Console, label: str, total: int | None, unit: str = "seq") -> None:
         self._console, self._label, self._total, self._unit = console, label, total, unit
@@ -86,16 +47,50 @@ class LineReporter(Reporter):
 
     def __enter__(self) -> Self:
         self._start = time.monotonic()
-        self._next = self._start + _LINE_SECONDS
         return self
 
     def update(self, num_seqs: int, num_bytes: int) -> None:
-        """Write a line if the last one is old enough."""
+        """Show it, if that was not done a moment ago."""
         now = time.monotonic()
-        if now < self._next:
-            return
-        self._next = now + _LINE_SECONDS
-        state = describe_state(num_seqs, num_bytes, self._total, now - self._start, self._unit)
+        if now >= self._next:
+            self._next = now + self._PAUSE_SECONDS
+            self._show(num_seqs, describe_state(num_seqs, num_bytes, self._total, now - self._start, self._unit))
+
+    @abstractmethod
+    def _show(self, num_seqs: int, state: str) -> None: ...
+
+
+class BarReporter(_TimedReporter):
+    """A bar on a terminal, gone when the work is done."""
+
+    _PAUSE_SECONDS = 0.1  # smooth for the eye, and costs nothing measurable
+
+    def __enter__(self) -> Self:
+        columns = TextColumn("{task.description}"), BarColumn(bar_width=16), TextColumn("{task.fields[state]}")
+        self._bar = Progress(*columns, console=self._console, transient=True)
+        self._task = self._bar.add_task(self._label, total=self._total, state="")
+        self._bar.start()
+        return super().__enter__()
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._bar.stop()
+
+    def _show(self, num_seqs: int, state: str) -> None:
+        self._bar.update(self._task, completed=num_seqs, state=state)
+
+
+class LineReporter(_TimedReporter):
+    """A plain line every ten seconds, for logs."""
+
+    _PAUSE_SECONDS = 10.0  # enough to see in a log that the run is alive
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        self._next = self._start + self._PAUSE_SECONDS
+        return self
+
+    def _show(self, num_seqs: int, state: str) -> None:
+        del num_seqs  # the state says it
         self._console.print(f"{self._label}: {state}")
 
 

@@ -7,9 +7,10 @@ from typing import Any
 from rich.console import Console
 
 from headrace.datasets import Dataset
+from headrace.files.cache.options import format_bytes
 
 from .console import bold, shorten
-from .drawing import format_bytes, format_count, format_seconds
+from .drawing import format_count, format_seconds
 from .tally import EpochTally, derive_stream_digest, sum_tallies
 from .workers import describe_workers
 

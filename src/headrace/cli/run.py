@@ -16,6 +16,7 @@ from headrace.errors import ConfigError
 from .configs import Job, load_job, parse_epochs
 from .console import open_messages, open_output, print_json
 from .drawing import format_count
+from .options import AsJson, Callables, Config, DatasetSettings
 from .progress import open_reporter
 from .report import describe_dataset, print_epoch, print_layout, print_total
 from .tally import EpochTally, derive_stream_digest, sum_tallies
@@ -23,20 +24,13 @@ from .workers import OnError, WorkerOptions, print_report, report_to_json
 
 
 def run(
-    config: Annotated[Path, typer.Argument(help="TOML, JSON, a Python literal, or a .py program.", show_default=False)],
+    config: Config,
     epochs: Annotated[
         str | None,
         typer.Option(metavar="N|A..B", help="N: epochs 1 to N; A..B: epochs A to B. Default: the config's, or 1."),
     ] = None,
-    callables: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--allow-callables", metavar="MODULE", help="Module whose functions the config may refer to; repeatable."
-        ),
-    ] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override an option of the dataset.")
-    ] = None,
+    callables: Callables = None,
+    settings: DatasetSettings = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Stop each epoch after this many sequences.")] = None,
     num_workers: Annotated[
         int | None,
@@ -55,7 +49,7 @@ def run(
     max_errors: Annotated[
         int | None, typer.Option(min=0, help="Sequences that may be skipped in an epoch. Default: 100.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, nothing else.")] = False,
+    as_json: AsJson = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, and only the total.")] = False,
 ) -> None:
     """Read epochs of a corpus in order; print what was delivered, how fast, and a digest of the stream."""

@@ -17,6 +17,7 @@ from typing import Annotated, Any
 import msgspec
 
 from headrace.engine import Engine
+from headrace.engine.group_size import MAX_ITEMS, GroupSize
 from headrace.engine.memory.arena import MemoryHeldError, ValueTooLargeError
 from headrace.errors import HeadraceError, ResumeError
 from headrace.pipes import IterPipe
@@ -25,7 +26,6 @@ from .dispatch.client import DispatchLostError
 from .dispatch.process import Dispatch
 from .replica import Group, ReplicaRequest
 from .transport.epoch_start import Snapshot, StartFile
-from .transport.group_size import MAX_ITEMS, GroupSize
 
 # A group that was too large is asked for again with so many times fewer items.
 _FEWER = 8
@@ -182,7 +182,7 @@ class WorkerConsumer(IterPipe[Any]):
         """Return the items, from where the iteration is."""
         max_items = 1 if self._alone else MAX_ITEMS
         while True:
-            size = GroupSize(is_fixed=max_items == 1, max_bytes=self._group_bytes, max_items=max_items)
+            size = GroupSize(max_bytes=self._group_bytes, max_items=max_items)
             try:
                 yield from self._iterate(size)
             except (ValueTooLargeError, MemoryHeldError) as error:

@@ -35,7 +35,7 @@ from headrace.pipes.sharding import SHARDING_PRIORITIES, apply_sharding
 from .dispatch.client import DispatchClient
 from .interface import WorkerInfo
 from .transport.epoch_start import ITEM_PURPOSE, EpochStart, Snapshot, read_start, seed_globals_from
-from .transport.group_size import estimate_bytes
+from .transport.item_bytes import estimate_bytes
 from .transport.worker_error import CarriedError, is_of_the_engine
 
 # A snapshot is taken after so many seconds of work, and not before it would cost more than 1 in so many.

@@ -118,6 +118,7 @@ class Engine:
             run_id,
             Supervisor(self._workers.num_workers, mode, self._options, replayable=replayable, in_turns=in_turns),
             payloads,
+            ahead=self._options.adaptive_ahead(),
             report=self.report,
             quarantine=self._quarantine,
             clock=self._clock,

@@ -17,7 +17,13 @@ from .user.worker_info import Place
 
 
 class Result(Protocol):
-    """A value that a worker made, not yet handed over. Exactly one of `take` and `discard` is called, once."""
+    """A value that a worker made, not yet handed over. Exactly one of `take` and `discard` is called, once.
+
+    Attributes:
+        num_bytes: Of the memory between processes that it takes meanwhile; `None` if it takes none.
+    """
+
+    num_bytes: int | None = None
 
     def take(self) -> Any:
         """Return the value (decoding it where needed); what backs it lives as long as the value does."""

@@ -93,19 +93,16 @@ class Executor(ABC):
         return payload
 
     @abstractmethod
-    def submit(self, worker_idx: int, run_id: int, ticket: int, payload: Any) -> None:
-        """Give a worker one more ticket; must not block, nor raise because the worker has died.
+    def submit(self, worker_idx: int, run_id: int, tickets: Sequence[int], payloads: Sequence[Any]) -> None:
+        """Give a worker a burst of tickets; must not block, nor raise because the worker has died.
 
         Args:
-            worker_idx: Which worker. It has at most `EngineOptions.tickets_per_worker` unanswered ones, and their
-                numbers grow.
+            worker_idx: Which worker.
             run_id: The current run.
-            ticket: Its number.
-            payload: In task mode, what to work on, as `pack` returned it; in stream mode `None`: the next item.
+            tickets: Their numbers, at least one; they grow from burst to burst, too.
+            payloads: One for each: in task mode, what to work on, as `pack` returned it; in stream mode `None`: the
+                next item.
         """
-
-    def flush(self) -> None:  # noqa: B027 - most executors keep nothing back
-        """Let the workers have what was submitted now; `submit` may keep it until `wait` or this."""
 
     @abstractmethod
     def cancel(self, run_id: int) -> None:
@@ -164,11 +161,16 @@ def where_runs(executor: str | Executor) -> RunsIn:
     """
     if isinstance(executor, Executor):
         return executor.runs_in
-    _check_name(executor)
+    check_executor_name(executor)
     return _RUNS_IN[executor]
 
 
-def _check_name(name: str) -> None:
+def check_executor_name(name: str) -> None:
+    """Refuse the name of an executor that there is not.
+
+    Raises:
+        ConfigError: So it is.
+    """
     if name not in _CLASS_OF:
         raise ConfigError(f"there is no executor {name!r}", fix=did_you_mean(name, _CLASS_OF))
 
@@ -179,7 +181,7 @@ def make_executor(name: str) -> Executor:
     Raises:
         ConfigError: If there is none of this name.
     """
-    _check_name(name)
+    check_executor_name(name)
     module, class_name = _CLASS_OF[name]
     executor = getattr(importlib.import_module(f"{__package__}.{module}"), class_name)()
     assert isinstance(executor, Executor)

@@ -10,7 +10,14 @@ from dataclasses import dataclass, field
 
 from headrace.errors import ConfigError
 
+from .group_size import GroupSize
 from .quarantine import check_quarantine
+
+# What a worker may have before it where nobody says how many tickets. Beyond 64 nothing is left to be shared, and the
+# results of so many fit into its ring of records.
+_MIN_TICKETS, _MAX_TICKETS = 8, 64
+_AHEAD_SECONDS = 0.008
+_AHEAD_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +69,8 @@ class EngineOptions:
 
     Attributes:
         tickets_per_worker: How many tickets a worker has before it at a time, at most. Fewer than 8 leave it idle
-            between small ones.
+            between small ones. `None`: 8, and more while that many are quick and small: up to 64 of them, 8 ms and
+            1 MiB, because tickets that travel together share what a message costs.
         look_ahead: How many tickets may be under way or waiting for the consumer, in all. `None`: as many as all
             workers have before them.
         on_death: What to do about a worker that ends.
@@ -72,7 +80,7 @@ class EngineOptions:
         stall_seconds: After how long `on_stall` comes into force; 0: never. Time counts only while the consumer waits.
     """
 
-    tickets_per_worker: int = 8
+    tickets_per_worker: int | None = None
     look_ahead: int | None = None
     on_death: Raising | Restarting = field(default_factory=Restarting)
     on_stall: Raising | Restarting = field(default_factory=Raising)
@@ -81,15 +89,27 @@ class EngineOptions:
     stall_seconds: float = 600.0
 
     def __post_init__(self) -> None:
-        _check_at_least("tickets_per_worker", self.tickets_per_worker, 1)
+        if self.tickets_per_worker is not None:
+            _check_at_least("tickets_per_worker", self.tickets_per_worker, 1)
         if self.look_ahead is not None:
             _check_at_least("look_ahead", self.look_ahead, 1)
         _check_at_least("warn_seconds", self.warn_seconds, 0)
         _check_at_least("stall_seconds", self.stall_seconds, 0)
 
+    @property
+    def min_tickets(self) -> int:
+        """How many tickets a worker may always have before it."""
+        return _MIN_TICKETS if self.tickets_per_worker is None else self.tickets_per_worker
+
+    def adaptive_ahead(self) -> GroupSize | None:
+        """Return what finds out how many tickets a worker may have before it; `None`: that is said."""
+        if self.tickets_per_worker is not None:
+            return None
+        return GroupSize(max_seconds=_AHEAD_SECONDS, max_bytes=_AHEAD_BYTES, max_items=_MAX_TICKETS)
+
     def look_ahead_of(self, num_workers: int) -> int:
-        """Return the limit of tickets that are assigned and not yet handed over."""
-        return num_workers * self.tickets_per_worker if self.look_ahead is None else self.look_ahead
+        """Return how many tickets may always be assigned and not yet handed over."""
+        return num_workers * self.min_tickets if self.look_ahead is None else self.look_ahead
 
 
 def _check_at_least(name: str, value: float, smallest: int) -> None:

@@ -33,6 +33,7 @@ from .events import (
     StreamEnded,
     Warn,
 )
+from .group_size import GroupSize
 from .interrupts import interrupts_wait
 from .quarantine import Quarantine
 from .report import EngineReport
@@ -72,6 +73,7 @@ class Run(Iterator[Delivered]):
         run_id: Its number.
         supervisor: New, of this run.
         payloads: Task mode: an iterator of what to work on; `None` in stream mode.
+        ahead: Says how many tickets a worker may have before it; `None`: as many as at the start.
         report: Where to add what happened.
         quarantine: Where to write down what is skipped.
         clock: Seconds; only differences count.
@@ -84,6 +86,7 @@ class Run(Iterator[Delivered]):
         supervisor: Supervisor,
         payloads: Iterator[Any] | None,
         *,
+        ahead: GroupSize | None,
         report: EngineReport,
         quarantine: Quarantine | None,
         clock: Callable[[], float],
@@ -93,6 +96,8 @@ class Run(Iterator[Delivered]):
         self._run_id = run_id
         self._supervisor = supervisor
         self._payloads = payloads
+        self._min_tickets = supervisor.tickets_per_worker
+        self._ahead = ahead
         self._is_task_mode = supervisor.assigns_one = payloads is not None  # nobody knows yet how slow payloads are
         self._pulled: dict[int, Any] = {}  # payloads of unanswered tickets: they may have to be submitted again
         self._report = report
@@ -140,7 +145,19 @@ class Run(Iterator[Delivered]):
                 if isinstance(answer, Deliver):
                     done, start = answer.done, self._clock()
             if done is not None:
-                return self._take(done, start)
+                assert done.result is not None
+                try:
+                    value = done.result.take()
+                except Exception as error:  # unpickling runs user code
+                    where = f"over the result of ticket {done.ticket}, worker {done.worker_idx}"
+                    takes_note(error, f"headrace: in the consumer, {where}")
+                    self.close()  # the workers are as they should be, and stay
+                    raise
+                report = self._report
+                self._left_at = now = self._clock()
+                report.seconds_taken += now - start
+                report.num_delivered += 1
+                return Delivered(done.ticket, value, done.worker_idx)
         except BaseException:
             self._abort()
             raise
@@ -220,17 +237,17 @@ class Run(Iterator[Delivered]):
         self._assign(supervisor.plan_assignments())
         if supervisor.is_short and not supervisor.assigns_one:  # the first payload came quickly
             self._assign(supervisor.plan_assignments())
-        if self._workers.current_run_id == self._run_id:
-            self._executor.flush()
 
     def _tell(self, events: Sequence[Event]) -> None:
         """Tell the supervisor of events: of answers that came together, at once."""
         answers: list[Answer] = []
         workers = self._report.workers
+        num_bytes = 0  # of payloads
         for event in events:
             if isinstance(event, Done | Failed):
                 if event.run_id == self._run_id:
-                    self._pulled.pop(event.ticket, None)
+                    payload = self._pulled.pop(event.ticket, None)
+                    num_bytes += len(payload) if type(payload) is bytes else 0
                     worker = workers[event.worker_idx]
                     worker.num_tickets += 1
                     if isinstance(event, Done):
@@ -245,15 +262,39 @@ class Run(Iterator[Delivered]):
                     answers = []
                 self._act(self._supervisor.handle(event))
         if answers:
+            if self._ahead is not None:
+                self._look_further(self._ahead, answers, num_bytes)
             self._act(self._supervisor.handle_answers(answers))
+
+    def _look_further(self, ahead: GroupSize, answers: Sequence[Answer], num_bytes: int) -> None:
+        """Let workers have as many tickets before them as these say to be worth it.
+
+        Args:
+            ahead: Of a worker.
+            answers: What came just now.
+            num_bytes: Of their payloads.
+        """
+        seconds = 0.0
+        for answer in answers:
+            if isinstance(answer, Failed) or answer.result is None or answer.result.num_bytes is None:
+                return
+            seconds += answer.seconds + answer.transport_seconds
+            num_bytes += answer.result.num_bytes
+        supervisor, num = self._supervisor, len(answers)
+        before = supervisor.tickets_per_worker
+        ahead.note(before, seconds / num * before, num_bytes / num)  # as if all that a worker may have had come
+        wanted = max(ahead.choose(), self._min_tickets)
+        if wanted != before:
+            supervisor.look_further(wanted)
 
     # --- what the supervisor decided ---
 
     def _act(self, actions: list[Action]) -> None:
+        assignments: list[Assign] = []  # they come last, and go together
         for action in actions:
             match action:
                 case Assign():
-                    self._assign((action,))
+                    assignments.append(action)
                 case Deliver() | End():
                     self._answer = action
                 case Raise(error, stack_of):
@@ -271,10 +312,13 @@ class Run(Iterator[Delivered]):
                 case Warn(text, stack_of):
                     stack = self._stack_of(stack_of)
                     _logger.warning("%s", f"{text}\n{stack}" if stack else text)
+        if assignments:
+            self._assign(assignments)
 
     def _assign(self, assignments: Sequence[Assign]) -> None:
-        """Pull the payloads of tickets that have none yet, and submit the tickets."""
+        """Pull the payloads of tickets that have none yet, and submit the tickets: to each worker in one burst."""
         executor, pulled = self._executor, self._pulled
+        bursts: dict[int, tuple[list[int], list[Any]]] = {}
         for assignment in assignments:
             ticket, payload = assignment.ticket, None
             if ticket in pulled:
@@ -293,8 +337,12 @@ class Run(Iterator[Delivered]):
                     self._end_payloads(ticket, error)
                     continue
                 pulled[ticket] = payload
+            tickets, payloads = bursts.setdefault(assignment.worker_idx, ([], []))
+            tickets.append(ticket)
+            payloads.append(payload)
+        for worker_idx, (tickets, payloads) in bursts.items():
             if self._workers.current_run_id == self._run_id:  # an iterator of payloads may have begun another run
-                executor.submit(assignment.worker_idx, self._run_id, ticket, payload)
+                executor.submit(worker_idx, self._run_id, tickets, payloads)
 
     def _end_payloads(self, num_tickets: int, error: Exception | None) -> None:
         self._payloads = None
@@ -303,20 +351,6 @@ class Run(Iterator[Delivered]):
     def _stack_of(self, worker_idx: int | None) -> str | None:
         stack = None if worker_idx is None else self._executor.stack_of(worker_idx)
         return f"The stack of worker {worker_idx}:\n{stack.rstrip()}" if stack else None
-
-    def _take(self, done: Done[Any], start: float) -> Delivered:
-        assert done.result is not None
-        try:
-            value = done.result.take()
-        except Exception as error:  # unpickling runs user code
-            where = f"over the result of ticket {done.ticket}, worker {done.worker_idx}"
-            takes_note(error, f"headrace: in the consumer, {where}")
-            self.close()  # the workers are as they should be, and stay
-            raise
-        self._left_at = self._clock()
-        self._report.seconds_taken += self._left_at - start
-        self._report.num_delivered += 1
-        return Delivered(done.ticket, value, done.worker_idx)
 
     # --- ends ---
 

@@ -7,7 +7,7 @@ Invariants, whatever happens to workers:
 * a worker's unanswered tickets are in ascending order, are answered in that order, and stay its own over a restart;
 * the ticket the consumer waits for, if it exists, is the first unanswered one of some worker: a worker that blocks
   because its earlier results have not been taken is never the one that is waited for;
-* no more than `look_ahead` tickets are assigned and not yet handed over.
+* no more than `look_ahead` tickets are assigned and not yet handed over, but for those that were when it was more.
 """
 
 from __future__ import annotations
@@ -70,6 +70,7 @@ class Supervisor:
             who waits, before the events that were reported meanwhile.
         num_open: How many tickets are assigned and not yet handed over.
         num_open_for_burst: With no more open tickets than this, a whole burst may be assigned.
+        tickets_per_worker: How many tickets a worker may have before it now, see `look_further`.
     """
 
     def __init__(
@@ -79,10 +80,7 @@ class Supervisor:
         self._options = options
         self._replayable, self._in_turns = replayable, in_turns
         self._workers = [WorkerState() for _ in range(num_workers)]
-        self._look_ahead = options.look_ahead_of(num_workers)
-        # Tickets go to workers in bursts, because each message may wake one, which costs more than many tickets.
-        burst = max(1, min(self._look_ahead, num_workers * options.tickets_per_worker) // _BURSTS)
-        self.num_open_for_burst = self._look_ahead - burst
+        self.look_further(options.min_tickets)
         self.assigns_one = self.is_short = False
         self._answers: dict[int, Answer] = {}  # not yet handed over
         self.num_open = 0
@@ -98,6 +96,14 @@ class Supervisor:
         self._num_deaths = self._num_stalls = self._num_skipped = 0
         self._last_accident: int | None = None
         self._deaths_at: Counter[str] = Counter()
+
+    def look_further(self, tickets_per_worker: int) -> None:
+        """Let each worker have so many tickets before it from now on; one that has more keeps them."""
+        num_all = len(self._workers) * tickets_per_worker
+        self.tickets_per_worker = tickets_per_worker
+        self._look_ahead = num_all if self._options.look_ahead is None else self._options.look_ahead
+        # Tickets go to workers in bursts, because each message may wake one, which costs more than many tickets.
+        self.num_open_for_burst = self._look_ahead - max(1, min(self._look_ahead, num_all) // _BURSTS)
 
     def handle(self, event: SupervisorEvent) -> list[Action]:
         """Take note of an event and return what to do now, in this order; nothing once the run is over.
@@ -175,6 +181,8 @@ class Supervisor:
         if self._over or self._fatal is not None:
             return []
         room = self._look_ahead - self.num_open
+        if room <= 0:  # there was more of it; but what the consumer waits for is always asked for
+            room = int(self._wanted and self._next_delivered not in self._answers and self.awaited_worker() is None)
         if self.num_open > self.num_open_for_burst:
             for worker in self._workers:
                 if not worker.unanswered:
@@ -184,7 +192,7 @@ class Supervisor:
         if self.assigns_one and room > 1:
             room, self.is_short = 1, True
         if self._mode is Mode.STREAM:
-            tickets = plan_items(self._workers, self._options.tickets_per_worker, room)
+            tickets = plan_items(self._workers, self.tickets_per_worker, room)
             chosen = [ticket % len(self._workers) for ticket in tickets]
             for worker_idx in chosen:
                 self._workers[worker_idx].next_item += 1
@@ -192,8 +200,7 @@ class Supervisor:
             first = self._next_assigned
             if self._num_tickets is not None:
                 room = min(room, self._num_tickets - first)
-            limit, in_turns = self._options.tickets_per_worker, self._in_turns
-            chosen = plan_tasks(self._workers, limit, first, room, in_turns=in_turns)
+            chosen = plan_tasks(self._workers, self.tickets_per_worker, first, room, in_turns=self._in_turns)
             self._next_assigned += len(chosen)
             tickets = list(range(first, self._next_assigned))
         if not chosen:
@@ -228,7 +235,7 @@ class Supervisor:
             elif (answer := self._answers.get(self._next_delivered)) is not None:
                 self._hand_over(answer, actions)
             else:
-                if self.num_open < self._look_ahead:
+                if self.num_open < self._look_ahead or self.awaited_worker() is None:
                     actions += self.plan_assignments()
                 break
         return actions

@@ -41,7 +41,7 @@ def plan_tasks(workers: Sequence[WorkerState], limit: int, first: int, num: int,
     are equally fast take turns.
 
     Args:
-        workers: Of whom none may have more tickets than `limit`.
+        workers: Of whom none may be given more tickets than `limit`.
         limit: See `workers`.
         first: The first ticket.
         num: How many there are at most.

@@ -8,6 +8,7 @@ for, and secrets in a URL are not shown. The cache folder of the user is found h
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import re
@@ -86,6 +87,13 @@ def user_cache_dir() -> Path:
         return Path.home() / ".cache" / "headrace"
     except RuntimeError as error:
         raise CacheError("this user has no home folder", fix="set HEADRACE_CACHE to a folder") from error
+
+
+def boot_id() -> str:
+    """Return what stands for this boot of this machine; empty where the system does not tell."""
+    with contextlib.suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    return ""
 
 
 # What the system says when no more files can be opened: by this process, or by all.

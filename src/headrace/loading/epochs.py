@@ -22,9 +22,9 @@ from .agreement import agreed_steps
 from .data_key import choose_data_key
 from .inputs import EpochOrder, PlanNeeds, Subject
 from .iterate import Arrivals, Place, PlannedArrivals, StreamArrivals
-from .options import LoaderOptions, pack_of
+from .options import LoaderOptions
 from .plan import EpochPlan, PlanRecipe, plan_steps
-from .plan_cache import table_name
+from .plan_cache import is_worth_keeping, table_name
 from .state import digest_text
 from .streams.input import STREAM_WINDOW_SEQS, StreamSubject
 from .streams.marks import WindowMarks
@@ -40,51 +40,57 @@ class Recipe:
     Attributes:
         options: The user's.
         plan: How sequences form batches.
-        data_key: Whose frames count; None where sequences are not by data key. Of a stream, the first item decides.
+        needs: What is to be known of an epoch.
         work: What is done to a batch.
     """
 
     options: LoaderOptions
     plan: PlanRecipe
-    data_key: str | None
+    needs: PlanNeeds
     work: BatchWork
 
     @classmethod
     def of(cls, options: LoaderOptions, subject: Subject) -> Self:
         """Put together what the user said with what the dataset is."""
-        batching = options.batching
-        window_seqs = options.window_seqs or (STREAM_WINDOW_SEQS if subject.is_stream else WINDOW_SEQS)
-        grows = subject.is_stream and options.window_seqs is None
-        if subject.is_stream:
+        batching, is_stream = options.batching, subject.is_stream
+        needs_lengths = batching.needs_lengths
+        if is_stream:
             data_key = batching.data_key or subject.data_key
         else:
             data_key = choose_data_key(batching, subject.data_key, subject.reading.specs, subject.name)
-            _check_lengths(batching, subject, data_key)
-        pack = pack_of(batching)
+        if needs_lengths and not subject.knows_lengths(data_key):
+            raise ConfigError(
+                f"{batching} needs the lengths of the sequences, and they are not known",
+                where=subject.name,
+                fix="give them (MapDataset: lengths=, or a method get_seq_len; PostprocessingDataset: "
+                "map_seq_preserves_lengths=True, where it does), or use FixedCount(n)",
+            )
         work = WorkOptions(
-            seed=options.seed,
-            transform=options.transform,
-            collate=options.collate,
-            pad_values=options.pad_values,
-            pad_multiple=options.pad_multiple,
-            data_key=None if subject.is_stream else data_key,
-            batching=batching,
-            whole_keys=batching.whole_keys,
-            row_tokens=0 if pack is None else pack.row_tokens,
-            num_rows=None if pack is None or pack.too_long == "alone" else pack.num_rows,
-            packed_keys=None if pack is None else pack.packed_keys,
-            seeds_globals=options.seeds_globals,
+            options.seed,
+            options.transform,
+            options.collate,
+            options.pad_values,
+            options.pad_multiple,
+            None if is_stream else data_key,
+            batching,
+            options.seeds_globals,
         )
         plan = PlanRecipe(
             batching,
             options.order_of_batches,
-            batching.window_seqs(window_seqs),
+            batching.window_seqs(options.window_seqs or (STREAM_WINDOW_SEQS if is_stream else WINDOW_SEQS)),
             options.seed,
-            grows=grows,
-            checks_lengths=batching.needs_lengths and subject.corpus.may_change_lengths,
+            grows=is_stream and options.window_seqs is None,
+            checks_lengths=needs_lengths and subject.corpus.may_change_lengths,
             seeds_globals=options.seeds_globals,
         )
-        return cls(options, plan, data_key, BatchWork(subject.reading, work))
+        occurs = options.transform is not None and wants_rng(options.transform)
+        return cls(options, plan, PlanNeeds(data_key, needs_lengths, occurs), BatchWork(subject.reading, work))
+
+    @property
+    def data_key(self) -> str | None:
+        """Whose frames count; None where sequences are not by data key. Of a stream, the first item decides."""
+        return self.needs.data_key
 
     @property
     def batching_text(self) -> str:
@@ -109,7 +115,7 @@ class Recipe:
         engine = Engine(
             Job(work, options.worker_init, options.seed),
             num_workers=options.num_workers,
-            executor=options.make_executor(),
+            executor=options.limited_executor(),
             options=options.engine_options,
         )
         engine.prepare()
@@ -119,11 +125,19 @@ class Recipe:
 class Epochs(ABC):
     """The epochs of a loader.
 
+    Args:
+        subject: What is loaded.
+        recipe: How.
+
     Attributes:
         engine: Whose runs they are.
     """
 
     engine: Engine
+
+    def __init__(self, subject: Subject, recipe: Recipe) -> None:
+        self._subject, self._recipe = subject, recipe
+        self._digests: tuple[int, dict[str, str]] | None = None  # of an epoch
 
     @abstractmethod
     def begin(self, place: Place, ranks: Ranks) -> tuple[Run, Arrivals]:
@@ -145,6 +159,24 @@ class Epochs(ABC):
     def progress(self) -> tuple[int, Progress]:
         """Return the epoch that was begun last, and what was planned of it so far."""
 
+    def digests(self, epoch: int) -> dict[str, str]:
+        """Return what a position of an epoch is a position of, part by part; see `LoaderState`."""
+        recipe, subject = self._recipe, self._subject
+        if self._digests is None or self._digests[0] != epoch:
+            lengths = self.lengths_digest(epoch)
+            parts = {
+                "data": subject.corpus.digest_text()[:32],
+                **({} if lengths is None else {"lengths": lengths}),
+                "order": digest_text(recipe.order_text(subject, epoch)),
+                "batching": digest_text(recipe.batching_text),
+                "seed": digest_text(str(recipe.options.seed)),
+                "user": digest_text(recipe.options.recipe_version or ""),
+            }
+            self._digests = epoch, parts
+        num_shards = subject.num_shards
+        # a position is one in the share of a rank, so their number may not change
+        return {**({"shards": str(num_shards)} if num_shards > 1 else {}), **self._digests[1]}
+
     def lengths_digest(self, epoch: int) -> str | None:  # noqa: ARG002
         """Return a digest of the lengths that an epoch is planned by, if the digest of the data does not cover them."""
         return None  # a stream is planned as it is read
@@ -160,31 +192,14 @@ class Epochs(ABC):
     def is_empty(self) -> bool:
         """Tell whether the epoch that was begun last, and is over, has no sequences."""
 
-    def progress_text(self) -> str | None:
-        """Return a line about what was planned so far, if anything was."""
-        epoch, known = self.progress()
-        if not known.num_planned:
-            return None
-        return f"epoch {epoch}: {known.num_planned} of {known.num_windows} windows planned: {known.counts}"
-
 
 class PlannedEpochs(Epochs):
     """Epochs whose order is known: planned here, window by window, and made by workers from tasks."""
 
     def __init__(self, subject: Subject, recipe: Recipe) -> None:
-        options = recipe.options
-        self._subject, self._recipe = subject, recipe
+        super().__init__(subject, recipe)
         self.engine = recipe.open_engine(recipe.work)
         self.plan: EpochPlan | None = None
-        batching = recipe.plan.batching
-        self._wanted = PlanNeeds(
-            recipe.data_key,
-            lengths=batching.needs_lengths,
-            occurrences=options.transform is not None and wants_rng(options.transform),
-        )
-        covers_lengths = batching.needs_lengths and subject.digest_covers_lengths(recipe.data_key)
-        self._keeps_tables = covers_lengths and is_of_headrace(batching)
-        self._digests_lengths = batching.needs_lengths and not covers_lengths
 
     def begin(self, place: Place, ranks: Ranks) -> tuple[Run, Arrivals]:
         """Plan the window of the place, and begin."""
@@ -210,24 +225,30 @@ class PlannedEpochs(Epochs):
     def plan_of(self, epoch: int, start: tuple[int, int] = (0, 0)) -> EpochPlan:
         """Return the plan of an epoch, the one at hand if it is that."""
         if self.plan is None or self.plan.epoch != epoch:
-            name = self._name_of(epoch) if self._keeps_tables else None
-            self.plan = EpochPlan(self._order_of(epoch), self._recipe.plan, start, name)
+            order = self._order_of(epoch)
+            is_large = is_worth_keeping(len(order.order), self._recipe.plan.window_seqs)
+            self.plan = EpochPlan(order, self._recipe.plan, start, self._name_of(epoch) if is_large else None)
         return self.plan
 
     def _order_of(self, epoch: int) -> EpochOrder:
         with self._recipe.ordering(self._subject, epoch):
-            return self._subject.start(epoch, self._wanted)
+            return self._subject.start(epoch, self._recipe.needs)
 
     def lengths_digest(self, epoch: int) -> str | None:
         """Return a digest of the lengths of an epoch, O(N), if the digest of the data does not cover them."""
-        if not self._digests_lengths:
+        needs = self._recipe.needs
+        if not needs.lengths or self._subject.digest_covers_lengths(needs.data_key):
             return None
         plan = self.plan
         order = plan.order if plan is not None and plan.epoch == epoch else self._order_of(epoch)
         return order.lengths_digest()
 
-    def _name_of(self, epoch: int) -> Callable[[], str]:
+    def _name_of(self, epoch: int) -> Callable[[], str] | None:
+        """Return what names the table of an epoch; None if nothing tells whether another one has the same."""
         subject, recipe = self._subject, self._recipe
+        needs, batching = recipe.needs, recipe.plan.batching
+        if not (needs.lengths and is_of_headrace(batching) and subject.digest_covers_lengths(needs.data_key)):
+            return None
         decides = f"{epoch} {recipe.plan.seed} {recipe.batching_text}"
         return lambda: table_name(
             f"{subject.corpus.digest_text()} {digest_text(recipe.order_text(subject, epoch))} {decides}"
@@ -328,7 +349,7 @@ class StreamEpochs(Epochs):
     """Epochs of a stream, whose order is known when it was read."""
 
     def __init__(self, subject: StreamSubject, recipe: Recipe) -> None:
-        self._subject, self._recipe = subject, recipe
+        super().__init__(subject, recipe)
         is_carried = subject.has_workers and recipe.options.num_workers > 0
         self._starter: StreamStarter = ReadByTrainer(subject, recipe) if is_carried else ReadByWorkers(subject, recipe)
         self.engine = self._starter.engine
@@ -384,19 +405,11 @@ class StreamEpochs(Epochs):
         return self._epoch, self._progress
 
 
-def _check_lengths(batching: Batching, subject: Subject, data_key: str | None) -> None:
-    if batching.needs_lengths and not subject.knows_lengths(data_key):
-        raise ConfigError(
-            f"{batching} needs the lengths of the sequences, and they are not known",
-            where=subject.name,
-            fix="give them (MapDataset: lengths=, or a method get_seq_len; PostprocessingDataset: "
-            "map_seq_preserves_lengths=True, where it does), or use FixedCount(n)",
-        )
-
-
-def is_of_headrace(batching: Batching) -> bool:
+def is_of_headrace(policy: object) -> bool:
     """Tell whether a policy, and all that it is made of, is one of ours: a user's own may change under its name."""
-    if not type(batching).__module__.startswith("headrace."):
-        return False
-    parts = (getattr(batching, field.name) for field in fields(batching))  # type: ignore[arg-type]
-    return all(is_of_headrace(part) for part in parts if isinstance(part, Batching))
+    if isinstance(policy, tuple):
+        return all(map(is_of_headrace, policy))
+    if not isinstance(policy, Batching):
+        return True
+    options = (getattr(policy, field.name) for field in fields(policy))  # type: ignore[arg-type]
+    return type(policy).__module__.startswith("headrace.") and all(map(is_of_headrace, options))

@@ -65,7 +65,13 @@ class Arrived:
 
 
 class Arrivals(Protocol):
-    """What is known in the trainer of the batches of one run."""
+    """What is known in the trainer of the batches of one run.
+
+    Attributes:
+        next_ticket: The ticket that comes next, if none is left out.
+    """
+
+    next_ticket: int
 
     def take(self, delivered: Delivered) -> Arrived | None:
         """Return what came; None stands for the end of the epoch.
@@ -83,7 +89,7 @@ class PlannedArrivals:
 
     def __init__(self) -> None:
         self._asked: deque[Arrived] = deque()  # without their values
-        self._next_ticket = 0
+        self.next_ticket = 0
 
     def tasks(self, plan: Plan, steps: Iterator[Step]) -> Iterator[Task]:
         """Return the tasks of the steps, each of which is remembered when it is asked for."""
@@ -92,16 +98,16 @@ class PlannedArrivals:
     def take(self, delivered: Delivered) -> Arrived:
         """Return the batch of a ticket."""
         arrived = self._asked.popleft()
-        self._next_ticket = delivered.ticket + 1
+        self.next_ticket = delivered.ticket + 1
         arrived.value = delivered.value
         return arrived
 
     def num_skipped(self, delivered: Delivered | None) -> int:
         """Return how many tickets were left out."""
-        num = len(self._asked) if delivered is None else delivered.ticket - self._next_ticket
+        num = len(self._asked) if delivered is None else delivered.ticket - self.next_ticket
         for _ in range(num):
             self._asked.popleft()
-        self._next_ticket += num
+        self.next_ticket += num
         return num
 
 
@@ -116,11 +122,11 @@ class StreamArrivals:
     def __init__(self, on_progress: Callable[[Progress], None], marks: WindowMarks) -> None:
         self._marks = marks
         self._on_progress = on_progress
-        self._next_ticket = 0
+        self.next_ticket = 0
 
     def take(self, delivered: Delivered) -> Arrived | None:
         """Return the step that a worker made."""
-        self._next_ticket = delivered.ticket + 1
+        self.next_ticket = delivered.ticket + 1
         made = delivered.value
         if isinstance(made, StreamBroken):
             raise made.raisable(delivered.ticket, delivered.worker_idx)
@@ -135,7 +141,7 @@ class StreamArrivals:
         """Return how many tickets were left out."""
         if delivered is None:
             raise self._marks.difference("they have different numbers of steps")
-        return delivered.ticket - self._next_ticket
+        return delivered.ticket - self.next_ticket
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,9 +240,11 @@ class BatchIterator(Iterator[Any]):
             self.is_over = True
             raise
         try:
-            if begun.arrivals.num_skipped(delivered):
+            arrivals = begun.arrivals
+            is_gap = delivered is None or delivered.ticket != arrivals.next_ticket
+            if is_gap and arrivals.num_skipped(delivered):
                 self._check_gap(begun)
-            return None if delivered is None else begun.arrivals.take(delivered)
+            return None if delivered is None else arrivals.take(delivered)
         except BaseException:
             self.close()
             raise

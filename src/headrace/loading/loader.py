@@ -10,7 +10,6 @@ import logging
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
-from dataclasses import fields
 from functools import partial
 from typing import Any, NoReturn, Self
 
@@ -24,13 +23,12 @@ from headrace.version import __version__
 
 from .agreement import Agree
 from .epochs import Epochs, PlannedEpochs, Recipe, StreamEpochs
+from .explain import Explainer
 from .iterate import BatchIterator, Begun, LoaderEpoch, Place
-from .left_out import LeftOutLog
 from .loader_ranks import LoaderRanks
 from .options import LoaderOptions, Remainder
-from .plan import EpochPlan
 from .rank_check import CheckRanks, compare_cards, fingerprint
-from .state import FORMAT, LoaderState, digest_text
+from .state import FORMAT, LoaderState
 from .streams.input import StreamSubject
 from .torch_args import open_subject, take_foreign
 
@@ -132,10 +130,14 @@ class DataLoader:
         seed_globals: bool | None = None,
         **foreign: Any,
     ) -> None:
-        given = {**locals(), "pad_values": dict(pad_values or {})}
-        own = {field.name: given[field.name] for field in fields(LoaderOptions)}
+        own = {
+            **locals(),
+            "pad_values": dict(pad_values or {}),
+            "num_workers": 0 if num_workers is None else num_workers,
+        }
+        for name in ("self", "dataset", "foreign"):
+            del own[name]
         order = take_foreign(own, foreign)
-        own["num_workers"] = 0 if num_workers is None else num_workers
         options = LoaderOptions(**own)
         with kept_globals() if options.seeds_globals else nullcontext():  # a sequence may be read to learn the layout
             self._subject = subject = open_subject(dataset, order, options)
@@ -156,9 +158,8 @@ class DataLoader:
         self._place = Place(1)  # where the consumer is
         self._current: weakref.ref[BatchIterator] | None = None  # the last that was asked for a batch
         self._waiting: weakref.ref[BatchIterator] | None = None  # for which a run has begun, and that was not asked yet
-        self._digests_of: tuple[int, dict[str, str]] | None = None
         self._is_agreed = options.check_ranks is None
-        self._said = LeftOutLog(subject.name, options)
+        self._explainer = Explainer(subject, self._recipe, self._runs, self._ranks)
         self._is_closed = False
         self._is_watched_next = False  # whether the watcher of memory is that of the next iteration
 
@@ -260,13 +261,13 @@ class DataLoader:
         live = self._live()
         if live is not None:
             live.supersede("another iteration over the same loader has begun")
-        begun = self._take_waiting() if self._is_waiting(iterator) else None
+        begun = iterator.give_up_begun()
         if begun is None or begun.place != place or begun.ranks != ranks:
             self._take_waiting()
             begun = self._begin_run(place)
         if not is_watched:
             self._runs.engine.watch_memory(None)
-        self._current = weakref.ref(iterator)
+        self._waiting, self._current = None, weakref.ref(iterator)
         return begun
 
     def _place_of(self, epoch: int | None) -> Place:
@@ -278,12 +279,8 @@ class DataLoader:
         ranks = self._ranks.look_up()
         self._agree(place, ranks)
         run, arrivals = self._runs.begin(place, ranks)
-        self._said.take_filtered(self._subject.corpus.num_filtered())
-        self._said.take_filtered(self._runs.num_filtered(), place.epoch)
+        self._explainer.log_filtered(place.epoch)
         return Begun(place, ranks, run, arrivals, self._options.start_agreement(), self._ranks.equal_steps_of(ranks))
-
-    def _is_waiting(self, iterator: BatchIterator) -> bool:
-        return self._waiting is not None and self._waiting() is iterator
 
     def _take_waiting(self) -> Begun | None:
         """Return what has begun for an iterator that was not asked for a batch yet; it will have to begin by itself."""
@@ -299,10 +296,9 @@ class DataLoader:
             self._epoch, self._resumed = begun.place.epoch + 1, None
         is_over = place.epoch != begun.place.epoch
         if is_first or is_over:
-            epoch, progress = self._runs.progress()
-            self._said.take(epoch, progress)
+            self._explainer.log_left_out()
             if is_first and is_over and not begun.place.position:
-                self._said.take_no_batch(begun.place.epoch, begun.ranks, is_empty=self._runs.is_empty())
+                self._explainer.log_no_batch(begun.place.epoch, begun.ranks)
         self._place = place
 
     def _agree(self, place: Place, ranks: Ranks) -> None:
@@ -310,7 +306,7 @@ class DataLoader:
         check_ranks, options = self._options.check_ranks, self._options
         if self._is_agreed or check_ranks is None:
             return
-        digests = self._digests(place.epoch)
+        digests = self._runs.digests(place.epoch)
         if self._subject.num_shards > 1:
             for part in ("order", "lengths"):  # each rank has its own
                 digests.pop(part, None)
@@ -342,11 +338,6 @@ class DataLoader:
         """Return the number of steps of an epoch on this rank, from a position on."""
         return self._runs.num_steps(epoch, position, self._ranks.look_up())
 
-    def _plan_of(self, epoch: int) -> EpochPlan:
-        """Return the plan of an epoch whose order is known, for measurements and tests."""
-        assert isinstance(self._runs, PlannedEpochs)
-        return self._runs.plan_of(epoch)
-
     def __bool__(self) -> bool:
         """Return True: whether there is a loader is not a question about its length."""
         return True
@@ -370,7 +361,7 @@ class DataLoader:
 
     def state_at(self, place: Place) -> dict[str, Any]:
         """Return the state of a place, for who reads ahead of its own consumer and knows `place` for each batch."""
-        digests = self._digests(place.epoch)
+        digests = self._runs.digests(place.epoch)
         return LoaderState(FORMAT, place.epoch, place.position, place.window, digests).to_dict()
 
     @property
@@ -399,28 +390,10 @@ class DataLoader:
                 fix="load the state before the first batch, or finish or drop the iterator first",
             )
         loaded = LoaderState.of_dict(state)
-        loaded.check_digests(self._digests(loaded.epoch))
+        loaded.check_digests(self._runs.digests(loaded.epoch))
         self._resumed = self._place = Place(loaded.epoch, loaded.position, loaded.window)
         self._epoch = loaded.epoch
         self._is_agreed = False
-
-    def _digests(self, epoch: int) -> dict[str, str]:
-        if self._digests_of is None or self._digests_of[0] != epoch:
-            self._digests_of = epoch, self._make_digests(epoch)
-        num_shards = self._subject.num_shards
-        # a position is one in the share of a rank, so their number may not change
-        return {**({"shards": str(num_shards)} if num_shards > 1 else {}), **self._digests_of[1]}
-
-    def _make_digests(self, epoch: int) -> dict[str, str]:
-        lengths = self._runs.lengths_digest(epoch)
-        return {
-            "data": self._subject.corpus.digest_text()[:32],
-            **({} if lengths is None else {"lengths": lengths}),
-            "order": digest_text(self._recipe.order_text(self._subject, epoch)),
-            "batching": digest_text(self._recipe.batching_text),
-            "seed": digest_text(str(self._options.seed)),
-            "user": digest_text(self._options.recipe_version or ""),
-        }
 
     # --- what happens, and the end ---
 
@@ -440,40 +413,7 @@ class DataLoader:
 
     def explain(self) -> str:
         """Return a text about what is loaded, how, and what was left out so far."""
-        recipe, options = self._recipe.plan, self._options
-        agreed = "" if options.agree is None else f", steps agreed on in blocks of {options.agree_every}"
-        grows = " or more" if recipe.grows else ""
-        lines = [
-            f"dataset:  {self._subject.name}, order {self._recipe.order_text(self._subject, self._place.epoch)}",
-            f"batching: {recipe.batching}, {recipe.batch_order}, windows of {recipe.window_seqs:,} sequences{grows}",
-            f"ranks:    {self._ranks}, remainder {options.remainder!r}{agreed}",
-            f"workers:  {options.num_workers}, executor {self._engine_name()}",
-            f"place:    epoch {self._place.epoch}, batch {self._place.position}",
-        ]
-        filtered = self._subject.corpus.num_filtered()
-        if filtered is not None:
-            lines.append(f"filter:   {filtered[0]:,} of {filtered[1]:,} sequences are left out")
-        in_epoch = self._runs.num_filtered()
-        if in_epoch is not None:
-            epoch = self._runs.progress()[0]
-            lines.append(f"filter:   {in_epoch[0]:,} of {in_epoch[1]:,} sequences are left out of epoch {epoch}")
-        progress = self._runs.progress_text()
-        if progress is not None:
-            lines.append(progress)
-        report = self.report
-        total = report.seconds_waited + report.seconds_taken + report.seconds_consumer
-        if report.num_delivered and total:
-            share = (report.seconds_waited + report.seconds_taken) / total
-            lines.append(f"time:     {report.num_delivered:,} batches, {share:.0%} of it spent waiting for them")
-        if report.num_skipped or report.num_restarts:
-            lines.append(f"trouble:  {report.num_skipped} skipped, {report.num_restarts} restarts of workers")
-        return "\n".join(lines)
-
-    def _engine_name(self) -> str:
-        executor = self._options.executor
-        if self._options.num_workers == 0:
-            return "inline"
-        return executor if isinstance(executor, str) else executor.name
+        return self._explainer.explain(self._place)
 
     def close(self) -> None:
         """End the workers and close the dataset; harmless twice. Batches that were delivered stay valid."""

@@ -6,11 +6,13 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Literal, Self, get_args
 
-from headrace.batching import Batching, BatchOrder, Chunks, FixedCount, FrameBudget, LimitLengths, Pack
+from headrace.batching import Batching, BatchOrder
 from headrace.datasets.base import Workers
-from headrace.engine import EngineOptions, Executor, WorkerInfo, make_executor, where_runs
+from headrace.engine import EngineOptions, Executor, WorkerInfo, where_runs
+from headrace.engine.executor import check_executor_name
 from headrace.engine.process.executor import ProcessExecutor
 from headrace.errors import ConfigError, check_count
 from headrace.global_rng import kept_globals, seed_globals
@@ -22,6 +24,7 @@ _logger = logging.getLogger("headrace.loading")
 
 Remainder = Literal["drop", "pad", "keep"]
 _INT64_MAX = 2**63 - 1
+_IN_ORDER, _SHUFFLED = BatchOrder("keep", 1), BatchOrder()
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,8 @@ class LoaderOptions:
             raise ConfigError(f"DataLoader: engine_options is an EngineOptions(...), got {self.engine_options!r}")
         if not isinstance(self.seed_globals, bool | None):
             raise ConfigError(f"DataLoader: seed_globals is True, False or None, got {self.seed_globals!r}")
+        if isinstance(self.executor, str):
+            check_executor_name(self.executor)
         if self.seed_globals and self._has_threads:
             raise ConfigError(
                 "seed_globals=True, and the threads of a process share its generators",
@@ -188,7 +193,7 @@ class LoaderOptions:
     def _has_threads(self) -> bool:
         return self.num_workers > 0 and where_runs(self.executor) == "thread"
 
-    @property
+    @cached_property
     def seeds_globals(self) -> bool:
         """Whether the global generators are seeded where code of the user's may draw from them."""
         return not self._has_threads if self.seed_globals is None else self.seed_globals
@@ -206,10 +211,10 @@ class LoaderOptions:
             return None
         return Agreement(self.agree, self.agree_every, may_repeat=self.remainder == "pad")
 
-    def make_executor(self) -> Executor:
+    def limited_executor(self) -> str | Executor:
         """Return the executor, with the limit on memory shared out to the workers."""
         if self.max_bytes is None:
-            return make_executor(self.executor) if isinstance(self.executor, str) else self.executor
+            return self.executor
         if self.executor != "process":
             raise ConfigError(
                 f"max_bytes bounds the shared memory of worker processes, and executor={self.executor!r}",
@@ -227,17 +232,4 @@ class LoaderOptions:
         """
         if self.batch_order is not None:
             return self.batch_order
-        return BatchOrder("keep", 1) if _takes_consecutive(self.batching) else BatchOrder()
-
-
-def _takes_consecutive(batching: Batching) -> bool:
-    if isinstance(batching, Chunks | LimitLengths):
-        return _takes_consecutive(batching.batching)
-    return isinstance(batching, FixedCount | FrameBudget)
-
-
-def pack_of(batching: Batching) -> Pack | None:
-    """Return the policy that lets sequences share rows, if one does."""
-    if isinstance(batching, Chunks | LimitLengths):
-        return pack_of(batching.batching)
-    return batching if isinstance(batching, Pack) else None
+        return _IN_ORDER if self.batching.keeps_order else _SHUFFLED

@@ -29,7 +29,7 @@ from headrace.batching import (
 from headrace.errors import CacheError, ConfigError, ResumeError
 
 from .inputs import EpochOrder
-from .plan_cache import PlanTable, find_table, forget_table, is_worth_keeping, keep_table
+from .plan_cache import PlanTable, find_table, forget_table, keep_table
 from .work import Task
 
 _KEPT_WINDOWS = 2  # the current one and, at the end of an epoch that is padded, the first
@@ -81,11 +81,13 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class _Window:
-    number: int
-    first_place: int
-    indices: NDArray[np.int64]
-    lengths: NDArray[Any]
+    """The plan of a window, and what its tasks say of each member, batch after batch."""
+
     plan: WindowPlan
+    places: NDArray[np.int64]
+    indices: NDArray[np.int64]
+    occurrences: NDArray[np.int64] | None
+    seq_frames: NDArray[np.int64] | None
 
 
 class _Chain:
@@ -163,13 +165,13 @@ class EpochPlan:
         self._tail = _Chain(*start) if start[0] else self._head
         self.end = self._tail.end
         self._located = 0, 0, 0  # a window, its first batch, and the first one behind it: mostly the next one is there
-        self._window: _Window | None = None  # the one that was used last
+        self._current: tuple[int, int, _Window] | None = None  # first batch, first one behind, of the one used last
         self._windows: dict[int, _Window] = {}
         self._counts: dict[int, PlanCounts] = {}
         self._sizes: dict[int, int] = {}  # batches of the windows that were planned
         self._table: BatchTable | None = None  # of all windows
         self._all_counts: PlanCounts | None = None
-        self._get_name = name if is_worth_keeping(self.num_seqs, self.num_windows) else None
+        self._get_name = name
         self._is_checked = False
         self._num_remaining = 0
 
@@ -270,24 +272,24 @@ class EpochPlan:
 
     def task(self, number: int) -> tuple[Task, NDArray[np.int64]]:
         """Return a batch that there is, as a task for a worker, and the places of its members in the order."""
-        window_number, first = self.locate(number)
-        window = self._window
-        if window is None or window.number != window_number:
-            window = self._window = self._plan(window_number)
-        batch = window.plan[number - first]
-        places = window.first_place + batch.members.astype(np.int64)
-        counted, checks = self.order.occurrences, self._recipe.checks_lengths
-        task = Task(
+        if self._current is None or not self._current[0] <= number < self._current[1]:
+            window_number, first = self.locate(number)
+            window = self._plan(window_number)
+            self._current = first, first + len(window.plan), window
+        first, _, window = self._current
+        plan = window.plan
+        part = slice(int(plan.starts[number - first]), int(plan.starts[number - first + 1]))
+        task = Task(  # with arrays of its own: a batch that is kept keeps no window
             self.epoch,
             number,
-            window.indices[batch.members],
-            None if counted is None else counted[places],
-            batch.rows,
-            batch.chunk_starts,
-            batch.chunk_frames,
-            window.lengths[batch.members].astype(np.int64) if batch.chunk_starts is not None or checks else None,
+            window.indices[part].copy(),
+            None if window.occurrences is None else window.occurrences[part],
+            None if plan.rows is None else plan.rows[part],
+            None if plan.chunk_starts is None else plan.chunk_starts[part].copy(),
+            None if plan.chunk_frames is None else plan.chunk_frames[part],
+            None if window.seq_frames is None else window.seq_frames[part],
         )
-        return task, places
+        return task, window.places[part].copy()
 
     def _chain_of(self, number: int) -> _Chain:
         return self._tail if number >= self._tail.first else self._head
@@ -366,9 +368,18 @@ class EpochPlan:
         indices = order.order.block(start, stop)
         lengths = np.ones(stop - start, np.int64) if order.lengths_of is None else order.lengths_of(indices)
         if order.batch_starts is not None:
-            return _Window(number, start, indices, lengths, _given_plan(order.batch_starts, lengths))
-        key = WindowKey(recipe.seed, order.epoch, number)
-        return _Window(number, start, indices, lengths, recipe.batching.plan_window(lengths, key, recipe.batch_order))
+            plan = _given_plan(order.batch_starts, lengths)
+        else:
+            key = WindowKey(recipe.seed, order.epoch, number)
+            plan = recipe.batching.plan_window(lengths, key, recipe.batch_order)
+        places = plan.members.astype(np.int64) + start
+        return _Window(
+            plan,
+            places,
+            indices[plan.members],
+            None if order.occurrences is None else order.occurrences[places],
+            lengths[plan.members].astype(np.int64) if plan.chunk_starts is not None or recipe.checks_lengths else None,
+        )
 
 
 def _given_plan(starts: NDArray[np.int64], lengths: NDArray[Any]) -> WindowPlan:

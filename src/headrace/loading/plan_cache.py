@@ -67,9 +67,9 @@ def table_name(text: str) -> str:
     return xxhash.xxh3_128_hexdigest(f"table {_FORMAT} {text}".encode("utf-8", "surrogatepass"))
 
 
-def is_worth_keeping(num_seqs: int, num_windows: int) -> bool:
-    """Tell whether a table takes long to make, and little to keep."""
-    return num_seqs >= _MIN_KEPT_SEQS and num_windows <= _MAX_WINDOWS
+def is_worth_keeping(num_seqs: int, window_seqs: int) -> bool:
+    """Tell whether the table of so many sequences takes long to make, and little to keep."""
+    return _MIN_KEPT_SEQS <= num_seqs <= _MAX_WINDOWS * window_seqs
 
 
 def find_table(name: str, num_windows: int) -> PlanTable | None:

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from headrace.batching import Batching, FixedCount
-from headrace.datasets import CachedDataset, Dataset, MapDataset, StaticDataset
-from headrace.datasets.base import Owned
+from headrace.datasets import Dataset, init_dataset
+from headrace.datasets.files.mapped import dataset_over
 from headrace.datasets.parts import open_apart
 from headrace.engine import EngineOptions, WorkerInfo
 from headrace.engine.process.executor import ProcessExecutor
@@ -77,13 +77,23 @@ def take_foreign(own: dict[str, Any], foreign: dict[str, Any]) -> ForeignOrder:
         foreign: All others.
 
     Raises:
-        ConfigError: One is unknown, or contradicts another.
+        ConfigError: One is unknown, or contradicts another; or no argument says what a batch is.
     """
+    order = _translate(own, foreign) if foreign else ForeignOrder()
+    if own["batching"] is None:
+        raise ConfigError(
+            "nothing says what a batch is",
+            fix="give batching=FrameBudget(max_frames=80_000), Buckets(...), FixedCount(32), or batch_size=32",
+        )
+    return order
+
+
+def _translate(own: dict[str, Any], foreign: dict[str, Any]) -> ForeignOrder:
     for name in foreign:
         if name not in _NAMES:
-            names = (*(field.name for field in dataclasses.fields(LoaderOptions)), *_NAMES)
-            raise ConfigError(f"DataLoader has no option {name!r}", fix=did_you_mean(name, names))
-    _refuse(foreign)
+            raise ConfigError(f"DataLoader has no option {name!r}", fix=did_you_mean(name, (*own, *_NAMES)))
+    if foreign.get("in_order") is False:
+        raise ConfigError("batches always come in order", fix="leave in_order out")
     _tell_of_pin_memory(foreign)
     _take(own, "collate", foreign, "collate_fn", lambda function: function)
     _take(own, "worker_init", foreign, "worker_init_fn", _WorkerInit)
@@ -94,11 +104,6 @@ def take_foreign(own: dict[str, Any], foreign: dict[str, Any]) -> ForeignOrder:
     if size is None and drop_last:
         raise ConfigError("drop_last is about batch_size, which is not given", fix='write FixedCount(n, last="drop")')
     _take(own, "batching", foreign, "batch_size", lambda size: FixedCount(size, last="drop" if drop_last else "keep"))
-    if own.get("batching") is None:
-        raise ConfigError(
-            "nothing says what a batch is",
-            fix="give batching=FrameBudget(max_frames=80_000), Buckets(...), FixedCount(32), or batch_size=32",
-        )
     if foreign.get("generator") is not None:
         own["seed"] = int(foreign["generator"].initial_seed()) % 2**63
     _take_engine_options(own, foreign)
@@ -119,14 +124,9 @@ def _tell_of_pin_memory(foreign: Mapping[str, Any]) -> None:
         )
 
 
-def _refuse(foreign: Mapping[str, Any]) -> None:
-    if foreign.get("in_order") is False:
-        raise ConfigError("batches always come in order", fix="leave in_order out")
-
-
 def _take_batch_sampler(own: dict[str, Any], foreign: Mapping[str, Any]) -> None:
     """Let a sampler say the batches; nothing else may say them, or their order."""
-    others = [name for name in ("batching", "batch_order") if own.get(name) is not None]
+    others = [name for name in ("batching", "batch_order") if own[name] is not None]
     others += [name for name in ("batch_size", "shuffle", "sampler", "drop_last") if foreign.get(name)]
     if others:
         raise ConfigError(
@@ -142,7 +142,7 @@ def _take(
     value = foreign.get(torch_name)
     if value is None:
         return
-    if own.get(name) is not None:
+    if own[name] is not None:
         raise ConfigError(f"{name} and {torch_name} both say the same thing", fix=f"leave {torch_name} out")
     own[name] = make(value)
 
@@ -150,7 +150,7 @@ def _take(
 def _take_engine_options(own: dict[str, Any], foreign: Mapping[str, Any]) -> None:
     ahead, timeout = foreign.get("prefetch_factor"), foreign.get("timeout")
     if ahead is not None or timeout:
-        if own.get("engine_options") is not None:
+        if own["engine_options"] is not None:
             raise ConfigError("engine_options says what prefetch_factor and timeout say", fix="leave these two out")
         options = EngineOptions()
         if ahead is not None:
@@ -158,7 +158,7 @@ def _take_engine_options(own: dict[str, Any], foreign: Mapping[str, Any]) -> Non
         own["engine_options"] = dataclasses.replace(options, stall_seconds=timeout) if timeout else options
     context = foreign.get("multiprocessing_context")
     if context is not None:
-        if own.get("executor", "process") != "process" or own.get("max_bytes") is not None:
+        if own["executor"] != "process" or own["max_bytes"] is not None:
             raise ConfigError("multiprocessing_context goes with no executor and no max_bytes", fix="leave it out")
         method = context if isinstance(context, str) else context.get_start_method()
         own["executor"] = ProcessExecutor(start_method=method)
@@ -180,9 +180,13 @@ def open_subject(dataset: Any, order: ForeignOrder, options: LoaderOptions) -> S
     Raises:
         ConfigError: It is nothing that can be loaded, or the order is said twice.
     """
-    shuffled = f"permute:seed={options.seed}"
-    if isinstance(dataset, Dataset | Mapping | str | Source) or _is_function(dataset):
-        subject = _open_dataset(dataset, shuffled if order.shuffle else None)
+    shuffled = f"permute:seed={options.seed}" if order.shuffle else None
+    if isinstance(dataset, Source):
+        subject = _open_made(dataset_over(dataset), shuffled)
+    elif isinstance(dataset, Dataset | Mapping | str) or _is_function(dataset):
+        own = open_apart(dataset)
+        config = own if isinstance(dataset, Dataset) else dataset
+        subject = _subject_of(own, config, shuffled, is_own=own is not dataset)
     elif isinstance(dataset, type) or not (hasattr(dataset, "__getitem__") or hasattr(dataset, "__iter__")):
         raise ConfigError(
             f"a loader reads a headrace dataset, a config of one, an object with __len__ and __getitem__, or an "
@@ -196,7 +200,7 @@ def open_subject(dataset: Any, order: ForeignOrder, options: LoaderOptions) -> S
             )
         subject = IterableStream(dataset)
     else:
-        subject = _open_items(dataset, shuffled if order.shuffle else "default", options)
+        subject = _open_items(dataset, shuffled or "default", options)
     if subject.is_stream and (order.shuffle or order.sampler is not None):
         raise ConfigError("a stream has its own order", where=subject.name, fix="leave shuffle and sampler out")
     if order.sampler is not None:
@@ -204,14 +208,15 @@ def open_subject(dataset: Any, order: ForeignOrder, options: LoaderOptions) -> S
     return subject
 
 
-def _open_dataset(dataset: Any, shuffled: str | None) -> Subject:
-    own = open_apart(CachedDataset(source=dataset) if isinstance(dataset, Source) else dataset)
-    if not own.get_corpus().knows_order():
-        stream = DatasetStream(own)
-        stream.is_own = own is not dataset
-        return stream
-    config = own if isinstance(dataset, Source | Dataset | Owned) else dataset
-    subject = DatasetSubject(config, own, is_own=own is not dataset)
+def _open_made(dataset: Dataset, shuffled: str | None = None) -> Subject:
+    """Return the subject of a dataset that was made here."""
+    return _subject_of(init_dataset(dataset), dataset, shuffled, is_own=True)
+
+
+def _subject_of(dataset: Dataset, config: Any, shuffled: str | None, *, is_own: bool) -> Subject:
+    if not dataset.get_corpus().knows_order():
+        return DatasetStream(dataset, is_own=is_own)
+    subject = DatasetSubject(config, dataset, is_own=is_own)
     if shuffled is not None:
         subject.shuffle(shuffled)
     return subject
@@ -233,11 +238,7 @@ def _open_items(items: Any, seq_ordering: str, options: LoaderOptions) -> Subjec
     """Items that are mappings of numbers become a dataset; others stay what they are, also for the user's collate."""
     first = items[0] if options.collate is None and len(items) else None
     if isinstance(first, Mapping) and all(np.asarray(value).dtype.kind in "biufc" for value in first.values()):
-        if isinstance(items, list | tuple):
-            arrays = [{key: np.asarray(value) for key, value in item.items()} for item in items]
-            return _open_dataset(Owned(StaticDataset(arrays, seq_ordering=seq_ordering, name="list")), None)
-        name = type(items).__name__
-        return _open_dataset(Owned(MapDataset(items, seq_ordering=seq_ordering, name=name)), None)
+        return _open_made(dataset_over(items, seq_ordering))
     if options.batching.needs_lengths and isinstance(items, list | tuple) and items and isinstance(items[0], Mapping):
         return _ListSubject(items, seq_ordering, options.batching)
     return ItemsSubject(items, seq_ordering, plans_by_lengths=options.batching.needs_lengths)

@@ -20,7 +20,6 @@ from headrace.batching import (
     Batching,
     Column,
     LayoutOptions,
-    RowLayout,
     TextColumn,
     cut_seq,
     gather_columns,
@@ -97,25 +96,17 @@ class WorkOptions:
         pad_multiple: Frames of padded arrays are rounded up to a multiple.
         data_key: The key that is cut by; None: the one that `batching` counts the frames of, by the layout of an item.
         batching: How batches are planned.
-        whole_keys: Keys that are not cut.
-        row_tokens: Tokens of a row, where rows are shared.
-        num_rows: Rows of each batch, where they are shared; None: as many as are needed.
-        packed_keys: The keys that share rows.
         seeds_globals: Whether to seed the global generators for each batch that code of the user's has to do with.
     """
 
-    seed: int = 0
-    transform: Transform | None = None
-    collate: Collate | None = None
-    pad_values: Mapping[str, Any] = field(default_factory=dict)
-    pad_multiple: int = 1
-    data_key: str | None = None
-    batching: Batching | None = None
-    whole_keys: tuple[str, ...] = ()
-    row_tokens: int = 0
-    num_rows: int | None = None
-    packed_keys: tuple[str, ...] | None = None
-    seeds_globals: bool = False
+    seed: int
+    transform: Transform | None
+    collate: Collate | None
+    pad_values: Mapping[str, Any]
+    pad_multiple: int
+    data_key: str | None
+    batching: Batching
+    seeds_globals: bool
 
 
 @dataclass(frozen=True)
@@ -246,7 +237,7 @@ class _BatchMaker:
         assert task.chunk_frames is not None
         assert task.seq_frames is not None
         key, planned = self._options.data_key, int(task.seq_frames[number])
-        if key is None and isinstance(seq, Mapping) and self._options.batching is not None:
+        if key is None and isinstance(seq, Mapping):
             key = data_key_of_item(self._options.batching, seq, f"sequence {tag!r}")  # as the plan of a stream does
         if key is None or not isinstance(seq, Mapping):
             raise SourceError("only sequences by data key can be cut into chunks", where=f"sequence {tag!r}")
@@ -257,7 +248,7 @@ class _BatchMaker:
                 fix="do what changes lengths in the transform of the loader, which sees the chunks",
             )
         start, frames = int(task.chunk_starts[number]), int(task.chunk_frames[number])
-        chunk = cut_seq(seq, start, frames, key, self._options.whole_keys)
+        chunk = cut_seq(seq, start, frames, key, self._options.batching.whole_keys)
         if self._options.transform is None:
             return chunk
         # a transform may write into what it gets, and chunks may overlap
@@ -331,8 +322,9 @@ class _BatchMaker:
             padded = pad_columns(columns, self._layout, _allocate)
             return MadeBatch(tags, kept, padded.arrays, padded.lengths)
         rows = task.rows if kept is None else _without_gaps(task.rows[kept])
-        layout = RowLayout(rows, self._options.row_tokens, self._options.num_rows, self._options.packed_keys)
-        packed = pack_columns(columns, layout, self._layout, allocate=_allocate, tags=tags)
+        packed = pack_columns(
+            columns, self._options.batching.row_layout(rows), self._layout, allocate=_allocate, tags=tags
+        )
         packing = (packed.segment_ids, packed.positions, packed.rows, packed.starts)
         return MadeBatch(tags, kept, packed.arrays, packed.lengths, packing)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import inspect
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from headrace.errors import check_count
@@ -51,27 +51,41 @@ def apply_sharding(
     """
     check_count("num_of_instances", num_of_instances, minimum=1)
     check_count("instance_id", instance_id, maximum=num_of_instances - 1)
-    placed = {id(each) for each in inert_after}
-    inert: set[int] = set()
-    before: dict[int, Any] = {}  # of each pipe, the last sharding pipe at it or upstream of it
+    inert = {id(each) for each in inert_after}
+    pipes = []
     for each in list_pipes(pipe):
-        sources = sources_of(each)
-        if id(each) in placed or any(id(source) in inert for source in sources):
+        if id(each) in inert or any(id(source) in inert for source in sources_of(each)):
             inert.add(id(each))
-            continue
-        earlier = next((before[id(source)] for source in sources if id(source) in before), None)
+        else:
+            pipes.append(each)
+    for earlier, each in find_double_sharding(pipes, sharding_group):
+        raise RuntimeError(
+            "Sharding twice on a single pipeline loses data: "
+            f"{each!r} would shard what is left by {earlier!r}, both for {sharding_group.name}. "
+            "Remove one of them, or give them different groups: sharding_filter(sharding_group_filter=...)."
+        )
+    for each in pipes:
         if is_sharding_pipe(each) and reacts_to(each, sharding_group):
-            if earlier is not None:
-                raise RuntimeError(
-                    "Sharding twice on a single pipeline loses data: "
-                    f"{each!r} would shard what is left by {earlier!r}, both for {sharding_group.name}. "
-                    "Remove one of them, or give them different groups: sharding_filter(sharding_group_filter=...)."
-                )
             _apply(each, num_of_instances, instance_id, sharding_group)
-            earlier = each
-        if earlier is not None:
-            before[id(each)] = earlier
     return pipe
+
+
+def find_double_sharding(pipes: list[Any], sharding_group: SHARDING_PRIORITIES) -> Iterator[tuple[Any, Any]]:
+    """Yield each sharding pipe that shards for a group what another has left, behind that other one.
+
+    Args:
+        pipes: Of a graph, sources first.
+        sharding_group: Who shards.
+    """
+    before: dict[int, Any] = {}  # of each pipe, the last sharding pipe at it or upstream of it
+    for pipe in pipes:
+        earlier = next((before[id(source)] for source in sources_of(pipe) if id(source) in before), None)
+        if is_sharding_pipe(pipe) and reacts_to(pipe, sharding_group):
+            if earlier is not None:
+                yield earlier, pipe
+            earlier = pipe
+        if earlier is not None:
+            before[id(pipe)] = earlier
 
 
 def reacts_to(pipe: Any, sharding_group: SHARDING_PRIORITIES) -> bool:

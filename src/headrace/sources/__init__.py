@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from .registry import init_source, open_source
     from .shared.paths import list_paths
     from .shared.source import IndexedSource, PlainKey, RecordSource, column_view, make_index
-    from .shared.writer import FileWriter, Writer, WrittenLayout
+    from .shared.writer import FileWriter, Writer
     from .tables.arrow import ArrowSource, ArrowWriter
     from .tables.hugging_face import HuggingFaceSource
     from .tables.parquet import ParquetSource, ParquetWriter
@@ -78,7 +78,6 @@ __all__ = [
     "TokenWriter",
     "Vocabulary",
     "Writer",
-    "WrittenLayout",
     "column_view",
     "fill_rows",
     "init_source",
@@ -121,6 +120,6 @@ __getattr__, __dir__ = export_lazily(
         "headrace.vocabularies.base": ("Vocabulary", "init_vocabulary"),
         "shared.paths": ("list_paths",),
         "shared.source": ("IndexedSource", "PlainKey", "RecordSource", "column_view", "make_index"),
-        "shared.writer": ("FileWriter", "Writer", "WrittenLayout"),
+        "shared.writer": ("FileWriter", "Writer"),
     },
 )

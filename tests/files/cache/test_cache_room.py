@@ -107,9 +107,7 @@ def test_a_file_larger_than_the_quota_is_an_error_with_the_numbers_and_removes_n
     for name in "ab":
         _use(cache, sources[name])
     (tmp_path / "large").write_bytes(bytes(251))
-    with pytest.raises(
-        CacheError, match=r"251 bytes needed(.|\n)*quota of 250 bytes(.|\n)*raise max_bytes to at least"
-    ):
+    with pytest.raises(CacheError, match=r"251 B needed(.|\n)*quota of 250 B(.|\n)*raise max_bytes to at least"):
         cache.get_file(tmp_path / "large")
     assert _names(tmp_path) == "ab"
     assert os.listdir(tmp_path / "cache" / "parts") == []
@@ -124,10 +122,10 @@ def test_when_nothing_can_be_freed_the_error_says_who_has_how_much(make_cache, s
         cache.get_file(sources["c"])
     text = str(caught.value)
     for part in (
-        "100 bytes needed, 50 bytes missing",
-        "the copies have 200 bytes of a quota of 250 bytes",
+        "100 B needed, 50 B missing",
+        "the copies have 200 B of a quota of 250 B",
         "the disk has ",
-        f"200 bytes in 2 files are in use by this process ({os.getpid()})",
+        f"200 B in 2 files are in use by this process ({os.getpid()})",
         f"where: {sources['c']}",
         "release_files",
     ):
@@ -141,7 +139,7 @@ def test_nothing_is_removed_in_vain(make_cache, sources, tmp_path):
         _use(cache, sources[name])
     cache.get_file(sources["a"])
     (tmp_path / "large").write_bytes(bytes(450))
-    with pytest.raises(CacheError, match="50 bytes missing"):
+    with pytest.raises(CacheError, match="50 B missing"):
         cache.get_file(tmp_path / "large")
     assert _names(tmp_path) == "abcd"
 
@@ -172,7 +170,7 @@ def test_a_disk_that_is_full_is_freed_as_far_as_it_is_needed(make_cache, sources
     assert _names(tmp_path) == "bcd"
     for name in "bcd":
         cache.get_file(sources[name])
-    with pytest.raises(CacheError, match=r"50 bytes missing(.|\n)*no quota(.|\n)*50 bytes free of 1.00 kB"):
+    with pytest.raises(CacheError, match=r"50 B missing(.|\n)*no quota(.|\n)*50 B free of 1.0 kB"):
         cache.get_file(sources["e"])
 
 
@@ -184,9 +182,9 @@ def test_what_others_will_still_write_is_not_free(make_cache, sources, tmp_path,
     lock = lock_exclusive_nowait(folder.entry_path(key))
     folder.reserve(key)
     waiting = make_cache(wait_seconds=0.05)
-    with pytest.raises(CacheError, match=r"200 bytes in 1 files are in the making by this process(.|\n)*") as caught:
+    with pytest.raises(CacheError, match=r"200 B in 1 files are in the making by this process(.|\n)*") as caught:
         waiting.get_file(sources["a"])
-    assert "copies in the making will take 200 bytes" in str(caught.value)
+    assert "copies in the making will take 200 B" in str(caught.value)
     assert "without a sign of life" in caught.value.__notes__[0]
     lock.close()
     waiting.get_file(sources["a"])  # it was left by somebody who is gone
@@ -212,7 +210,7 @@ def test_by_age_go_what_is_very_old_and_what_is_old_while_the_disk_has_too_littl
     assert cache.cleanup().num_files == 1
     assert _names(tmp_path) == "e", "it is too young for what is merely wanted"
     assert cache.cleanup(need_at_least_free_space_size=150).num_files == 1
-    with pytest.raises(CacheError, match="211 bytes needed"):
+    with pytest.raises(CacheError, match="211 B needed"):
         cache.cleanup(need_at_least_free_space_size=211)
 
 
@@ -269,7 +267,7 @@ def test_a_part_of_another_boot_is_not_gone_on_with_and_goes_after_an_hour(make_
     folder.reserve(key)
     Path(folder.part_path(key)).write_bytes(bytes(50))
     cache.get_file(sources["a"])
-    with pytest.raises(CacheError, match="50 bytes missing"):
+    with pytest.raises(CacheError, match="50 B missing"):
         cache.get_file(sources["c"])
     for path in (folder.part_path(key), folder.entry_path(key)):
         os.utime(path, (time.time() - 3700,) * 2)
@@ -350,7 +348,7 @@ def test_a_copy_that_cannot_be_removed_stays_and_is_told(make_cache, sources, tm
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     monkeypatch.setattr(CacheFolder, "remove", refuse)
-    with pytest.raises(CacheError, match=r"50 bytes missing(.|\n)*100 bytes could not be removed"):
+    with pytest.raises(CacheError, match=r"50 B missing(.|\n)*100 B could not be removed"):
         cache.get_file(sources["b"])
     assert _names(tmp_path) == "a"
 

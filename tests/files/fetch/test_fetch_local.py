@@ -36,7 +36,7 @@ def _leaves_nothing() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetch_local.LocalReader, "range_bytes", BLOCK)
+    monkeypatch.setattr(fetch_local, "_BLOCK_BYTES", BLOCK)
     monkeypatch.setattr(fetch_local, "_STEP_BYTES", BLOCK // 4)
 
 

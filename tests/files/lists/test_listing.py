@@ -217,7 +217,7 @@ def test_a_last_line_without_an_end_must_name_a_file(folder: Path) -> None:
         ("l.json", b"[]", "the file list is empty"),
         ("l.txt", b"a.hdf\n" + bytes(20), "line 2 holds the character 0x00: it is truncated"),
         ("l.txt", b"a.hdf\nb\x1bc\n", r"(?s)0x1b.*l.txt, line 2"),
-        ("l.txt", b"a.hdf\nb\xff\n", "line 2 is not UTF-8"),
+        ("l.txt", b"a.hdf\nb\xff\n", "(?s)not UTF-8.*line 2"),
         ("l.txt.gz", gzip.compress(b"a.hdf\n", mtime=0)[:-3], "gzip data are truncated"),
         ("l.json", b'["a.hdf", "b', "not a JSON list: Unterminated string"),
         ("l.json", b"", "not a JSON list"),

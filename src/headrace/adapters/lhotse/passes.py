@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.dataloader2.transport.group_size import GroupSize
 from headrace.engine import Delivered, Engine, Run
 from headrace.engine.failure import Failure
+from headrace.engine.group_size import MAX_ITEMS, GroupSize
 from headrace.errors import CacheError, HeadraceError, InternalError, takes_note
 
 from .draws import Ahead, Drawn, Inline
@@ -80,7 +80,7 @@ class Pass:
         self.is_complete = False
         self.source = source
         self._engine, self._key, self._mark = engine, key, mark
-        self._sizes = GroupSize(is_fixed=not groups, max_bytes=_TICKET_BYTES)
+        self._sizes = GroupSize(max_bytes=_TICKET_BYTES, max_items=MAX_ITEMS if groups else 1)
         self._run: Run | None = None
         self._next_ticket = 0
         self._first_number = self._next_number = mark.num

@@ -13,7 +13,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from headrace.dataloader2.transport.group_size import estimate_bytes
+from headrace.dataloader2.transport.item_bytes import estimate_bytes
 from headrace.engine import WorkerInfo, note_place, skip_item
 from headrace.engine.failure import Failure
 from headrace.engine.user.ship import unship

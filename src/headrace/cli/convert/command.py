@@ -14,15 +14,16 @@ import typer
 from rich.console import Console
 
 from headrace.errors import ConfigError, did_you_mean
-from headrace.files.cache.options import parse_bytes
+from headrace.files.cache.options import format_bytes, parse_bytes
 from headrace.sources import AudioSource, Source
 from headrace.sources.formats import FORMATS, Format, format_named, format_of_target, register_format
 from headrace.sources.named_classes import CALLABLE, options_of, resolve_callable
 from headrace.sources.registry import expand_paths, writer_class_of
 
 from ..console import bold, open_messages, open_output
-from ..drawing import format_bytes, format_count
+from ..drawing import format_count
 from ..opening import class_of, open_corpus, parse_settings
+from ..options import Quiet, SourceClass, SourceSettings
 from ..report import describe_key
 from .conversion import Conversion
 from .journal import ShardRecord, join_digests
@@ -81,15 +82,11 @@ def convert(
     out: Annotated[
         Path, typer.Argument(help="File or folder to write; the extension selects the format.", show_default=False)
     ],
-    source_class: Annotated[
-        str | None, typer.Option("--from", metavar="CLASS", help="Source class or format; default: detected.")
-    ] = None,
+    source_class: SourceClass = None,
     target: Annotated[
         str | None, typer.Option("--to", metavar="FORMAT", help=f"One of {_WRITTEN}; module:NAME for your own.")
     ] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="An option of the source.")
-    ] = None,
+    settings: SourceSettings = None,
     out_settings: Annotated[
         list[str] | None, typer.Option("--set-out", metavar="KEY=VALUE", help="An option of the writer.")
     ] = None,
@@ -119,7 +116,7 @@ def convert(
     compression: Annotated[
         Compression | None, typer.Option(help="HDF5 compression: gzip is smaller, lzf is faster.")
     ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Convert sequences to another format: one file, or resumable shards; verified by reading back."""
     entry = _target_format(out, target)

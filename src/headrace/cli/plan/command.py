@@ -19,6 +19,7 @@ from headrace.files.atomic.pending import atomic_write
 
 from ..configs import load_job, parse_epochs
 from ..console import open_messages, open_output, print_json
+from ..options import AsJson, Callables, Config, DatasetSettings, Quiet
 from ..progress import telling
 from .amounts import UNKNOWN, Amounts
 from .find import open_subject
@@ -33,7 +34,7 @@ _MAX_RANKS = 65_536  # more is a slip of the finger, and would take for ever
 
 
 def plan(
-    config: Annotated[Path, typer.Argument(help="TOML, JSON, a Python literal, or a .py program.", show_default=False)],
+    config: Config,
     epoch: Annotated[int | None, typer.Option(min=1, help="Show this sub-epoch only.")] = None,
     epochs: Annotated[
         str | None,
@@ -43,20 +44,13 @@ def plan(
         str | None,
         typer.Option(metavar="R[,R...]", help="Number of ranks; several are compared. Default: as the job would run."),
     ] = None,
-    callables: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--allow-callables", metavar="MODULE", help="Module whose functions the config may refer to; repeatable."
-        ),
-    ] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override an option of the dataset.")
-    ] = None,
+    callables: Callables = None,
+    settings: DatasetSettings = None,
     count: Annotated[bool, typer.Option("--count", help="Open each file to count its sequences and frames.")] = False,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write an HTML page with all bins.")] = None,
     png: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a PNG picture; needs matplotlib.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, nothing else.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """Show how files, or sequences, are distributed over sub-epochs and ranks; starts no worker, copies no file."""
     worlds = [] if ranks is None else parse_ranks(ranks)

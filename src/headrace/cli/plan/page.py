@@ -11,7 +11,7 @@ from headrace.version import __version__
 from ..drawing import format_count
 from .amounts import Amounts
 from .subject import SubjectFacts
-from .table import describe_loss, format_amount
+from .table import balance_rows, describe_loss, describe_worst, format_amount
 
 CHART_CSS = """
 .bar { fill: var(--bar) } .most { fill: var(--most) }
@@ -133,18 +133,11 @@ def _comparison(results: Results) -> Iterator[list[str]]:
 
 def _section(num_ranks: int, amounts: Amounts) -> Iterator[str]:
     yield f"<h2>{format_count(num_ranks)} rank{'s' if num_ranks > 1 else ''}</h2>"
-    balances = {name: amounts.balance(name) for name in amounts.balanced}
-    rows = [["max/mean", *balances]]
+    rows = balance_rows(amounts)
+    if len(rows) > 1:
+        yield _table(rows)
     if num_ranks > 1:
-        rows.append(["ranks of a sub-epoch, at worst", *(f"{b.among_ranks:.3f}" for b in balances.values())])
-    rows.append(["sub-epochs", *(f"{b.among_epochs:.3f}" for b in balances.values())])
-    yield _table(rows)
-    if num_ranks > 1:
-        worst = balances[amounts.drawn]
-        yield (
-            f"<p>By {amounts.drawn} the worst is sub-epoch {worst.worst_epoch}: rank {worst.worst_rank} has most. "
-            f"{escape(describe_loss(amounts))}.</p>"
-        )
+        yield f"<p>{escape(describe_worst(amounts).capitalize())}. {escape(describe_loss(amounts))}.</p>"
     marked = "; the fullest rank of each sub-epoch has the other colour" if num_ranks > 1 else ""
     yield f'<p class="dim">{amounts.drawn} by sub-epoch, the mean dashed{marked}.</p>'
     yield draw_chart(amounts)

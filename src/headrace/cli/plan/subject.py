@@ -17,10 +17,11 @@ from numpy.typing import NDArray
 from headrace.datasets import Dataset
 from headrace.datasets.base import DistributesFiles
 from headrace.errors import ConfigError
+from headrace.files.cache.options import format_bytes
 from headrace.files.lists.sizes import FileTable
 from headrace.files.lists.tree import tree_key
 
-from ..drawing import format_bytes, format_count
+from ..drawing import format_count
 from .amounts import UNKNOWN, Amounts
 
 Progress = Callable[[int, int], None]  # (how many are done, of how many)

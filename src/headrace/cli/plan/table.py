@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from headrace.errors import HeadraceError
+from headrace.files.cache.options import format_bytes
 
 from ..console import bold
-from ..drawing import draw_bar, format_bytes, format_count
+from ..drawing import draw_bar, format_count
 from .amounts import UNKNOWN, Amounts
 from .subject import SubjectFacts
 
@@ -51,19 +52,30 @@ def print_bins(output: Console, amounts: Amounts) -> None:
 
 def print_balance(output: Console, amounts: Amounts) -> None:
     """Print how even the bins are, and what is lost if all ranks stop with the first one."""
+    rows = balance_rows(amounts)
+    if len(rows) > 1:
+        for line in _aligned(rows, num_texts=1):
+            output.print(line)
+    if amounts.num_ranks > 1:
+        output.print(describe_worst(amounts))
+        output.print(describe_loss(amounts))
+
+
+def balance_rows(amounts: Amounts) -> list[list[str]]:
+    """Return a table of how even each amount is, its head first."""
     balances = {name: amounts.balance(name) for name in amounts.balanced}
     rows = [["max/mean", *balances]]
     if amounts.num_ranks > 1:
         rows.append(["ranks of a sub-epoch, at worst", *(f"{b.among_ranks:.3f}" for b in balances.values())])
     if len(amounts.epochs) > 1:
         rows.append(["sub-epochs", *(f"{b.among_epochs:.3f}" for b in balances.values())])
-    if len(rows) > 1:
-        for line in _aligned(rows, num_texts=1):
-            output.print(line)
-    if amounts.num_ranks > 1:
-        worst = balances[amounts.drawn]
-        output.print(f"by {amounts.drawn} the worst is sub-epoch {worst.worst_epoch}: rank {worst.worst_rank} has most")
-        output.print(describe_loss(amounts))
+    return rows
+
+
+def describe_worst(amounts: Amounts) -> str:
+    """Return which rank has most, and where."""
+    worst = amounts.balance(amounts.drawn)
+    return f"by {amounts.drawn} the worst is sub-epoch {worst.worst_epoch}: rank {worst.worst_rank} has most"
 
 
 def describe_loss(amounts: Amounts) -> str:

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.engine import WorkerInfo as EngineWorkerInfo
+from headrace.engine.group_size import GroupSize
 from headrace.engine.process.channel import Channel, close_all
 from headrace.engine.user.ship import unship
 from headrace.errors import CacheError
@@ -29,7 +30,7 @@ from headrace.pipes.graph import list_pipes
 from headrace.pipes.graph.seeds import SeedGenerator, note_seeds_of_globals, set_datapipes_seed
 
 from ..transport.epoch_start import EpochStart, seed_globals_from
-from ..transport.group_size import GroupSize, estimate_bytes
+from ..transport.item_bytes import estimate_bytes
 from ..transport.wire import Begin, Join, Want, encode_items, hear_main, hear_worker
 from ..transport.worker_error import CarriedError, is_of_the_engine
 

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from headrace.engine import Engine, EngineOptions, EngineReport, Job
+from headrace.engine.group_size import GROUP_BYTES
 from headrace.engine.process.executor import ProcessExecutor
 from headrace.errors import ConfigError, HeadraceError, check_count
 from headrace.pipes import IterPipe
@@ -32,7 +33,6 @@ from ..dispatch.process import Dispatch
 from ..interface import PausableEnd, ReadingServiceInterface, ResetFn, WorkerInfo, prefetched, shut_down
 from ..replica import ReplicaSetup
 from ..transport.epoch_start import EpochStart
-from ..transport.group_size import GROUP_BYTES
 from .in_process import InPlace
 from .options import check_function, check_start_method, plan_look_ahead
 

@@ -8,7 +8,7 @@ whatever was opened before.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, NoReturn
 
@@ -22,23 +22,20 @@ from ..base import DistributesFiles, Workers
 from ..checks import check_flag
 from ..corpus import Corpus
 from ..digests import recipe_text
-from ..parts import open_part
-from ..seq import DatasetSeq
-from ..wrap.runs import ReadSeqs
-from .files import SubEpochFiles, check_cache_options
-from .layout import LaidOutByFiles, SubEpochLayout
+from ..wrap.blockwise import BlockwiseDataset, SeqBlock
+from .files import check_cache_options
+from .laid_out import LaidOutByFiles
 from .options import ShareOptions, StreamOptions
 from .share import FileShare
 from .stream import SubEpochStream
-from .sub_dataset import GetSubEpochDataset, cached_files_of, read_in_place
+from .sub_dataset import GetSubEpochDataset
 from .tickets import CountSeqs
-from .worker import cannot_share
 
 # Options of every dataset that look at sequences before they are read: they are for the sub-dataset.
 _OF_SUB_DATASET = ("seq_list_filter_file", "seq_order_seq_lens_file", "unique_seq_tags")
 
 
-class DistributeFilesDataset(LaidOutByFiles):
+class DistributeFilesDataset(LaidOutByFiles, BlockwiseDataset):
     """A corpus of many files, of which each sub-epoch reads some.
 
     In each full epoch the files are distributed over `partition_epoch` sub-epochs, and over ranks, so that each file is
@@ -106,9 +103,6 @@ class DistributeFilesDataset(LaidOutByFiles):
         file_cache: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        self._layout: SubEpochLayout | None = None
-        self._options_inside: list[str] = []
-        self._is_undeclared = False  # the sub-dataset says nothing of its layout: sequences show it
         super().__init__(**kwargs)
         self._check_own_options(kwargs)
         self._stream_options = StreamOptions(
@@ -136,7 +130,6 @@ class DistributeFilesDataset(LaidOutByFiles):
         self._stream = SubEpochStream(self._stream_options)
         self._limit: int | None = None
         self._num_in_files = 0
-        self._reset_reading()
         if type(self).__init__ is DistributeFilesDataset.__init__:  # a sub-class has arguments of its own
             # A copy has the files that were listed, and does not list them again.
             self._ctor_args = ((), {**self._ctor_args[1], "files": self._share.trees})
@@ -221,7 +214,6 @@ class DistributeFilesDataset(LaidOutByFiles):
             if progress is not None:
                 progress(len(counts), len(places))
         self._share.take_counts(counts)
-        self._reset_reading()
 
     # --- what is known without reading ---
 
@@ -288,16 +280,6 @@ class DistributeFilesDataset(LaidOutByFiles):
         """Where the time went, and what was skipped or restarted; `None` before workers were started."""
         return self._stream.report
 
-    def initialize(self) -> None:
-        """Get ready to read: learn the layout from the first entry of the file list, read in place. Starts no process.
-
-        Where its files can only be read from the cache, nothing is fetched: the layout is learnt with the first
-        sub-epoch, whose files are needed anyway; or, if somebody asks before, from the first entry.
-        """
-        if self._layout is None:
-            self._learn_layout(may_fetch=False)
-        super().initialize()
-
     def init_seq_order(
         self, epoch: int | None = None, seq_list: Sequence[str] | None = None, seq_order: Sequence[int] | None = None
     ) -> bool:
@@ -315,7 +297,6 @@ class DistributeFilesDataset(LaidOutByFiles):
                 fix="give them to the sub dataset",
             )
         super().init_seq_order(epoch)
-        self._reset_reading()
         self._stream.forget_plan()
         self._limit = None
         if self._epoch is not None:
@@ -340,48 +321,50 @@ class DistributeFilesDataset(LaidOutByFiles):
     def finish_epoch(self, *, free_resources: bool = False) -> None:
         """End the epoch; with `free_resources` also the workers, with all that they have open."""
         super().finish_epoch(free_resources=free_resources)
-        self._reset_reading()
+        self._stream.stop()
         if free_resources:
             self._stream.close()
 
     # --- reading ---
 
-    def _reset_reading(self) -> None:
-        """Be at the start of the sub-epoch, with nothing under way."""
-        self._stream.stop()
-        self._part = ReadSeqs()
-        self._part_place = 0  # of its first sequence
-        self._is_handed_out = False  # whether somebody has something of the part, or of one before
-        self._is_over = False
-        self._complete_frac = 0.0
+    def _reset(self) -> None:
+        super()._reset()
+        self._is_over = False  # whether the last block was taken
 
-    def _start(self, place: int) -> None:
-        self._reset_reading()
-        self._part_place = place
+    def _restart(self) -> None:
+        self._stream.stop()
+        self._reset()
+
+    def _lose_count(self) -> None:
+        self._stream.stop()
+        self._is_over = False
+
+    def _start(self, position: int) -> None:
+        """Let the workers begin at a position."""
+        self._upcoming, self._complete_frac = position, 0.0
         if not self._stream.has_plan:
             self._stream.begin(self._share.plan_of(self._sub_epoch, self._layout))
-        self._stream.start(place)
+        self._stream.start(position)
 
-    def _next_part(self) -> bool:
-        """Take the next part from the workers; tell whether there was one."""
+    def _next_block(self, seq_idx: int) -> SeqBlock | None:
         if self._is_over:
-            return False
+            return None
+        if not self._stream.is_running or self._is_far(seq_idx):
+            self._start(0 if self.skips_failed else seq_idx)
         part = self._stream.next_part()
         if part is None:
             self._is_over = True
-            return False
-        if part.num_seqs is not None and not self._stream_options.skips:
-            try:
-                self._take_number(part.num_seqs)
-            except ConfigError:
-                self._reset_reading()
-                raise
+            return None
+        if part.num_seqs is not None and not self.skips_failed:
+            self._take_number(part.num_seqs)
         if self._layout is None:
             self._set_layout(part.layout)
         self._is_over = part.is_last
-        self._part_place += len(self._part.tags)
-        self._part = part.seqs
-        return True
+        return self._block_of(part.parts)
+
+    def _is_far(self, seq_idx: int) -> bool:
+        """Whether a position lies so far ahead that the sequences in between should not be loaded."""
+        return not self.skips_failed and seq_idx - self._upcoming >= self._stream.look_ahead
 
     def _take_number(self, num_in_files: int) -> None:
         """Take how many sequences the sub-epoch has, as one of the workers says."""
@@ -397,71 +380,32 @@ class DistributeFilesDataset(LaidOutByFiles):
                 fix="let the sub dataset be the same each time that it is made: no unseeded draws, no files that grow",
             )
 
-    def _take_first_part(self) -> None:
+    def _take_first_block(self) -> None:
         """Take what the workers say first, if nothing was taken yet: the sequences in it are kept for the reader."""
-        if self._epoch is not None and self._num_seqs is None and not self._is_over and not self._is_handed_out:
-            if not self._stream.is_running:
-                self._start(0)
-            if not self._part.tags:
-                self._next_part()
+        if self._epoch is not None and self._num_seqs is None and not self._block_stop and not self._next_seq_idx:
+            self._advance(0)
 
-    def _collect_single_seq(self, seq_idx: int) -> DatasetSeq | None:
-        if self._limit is not None and seq_idx >= self._limit:
-            return None
-        while True:
-            offset = seq_idx - self._part_place
-            if 0 <= offset < len(self._part.tags):
-                return self._seq_of(self._part, offset, seq_idx)
-            if self._is_over and offset >= 0:
-                return None
-            if not self._stream.is_running or offset < 0 or self._is_far(offset):
-                self._start(0 if self._stream_options.skips else seq_idx)
-            if not self._next_part():
-                return None
+    def _collect_next(self, end: int) -> bool:
+        if self._limit is not None and self._next_seq_idx >= self._limit:
+            return False
+        return super()._collect_next(end)
 
-    def _is_far(self, offset: int) -> bool:
-        """Whether a place lies so far ahead that the sequences in between should not be loaded."""
-        return not self._stream_options.skips and offset - len(self._part.tags) >= self._stream.look_ahead
-
-    def _iterate(self, version: int) -> Iterator[DatasetSeq]:
-        """Hand out whole parts: what the epoch API does for each sequence is done once for many."""
-        if self._epoch is None:
-            return
-        if self._is_handed_out or self._part_place:
-            self._start(0)
-        seq_idx = 0
-        while True:
-            self._check_version(version, seq_idx)
-            if self._collect_single_seq(seq_idx) is None:
-                self._end_here(seq_idx)
-                return
-            part, place = self._part, self._part_place
-            stop = len(part.tags) if self._limit is None else min(len(part.tags), self._limit - place)
-            for offset in range(seq_idx - place, stop):
-                yield self._with_window(self._seq_of(part, offset, seq_idx))
-                seq_idx += 1
-                self._check_version(version, seq_idx)
-
-    def _seq_of(self, part: ReadSeqs, offset: int, seq_idx: int) -> DatasetSeq:
-        self._is_handed_out = True
-        frac = part.complete_fracs[offset]
-        if self._num_seqs:
-            frac = (seq_idx + 1) / self._num_seqs
-        elif frac is not None:
-            frac = self._complete_frac = max(frac, self._complete_frac)
-        return DatasetSeq.made_of(seq_idx, part.features[offset], part.tags[offset], frac, None)
+    @property
+    def _loadable_stop(self) -> int:
+        stop = super()._loadable_stop
+        return stop if self._limit is None else min(stop, self._limit)
 
     # --- how much there is ---
 
     @property
     def num_seqs(self) -> int:
         """Number of sequences of the current sub-epoch; waits until it is open."""
-        self._take_first_part()
+        self._take_first_block()
         return super().num_seqs
 
     def is_less_than_num_seqs(self, seq_idx: int) -> bool:
         """Whether the sub-epoch has a sequence at this place; waits until it is open."""
-        self._take_first_part()
+        self._take_first_block()
         return super().is_less_than_num_seqs(seq_idx)
 
     def have_seqs(self) -> bool:
@@ -489,52 +433,16 @@ class DistributeFilesDataset(LaidOutByFiles):
             self._not_known(method)
         if self._epoch is None or not self._stream.has_plan:
             self._stream.begin(self._share.plan_of(self._sub_epoch, self._layout))
-        answer = self._stream.ask(method)
-        self._reset_reading()
-        return answer
+        return self._stream.ask(method)
 
     def _not_known(self, what: str) -> NoReturn:
         self._not_offered(f"{what} where a sub-epoch has only a part of the files")
 
-    # --- layout ---
-
-    def _set_layout(self, layout: SubEpochLayout | None) -> None:
-        self._layout = layout
-        self._is_undeclared = layout is None
-
-    def _learn_layout(self, *, may_fetch: bool) -> None:
-        """Open the first entry of the file list in this process, to see what its sequences are like."""
-        spec = self._share.spec_of_entry(0)
-        config = read_in_place(spec.dataset)
-        if cached_files_of(config) and not may_fetch:
-            return
-        with SubEpochFiles(self._stream_options.cache) as files:
-            config, _ = files.fetch(config, None)
-            dataset = open_part(config)
-            try:
-                num_workers = self._stream_options.num_workers
-                if num_workers > 1 and not dataset.supports_jumps:
-                    raise cannot_share(dataset, num_workers, f"dataset {self.name!r}")
-                self._options_inside = dataset.batch_options()
-                self._set_layout(SubEpochLayout.of(dataset, f"entry 0 of the file list, {spec.files}"))
-            finally:
-                dataset.finish_epoch(free_resources=True)
-
-    def _known_layout(self) -> SubEpochLayout | None:
-        """Return the layout, learnt now if need be; `None` if only sequences show it."""
-        if self._layout is None and not self._is_undeclared:
-            self._take_first_part()
-            if self._layout is None and not self._is_undeclared:
-                self._learn_layout(may_fetch=True)
-        return self._layout
-
     # --- copies ---
 
     def _state(self) -> dict[str, Any]:
-        learnt = self._layout, self._is_undeclared, self._options_inside
-        return {**super()._state(), "layout": learnt, "share": self._share.state()}
+        return {**super()._state(), "share": self._share.state()}
 
     def _restore(self, state: Mapping[str, Any]) -> None:
         super()._restore(state)
-        self._layout, self._is_undeclared, self._options_inside = state["layout"]
         self._share.restore(state["share"])

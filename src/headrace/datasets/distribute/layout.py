@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from headrace.errors import ConfigError, did_you_mean
+from headrace.errors import ConfigError
 
 from ..base import Dataset
-from ..cached2 import CachedDataset2
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,76 +95,3 @@ class SubEpochLayout:
             where=f"{self.source}, and {other.source}",
             fix="convert one of them, or read them as two datasets",
         )
-
-
-class LaidOutByFiles(CachedDataset2):
-    """Answers about data keys by a layout that may have to be learnt from files first, or by the first sequence."""
-
-    @abstractmethod
-    def _known_layout(self) -> SubEpochLayout | None:
-        """Return the layout, learnt now if need be; `None` if only sequences show it."""
-
-    @property
-    def num_inputs(self) -> int:  # type: ignore[override] # an attribute elsewhere; here it may have to be learnt
-        """Size of a frame of "data"; 0 if there is no such key."""
-        layout = self._known_layout()
-        return 0 if layout is None else layout.num_inputs
-
-    @property
-    def num_outputs(self) -> dict[str, tuple[int, int]] | None:  # type: ignore[override]
-        """Data key -> (dim, ndim), as the sub-dataset says."""
-        layout = self._known_layout()
-        return None if layout is None else dict(layout.num_outputs)
-
-    @property
-    def labels(self) -> dict[str, Sequence[str]]:
-        """Data key -> names of the classes, as the first entry of the file list says."""
-        layout = self._known_layout()
-        return {} if layout is None else dict(layout.labels)
-
-    @labels.setter
-    def labels(self, value: dict[str, Sequence[str]]) -> None:
-        if value:
-            raise ConfigError(f"the labels of a {type(self).__name__} are those of its files")
-
-    def _key_layout(self, key: str) -> KeyLayout | None:
-        layout = self._known_layout()
-        if layout is None:
-            return None
-        if key not in layout.keys:
-            raise ConfigError(
-                f"no data key {key!r}", where=f"dataset {self.name!r}", fix=did_you_mean(key, layout.keys)
-            )
-        return layout.keys[key]
-
-    def get_data_keys(self) -> list[str]:
-        """Return the data keys."""
-        layout = self._known_layout()
-        return super().get_data_keys() if layout is None else list(layout.keys)
-
-    def get_data_dim(self, key: str) -> int:
-        """Return the size of the last axis, or the number of classes of a sparse key."""
-        known = self._key_layout(key)
-        if known is None:
-            return super().get_data_dim(key)
-        return known.dim * self.window if key == "data" else known.dim
-
-    def get_data_dtype(self, key: str) -> str:
-        """Return the dtype name."""
-        known = self._key_layout(key)
-        return super().get_data_dtype(key) if known is None else known.dtype
-
-    def is_data_sparse(self, key: str) -> bool:
-        """Whether the key holds class indices."""
-        known = self._key_layout(key)
-        return super().is_data_sparse(key) if known is None else known.sparse
-
-    def get_data_shape(self, key: str) -> list[int | None]:
-        """Return the shape of one frame."""
-        known = self._key_layout(key)
-        if known is None:
-            return super().get_data_shape(key)
-        shape = list(known.shape)
-        if key == "data" and shape and shape[-1] is not None:
-            shape[-1] *= self.window
-        return shape

@@ -11,6 +11,8 @@ import os
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import numpy as np
+
 from headrace.engine import Delivered, Engine, EngineReport, Failure, Job, Run, where_runs
 
 from .options import StreamOptions
@@ -116,7 +118,7 @@ class SubEpochStream:
             return part
         tickets.end = part.num_seqs
         if self._num_measured < _NUM_MEASURED:
-            self._num_measured += len(part.seqs.tags)
+            self._num_measured += len(part.parts[0])
             self._bytes_measured += _num_bytes(part)
             tickets.max_size = self._range_size()
         self._run = run
@@ -193,4 +195,8 @@ def _raise_failure(failure: bytes | None, delivered: Delivered) -> None:
 
 
 def _num_bytes(part: ReadPart) -> int:
-    return sum(array.nbytes for features in part.seqs.features for array in features.values())
+    values, _ = part.parts[3]
+    return sum(
+        column.nbytes if isinstance(column, np.ndarray) else sum(array.nbytes for array in column if array is not None)
+        for column in values.values()
+    )

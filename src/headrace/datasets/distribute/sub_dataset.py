@@ -190,3 +190,13 @@ def _keeps_index(name: Any) -> bool:
     except ConfigError:  # no dataset: a source, a vocabulary
         return False
     return cls.__module__.startswith(f"{_OURS}.") and "index" in options_of(cls)
+
+
+def cannot_share(dataset: Dataset, num_workers: int, where: str) -> ConfigError:
+    """Return the error about a sub-dataset that several workers cannot share."""
+    return ConfigError(
+        f"{num_workers} workers cannot share a {type(dataset).__name__}, which gives its sequences one after the "
+        "other: each of them would have to read all",
+        where=where,
+        fix="set num_workers=1; or, if it can give any sequence at once, set the class attribute supports_jumps = True",
+    )

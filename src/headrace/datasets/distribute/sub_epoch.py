@@ -6,13 +6,10 @@ import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-from numpy.typing import NDArray
-
 from headrace.engine import note_place
-from headrace.order import Order
 
 from ..base import Dataset
+from ..wrap.blockwise import Parts
 from ..wrap.runs import ReadSeqs
 from .layout import SubEpochLayout
 from .sub_dataset import SubDataset
@@ -38,7 +35,7 @@ class SubEpochSpec:
 
     @property
     def where(self) -> str:
-        """The place of an error."""
+        """What an error is about."""
         return f"sub-epoch {self.epoch} (full epoch {self.full_epoch}), files {self.files}"
 
 
@@ -60,7 +57,7 @@ class ReadPart:
     """A part of a sub-epoch, as it comes back from a worker.
 
     Attributes:
-        seqs: The sequences, in order.
+        parts: The sequences, in order, as the parts of a `SeqBlock`.
         num_seqs: How many the sub-epoch has, if its dataset knows.
         is_last: Whether the sub-epoch ends with this part, or before it.
         layout: What the sequences are like, if the plan did not say it.
@@ -68,7 +65,7 @@ class ReadPart:
             ticket, because a policy that skips those that fail must not skip what nobody has counted.
     """
 
-    seqs: ReadSeqs = field(default_factory=ReadSeqs)
+    parts: Parts = field(default_factory=lambda: ReadSeqs().parts())
     num_seqs: int | None = None
     is_last: bool = False
     layout: SubEpochLayout | None = None
@@ -89,11 +86,12 @@ class OpenSubEpoch:
         self.dataset = dataset
         self.held = held
         self._can_jump = dataset.supports_jumps
-        self._place = 0  # the next one that a dataset without jumps gives
+        self._position = 0  # the next one that a dataset without jumps gives
         # A sequence has the same draws in whatever sub-epoch and on whatever rank its file comes to be read.
         dataset.seed_by_tag()
         dataset.init_seq_order(epoch=spec.full_epoch)
         self.num_seqs = dataset.known_num_seqs()
+        self._order = dataset.get_checked_seq_order() if dataset.reads_singly else None
 
     def read(self, start: int, stop: int) -> tuple[ReadSeqs, bool]:
         """Read sequences start..stop (exclusive; may exceed the sub-epoch); tell whether it ends there, or before.
@@ -103,33 +101,28 @@ class OpenSubEpoch:
         seqs = ReadSeqs()
         if self.num_seqs is not None:
             stop = min(stop, self.num_seqs)
-        if self.dataset.reads_singly:
+        if self._order is not None:
             if start < stop:
-                indices = _block(self.dataset.get_current_seq_order(), start, stop)
-                seqs.read_range(self.dataset, start, indices, epoch=self.spec.epoch)
+                seqs.read_range(self.dataset, start, self._order.block(start, stop), epoch=self.spec.epoch)
             return seqs, stop == self.num_seqs
         if start < stop:
             self._go_to(start)
         has_more = True
-        while has_more and self._place < stop:
-            name = f"(sequence {self._place} of sub-epoch {self.spec.epoch})"
-            has_more = seqs.read(self.dataset, self._place, epoch=self.spec.epoch, name=name)
-            self._place += has_more
+        while has_more and self._position < stop:
+            name = f"(sequence {self._position} of sub-epoch {self.spec.epoch})"
+            has_more = seqs.read(self.dataset, self._position, epoch=self.spec.epoch, name=name)
+            self._position += has_more
         return seqs, not has_more or stop == self.num_seqs
 
-    def _go_to(self, place: int) -> None:
-        """Make a place the next one, by reading those before it if there is no other way."""
-        if place < self._place:
+    def _go_to(self, position: int) -> None:
+        """Make a position the next one, by reading those before it if there is no other way."""
+        if position < self._position:
             self.dataset.init_seq_order(epoch=self.spec.full_epoch)
-            self._place = 0
+            self._position = 0
         if self._can_jump:
-            self._place = place
-        while self._place < place and self.dataset.is_less_than_num_seqs(self._place):
-            note_place(f"(passing over sequence {self._place} of sub-epoch {self.spec.epoch})", self.spec.epoch)
+            self._position = position
+        while self._position < position and self.dataset.is_less_than_num_seqs(self._position):
+            note_place(f"(passing over sequence {self._position} of sub-epoch {self.spec.epoch})", self.spec.epoch)
             with contextlib.suppress(Exception):  # nobody wants this sequence; whoever did was told of its error
-                self.dataset.load_seqs(self._place, self._place + 1)
-            self._place += 1
-
-
-def _block(order: Order | Sequence[int], start: int, stop: int) -> NDArray[np.int64]:
-    return order.block(start, stop) if isinstance(order, Order) else np.asarray(order[start:stop], dtype=np.int64)
+                self.dataset.load_seqs(self._position, self._position + 1)
+            self._position += 1

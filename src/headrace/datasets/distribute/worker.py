@@ -22,7 +22,7 @@ from ..files.hdf import HDFDataset
 from ..parts import open_part
 from .files import CacheOptions, SubEpochFiles
 from .shelf import Shelf
-from .sub_dataset import SubDataset, read_in_place
+from .sub_dataset import SubDataset, cannot_share, read_in_place
 from .sub_epoch import OpenSubEpoch, ReadPart, SubEpochPlan
 from .tickets import Answer, Counted, CountSeqs, ReadRange, SharedPlan, Ticket
 
@@ -110,7 +110,8 @@ class SubEpochReader:
         seqs, is_last = opened.read(ticket.start, ticket.stop)
         assert self._plan is not None
         layout = self._shelf.layout() if self._plan.layout is None else None
-        return ReadPart(seqs, opened.num_seqs, is_last, layout)
+        tags, _, fracs, columns = seqs.parts()  # without corpus indices: they are those of these files alone
+        return ReadPart((tags, None, fracs, columns), opened.num_seqs, is_last, layout)
 
     def _count(self, ticket: CountSeqs) -> Counted:
         spec = ticket.spec
@@ -129,16 +130,6 @@ class SubEpochReader:
                 return Counted(num_seqs, *(_num_stored(dataset) if _reads(spec.dataset, ticket.names) else (-1, -1)))
             finally:
                 dataset.finish_epoch(free_resources=True)
-
-
-def cannot_share(dataset: Dataset, num_workers: int, where: str) -> ConfigError:
-    """Return the error about a sub-dataset that several workers cannot share."""
-    return ConfigError(
-        f"{num_workers} workers cannot share a {type(dataset).__name__}, which gives its sequences one after the "
-        "other: each of them would have to read all",
-        where=where,
-        fix="set num_workers=1; or, if it can give any sequence at once, set the class attribute supports_jumps = True",
-    )
 
 
 def _reads(config: SubDataset, names: list[str]) -> bool:

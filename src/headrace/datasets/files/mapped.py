@@ -211,3 +211,19 @@ def _declared_specs(input_dim: int | None, output_dim: Mapping[str, Any]) -> dic
         else:
             specs[key] = DataSpec("int32", sparse=True, dim=dim)
     return specs
+
+
+def dataset_over(data: Any, seq_ordering: str = "default") -> CachedDataset:
+    """Return a dataset over what is none.
+
+    Args:
+        data: A `Source`; a list or tuple of dicts of numbers; or another object with `__len__` and `__getitem__`, whose
+            items are such dicts.
+        seq_ordering: The order.
+    """
+    if isinstance(data, Source):
+        return CachedDataset(source=data, seq_ordering=seq_ordering)
+    if isinstance(data, list | tuple):
+        arrays = [{key: np.asarray(value) for key, value in item.items()} for item in data]
+        return StaticDataset(arrays, seq_ordering=seq_ordering, name="list")
+    return MapDataset(data, seq_ordering=seq_ordering, name=type(data).__name__)

@@ -233,6 +233,8 @@ class DatasetOptions:
         """How `iterate_seqs` cuts sequences: parsed, or the function that was given; `None` if it does not."""
         if self.custom_chunking_func is not None:
             return self.custom_chunking_func
+        if not self.chunk_size:  # whatever the step: nothing is cut
+            return None
         return parse_chunking((self.chunk_size, self.chunk_step))
 
     @chunking.setter

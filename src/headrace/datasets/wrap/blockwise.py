@@ -189,6 +189,7 @@ class BlockwiseDataset(CachedDataset2):
         self._older: list[tuple[int, SeqBlock]] = []  # blocks before it of which something is loaded, with their places
         self._upcoming = 0  # place of the next block
         self._quick_start, self._quick_stop = _NOWHERE, 0
+        self._complete_frac = 0.0
 
     def _next_block(self, seq_idx: int) -> SeqBlock | None:  # noqa: ARG002 (a contract)
         """Return the next block, or `None` behind the end.
@@ -229,28 +230,42 @@ class BlockwiseDataset(CachedDataset2):
     def _collect_next(self, end: int) -> bool:
         seq_idx = self._next_seq_idx
         while seq_idx >= self._block_stop:
-            held = self._block, self._block_start, self._block_stop, self._older
-            try:
-                if not self._advance(seq_idx):
-                    return False
-            except BaseException:  # Ctrl-C may come between any two steps
-                self._block, self._block_start, self._block_stop, self._older = held
-                self._lose_count()
-                raise
+            if not self._advance(seq_idx):
+                return False
         self._note_quick_part()
         self._next_seq_idx = min(end, self._loadable_stop)
         return True
 
     def _advance(self, seq_idx: int) -> bool:
         """Make the next block the current one; tell whether there is one."""
-        block = self._next_block(seq_idx)
-        if block is None:
-            return False
-        if max(self._load_start, self._block_start) < self._block_stop:
-            self._older = [*self._older, (self._block_start, self._block)]
-        self._block, self._block_start = block, self._upcoming
-        self._block_stop = self._upcoming = self._block_start + len(block)
+        held = self._block, self._block_start, self._block_stop, self._older
+        try:
+            block = self._next_block(seq_idx)
+            if block is None:
+                return False
+            if self.window > 1:
+                joined = [self._with_window(block.seq(offset, 0, None)) for offset in range(len(block))]
+                block.arrays["data"] = [seq.features.get("data") for seq in joined]
+            if max(self._load_start, self._block_start) < self._block_stop:
+                self._older = [*self._older, (self._block_start, self._block)]
+            self._block, self._block_start = block, self._upcoming
+            self._block_stop = self._upcoming = self._block_start + len(block)
+        except BaseException:  # Ctrl-C may come between any two steps
+            self._block, self._block_start, self._block_stop, self._older = held
+            self._lose_count()
+            raise
         return True
+
+    def _block_of(self, parts: Parts) -> SeqBlock:
+        """Return a block, in which what sequences say of the progress does not fall where workers take turns."""
+        tags, indices, fracs, columns = parts
+        if fracs is not None:
+            fracs = [frac if frac is None else self._risen(frac) for frac in fracs]
+        return SeqBlock(tags, indices, fracs, columns)
+
+    def _risen(self, frac: float) -> float:
+        self._complete_frac = max(frac, self._complete_frac)
+        return self._complete_frac
 
     @property
     def _loadable_stop(self) -> int:

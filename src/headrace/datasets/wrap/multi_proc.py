@@ -27,7 +27,7 @@ from ..configs import init_dataset
 from ..corpus import Corpus
 from ..delegating import InnerAnswers
 from ..seq import DatasetSeq
-from .blockwise import BlockwiseDataset, Parts, SeqBlock
+from .blockwise import BlockwiseDataset, SeqBlock
 from .runs import DedicatedWork, OrderedWork, RunLimits, RunOfSeqs
 
 SHARDING_METHODS = ("seq_order", "dedicated")
@@ -110,7 +110,6 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
         self._limits: RunLimits | None = None
         self._order: Order = RangeOrder(range(0))
         self._occurrences: NDArray[np.int64] | None = None
-        self._complete_frac = 0.0
 
     # --- the inner dataset ---
 
@@ -327,16 +326,6 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
         assert self._run is not None
         delivered = next(self._run, None)
         return None if delivered is None else self._block_of(delivered.value)
-
-    def _block_of(self, parts: Parts) -> SeqBlock:
-        tags, indices, fracs, columns = parts
-        if fracs is not None:  # of several workers: it must not fall where they take turns
-            fracs = [frac if frac is None else self._risen(frac) for frac in fracs]
-        return SeqBlock(tags, indices, fracs, columns)
-
-    def _risen(self, frac: float) -> float:
-        self._complete_frac = max(frac, self._complete_frac)
-        return self._complete_frac
 
     def _lose_count(self) -> None:
         self._stop_run()  # whoever goes on all the same begins another one

@@ -1,6 +1,6 @@
 """Values into a slot and back: arrays are copied once, or not at all where they were produced in the slot.
 
-    header = encode(value, slot)          # in the worker; 24 bytes
+    header = encode(value, slot)          # in the worker; short
     value = decode(header, buffer)        # in the trainer; arrays are views of the buffer
 
 `decode(encode(x))` equals x in types, dtypes, shapes, C or Fortran order, the order of dicts, and values. What is not
@@ -8,24 +8,29 @@ kept: strides that are neither C nor Fortran order, views of one array (each get
 flags, and that two places held the same object. Read `format.py` first, then `plan.py` and
 `restore.py`.
 
-Layout of what is reserved in the slot: the arrays, each at a multiple of 64 bytes, then the tree that describes them.
+Layout of what is reserved in the slot: the arrays, each at a multiple of 64 bytes, then the tree that describes them if
+it is long. A short one is in the header, so that a number or a short text needs no slot at all. The header of one plain
+array, the most frequent value, says itself what a tree would say.
 """
 
 from __future__ import annotations
 
 import marshal
-import struct
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .format import ARRAY, PICKLED, Node, Slot
+from .format import PICKLED, Node, Slot, dtype_of, plain_token
 from .objects import pickle_values
 from .plan import NoTreeError, Plan, make_column
-from .restore import Restorer, view_array
+from .restore import Restorer
 
-_HEADER = struct.Struct("<QQQ")  # position of what was reserved; offset of the tree in it; its number of bytes
+# What a header is, and what follows: position, token and shape of an array; position of what was reserved and the tree;
+# that position, the offset of the tree from it, and its number of bytes.
+_ARRAY, _SHORT, _LONG = range(3)
+# Bytes of a tree that goes with the header; a longer one would crowd the ring of records.
+_MAX_SHORT_BYTES = 256
 
 
 def encode(value: Any, slot: Slot) -> bytes:
@@ -47,14 +52,33 @@ def encode(value: Any, slot: Slot) -> bytes:
         TransformError: The value holds an object that cannot be pickled.
         CacheError: From the slot, if it cannot grow as far.
     """
+    if type(value) is np.ndarray:
+        header = _encode_array(value, slot)
+        if header is not None:
+            return header
     plan, tree = _plan(value, slot)
-    base, buffer = slot.reserve(plan.num_bytes + len(tree))
+    is_short = len(tree) <= _MAX_SHORT_BYTES
+    base, buffer = slot.reserve(plan.num_bytes + (0 if is_short else len(tree)))
     for offset, array in plan.copies:
         np.ndarray(array.shape, array.dtype, buffer, offset)[...] = array
     for offset, shape, arrays in plan.columns:
         np.concatenate(arrays, out=np.ndarray(shape, arrays[0].dtype, buffer, offset), casting="no")
+    if is_short:
+        return marshal.dumps((_SHORT, base, tree), 4)
     buffer.data[plan.num_bytes :] = tree
-    return _HEADER.pack(base, plan.num_bytes, len(tree))
+    return marshal.dumps((_LONG, base, plan.num_bytes, len(tree)), 4)
+
+
+def _encode_array(array: NDArray[Any], slot: Slot) -> bytes | None:
+    """Write an array that can be viewed where its bytes are, in C order; None: it takes more words to describe it."""
+    token = plain_token(array.dtype)
+    if token is None or not array.flags.c_contiguous or not array.nbytes:
+        return None
+    position = None if array.base is None else slot.find(array)
+    if position is None:
+        position, buffer = slot.reserve(array.nbytes)
+        np.ndarray(array.shape, array.dtype, buffer)[...] = array
+    return marshal.dumps((_ARRAY, position, token, array.shape), 4)
 
 
 def decode(header: bytes, buffer: NDArray[np.uint8]) -> Any:
@@ -68,15 +92,19 @@ def decode(header: bytes, buffer: NDArray[np.uint8]) -> Any:
     Raises:
         ImportError: A class or function of the value cannot be found in this process.
     """
-    base, offset, num_bytes = _HEADER.unpack(header)
-    start = base + offset
-    tree, pickled = marshal.loads(buffer[start : start + num_bytes].data)  # noqa: S302  # made by our own worker
-    if type(tree) is tuple and tree[0] == ARRAY:  # the usual case: without the machinery for all others
-        return view_array(buffer, base, *tree[1:])
+    kind, base, *told = marshal.loads(header)  # noqa: S302  # made by our own worker, as the next one
+    if kind == _ARRAY:
+        token, shape = told
+        return np.ndarray(shape, dtype_of(token), buffer, base)
+    tree = told[0]
+    if kind == _LONG:
+        start, num_bytes = base + told[0], told[1]
+        tree = buffer[start : start + num_bytes].data
+    node, pickled = marshal.loads(tree)  # noqa: S302
     restorer = Restorer(buffer, base)
     if pickled is not None:
         restorer.unpickle(*pickled)
-    return restorer.node(tree)
+    return restorer.node(node)
 
 
 def _plan(value: Any, slot: Slot) -> tuple[Plan, bytes]:

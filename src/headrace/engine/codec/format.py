@@ -90,6 +90,11 @@ SCALAR_CHARS = {dtype.type: char for char, dtype in _NUMERIC.items()}
 """NumPy's numbers: scalar type -> token."""
 
 
+def plain_token(dtype: np.dtype[Any]) -> Token | None:
+    """Return the name of a numeric dtype in native byte order, `None` for any other."""
+    return _CHARS.get(id(dtype))
+
+
 def dtype_token(dtype: np.dtype[Any]) -> Token | None:
     """Return a name that `dtype_of` understands, or `None` if arrays of this dtype have to be pickled."""
     return _CHARS.get(id(dtype)) or _rarer_token(dtype)

@@ -20,23 +20,6 @@ from .format import Node, Token, dtype_of, tensor_of
 from .objects import record_of
 
 
-def view_array(
-    buffer: NDArray[np.uint8], base: int, place: int, token: Token, shape: tuple[int, ...], is_fortran: bool = False
-) -> NDArray[Any]:
-    """Return an array that lies in the buffer, given what follows the tag `ARRAY` of its node.
-
-    Args:
-        buffer: See `Restorer`.
-        base: The same.
-        place: Where the array begins, see `format.py`.
-        token: Of its dtype.
-        shape: Of its node, in Fortran order that of the transposed array.
-        is_fortran: Whether it has Fortran order.
-    """
-    position = base + place if place >= 0 else ~place
-    return np.ndarray(shape, dtype_of(token), buffer, position, order="F" if is_fortran else "C")
-
-
 class Restorer:
     """Restores nodes.
 
@@ -66,7 +49,8 @@ class Restorer:
         return _RESTORERS[node[0]](self, *node[1:]) if type(node) is tuple else node
 
     def _view(self, place: int, token: Token, shape: tuple[int, ...], is_fortran: bool = False) -> NDArray[Any]:
-        return view_array(self._buffer, self._base, place, token, shape, is_fortran)
+        position = self._base + place if place >= 0 else ~place
+        return np.ndarray(shape, dtype_of(token), self._buffer, position, order="F" if is_fortran else "C")
 
     def _bytes(self, place: int, num_bytes: int) -> NDArray[np.uint8]:
         position = self._base + place if place >= 0 else ~place

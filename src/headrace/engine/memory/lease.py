@@ -17,7 +17,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, Self
 
 import numpy as np
@@ -120,21 +120,25 @@ class ArenaReader:
 
         If there can be no view, the slot is free again, of which `drain` tells.
         """
-        return self.view(self.hold(slot_idx), slot_idx, offset, num_bytes)
+        (lease,) = self.hold((slot_idx,))
+        return self.view(lease, slot_idx, offset, num_bytes)
 
-    def hold(self, slot_idx: int) -> Lease:
-        """Return a lease on a slot, of which there may be a `view` later: it is free when the lease is gone.
+    def hold(self, slot_idxs: Sequence[int]) -> list[Lease]:
+        """Return leases on slots, of each of which there may be a `view` later: it is free when its lease is gone.
 
         Raises:
-            InternalError: The slot is leased already.
+            InternalError: A slot is leased already.
         """
-        if slot_idx in self._leased:
-            raise InternalError("a slot was filled again while it was leased", where=f"slot {slot_idx}")
-        lease = Lease()
-        end = _End(lease, self._note_end)
-        end.slot_idx, end.num_forks = slot_idx, forks.num_forks
-        self._leased[slot_idx] = end
-        return lease
+        leases: list[Lease] = []
+        for slot_idx in slot_idxs:
+            if slot_idx in self._leased:
+                raise InternalError("a slot was filled again while it was leased", where=f"slot {slot_idx}")
+            lease = Lease()
+            end = _End(lease, self._note_end)
+            end.slot_idx, end.num_forks = slot_idx, forks.num_forks
+            self._leased[slot_idx] = end
+            leases.append(lease)
+        return leases
 
     def view(self, lease: Lease, slot_idx: int, offset: int, num_bytes: int) -> NDArray[np.uint8]:
         """Return the content of a slot as a writable `uint8[num_bytes]` that keeps the lease alive, or a copy of it.

@@ -32,7 +32,7 @@ from .channel import close_all, needs_descriptors
 from .exit_cause import MEMORY_ADVICE, count_oom_kills, explain_exit, is_out_of_memory
 from .exits import end_with_process
 from .link import WorkerConnection
-from .messages import Begin, Cancel, HasExited, NotSpawned, Spawned
+from .messages import Begin, Cancel, HasExited, NotSpawned, Spawned, Submit
 from .proc_tree import ProcessHandle
 from .start import StartMethod
 from .warden_client import WardenClient
@@ -291,22 +291,16 @@ class ProcessExecutor(Executor):
 
     pack = staticmethod(ship_payload)  # once: what is submitted again is at hand
 
-    def submit(self, worker_idx: int, run_id: int, ticket: int, payload: bytes | None) -> None:
-        """Send a ticket to a worker."""
-        self._lives[worker_idx].submit(run_id, ticket, b"" if payload is None else payload)
+    def submit(self, worker_idx: int, run_id: int, tickets: Sequence[int], payloads: Sequence[bytes | None]) -> None:
+        """Send tickets to a worker."""
+        self._lives[worker_idx].send(Submit(run_id, tickets, payloads))
 
     def cancel(self, run_id: int) -> None:
         """Tell all workers that a run is over."""
         if self._begin is not None and self._begin.run_id == run_id:
             self._begin = None
             for life in self._lives:
-                life.put(Cancel(run_id))
-                life.flush()
-
-    def flush(self) -> None:
-        """Send what gathered."""
-        for life in self._lives:
-            life.flush()
+                life.send(Cancel(run_id))
 
     def wait(self, timeout_seconds: float | None) -> Sequence[Event]:
         """Wait for messages of workers and of the warden."""
@@ -359,27 +353,20 @@ class ProcessExecutor(Executor):
         assert self._epoll is not None
         lives = self._lives
         # The rings come first and the sockets second: what a worker says by its socket is sent before the next record.
-        has_messages = self._gather()
+        has_messages = True in [life.gather() for life in lives]  # of all
         sleeps = not has_messages and timeout_seconds != 0.0
         if sleeps:
             for life in lives:
-                life.say_asleep()
-            has_messages = self._gather()
+                life.rings.say_asleep()
+            has_messages = True in [life.gather() for life in lives]  # of all
         ready = self._epoll.poll(0.0 if has_messages else timeout_seconds)
         if sleeps:
             for life in lives:
-                life.say_awake()
+                life.rings.say_awake()
         for fd, _ in ready:
             self._handle(fd)
         for life in lives:
             self._drain(life)
-
-    def _gather(self) -> bool:
-        """Take in what lies in all rings; tell whether there is anything."""
-        has_messages = False
-        for life in self._lives:
-            has_messages = life.gather() or has_messages
-        return has_messages
 
     def _handle(self, fd: int) -> None:
         """Take in what came through one socket."""

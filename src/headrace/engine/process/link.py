@@ -29,7 +29,6 @@ from .messages import (
     GiveUp,
     SentAfterRecord,
     Starved,
-    Submit,
     ToTrainer,
     ToWorker,
     decode_for_trainer,
@@ -39,8 +38,6 @@ from .proc_tree import ProcessHandle, state_of
 from .results import SlotResult
 from .status_page import StatusPage, create_status_page
 
-# Messages to a worker go together, because each packet may wake it, which costs 50 us and more; but not more bytes.
-_MAX_OUTBOX_BYTES = 32 << 10
 # A worker that waits for a slot is told to give up when the consumer has waited for it so long without freeing one: a
 # thread of the consumer may have been about to.
 _HOARD_SECONDS = 5.0
@@ -78,7 +75,6 @@ class WorkerConnection:
         self.backlog: bytes | None = None  # a packet that the socket was too full for
         self.starved_since: float | None = None  # it waits for a slot, as far as is known; on the clock of waiting
         self._outbox: list[ToWorker] = []
-        self._outbox_bytes = 0
         self._records: list[bytes] = []  # came by the ring
         self._num_records = 0  # of the ring, that were handed over
         self._behind: deque[tuple[int, list[ToTrainer]]] = deque()  # came by the socket; after how many of the ring
@@ -93,7 +89,7 @@ class WorkerConnection:
             fds.append(lifeline_of_worker)
             self.channel, theirs = Channel.pair()
             self.reader = ArenaReader(fds[0], max_leases=max_leases, copy_bytes=copy_bytes)
-            self._rings = TrainerRings(fds[1])
+            self.rings = TrainerRings(fds[1])
             self._status = StatusPage(fds[2])
             with theirs:
                 start((theirs.fileno(), *fds))  # in the order of WorkerFds
@@ -107,15 +103,13 @@ class WorkerConnection:
     # --- messages ---
 
     def put(self, message: ToWorker) -> None:
-        """Send a message with the next `flush`."""
+        """Send a message with the next `send` or `flush`: each packet may wake the worker, which costs 50 us."""
         self._outbox.append(message)
 
-    def submit(self, run_id: int, ticket: int, payload: bytes) -> None:
-        """Send a ticket, now or soon: at the latest with `flush`."""
-        self._outbox.append(Submit(run_id, ticket, payload))
-        self._outbox_bytes += len(payload)
-        if self._outbox_bytes > _MAX_OUTBOX_BYTES:
-            self.flush()
+    def send(self, message: ToWorker) -> None:
+        """Send a message, and all that gathered."""
+        self._outbox.append(message)
+        self.flush()
 
     def flush(self) -> None:
         """Send all messages that gathered, as far as the socket takes them, and tell of slots that became free."""
@@ -128,7 +122,7 @@ class WorkerConnection:
             self.backlog = None
         if self._outbox and self.backlog is None:
             packet = encode_packet(self._outbox)
-            self._outbox, self._outbox_bytes = [], 0
+            self._outbox = []
             if not self._try_send(packet):
                 self.backlog = packet
 
@@ -136,14 +130,14 @@ class WorkerConnection:
         """Tell the worker of slots that became free."""
         freed = self.reader.drain()
         if freed:
-            self._rings.give_credits(freed)
+            self.rings.give_credits(freed)
             if self.starved_since is not None:
                 self._wake()
 
     def note_starved(self, starved: Starved, now: float) -> None:
         """Take note that the worker waits for a slot; `now` is on the clock of waiting."""
         self.starved_since, self._starved_at = now, starved.num_credits
-        if self._rings.num_credits != starved.num_credits:  # it did not see the last ones
+        if self.rings.num_credits != starved.num_credits:  # it did not see the last ones
             self._wake()
 
     def fail_starved_worker(self, now: float) -> None:
@@ -155,7 +149,7 @@ class WorkerConnection:
 
     def gather(self) -> bool:
         """Take in what lies in the ring; tell whether there is anything. Comes before `hear`."""
-        self._records += self._rings.read()
+        self._records += self.rings.read()
         return bool(self._records)
 
     def hear(self) -> bool:
@@ -187,17 +181,17 @@ class WorkerConnection:
             self._num_records += 1
         while behind and behind[0][0] <= self._num_records:
             messages += behind.popleft()[1]
+        slots = [message.result for message in messages if type(message) is Done and type(message.result) is SlotResult]
+        if slots:
+            for result, lease in zip(slots, self.reader.hold([result.slot_idx for result in slots]), strict=True):
+                result.owner, result.lease = self, lease
         events: list[Event] = []
         for message in messages:
             if type(message) is Done:
-                result = message.result
-                assert result is not None
-                if type(result) is SlotResult:
-                    result.owner, result.lease = self, self.reader.hold(result.slot_idx)
                 if message.run_id == run_id:
                     events.append(message)
                 else:
-                    result.discard()
+                    message.result.discard()
             elif isinstance(message, Starved):
                 self.note_starved(message, now)
             elif isinstance(message, SentAfterRecord):
@@ -205,14 +199,6 @@ class WorkerConnection:
             else:
                 events.append(message)
         return events
-
-    def say_asleep(self) -> None:
-        """Have the worker ring by its socket when it says something. Gather once more after this, before sleeping."""
-        self._rings.say_asleep()
-
-    def say_awake(self) -> None:
-        """Have the worker not ring any more."""
-        self._rings.say_awake()
 
     # --- the process ---
 

@@ -34,11 +34,11 @@ class Begin(Message, frozen=True, tag=0):
 
 
 class Submit(Message, frozen=True, tag=1):
-    """One more ticket. `payload` is a parcel for tasks, and empty for streams."""
+    """A burst of tickets. Their payloads are parcels for tasks, and None for streams."""
 
     run_id: int
-    ticket: int
-    payload: bytes
+    tickets: Sequence[int]
+    payloads: Sequence[bytes | None]
 
 
 class Cancel(Message, frozen=True, tag=2):

@@ -40,11 +40,9 @@ class InlineResult(msgspec.Struct, array_like=True, tag=0):
 
     def take(self) -> Any:
         """Decode the value; its arrays have memory of their own."""
-        data, num_bytes = self.data, self.num_bytes
-        offset = len(data) - num_bytes
-        buffer = np.empty(num_bytes, np.uint8)
-        buffer[:] = np.frombuffer(data, np.uint8, num_bytes, offset)
-        return decode(data[:offset], buffer)
+        data = self.data
+        offset = len(data) - self.num_bytes
+        return decode(data[:offset], np.frombuffer(bytearray(data[offset:]), np.uint8))
 
     def discard(self) -> None:
         """Nothing is held."""

@@ -26,6 +26,7 @@ import time
 import types
 from collections import deque
 from collections.abc import Iterator, Sequence
+from itertools import repeat
 from typing import NamedTuple
 
 from headrace.errors import CacheError
@@ -220,7 +221,7 @@ class _Loop:
             wait_for_release=self._wait_for_release,
         )
         os.close(fds.arena)
-        self._tickets: deque[Submit] = deque()
+        self._tickets: deque[tuple[int, int, bytes | None]] = deque()  # run, ticket, payload
         self._run_id = -1
         self._next_begin: Begin | None = None
         self._run_failure: Failure | None = None  # the payload of the run cannot be unpickled
@@ -264,7 +265,7 @@ class _Loop:
                 self._receive(block=False)
             self._change_run(worker)
             if self._tickets:
-                self._perform(worker, self._tickets.popleft())
+                self._perform(worker, *self._tickets.popleft())
 
     def close(self) -> None:
         """Let the trainer see the end."""
@@ -272,13 +273,12 @@ class _Loop:
             self._channel.shut_down()
             self._channel.close()
 
-    def _perform(self, worker: Worker, ticket: Submit) -> None:
+    def _perform(self, worker: Worker, run_id: int, number: int, parcel: bytes | None) -> None:
         if self._slot is None:
             self._take_credits()
             self._slot = self._arena.acquire(block=True)
             if self._is_over or self._next_begin is not None:  # the run ended meanwhile
                 return
-        run_id, number = ticket.run_id, ticket.ticket
         slot = self._slot
         if slot is None:
             failure = Failure.of(self._arena.no_slot_error(), ends_stream=True)
@@ -288,7 +288,7 @@ class _Loop:
             self._send(Failed(worker.worker_idx, number, self._run_failure, run_id))
             return
         try:
-            payload = unship(ticket.payload) if ticket.payload else None
+            payload = None if parcel is None else unship(parcel)
         except Exception as error:  # noqa: BLE001 - unpickling runs user code: it goes on as a Failure
             self._send(Failed(worker.worker_idx, number, Failure.of(error), run_id))
             return
@@ -364,7 +364,7 @@ class _Loop:
     def _take_in(self, messages: Sequence[ToWorker]) -> None:
         for message in messages:
             if isinstance(message, Submit):
-                self._tickets.append(message)
+                self._tickets += zip(repeat(message.run_id), message.tickets, message.payloads, strict=False)
             elif isinstance(message, GiveUp):
                 self._given_up_at = message.num_credits
             elif isinstance(message, Begin):

@@ -258,9 +258,11 @@ def unship(data: bytes | memoryview, buffers: Iterable[memoryview] = ()) -> Any:
     Raises:
         ConfigError: A module that the parcel refers to cannot be imported here.
     """
-    file = io.BytesIO(data)
-    unpickler = pickle.Unpickler(file, buffers=buffers)  # noqa: S301 - from our own trainer
     try:
+        if type(data) is bytes and b"__main__" not in data:  # nothing to plant: a third of the time
+            return pickle.loads(data, buffers=buffers)  # noqa: S301 - from our own trainer
+        file = io.BytesIO(data)
+        unpickler = pickle.Unpickler(file, buffers=buffers)  # noqa: S301 - the same
         obj = unpickler.load()
     except ModuleNotFoundError as error:
         raise ConfigError(

@@ -31,6 +31,8 @@ from pathlib import Path
 
 import xxhash
 
+from ..places import boot_id
+
 _AT_FDCWD, _RENAME_NOREPLACE, _RENAME_EXCHANGE = -100, 1, 2  # see renameat2(2)
 _NOT_OFFERED = frozenset({errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP})
 _NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
@@ -169,11 +171,9 @@ def _place() -> str:
     Not remembered: a forked process may be in another set. If `/proc` shows another set than ours, the digits are
     random: no place is this one.
     """
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_bytes()
-        numbers = os.readlink("/proc/self/ns/pid").encode()
+    numbers = ""
+    with contextlib.suppress(OSError):
+        numbers = os.readlink("/proc/self/ns/pid")
         if os.readlink("/proc/self") != str(os.getpid()):
             return secrets.token_hex(8)
-    except OSError:
-        boot, numbers = socket.gethostname().encode(), b""
-    return xxhash.xxh3_64_hexdigest(boot + b"\0" + numbers)
+    return xxhash.xxh3_64_hexdigest(f"{boot_id() or socket.gethostname()}\0{numbers}".encode())

@@ -69,7 +69,7 @@ class PendingFile:
     ) -> None:
         self._given = os.path.abspath(path)
         if not overwrite and os.path.lexists(self._given):
-            raise file_exists(self._given)
+            raise target_exists(self._given)
         folder, name = os.path.split(self._given)
         self.path = Path(os.path.realpath(path) if follow_links else os.path.join(os.path.realpath(folder), name))
         self.temporary = self.path.with_name(temporary_name())
@@ -84,7 +84,7 @@ class PendingFile:
             # Not `mkstemp`: it makes files that only their owner can read, whatever the umask says.
             os.close(os.open(self.temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o666))
         except OSError as error:
-            raise _write_error(self.path, error) from error
+            raise write_error(self.path, error) from error
         self._is_open = True
         remove_leftovers_once(str(self.path.parent))
 
@@ -108,9 +108,9 @@ class PendingFile:
             if self._fsync:
                 fsync_path(self.path.parent)
         except FileExistsError as error:
-            raise file_exists(self._given) from error
+            raise target_exists(self._given) from error
         except OSError as error:
-            raise _write_error(self.path, error) from error
+            raise write_error(self.path, error) from error
         finally:
             self.abort()
 
@@ -129,7 +129,7 @@ class PendingFile:
             return
         self.abort()
         if isinstance(error, OSError) and error.errno in _CANNOT_WRITE:
-            raise _write_error(self.path, error) from error
+            raise write_error(self.path, error) from error
 
 
 @contextmanager
@@ -171,9 +171,9 @@ def atomic_write(
         yield file
 
 
-def file_exists(path: str) -> ConfigError:
+def target_exists(path: str, what: str = "file") -> ConfigError:
     """Return what to raise for a target that may not be replaced."""
-    return ConfigError("the file exists", where=path, fix="give another path, or overwrite=True")
+    return ConfigError(f"the {what} exists", where=path, fix="give another path, or overwrite=True")
 
 
 def fsync_path(path: str | os.PathLike[str]) -> None:
@@ -185,9 +185,10 @@ def fsync_path(path: str | os.PathLike[str]) -> None:
         os.close(descriptor)
 
 
-def _write_error(path: Path, error: OSError) -> SourceError:
-    reason = error.strerror or str(error)
-    return SourceError(f"cannot write the file: {reason}", where=str(path), fix=_FIXES.get(error.errno or 0))
+def write_error(path: str | os.PathLike[str], error: OSError, what: str = "file") -> SourceError:
+    """Return what to raise for a file, or a folder, that cannot be written."""
+    fix = _FIXES.get(error.errno or 0, "make room, or write to another folder")
+    return SourceError(f"cannot write the {what}: {error.strerror or error}", where=os.fspath(path), fix=fix)
 
 
 _MAX_SYNCED = 64  # files and folders, one after the other; each takes some milliseconds
@@ -222,7 +223,7 @@ class PendingFolder:
         try:
             os.mkdir(self.temporary)
         except OSError as error:
-            raise folder_error(self.path, error) from error
+            raise write_error(self.path, error, "folder") from error
         self._is_open = True
         remove_leftovers_once(parent)
 
@@ -230,7 +231,7 @@ class PendingFolder:
         if not os.path.lexists(self.path):
             return
         if not self._overwrite:
-            raise _folder_exists(self.path)
+            raise target_exists(self.path, "folder")
         if not os.path.isfile(os.path.join(self.path, self._marker)):
             raise ConfigError(
                 f"what is there is not of this format: it has no {self._marker}",
@@ -262,9 +263,9 @@ class PendingFolder:
             if self._fsync:
                 fsync_path(os.path.dirname(target))
         except FileExistsError as error:
-            raise _folder_exists(self.path) from error
+            raise target_exists(self.path, "folder") from error
         except OSError as error:
-            raise folder_error(self.path, error) from error
+            raise write_error(self.path, error, "folder") from error
         finally:
             self.abort()
 
@@ -273,10 +274,6 @@ class PendingFolder:
         if self._is_open:
             self._is_open = False
             shutil.rmtree(self.temporary, ignore_errors=True)
-
-
-def _folder_exists(path: str) -> ConfigError:
-    return ConfigError("the folder exists", where=path, fix="give another path, or overwrite=True")
 
 
 def sync_tree(folder: str) -> None:
@@ -303,10 +300,3 @@ def sync_tree(folder: str) -> None:
             raise OSError(code, os.strerror(code), folder)
     finally:
         os.close(descriptor)
-
-
-def folder_error(path: str, error: OSError) -> SourceError:
-    """Return what to raise for a folder that cannot be written."""
-    return SourceError(
-        f"cannot write the folder: {error.strerror or error}", where=path, fix="make room, or write to another folder"
-    )

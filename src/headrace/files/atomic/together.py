@@ -21,7 +21,7 @@ from headrace.errors import CacheError, ConfigError, SourceError
 
 from ..locks import FileLock, lock_exclusive_nowait
 from .names import remove_leftovers_once, temporary_name
-from .pending import file_exists, fsync_path
+from .pending import fsync_path, target_exists, write_error
 
 _ABOUT = ".together.json"
 _LOCK_SECONDS = 120.0  # some renames and an fsync, on a disk that is very busy
@@ -57,7 +57,7 @@ class PendingFiles:
         try:
             os.mkdir(self._folder)
         except OSError as error:
-            raise _write_error(self.path, error) from error
+            raise write_error(self.path, error, "files") from error
         self._is_open = True
         remove_leftovers_once(self._parent)
 
@@ -69,7 +69,7 @@ class PendingFiles:
         for name in self._names:
             path = os.path.join(self._parent, name)
             if not self._overwrite and os.path.lexists(path):
-                raise file_exists(path)
+                raise target_exists(path)
             if os.path.islink(path):
                 what = "this is a symbolic link, and several files cannot be replaced together behind links"
                 raise ConfigError(what, where=path, fix=f"give the path that it leads to: {os.path.realpath(path)}")
@@ -97,7 +97,7 @@ class PendingFiles:
                 fsync_path(self._parent)
                 _finish(self.path)
         except OSError as error:
-            raise _write_error(self.path, error) from error
+            raise write_error(self.path, error, "files") from error
         finally:
             self.abort()
 
@@ -199,9 +199,3 @@ def _ready_folder(path: str) -> str:
 
 def _digest(path: str) -> str:
     return xxhash.xxh3_64_hexdigest(os.fsencode(os.path.basename(path)))
-
-
-def _write_error(path: str, error: OSError) -> SourceError:
-    return SourceError(
-        f"cannot write the files: {error.strerror or error}", where=path, fix="make room, or write to another folder"
-    )

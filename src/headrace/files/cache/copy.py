@@ -25,7 +25,7 @@ from ..locks import FileLock, StallTimeout, lock_exclusive_nowait, lock_shared_n
 from ..places import shown_url
 from .entry import ON_DISK_OFFSET, EntryKey, EntryRecord, derive_mtime_ns, name_of
 from .folder import CacheFolder, users_of
-from .options import FileCacheOptions, bytes_text
+from .options import FileCacheOptions, format_bytes
 from .room import CacheRoom, Need, Shortage
 
 _STEP_BYTES = 4 << 20
@@ -284,7 +284,7 @@ class Copier:
         return CacheError(what, where=task.name, fix="see what that process does, or raise wait_seconds")
 
     def _cannot_write(self, task: CopyTask, error: OSError) -> CacheError:
-        what = f"the copy of {bytes_text(task.key.size)} cannot be written: {error.strerror or error}"
+        what = f"the copy of {format_bytes(task.key.size)} cannot be written: {error.strerror or error}"
         if error.errno in NO_SPACE:
             what += f", after {self._options.num_tries} tries; {self._room.numbers().text}"
         fix = "free some of the disk, or choose another with cache_directory"

@@ -25,7 +25,6 @@ import socket
 import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import xxhash
 
@@ -33,6 +32,7 @@ from headrace.errors import CacheError
 
 from ..kept import make_named, make_private
 from ..locks import FileLock, LockTable, lock_exclusive_nowait
+from ..places import boot_id
 from .entry import EntryKey, EntryRecord, name_of, parse_source_text, size_in
 
 _PART_NAME = "part"
@@ -212,11 +212,7 @@ class CacheFolder:
 @functools.lru_cache(maxsize=1)
 def boot_digest() -> str:
     """Return 16 hex digits that stand for this boot of this machine."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_bytes()
-    except OSError:
-        boot = socket.gethostname().encode()
-    return xxhash.xxh3_64_hexdigest(boot)
+    return xxhash.xxh3_64_hexdigest((boot_id() or socket.gethostname()).encode())
 
 
 def _remove_tree(path: str) -> None:

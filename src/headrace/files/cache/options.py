@@ -20,7 +20,7 @@ from typing import Any
 
 from headrace.errors import ConfigError, did_you_mean
 
-from ..fetch.options import FetchOptions
+from ..fetch.options import FetchOptions, check_number
 
 DEFAULT_FOLDER = "$TMPDIR/$USER/headrace/file_cache"
 CONFIG_KEY = "file_cache_opts"
@@ -72,21 +72,15 @@ class FileCacheOptions:
             object.__setattr__(self, "cache_directory", os.fspath(self.cache_directory))
         if not isinstance(self.cache_directory, str) or not self.cache_directory or "\0" in self.cache_directory:
             raise _wrong("cache_directory", self.cache_directory, "a path")
-        for name, least, most in (
-            ("cleanup_files_always_older_than_days", 0, math.inf),
-            ("cleanup_files_wanted_older_than_days", 0, math.inf),
-            ("cleanup_disk_usage_wanted_free_ratio", 0, 1),
-            ("cleanup_disk_usage_wanted_multiplier", 1, math.inf),
-            ("num_tries", 1, math.inf),
-            ("wait_seconds", 0, math.inf),
+        for name, kind, least, most in (
+            ("cleanup_files_always_older_than_days", float, 0, math.inf),
+            ("cleanup_files_wanted_older_than_days", float, 0, math.inf),
+            ("cleanup_disk_usage_wanted_free_ratio", float, 0, 1),
+            ("cleanup_disk_usage_wanted_multiplier", float, 1, math.inf),
+            ("num_tries", int, 1, math.inf),
+            ("wait_seconds", float, 0, math.inf),
         ):
-            value = getattr(self, name)
-            kinds = int if name == "num_tries" else (int, float)
-            if isinstance(value, bool) or not isinstance(value, kinds) or not least <= value <= most:
-                kind = "a whole number" if name == "num_tries" else "a number"
-                raise _wrong(
-                    name, value, f"{kind}, at least {least}" + ("" if most == math.inf else f", at most {most}")
-                )
+            check_number("FileCache", name, getattr(self, name), kind, least, most)
         if self.max_bytes is not None:
             object.__setattr__(self, "max_bytes", parse_bytes(self.max_bytes, "max_bytes"))
         if isinstance(self.fetch, Mapping):
@@ -182,13 +176,20 @@ def parse_bytes(value: int | str, where: str) -> int:
     raise _wrong(where, value, 'a number of bytes, such as 500_000_000_000 or "500 GB"')
 
 
-def bytes_text(num_bytes: float) -> str:
-    """Return a size for messages: `12.35 MB`, and small ones to the byte."""
-    for unit in ("bytes", "kB", "MB", "GB", "TB"):
-        if abs(num_bytes) < 1000 or unit == "TB":
-            return f"{num_bytes:.0f} {unit}" if unit == "bytes" else f"{num_bytes:.2f} {unit}"
+def format_bytes(num_bytes: float) -> str:
+    """Return a size in decimal units: `12.3 MB`; `rich.filesize.decimal` would make 999,950 bytes `1,000.0 kB`.
+
+    >>> format_bytes(999), format_bytes(12_345_678)
+    ('999 B', '12.3 MB')
+    """
+    if num_bytes < 1000:
+        return f"{num_bytes:.0f} B"
+    units = ["kB", "MB", "GB", "TB"]
+    while True:
         num_bytes /= 1000
-    raise AssertionError
+        unit = units.pop(0)
+        if num_bytes < 999.95 or not units:  # what would round to 1000.0 is shown in the next unit
+            return f"{num_bytes:.1f} {unit}"
 
 
 def expand_folder(text: str) -> str:

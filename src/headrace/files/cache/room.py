@@ -25,7 +25,7 @@ from headrace.errors import CacheError
 from ..locks import FileLock, LockTable, StallTimeout, describe_holders, lock_exclusive_nowait
 from .entry import EntryKey
 from .folder import CacheFolder, DiskSpace, EntryState, is_in_use, survey, users_of
-from .options import FileCacheOptions, bytes_text
+from .options import FileCacheOptions, format_bytes
 from .plan import read_distances
 
 DAY_SECONDS = 24 * 3600.0
@@ -139,13 +139,13 @@ class RoomNumbers:
     @property
     def text(self) -> str:
         """All of it, for messages."""
-        quota = "no quota" if self.quota is None else f"a quota of {bytes_text(self.quota)}"
+        quota = "no quota" if self.quota is None else f"a quota of {format_bytes(self.quota)}"
         text = (
-            f"the copies have {bytes_text(self.used_bytes)} of {quota}; "
-            f"the disk has {bytes_text(self.disk.free)} free of {bytes_text(self.disk.total)}"
+            f"the copies have {format_bytes(self.used_bytes)} of {quota}; "
+            f"the disk has {format_bytes(self.disk.free)} free of {format_bytes(self.disk.total)}"
         )
         if self.pending_bytes:
-            text += f", of which copies in the making will take {bytes_text(self.pending_bytes)}"
+            text += f", of which copies in the making will take {format_bytes(self.pending_bytes)}"
         return text
 
 
@@ -181,19 +181,20 @@ class Shortage:
         """Say it."""
         size = self.need.free_bytes if self.need.key is None else self.need.key.size
         parts = [
-            f"the file cache cannot free enough: {bytes_text(size)} needed, {bytes_text(self.missing_bytes)} missing",
+            f"the file cache cannot free enough: {format_bytes(size)} needed, "
+            f"{format_bytes(self.missing_bytes)} missing",
             self.numbers.text,
         ]
         for name, held in (("in use", self.in_use), ("in the making", self.in_making)):
             if held:
                 users = list(dict.fromkeys(user for _, user in held))
                 more = f" and {len(users) - _MAX_NAMED} more" if len(users) > _MAX_NAMED else ""
-                total = bytes_text(sum(num_bytes for num_bytes, _ in held))
+                total = format_bytes(sum(num_bytes for num_bytes, _ in held))
                 parts.append(f"{total} in {len(held)} files are {name} by {'; '.join(users[:_MAX_NAMED])}{more}")
         if self.sooner_bytes:
-            parts.append(f"{bytes_text(self.sooner_bytes)} are needed sooner")
+            parts.append(f"{format_bytes(self.sooner_bytes)} are needed sooner")
         if self.stuck_bytes:
-            parts.append(f"{bytes_text(self.stuck_bytes)} could not be removed")
+            parts.append(f"{format_bytes(self.stuck_bytes)} could not be removed")
         if self.need.forced_bytes:
             parts.append("the disk refused a write: a quota of the user, or no inodes, can be the reason too")
         return CacheError("; ".join(parts), where=where, fix=self._fix(size))
@@ -201,7 +202,7 @@ class Shortage:
     def _fix(self, size: int) -> str:
         quota, used = self.numbers.quota, self.numbers.used_bytes
         if self.is_hopeless:
-            return f"raise max_bytes to at least {bytes_text(size)}"
+            return f"raise max_bytes to at least {size}"  # to the byte: what is rounded may be too little
         release = "release files that are not read any more (release_files)" if self.in_use else ""
         if quota is not None and used + size > quota:
             other = "raise max_bytes"

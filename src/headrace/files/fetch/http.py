@@ -20,7 +20,7 @@ from headrace.errors import SourceError
 from .options import FetchOptions, SourceChangedError, SourceStat
 from .part import PartFile
 from .plan import ByteRange
-from .reader import Piece, RangesIgnoredError, Stream
+from .reader import Piece, RangesIgnoredError, Reader, Stream
 from .retry import HttpStatusError, TransientError
 
 _CONTENT_RANGE = re.compile(r"bytes\s+(?:(\d+)-(\d+)|\*)/(\d+|\*)", re.IGNORECASE)
@@ -29,7 +29,7 @@ _MISSING = frozenset({404, 410})
 _VERSION_HEADERS = ("ETag", "Last-Modified")
 
 
-class HttpReader:
+class HttpReader(Reader):
     """The reader of an `http://` or `https://` URL.
 
     Args:
@@ -40,9 +40,7 @@ class HttpReader:
     """
 
     def __init__(self, path: str, file_system: Any, options: FetchOptions, name: str) -> None:
-        self.name = name
-        self.num_streams = options.num_streams
-        self.range_bytes = options.range_bytes
+        super().__init__(name, range_bytes=options.range_bytes, num_streams=options.num_streams)
         self._path = path
         self._file_system = file_system
 
@@ -58,10 +56,6 @@ class HttpReader:
     def submit_stream(self, stat: SourceStat) -> Future[Stream]:
         """Start to read the whole."""
         return self._start(self._open_stream(stat))
-
-    def close(self) -> bool:
-        """Nothing of ours is left: a cancelled request closes its connection."""
-        return True
 
     def _start(self, coroutine: Any) -> Future[Any]:
         return asyncio.run_coroutine_threadsafe(coroutine, self._file_system.loop)

@@ -21,7 +21,7 @@ from ..places import TOO_MANY_OPEN, TOO_MANY_OPEN_FIX
 from .options import MIB, FetchOptions, SourceChangedError, SourceStat, difference_text
 from .part import PartFile
 from .plan import ByteRange
-from .reader import BlockingCalls, Piece, Stream
+from .reader import BlockingCalls, Piece, Reader
 from .retry import TransientError, is_transient
 
 _BLOCK_BYTES = 32 * MIB  # large: opening the source again costs a round trip on a network disk
@@ -33,7 +33,7 @@ _NO_SUCH_WAY = frozenset(
 )
 
 
-class LocalReader:
+class LocalReader(Reader):
     """The reader of a local path.
 
     Args:
@@ -41,11 +41,8 @@ class LocalReader:
         options: Whether digests are kept.
     """
 
-    num_streams = 1  # a disk is quickest in order
-    range_bytes = _BLOCK_BYTES
-
     def __init__(self, path: str, options: FetchOptions) -> None:
-        self.name = path
+        super().__init__(path, range_bytes=_BLOCK_BYTES, num_streams=1)  # a disk is quickest in order
         self._with_digests = options.checksum is not None
         self._calls = BlockingCalls()
 
@@ -61,10 +58,6 @@ class LocalReader:
         except BaseException:
             os.close(target)
             raise
-
-    def submit_stream(self, stat: SourceStat) -> Future[Stream]:
-        """Never called: a file can be read anywhere."""
-        raise NotImplementedError
 
     def close(self) -> bool:
         """Stop the thread, if it can be stopped."""

@@ -6,7 +6,7 @@ Everything here is checked when it is built and never changes.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 
 from headrace.errors import ConfigError, SourceError
 
@@ -15,6 +15,7 @@ MIB = 1 << 20
 CHECKSUMS = ("xxh3", "store")
 _MIN_RANGE_BYTES = 4096
 _MAX_STREAMS = 256
+_MAX_SECONDS = 1e9  # what waits can be told
 
 
 class SourceChangedError(SourceError):
@@ -78,20 +79,15 @@ class FetchOptions:
 
     def __post_init__(self) -> None:
         """Check each value."""
-        for option in fields(self):
-            if option.name != "checksum":
-                _check_number(option.name, getattr(self, option.name), whole=option.type == "int")
-        for name, least, most in (
-            ("num_tries", 1, math.inf),
-            ("first_wait_seconds", 0, math.inf),
-            ("max_wait_seconds", self.first_wait_seconds, math.inf),
-            ("num_streams", 1, _MAX_STREAMS),
-            ("range_bytes", _MIN_RANGE_BYTES, math.inf),
+        for name, kind, least, most in (
+            ("num_tries", int, 1, math.inf),
+            ("first_wait_seconds", float, 0, _MAX_SECONDS),
+            ("max_wait_seconds", float, self.first_wait_seconds, _MAX_SECONDS),
+            ("timeout_seconds", float, 0, _MAX_SECONDS),
+            ("num_streams", int, 1, _MAX_STREAMS),
+            ("range_bytes", int, _MIN_RANGE_BYTES, math.inf),
         ):
-            value = getattr(self, name)
-            if not least <= value <= most:
-                bounds = f"at least {least}" + ("" if most == math.inf else f" and at most {most}")
-                raise ConfigError(f"{name} is {value}: it must be {bounds}", where="FetchOptions")
+            check_number("FetchOptions", name, getattr(self, name), kind, least, most)
         if self.timeout_seconds <= 0:
             raise ConfigError(f"timeout_seconds is {self.timeout_seconds}: it must be positive", where="FetchOptions")
         if self.checksum is not None and self.checksum not in CHECKSUMS:
@@ -99,8 +95,14 @@ class FetchOptions:
             raise ConfigError(f"checksum is {self.checksum!r}", where="FetchOptions", fix=f"valid: None, {valid}")
 
 
-def _check_number(name: str, value: object, *, whole: bool) -> None:
-    kinds = int if whole else (int, float)
-    if isinstance(value, bool) or not isinstance(value, kinds) or not math.isfinite(value):
-        kind = "a whole number" if whole else "a finite number"
-        raise ConfigError(f"{name} is {value!r}: it must be {kind}", where="FetchOptions")
+def check_number(where: str, name: str, value: object, kind: type[int | float], least: float, most: float) -> None:
+    """Check that an option is a number of a kind, and in its range; integers are floats too.
+
+    Raises:
+        ConfigError: It is not.
+    """
+    kinds = int if kind is int else (int, float)
+    if isinstance(value, bool) or not isinstance(value, kinds) or not least <= value <= most:
+        wanted = "a whole number" if kind is int else "a number"
+        bounds = f"at least {least:g}" + ("" if most == math.inf else f", at most {most:g}")
+        raise ConfigError(f"{name} is {value!r}: it must be {wanted}, {bounds}", where=where)

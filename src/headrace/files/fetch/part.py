@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import functools
 import itertools
 import json
 import os
@@ -27,12 +26,11 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from headrace.errors import CacheError
 
-from ..places import TOO_MANY_OPEN, TOO_MANY_OPEN_FIX
+from ..places import TOO_MANY_OPEN, TOO_MANY_OPEN_FIX, boot_id
 from .options import SourceStat
 from .plan import ByteRange
 from .retry import NO_SPACE
@@ -123,7 +121,7 @@ def header_of(stat: SourceStat, status: os.stat_result, *, with_digests: bool) -
         "version": stat.version,
         "inode": status.st_ino,
         "digests": with_digests,
-        "boot": _boot(),
+        "boot": boot_id(),
     }
 
 
@@ -142,13 +140,6 @@ def _parse_line(line: bytes, size: int) -> CameRange:
     if not 0 <= start < stop <= size or not isinstance(digest, str | None):
         raise ValueError("a range outside the file")
     return CameRange(ByteRange(start, stop), digest)
-
-
-@functools.cache
-def _boot() -> str:
-    with contextlib.suppress(OSError):
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    return ""
 
 
 _FIX_ALONE = "let nothing else write there"

@@ -8,6 +8,7 @@ written by threads of the reader.)
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
@@ -20,7 +21,7 @@ from ..places import shown_url
 from .options import FetchOptions, SourceChangedError, SourceStat, difference_text
 from .part import CameRange, PartFile, part_errors
 from .plan import ByteRange, RangePlan
-from .reader import BEAT_SECONDS, OnBytes, Piece, RangesIgnoredError, Reader, pause, silence, wait_for
+from .reader import BEAT_SECONDS, OnBytes, Piece, RangesIgnoredError, Reader, Result, pause, silence, wait_for
 from .retry import NO_SPACE, TransientError, cause_text, is_transient, retry_after_seconds, status_of, wait_seconds
 
 _FIX_PASSING = "check the network and the store; FetchOptions(num_tries=..., timeout_seconds=...) allows for more"
@@ -190,14 +191,32 @@ def ask_stat(reader: Reader, options: FetchOptions, on_bytes: OnBytes) -> Source
         SourceError: It is missing, refused, or does not answer.
         ConfigError: Its store cannot be asked from here.
     """
+    return try_often(reader.submit_stat, reader.name, "look at it", options, on_bytes)
+
+
+def try_often(
+    submit: Callable[[], Future[Result]], name: str, task: str, options: FetchOptions, on_bytes: OnBytes
+) -> Result:
+    """Ask for an answer, and again if what went wrong can pass, as often as the options allow.
+
+    Args:
+        submit: Starts to get the answer.
+        name: Of what is asked, for errors.
+        task: What is to be done with it, for errors: `"look at it"`.
+        options: How often and how long.
+        on_bytes: Called with 0 while nothing comes.
+
+    Raises:
+        SourceError: It is missing, refused, or does not answer.
+    """
     for number in range(1, options.num_tries + 1):
         try:
-            return wait_for(reader.submit_stat(), reader.name, options, on_bytes)
+            return wait_for(submit(), name, options, on_bytes)
         except HeadraceError:
             raise
         except Exception as error:
             if number == options.num_tries or not is_transient(error):
-                raise given_up(reader.name, "look at it", number, error) from error
+                raise given_up(name, task, number, error) from error
             pause(wait_seconds(options, number, error), on_bytes)
     raise AssertionError
 

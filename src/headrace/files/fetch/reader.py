@@ -9,6 +9,7 @@ from __future__ import annotations
 import concurrent.futures
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -69,43 +70,37 @@ class Stream(Protocol):
         ...
 
 
-class Reader(Protocol):
-    """One source. The futures fail with whatever the store's library raises, or with one of ours."""
+class Reader(ABC):
+    """One source. The futures fail with whatever the store's library raises, or with one of ours.
 
-    @property
-    def name(self) -> str:
-        """Return the source as errors show it."""
-        ...
+    Args:
+        name: The source as errors show it.
+        range_bytes: The size of a range.
+        num_streams: How many ranges may be in flight.
+    """
 
-    @property
-    def range_bytes(self) -> int:
-        """Return the size of a range."""
-        ...
+    def __init__(self, name: str, *, range_bytes: int, num_streams: int) -> None:
+        self.name, self.range_bytes, self.num_streams = name, range_bytes, num_streams
 
-    @property
-    def num_streams(self) -> int:
-        """Return how many ranges may be in flight."""
-        ...
-
+    @abstractmethod
     def submit_stat(self) -> Future[SourceStat]:
         """Start to ask what the source is now."""
-        ...
 
+    @abstractmethod
     def submit(self, wanted: ByteRange, stat: SourceStat, part: PartFile) -> Future[Piece]:
         """Start to read a range of this version.
 
         The future fails with `SourceChangedError` if the source is seen to be another version, and with
         `RangesIgnoredError` if it gives no ranges.
         """
-        ...
 
     def submit_stream(self, stat: SourceStat) -> Future[Stream]:
-        """Start to read the whole of this version, for a source that gave no range."""
-        ...
+        """Start to read the whole of this version, for a source that gave no range; others are not asked to."""
+        raise NotImplementedError
 
     def close(self) -> bool:
         """End what is in flight; return False if a call that may still write to the part could not be ended."""
-        ...
+        return True  # a request that was cancelled closes its connection
 
 
 class BlockingCalls:

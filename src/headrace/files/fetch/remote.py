@@ -41,7 +41,7 @@ from .http import HttpReader
 from .options import FetchOptions, SourceStat
 from .part import PartFile
 from .plan import ByteRange
-from .reader import BlockingCalls, Piece, Reader, Stream
+from .reader import BlockingCalls, Piece, Reader
 from .retry import TransientError
 
 # A line of /proc/self/fdinfo for a descriptor that an epoll watches: the descriptor, the inode of what it was.
@@ -175,7 +175,7 @@ def _config_errors(url: str) -> Iterator[None]:
         raise ConfigError(f"this URL cannot be used: {error}", where=where, fix=fix) from error
 
 
-class AsyncReader:
+class AsyncReader(Reader):
     """The reader of a file system that is asynchronous: S3, Google, Azure, ...
 
     Args:
@@ -186,9 +186,7 @@ class AsyncReader:
     """
 
     def __init__(self, path: str, file_system: Any, options: FetchOptions, name: str) -> None:
-        self.name = name
-        self.num_streams = options.num_streams
-        self.range_bytes = options.range_bytes
+        super().__init__(name, range_bytes=options.range_bytes, num_streams=options.num_streams)
         self._path = path
         self._file_system = file_system
 
@@ -201,14 +199,6 @@ class AsyncReader:
         del stat, part  # the version is seen at the end: there is no common way to ask for one
         return asyncio.run_coroutine_threadsafe(self._read(wanted), self._file_system.loop)
 
-    def submit_stream(self, stat: SourceStat) -> Future[Stream]:
-        """Never called: these file systems read ranges."""
-        raise NotImplementedError
-
-    def close(self) -> bool:
-        """Nothing of ours is left: a cancelled request closes its connection."""
-        return True
-
     async def _stat(self) -> SourceStat:
         return stat_from_info(await self._file_system._info(self._path), self.name)
 
@@ -216,7 +206,7 @@ class AsyncReader:
         return _piece(wanted, await self._file_system._cat_file(self._path, start=wanted.start, end=wanted.stop))
 
 
-class BlockingReader:
+class BlockingReader(Reader):
     """The reader of a file system whose calls block; each call has its own thread, and so its own file system.
 
     Args:
@@ -226,9 +216,7 @@ class BlockingReader:
     """
 
     def __init__(self, url: str, protocols: tuple[str, ...], options: FetchOptions) -> None:
-        self.name = shown_url(url)
-        self.num_streams = options.num_streams
-        self.range_bytes = options.range_bytes
+        super().__init__(shown_url(url), range_bytes=options.range_bytes, num_streams=options.num_streams)
         self._url = url
         self._open_options = next((_OPEN_OPTIONS[key] for key in protocols if key in _OPEN_OPTIONS), {})
         self._calls = BlockingCalls()
@@ -241,10 +229,6 @@ class BlockingReader:
         """Start to read a range."""
         del stat, part  # as above
         return self._calls.submit(self._read, wanted)
-
-    def submit_stream(self, stat: SourceStat) -> Future[Stream]:
-        """Never called: these file systems read ranges."""
-        raise NotImplementedError
 
     def close(self) -> bool:
         """Wait a moment for calls that cannot be cancelled; they have nothing of ours to write to."""

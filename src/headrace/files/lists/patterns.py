@@ -9,12 +9,11 @@ import glob
 import os
 from typing import Any
 
-from headrace.errors import ConfigError, HeadraceError
+from headrace.errors import ConfigError
 
 from ..fetch.options import FetchOptions
-from ..fetch.ranges import given_up
-from ..fetch.reader import BlockingCalls, pause, wait_for
-from ..fetch.retry import is_transient, wait_seconds
+from ..fetch.ranges import try_often
+from ..fetch.reader import BlockingCalls
 from ..places import is_url, shown_url
 
 _OPTIONS = FetchOptions(timeout_seconds=600.0)  # to list a million objects takes a thousand requests
@@ -58,19 +57,11 @@ def glob_url(pattern: str) -> list[str]:
     where = shown_url(pattern)
     if "::" in pattern:
         raise ConfigError("a pattern in a chained URL is not expanded", where=where, fix="name the files one by one")
-    for number in range(1, _OPTIONS.num_tries + 1):
-        calls = BlockingCalls()
-        try:
-            return wait_for(calls.submit(_glob_store, pattern), where, _OPTIONS, _go_on)
-        except HeadraceError:
-            raise
-        except Exception as error:
-            if number == _OPTIONS.num_tries or not is_transient(error):
-                raise given_up(where, "list it", number, error) from error
-            pause(wait_seconds(_OPTIONS, number, error), _go_on)
-        finally:
-            calls.close()
-    raise AssertionError
+    calls = BlockingCalls()
+    try:
+        return try_often(lambda: calls.submit(_glob_store, pattern), where, "list it", _OPTIONS, _go_on)
+    finally:
+        calls.close()
 
 
 def _glob_store(pattern: str) -> list[str]:

@@ -15,6 +15,7 @@ from typing import Any
 from headrace.errors import SourceError
 
 from ..places import open_regular
+from ..utf8 import decode_utf8
 
 _MAX_LENGTH = 2**63 - 1
 
@@ -121,13 +122,8 @@ def unpack_text(data: bytes, where: str, *, is_packed: bool) -> str:
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             fix = "write the file again, or take off .gz if it is not packed"
             raise SourceError(f"the gzip data are truncated or wrong: {error}", where=where, fix=fix) from error
-    data = data.removeprefix(codecs.BOM_UTF8)
-    try:
-        return data.decode()
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        what = f"line {line} is not UTF-8: byte 0x{data[error.start]:02x}, {error.reason}"
-        raise SourceError(what, where=f"{where}, line {line}", fix="save the file as UTF-8") from error
+    text = data.removeprefix(codecs.BOM_UTF8)
+    return decode_utf8(text, where, first_byte=len(data) - len(text))
 
 
 def refuse_pickle(path: Path, conversion: str) -> None:

@@ -36,12 +36,10 @@ class StreamSubject(Subject):
     """A stream, as the trainer sees it, and as whoever reads it.
 
     Attributes:
-        is_own: Whether it was made for the loader, which closes it.
         has_workers: Whether it is read by workers of its own.
     """
 
     is_stream = True
-    is_own = False
     has_workers = False
 
     @abstractmethod
@@ -79,10 +77,11 @@ class DatasetStream(StreamSubject):
 
     Args:
         dataset: It is read by the loader alone for as long as an epoch is iterated over.
+        is_own: Whether it was made for the loader, which closes it.
     """
 
-    def __init__(self, dataset: Dataset) -> None:
-        self.dataset = dataset
+    def __init__(self, dataset: Dataset, *, is_own: bool) -> None:
+        self.dataset, self._is_own = dataset, is_own
         self.name = type(dataset).__name__
         check_dataset_options(dataset, self.name, is_stream=True)
         self.data_key = next(iter(dataset.get_data_keys()), None)
@@ -140,7 +139,7 @@ class DatasetStream(StreamSubject):
 
     def close(self) -> None:
         """Close a dataset that was made for the loader."""
-        if self.is_own:
+        if self._is_own:
             self.dataset.close()
 
     def order_text(self, epoch: int) -> str:

@@ -5,6 +5,7 @@ A class of one's own may derive from these or write `reset`, `state`, `restore` 
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Self
 
 from .base import IterPipe, State, T_co
@@ -84,3 +85,25 @@ class ShufflingPipe(RandomPipe[T_co]):
         """Draw at random, or (False) keep the order."""
         self._enabled = shuffle
         return self
+
+
+class PendingPipe(IterPipe[T_co]):
+    """A pipe that makes several items at once, and gives them one by one. A state has those that were not given yet."""
+
+    _pending_name: ClassVar[str] = "pending"  # in a state
+    _pending: Sequence[Any] = ()
+    _num_given = 0
+
+    def reset(self) -> None:
+        self._pending, self._num_given = (), 0
+
+    def _give(self, items: Sequence[Any]) -> Iterator[Any]:
+        self._pending = items
+        for self._num_given, item in enumerate(items, 1):
+            yield item
+
+    def state(self) -> State:
+        return {self._pending_name: list(self._pending[self._num_given :])}
+
+    def restore(self, state: State) -> None:
+        self._pending, self._num_given = state[self._pending_name], 0

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..core.naming import describe
 from ..core.walk import list_pipes, sources_of
-from ..sharding import SHARDING_PRIORITIES, is_sharding_pipe, reacts_to
+from ..sharding import SHARDING_PRIORITIES, find_double_sharding, is_sharding_pipe, reacts_to
 from .seeds import is_random_pipe
 from .split import Parts, is_dispatch_point
 
@@ -112,18 +112,11 @@ def _batches_of_shares(parts: Parts) -> Iterator[str]:
 
 def _double_sharding(pipes: list[Any]) -> Iterator[str]:
     for group in (SHARDING_PRIORITIES.DISTRIBUTED, SHARDING_PRIORITIES.MULTIPROCESSING):
-        before: dict[int, Any] = {}
-        for pipe in pipes:
-            earlier = next((before[id(source)] for source in sources_of(pipe) if id(source) in before), None)
-            if is_sharding_pipe(pipe) and reacts_to(pipe, group):
-                if earlier is not None:
-                    yield (
-                        f"{describe(pipe)} shards what is left by {describe(earlier)}, both for {group.name}: items "
-                        "would be lost, so it will be refused. Give them different groups, or remove one."
-                    )
-                earlier = pipe
-            if earlier is not None:
-                before[id(pipe)] = earlier
+        for earlier, pipe in find_double_sharding(pipes, group):
+            yield (
+                f"{describe(pipe)} shards what is left by {describe(earlier)}, both for {group.name}: items "
+                "would be lost, so it will be refused. Give them different groups, or remove one."
+            )
 
 
 def _unshuffled(pipes: list[Any], parts: Parts) -> Iterator[str]:

@@ -11,7 +11,7 @@ from headrace.errors import ConfigError, check_count
 from ..core.base import IterPipe, State, read
 from ..core.checks import check_positive, check_takes
 from ..core.registry import functional_pipe
-from ..core.skeletons import Positioned
+from ..core.skeletons import PendingPipe, Positioned
 from ..core.streams import close_streams
 
 
@@ -73,7 +73,7 @@ class Batcher(Positioned[Any]):
 
 
 @functional_pipe("unbatch")
-class UnBatcher(IterPipe[Any]):
+class UnBatcher(PendingPipe[Any]):
     """Take lists apart.
 
     Args:
@@ -84,33 +84,18 @@ class UnBatcher(IterPipe[Any]):
         ConfigError: The level is less than -1.
     """
 
+    _pending_name = "items"
+
     def __init__(self, datapipe: IterPipe[Any], unbatch_level: int = 1) -> None:
         if unbatch_level < -1:
             raise ConfigError(f"unbatch_level must be -1 or >= 0, got {unbatch_level}")
         self.datapipe = datapipe
         self.unbatch_level = unbatch_level
-        self._pending: list[Any] = []
-        self._num_given = 0
-
-    def reset(self) -> None:
-        self._pending, self._num_given = [], 0
 
     def __iter__(self) -> Iterator[Any]:
-        level = self.unbatch_level
-        if self._pending:
-            for self._num_given, item in enumerate(self._pending[self._num_given :], self._num_given + 1):
-                yield item
+        yield from self._give(self._pending)
         for batch in read(self.datapipe):
-            self._pending = _flatten(batch, level)
-            for self._num_given, item in enumerate(self._pending, 1):
-                yield item
-        self._pending = []
-
-    def state(self) -> State:
-        return {"items": self._pending[self._num_given :]}
-
-    def restore(self, state: State) -> None:
-        self._pending, self._num_given = list(state["items"]), 0
+            yield from self._give(_flatten(batch, self.unbatch_level))
 
 
 def _flatten(batch: Any, level: int) -> list[Any]:

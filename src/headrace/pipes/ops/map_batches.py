@@ -9,15 +9,16 @@ from typing import Any
 
 from headrace.errors import ConfigError
 
-from ..core.base import IterPipe, State, read
+from ..core.base import IterPipe, read
 from ..core.checks import check_positive, check_takes
 from ..core.registry import functional_pipe
+from ..core.skeletons import PendingPipe
 from .batch import DataChunk
 from .columns import column_reader, column_writer
 
 
 @functional_pipe("map_batches")
-class BatchMapper(IterPipe[Any]):
+class BatchMapper(PendingPipe[Any]):
     """Apply a function to lists of items, and give what it returns one by one.
 
     Args:
@@ -38,21 +39,12 @@ class BatchMapper(IterPipe[Any]):
         self.fn = fn
         self.batch_size = check_positive("batch_size", batch_size)
         self.input_col = input_col
-        self.reset()
-
-    def reset(self) -> None:
-        self._pending: list[Any] = []
-        self._num_given = 0
 
     def __iter__(self) -> Iterator[Any]:
-        for self._num_given, item in enumerate(self._pending, 1):
-            yield item
+        yield from self._give(self._pending)
         source = read(self.datapipe)
         while batch := list(islice(source, self.batch_size)):
-            self._pending = list(self.fn(self._columns(batch)))
-            for self._num_given, item in enumerate(self._pending, 1):
-                yield item
-        self._pending = []
+            yield from self._give(list(self.fn(self._columns(batch))))
 
     def _columns(self, batch: list[Any]) -> list[Any]:
         column = self.input_col
@@ -62,18 +54,12 @@ class BatchMapper(IterPipe[Any]):
             return [tuple(item[each] for each in column) for item in batch]
         return [item[column] for item in batch]
 
-    def state(self) -> State:
-        return {"pending": self._pending[self._num_given :]}
-
-    def restore(self, state: State) -> None:
-        self._pending, self._num_given = list(state["pending"]), 0
-
     def __len__(self) -> int:
         raise TypeError(f"{type(self).__name__}'s length relies on the output of its function.")
 
 
 @functional_pipe("async_map_batches")
-class BatchAsyncMapper(IterPipe[Any]):
+class BatchAsyncMapper(PendingPipe[Any]):
     """Await a coroutine of each item, the items of a batch at once. The order is that of the source.
 
     One event loop serves the whole iteration, so that sessions which belong to a loop can be kept. Not to be used in
@@ -111,27 +97,14 @@ class BatchAsyncMapper(IterPipe[Any]):
         self.output_col = output_col
         self.max_concurrency = check_positive("max_concurrency", max_concurrency)
         self._flattens = flatten
-        self.reset()
-
-    def reset(self) -> None:
-        self._pending: list[Any] = []
-        self._num_given = 0
 
     def __iter__(self) -> Iterator[Any]:
-        for self._num_given, item in enumerate(self._pending, 1):
-            yield item
+        yield from self._give(self._pending)
         source = read(self.source_datapipe)
         with asyncio.Runner() as runner:
             while batch := list(islice(source, self.batch_size)):
                 results = runner.run(self._map(batch))
-                if not self._flattens:
-                    self._pending = []
-                    yield DataChunk(results)
-                    continue
-                self._pending = results
-                for self._num_given, item in enumerate(results, 1):
-                    yield item
-        self._pending = []
+                yield from self._give(results if self._flattens else [DataChunk(results)])
 
     async def _map(self, batch: list[Any]) -> list[Any]:
         call = column_reader(self.async_fn, self.input_col)
@@ -154,9 +127,3 @@ class BatchAsyncMapper(IterPipe[Any]):
     def __len__(self) -> int:
         length = len(self.source_datapipe)
         return length if self._flattens else -(-length // self.batch_size)
-
-    def state(self) -> State:
-        return {"pending": self._pending[self._num_given :]}
-
-    def restore(self, state: State) -> None:
-        self._pending, self._num_given = list(state["pending"]), 0

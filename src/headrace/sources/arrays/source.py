@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 from headrace.errors import ConfigError, SourceError, did_you_mean
 from headrace.specs import DataSpec
 
-from ..shared.data_types import learn_spec, parse_data_types
+from ..shared.codec import SpecLearner
+from ..shared.data_types import parse_data_types
 from ..shared.npy import HEAD_BYTES, parse_npy
 from ..shared.source import IndexedSource, PlainKey, column_view
 
@@ -66,9 +67,10 @@ class ArrayTable:
     """
 
     def __init__(self, specs: Mapping[str, Any] | None, fields: Mapping[str, str] | None) -> None:
-        self.specs = parse_data_types(specs or {})
+        given = parse_data_types(specs or {})
+        self._learners = {key: _learner(key, spec) for key, spec in given.items()}
         self._fields = fields
-        unknown = sorted(set(self.specs) - set(self.specs if fields is None else fields))
+        unknown = sorted(set(given) - set(given if fields is None else fields))
         if unknown:
             raise ConfigError(f"there is a spec for {unknown[0]!r}", fix=did_you_mean(unknown[0], fields or ()))
         self._names: dict[str, str] | None = None if fields is None else dict(fields)
@@ -84,7 +86,7 @@ class ArrayTable:
         """
         if self._names is None:
             self._names = {name: name for name in arrays}
-            unknown = sorted(set(self.specs) - set(arrays))
+            unknown = sorted(set(self._learners) - set(arrays))
             if unknown:
                 fix = did_you_mean(unknown[0], arrays)
                 raise SourceError(f"there is a spec for {unknown[0]!r}, which is not there", where=where, fix=fix)
@@ -96,59 +98,50 @@ class ArrayTable:
         if missing or extra:
             raise SourceError(
                 f"the sequence has the arrays {sorted(arrays)}, but {sorted(self._names.values())} are wanted",
-                where=where + self._compared_with(where),
+                where=where if self._first == where else f"{where}, compared with {self._first}",
                 fix="give every sequence the same arrays, or name those to use by fields=",
             )
         for key, name in self._names.items():
             array = arrays[name]
-            self._check(key, array, where)
+            if key not in self._learners:
+                self._learners[key] = _learner(key, None)
+            self._learners[key].learn(array.numbers, array.shape, where)
             self._columns[key].append(array)
         self.tags.append(tag)
 
-    def _check(self, key: str, array: StoredArray, where: str) -> None:
-        spec = self.specs.get(key)
-        if spec is None:
-            self.specs[key] = learn_spec(array.numbers, array.shape[1:], has_time=bool(array.shape))
-            return
-        shape = array.shape[1:] if spec.has_time else array.shape
-        fits = array.numbers == np.dtype(spec.dtype) and len(array.shape) == spec.ndim
-        if not fits or any(want not in (None, size) for want, size in zip(spec.shape, shape, strict=True)):
-            raise SourceError(
-                f"{key!r} is {array.numbers.name}{list(array.shape)}, but {_text(spec)} is wanted",
-                where=where + self._compared_with(where),
-                fix="convert one of them; where an axis may differ, give specs= with None for it",
-            )
-
-    def _compared_with(self, where: str) -> str:
-        return f", compared with {self._first}" if self._first not in ("", where) else ""
+    @property
+    def specs(self) -> dict[str, DataSpec]:
+        """Data key -> layout, as far as it is known."""
+        return {key: learner.known for key, learner in self._learners.items() if learner.known is not None}
 
     @property
     def columns(self) -> dict[str, list[StoredArray]]:
         """Data key -> its array in each sequence; without sequences, the keys that were said."""
-        return self._columns or {key: [] for key in self._names or self.specs}
+        return self._columns or {key: [] for key in self._names or self._learners}
 
     def lengths(self) -> dict[str, NDArray[np.int64]]:
         """Return data key -> frames of each sequence, `int64[N]`; 1 without a time axis."""
-        has_time = {key: key in self.specs and self.specs[key].has_time for key in self.columns}
+        specs = self.specs
         return {
-            key: np.array([array.shape[0] if has_time[key] else 1 for array in arrays], np.int64)
+            key: np.array([array.shape[0] if specs[key].has_time else 1 for array in arrays], np.int64)
             for key, arrays in self.columns.items()
-            if key in self.specs
+            if key in specs
         }
 
     def locators(self) -> dict[str, NDArray[Any]]:
         """Return the columns that say where each array is, see `PlainArraySource`."""
         columns: dict[str, NDArray[Any]] = {}
+        specs = self.specs
         for key, arrays in self.columns.items():
             columns[f"at:{key}"] = np.array([array.at for array in arrays], np.int64)
             if any(array.form for array in arrays):
                 columns[f"form:{key}"] = np.array([array.form for array in arrays], np.uint8)
             if any(array.form & DEFLATED for array in arrays):
                 columns[f"packed:{key}"] = np.array([array.packed for array in arrays], np.int64)
-            spec = self.specs.get(key)
+            spec = specs.get(key)
             for axis, size in enumerate(spec.shape if spec else ()):
                 if size is None:
-                    sizes = [array.shape[axis + int(self.specs[key].has_time)] for array in arrays]
+                    sizes = [array.shape[axis + int(specs[key].has_time)] for array in arrays]
                     columns[f"axis{axis}:{key}"] = np.array(sizes, np.int64)
         return columns
 
@@ -179,9 +172,9 @@ def renamed(said: Mapping[str, _Said], fields: Mapping[str, str] | None) -> dict
     return dict(said) if fields is None else {key: said[name] for key, name in fields.items() if name in said}
 
 
-def _text(spec: DataSpec) -> str:
-    axes = [*(["T"] if spec.has_time else []), *("?" if size is None else str(size) for size in spec.shape)]
-    return f"{spec.dtype}[{', '.join(axes)}]"
+def _learner(key: str, given: DataSpec | None) -> SpecLearner:
+    fix = "convert one of them; where an axis may differ, give specs= with None for it"
+    return SpecLearner(repr(key), given, fix=fix)
 
 
 @dataclass(frozen=True, slots=True)

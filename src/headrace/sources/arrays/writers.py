@@ -4,8 +4,6 @@ The first writes files of arrays for each sequence, in a folder that appears whe
 sequences to one file. Its header, which comes first, is known last; so numbers go to unnamed temporary files beside the
 target, one for each size of a number, and `close` joins them, the largest first: then all of them are aligned, as the
 format wants it.
-
-Both take the layouts from the first sequence if nobody said them (`WrittenLayout`).
 """
 
 from __future__ import annotations
@@ -21,18 +19,18 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.errors import ConfigError, HeadraceError, SourceError
+from headrace.errors import ConfigError, SourceError
 from headrace.files.atomic.pending import PendingFolder
 from headrace.specs import DataSpec
 
 from ..shared.npy import make_npy_header
 from ..shared.spool import Spool
-from ..shared.writer import FileWriter, WrittenLayout
+from ..shared.writer import FileWriter
 from .numpy_folder import ABOUT_FILE, KEY_OF_NPY, LAYOUTS, TAGS_FILE
 from .safetensors import ABOUT, DTYPES, MAX_HEADER_BYTES, make_safetensors_header
 
 
-def check_file_tag(tag: str, where: str) -> None:
+def _check_file_tag(tag: str, where: str) -> None:
     """Refuse a tag that is no path of a file below a folder, or one that readers would not see.
 
     Raises:
@@ -69,6 +67,8 @@ class NumpyFolderWriter(FileWriter):
         SourceError: The folder above is missing or cannot be written to.
     """
 
+    _max_number_bytes = 16  # NumPy's format knows what a machine has
+
     def __init__(
         self,
         path: str | os.PathLike[str],
@@ -80,10 +80,8 @@ class NumpyFolderWriter(FileWriter):
     ) -> None:
         if layout not in LAYOUTS:
             raise ConfigError(f"unknown layout {layout!r}", where="NumpyFolderWriter", fix=f"one of {LAYOUTS}")
-        self._layout_name = layout
-        self._layout = WrittenLayout(specs, labels, os.path.abspath(path))
-        super().__init__(path, overwrite=overwrite)
-        self._check_keys(specs or {}, ConfigError)
+        self._layout = layout
+        super().__init__(path, specs=specs, labels=labels, overwrite=overwrite)
         self._folders: set[str] = set()
         self._open()
 
@@ -92,23 +90,22 @@ class NumpyFolderWriter(FileWriter):
         self._root = folder.temporary
         with open(os.path.join(self._root, ABOUT_FILE), "xb"):  # from now on no tag can have this name
             tags = open(os.path.join(self._root, TAGS_FILE), "xb")  # noqa: SIM115
-        self._tags: IO[bytes] = self._opened.enter_context(tags)
+        self._tag_lines: IO[bytes] = self._opened.enter_context(tags)
 
-    def _checked(
-        self, tag: str, data: Mapping[str, NDArray[Any]], where: str
-    ) -> tuple[str, dict[str, Mapping[str, NDArray[Any]]]]:
-        specs, arrays = self._layout.checked(data, where)
-        check_file_tag(tag, self.path)
-        self._check_keys(specs, SourceError)
+    def _accept(self, specs: dict[str, DataSpec]) -> dict[str, DataSpec]:
+        for key in specs:
+            forbidden = "/\0" + "." * (self._layout == "suffix")
+            if not key or key.startswith(".") or any(sign in key for sign in forbidden):
+                raise ConfigError(
+                    f"the data key {key!r} cannot be part of a file name", where=self.path, fix="rename it"
+                )
+        return specs
+
+    def _put(self, tag: str, arrays: dict[str, NDArray[Any]], where: str) -> None:  # noqa: ARG002 - the tag says it
+        _check_file_tag(tag, self.path)
         files = self._files_of(tag, arrays)
         if os.path.lexists(next(iter(files))):
             raise SourceError(f"the tag {tag!r} was there before", where=self.path, fix="give each sequence its own")
-        if self._layout.specs is None:
-            self._layout.adopt(specs)
-        return tag, files
-
-    def _put(self, checked: tuple[str, dict[str, Mapping[str, NDArray[Any]]]]) -> None:
-        tag, files = checked
         try:
             for name, content in files.items():
                 self._write(name, content)
@@ -121,21 +118,14 @@ class NumpyFolderWriter(FileWriter):
                 where=self.path,
                 fix="rename it, or write another format",
             ) from error
-        self._tags.write(msgspec.json.encode(tag) + b"\n")
-
-    def _check_keys(self, specs: Mapping[str, DataSpec], error: type[HeadraceError]) -> None:
-        """Refuse data keys that cannot be part of a name."""
-        for key in specs:
-            forbidden = "/\0" + "." * (self._layout_name == "suffix")
-            if not key or key.startswith(".") or any(sign in key for sign in forbidden):
-                raise error(f"the data key {key!r} cannot be part of a file name", where=self.path, fix="rename it")
+        self._tag_lines.write(msgspec.json.encode(tag) + b"\n")
 
     def _files_of(self, tag: str, arrays: Mapping[str, NDArray[Any]]) -> dict[str, Mapping[str, NDArray[Any]]]:
         """Return path -> the arrays in that file, by data key."""
         root = self._root
-        if self._layout_name == "suffix":
+        if self._layout == "suffix":
             return {os.path.join(root, f"{tag}.{key}.npy"): {key: array} for key, array in arrays.items()}
-        if self._layout_name == "folder":
+        if self._layout == "folder":
             return {os.path.join(root, key, f"{tag}.npy"): {key: array} for key, array in arrays.items()}
         return {os.path.join(root, f"{tag}.npy" if set(arrays) == {KEY_OF_NPY} else f"{tag}.npz"): arrays}
 
@@ -160,8 +150,8 @@ class NumpyFolderWriter(FileWriter):
                         _write_array(member, array)
 
     def _finish(self) -> None:
-        self._tags.close()
-        about = {"layout": self._layout_name, **self._layout.about()}
+        self._tag_lines.close()
+        about = {"layout": self._layout, **self._about()}
         with open(os.path.join(self._root, ABOUT_FILE), "wb") as file:
             file.write(msgspec.json.format(msgspec.json.encode(about)) + b"\n")
 
@@ -193,6 +183,8 @@ class SafetensorsWriter(FileWriter):
         SourceError: The folder is missing or cannot be written to.
     """
 
+    _has_unique_tags = True
+
     def __init__(
         self,
         path: str | os.PathLike[str],
@@ -201,11 +193,8 @@ class SafetensorsWriter(FileWriter):
         labels: Mapping[str, Sequence[str]] | None = None,
         overwrite: bool = False,
     ) -> None:
-        super().__init__(path, overwrite=overwrite)
-        self._layout = WrittenLayout(specs, labels, self.path)
-        self._check_specs(specs or {}, ConfigError)
+        super().__init__(path, specs=specs, labels=labels, overwrite=overwrite)
         self._tensors: dict[str, tuple[str, tuple[int, ...], int, int]] = {}  # name -> code, shape, item size, start
-        self._tags: set[str] = set()
         self._header_bytes = 0  # about
         self._spools: dict[int, Spool] = {}
         self._open()
@@ -216,35 +205,25 @@ class SafetensorsWriter(FileWriter):
             spool = Spool(os.path.dirname(self.path), np.dtype(np.uint8))
             self._spools[size] = self._opened.enter_context(contextlib.closing(spool))
 
-    def _checked(self, tag: str, data: Mapping[str, NDArray[Any]], where: str) -> tuple[str, dict[str, NDArray[Any]]]:
-        specs, arrays = self._layout.checked(data, where)
-        self._check_specs(specs, SourceError)
-        if tag in self._tags:
-            raise SourceError(f"the tag {tag!r} was there before", where=self.path, fix="give each sequence its own")
-        if self._header_bytes + _header_bytes_of(tag, arrays) > MAX_HEADER_BYTES:
+    def _accept(self, specs: dict[str, DataSpec]) -> dict[str, DataSpec]:
+        for key, spec in specs.items():
+            if np.dtype(spec.dtype) not in _CODE_OF:
+                dtypes = ", ".join(dtype.name for dtype in _CODE_OF)
+                raise ConfigError(f"{key!r} has the dtype {spec.dtype}", where=self.path, fix=f"use one of {dtypes}")
+            if not key or "/" in key:
+                raise ConfigError(f"the data key {key!r} cannot end a name", where=self.path, fix="rename it")
+        return specs
+
+    def _put(self, tag: str, arrays: dict[str, NDArray[Any]], where: str) -> None:  # noqa: ARG002 - the file is full
+        num_bytes = sum(len(msgspec.json.encode(f"{tag}/{key}")) + 100 for key in arrays)  # about
+        if self._header_bytes + num_bytes > MAX_HEADER_BYTES:
             fix = "write several files, which SafetensorsSource reads as one corpus"
             raise SourceError(f"the header is full with {self.num_seqs} sequences", where=self.path, fix=fix)
-        if self._layout.specs is None:
-            self._layout.adopt(specs)
-        return tag, arrays
-
-    def _put(self, checked: tuple[str, dict[str, NDArray[Any]]]) -> None:
-        tag, arrays = checked
         for key, array in arrays.items():
             size = array.dtype.itemsize
             self._tensors[f"{tag}/{key}"] = _CODE_OF[array.dtype], array.shape, size, self._spools[size].num_items
             self._spools[size].append(array.reshape(-1).view(np.uint8))
-        self._tags.add(tag)
-        self._header_bytes += _header_bytes_of(tag, arrays)
-
-    def _check_specs(self, specs: Mapping[str, DataSpec], error: type[HeadraceError]) -> None:
-        """Refuse what the format cannot hold."""
-        for key, spec in specs.items():
-            if np.dtype(spec.dtype) not in _CODE_OF:
-                dtypes = ", ".join(dtype.name for dtype in _CODE_OF)
-                raise error(f"{key!r} has the dtype {spec.dtype}", where=self.path, fix=f"use one of {dtypes}")
-            if not key or "/" in key:
-                raise error(f"the data key {key!r} cannot end a name", where=self.path, fix="rename it")
+        self._header_bytes += num_bytes
 
     def _finish(self) -> None:
         starts, total = {}, 0
@@ -256,14 +235,9 @@ class SafetensorsWriter(FileWriter):
             begin = starts[size] + start
             end = begin + int(np.prod(shape, dtype=np.int64)) * np.dtype(DTYPES[code]).itemsize
             tensors[name] = {"dtype": code, "shape": shape, "data_offsets": [begin, end]}
-        about = {ABOUT: msgspec.json.encode(self._layout.about()).decode()}
+        about = {ABOUT: msgspec.json.encode(self._about()).decode()}
         with open(self._target, "wb") as file:
             file.write(make_safetensors_header(tensors, about))
             for size in _ITEM_SIZES:
                 for block in self._spools[size].blocks(()):
                     file.write(block.data)
-
-
-def _header_bytes_of(tag: str, keys: Iterable[str]) -> int:
-    """Return about how many bytes of the header a sequence takes."""
-    return sum(len(msgspec.json.encode(f"{tag}/{key}")) + 100 for key in keys)

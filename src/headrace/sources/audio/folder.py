@@ -377,9 +377,4 @@ def _gather(options: AudioOptions, listing: Listing, text_files: Listing | None)
 
 
 def _index_kind(options: AudioOptions) -> str:
-    said = {
-        "features": options.features,
-        "sample_rate": options.sample_rate,
-        "targets": [[key, field.identity] for key, field in options.fields.items()],
-    }
-    return f"{INDEX_KIND} {json.dumps(said, default=repr)}"
+    return f"{INDEX_KIND} {json.dumps(options.identity, default=repr)}"

@@ -10,21 +10,20 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.errors import ConfigError, did_you_mean
-from headrace.features.log_mel import LogMel
+from headrace.errors import ConfigError
 from headrace.index import CorpusIndex
-from headrace.specs import DataSpec
 
+from ..shared.codec import found_by
 from ..shared.fields import Field, parse_field
 from ..shared.source import make_index
-from .decode import resampled_length
+from .codec import RecordingCodec
 from .manifest import Layout, scan_recordings
 
 INDEX_KIND = "audio-manifest/2"  # with the version of what the columns and `meta` say, and of how lengths are counted
@@ -37,17 +36,12 @@ class AudioOptions:
     Attributes:
         layout: Where everything is.
         fields: Data key -> field of the manifest.
-        features: All options of `LogMel`, with "sample_rate" `None` if it is that of the recordings; `None` for raw
-            samples.
-        sample_rate: Rate to resample to, in Hz; `None` for that of the features, or else of the recordings.
-        channel: Which channel to read; `None` for recordings with only one.
+        audio: How recordings become arrays.
     """
 
     layout: Layout
     fields: dict[str, Field]
-    features: dict[str, Any] | None
-    sample_rate: int | None
-    channel: int | None
+    audio: RecordingCodec
 
     @classmethod
     def parse(
@@ -61,30 +55,14 @@ class AudioOptions:
         target_fields = {key: parse_field(key, target) for key, target in (targets or {}).items()}
         if "data" in target_fields:
             raise ConfigError('a target cannot be named "data": that is the audio')
-        return cls(
-            layout,
-            target_fields,
-            _feature_options(features),
-            _checked_count("sample_rate", sample_rate, 1),
-            _checked_count("channel", channel, 0),
-        )
+        return cls(layout, target_fields, RecordingCodec(features, sample_rate, channel))
 
-    def front_end(self, sample_rate: int | None) -> LogMel | None:
-        """Return the front end for samples of a rate, `None` for raw samples.
-
-        Raises:
-            ConfigError: The features have another rate or do not fit it, or there are no recordings to have one.
-        """
-        if self.features is None:
-            return None
-        if sample_rate is None:
-            raise ConfigError(
-                "an empty corpus does not say for which sample rate features are made", fix="give sample_rate="
-            )
-        own = self.features["sample_rate"]
-        if own not in (None, sample_rate):
-            raise ConfigError(f"sample_rate is {sample_rate}, but that of the features {own}", where="AudioSource")
-        return LogMel(**{**self.features, "sample_rate": sample_rate})
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What changes an index, whatever the recordings and their targets are listed by."""
+        features, sample_rate = self.audio.identity
+        targets = [[key, field.identity] for key, field in self.fields.items()]
+        return {"features": features, "sample_rate": sample_rate, "targets": targets}
 
 
 def index_kind(options: AudioOptions) -> str:
@@ -97,9 +75,7 @@ def index_kind(options: AudioOptions) -> str:
     said = {
         "root": str(root.relative_to(folder) if root.is_relative_to(folder) else root),
         "fields": [layout.audio_field, layout.tag_field, layout.length_field, layout.rate_field],
-        "features": options.features,
-        "sample_rate": options.sample_rate,
-        "targets": [[key, field.identity] for key, field in options.fields.items()],
+        **options.identity,
     }
     return f"{INDEX_KIND} {json.dumps(said, default=repr)}"
 
@@ -137,60 +113,24 @@ def index_of(options: AudioOptions, scanned: Scanned, where: str) -> CorpusIndex
     Raises:
         ConfigError: The recordings have different sample rates, or do not fit the options.
     """
-    sample_rate = options.sample_rate
-    if sample_rate is None:
-        own = None if options.features is None else options.features["sample_rate"]
-        sample_rate = own or _common_rate(scanned.sample_rate, where)
-    log_mel = options.front_end(sample_rate)
-
-    def num_frames(num_samples: int, rate: int) -> int:
-        if sample_rate is not None:
-            num_samples = resampled_length(num_samples, rate, sample_rate)
-        return num_samples if log_mel is None else log_mel.num_frames(num_samples)
-
-    num_mels = 1 if log_mel is None else log_mel.num_mels
-    specs = {
-        "data": DataSpec("float32", (num_mels,), dim=num_mels),
-        **{key: field.spec for key, field in options.fields.items()},
-    }
+    audio = options.audio
+    if audio.rate is None:
+        audio.settle(audio.spec, None, _common_rate(scanned.sample_rate, where))
+    if audio.rate is None and audio.features is not None:
+        raise ConfigError(
+            "an empty corpus does not say for which sample rate features are made", fix="give sample_rate="
+        )
+    places = zip(scanned.num_samples, scanned.sample_rate, strict=True)
     return make_index(
-        specs=specs,
-        labels={key: field.labels for key, field in options.fields.items() if field.labels is not None},
+        **found_by({"data": audio, **options.fields}),
         tags=scanned.tags,
         lengths={
-            "data": list(map(num_frames, scanned.num_samples, scanned.sample_rate)),
+            "data": [audio.num_frames(num_samples, rate, where) for num_samples, rate in places],
             **scanned.target_lengths,
         },
         locators=scanned.locators(),
-        sample_rate=sample_rate,
+        sample_rate=audio.rate,
     )
-
-
-def _checked_count(name: str, value: Any, smallest: int) -> int | None:
-    """Return an optional whole number, or refuse it."""
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < smallest):
-        raise ConfigError(f"{name} is a whole number of at least {smallest}, not {value!r}", where="AudioSource")
-    return value
-
-
-def _feature_options(features: Any) -> dict[str, Any] | None:
-    """Return all options of `LogMel`, those that were not given with their defaults, or `None` for raw samples."""
-    options = {option.name: None if option.default is MISSING else option.default for option in fields(LogMel)}
-    if isinstance(features, LogMel):
-        return {name: getattr(features, name) for name in options}
-    if isinstance(features, str) and features in ("raw", "log_mel"):
-        return None if features == "raw" else options
-    if not isinstance(features, Mapping):
-        raise ConfigError(
-            f"features cannot be read: {features!r}",
-            where="AudioSource",
-            fix='give "raw", "log_mel", a LogMel or a dict',
-        )
-    for name in features:
-        if name not in options:
-            fix = did_you_mean(str(name), list(options))
-            raise ConfigError(f"LogMel has no option {name!r}", where="features=", fix=fix)
-    return {**options, **features}
 
 
 def _common_rate(rates: Sequence[int], where: str) -> int | None:

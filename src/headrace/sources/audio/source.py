@@ -6,7 +6,7 @@ only the position of each line is known, and a line is read again with its recor
 asked for.
 
 Read `gather.py` for what is indexed, `manifest.py` for what is taken down of the manifest, `shared/fields.py` for
-labels, `decode.py` for recordings, `headrace.features` for features.
+labels, `codec.py` and `decode.py` for recordings, `headrace.features` for features.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from headrace.files import resolve_inside
 from ..shared.lines import LineTable, decode_object
 from ..shared.paths import IndexOption, path_text
 from ..shared.source import RecordSource
-from .decode import read_samples, resample
+from .decode import read_samples
 from .gather import AudioOptions, gather_index, index_kind
 from .manifest import DEFAULT_LENGTH_FIELD, Layout, field_of
 
@@ -38,9 +38,8 @@ class RecordingSource(RecordSource):
 
     def _prepare(self) -> None:
         for key, field in self._options.fields.items():
-            field.settle(self.labels.get(key))
-        self._sample_rate: int | None = self._index.meta["sample_rate"]
-        self._log_mel = self._options.front_end(self._sample_rate)
+            field.settle(self.specs[key], self.labels.get(key))
+        self._options.audio.settle(self.specs["data"], None, self._index.meta["sample_rate"])
 
     @abstractmethod
     def _recording(self, corpus_idx: int, record: Mapping[str, Any], where: str) -> str:
@@ -49,7 +48,7 @@ class RecordingSource(RecordSource):
     @property
     def sample_rate(self) -> int | None:
         """The rate of the samples that "data" is made of, in Hz; `None` if there are no recordings to have one."""
-        return self._sample_rate
+        return self._options.audio.rate
 
     def _encode(self, record: Mapping[str, Any], corpus_idx: int, data_key: str) -> NDArray[Any]:
         """Return "data" as float32[T, D], targets as integers [T]."""
@@ -61,7 +60,8 @@ class RecordingSource(RecordSource):
 
     def _read_audio(self, corpus_idx: int, record: Mapping[str, Any], where: str) -> NDArray[np.float32]:
         path = self._recording(corpus_idx, record, where)
-        samples, rate = read_samples(path, self._options.channel)
+        audio = self._options.audio
+        samples, rate = read_samples(path, audio.channel)
         index = self._index
         for what, name, actual in (("samples", "num_samples", len(samples)), ("Hz", "sample_rate", rate)):
             expected = int(index.locator(name)[corpus_idx])
@@ -71,8 +71,7 @@ class RecordingSource(RecordSource):
                     where=f"{where}, {path}",
                     fix=self._wrong_length_fix,
                 )
-        samples = resample(samples, rate, self._sample_rate or rate)
-        return samples[:, None] if self._log_mel is None else self._log_mel(samples)
+        return audio.of_samples(samples, rate)
 
     _wrong_length_fix = "open the corpus again to have headers read again; replace a truncated recording"
 

@@ -19,6 +19,7 @@ from headrace.errors import ConfigError, SourceError
 from headrace.files import open_regular
 from headrace.index import CorpusIndex
 
+from ..shared.codec import found_by
 from ..shared.source import make_index
 from .files import CutFiles, Member, scan_lines, scan_tar
 from .keys import CutKey, custom_kinds, default_fields, parse_key
@@ -26,7 +27,7 @@ from .library import lhotse_errors, recordings_of
 from .schema import NO_ROOTS, Roots
 from .table import LINE_BYTES, LINE_START, SHARD, Place, attach_data, attach_value, decode_cut
 
-INDEX_KIND = "lhotse-cuts/1"  # with the version of what the columns and `meta` say
+INDEX_KIND = "lhotse-cuts/2"  # with the version of what the columns and `meta` say
 _MAX_NAMED = 5  # missing files that an error names; the rest is counted
 
 
@@ -164,8 +165,7 @@ class Gathering:
         for key in keys.values():
             key.end_scan()
         index = make_index(
-            specs={key: found.spec for key, found in keys.items()},
-            labels={key: found.labels for key, found in keys.items() if found.labels is not None},
+            **found_by(keys),
             tags=columns.tags,
             lengths=columns.lengths or {key: [] for key in keys},
             locators=dict(columns.locators),

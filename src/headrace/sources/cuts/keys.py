@@ -1,13 +1,11 @@
 """What of a cut becomes which data key: audio, features, custom arrays, texts and labels.
 
-One class for each kind. A key sees all cuts once, when the index is built (`scan`), which settles its layout; a key of
-an opened index is given the layout (`settle`). Data are read through lhotse's own `Cut`, and nothing else here is.
+One codec for each kind, whose values are cuts. Data are read through lhotse's own `Cut`, and nothing else here is.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +14,8 @@ from numpy.typing import NDArray
 from headrace.errors import ConfigError, SourceError
 from headrace.specs import DataSpec
 
+from ..shared.codec import Codec, SpecLearner
+from ..shared.data_types import find_mismatch
 from ..shared.fields import Field, parse_field
 from .library import import_lhotse, lhotse_errors, part_of, strict_lengths
 
@@ -26,22 +26,21 @@ AUDIO, FEATURES, TEXT = "audio", "features", "text"
 RECORDING = "recording"  # lhotse's name of what is heard as "audio"
 _SUPERVISION_FIELDS = (TEXT, "speaker", "language", "gender")
 _SUPERVISION = "supervision."
+_FLOAT = np.dtype(np.float32)
 _TRUNCATED = (
     "replace a truncated recording, correct the manifest, or allow recordings to be too short by tolerance=, in seconds"
 )
 
 
-class CutKey(ABC):
-    """One data key.
+class CutKey(Codec):
+    """One data key, whose values are cuts.
 
     Attributes:
         field: What the user called it: "audio", "features", "text", or the name of a custom attribute.
-        labels: Class labels, or None.
         sample_rate: Of audio, in Hz; None before a cut was seen, and for all else.
     """
 
     field: str
-    labels: list[str] | None = None
     sample_rate: int | None = None
 
     @property
@@ -50,36 +49,12 @@ class CutKey(ABC):
         return self.field
 
     @property
-    @abstractmethod
-    def identity(self) -> list[Any]:
-        """JSON data that says all of what the user said."""
+    def learnt(self) -> int | None:
+        """The sample rate."""
+        return self.sample_rate
 
-    @property
-    @abstractmethod
-    def spec(self) -> DataSpec:
-        """Layout of the arrays; settled by a scan."""
-
-    @abstractmethod
-    def scan(self, cut: Any, where: str) -> int:
-        """Take note of a cut; return the length of its array, without reading data.
-
-        Raises:
-            SourceError: The cut does not have it, or its layout is not that of the cuts before.
-        """
-
-    def end_scan(self) -> None:  # noqa: B027 - most have nothing to settle
-        """Settle what depends on all cuts."""
-
-    @abstractmethod
-    def settle(self, spec: DataSpec, labels: list[str] | None, sample_rate: int | None) -> None:
-        """Take what a scan of the same cuts found, in place of a scan."""
-
-    @abstractmethod
-    def load(self, cut: Any, where: str) -> NDArray[Any]:
-        """Read the array of a cut, `dtype[T, ...]`."""
-
-    def load_part(self, cut: Any, start: int, end: int, where: str) -> NDArray[Any] | None:
-        """Read a part of it along time; None: only the whole can be read."""
+    def encode_part(self, cut: Any, start: int, end: int, where: str) -> NDArray[Any] | None:
+        """Read a part of the array of a cut along time; None: only the whole can be read."""
         del cut, start, end, where
         return None
 
@@ -91,7 +66,7 @@ class _ArrayKey(CutKey):
 
     def __init__(self, field: str) -> None:
         self.field = field
-        self._spec: DataSpec | None = None
+        self._learner = SpecLearner(repr(field), fix="make one source for each layout")
 
     @property
     def identity(self) -> list[Any]:
@@ -99,39 +74,26 @@ class _ArrayKey(CutKey):
 
     @property
     def spec(self) -> DataSpec:
-        return self._spec or self._default
+        return self._learner.known or self._default
 
-    def settle(self, spec: DataSpec, labels: list[str] | None, sample_rate: int | None) -> None:
+    def settle(self, spec: DataSpec, labels: Sequence[str] | None, learnt: Any = None) -> None:
         del labels
-        self._spec, self.sample_rate = spec, sample_rate
-
-    def _agree(self, spec: DataSpec, where: str) -> None:
-        if self._spec is None:
-            self._spec = spec
-        elif spec != self._spec:
-            raise SourceError(
-                f"{self.field!r} is {spec.dtype} with frames {list(spec.shape)}, and that of the cuts before "
-                f"{self._spec.dtype} with frames {list(self._spec.shape)}",
-                where=where,
-                fix="make one source for each layout",
-            )
+        self._learner.settle(spec)
+        self.sample_rate = learnt
 
     def _checked(self, array: Any, where: str) -> NDArray[Any]:
         """Return what was read as it was promised."""
         spec = self.spec
         found = np.asarray(array)
-        shape = found.shape[1:] if spec.has_time else found.shape
-        fits = len(shape) == len(spec.shape) and all(
-            want in (None, size) for size, want in zip(shape, spec.shape, strict=True)
-        )
-        if not fits or not np.can_cast(found.dtype, spec.dtype, "same_kind"):
+        fits = np.can_cast(found.dtype, spec.dtype, "same_kind")
+        own = np.ascontiguousarray(found, dtype=spec.dtype) if fits else found
+        mismatch = find_mismatch(own, spec)
+        if mismatch is not None:
             raise SourceError(
-                f"{self.field!r} is {found.dtype} with frames {list(shape)}, its manifest says {spec.dtype} with "
-                f"frames {list(spec.shape)}",
+                f"{self.field!r} is not what its manifest says: {mismatch}",
                 where=where,
                 fix="write the data again, or correct the manifest",
             )
-        own = np.ascontiguousarray(found, dtype=spec.dtype)
         return own if own.flags.writeable and own.flags.owndata else own.copy()
 
 
@@ -172,10 +134,10 @@ class _AudioKey(_ArrayKey):
                 fix=f"write the manifest with one rate: cuts.resample({self.sample_rate}).to_file(...)",
             )
         self.sample_rate = int(rate)
-        self._agree(DataSpec("float32", (int(channels),), dim=int(channels)), where)
+        self._learner.learn(_FLOAT, (int(num_samples), int(channels)), where)
         return int(num_samples)
 
-    def load(self, cut: Any, where: str) -> NDArray[Any]:
+    def encode(self, cut: Any, where: str) -> NDArray[Any]:
         with (
             lhotse_errors(f"load {self.field!r}", where, _TRUNCATED),
             strict_lengths(import_lhotse(), cut, self._tolerance),
@@ -183,7 +145,7 @@ class _AudioKey(_ArrayKey):
             samples = cut.load_audio() if self.field == AUDIO else cut.load_custom(self.field)
         return self._checked(np.transpose(samples), where)
 
-    def load_part(self, cut: Any, start: int, end: int, where: str) -> NDArray[Any] | None:
+    def encode_part(self, cut: Any, start: int, end: int, where: str) -> NDArray[Any] | None:
         if self.field != AUDIO or self.sample_rate is None:
             return None
         part = part_of(cut, start, end, self.sample_rate)
@@ -203,10 +165,10 @@ class _FeaturesKey(_ArrayKey):
     def scan(self, cut: Any, where: str) -> int:
         if not cut.has_features:
             raise _missing(self.field, where)
-        self._agree(DataSpec("float32", (int(cut.num_features),), dim=int(cut.num_features)), where)
+        self._learner.learn(_FLOAT, (int(cut.num_frames), int(cut.num_features)), where)
         return int(cut.num_frames)
 
-    def load(self, cut: Any, where: str) -> NDArray[Any]:
+    def encode(self, cut: Any, where: str) -> NDArray[Any]:
         with lhotse_errors("load the features", where):
             features = cut.load_features()
         return self._checked(features, where)
@@ -225,18 +187,15 @@ class _CustomKey(_ArrayKey):
                 where=where,
                 fix="store it with time as its first axis",
             )
-        shape = tuple(int(size) for size in (array.shape[1:] if has_time else array.shape))
-        if self._spec is None:  # a manifest does not say the dtype
+        if self._learner.known is None:  # a manifest does not say the dtype
             with lhotse_errors(f"load {self.field!r}", where):
                 dtype = np.asarray(cut.load_custom(self.field)).dtype
         else:
-            dtype = np.dtype(self._spec.dtype)
-        is_sparse = dtype.kind in "iu" and not shape
-        dim = None if is_sparse else (shape[-1] if shape else 1)
-        self._agree(DataSpec(dtype.name, shape, is_sparse, dim, has_time), where)
+            dtype = np.dtype(self._learner.known.dtype)
+        self._learner.learn(dtype, tuple(map(int, array.shape)), where, has_time=has_time)
         return _num_frames_within(array, cut, lhotse) if has_time else 1
 
-    def load(self, cut: Any, where: str) -> NDArray[Any]:
+    def encode(self, cut: Any, where: str) -> NDArray[Any]:
         with lhotse_errors(f"load {self.field!r}", where):
             array = cut.load_custom(self.field)
         return self._checked(array, where)
@@ -268,12 +227,11 @@ class _LabelKey(CutKey):
         self._coder.end_scan()
         self.labels = self._coder.labels
 
-    def settle(self, spec: DataSpec, labels: list[str] | None, sample_rate: int | None) -> None:
-        del spec, sample_rate
-        self._coder.settle(labels)
+    def settle(self, spec: DataSpec, labels: Sequence[str] | None, learnt: Any = None) -> None:
+        self._coder.settle(spec, labels, learnt)
         self.labels = labels
 
-    def load(self, cut: Any, where: str) -> NDArray[Any]:
+    def encode(self, cut: Any, where: str) -> NDArray[Any]:
         return self._coder.encode(self._value_of(cut, where), where)
 
     def _value_of(self, cut: Any, where: str) -> Any:

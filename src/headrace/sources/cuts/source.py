@@ -137,12 +137,12 @@ class CutSource(RecordSource):
         return self._table.cut(corpus_idx, [self._keys[data_key].shar_field for data_key in data_keys])
 
     def _encode(self, record: Any, corpus_idx: int, data_key: str) -> NDArray[Any]:
-        return np.asarray(self._keys[data_key].load(record, self._where(corpus_idx)))
+        return np.asarray(self._keys[data_key].encode(record, self._where(corpus_idx)))
 
     def _load_part(self, corpus_idx: int, data_key: str, start: int, end: int) -> NDArray[Any]:
         """Return frames of a key; of wav and flac files no other samples are read."""
         cut = self._record(corpus_idx, (data_key,))
-        part = self._keys[data_key].load_part(cut, start, end, self._where(corpus_idx))
+        part = self._keys[data_key].encode_part(cut, start, end, self._where(corpus_idx))
         if part is not None:
             return part
         whole = self._checked(corpus_idx, data_key, self._encode(cut, corpus_idx, data_key))

@@ -23,6 +23,7 @@ from headrace.index import CorpusIndex, GeneratedTags
 from headrace.specs import DataSpec
 
 from ..base import check_corpus_idx, check_data_key
+from ..shared.data_types import layout_text
 from ..shared.paths import Files, IndexOption, list_paths
 from ..shared.source import IndexedSource, PlainKey, column_view, make_index
 from .handles import FileHandles
@@ -91,16 +92,13 @@ def _agree(data_key: str, spec: DataSpec, other: DataSpec, where: str) -> DataSp
         dim = other.dim if spec.dim is None else spec.dim
         spec, other = replace(spec, dim=dim), replace(other, dim=dim)
     if spec != other:
+        ours, theirs = (f"{layout_text(layout)} with dim {layout.dim}" for layout in (spec, other))
         raise SourceError(
-            f"the files differ in the key {data_key!r}: {_describe(spec)}, but {_describe(other)}",
+            f"the files differ in the key {data_key!r}: {ours}, but {theirs}",
             where=where,
             fix="convert one of them, or open the files as separate corpora",
         )
     return spec
-
-
-def _describe(spec: DataSpec) -> str:
-    return f"{spec.dtype}{['T', *spec.shape]} with dim {spec.dim}".replace("'", "")
 
 
 def _starts(lengths: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -17,6 +17,7 @@ import contextlib
 import io
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import h5py
@@ -24,12 +25,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import ConfigError, SourceError
-from headrace.specs import DataSpec
+from headrace.specs import DataSpec, takes_for_classes
 
-from ..shared.data_types import learn_spec
+from ..shared.data_types import as_array
 from ..shared.spool import Spool
 from ..shared.writer import FileWriter
-from .columns import WriteColumn
 from .layout import INPUT_KEY
 
 
@@ -83,6 +83,7 @@ class ForgivingFile(io.FileIO):
 _COMPRESSIONS = (None, "gzip", "lzf")
 _CHUNK_BYTES = 256 << 10  # unpacking one takes about a millisecond, and the overhead of HDF5 per chunk no longer shows
 _MAX_LENGTH = 2**31 - 1  # seqLengths is int32 in the documented layout
+_MAX_CLASS = 2**63 - 2  # the dim, one more, is an int64 in the file
 _MAX_TAG_PADDING = 4  # tags of a fixed width may take so many times the bytes of the tags alone
 
 
@@ -105,6 +106,9 @@ class HDFWriter(FileWriter):
         SourceError: The folder is missing or cannot be written to.
     """
 
+    _needs_all_labels = False  # a class without a label may come after all others, such as a blank
+    _least_class = None  # -1, for example, for what a loss shall ignore
+
     def __init__(
         self,
         path: str | os.PathLike[str],
@@ -118,46 +122,71 @@ class HDFWriter(FileWriter):
             raise ConfigError(
                 f"unknown compression {compression!r}", where="HDFWriter", fix="use None, 'gzip' or 'lzf'"
             )
-        super().__init__(path, overwrite=overwrite)
+        super().__init__(path, specs=specs, labels=labels, overwrite=overwrite)
         self._compression = compression
-        self._labels = {key: list(entries) for key, entries in (labels or {}).items()}
-        for key, entries in self._labels.items():
+        for key, entries in self.labels.items():
             if any("\0" in entry for entry in entries):
                 raise ConfigError(
                     f"a label of {key!r} has a NUL in it, where HDF5 would cut it", where=self.path, fix="remove it"
                 )
-        self._columns: list[WriteColumn] = []
-        self._wanted = self._new_columns(specs) if specs else []
+        self._frame_axes = {key: len(spec.shape) for key, spec in self._given.items() if not spec.has_time}
+        self._columns: dict[str, _Column] = {}
         self._open()
 
     def _begin(self) -> None:
         self._target = self._pend().temporary
-        self._tags = self._new_spool(np.dtype(np.uint8))
+        self._tag_bytes = self._new_spool(np.dtype(np.uint8))
         self._tag_lengths = self._new_spool(np.dtype(np.int32))
         self._lengths = self._new_spool(np.dtype(np.int32))
-        self._adopt(self._wanted)
 
-    def _checked(
-        self, tag: str, data: Mapping[str, NDArray[Any]], where: str
-    ) -> tuple[bytes, list[WriteColumn], list[NDArray[Any]]]:
-        tag_bytes = _encode_tag(tag, self.path)
-        columns = self._columns or self._new_columns({key: _spec_of(key, value, where) for key, value in data.items()})
-        _check_keys(data, columns, where)
-        arrays = [column.checked(data[column.data_key], where) for column in columns]
-        longest = max(map(len, arrays))
+    def _accept(self, specs: dict[str, DataSpec]) -> dict[str, DataSpec]:
+        """Return the layouts with time: there is no key without."""
+        for data_key in specs:
+            if data_key in ("", ".", "..") or "/" in data_key or "\0" in data_key:
+                raise ConfigError(
+                    f"{data_key!r} cannot be the name of a data key in HDF5", where=self.path, fix="rename it"
+                )
+        in_order = sorted(specs, key=lambda key: (key != INPUT_KEY, key))
+        return {key: replace(specs[key], has_time=True) for key in in_order}
+
+    def _as_stored(self, data_key: str, value: Any, where: str) -> NDArray[Any]:
+        array = as_array(value, self.specs.get(data_key), where)
+        return array[None] if array.ndim in (0, self._frame_axes.get(data_key)) else array
+
+    def _put(self, tag: str, arrays: dict[str, NDArray[Any]], where: str) -> None:
+        if "\0" in tag:
+            raise SourceError(
+                f"the tag {tag!r} has a NUL in it, where readers would cut it", where=self.path, fix="remove it"
+            )
+        longest = max(map(len, arrays.values()))
         if longest > _MAX_LENGTH:
             raise SourceError(f"{longest} frames; the layout holds up to {_MAX_LENGTH}", where=where, fix="split it")
-        return tag_bytes, columns, arrays
+        for key, array in arrays.items():
+            self._check_array(key, array, where)
+        for key, array in arrays.items():
+            if key not in self._columns:
+                self._columns[key] = _Column(self._new_spool(array.dtype), array.shape[1:])
+            self._columns[key].append(array)
+        self._lengths.append(np.array([len(array) for array in arrays.values()], np.int32))
+        data = tag.encode()
+        self._tag_lengths.append(np.array([len(data)], np.int32))
+        self._tag_bytes.append(np.frombuffer(data, np.uint8))
 
-    def _put(self, checked: tuple[bytes, list[WriteColumn], list[NDArray[Any]]]) -> None:
-        tag_bytes, columns, arrays = checked
-        if not self._columns:
-            self._adopt(columns)
-        for column, array in zip(columns, arrays, strict=True):
-            column.append(array)
-        self._lengths.append(np.array([len(array) for array in arrays], np.int32))
-        self._tag_lengths.append(np.array([len(tag_bytes)], np.int32))
-        self._tags.append(np.frombuffer(tag_bytes, np.uint8))
+    def _check_array(self, data_key: str, array: NDArray[Any], where: str) -> None:
+        """Refuse a frame that is not shaped as the first one on a free axis, and a class that makes no dim."""
+        column, spec = self._columns.get(data_key), self.specs[data_key]
+        if column is not None and array.shape[1:] != column.frame_shape:
+            raise SourceError(
+                f"a frame of {data_key!r} has the shape {array.shape[1:]}, and before it was {column.frame_shape}",
+                where=where,
+                fix="convert it: a file holds one frame shape for a key",
+            )
+        if spec.sparse and spec.dim is None and array.size and int(array.max()) > _MAX_CLASS:
+            raise SourceError(
+                f"the class index {int(array.max())} of {data_key!r} has no dim that a file could say",
+                where=where,
+                fix="give signed numbers, or a second axis",
+            )
 
     def _finish(self) -> None:
         with ForgivingFile(self._target) as sink:
@@ -169,65 +198,56 @@ class HDFWriter(FileWriter):
     def _new_spool(self, dtype: np.dtype[Any]) -> Spool:
         return self._opened.enter_context(contextlib.closing(Spool(os.path.dirname(self.path), dtype)))
 
-    def _new_columns(self, specs: Mapping[str, DataSpec]) -> list[WriteColumn]:
-        for data_key in specs:
-            if not isinstance(data_key, str) or data_key in ("", ".", "..") or "/" in data_key or "\0" in data_key:
-                raise ConfigError(
-                    f"{data_key!r} cannot be the name of a data key in HDF5", where=self.path, fix="rename it"
-                )
-        unknown = sorted(set(self._labels) - set(specs))
-        if specs and unknown:
-            raise ConfigError(
-                f"labels for {unknown}, but the keys are {sorted(specs)}", where=self.path, fix="rename them"
-            )
-        columns = []
-        for data_key in sorted(specs, key=lambda key: (key != INPUT_KEY, key)):
-            spec = specs[data_key]
-            dim = spec.dim if spec.dim is not None else len(self._labels.get(data_key, ())) or None
-            columns.append(WriteColumn(data_key, spec, dim))
-        return columns
-
-    def _adopt(self, columns: list[WriteColumn]) -> None:
-        """Make these the columns of the file, from now on unchangeable."""
-        for column in columns:
-            column.spool = self._new_spool(column.dtype)
-        self._columns = columns
-
     def _assemble(self, file: h5py.File, check: Callable[[], None]) -> None:
         """Write all parts of the documented layout; `check` raises soon after something could not be written."""
-        inputs = [column for column in self._columns if column.data_key == INPUT_KEY]
-        targets = [column for column in self._columns if column.data_key != INPUT_KEY]
-        file.attrs["numTimesteps"] = inputs[0].num_frames if inputs else 0
-        file.attrs["inputPattSize"] = inputs[0].final_dim() if inputs else 0
+        for key, spec in self.specs.items():  # also those of no sequence
+            if key not in self._columns:
+                shape = tuple(size or 0 for size in spec.shape)
+                self._columns[key] = _Column(self._new_spool(np.dtype(spec.dtype)), shape)
+        inputs = self._columns.get(INPUT_KEY)
+        file.attrs["numTimesteps"] = inputs.num_frames if inputs else 0
+        file.attrs["inputPattSize"] = self._dim_of(INPUT_KEY) if inputs else 0
         file.attrs["numDims"] = 1
         file.attrs["numSeqs"] = self._num_seqs
-        file.attrs["numLabels"] = len(self._labels.get(INPUT_KEY, ()))
-        _write_labels(file, "labels", self._labels.get(INPUT_KEY, []))
-        for column in inputs:
-            self._write_rows(file, "inputs", column, check)
+        file.attrs["numLabels"] = len(self.labels.get(INPUT_KEY, ()))
+        _write_labels(file, "labels", self.labels.get(INPUT_KEY, []))
+        if inputs:
+            self._write_rows(file, "inputs", INPUT_KEY, check)
+        targets = [key for key in self.specs if key != INPUT_KEY]
         if targets:
             size = file.create_group("targets/size")
             file.create_group("targets/labels")
-            for column in targets:
-                self._write_rows(file, f"targets/data/{column.data_key}", column, check)
-                size.attrs[column.data_key] = [column.final_dim(), len(column.shape)]
-                if column.data_key in self._labels:
-                    _write_labels(file, f"targets/labels/{column.data_key}", self._labels[column.data_key])
+            for key in targets:
+                self._write_rows(file, f"targets/data/{key}", key, check)
+                size.attrs[key] = [self._dim_of(key), 1 + len(self._columns[key].frame_shape)]
+                if key in self.labels:
+                    _write_labels(file, f"targets/labels/{key}", self.labels[key])
         self._write_lengths(file, num_columns=len(self._columns), with_spare_column=not targets)
         self._write_tags(file, check)
 
-    def _write_rows(self, file: h5py.File, name: str, column: WriteColumn, check: Callable[[], None]) -> None:
-        shape = column.shape
-        row_bytes = column.dtype.itemsize * int(np.prod(shape[1:], dtype=np.int64))
+    def _dim_of(self, data_key: str) -> int:
+        """Return the number of classes or features; of class indices, if not known, one more than the largest seen."""
+        frame_shape, spec = self._columns[data_key].frame_shape, self.specs[data_key]
+        if frame_shape:
+            return frame_shape[-1]
+        if spec.dim is not None:
+            return spec.dim
+        return self._class_range(data_key)[1] + 1 if spec.sparse else 1
+
+    def _write_rows(self, file: h5py.File, name: str, data_key: str, check: Callable[[], None]) -> None:
+        column, spec = self._columns[data_key], self.specs[data_key]
+        shape, dtype = (column.num_frames, *column.frame_shape), column.spool.dtype
+        row_bytes = dtype.itemsize * int(np.prod(shape[1:], dtype=np.int64))
         storage: dict[str, Any] = {}
         if self._compression is not None and shape[0] * row_bytes:
             num_rows = min(max(_CHUNK_BYTES // row_bytes, 1), shape[0])
             storage = {"chunks": (num_rows, *shape[1:]), "compression": self._compression, "shuffle": True}
-        dataset = file.create_dataset(name, shape, column.dtype, **storage)
-        if column.needs_note:
-            dataset.attrs["sparse"] = column.is_sparse
-            if column.dim is not None:
-                dataset.attrs["dim"] = column.dim
+        dataset = file.create_dataset(name, shape, dtype, **storage)
+        is_by_rule = spec.sparse == takes_for_classes(dtype, len(shape))
+        if not is_by_rule or (spec.sparse and spec.dim is None and self._class_range(data_key)[0] < 0):
+            dataset.attrs["sparse"] = spec.sparse
+            if spec.dim is not None:
+                dataset.attrs["dim"] = spec.dim
         start = 0
         for rows in column.spool.blocks(shape[1:], align=storage["chunks"][0] if storage else 1):
             dataset[start : start + len(rows)] = rows
@@ -247,12 +267,12 @@ class HDFWriter(FileWriter):
     def _write_tags(self, file: h5py.File, check: Callable[[], None]) -> None:
         """Write seqTags: of a fixed width, which is quicker, unless a few long tags would make that wasteful."""
         longest = max((int(block.max()) for block in self._tag_lengths.blocks(())), default=0)
-        is_fixed = longest * self._num_seqs <= _MAX_TAG_PADDING * self._tags.num_items + 4096
+        is_fixed = longest * self._num_seqs <= _MAX_TAG_PADDING * self._tag_bytes.num_items + 4096
         dtype = h5py.string_dtype("utf-8", max(longest, 1) if is_fixed else None)
         dataset = file.create_dataset("seqTags", (self._num_seqs,), dtype)
         start = position = 0
         for lengths in self._tag_lengths.blocks((), max_items=1 << 14):
-            text = self._tags.items(position, int(lengths.sum())).tobytes()
+            text = self._tag_bytes.items(position, int(lengths.sum())).tobytes()
             ends = np.cumsum(lengths)
             tags = [text[end - length : end] for end, length in zip(ends.tolist(), lengths.tolist(), strict=True)]
             dataset[start : start + len(tags)] = np.array(tags, dtype=dtype)
@@ -260,30 +280,21 @@ class HDFWriter(FileWriter):
             check()
 
 
-def _check_keys(data: Mapping[str, NDArray[Any]], columns: Sequence[WriteColumn], where: str) -> None:
-    names = {column.data_key for column in columns}
-    if not data or data.keys() != names:
-        raise SourceError(
-            f"the keys are {sorted(data)}; those of this file are {sorted(names)}",
-            where=where,
-            fix="give every sequence the same keys (an array of 0 frames where there is nothing)",
-        )
+class _Column:
+    """One data key of a file in the making.
 
+    Args:
+        spool: Where its frames go.
+        frame_shape: Of all of them.
+    """
 
-def _spec_of(data_key: str, value: NDArray[Any], where: str) -> DataSpec:
-    """Derive the spec of a key from its first array; the number of classes is known only at the end."""
-    array = np.asarray(value)
-    if array.dtype.kind not in "biufc":
-        raise SourceError(
-            f"the key {data_key!r} has dtype {array.dtype}", where=where, fix="give numbers; text as uint8 codes"
-        )
-    return learn_spec(array.dtype.newbyteorder("="), array.shape[1:], has_time=True)  # there is no key without time
+    def __init__(self, spool: Spool, frame_shape: tuple[int, ...]) -> None:
+        self.spool, self.frame_shape, self.num_frames = spool, frame_shape, 0
 
-
-def _encode_tag(tag: str, path: str) -> bytes:
-    if "\0" in tag:
-        raise SourceError(f"the tag {tag!r} has a NUL in it, where readers would cut it", where=path, fix="remove it")
-    return tag.encode()
+    def append(self, array: NDArray[Any]) -> None:
+        """Store `dtype[T, ...]`; OSError if the disk is full."""
+        self.spool.append(array)
+        self.num_frames += len(array)
 
 
 def _write_labels(file: h5py.File, name: str, labels: Sequence[str]) -> None:

@@ -23,6 +23,7 @@ from headrace.files.utf8 import decode_utf8
 from headrace.index import CorpusIndex, GeneratedTags
 from headrace.specs import DataSpec
 
+from ..shared.codec import found_by
 from ..shared.decompressed import plain_copy
 from ..shared.fields import Field, parse_field
 from ..shared.json_fields import JsonField
@@ -163,8 +164,7 @@ def gather_jsonl(options: JsonlOptions) -> CorpusIndex:
     if len(options.files) > 1:
         locators["file"] = file_of
     return make_index(
-        specs={key: field.spec for key, field in options.fields.items()},
-        labels={key: field.labels for key, field in options.fields.items() if field.labels is not None},
+        **found_by(options.fields),
         tags=GeneratedTags(len(line_start), "line-") if options.tag_field is None else tags,
         lengths=lengths,
         locators=locators,
@@ -379,8 +379,7 @@ class JsonlSource(RecordSource):
         options = self._options
         self.labels = {**options.given_labels, **self.labels}
         for key, field in options.fields.items():
-            field.adopt(self.specs[key])
-            field.settle(self.labels.get(key))
+            field.settle(self.specs[key], self.labels.get(key))
         names = row_fields(options)
         self._decoder = RowDecoder(names)
         self._column_of = {key: names.index(field.name) for key, field in options.fields.items()}

@@ -20,6 +20,7 @@ from headrace.files.utf8 import decode_utf8
 from headrace.index import CorpusIndex, GeneratedTags
 
 from ..base import check_corpus_idx
+from ..shared.codec import found_by
 from ..shared.decompressed import plain_copy
 from ..shared.fields import ByteField, Field, parse_field
 from ..shared.lines import LineBlock, LineTable, scan_lines
@@ -114,8 +115,7 @@ def gather_lines(options: TextOptions) -> CorpusIndex:
     if len(options.files) > 1:
         locators["file"] = _joined(found.file_of)
     return make_index(
-        specs={key: field.spec for key, field in options.fields.items()},
-        labels={key: field.labels for key, field in options.fields.items() if field.labels is not None},
+        **found_by(options.fields),
         tags=names,
         lengths={key: _joined(lengths) for key, lengths in found.lengths.items()},
         locators=locators,
@@ -270,7 +270,7 @@ class TextSource(RecordSource):
     def _prepare(self) -> None:
         self._lines = LineTable(self._index)
         for key, asked in self._options.fields.items():
-            asked.settle(self.labels.get(key))
+            asked.settle(self.specs[key], self.labels.get(key))
             if type(asked) is ByteField:
                 self._plain[key] = PlainKey.of(self.specs[key], self._index.lengths(key))
 

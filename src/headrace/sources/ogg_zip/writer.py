@@ -9,13 +9,13 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import ConfigError, SourceError
 from headrace.files.utf8 import decode_utf8
 from headrace.specs import DataSpec
 
+from ..shared.data_types import as_array
 from ..shared.writer import FileWriter
 
 _FORMATS: dict[str, dict[str, str]] = {
@@ -23,7 +23,7 @@ _FORMATS: dict[str, dict[str, str]] = {
     "flac": {"format": "FLAC", "subtype": "PCM_16"},
     "ogg": {"format": "OGG", "subtype": "VORBIS"},
 }
-_KEYS = ("data", "orth")
+_LAYOUT = {"data": DataSpec("float32", (1,), dim=1), "orth": DataSpec("uint8", sparse=True, dim=256)}
 
 
 class OggZipWriter(FileWriter):
@@ -42,6 +42,8 @@ class OggZipWriter(FileWriter):
         SourceError: The folder is missing or cannot be written to.
     """
 
+    _needs_all_labels = False
+
     def __init__(
         self,
         path: str | os.PathLike[str],
@@ -52,7 +54,7 @@ class OggZipWriter(FileWriter):
         sample_rate: int,
         audio_format: Literal["wav", "flac", "ogg"] = "wav",
     ) -> None:
-        super().__init__(path, overwrite=overwrite)
+        super().__init__(path, specs=_LAYOUT, labels=labels, overwrite=overwrite)
         if audio_format not in _FORMATS or not self.path.endswith(".zip"):
             raise ConfigError(
                 f"{os.path.basename(self.path)!r} in the format {audio_format!r}",
@@ -62,13 +64,13 @@ class OggZipWriter(FileWriter):
         if isinstance(sample_rate, bool) or not isinstance(sample_rate, int) or sample_rate < 1:
             raise ConfigError(f"sample_rate is a number of Hz, not {sample_rate!r}", where="OggZipWriter")
         for key in (*(specs or {}), *(labels or {})):
-            if key not in _KEYS:
+            if key not in _LAYOUT:
                 raise ConfigError(
-                    f"an archive cannot hold {key!r}", where=self.path, fix=f"leave it out: it holds {_KEYS}"
+                    f"an archive cannot hold {key!r}", where=self.path, fix=f"leave it out: it holds {list(_LAYOUT)}"
                 )
         for key, spec in (specs or {}).items():
-            dtype, shapes = ("float32", ((), (1,))) if key == "data" else ("uint8", ((),))
-            if spec.dtype != dtype or spec.shape not in shapes or not spec.has_time:
+            shapes = ((), _LAYOUT[key].shape)
+            if spec.dtype != _LAYOUT[key].dtype or spec.shape not in shapes or not spec.has_time:
                 raise ConfigError(f"{key!r} cannot be {spec}", where=self.path, fix="give samples and UTF-8 bytes")
         self._sample_rate, self._format = sample_rate, audio_format
         self._name = os.path.basename(self.path).removesuffix(".zip")
@@ -80,24 +82,18 @@ class OggZipWriter(FileWriter):
         self._opened.callback(_close_whatever, archive)
         self._archive = archive
 
-    def _checked(self, tag: str, data: Mapping[str, NDArray[Any]], where: str) -> tuple[str, str, int, bytes]:
-        if set(data) != set(_KEYS):
-            raise SourceError(f"a sequence has {sorted(data)}, not {list(_KEYS)}", where=where, fix="give both")
-        samples, letters = np.asarray(data["data"]), np.asarray(data["orth"])
-        if samples.dtype != np.float32 or samples.shape not in ((len(samples),), (len(samples), 1)):
-            raise SourceError(f"'data' is {samples.dtype}{list(samples.shape)}, not float32[T, 1]", where=where)
-        if letters.dtype != np.uint8 or letters.ndim != 1:
-            raise SourceError(f"'orth' is {letters.dtype}{list(letters.shape)}, not uint8[T]", where=where)
-        return tag, decode_utf8(letters.tobytes(), where), len(samples), self._encoded(samples, where)
+    def _as_stored(self, data_key: str, value: Any, where: str) -> NDArray[Any]:
+        array = as_array(value, _LAYOUT.get(data_key), where)
+        return array[:, None] if data_key == "data" and array.ndim == 1 else array
 
-    def _put(self, checked: tuple[str, str, int, bytes]) -> None:
-        tag, text, num_samples, content = checked
-        file = f"{len(self._entries):08d}.{self._format}"
+    def _put(self, tag: str, arrays: dict[str, NDArray[Any]], where: str) -> None:
+        samples, text = arrays["data"], decode_utf8(arrays["orth"].tobytes(), where)
+        content, file = self._encoded(samples, where), f"{len(self._entries):08d}.{self._format}"
         self._archive.writestr(zipfile.ZipInfo(f"{self._name}/{file}"), content)
-        entry = {"text": text, "duration": num_samples / self._sample_rate, "file": file, "seq_name": tag}
+        entry = {"text": text, "duration": len(samples) / self._sample_rate, "file": file, "seq_name": tag}
         self._entries.append(repr(entry))
 
-    def _encoded(self, samples: NDArray[np.float32], where: str) -> bytes:
+    def _encoded(self, samples: NDArray[Any], where: str) -> bytes:
         if not len(samples) and self._format != "wav":
             raise SourceError(
                 f"an empty recording cannot be stored as {self._format}", where=where, fix='audio_format="wav"'

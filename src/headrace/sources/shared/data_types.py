@@ -220,8 +220,15 @@ def _array_of_numbers(value: Any, spec: DataSpec | None, where: str) -> NDArray[
     return cast
 
 
-def with_labels(specs: Mapping[str, DataSpec], labels: Mapping[str, Sequence[str]]) -> dict[str, DataSpec]:
+def with_labels(
+    specs: Mapping[str, DataSpec], labels: Mapping[str, Sequence[str]], *, exact: bool = True
+) -> dict[str, DataSpec]:
     """Return the specs, with the number of classes by that of the labels where it is not known.
+
+    Args:
+        specs: Data key -> layout.
+        labels: Data key -> class labels.
+        exact: Whether there must be a label for each class.
 
     Raises:
         ConfigError: Labels for a key that is not there, or not so many as there are classes.
@@ -231,27 +238,41 @@ def with_labels(specs: Mapping[str, DataSpec], labels: Mapping[str, Sequence[str
         if key not in specs:
             raise ConfigError(f"labels for the unknown data key {key!r}", fix=did_you_mean(key, specs))
         if specs[key].sparse and specs[key].dim is None:
-            complete[key] = replace(specs[key], dim=len(names))
-        elif specs[key].dim != len(names):
+            complete[key] = replace(specs[key], dim=len(names) or None)
+        elif exact and specs[key].dim != len(names):
             raise ConfigError(f"{key!r} has the dim {specs[key].dim}, but {len(names)} labels")
     return complete
 
 
-def check_classes(array: NDArray[Any], spec: DataSpec, where: str) -> None:
-    """Refuse class indices that are none, where the number of classes is known.
+def check_classes(array: NDArray[Any], spec: DataSpec, where: str, *, least: int | None = 0) -> tuple[int, int]:
+    """Return the least class index, 0 if none is below it, and the largest, -1 without any; refuse those that are none.
+
+    Args:
+        array: Of a sparse key.
+        spec: Of the key.
+        where: For errors.
+        least: What a class must be at least, if the number of classes is known; `None`: there is no limit.
 
     Raises:
-        SourceError: One is negative, or not below the dim.
+        SourceError: The number of classes is known, and an index is negative, or not below it.
     """
-    if not spec.sparse or spec.dim is None or not array.size:
-        return
+    if not array.size:
+        return 0, -1
     low, high = int(array.min()), int(array.max())
-    if not 0 <= low <= high < spec.dim:
+    least = low if least is None else least
+    if spec.dim is not None and not least <= low <= high < spec.dim:
         raise SourceError(
             f"class indices are in {low}..{high}, and there are {spec.dim} classes",
             where=where,
             fix="correct the data, or the dim in specs, or the labels",
         )
+    return min(low, 0), high
+
+
+def layout_text(spec: DataSpec) -> str:
+    """Return a layout as messages have it: `float32[T, 40]`, with `?` for a free axis."""
+    axes = [*(["T"] if spec.has_time else []), *("?" if size is None else str(size) for size in spec.shape)]
+    return f"{spec.dtype}[{', '.join(axes)}]"
 
 
 def native(value: Any) -> Any:

@@ -1,15 +1,12 @@
 """Labels, texts and whole numbers in the fields of a manifest, as arrays.
 
 One class for each way to encode a field: `ClassField`, `IndexField`, `CharField`, `ByteField`, `VocabularyField`, and
-`NumberField` for a whole number. `parse_field` chooses by what the user said. A field that learns its labels sees all
-values (`scan`, `end_scan`), or is given what was learnt from them before (`settle`); then it encodes one value at a
-time. It never sees audio.
+`NumberField` for a whole number. `parse_field` chooses by what the user said. They never see audio.
 """
 
 from __future__ import annotations
 
 import json
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,6 +18,8 @@ from headrace.errors import ConfigError, SourceError, did_you_mean
 from headrace.specs import DataSpec
 from headrace.vocabularies.base import Vocabulary, init_vocabulary
 
+from .codec import Codec
+
 _FORMS = (
     'valid: a field name, or {"field": name, "vocab": None, "bytes", "chars", a list of labels, a dict label -> class, '
     'a number, a Vocabulary, or a dict {"class": "SentencePieces", ...} of one}'
@@ -28,43 +27,14 @@ _FORMS = (
 _OPTIONS = ("field", "labels", "vocab")
 
 
-class Field(ABC):
-    """How the values of one field of a manifest become arrays.
+class Field(Codec):
+    """How the values of one field of a record become arrays.
 
     Attributes:
         name: Name of the field.
-        labels: Class labels, or `None`.
     """
 
     name: str
-    labels: list[str] | None = None
-
-    @property
-    @abstractmethod
-    def spec(self) -> DataSpec:
-        """Layout of the arrays."""
-
-    @property
-    @abstractmethod
-    def identity(self) -> list[Any]:
-        """JSON data that names the field and how it is encoded, as the user said it; no scan changes it."""
-
-    @abstractmethod
-    def encode(self, value: Any, where: str) -> NDArray[Any]:
-        """Return the array of one value; `SourceError` if it has none."""
-
-    def scan(self, value: Any, where: str) -> int:
-        """Take note of one value of the manifest; return the length of its array."""
-        return len(self.encode(value, where))
-
-    def end_scan(self) -> None:  # noqa: B027 - most fields have nothing to settle
-        """Settle what depends on all values, such as labels."""
-
-    def settle(self, labels: Sequence[str] | None) -> None:  # noqa: B027 - as above
-        """Take the labels that a scan of the same values found, in place of a scan."""
-
-    def adopt(self, spec: DataSpec) -> None:  # noqa: B027 - as above
-        """Take the layout that a scan of the same values found, in place of a scan."""
 
 
 class ClassField(Field):
@@ -129,10 +99,13 @@ class ClassField(Field):
     def end_scan(self) -> None:
         """Take the sorted distinct labels, if none were given."""
         if self._seen is not None:
-            self.settle(sorted(self._seen))
+            self._take_labels(sorted(self._seen))
 
-    def settle(self, labels: Sequence[str] | None) -> None:
+    def settle(self, spec: DataSpec, labels: Sequence[str] | None, learnt: Any = None) -> None:  # noqa: ARG002
         """Take these labels, if none were given and none were learnt yet."""
+        self._take_labels(labels)
+
+    def _take_labels(self, labels: Sequence[str] | None) -> None:
         if self._seen is not None:
             self._set_labels(list(labels or []))
             self._seen = None
@@ -341,7 +314,7 @@ class NumberField(Field):
         elif self._smallest is not None:
             self._spec = DataSpec("int64", sparse=True)
 
-    def adopt(self, spec: DataSpec) -> None:
+    def settle(self, spec: DataSpec, labels: Sequence[str] | None, learnt: Any = None) -> None:  # noqa: ARG002
         """Take the layout that a scan of the same values found."""
         self._spec = spec
 

@@ -10,6 +10,7 @@ is read as it was written, or refused.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -180,7 +181,7 @@ class JsonField(Field):
                 fix="write such numbers as texts, or into a field of their own",
             )
 
-    def adopt(self, spec: DataSpec) -> None:
+    def settle(self, spec: DataSpec, labels: Sequence[str] | None, learnt: Any = None) -> None:  # noqa: ARG002
         """Take the layout that a scan of the same values found."""
         self._spec = spec
 

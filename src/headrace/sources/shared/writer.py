@@ -13,7 +13,6 @@ import os
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Protocol, Self
 
 import numpy as np
@@ -90,26 +89,50 @@ class Pending(Protocol):
 
 
 class FileWriter(Writer):
-    """What all writers have in common: open and closed, the target and its durability, and what a full disk does.
+    """What all writers have in common: open and closed, the target and its durability, what a sequence must look like.
 
     A sub-class checks its own options in its constructor, between `super().__init__` and `self._open()`.
 
     Args:
         path: The target. Its folder must exist.
+        specs: Data key -> layout; without it, the first sequence says what the keys, dtypes and shapes are.
+        labels: Data key -> class labels.
         overwrite: Whether an existing target may be replaced.
         beside: Names of the files that belong to the target, if it has more than one.
 
+    Attributes:
+        specs: Data key -> layout, as it is stored; {} as long as nobody said it.
+        labels: Data key -> class labels.
+
     Raises:
-        ConfigError: The target exists, and may not be replaced.
+        ConfigError: The target exists, and may not be replaced; or labels are no texts.
     """
 
     # What a library raises if the disk refuses; pyarrow has exceptions of its own.
     _disk_errors: tuple[type[Exception], ...] = (OSError,)
+    _number_kinds = "biufc"  # of the dtypes that the format holds, as NumPy has them
+    _max_number_bytes = 8  # of a dtype; of a complex one twice as many
+    _has_unique_tags = False
+    _needs_all_labels = True  # whether labels must be as many as there are classes
+    _least_class: int | None = 0  # that a key with a known number of classes may have; None: any
 
-    def __init__(self, path: str | os.PathLike[str], *, overwrite: bool, beside: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        specs: Mapping[str, DataSpec] | None = None,
+        labels: Mapping[str, Sequence[str]] | None = None,
+        overwrite: bool,
+        beside: Sequence[str] = (),
+    ) -> None:
         self._is_open = False
         self._pid = os.getpid()
         self.path = os.path.abspath(path)
+        self.labels = {key: self._checked_labels(key, names) for key, names in (labels or {}).items()}
+        self.specs: dict[str, DataSpec] = {}
+        self._given = dict(specs or {})
+        self._class_ranges: dict[str, tuple[int, int]] = {}  # of sparse keys: the least (at most 0), the largest
+        self._tags: set[str] = set()  # if they have to differ
         self._overwrite = overwrite
         self._num_seqs = 0
         self._pending: Pending | None = None
@@ -131,13 +154,23 @@ class FileWriter(Writer):
         """Make the target under its temporary name, and open what is written to, in `_opened`."""
         raise NotImplementedError
 
-    @abstractmethod
-    def _checked(self, tag: str, data: Mapping[str, NDArray[Any]], where: str) -> Any:
-        """Return a sequence as `_put` takes it, or say why the format cannot hold it: then nothing has changed."""
+    def _accept(self, specs: dict[str, DataSpec]) -> dict[str, DataSpec]:
+        """Return layouts as the format keeps them; `ConfigError` for what it cannot hold. It changes nothing."""
+        return specs
+
+    def _as_stored(self, data_key: str, value: Any, where: str) -> Any:  # noqa: ARG002
+        """Return a value in the dtype and with the axes that the format has for its key, before it is compared."""
+        return value
 
     @abstractmethod
-    def _put(self, checked: Any) -> None:
-        """Store what `_checked` returned. A `HeadraceError` means that nothing of the sequence is there."""
+    def _put(self, tag: str, arrays: dict[str, NDArray[Any]], where: str) -> None:
+        """Store a sequence that has the layouts of `specs`. A `HeadraceError` means that nothing of it is there.
+
+        Args:
+            tag: Valid text.
+            arrays: `dtype[T, ...]` in C order and in native byte order, in the order of the specs.
+            where: For errors.
+        """
 
     @abstractmethod
     def _finish(self) -> None:
@@ -159,8 +192,11 @@ class FileWriter(Writer):
         """Begin; the last step of a constructor.
 
         Raises:
+            ConfigError: The format cannot hold the layouts that were said, or the labels do not fit them.
             SourceError: The folder is missing or cannot be written to, or no more files can be opened.
         """
+        if self._given:
+            self.specs = self._accepted(self._given)
         self._is_open = True
         try:
             self._begin()
@@ -190,11 +226,15 @@ class FileWriter(Writer):
         if not self._is_open:
             raise ConfigError("the writer is closed", where=self.path, fix="append before close()")
         _check_tag(tag, self.path)
+        if tag in self._tags:
+            raise SourceError(f"the tag {tag!r} was there before", where=self.path, fix="give each sequence its own")
         where = f"{self.path}, sequence {tag!r}"
-        checked = self._checked(tag, data, where)
+        specs, arrays, ranges = self._checked(data, where)
+        before, self.specs = self.specs, specs
         try:
-            self._put(checked)
+            self._put(tag, arrays, where)
         except HeadraceError:
+            self.specs = before
             raise
         except BaseException as error:  # an interrupt, too, may have come in the middle of a sequence
             self.abort()
@@ -202,6 +242,71 @@ class FileWriter(Writer):
                 raise self._disk_error(error) from error
             raise
         self._num_seqs += 1
+        if self._has_unique_tags:
+            self._tags.add(tag)
+        for key, (low, high) in ranges.items():
+            least, largest = self._class_range(key)
+            self._class_ranges[key] = min(low, least), max(high, largest)
+
+    def _checked(
+        self, data: Mapping[str, Any], where: str
+    ) -> tuple[dict[str, DataSpec], dict[str, NDArray[Any]], dict[str, tuple[int, int]]]:
+        """Return the layouts, the arrays of a sequence as they will be stored, and their ranges of classes.
+
+        It changes nothing: what a sequence that is refused says of the layouts does not hold.
+        """
+        if not isinstance(data, Mapping) or not data:
+            raise SourceError(
+                f"a sequence has at least one array, and this has the data keys {list(data)}",
+                where=where,
+                fix="give data key -> array",
+            )
+        values = {key: self._as_stored(key, native(value), f"{where}, data key {key!r}") for key, value in data.items()}
+        specs = self.specs or self._accepted(learn_specs(values, where))
+        arrays = checked_seq(values, specs, exact=True, where=where)
+        ranges: dict[str, tuple[int, int]] = {}
+        for key, array in arrays.items():
+            arrays[key] = np.asarray(array, order="C")
+            if specs[key].sparse:
+                ranges[key] = check_classes(array, specs[key], f"{where}, data key {key!r}", least=self._least_class)
+        return specs, arrays, ranges
+
+    def _class_range(self, data_key: str) -> tuple[int, int]:
+        """Return the least class index of a key so far, 0 if none is below it, and the largest, -1 without any."""
+        return self._class_ranges.get(data_key, (0, -1))
+
+    def _accepted(self, specs: Mapping[str, DataSpec]) -> dict[str, DataSpec]:
+        """Return layouts as they are stored, with the numbers of classes that labels say, or raise `ConfigError`."""
+        for key, spec in specs.items():
+            if not _is_text(key):
+                raise ConfigError(f"{key!r} cannot be the name of a data key", where=self.path, fix="rename it")
+            dtype = np.dtype(spec.dtype)
+            if dtype.kind not in self._number_kinds or dtype.itemsize > self._max_number_bytes * (
+                2 if dtype.kind == "c" else 1
+            ):
+                raise ConfigError(
+                    f"{key!r} has the dtype {spec.dtype}, which this format cannot hold",
+                    where=self.path,
+                    fix="convert it, for example to numbers of up to 64 bits; or write another format",
+                )
+        accepted = self._accept(dict(specs))
+        try:
+            return with_labels(accepted, self.labels, exact=self._needs_all_labels)
+        except ConfigError as error:
+            raise ConfigError(error.what, where=self.path, fix=error.fix) from error
+
+    def _checked_labels(self, data_key: str, labels: Sequence[str]) -> list[str]:
+        entries = list(labels)
+        if isinstance(labels, str) or not all(map(_is_text, entries)):
+            raise ConfigError(
+                f"the labels of {data_key!r} are not a list of texts: {entries[:5]}", where=self.path, fix="give str"
+            )
+        return entries
+
+    def _about(self) -> dict[str, Any]:
+        """Return layouts and labels as JSON data; without layouts nothing, as there was no sequence."""
+        specs = {key: spec.to_json() for key, spec in self.specs.items()}
+        return {"specs": specs, "labels": self.labels if specs else {}}
 
     def close(self) -> None:
         """Finish the target, wait until it is on the disk, and give it its name. Does nothing after `close` or `abort`.
@@ -253,66 +358,13 @@ class FileWriter(Writer):
 def _check_tag(tag: Any, path: str) -> None:
     if not isinstance(tag, str):
         raise SourceError(f"the tag {tag!r} is a {type(tag).__name__}, not a str", where=path, fix="give a str")
+    if not _is_text(tag):
+        raise SourceError(f"the tag {tag!r} is not valid Unicode", where=path, fix="correct it")
+
+
+def _is_text(name: Any) -> bool:
+    """Tell whether something is a text that can be written as UTF-8."""
     try:
-        tag.encode()
-    except UnicodeEncodeError as error:  # half of a surrogate pair
-        raise SourceError(f"the tag {tag!r} is not valid Unicode", where=path, fix="correct it") from error
-
-
-class WrittenLayout:
-    """Checks sequences before anything of them is written.
-
-    Args:
-        specs: Data key -> layout; `None`: the first sequence says it.
-        labels: Data key -> class labels.
-        path: The target, for errors.
-
-    Attributes:
-        specs: Data key -> layout; `None` before the first sequence if nobody said.
-        labels: Data key -> class labels.
-    """
-
-    def __init__(
-        self, specs: Mapping[str, DataSpec] | None, labels: Mapping[str, Sequence[str]] | None, path: str
-    ) -> None:
-        self.specs: dict[str, DataSpec] | None = None
-        self.labels = {key: [str(name) for name in names] for key, names in (labels or {}).items()}
-        self._path = path
-        if specs is not None:
-            self.adopt(dict(specs))
-
-    def adopt(self, specs: dict[str, DataSpec]) -> None:
-        """Make these the layouts, from now on unchangeable.
-
-        Raises:
-            ConfigError: There are labels for another key, or not so many as there are classes.
-        """
-        try:
-            with_labels(specs, self.labels)  # as the readers do
-        except ConfigError as error:
-            raise ConfigError(error.what, where=self._path, fix=error.fix) from error
-        self.specs = specs
-
-    def checked(self, data: Mapping[str, Any], where: str) -> tuple[dict[str, DataSpec], dict[str, NDArray[Any]]]:
-        """Return the layouts and the arrays of a sequence as they will be stored; changes nothing, see `adopt`.
-
-        Raises:
-            SourceError: A key is missing or new, or an array has another layout, or classes that are none.
-        """
-        if not isinstance(data, Mapping) or not data:
-            raise SourceError("a sequence has at least one array", where=where, fix="give data key -> array")
-        data = {key: native(value) for key, value in data.items()}
-        specs = self.specs if self.specs is not None else learn_specs(data, where)
-        arrays = checked_seq(data, specs, exact=True, where=where)
-        for key, array in arrays.items():
-            spec = specs[key]
-            dim = spec.dim if spec.dim is not None else len(self.labels.get(key, ())) or None
-            check_classes(array, replace(spec, dim=dim) if spec.sparse else spec, f"{where}, data key {key!r}")
-            arrays[key] = np.asarray(array, order="C")
-        return specs, arrays
-
-    def about(self) -> dict[str, Any]:
-        """Return layouts and labels as JSON data; nothing, if there was no sequence and nobody said the layouts."""
-        if self.specs is None:
-            return {"specs": {}, "labels": {}}
-        return {"specs": {key: spec.to_json() for key, spec in self.specs.items()}, "labels": self.labels}
+        return isinstance(name, str) and name.encode() is not None
+    except UnicodeEncodeError:  # half of a surrogate pair
+        return False

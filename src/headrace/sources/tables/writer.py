@@ -12,21 +12,18 @@ import json
 import os
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.errors import ConfigError, SourceError, check_count, did_you_mean
+from headrace.errors import ConfigError, SourceError, check_count
 from headrace.specs import DataSpec
 
-from ..shared.data_types import check_classes, find_mismatch, learn_specs
 from ..shared.writer import FileWriter
 from .schema import METADATA_KEY, import_arrow
 
 _MAX_ITEMS = 2**31 - 1  # that offsets of 32 bits can tell apart
-_KINDS = "biuf"
 
 
 class TableWriter(FileWriter):
@@ -59,17 +56,17 @@ class TableWriter(FileWriter):
     ) -> None:
         if rows_per_group is not None:
             check_count("rows_per_group", rows_per_group, minimum=1)
-        super().__init__(path, overwrite=overwrite)
+        super().__init__(path, specs=specs, labels=labels, overwrite=overwrite)
         self._disk_errors = (OSError, import_arrow().ArrowException)
         self._tag_field = tag_field
         self._rows_per_group, self._group_bytes = rows_per_group, group_bytes
-        self._labels = {key: [str(label) for label in entries] for key, entries in (labels or {}).items()}
-        self._tags: list[str] = []
+        self._row_tags: list[str] = []
         self._rows: dict[str, list[NDArray[Any]]] = {}
         self._num_bytes = 0
-        self._specs: dict[str, DataSpec] | None = None if specs is None else self._checked_specs(specs)
         self._sink: Any = None
         self._open()
+
+    _number_kinds = "biuf"
 
     @abstractmethod
     def _open_sink(self, path: str, schema: Any) -> Any:
@@ -82,31 +79,30 @@ class TableWriter(FileWriter):
     def _begin(self) -> None:
         self._target = self._pend().temporary
 
-    def _checked(
-        self, tag: str, data: Mapping[str, NDArray[Any]], where: str
-    ) -> tuple[str, dict[str, DataSpec], dict[str, NDArray[Any]]]:
-        specs = self._specs if self._specs is not None else self._checked_specs(learn_specs(data, where))
-        if not data or data.keys() != specs.keys():
-            raise SourceError(
-                f"the keys are {sorted(data)}; those of this file are {sorted(specs)}",
-                where=where,
-                fix="give every sequence the same keys (an array of 0 frames where there is nothing)",
-            )
-        arrays = {key: _checked(data[key], spec, f"{where}, data key {key!r}") for key, spec in specs.items()}
-        return tag, specs, arrays
+    def _accept(self, specs: dict[str, DataSpec]) -> dict[str, DataSpec]:
+        for key, spec in specs.items():
+            where = f"{self.path}, data key {key!r}"
+            if key == self._tag_field:
+                raise ConfigError(
+                    "a column of this name holds the tags", where=where, fix="give another tag_field, or rename the key"
+                )
+            if 0 in spec.shape:
+                raise ConfigError(f"a column cannot hold frames of the shape {spec.shape}", where=where, fix="drop it")
+        return specs
 
-    def _put(self, checked: tuple[str, dict[str, DataSpec], dict[str, NDArray[Any]]]) -> None:
-        tag, self._specs, arrays = checked
-        self._tags.append(tag)
+    def _put(self, tag: str, arrays: dict[str, NDArray[Any]], where: str) -> None:
         for key, array in arrays.items():
-            self._rows.setdefault(key, []).append(array)
+            _refuse_lossy(array, self.specs[key], f"{where}, data key {key!r}")
+        self._row_tags.append(tag)
+        for key, array in arrays.items():
+            self._rows.setdefault(key, []).append(array.copy())
         self._num_bytes += len(tag) + sum(array.nbytes for array in arrays.values())
         limit = self._rows_per_group
-        if (self._num_bytes >= self._group_bytes) if limit is None else (len(self._tags) >= limit):
+        if (self._num_bytes >= self._group_bytes) if limit is None else (len(self._row_tags) >= limit):
             self._flush()
 
     def _finish(self) -> None:
-        if self._tags or self._sink is None:
+        if self._row_tags or self._sink is None:
             self._flush()
         self._close_sink()
 
@@ -118,62 +114,21 @@ class TableWriter(FileWriter):
 
     def _flush(self) -> None:
         """Write the rows that are there as one group; with none, the file has none so far."""
-        specs = self._specs or {}
-        schema = _schema_of(specs, self._labels, self._tag_field)
+        specs = self.specs
+        schema = _schema_of(specs, {**self._about(), "tag": self._tag_field})
         if self._sink is None:
             self._sink = self._open_sink(str(self._target), schema)
             self._opened.callback(self._close_sink)
-        if self._tags:
+        if self._row_tags:
             pa = import_arrow()
-            arrays = [pa.array(self._tags, pa.string())]
+            arrays = [pa.array(self._row_tags, pa.string())]
             arrays += [_column_of(self._rows[key], spec) for key, spec in specs.items()]
             self._write_group(self._sink, pa.record_batch(arrays, schema=schema))
-        self._tags, self._rows, self._num_bytes = [], {}, 0
-
-    def _checked_specs(self, specs: Mapping[str, DataSpec]) -> dict[str, DataSpec]:
-        """Return the layouts, if they can be held; sparse keys get the number of their labels.
-
-        Raises:
-            ConfigError: One cannot, or labels fit none.
-        """
-        for key in self._labels:
-            if key not in specs:
-                raise ConfigError(
-                    f"labels for the unknown data key {key!r}", where=self.path, fix=did_you_mean(key, specs)
-                )
-        checked = {}
-        for key, spec in specs.items():
-            where = f"{self.path}, data key {key!r}"
-            if not isinstance(key, str) or key == self._tag_field:
-                raise ConfigError(
-                    "a column of this name holds the tags" if key == self._tag_field else "a data key is a str",
-                    where=where,
-                    fix="give another tag_field, or rename the key",
-                )
-            if np.dtype(spec.dtype).kind not in _KINDS or np.dtype(spec.dtype).itemsize > 8:
-                raise ConfigError(
-                    f"a column cannot hold {spec.dtype}",
-                    where=where,
-                    fix="convert it: numbers of up to 64 bits; complex ones as two numbers, array.view of the half",
-                )
-            if 0 in spec.shape:
-                raise ConfigError(f"a column cannot hold frames of the shape {spec.shape}", where=where, fix="drop it")
-            num_labels = len(self._labels[key]) if key in self._labels else None
-            if spec.sparse and num_labels is not None and spec.dim != num_labels:
-                if spec.dim is not None:
-                    raise ConfigError(f"{spec.dim} classes, but {num_labels} labels", where=where, fix="correct one")
-                spec = replace(spec, dim=num_labels)
-            checked[key] = spec
-        return checked
+        self._row_tags, self._rows, self._num_bytes = [], {}, 0
 
 
-def _checked(value: NDArray[Any], spec: DataSpec, where: str) -> NDArray[Any]:
-    """Return a copy of an array as it will be stored, or say why this cannot be."""
-    array = np.asarray(value)
-    native = array.dtype.newbyteorder("=")
-    mismatch = find_mismatch(array if array.dtype == native else array.astype(native), spec)
-    if mismatch:
-        raise SourceError(mismatch, where=where, fix="convert it: a file holds one layout for a key")
+def _refuse_lossy(array: NDArray[Any], spec: DataSpec, where: str) -> None:
+    """Refuse an array that would not be read back as it is."""
     if array.size > _MAX_ITEMS:
         raise SourceError(f"{array.size} numbers; a row holds up to {_MAX_ITEMS}", where=where, fix="split it")
     if not array.size and array.shape != (0,) * array.ndim and None in spec.shape:
@@ -184,21 +139,13 @@ def _checked(value: NDArray[Any], spec: DataSpec, where: str) -> NDArray[Any]:
                 where=where,
                 fix="give it 0 on the free axes, too",
             )
-    check_classes(array, spec, where)
-    return np.array(array, native, order="C")
 
 
-def _schema_of(specs: Mapping[str, DataSpec], labels: Mapping[str, list[str]], tag_field: str) -> Any:
+def _schema_of(specs: Mapping[str, DataSpec], about: Mapping[str, Any]) -> Any:
     pa = import_arrow()
-    fields = [pa.field(tag_field, pa.string(), nullable=False)]
-    for key, spec in specs.items():
-        fields.append(pa.field(key, _type_of(spec), nullable=False))
-    ours = {"specs": {key: spec.to_json() for key, spec in specs.items()}, "labels": labels, "tag": tag_field}
-    return pa.schema(fields, {METADATA_KEY: json.dumps(ours).encode()})
-
-
-def _type_of(spec: DataSpec) -> Any:
-    return _types_of(spec)[0]
+    fields = [pa.field(about["tag"], pa.string(), nullable=False)]
+    fields += [pa.field(key, _types_of(spec)[0], nullable=False) for key, spec in specs.items()]
+    return pa.schema(fields, {METADATA_KEY: json.dumps(about).encode()})
 
 
 def _types_of(spec: DataSpec) -> list[Any]:

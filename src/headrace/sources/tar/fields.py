@@ -7,11 +7,12 @@ from typing import Any
 
 from headrace.errors import ConfigError, did_you_mean
 
+from ..audio.codec import RecordingCodec
 from ..shared.fields import IndexField, NumberField, parse_field
 from ..shared.json_fields import JsonField
-from .audio import AUDIO_EXTENSIONS, AudioMembers
-from .members import BytesMembers, Members, NpyMembers, NpzMembers, ValueMembers
+from .members import AudioMembers, BytesMembers, Members, NpyMembers, NpzMembers, ValueMembers
 
+AUDIO_EXTENSIONS = frozenset(("wav", "flac", "ogg", "oga", "opus", "mp3", "aiff", "aif", "au", "w64", "rf64", "caf"))
 _TEXT_EXTENSIONS = frozenset(("txt", "text", "transcript", "lab", "json", "jsn", "jsonl", "csv", "tsv", "srt", "xml"))
 _CLASS_EXTENSIONS = frozenset(("cls", "cls2", "class"))
 _NUMBER_EXTENSIONS = _CLASS_EXTENSIONS | {"count", "index", "inx", "id"}
@@ -20,6 +21,7 @@ _NAMED_EXTENSIONS = frozenset(("json", "jsn", "npz"))  # of members that hold va
 _FORMS = (
     'valid: an extension such as "npy", "json:name" or "npz:name" for something inside, or {"field": one of these, ...}'
 )
+_AUDIO_OPTIONS = ("field", "features", "sample_rate", "channel")
 _VALUE_OPTIONS = ("field", "vocab", "labels")
 
 
@@ -49,7 +51,9 @@ def parse_members(data_key: str, target: Any) -> Members:
     field, steps = split_field(options["field"], where)
     last = field.rpartition(".")[2].lower()
     if last in AUDIO_EXTENSIONS:
-        return AudioMembers(field, options)
+        _refuse_options(options, _AUDIO_OPTIONS, where)
+        features, sample_rate = options.get("features", "raw"), options.get("sample_rate")
+        return AudioMembers(field, RecordingCodec(features, sample_rate, options.get("channel")))
     _refuse_options(options, _VALUE_OPTIONS, where)
     if last in _ARRAY_EXTENSIONS and (steps or last == "npy"):
         vocab = _classes_of(options, where)

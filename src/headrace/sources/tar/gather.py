@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from headrace.errors import SourceError
 from headrace.index import CorpusIndex
 
+from ..shared.codec import found_by
 from ..shared.source import make_index
 from .archive import NOTE_NAME, Member, TarBytes, scan_members, split_name, unescape
 from .fields import default_data_key, parse_members
@@ -205,7 +206,7 @@ class _Gathering:
             _LOGGER.warning("%d sequences lack a member and are left out (missing='skip')", self._num_skipped)
         for members in (self._members or {}).values():
             if self._tags:
-                members.end_scan()
+                members.codec.end_scan()
         lengths = self._lengths_by_notes()
         members_of = self._members or {}
         locators: dict[str, NDArray[Any]] = {"file": np.array(self._file_of, np.int32)}
@@ -213,12 +214,11 @@ class _Gathering:
             locators[f"end/{key}"] = np.array(column.ends, np.int64)
             locators[f"bytes/{key}"] = np.array(column.sizes, np.int64)
         return make_index(
-            specs={key: members.spec for key, members in members_of.items()},
-            labels={key: members.labels for key, members in members_of.items() if members.labels is not None},
+            **found_by({key: members.codec for key, members in members_of.items()}),
             tags=self._tags,
             lengths=lengths,
             locators=locators,
-            learnt={key: members.learnt for key, members in members_of.items()},
+            learnt={key: members.codec.learnt for key, members in members_of.items()},
             extensions={key: members.ext for key, members in members_of.items()},
         )
 

@@ -114,7 +114,7 @@ def adopt_layout(note: Note, data_key: str, members: Members, lengths: NDArray[n
     """
     spec = note.specs[data_key]
     if len(lengths):
-        found = members.spec
+        found = members.codec.spec
         same_length = lengths.min() == lengths.max()
         axes = (*((int(lengths[0]) if same_length else None,) if found.has_time else ()), *found.shape)
         wanted = (None, *spec.shape) if spec.has_time else spec.shape
@@ -126,7 +126,7 @@ def adopt_layout(note: Note, data_key: str, members: Members, lengths: NDArray[n
                 where=note.where,
                 fix="the archive was changed after it was written: write it again with TarWriter",
             )
-    members.settle(spec, note.labels.get(data_key), members.learnt)
+    members.codec.settle(spec, note.labels.get(data_key), members.codec.learnt)
     return lengths if spec.has_time else np.ones_like(lengths)
 
 

@@ -118,7 +118,7 @@ class TarSource(IndexedSource):
         members = (self._options.members or {}).get(data_key) or parse_members(
             data_key, index.meta["extensions"][data_key]
         )
-        members.settle(self.specs[data_key], self.labels.get(data_key), index.meta["learnt"][data_key])
+        members.codec.settle(self.specs[data_key], self.labels.get(data_key), index.meta["learnt"][data_key])
         ends, sizes = index.locator(f"end/{data_key}"), index.locator(f"bytes/{data_key}")
         plain = PlainKey.of(self.specs[data_key], index.lengths(data_key)) if members.is_plain else None
         return _Column(members, plain, column_view(ends), column_view(sizes))

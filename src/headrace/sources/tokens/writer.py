@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 from array import array
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.errors import ConfigError, HeadraceError, SourceError
+from headrace.errors import ConfigError, SourceError
 from headrace.specs import DataSpec
 
+from ..shared.data_types import as_array
 from ..shared.writer import FileWriter
 from .cuts import make_specs, specs_path, tags_path
 from .files import CODES, HEAD, MAGIC, VERSION
@@ -54,16 +56,10 @@ class TokenWriter(FileWriter):
         self._names = {"idx": stem + ".idx", "tags": tags_path(stem + ".bin"), "specs": specs_path(stem + ".bin")}
         if not os.fspath(path).endswith(".bin"):
             raise ConfigError("the name must end with .bin: the .idx goes beside it", where=os.path.abspath(path))
-        super().__init__(path, overwrite=overwrite, beside=list(self._names.values()))
-        self._labels = dict(labels or {})
+        super().__init__(path, specs=specs, labels=labels, overwrite=overwrite, beside=list(self._names.values()))
         self._wanted = None if dtype is None else _checked_dtype(dtype, self.path)
-        self._dtype: np.dtype[Any] | None = None
-        self._key = ""
-        self._dim: int | None = None
-        if specs:
-            self._adopt(specs)
         self._lengths = array("i")
-        self._tags: list[str] | None = None  # from the first one on that is not by the rule
+        self._tag_lines: list[str] | None = None  # from the first one on that is not by the rule
         self._num_tokens = 0
         self._open()
 
@@ -71,7 +67,7 @@ class TokenWriter(FileWriter):
         self._files = self._pend_together()
         self._file: IO[bytes] = self._opened.enter_context(open(self._files.temporary(self.path), "wb"))  # noqa: SIM115
 
-    def _adopt(self, specs: Mapping[str, DataSpec]) -> None:
+    def _accept(self, specs: dict[str, DataSpec]) -> dict[str, DataSpec]:
         if len(specs) != 1:
             raise ConfigError(
                 f"a file of tokens holds one data key, not {sorted(specs)}", where=self.path, fix="choose one of them"
@@ -83,64 +79,34 @@ class TokenWriter(FileWriter):
                 where=self.path,
                 fix="write it to HDF5 or to a folder of arrays",
             )
-        unknown = sorted(set(self._labels) - {key})
-        if unknown:
-            raise ConfigError(f"labels for {unknown}, but the key is {key!r}", where=self.path, fix="rename them")
         dtype = self._wanted or _checked_dtype(spec.dtype, self.path)
-        dim = spec.dim if spec.dim is not None else len(self._labels.get(key, ())) or None
-        self._key, self._dim, self._dtype = key, dim, dtype
+        return {key: replace(spec, dtype=dtype.name)}
 
-    def _checked(self, tag: str, data: Mapping[str, NDArray[Any]], where: str) -> tuple[str, NDArray[Any]]:
-        _check_tag(tag, self.path)
-        is_first = self._dtype is None
-        try:
-            if is_first:
-                self._adopt({key: DataSpec.of_array(np.asarray(value)) for key, value in data.items()})
-                self._dim = len(self._labels.get(self._key, ())) or None
-            return tag, self._tokens_of(data, where)
-        except HeadraceError as error:
-            if is_first:
-                self._dtype = None  # what a refused one said of the layout does not hold
-            raise SourceError(error.what, where=where, fix=error.fix) from error
+    def _as_stored(self, data_key: str, value: Any, where: str) -> NDArray[Any]:
+        """Return tokens in the dtype of the file, if they are integers that fit it."""
+        tokens = as_array(value, None, where)
+        dtype = np.dtype(self.specs[data_key].dtype) if data_key in self.specs else self._wanted
+        if dtype is None or tokens.dtype.kind not in "iu":
+            return tokens
+        limits = np.iinfo(dtype)
+        low, high = (int(tokens.min()), int(tokens.max())) if tokens.size else (0, 0)
+        if low < limits.min or high > limits.max:
+            wrong = low if low < limits.min else high
+            raise SourceError(f"the token {wrong} does not fit {dtype}", where=where, fix="give a wider dtype=")
+        return tokens.astype(dtype, copy=False)
 
-    def _put(self, checked: tuple[str, NDArray[Any]]) -> None:
-        tag, tokens = checked
-        self._file.write(tokens.data)
-        self._note(tag, len(tokens))
-
-    def _note(self, tag: str, num_tokens: int) -> None:
-        if self._tags is None and tag != f"doc-{self.num_seqs}":
-            self._tags = [f"doc-{i}" for i in range(self.num_seqs)]
-        if self._tags is not None:
-            self._tags.append(tag)
-        self._lengths.append(num_tokens)
-        self._num_tokens += num_tokens
-
-    def _tokens_of(self, data: Mapping[str, NDArray[Any]], where: str) -> NDArray[Any]:
-        if data.keys() != {self._key}:
-            raise SourceError(
-                f"the keys are {sorted(data)}, not [{self._key!r}]", where=where, fix="give this key only"
-            )
-        tokens = np.asarray(data[self._key])
-        assert self._dtype is not None
-        if tokens.ndim != 1 or tokens.dtype.kind not in "iu" or len(tokens) > _MAX_LENGTH:
-            raise SourceError(
-                f"{self._key!r} is {tokens.dtype} of the shape {tokens.shape}, not up to {_MAX_LENGTH} class indices",
-                where=where,
-            )
-        if tokens.size:
-            low, high = int(tokens.min()), int(tokens.max())
-            limits = np.iinfo(self._dtype)
-            if low < limits.min or high > limits.max:
-                wrong = low if low < limits.min else high
-                raise SourceError(
-                    f"the token {wrong} does not fit {self._dtype}", where=where, fix="give a wider dtype="
-                )
-            if self._dim is not None and not 0 <= low <= high < self._dim:
-                raise SourceError(
-                    f"the token {low if low < 0 else high} is none of the {self._dim} classes", where=where
-                )
-        return np.ascontiguousarray(tokens, self._dtype.newbyteorder("<"))
+    def _put(self, tag: str, arrays: dict[str, NDArray[Any]], where: str) -> None:
+        (tokens,) = arrays.values()
+        if "\n" in tag or "\r" in tag:
+            raise SourceError(f"the tag {tag!r} is not one without a line end", where=self.path, fix="rename it")
+        if len(tokens) > _MAX_LENGTH:
+            raise SourceError(f"{len(tokens)} tokens; a document has up to {_MAX_LENGTH}", where=where, fix="split it")
+        self._file.write(np.asarray(tokens, tokens.dtype.newbyteorder("<")).data)
+        if self._tag_lines is None and tag != f"doc-{self.num_seqs}":
+            self._tag_lines = [f"doc-{i}" for i in range(self.num_seqs)]
+        if self._tag_lines is not None:
+            self._tag_lines.append(tag)
+        self._lengths.append(len(tokens))
 
     def _finish(self) -> None:
         self._file.close()
@@ -149,7 +115,8 @@ class TokenWriter(FileWriter):
                 file.write(content)
 
     def _texts_beside(self) -> dict[str, bytes]:
-        dtype = self._dtype or self._wanted or np.dtype("int32")
+        (key, spec), *_ = [*self.specs.items(), ("", DataSpec((self._wanted or np.dtype("int32")).name))]
+        dtype, labels = np.dtype(spec.dtype), self.labels.get(key)
         lengths = np.frombuffer(self._lengths, np.int32) if self._lengths else np.zeros(0, np.int32)
         ends = np.cumsum(lengths, dtype=np.int64)
         num_seqs = len(lengths)
@@ -157,11 +124,10 @@ class TokenWriter(FileWriter):
         pointers = (ends - lengths) * dtype.itemsize
         columns = [lengths.astype("<i4"), pointers.astype("<i8"), np.arange(num_seqs + 1, dtype="<i8")]
         texts = {"idx": head + b"".join(column.tobytes() for column in columns)}
-        labels = self._labels.get(self._key)
-        if self._dim is not None or labels is not None:
-            texts["specs"] = make_specs(self._num_tokens, self._dim, labels).encode()
-        if self._tags is not None:
-            texts["tags"] = "".join(f"{tag}\n" for tag in self._tags).encode()
+        if spec.dim is not None or labels is not None:
+            texts["specs"] = make_specs(int(lengths.sum()), spec.dim, labels).encode()
+        if self._tag_lines is not None:
+            texts["tags"] = "".join(f"{tag}\n" for tag in self._tag_lines).encode()
         return texts
 
 
@@ -175,8 +141,3 @@ def _checked_dtype(dtype: Any, path: str) -> np.dtype[Any]:
         )
     found: np.dtype[Any] = np.dtype(name)
     return found
-
-
-def _check_tag(tag: str, path: str) -> None:
-    if "\n" in tag or "\r" in tag:
-        raise SourceError(f"the tag {tag!r} is not one without a line end", where=path, fix="rename it")

@@ -224,17 +224,17 @@ class PostprocessingDataset(LaidOut, InnerCorpus):
 
     def get_corpus_tags(self) -> Sequence[str]:
         """Return the tags of the whole corpus, before any filter; `map_seq` only."""
-        self._check_maps_each("get_all_tags")
+        self._check_maps_each()
         return self._inner.get_corpus_tags()
 
     def get_all_tags(self) -> Sequence[str]:
         """Return the tags of the whole corpus, as the inner dataset does; `map_seq` only."""
-        self._check_maps_each("get_all_tags")
+        self._check_maps_each()
         return super().get_all_tags()
 
-    def _check_maps_each(self, what: str) -> None:
+    def _check_maps_each(self) -> None:
         if self._options.map_seq is None:
-            self._not_offered(f"{what} with map_seq_stream")
+            self._not_offered("get_all_tags with map_seq_stream")
 
     def get_total_num_seqs(self, *, fast: bool = False) -> int:
         """Return the number of sequences of the whole corpus; not if `map_seq_stream` may change it."""

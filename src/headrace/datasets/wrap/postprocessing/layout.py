@@ -15,6 +15,7 @@ from headrace.specs import DataSpec
 
 from ...base import Dataset
 from ...cached2 import CachedDataset2
+from ...layout import spec_of
 from ...seq import DatasetSeq
 from .functions import META_KEYS
 
@@ -121,12 +122,10 @@ def layout_of(dataset: Dataset) -> Layout | None:
         return None
     specs: dict[str, DataSpec] = {}
     for key in dataset.get_data_keys():
-        if key not in dataset.num_outputs:
+        spec = spec_of(dataset, key)
+        if spec is None:
             return None
-        dim, ndim = dataset.get_data_dim(key), dataset.num_outputs[key][1]
-        is_sparse = dataset.is_data_sparse(key)
-        shape = tuple(dataset.get_data_shape(key))
-        specs[key] = DataSpec(dataset.get_data_dtype(key), shape, is_sparse, dim, has_time=ndim > len(shape))
+        specs[key] = spec
     return Layout(specs, frozenset() if dataset.get_corpus().knows_dtypes else frozenset(specs))
 
 

@@ -57,8 +57,6 @@ def fork(
         ConfigError: A number is wrong, or `copy` is none of these.
         BufferError: A reader is too far ahead (while iterating).
     """
-    if num_instances < 1:
-        raise ConfigError(f"Expected `num_instances` larger than 0, but {num_instances} is found")
     if copy is not None and copy not in _COPIES:
         raise ConfigError(f"Unknown copy method `copy` = {copy!r}, choose one of None, `shallow` or `deep`.")
     if num_instances == 1:
@@ -169,8 +167,6 @@ def demux(
         ConfigError: A number is wrong, also one that the function returned (while iterating).
         BufferError: Too many items wait for others (while iterating).
     """
-    if num_instances < 1:
-        raise ConfigError(f"Expected `num_instances` larger than 0, but {num_instances} is found")
     return children_of(Demultiplexer(datapipe, num_instances, classifier_fn, drop_none, buffer_size))
 
 
@@ -189,8 +185,6 @@ def round_robin_demux(datapipe: IterPipe[Any], num_instances: int, buffer_size: 
         ConfigError: A number is wrong.
         BufferError: Too many items wait for others (while iterating).
     """
-    if num_instances < 1:
-        raise ConfigError(f"Expected `num_instances` larger than 0, but {num_instances} is found")
     if num_instances == 1:
         warnings.warn(
             "The operation of `round_robin_demux` with `num_instances=1` is an no-op and returns the provided "

@@ -18,7 +18,7 @@ from ...core.base import IterPipe, State, read
 from ...core.checks import check_sources, known_length
 from ...core.draws import Draws
 from ...core.registry import functional_pipe, register_function
-from ...core.skeletons import Positioned, RandomPipe
+from ...core.skeletons import PendingPipe, Positioned, RandomPipe
 
 
 @functional_pipe("concat")
@@ -126,7 +126,7 @@ class ZipperLongest(IterPipe[Any]):
 
 
 @functional_pipe("mux")
-class Multiplexer(IterPipe[Any]):
+class Multiplexer(PendingPipe[Any]):
     """Give an item of each source in turn, in whole rounds: when a source has ended, so has this.
 
     Args:
@@ -137,27 +137,15 @@ class Multiplexer(IterPipe[Any]):
         TypeError: One is no pipe.
     """
 
+    _pending_name = "rest"
+
     def __init__(self, *datapipes: IterPipe[Any]) -> None:
         self.datapipes = check_sources("Multiplexer", datapipes)
-        self._pending: tuple[Any, ...] = ()
-        self._num_given = 0
-
-    def reset(self) -> None:
-        self._pending, self._num_given = (), 0
 
     def __iter__(self) -> Iterator[Any]:
-        for self._num_given, item in enumerate(self._pending, 1):
-            yield item
-        for self._pending in zip(*[read(source) for source in self.datapipes], strict=False):
-            for self._num_given, item in enumerate(self._pending, 1):
-                yield item
-        self._pending = ()
-
-    def state(self) -> State:
-        return {"rest": list(self._pending[self._num_given :])}
-
-    def restore(self, state: State) -> None:
-        self._pending, self._num_given = tuple(state["rest"]), 0
+        yield from self._give(self._pending)
+        for items in zip(*[read(source) for source in self.datapipes], strict=False):
+            yield from self._give(items)
 
     def __len__(self) -> int:
         return min(known_length(self.datapipes)) * len(self.datapipes)

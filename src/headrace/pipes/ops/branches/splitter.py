@@ -21,10 +21,10 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
-from headrace.errors import ResumeError
+from headrace.errors import ConfigError, ResumeError
 
 from ...core.base import IterPipe, State, read
-from ...core.checks import check_buffer_size, check_positive
+from ...core.checks import check_buffer_size
 
 _END: Any = object()
 
@@ -53,8 +53,10 @@ class Splitter(IterPipe[Any]):
     _undealt: list[Any]  # the item that was read and could not be dealt, if there is one
 
     def __init__(self, datapipe: IterPipe[Any], num_instances: int, buffer_size: int) -> None:
+        if num_instances < 1:
+            raise ConfigError(f"Expected `num_instances` larger than 0, but {num_instances} is found")
         self.datapipe = datapipe
-        self.num_instances = check_positive("num_instances", num_instances)
+        self.num_instances = num_instances
         self.buffer_size = check_buffer_size(buffer_size)
         if buffer_size < 0:
             warnings.warn(

@@ -32,17 +32,7 @@ class Prefetcher(ReadAheadPipe):
         self.buffer_size = check_positive("buffer_size", buffer_size)
 
     def __iter__(self) -> Iterator[Any]:
-        few = self.buffer_size // 2
-        with self._reading_ahead(
-            iter(()) if self._has_ended else read(self.source_datapipe), self.buffer_size
-        ) as ahead:
-            buffer = ahead.buffer
-            take = buffer.popleft
-            while buffer or ahead.wait():
-                item = take()
-                if ahead.is_at_rest and len(buffer) <= few:
-                    ahead.wake()
-                yield item
+        yield from self._give_ahead(iter(()) if self._has_ended else read(self.source_datapipe), self.buffer_size)
 
 
 _NUM_AHEAD = 2
@@ -107,12 +97,4 @@ class PinMemory(ReadAheadPipe):
         return self.pin_memory_fn(item, self.device)
 
     def __iter__(self) -> Iterator[Any]:
-        source = iter(()) if self._has_ended else read(self.source_datapipe)
-        pinned = map(self._pin, source)
-        del source
-        with self._reading_ahead(pinned, _NUM_AHEAD) as ahead:
-            del pinned
-            while ahead.buffer or ahead.wait():
-                item = ahead.buffer.popleft()
-                ahead.wake()
-                yield item
+        yield from self._give_ahead(map(self._pin, () if self._has_ended else read(self.source_datapipe)), _NUM_AHEAD)

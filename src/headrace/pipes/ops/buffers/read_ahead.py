@@ -204,6 +204,18 @@ class ReadAheadPipe(SameLength[Any]):
                 self._ahead = None
             ahead.stop()
 
+    def _give_ahead(self, source: Iterator[Any], num_ahead: int) -> Iterator[Any]:
+        """Give what is read ahead. The thread is woken when half of it was taken, not for each item."""
+        with self._reading_ahead(source, num_ahead) as ahead:
+            del source
+            few, buffer = num_ahead // 2, ahead.buffer
+            take = buffer.popleft
+            while buffer or ahead.wait():
+                item = take()
+                if ahead.is_at_rest and len(buffer) <= few:
+                    ahead.wake()
+                yield item
+
     def pause(self) -> None:
         """Let the thread rest; what was read can still be taken. It ends the item that it is reading."""
         if self._ahead is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -82,14 +83,42 @@ def save_whole(path: str, data: Any, mode: str) -> None:
     if isinstance(data, (bytes, bytearray, memoryview)):
         mode = "wb"
     with atomic_write(path, mode) as file:
-        if hasattr(data, "read"):
-            shutil.copyfileobj(data, file)
-        else:
-            file.write(data)
+        put(data, file)
+
+
+def put(data: Any, file: Any) -> None:
+    """Write bytes or text, or copy an open file."""
+    if hasattr(data, "read"):
+        shutil.copyfileobj(data, file)
+    else:
+        file.write(data)
+
+
+class SavingPipe(OneForOne[str]):
+    """Writes each item to a file and gives the path, see `Saver`."""
+
+    def __init__(
+        self, source_datapipe: IterPipe[Any], mode: str = "w", filepath_fn: Callable[[Any], str] | None = None
+    ) -> None:
+        if filepath_fn is not None:
+            check_takes(filepath_fn, 1)
+        self.source_datapipe = source_datapipe
+        self.mode = check_write_mode(mode)
+        self.filepath_fn = filepath_fn
+
+    @abstractmethod
+    def _save(self, path: str, data: Any) -> None:
+        """Write a file."""
+
+    def __iter__(self) -> Iterator[str]:
+        for name, data in read(self.source_datapipe):
+            path = name if self.filepath_fn is None else self.filepath_fn(name)
+            self._save(path, data)
+            yield path
 
 
 @functional_pipe("save_to_disk")
-class Saver(OneForOne[str]):
+class Saver(SavingPipe):
     """Write each item to a file, whole or not at all, and give the path.
 
     Args:
@@ -103,17 +132,5 @@ class Saver(OneForOne[str]):
         SourceError: A file cannot be written (while iterating).
     """
 
-    def __init__(
-        self, source_datapipe: IterPipe[Any], mode: str = "w", filepath_fn: Callable[[Any], str] | None = None
-    ) -> None:
-        if filepath_fn is not None:
-            check_takes(filepath_fn, 1)
-        self.source_datapipe = source_datapipe
-        self.mode = check_write_mode(mode)
-        self.filepath_fn = filepath_fn
-
-    def __iter__(self) -> Iterator[str]:
-        for name, data in read(self.source_datapipe):
-            path = name if self.filepath_fn is None else self.filepath_fn(name)
-            save_whole(path, data, self.mode)
-            yield path
+    def _save(self, path: str, data: Any) -> None:
+        save_whole(path, data, self.mode)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any
 
@@ -18,8 +18,41 @@ from ...core.skeletons import OneForOne
 from .parts import FilePartsPipe, check_pair, close
 
 
+class _LinesPipe(FilePartsPipe):
+    """Makes its items of the lines of files."""
+
+    def __init__(
+        self,
+        source_datapipe: IterPipe[Any],
+        skip_lines: int,
+        decode: bool,
+        encoding: str,
+        errors: str,
+        return_path: bool,
+    ) -> None:
+        super().__init__(source_datapipe)
+        self.skip_lines = check_count("skip_lines", skip_lines)
+        self.decode = decode
+        self.encoding = encoding
+        self.errors = errors
+        self.return_path = return_path
+
+    @abstractmethod
+    def _items(self, lines: Iterator[Any]) -> Iterable[Any]:
+        """Return what the lines of a file make."""
+
+    def _parts(self, path: str, stream: Any) -> Iterator[Any]:
+        for item in self._items(self._lines(stream)):
+            yield (path, item) if self.return_path else item
+        close(stream)
+
+    def _lines(self, stream: Any) -> Iterator[Any]:
+        for line in islice(stream, self.skip_lines, None):
+            yield line.decode(self.encoding, self.errors) if self.decode and isinstance(line, bytes) else line
+
+
 @functional_pipe("readlines")
-class LineReader(FilePartsPipe):
+class LineReader(_LinesPipe):
     """Give the lines of files.
 
     Args:
@@ -43,23 +76,13 @@ class LineReader(FilePartsPipe):
         errors: str = "ignore",
         return_path: bool = True,
     ) -> None:
-        super().__init__(source_datapipe)
-        self.skip_lines = check_count("skip_lines", skip_lines)
+        super().__init__(source_datapipe, skip_lines, decode, encoding, errors, return_path)
         self.strip_newline = strip_newline
-        self.decode = decode
-        self.encoding = encoding
-        self.errors = errors
-        self.return_path = return_path
 
-    def _parts(self, path: str, stream: Any) -> Iterator[Any]:
-        for line in islice(stream, self.skip_lines, None):
-            is_bytes = isinstance(line, bytes)
-            if self.strip_newline:
-                line = line.rstrip(b"\r\n" if is_bytes else "\r\n")
-            if self.decode and is_bytes:
-                line = line.decode(self.encoding, self.errors)
-            yield (path, line) if self.return_path else line
-        close(stream)
+    def _items(self, lines: Iterator[Any]) -> Iterable[Any]:
+        if not self.strip_newline:
+            return lines
+        return (line.rstrip(b"\r\n" if isinstance(line, bytes) else "\r\n") for line in lines)
 
 
 def join_lines(lines: list[str]) -> str:
@@ -131,23 +154,8 @@ class StreamReader(FilePartsPipe):
         close(stream)
 
 
-@dataclass(frozen=True)
-class _Text:
-    """How lines of a file become text."""
-
-    skip_lines: int
-    decode: bool
-    encoding: str
-    errors: str
-
-    def lines_of(self, stream: Any) -> Iterator[Any]:
-        """Yield lines."""
-        for line in islice(stream, self.skip_lines, None):
-            yield line.decode(self.encoding, self.errors) if self.decode and isinstance(line, bytes) else line
-
-
 @functional_pipe("parse_csv")
-class CSVParser(FilePartsPipe):
+class CSVParser(_LinesPipe):
     """Give the rows of CSV files, as lists.
 
     Args:
@@ -173,21 +181,17 @@ class CSVParser(FilePartsPipe):
         as_tuple: bool = False,
         **fmtparams: Any,
     ) -> None:
-        super().__init__(source_datapipe)
-        self.text = _Text(check_count("skip_lines", skip_lines), decode, encoding, errors)
-        self.return_path = return_path
+        super().__init__(source_datapipe, skip_lines, decode, encoding, errors, return_path)
         self.as_tuple = as_tuple
         self.fmtparams = fmtparams
 
-    def _parts(self, path: str, stream: Any) -> Iterator[Any]:
-        for row in csv.reader(self.text.lines_of(stream), **self.fmtparams):
-            cells = tuple(row) if self.as_tuple else row
-            yield (path, cells) if self.return_path else cells
-        close(stream)
+    def _items(self, lines: Iterator[Any]) -> Iterable[Any]:
+        rows = csv.reader(lines, **self.fmtparams)
+        return map(tuple, rows) if self.as_tuple else rows
 
 
 @functional_pipe("parse_csv_as_dict")
-class CSVDictParser(FilePartsPipe):
+class CSVDictParser(_LinesPipe):
     """Give the rows of CSV files, as dicts; the keys are the first row.
 
     Args:
@@ -211,15 +215,11 @@ class CSVDictParser(FilePartsPipe):
         return_path: bool = False,
         **fmtparams: Any,
     ) -> None:
-        super().__init__(source_datapipe)
-        self.text = _Text(check_count("skip_lines", skip_lines), decode, encoding, errors)
-        self.return_path = return_path
+        super().__init__(source_datapipe, skip_lines, decode, encoding, errors, return_path)
         self.fmtparams = fmtparams
 
-    def _parts(self, path: str, stream: Any) -> Iterator[Any]:
-        for row in csv.DictReader(self.text.lines_of(stream), **self.fmtparams):
-            yield (path, row) if self.return_path else row
-        close(stream)
+    def _items(self, lines: Iterator[Any]) -> Iterable[Any]:
+        return csv.DictReader(lines, **self.fmtparams)
 
 
 @functional_pipe("parse_json_files")

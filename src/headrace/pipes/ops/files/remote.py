@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import importlib
 import posixpath
-import shutil
 import urllib.parse
 import urllib.request
 import warnings
@@ -17,12 +16,11 @@ import fsspec
 from headrace.errors import ConfigError
 
 from ...core.base import IterPipe, read
-from ...core.checks import check_takes
 from ...core.registry import functional_pipe, register_function
 from ...core.skeletons import OneForOne
 from ...core.streams import StreamWrapper, open_remote
 from .listing import FolderLister, fits_masks, pipe_of_roots
-from .local import check_write_mode
+from .local import SavingPipe, put
 
 _GOOGLE_DRIVE = ("drive.google.com", "docs.google.com")
 
@@ -170,7 +168,7 @@ class FSSpecFileOpener(OneForOne[Any]):
 
 
 @functional_pipe("save_by_fsspec")
-class FSSpecSaver(OneForOne[str]):
+class FSSpecSaver(SavingPipe):
     """Write each item to a file of any file system, and give the path.
 
     Whether a file appears whole or in parts is the file system's affair: object stores show it when it is closed.
@@ -195,21 +193,11 @@ class FSSpecSaver(OneForOne[str]):
         kwargs_for_open: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        if filepath_fn is not None:
-            check_takes(filepath_fn, 1)
-        self.source_datapipe = source_datapipe
-        self.mode = check_write_mode(mode)
-        self.filepath_fn = filepath_fn
+        super().__init__(source_datapipe, mode, filepath_fn)
         self.kwargs_for_open = kwargs_for_open or {}
         self.kwargs = kwargs
 
-    def __iter__(self) -> Iterator[str]:
-        for name, data in read(self.source_datapipe):
-            path = name if self.filepath_fn is None else self.filepath_fn(name)
-            file_system, inner = fsspec.core.url_to_fs(path, **self.kwargs)
-            with file_system.open(inner, self.mode, **self.kwargs_for_open) as file:
-                if hasattr(data, "read"):
-                    shutil.copyfileobj(data, file)
-                else:
-                    file.write(data)
-            yield path
+    def _save(self, path: str, data: Any) -> None:
+        file_system, inner = fsspec.core.url_to_fs(path, **self.kwargs)
+        with file_system.open(inner, self.mode, **self.kwargs_for_open) as file:
+            put(data, file)

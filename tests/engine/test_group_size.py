@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.dataloader2.transport.group_size import GROUP_BYTES, GROUP_SECONDS, MAX_ITEMS, GroupSize, estimate_bytes
+from headrace.engine.group_size import GROUP_BYTES, GROUP_SECONDS, MAX_ITEMS, GroupSize
 
 
 def test_small_and_quick_items_travel_in_groups_that_double() -> None:
@@ -17,8 +16,8 @@ def test_small_and_quick_items_travel_in_groups_that_double() -> None:
     assert seen == [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 1024, 1024, 1024]
 
 
-def test_fixed_groups_have_one_item() -> None:
-    size = GroupSize(is_fixed=True)
+def test_a_group_has_no_more_items_than_it_may() -> None:
+    size = GroupSize(max_items=1)
     size.note(1, 1e-6, 10)
     assert size.choose() == 1
 
@@ -33,10 +32,3 @@ def test_a_group_is_never_larger_than_what_was_seen_allows(notes: list[tuple[int
         size.note(1, 0.5, 10 * GROUP_BYTES)
     assert size.choose() == 1
     assert GROUP_SECONDS < 0.5
-
-
-def test_the_bytes_of_an_item_are_those_of_its_arrays_and_texts() -> None:
-    assert estimate_bytes(np.zeros(1000, np.float64)) == 8000
-    assert 8100 <= estimate_bytes({"a": np.zeros(1000), "b": ["x" * 100]}) <= 8300
-    assert 50_000 <= estimate_bytes([b"x" * 100] * 500) <= 60_000
-    assert estimate_bytes(None) == 8

@@ -1,4 +1,4 @@
-"""How many items travel together: as many as are made within some milliseconds and fit into two megabytes. Pure.
+"""How many small things go together: as many as are made within some milliseconds and fit into so many bytes. Pure.
 
 A message costs more than many small items, and an item that is slow or large should not wait for others. Sizes begin at
 1 and double while what is known of the items allows it; they never change the order of the items.
@@ -16,19 +16,21 @@ _WEIGHT = 0.5
 
 
 class GroupSize:
-    """What is known of the items of an epoch, and how many should come next.
+    """What is known of the items of a run, and how many should come together next.
 
     Args:
-        is_fixed: Whether each item travels alone.
+        max_seconds: That a worker should need for a group.
         max_bytes: Of a group.
-        max_items: Of a group.
+        max_items: Of a group. 1: each goes alone.
 
     Attributes:
         most: How many items the largest group had that was asked for.
     """
 
-    def __init__(self, *, is_fixed: bool = False, max_bytes: int = GROUP_BYTES, max_items: int = MAX_ITEMS) -> None:
-        self._is_fixed, self._max_bytes, self._max_items = is_fixed, max_bytes, max_items
+    def __init__(
+        self, *, max_seconds: float = GROUP_SECONDS, max_bytes: int = GROUP_BYTES, max_items: int = MAX_ITEMS
+    ) -> None:
+        self._max_seconds, self._max_bytes, self._max_items = max_seconds, max_bytes, max_items
         self.most = 1
         self._seconds = self._bytes = 0.0  # of one item
         self._largest = 0  # group that was measured
@@ -50,28 +52,10 @@ class GroupSize:
 
     def choose(self) -> int:
         """Return how many items the next groups should have."""
-        if self._is_fixed or self._largest == 0:
+        if self._largest == 0:
             return 1
-        by_time = GROUP_SECONDS / max(self._seconds, 1e-9)
+        by_time = self._max_seconds / max(self._seconds, 1e-9)
         by_bytes = self._max_bytes / max(self._bytes, 1.0)
         count = max(1, round(min(by_time, by_bytes, 2 * self._largest, self._max_items)))
         self.most = max(self.most, count)
         return count
-
-
-def estimate_bytes(item: object, depth: int = 4) -> int:
-    """Return about how many bytes an item takes: arrays, tensors, bytes and texts, also in containers."""
-    try:
-        num_bytes = getattr(item, "nbytes", None)
-    except Exception:  # noqa: BLE001 - user code; a sparse tensor of torch has none either
-        num_bytes = None
-    if isinstance(num_bytes, int):
-        return num_bytes
-    if isinstance(item, (bytes, bytearray, str)):
-        return len(item)
-    if depth == 0 or not isinstance(item, (dict, list, tuple, set, frozenset)):
-        return 8
-    elements = list(item.values()) if isinstance(item, dict) else list(item)
-    if len(elements) > 16:  # long ones are much alike: a few stand for all
-        return len(elements) * sum(estimate_bytes(element, depth - 1) for element in elements[:16]) // 16
-    return 8 + sum(estimate_bytes(element, depth - 1) for element in elements)

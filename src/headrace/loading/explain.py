@@ -1,0 +1,123 @@
+"""Says what a loader loads, how, and what a recipe leaves out or exceeds.
+
+What is left out is logged once for each reason, as soon as it is known; `DataLoader.explain()` and
+`DataLoader.count(epoch)` have all counts.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import fields, replace
+
+from headrace.batching import PlanCounts
+from headrace.ranks import Ranks
+
+from .epochs import Epochs, Recipe
+from .inputs import Subject
+from .iterate import Place
+from .loader_ranks import LoaderRanks
+
+_logger = logging.getLogger("headrace.loading")
+_REASONS = ("too_long", "too_short", "last", "alone", "remainder")
+
+
+class Explainer:
+    """What one loader says, and has said so far.
+
+    Args:
+        subject: What is loaded.
+        recipe: How.
+        runs: Its epochs.
+        ranks: Of the loader.
+    """
+
+    def __init__(self, subject: Subject, recipe: Recipe, runs: Epochs, ranks: LoaderRanks) -> None:
+        self._subject, self._recipe, self._runs, self._ranks = subject, recipe, runs, ranks
+        self._said: set[str] = set()
+
+    def log_left_out(self) -> None:
+        """Log what has not been said before of the epoch that was begun last, as far as it is known."""
+        epoch, progress = self._runs.progress()
+        counts = progress.counts
+        # who packs rows by default did not ask for sequences to be cut
+        reasons = (*_REASONS, "chunked") if self._recipe.plan.batching.shares_rows else _REASONS
+        new = [reason for reason in reasons if getattr(counts, reason) and reason not in self._said]
+        if not new:
+            return
+        self._said.update(new)
+        others = {field.name: 0 for field in fields(PlanCounts) if field.name in reasons and field.name not in new}
+        _logger.warning(
+            "%s, epoch %d, %s of %s windows planned: %s (said once; explain() counts)",
+            self._subject.name,
+            epoch,
+            progress.num_planned,
+            progress.num_windows,
+            replace(counts, **others),
+        )
+
+    def log_filtered(self, epoch: int) -> None:
+        """Log what filters leave out, of the dataset or of an epoch; the user asked for it, so it is no warning."""
+        for reason, where, further, counts in (
+            ("filtered", "", "", self._subject.corpus.num_filtered()),
+            ("filtered in an epoch", f", epoch {epoch}", " (said once; explain() counts)", self._runs.num_filtered()),
+        ):
+            if counts is not None and reason not in self._said:
+                self._said.add(reason)
+                name, counted = self._subject.name + where, map("{:,}".format, counts)
+                _logger.info("%s: a filter leaves out %s of %s sequences%s", name, *counted, further)
+
+    def log_no_batch(self, epoch: int, ranks: Ranks) -> None:
+        """Log that this rank had no batch in an epoch.
+
+        Args:
+            epoch: Its number; it is the one that was begun last, and is over.
+            ranks: Which rank this is.
+        """
+        if "empty" in self._said:
+            return
+        self._said.add("empty")
+        name, is_empty = self._subject.name, self._runs.is_empty()
+        if is_empty or ranks.world_size == 1:
+            what = "sequences" if is_empty else "batches, though it has sequences; see explain()"
+            _logger.warning("%s: epoch %d has no %s", name, epoch, what)
+        else:
+            _logger.warning(
+                '%s: rank %d of %d has no batch in epoch %d; make batches smaller, or give remainder="pad"',
+                name,
+                ranks.rank,
+                ranks.world_size,
+                epoch,
+            )
+
+    def explain(self, place: Place) -> str:
+        """Return a text about what is loaded, how, and what was left out so far.
+
+        Args:
+            place: Where the consumer is.
+        """
+        subject, options, plan = self._subject, self._recipe.options, self._recipe.plan
+        agreed = "" if options.agree is None else f", steps agreed on in blocks of {options.agree_every}"
+        grows = " or more" if plan.grows else ""
+        executor = options.executor if isinstance(options.executor, str) else options.executor.name
+        lines = [
+            f"dataset:  {subject.name}, order {self._recipe.order_text(subject, place.epoch)}",
+            f"batching: {plan.batching}, {plan.batch_order}, windows of {plan.window_seqs:,} sequences{grows}",
+            f"ranks:    {self._ranks}, remainder {options.remainder!r}{agreed}",
+            f"workers:  {options.num_workers}, executor {executor if options.num_workers else 'inline'}",
+            f"place:    epoch {place.epoch}, batch {place.position}",
+        ]
+        epoch, progress = self._runs.progress()
+        for counts, of_what in ((subject.corpus.num_filtered(), ""), (self._runs.num_filtered(), f" of epoch {epoch}")):
+            if counts is not None:
+                lines.append(f"filter:   {counts[0]:,} of {counts[1]:,} sequences are left out{of_what}")
+        if progress.num_planned:
+            of_all = f"{progress.num_planned} of {progress.num_windows} windows planned"
+            lines.append(f"epoch {epoch}: {of_all}: {progress.counts}")
+        report = self._runs.engine.report
+        total = report.seconds_waited + report.seconds_taken + report.seconds_consumer
+        if report.num_delivered and total:
+            share = (report.seconds_waited + report.seconds_taken) / total
+            lines.append(f"time:     {report.num_delivered:,} batches, {share:.0%} of it spent waiting for them")
+        if report.num_skipped or report.num_restarts:
+            lines.append(f"trouble:  {report.num_skipped} skipped, {report.num_restarts} restarts of workers")
+        return "\n".join(lines)

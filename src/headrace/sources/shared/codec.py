@@ -1,0 +1,170 @@
+"""`Codec`: from what a format stores of one data key to its array; and `SpecLearner`: which layout such arrays have.
+
+A codec that has to learn (labels, a layout, a sample rate) is shown all values once, when an index is made (`scan`,
+`end_scan`), and is given from then on what was learnt (`settle`); then it encodes one value at a time. What a value is,
+depends on the format: a text, a number, the bytes of a recording, a cut.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.errors import ConfigError, SourceError
+from headrace.specs import DataSpec
+
+from .data_types import layout_text, learn_spec
+
+
+class Codec(ABC):
+    """How the values of one data key become arrays.
+
+    Attributes:
+        labels: Class labels, or `None`.
+    """
+
+    labels: Sequence[str] | None = None
+
+    @property
+    @abstractmethod
+    def spec(self) -> DataSpec:
+        """Layout of the arrays, once it is known.
+
+        Raises:
+            ConfigError: There was no value to learn it from.
+        """
+
+    @property
+    def identity(self) -> list[Any]:
+        """JSON data that names all that the user said; no scan changes it. [], if whoever has the codec says it."""
+        return []
+
+    @property
+    def learnt(self) -> Any:
+        """JSON data: what a scan found that neither the layout nor the labels say."""
+        return None
+
+    @abstractmethod
+    def encode(self, value: Any, where: str) -> NDArray[Any]:
+        """Return the array of one value, `dtype[T, ...]`, as a new one; `SourceError` if it has none."""
+
+    def scan(self, value: Any, where: str) -> int:
+        """Take note of one value of the corpus; return the length of its array, 1 without a time axis."""
+        return len(self.encode(value, where))
+
+    def end_scan(self) -> None:  # noqa: B027 - most have nothing to settle
+        """Settle what depends on all values, such as labels."""
+
+    def settle(self, spec: DataSpec, labels: Sequence[str] | None, learnt: Any = None) -> None:  # noqa: B027 - as above
+        """Take what a scan of the same values found, in place of a scan."""
+
+
+def found_by(codecs: Mapping[str, Codec]) -> dict[str, Any]:
+    """Return the options `specs` and `labels` of `make_index`, after the scan."""
+    return {
+        "specs": {key: codec.spec for key, codec in codecs.items()},
+        "labels": {key: list(codec.labels) for key, codec in codecs.items() if codec.labels is not None},
+    }
+
+
+class SpecLearner:
+    """The layout that the arrays of one data key have in common, learnt from one after the other.
+
+    The first array says it, unless the user did; the others must have its dtype and its axes.
+
+    Args:
+        what: What the arrays are called in messages.
+        given: What the user said; a free axis (`None`) may have any size.
+        num_classes: How many classes the values are of, if the user said it.
+        frees_axes: Whether an axis that differs becomes free, rather than an error.
+        fix: What to do about an array of another layout.
+
+    Attributes:
+        known: The layout, as far as it is known.
+        has_freed: Whether an axis differed and became free.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        given: DataSpec | None = None,
+        *,
+        num_classes: int | None = None,
+        frees_axes: bool = False,
+        fix: str,
+    ) -> None:
+        self._what, self._num_classes, self._frees_axes, self._fix = what, num_classes, frees_axes, fix
+        self.known = given
+        self.has_freed = False
+        self._first = ""  # where others are compared with it
+        self._usual: tuple[Any, ...] | None = None  # what was seen before, and fits
+
+    @property
+    def spec(self) -> DataSpec:
+        """The layout.
+
+        Raises:
+            ConfigError: There was no array.
+        """
+        if self.known is None:
+            raise ConfigError(f"there are no {self._what}, and so no dtype and shape", fix="leave out the data key")
+        return self.known
+
+    def settle(self, spec: DataSpec) -> None:
+        """Take what was learnt before."""
+        self.known = spec
+
+    def learn(self, dtype: np.dtype[Any], shape: tuple[int, ...], where: str, *, has_time: bool | None = None) -> None:
+        """Take note of one array.
+
+        Args:
+            dtype: In any byte order.
+            shape: With time, if it has some.
+            where: For errors.
+            has_time: Whether the first axis is time; `None`: as that of the first array, if it has an axis.
+
+        Raises:
+            SourceError: It is not like those before.
+            ConfigError: The user said how many classes there are, and these are no integers.
+        """
+        seen = dtype, shape[1:], len(shape), has_time
+        if seen == self._usual:
+            return
+        native = dtype.newbyteorder("=")
+        if self.known is None:
+            self.known = self._first_spec(native, shape, bool(shape) if has_time is None else has_time, where)
+            self._first = where
+        else:
+            self._compare(self.known, native, shape, where, has_time)
+        if self.known.has_time:
+            self._usual = seen
+
+    def _first_spec(self, dtype: np.dtype[Any], shape: tuple[int, ...], has_time: bool, where: str) -> DataSpec:
+        frame_shape = shape[has_time:]
+        if self._num_classes is None:
+            return learn_spec(dtype, frame_shape, has_time=has_time)
+        if dtype.kind not in "iu":
+            raise ConfigError(f"vocab is for class indices, and the {self._what} are {dtype}", where=where)
+        return DataSpec(dtype.name, frame_shape, True, self._num_classes, has_time)
+
+    def _compare(
+        self, spec: DataSpec, dtype: np.dtype[Any], shape: tuple[int, ...], where: str, has_time: bool | None
+    ) -> None:
+        fits = dtype.name == spec.dtype and len(shape) == spec.ndim and has_time in (None, spec.has_time)
+        sizes = shape[spec.has_time :]
+        if fits and self._frees_axes:
+            free = tuple(want if want == size else None for want, size in zip(spec.shape, sizes, strict=True))
+            if free != spec.shape:
+                self.has_freed = True
+                self.known = replace(spec, shape=free, dim=free[-1] if free and not spec.sparse else spec.dim)
+        elif not fits or any(want not in (None, size) for want, size in zip(spec.shape, sizes, strict=True)):
+            raise SourceError(
+                f"{self._what}: this is {dtype.name}{list(shape)}, and {layout_text(spec)} is wanted",
+                where=where + (f", compared with {self._first}" if self._first not in ("", where) else ""),
+                fix=self._fix,
+            )
