@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from headrace.batching import NumbersDict
 from headrace.errors import SourceError
 
-from ..epoch import EpochApi
 from ..seq import DatasetSeq
+from .partial import PartialEpochs
 from .reader import Features, Reader, ReadRequest
 
 
@@ -24,7 +24,7 @@ class EpochReader(Reader):
         dataset: Its owner is that of this reader.
     """
 
-    def __init__(self, dataset: EpochApi) -> None:
+    def __init__(self, dataset: PartialEpochs) -> None:
         self._dataset = dataset
         self._wanted: ReadRequest | None = None
         self._version: int | None = None

@@ -261,7 +261,7 @@ class PostprocessingDataset(LaidOut, InnerCorpus):
             return True
         if self._is_indexed:
             seqs = self._open_indexed()
-            seqs.start(epoch, seq_list, seq_order)
+            seqs.start(self._epoch, seq_list, seq_order)
             self._num_seqs = None if self.skips_failed else len(seqs.part.order)
             return True
         self._inner.start_given(epoch, seq_list, seq_order)
@@ -278,7 +278,7 @@ class PostprocessingDataset(LaidOut, InnerCorpus):
         super().init_seq_order(epoch)
         self._stop()
         seqs = self._open_indexed()
-        start = seqs.start_part(epoch, first, indices, occurrences)
+        start = seqs.start_part(int(self.epoch), first, indices, occurrences)
         self._num_seqs = start + len(indices)
         self._reader = seqs.open()
         return start
