@@ -239,12 +239,6 @@ class Dataset(EpochApi):
             counted = asked.count_occurrences()
         return order, counted
 
-    def _told_size(self) -> int | None:
-        try:
-            return None if self._wanted_tags is not None else self.get_total_num_seqs(fast=True)
-        except (NotImplementedError, TypeError):  # a class of the user's own need not know `fast`
-            return None
-
     def _told_lengths(self, key: str, may_cost: bool) -> LengthsOf | None:
         """Return the lengths that `get_seq_length` of a class of the user's own tells, in an order of its own."""
         apart = self._asked_apart() if may_cost and self._defines_lengths() else None
