@@ -20,8 +20,8 @@ from headrace.order import Order
 
 from .corpus import Corpus, LengthsOf, sum_left_out
 from .digests import IDLE_OPTIONS, digest_array, digest_text, given_options, options_text, recipe_text
-from .epoch import EpochApi
 from .reading.by_epoch import EpochReader
+from .reading.partial import PartialEpochs
 from .reading.reader import Reader
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class DistributesFiles(Protocol):
         """Count the sequences of all files."""
 
 
-class Dataset(EpochApi):
+class Dataset(PartialEpochs):
     """Sequences by epoch, in an order that is a pure function of the recipe and the epoch number.
 
     Args:
@@ -439,7 +439,7 @@ class Dataset(EpochApi):
         return not all(is_of_headrace(getattr(type(self), way)) for way in _WAYS)
 
     def _new_reader(self) -> Reader:
-        """Return what reads any sequence, where this dataset itself defines all of `_WAYS`."""
+        """Return what reads any sequence, where no class of the user's own reads in another way."""
         return EpochReader(self)
 
 
