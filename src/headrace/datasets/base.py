@@ -20,8 +20,8 @@ from headrace.order import Order
 
 from .corpus import Corpus, LengthsOf, sum_left_out
 from .digests import IDLE_OPTIONS, digest_array, digest_text, given_options, options_text, recipe_text
-from .epoch import EpochApi
 from .reading.by_epoch import EpochReader
+from .reading.partial import PartialEpochs
 from .reading.reader import Reader
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class DistributesFiles(Protocol):
         """Count the sequences of all files."""
 
 
-class Dataset(EpochApi):
+class Dataset(PartialEpochs):
     """Sequences by epoch, in an order that is a pure function of the recipe and the epoch number.
 
     Args:
@@ -238,12 +238,6 @@ class Dataset(EpochApi):
         if counted is None and counts and order.may_repeat:
             counted = asked.count_occurrences()
         return order, counted
-
-    def _told_size(self) -> int | None:
-        try:
-            return None if self._wanted_tags is not None else self.get_total_num_seqs(fast=True)
-        except (NotImplementedError, TypeError):  # a class of the user's own need not know `fast`
-            return None
 
     def _told_lengths(self, key: str, may_cost: bool) -> LengthsOf | None:
         """Return the lengths that `get_seq_length` of a class of the user's own tells, in an order of its own."""
@@ -445,7 +439,7 @@ class Dataset(EpochApi):
         return not all(is_of_headrace(getattr(type(self), way)) for way in _WAYS)
 
     def _new_reader(self) -> Reader:
-        """Return what reads any sequence, where this dataset itself defines all of `_WAYS`."""
+        """Return what reads any sequence, where no class of the user's own reads in another way."""
         return EpochReader(self)
 
 

@@ -7,7 +7,6 @@ parts: `order` says which sequence comes when, `batching` cuts it into chunks, `
 
 from __future__ import annotations
 
-import inspect
 import math
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -18,10 +17,10 @@ from numpy.typing import NDArray
 
 from headrace.batching import NumbersDict
 from headrace.errors import ConfigError, OptionalNotImplementedError
-from headrace.order import ArrayOrder, Order, OrderCorpus, OrderReport, RangeOrder, derive_order_seed, occurrences
+from headrace.order import ArrayOrder, Order, OrderCorpus, OrderReport, RangeOrder, derive_order_seed
 
 from .checks import check_epoch, check_indices
-from .corpus import Corpus, as_lengths, first_of_tag, lengths_of_tags, mask_of_tags
+from .corpus import as_lengths, first_of_tag, lengths_of_tags, mask_of_tags
 from .returnn.batch import index_shape_for_batches
 from .returnn.batch_generator import Batch, BatchSetGenerator, plan_batches
 from .returnn.declared import DeclaredLayout
@@ -345,86 +344,6 @@ class EpochApi(DatasetOptions, DeclaredLayout):
         """Draw whether to use a sequence, with probability `weights[seq_idx]`; always, if it has no weight."""
         return seq_idx not in self.weights or self.rnd_seq_drop.random() < self.weights[seq_idx]
 
-    # --- parts of an epoch ---
-
-    def init_part(
-        self, epoch: int, first: int, indices: NDArray[np.int64], occurrences: NDArray[np.int64] | None = None
-    ) -> int:
-        """Start a part of an epoch, as workers do who share one.
-
-        Args:
-            epoch: The epoch number.
-            first: Position of the first sequence in the epoch.
-            indices: `int64[n]`, corpus indices.
-            occurrences: `int64[n]`, how often each of them came before in the epoch; `None` if never.
-
-        Returns:
-            The position under which the first sequence is read here: `first` where the class can count from there,
-            else 0.
-        """
-        del first
-        self.start_order(epoch, indices)
-        return 0
-
-    def start_given(
-        self, epoch: int | None, seq_list: Sequence[str] | None = None, seq_order: Sequence[int] | None = None
-    ) -> None:
-        """Call `init_seq_order` with what is given, as a class of the user's own need not have every parameter.
-
-        Raises:
-            ConfigError: It lacks one that is needed.
-        """
-        both = {"seq_list": seq_list, "seq_order": seq_order}
-        given: dict[str, Any] = {name: value for name, value in both.items() if value is not None}
-        try:
-            self.init_seq_order(epoch=epoch, **given)
-        except TypeError as error:
-            parameters = inspect.signature(self.init_seq_order).parameters
-            lacking = [name for name in given if name not in parameters]
-            if not lacking or any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
-                raise
-            raise self._cannot_start(f"its init_seq_order has no parameter {lacking[0]}") from error
-
-    def start_order(self, epoch: int | None, indices: NDArray[np.int64]) -> None:
-        """Start an epoch in the order of these corpus indices, `int64[n]`, and check that it begins with them.
-
-        Raises:
-            ConfigError: A class of the user's own has started another order, or takes none.
-        """
-        self.start_given(epoch, seq_order=indices.tolist())
-        started = np.asarray(self.get_checked_seq_order(2**62))
-        if not np.array_equal(started[: len(indices)], indices):
-            asked = f"init_seq_order(seq_order={_first_of(indices)})"
-            raise self._cannot_start(f"{asked} has started the order {_first_of(started)}")
-
-    def _cannot_start(self, what: str) -> ConfigError:
-        return ConfigError(
-            what,
-            where=f"{type(self).__name__} {self.name!r}",
-            fix="where init_seq_order is given seq_order (corpus indices) or seq_list (tags), let these be the order "
-            "of the epoch, and tell its corpus indices by get_current_seq_order",
-        )
-
-    def get_occurrences(self) -> NDArray[np.int64] | None:
-        """Return what `init_part` needs as `occurrences` for the current order, `int64[n]`; `None` if nothing does."""
-        return None
-
-    def count_occurrences(self) -> NDArray[np.int64]:
-        """Return how often each sequence of the current order came before, `int64[n]`."""
-        return occurrences(self.get_checked_seq_order())
-
-    def forget_places(self) -> None:
-        """Take it that this is read in parts whose positions are not those of the epoch."""
-
-    def get_corpus(self) -> Corpus:
-        """Return what is known of the sequences without reading them, see `Dataset.get_corpus`."""
-        self._not_offered("get_corpus")
-
-    @property
-    def reads_singly(self) -> bool:
-        """Whether `get_seq` reads a sequence without `load_seqs`, in any order, and the corpus tells its tag."""
-        return False
-
     # --- how much there is ---
 
     @property
@@ -551,9 +470,3 @@ class EpochApi(DatasetOptions, DeclaredLayout):
     def _explicit_order(self, seq_order: Sequence[int] | NDArray[Any], num_seqs: int) -> Order:
         """Check an order given by corpus indices."""
         return ArrayOrder(check_indices(seq_order, num_seqs, f"dataset {self.name!r}"))
-
-
-def _first_of(indices: NDArray[np.int64]) -> str:
-    """Return the first few of an order as a text."""
-    texts = [*map(str, indices[:4].tolist()), *(["..."] if len(indices) > 4 else [])]
-    return f"[{', '.join(texts)}] of {len(indices)} sequences"

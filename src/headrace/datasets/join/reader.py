@@ -14,11 +14,11 @@ from headrace.errors import takes_note
 from headrace.order import full_epoch_of
 from headrace.sources import Source
 
-from ..layout import JointLayout
 from ..parts import PartReader
 from ..reading.reader import Features, Reader, ReadRequest
 from ..seq import DatasetSeq
 from .corpus import JointCorpus, JointSource, PartPlaces
+from .layout import JointLayout
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,6 +54,8 @@ class JointReader(Reader):
     ) -> None:
         self._name, self._corpus, self._layout, self._parts = name, corpus, layout, parts
         self._num_sub_epochs = num_sub_epochs
+        self.needs_load = any(part.reader.reader.needs_load for part in parts)
+        self.gives_own = all(part.reader.reader.gives_own for part in parts)
         self.start(ReadRequest.of(None, np.zeros(0, np.int64)))
 
     def start(self, wanted: ReadRequest) -> None:
