@@ -363,7 +363,7 @@ class Dataset(AskedApart):
         return not all(is_of_headrace(getattr(type(self), way)) for way in _WAYS)
 
     def _new_reader(self) -> Reader:
-        """Return what reads any sequence, where this dataset itself defines all of `_WAYS`."""
+        """Return what reads any sequence, where no class of the user's own reads in another way."""
         return EpochReader(self)
 
 

@@ -19,9 +19,8 @@ from headrace.engine import Delivered, Run
 from headrace.errors import HeadraceError, TransformError
 from headrace.ranks import Ranks
 
-from .agreement import Agreement
 from .batch import Batch, Packing
-from .plan import Plan, Step
+from .steps import Agreement, Plan, Step
 from .streams.marks import WindowMarks
 from .streams.plan import Progress
 from .streams.work import StreamBroken, StreamEnd

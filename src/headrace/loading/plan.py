@@ -8,9 +8,9 @@ and from wherever the plan was begun; nothing here knows of workers.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,27 +56,6 @@ class PlanRecipe:
     grows: bool = False
     checks_lengths: bool = False
     seeds_globals: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One step of one rank.
-
-    Attributes:
-        number: The batch of this rank.
-        step: Number of the step in the epoch, the same on all ranks.
-        is_repeat: Whether the batch only fills up the last step.
-        position: Batches that all ranks are done with after it.
-        window: The window of the next batch, and the number of the window's first batch.
-        num_left: Steps that this rank has from this one on, as far as it looked ahead; see `agreement.py`.
-    """
-
-    number: int
-    step: int
-    is_repeat: bool
-    position: int
-    window: tuple[int, int]
-    num_left: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -394,47 +373,3 @@ def _given_plan(starts: NDArray[np.int64], lengths: NDArray[Any]) -> WindowPlan:
 def is_all_over(counts: PlanCounts) -> bool:
     """Tell whether all sequences of a window (or as many chunks) are over the budget."""
     return 0 < counts.seqs <= counts.alone + counts.too_long
-
-
-class Plan(Protocol):
-    """What a run of batches asks of a plan, of a known order or of a stream."""
-
-    @property
-    def end(self) -> int:
-        """See `EpochPlan`."""
-
-    def has(self, number: int) -> bool:
-        """See `EpochPlan`."""
-
-    def locate(self, number: int) -> tuple[int, int]:
-        """See `EpochPlan`."""
-
-    def task(self, number: int) -> tuple[Task, NDArray[np.int64]]:
-        """See `EpochPlan`."""
-
-    def leave_out(self, first: int) -> None:
-        """See `EpochPlan`."""
-
-
-def plan_steps(plan: Plan, rank: int, world_size: int, position: int, remainder: str) -> Iterator[Step]:
-    """Yield the steps of one rank from a position on; plans no more windows than the next step needs.
-
-    Args:
-        plan: Of the epoch.
-        rank: Which rank, from 0.
-        world_size: How many there are.
-        position: Batches of the epoch that are done, on all ranks.
-        remainder: `"drop"`, `"pad"` or `"keep"`, see `Steps`, whose arithmetic this is.
-    """
-    # which batch of a step must be there for this rank to have a step, and for any rank to have one
-    own, any_rank = {"drop": (world_size - 1, world_size - 1), "pad": (0, 0), "keep": (rank, 0)}[remainder]
-    step, done = position // world_size, position
-    while position + own < plan.end or plan.has(position + own):
-        number, position = position + rank, position + world_size
-        done = position
-        if position + any_rank >= plan.end and not plan.has(position + any_rank):
-            position = plan.end  # the epoch is over, also if a remainder is left out
-        is_repeat = number >= plan.end and not plan.has(number)
-        yield Step(number % plan.end if is_repeat else number, step, is_repeat, position, plan.locate(position))
-        step += 1
-    plan.leave_out(done if remainder == "drop" else plan.end)

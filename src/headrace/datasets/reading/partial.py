@@ -98,7 +98,7 @@ class PartialEpochs(BatchApi):
 
     @property
     def reads_singly(self) -> bool:
-        """Whether `get_seq` reads a sequence without `load_seqs`, in any order, and the corpus tells its tag."""
+        """Whether `get_seq` reads a sequence without `load_seqs`, in any order, into arrays that are nobody else's."""
         return False
 
 
