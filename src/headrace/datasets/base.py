@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 import numpy as np
-import xxhash
 
 from headrace.errors import ConfigError
 
@@ -204,15 +203,6 @@ class Dataset(AskedApart):
         ordering = self._seq_ordering
         is_ours = is_of_headrace(type(self)) and (isinstance(ordering, str) or is_of_headrace(type(ordering)))
         return not is_ours or any(part.may_draw_order() for part in self.get_parts())
-
-    def _digest_of_tags(self) -> str:
-        digest = xxhash.xxh3_128(type(self).__name__.encode())
-        try:
-            for tag in self.get_all_tags():
-                digest.update(tag.encode("utf-8", "surrogatepass") + b"\0")
-        except NotImplementedError:
-            pass
-        return digest.hexdigest()
 
     def order_text(self, epoch: int) -> str:
         """Return a text of all that decides what an epoch delivers, besides the corpus.

@@ -6,6 +6,7 @@ import copy
 from typing import Any
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
 from headrace.order import Order
@@ -16,7 +17,7 @@ from .partial import PartialEpochs
 
 
 class AskedApart(PartialEpochs):
-    """Answers about epochs and lengths by the epoch API, as a class of the user's own defines it."""
+    """Answers about tags, lengths and any epoch by the epoch API, as a class of the user's own defines it."""
 
     _apart: tuple[bool, AskedApart | None] = False, None  # whether it is known who answers, and who
 
@@ -31,6 +32,15 @@ class AskedApart(PartialEpochs):
         apart = self._apart[1]
         if free_resources and apart is not None and apart is not self:
             apart.close()
+
+    def _digest_of_tags(self) -> str:
+        digest = xxhash.xxh3_128(type(self).__name__.encode())
+        try:
+            for tag in self.get_all_tags():
+                digest.update(tag.encode("utf-8", "surrogatepass") + b"\0")
+        except NotImplementedError:
+            pass
+        return digest.hexdigest()
 
     def _knows_order(self) -> bool:
         try:
