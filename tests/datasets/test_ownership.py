@@ -121,6 +121,28 @@ def test_what_a_reader_reads_does_not_depend_on_where_others_are(name, tmp_path)
             assert {key: array.tolist() for key, array in seq.features.items()} == expected[start + number]
 
 
+class Negative:
+    def get_seq(self, seq_idx):
+        seq = super().get_seq(seq_idx)
+        return DatasetSeq(seq_idx, -seq.features["data"], seq_tag=seq.seq_tag)
+
+
+@pytest.mark.parametrize("base", [ConcatDataset, MetaDataset, MultiEpochDataset])
+def test_a_class_of_ones_own_over_one_of_ours_is_read_as_its_epochs_are(base):
+    own = type(f"Own{base.__name__}", (Negative, base), {})
+    part = drawn(0)
+    options = {
+        ConcatDataset: {"datasets": [part, drawn(10)]},
+        MetaDataset: {"datasets": {"a": part}, "data_map": {"data": ("a", "data")}, "seq_order_control_dataset": "a"},
+        MultiEpochDataset: {"dataset": part, "multi_epoch": 2},
+    }[base]
+    order, counted = base(**options).get_epoch_order(1)
+    expected = [seq.features["data"].tolist() for seq in own(**options).epoch(1)]
+    reader = open_reader(own(**options))
+    reader.start(ReadRequest.of(1, order.block(0, len(order)), counted))
+    assert [reader.read(number).features["data"].tolist() for number in range(len(order))] == expected
+
+
 def test_what_is_set_on_an_object_is_set_on_its_copies():
     dataset = StaticDataset(corpus(0))
     dataset.initialize()
