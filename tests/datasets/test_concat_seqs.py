@@ -1,5 +1,6 @@
 """`ConcatSeqsDataset`: several sequences as one, wherever they come from."""
 
+import copy
 import json
 import pickle
 
@@ -170,6 +171,16 @@ def test_keys_without_time_are_refused(make):
     inner = {"class": "StaticDataset", "data": [{"data": np.zeros(2), "who": np.array(i)} for i in range(5)]}
     with pytest.raises(SourceError, match="cannot be joined"):
         list(make(inner=inner).epoch(1))
+
+
+def test_a_copy_has_an_inner_dataset_of_its_own(make):
+    dataset = make()
+    other = copy.copy(dataset)
+    assert other.inner is not dataset.inner
+    expected = rows(dataset.epoch(1))
+    assert [rows([a, b]) for a, b in zip(dataset.epoch(1), other.epoch(1), strict=True)] == [
+        [row, row] for row in expected
+    ]
 
 
 def test_lists_may_come_from_anywhere_and_be_anything_that_is_data(make):

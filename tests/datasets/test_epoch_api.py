@@ -376,10 +376,10 @@ def test_an_epoch_wide_load_is_dropped_as_reading_goes_on():
     dataset = make()
     dataset.init_seq_order(epoch=1)
     dataset.load_seqs(0, 30)
-    assert len(dataset._loaded) == 30
+    assert len(dataset._order_reader._loaded) == 30
     dataset.load_seqs(29, 30)
-    assert len(dataset._loaded) == 1
-    assert 29 in dataset._loaded
+    assert len(dataset._order_reader._loaded) == 1
+    assert 29 in dataset._order_reader._loaded
 
 
 def test_random_access_keeps_one_sequence_at_most():
@@ -387,7 +387,7 @@ def test_random_access_keeps_one_sequence_at_most():
     dataset.init_seq_order(epoch=1)
     for seq_idx in (*range(30), 3, 7):
         dataset.get_data(seq_idx, "data")
-        assert len(dataset._loaded) == 1
+        assert len(dataset._order_reader._loaded) == 1
 
 
 @pytest.mark.parametrize("cache_byte_size", [0, -1])

@@ -142,3 +142,10 @@ def test_runs_that_are_noted_as_a_whole_are_signs_of_life_each() -> None:
             note_places(["a", "b"], 1)(-1)
             counts.append(scope.num_places)
     assert counts == sorted(set(counts))
+
+
+def test_what_has_no_tag_is_named_as_it_is_told() -> None:
+    assert str(Place("seq-3", 2)) == "tag 'seq-3', epoch 2"
+    assert str(Place("(laying out batch 3)", 2)) == "(laying out batch 3), epoch 2"
+    assert str(Place(None, 2)) == "epoch 2"
+    assert str(Place()) == ""

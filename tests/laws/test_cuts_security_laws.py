@@ -208,7 +208,7 @@ def _read(form, lines, root, hr, kind):
     else:
         source = _as_shar(lines, root, kind)
     arrays = list(source.read_seq(0).values())
-    cut = source.read_cut(0)
+    cut = source._table.cut(0, source._options.files.fields)
     for load in [
         cut.load_audio,
         cut.load_features,

@@ -13,10 +13,14 @@ from headrace import ConfigError, NumbersDict, ResumeError, TransformError
 from headrace.batching import Buckets, Chunks, FixedCount, FrameBudget
 from headrace.datasets import (
     CachedDataset2,
+    CombinedDataset,
+    ConcatDataset,
     Dataset,
     DatasetSeq,
     DistributeFilesDataset,
     MapDataset,
+    MixDataset,
+    MultiEpochDataset,
     MultiProcDataset,
     PostprocessingDataset,
     StaticDataset,
@@ -85,11 +89,6 @@ class DoubledSeqs(StaticDataset):
         return DatasetSeq(seq_idx, seq.features["data"] * 2, seq_tag=seq.seq_tag)
 
 
-class DoubledFeatures(StaticDataset):
-    def take_features(self, seq_idx):
-        return {key: array * 2 for key, array in super().take_features(seq_idx).items()}
-
-
 class DoubledOnceLoaded(StaticDataset):
     def load_seqs(self, start, end):
         super().load_seqs(start, end)
@@ -105,7 +104,7 @@ class Renamed(StaticDataset):
         return f"my-{super().get_tag(seq_idx)}"
 
 
-WAYS = [DoubledKeys, DoubledSeqs, DoubledFeatures, DoubledOnceLoaded]
+WAYS = [DoubledKeys, DoubledSeqs, DoubledOnceLoaded]
 
 
 @pytest.mark.parametrize("wrap", list(wraps({})))
@@ -133,7 +132,7 @@ def test_to_ask_for_the_order_of_an_epoch_leaves_the_one_that_is_read_as_it_is(w
             order, counted = dataset.get_epoch_order(1 + number % 4, counts=True)
             assert counted is None or len(counted) == len(order)
             read.append(seq["data"].tobytes())
-            dataset.order_text(number + 1), dataset.data_text()
+            dataset.order_text(number + 1), dataset.get_corpus().digest_text()
         assert read == expected
         other.init_seq_order(epoch=3)
         np.testing.assert_array_equal(dataset.get_epoch_order(3)[0], other.get_current_seq_order())
@@ -677,3 +676,43 @@ def test_a_dataset_that_is_read_meanwhile_does_not_change_what_a_loader_delivers
             seen += batch.tags
             assert seq.tag == batch.tags[0]
     assert seen == expected
+
+
+class Asked(list):
+    """Seqs that count what they are asked for."""
+
+    def __init__(self, seqs):
+        super().__init__(seqs)
+        self.num_lengths, self.asked_for_tags = 0, set()
+
+    def get_seq_len(self, i):
+        self.num_lengths += 1
+        return len(self[i]["data"])
+
+    def get_seq_tag(self, i):
+        self.asked_for_tags.add(i)
+        return f"my-{i}"
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda part: part,
+        lambda part: ConcatDataset([part]),
+        lambda part: CombinedDataset({"a": part}, {("a", "data"): "data"}),
+        lambda part: MixDataset({"a": part}),
+        lambda part: MultiEpochDataset(dataset=ConcatDataset([part]), multi_epoch=2),
+        lambda part: PostprocessingDataset(dataset=ConcatDataset([part]), map_seq=same, map_seq_preserves_lengths=True),
+    ],
+)
+def test_an_object_is_asked_for_tags_and_lengths_only_by_those_who_need_them(wrap):
+    seqs = Asked(corpus())
+    with DataLoader(wrap(MapDataset(seqs)), batching=FixedCount(4), num_workers=0) as loader:
+        assert len(loader) in (3, 6)
+        str(loader.explain())
+        assert (seqs.num_lengths, seqs.asked_for_tags) == (0, set())
+        assert len(next(iter(loader)).tags) == 4
+        assert seqs.num_lengths < 12
+        assert len(seqs.asked_for_tags) <= 4
+    with DataLoader(wrap(MapDataset(seqs)), batching=FrameBudget(30), num_workers=0) as loader:
+        assert sorted({tag for batch in loader for tag in batch.tags}) == sorted(f"my-{i}" for i in range(12))

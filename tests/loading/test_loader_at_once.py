@@ -199,8 +199,8 @@ def test_what_a_dataset_does_to_its_sequences_is_in_the_batch(options):
 
 def test_a_class_of_ones_own_is_asked_for_each_sequence():
     class Doubled(CachedDataset):
-        def take_features(self, seq_idx):
-            return {key: array * 2 for key, array in super().take_features(seq_idx).items()}
+        def get_data(self, seq_idx, key):
+            return np.asarray(super().get_data(seq_idx, key) * 2)
 
     seqs = _make_seqs([5, 3])
     with DataLoader(Doubled(source=MemorySource(seqs)), batching=FixedCount(1)) as loader:

@@ -13,6 +13,7 @@ from headrace import (
     MapDataset,
     MetaDataset,
     ResumeError,
+    SourceError,
     StaticDataset,
     TransformError,
 )
@@ -298,3 +299,15 @@ def test_a_transform_that_returns_no_array_is_named_at_once(face, transform, tex
         next(iter(loader))
     name = getattr(transform, "__qualname__", "partial")
     assert f"transform {name}, sequence " in str(caught.value)
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_an_error_in_the_layout_names_the_batch_and_no_tag(num_workers):
+    def narrow(seq):
+        return {"data": seq["data"][:, : 1 + int(seq["data"][0, 0]) % 2]}
+
+    dataset = StaticDataset(make_seqs([3, 3]))
+    loader = DataLoader(dataset, batching=FixedCount(2), transform=narrow, num_workers=num_workers, executor="thread")
+    with loader, pytest.raises(SourceError, match="another shape") as caught:
+        list(loader)
+    assert "headrace: (laying out batch 0), epoch 1" in caught.value.__notes__[0]

@@ -237,15 +237,6 @@ def test_parts_of_recordings_are_read_as_such(cuts, tmp_path):
             np.testing.assert_array_equal(source.read_slice(number, "data", 7, 311), cut.load_audio().T[7:311])
 
 
-def test_a_cut_is_had_as_lhotse_has_it(cuts, tmp_path):
-    source = CutSource(stored(cuts, "shar", tmp_path), fields={"data": "audio"})
-    cut = source.read_cut(4)
-    assert cut.id == "cut/4.x"
-    assert cut.recording.sources[0].type == "memory"
-    np.testing.assert_array_equal(cut.load_target(), list(cuts)[4].load_target())
-    assert cut.supervisions == list(cuts)[4].supervisions
-
-
 def test_two_channels_are_two_columns(tmp_path):
     samples = np.random.default_rng(1).integers(-9, 9, (400, 2)).astype(np.int16)
     soundfile.write(tmp_path / "two.wav", samples, RATE)

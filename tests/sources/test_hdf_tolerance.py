@@ -109,11 +109,9 @@ def test_a_size_of_a_key_without_data_and_without_frames_is_ignored(tmp_path, wr
 def test_times_are_read_where_there_are_some(tmp_path, storage, write_layout):
     times = np.arange(18.0).reshape(9, 2)
     timed = HDFSource(write_layout(tmp_path / "timed.hdf", {"times": times}, **storage), index=None)
-    assert timed.has_times
     assert list(timed.specs) == ["data", "classes"]
     assert_same(timed.read_times(2), times[3:8])
     untimed = write_layout(tmp_path / "untimed.hdf")
     both = HDFSource([untimed, tmp_path / "timed.hdf"], index=None)
-    assert not both.has_times
     with pytest.raises(OptionalNotImplementedError, match="no times"):
         both.read_times(0)

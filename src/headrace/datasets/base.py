@@ -1,32 +1,29 @@
 """`Dataset`: what a loader, or a dataset made of others, asks of a dataset without reading it.
 
-Each question has an answer here, of which `epoch.py`, the RETURNN-compatible API of one epoch, is the ground: so a
-sub-class that was written for RETURNN answers, too. Ours answer more of them, or for less. An object serves one thread.
+Each question has an answer here, by the RETURNN-compatible API of one epoch (`epoch.py`): so a sub-class that was
+written for RETURNN answers, too. Ours answer more of them, or for less. An object serves one thread.
 """
 
 from __future__ import annotations
 
 import copy
 import dataclasses
-import inspect
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 import numpy as np
-import xxhash
-from numpy.typing import NDArray
 
 from headrace.errors import ConfigError
-from headrace.order import Order, occurrences
-from headrace.sources import Source
-from headrace.specs import DataSpec
 
-from .corpus import CorpusFacts, LengthsOf
+from .corpus import Corpus, sum_left_out
 from .digests import IDLE_OPTIONS, digest_array, digest_text, given_options, options_text, recipe_text
-from .epoch import EpochApi
+from .reading.apart import AskedApart
+from .reading.by_epoch import EpochReader
+from .reading.reader import Reader
 
 if TYPE_CHECKING:
-    from headrace.engine import EngineOptions, EngineReport, WorkerInfo
+    from headrace.engine import EngineOptions, EngineReport, Executor, WorkerInfo
     from headrace.files.lists.tree import FileTree
 
 # Options that may be set on an object, besides those of the order: a copy has them, too.
@@ -38,6 +35,8 @@ _PLAIN_OPTIONS = (
     "chunking_variance",
     "unique_seq_tags",
 )
+# What a class of the user's own may read in its way, by the same names as in RETURNN.
+_ways_of = operator.attrgetter("load_seqs", "get_seq", "get_data", "get_tag")
 _MAKE_ORDER = ("init_seq_order", "get_current_seq_order", "get_seq_order_for_epoch", "_order_of_epoch")
 
 
@@ -58,7 +57,7 @@ class DistributesFiles(Protocol):
         """Count the sequences of all files."""
 
 
-class Dataset(EpochApi):
+class Dataset(AskedApart):
     """Sequences by epoch, in an order that is a pure function of the recipe and the epoch number.
 
     Args:
@@ -104,7 +103,6 @@ class Dataset(EpochApi):
     _ctor_args: tuple[tuple[Any, ...], dict[str, Any]]
     _given: tuple[tuple[Any, ...], dict[str, Any]]  # as they were written: a class may put others into `_ctor_args`
     _content: str | None = None
-    _apart: tuple[bool, Dataset | None] = False, None
     claimed_by: Callable[[], object] | None = None
     """Whose part it is, if it cannot be copied; see `parts.py`."""
 
@@ -114,82 +112,11 @@ class Dataset(EpochApi):
         self._ctor_args = self._given = (args, kwargs)
         return self
 
-    def _change_recipe(self, **changes: Any) -> None:
-        super()._change_recipe(**changes)
-        if self._apart[1] is not self:
-            self._apart = False, None  # it has the old options
-
     def finish_epoch(self, *, free_resources: bool = False) -> None:
         """End the epoch, of the parts as well, see `EpochApi.finish_epoch`."""
         super().finish_epoch(free_resources=free_resources)
         for part in self.get_parts():
             part.finish_epoch(free_resources=free_resources)
-        apart = self._apart[1]
-        if free_resources and apart is not None and apart is not self:
-            apart.close()
-
-    # --- parts of an epoch ---
-
-    def init_part(
-        self,
-        epoch: int,
-        first: int,
-        indices: NDArray[np.int64],
-        occurrences: NDArray[np.int64] | None = None,
-    ) -> int:
-        """Start a part of an epoch, as workers do who share one.
-
-        Args:
-            epoch: The epoch number.
-            first: Place of the first sequence in the epoch.
-            indices: `int64[n]`, corpus indices.
-            occurrences: `int64[n]`, how often each of them came before in the epoch; `None` if never.
-
-        Returns:
-            The place under which the first sequence is read here: `first` where the class can count from there, else 0.
-        """
-        del first
-        self.start_order(epoch, indices)
-        return 0
-
-    def start_given(
-        self, epoch: int | None, seq_list: Sequence[str] | None = None, seq_order: Sequence[int] | None = None
-    ) -> None:
-        """Call `init_seq_order` with what is given, as a class of the user's own need not have every parameter.
-
-        Raises:
-            ConfigError: It lacks one that is needed.
-        """
-        given = {"seq_list": seq_list, "seq_order": seq_order}
-        given = {name: value for name, value in given.items() if value is not None}
-        try:
-            self.init_seq_order(epoch=epoch, **given)
-        except TypeError as error:
-            parameters = inspect.signature(self.init_seq_order).parameters
-            lacking = [name for name in given if name not in parameters]
-            if not lacking or any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
-                raise
-            raise self._cannot_start(f"its init_seq_order has no parameter {lacking[0]}") from error
-
-    def start_order(self, epoch: int | None, indices: NDArray[np.int64]) -> None:
-        """Start an epoch in the order of these corpus indices, `int64[n]`, and check that it begins with them.
-
-        Raises:
-            ConfigError: A class of the user's own has started another order, or takes none.
-        """
-        self.start_given(epoch, seq_order=indices.tolist())
-        started = np.asarray(self.get_checked_seq_order(2**62))
-        if not np.array_equal(started[: len(indices)], indices):
-            asked = f"init_seq_order(seq_order={_first_of(indices)})"
-            raise self._cannot_start(f"{asked} has started the order {_first_of(started)}")
-
-    def _cannot_start(self, what: str) -> ConfigError:
-        return ConfigError(
-            what,
-            where=f"{type(self).__name__} {self.name!r}",
-            fix="where init_seq_order is given seq_order (corpus indices) or seq_list (tags), let these be the order "
-            "of the epoch, and tell its corpus indices by get_current_seq_order",
-        )
 
     def seed_by_tag(self) -> None:
         """Key the generators of transforms by the tags of sequences, not by their places in the corpus.
@@ -199,10 +126,6 @@ class Dataset(EpochApi):
         self.seeds_by_tag = True
         for part in self.get_parts():
             part.seed_by_tag()
-
-    def get_occurrences(self) -> NDArray[np.int64] | None:
-        """Return what `init_part` needs as `occurrences` for the current order, `int64[n]`; `None` if nothing does."""
-        return None
 
     # --- copies ---
 
@@ -261,137 +184,26 @@ class Dataset(EpochApi):
         """Return the datasets that this one is made of; nobody else has them."""
         return ()
 
-    def knows_order(self) -> bool:
-        """Whether an epoch's sequences and their order are known before it is read; `initialize` was called."""
-        try:
-            self.get_current_seq_order()
-        except NotImplementedError:
-            return False
-        return True
+    def get_corpus(self) -> Corpus:
+        """Return what is known of the sequences without reading them. Nothing is worked out for it yet.
 
-    def get_epoch_order(self, epoch: int, *, counts: bool = False) -> tuple[Order, NDArray[np.int64] | None]:
-        """Return the order of an epoch. The current epoch, which somebody may be reading, stays as it is.
-
-        That takes a copy of this dataset, made once; see `answer_alone`, and one that cannot be copied is started.
-
-        Args:
-            epoch: The epoch number.
-            counts: Whether the caller draws by how often a sequence came before.
-
-        Returns:
-            Corpus indices; and how often each of them came before, `int64[n]`, or `None` if nothing is drawn by it.
-
-        Raises:
-            OptionalNotImplementedError: The order is not known.
+        Of a class of the user's own: what `get_all_tags`, `get_total_num_seqs` and `get_seq_length` tell.
         """
-        asked = self._asked_apart() or self
-        asked.init_seq_order(epoch=epoch)
-        order, counted = asked.get_checked_seq_order(), asked.get_occurrences()
-        if counted is None and counts and order.may_repeat:
-            facts = asked.corpus_facts()
-            counted = occurrences(order) if facts is None else facts.occurrences()
-        return order, counted
-
-    def corpus_facts(self) -> CorpusFacts | None:
-        """Return what is known of the corpus, `None` if it is not known under which index each tag is. O(1).
-
-        One that knows its corpus knows the order of each epoch, too, and reads any sequence by its corpus index.
-        """
-        return None
-
-    def corpus_size(self) -> int | None:
-        """Return how many corpus indices there are, `None` if that is not known."""
-        facts = self.corpus_facts()
-        if facts is not None:
-            return len(facts.index)
-        return self._told_size()
-
-    def num_filtered(self) -> tuple[int, int] | None:
-        """Return how many sequences of the corpus a tag filter leaves out, here or in a part, and of how many.
-
-        `None` where there is no filter: then nothing is read to answer it. O(N) otherwise. Parts without a filter count
-        among all, if their size is known.
-        """
-        parts = self.get_parts()
-        found = [part.num_filtered() for part in parts]
-        if all(counts is None for counts in found):
-            return None
-        known = [counts or (0, part.corpus_size() or 0) for part, counts in zip(parts, found, strict=True)]
-        return sum(left_out for left_out, _ in known), sum(total for _, total in known)
-
-    def known_specs(self) -> dict[str, DataSpec]:
-        """Return the layout of the data keys, as far as it is that of the arrays and not a guess."""
-        return {}
-
-    def corpus_lengths(self, key: str, *, may_cost: bool) -> LengthsOf | None:
-        """Return the lengths of a data key by corpus index, `None` if they are not known without reading.
-
-        A class of the user's own that defines `get_seq_length` is asked by it, in an order of its own.
-
-        Args:
-            key: The data key.
-            may_cost: Whether to generate sequences, or to ask a user's object, in order to learn them.
-        """
-        apart = self._asked_apart() if may_cost and self._defines_lengths() else None
-        if apart is None:
-            return None
-        epoch = self._epoch
-
-        def lengths_of(indices: NDArray[np.int64]) -> NDArray[np.int64]:
-            apart.start_order(epoch, indices)
-            return np.array([apart.get_seq_length(place)[key] for place in range(len(indices))], np.int64)
-
-        return lengths_of
-
-    def _defines_lengths(self) -> bool:
-        """Whether a sub-class says lengths without reading."""
-        return type(self).get_seq_length is not Dataset.get_seq_length and self.knows_order()
-
-    def answer_alone(self) -> None:
-        """Take it that nobody reads this dataset: to be asked about epochs it needs no copy of itself, as else it does.
-
-        For one whose `get_current_seq_order` is taken at once; the current order is any, afterwards.
-        """
-        self._apart = True, self
-
-    def _asked_apart(self) -> Dataset | None:
-        """Return a copy of this dataset, which can be asked while this one is read; `None` if there can be none."""
-        is_known, apart = self._apart
-        if not is_known:
-            try:
-                apart = copy.copy(self)
-                apart.initialize()
-            except Exception:  # noqa: BLE001 - of the user's constructor: anything
-                apart = None
-            self._apart = True, apart
-        return apart
+        parts = [part.get_corpus() for part in self.get_parts()]
+        return Corpus(
+            digest_text=self._digest_of_tags,
+            knows_order=self._knows_order,
+            size=self._told_size,
+            lengths=self._told_lengths,
+            may_change_lengths=any(part.may_change_lengths for part in parts),
+            num_filtered=lambda: sum_left_out(parts),
+        )
 
     def may_draw_order(self) -> bool:
         """Whether code of the user's says the order, here or in a part: it may draw from the global generators."""
         ordering = self._seq_ordering
         is_ours = is_of_headrace(type(self)) and (isinstance(ordering, str) or is_of_headrace(type(ordering)))
         return not is_ours or any(part.may_draw_order() for part in self.get_parts())
-
-    def may_change_lengths(self) -> bool:
-        """Whether sequences may come out with other lengths than `corpus_lengths` says, behind a transform."""
-        return any(part.may_change_lengths() for part in self.get_parts())
-
-    def covers_lengths(self, key: str) -> bool:
-        """Whether the lengths of a data key are part of what `data_text` tells."""
-        return False
-
-    def data_text(self) -> str:
-        """Return a text that tells this corpus from others: a digest of its tags and lengths, where these are known."""
-        facts = self.corpus_facts()
-        if facts is not None:
-            return facts.index.digest
-        digest = xxhash.xxh3_128(type(self).__name__.encode())
-        try:
-            for tag in self.get_all_tags():
-                digest.update(tag.encode("utf-8", "surrogatepass") + b"\0")
-        except NotImplementedError:
-            pass
-        return digest.hexdigest()
 
     def order_text(self, epoch: int) -> str:
         """Return a text of all that decides what an epoch delivers, besides the corpus.
@@ -440,7 +252,7 @@ class Dataset(EpochApi):
     def _own_order_text(self, epoch: int) -> str:
         """Return the order of a class of the user's own that makes it itself, O(N); else nothing."""
         makes_order = any(not is_of_headrace(getattr(type(self), name)) for name in _MAKE_ORDER)
-        apart = self._asked_apart() if makes_order and self.knows_order() else None
+        apart = self._asked_apart() if makes_order and self.get_corpus().knows_order() else None
         if apart is None:
             return ""
         apart.init_seq_order(epoch)
@@ -458,7 +270,7 @@ class Dataset(EpochApi):
         if self._content is None:
             args, kwargs = self._given
             given = given_options(type(self), args, kwargs)
-            if is_of_headrace(type(self)) or self.knows_order():
+            if is_of_headrace(type(self)) or self.get_corpus().knows_order():
                 given = {name: given[name] for name in self.content_options if name in given}
             self._content = options_text(given, dataset_text) if given else ""
         return self._content
@@ -513,15 +325,9 @@ class Dataset(EpochApi):
         """Whether sequences that fail are left out, so that an order does not say how many come."""
         return False
 
-    @property
-    def knows_dtypes(self) -> bool:
-        """Whether the dtypes that this dataset names are those of its arrays, and not the guess of RETURNN's API."""
-        return False
-
     def batch_options(self) -> list[str]:
         """Return which options are given that count for the batches of the epoch API only, here or in a part."""
-        frames = [count for side in self.context_window for count in side.values()]
-        given = {"chunking": self.chunking is not None, "context_window": any(count > 0 for count in frames)}
+        given = {"chunking": self.chunking is not None, "context_window": any(self.context_window)}
         found = [f"{name} of {type(self).__name__} {self.name!r}" for name, is_given in given.items() if is_given]
         for inner in self.get_parts():
             found += inner.batch_options()
@@ -535,22 +341,20 @@ class Dataset(EpochApi):
         for inner in self.get_parts():
             inner.forget_places()
 
-    @property
-    def reads_singly(self) -> bool:
-        """Whether `take_features` reads a sequence without `load_seqs`, in any order, and `get_tags_of` knows tags."""
-        return False
+    def make_reader(self) -> Reader:
+        """Return what reads sequences by their corpus indices, for the owner of this dataset.
 
-    def take_features(self, seq_idx: int) -> dict[str, NDArray[Any]]:
-        """Return all arrays of one sequence of the current order, loaded if it must be; they are the caller's own."""
-        return dict(self.get_seq(seq_idx).features)
+        It may start epochs of this dataset, or of parts of it. For all others there is `open_reader` in `parts.py`.
+        """
+        return EpochReader(self) if self._has_user_ways() else self._new_reader()
 
-    def get_tags_of(self, indices: NDArray[np.int64]) -> list[str] | None:
-        """Return the tags of corpus indices, `int64[n]`, where that reads no sequence; `None` elsewhere."""
-        return None
+    def _has_user_ways(self) -> bool:
+        """Whether a class of the user's own reads in another way."""
+        return not all(map(is_of_headrace, _ways_of(type(self))))
 
-    def get_fast_source(self) -> Source | None:
-        """Return the source, if sequences come out as they are in it, and it reads many at once quickly."""
-        return None
+    def _new_reader(self) -> Reader:
+        """Return what reads any sequence, where no class of the user's own reads in another way."""
+        return EpochReader(self)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -581,7 +385,7 @@ class Workers:
     is_same_without: bool = False
     num_shards: int = 1
     is_inline: bool = False
-    executor: str | None = None
+    executor: str | Executor | None = None
     worker_init: Callable[[WorkerInfo], None] | None = None
     engine_options: EngineOptions | None = None
     max_bytes: int | None = None
@@ -601,14 +405,8 @@ def dataset_text(value: Any, epoch: int = 1) -> str | None:
     if isinstance(value, Owned):
         value = value.dataset
     if isinstance(value, Dataset):
-        return f"{type(value).__name__} {value.data_text()} {value.order_text(epoch)}"
+        return f"{type(value).__name__} {value.get_corpus().digest_text()} {value.order_text(epoch)}"
     return None
-
-
-def _first_of(indices: NDArray[np.int64]) -> str:
-    """Return the first few of an order as a text."""
-    texts = [*map(str, indices[:4].tolist()), *(["..."] if len(indices) > 4 else [])]
-    return f"[{', '.join(texts)}] of {len(indices)} sequences"
 
 
 def is_of_headrace(value: Any) -> bool:

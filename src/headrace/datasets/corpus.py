@@ -1,54 +1,112 @@
 """What is known of a dataset's corpus without reading it, and what tags and lengths tell an order.
 
-`CorpusFacts` are asked for by datasets made of others. The tags and lengths, of the corpus or of files, are taken only
-when an order asks for them.
+A dataset answers `get_corpus()`; one that is made of others combines the answers of its parts. The tags and lengths, of
+the corpus or of files, are taken only when somebody asks for them.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.errors import SourceError
+from headrace.errors import InternalError, SourceError
 from headrace.files import read_seq_lens, read_tag_list
 from headrace.index import CorpusIndex
+from headrace.specs import DataSpec
 
 LengthsOf = Callable[[NDArray[np.int64]], NDArray[Any]]
 """Returns the lengths of sequences, `int[n]`, by corpus index, `int64[n]`."""
 
 
-def num_left_out(kept: NDArray[np.bool_]) -> tuple[int, int]:
-    """Return how many sequences a filter leaves out, and of how many, by what it keeps, `bool[N]`."""
-    return len(kept) - int(np.count_nonzero(kept)), len(kept)
+def _not_indexed(*_: Any) -> Any:
+    raise InternalError("a corpus without an index was asked for what only an index can say")
 
 
-@dataclass(frozen=True)
-class CorpusFacts:
-    """What is known of a corpus. Functions are called only when their answer is needed.
+def _no_lengths(key: str, may_cost: bool) -> LengthsOf | None:  # noqa: ARG001
+    return None
 
-    Datasets made of others need it: which tags there are and under which corpus index, what is sorted by, what repeats.
+
+def _nothing() -> None:
+    return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Corpus:
+    """What is known of the sequences of a dataset without reading them.
+
+    It is worked out when a function is called, and no sooner: an index may have to be gathered first, lengths may have
+    to be asked of a user's object.
 
     Attributes:
-        index: The tags by corpus index; `init_seq_order(seq_order=...)` takes these numbers.
-        sort_lengths: Returns `int[N]`: what sequences are sorted by.
-        kept: Returns `bool[N]`: what the dataset's own filter keeps, `None` if it has no filter.
-        draws_by_occurrence: Whether what is read depends on how often a sequence came before in the epoch.
-        occurrences: Returns `int64[n]`: how often each sequence of the current order came before.
+        digest_text: Returns a text that tells this corpus from others. O(N) at most once, where the index is kept.
+        knows_order: Returns whether an epoch's sequences and their order are known before it is read.
+        size: Returns how many corpus indices there are, `None` if that is not known.
+        is_indexed: Whether it is known under which corpus index each tag is. The order of each epoch is then known,
+            too, and any sequence is read by its corpus index.
+        index: Returns the tags by corpus index, if it is indexed.
+        tags_of: Returns the tags of corpus indices, `int64[n]`, if it is indexed; no others need be known for it.
+        specs: Layout by data key, as far as it is that of the arrays and not a guess.
+        knows_dtypes: Whether the dtypes that the dataset names are those of its arrays, and not the guess of RETURNN's
+            API.
+        lengths: Returns the lengths of a data key by corpus index, `None` if they are not known without reading. The
+            second argument is whether it may cost something: to generate sequences, or to ask a user's object.
+        covers_lengths: Returns whether the lengths of a data key are part of what `digest_text` tells.
         has_fixed_lengths: Whether lengths, of all data keys and for sorting, are the same in all epochs.
+        may_change_lengths: Whether sequences may come out with other lengths, behind a transform.
+        sort_lengths: Returns `int[N]`, what sequences are sorted by, if it is indexed.
+        kept: Returns `bool[N]`, what filters keep, `None` without one, if it is indexed.
+        num_filtered: Returns how many sequences a tag filter leaves out, here or in a part, and of how many; `None`
+            without one, and then nothing is read to answer it.
+        draws_by_occurrence: Whether what is read depends on how often a sequence came before in the epoch.
     """
 
-    index: CorpusIndex
-    sort_lengths: Callable[[], NDArray[Any]]
-    kept: Callable[[], NDArray[np.bool_] | None]
-    draws_by_occurrence: bool
-    occurrences: Callable[[], NDArray[np.int64]]
-    has_fixed_lengths: bool
+    digest_text: Callable[[], str]
+    knows_order: Callable[[], bool]
+    size: Callable[[], int | None]
+    is_indexed: bool = False
+    index: Callable[[], CorpusIndex] = _not_indexed
+    tags_of: Callable[[NDArray[np.int64]], list[str]] = _not_indexed
+    specs: Mapping[str, DataSpec] = field(default_factory=dict)
+    knows_dtypes: bool = False
+    lengths: Callable[[str, bool], LengthsOf | None] = _no_lengths
+    covers_lengths: Callable[[str], bool] = lambda key: False  # noqa: ARG005
+    has_fixed_lengths: bool = False
+    may_change_lengths: bool = False
+    sort_lengths: Callable[[], NDArray[Any]] = _not_indexed
+    kept: Callable[[], NDArray[np.bool_] | None] = _nothing
+    num_filtered: Callable[[], tuple[int, int] | None] = _nothing
+    draws_by_occurrence: bool = False
+
+    def without_index(self) -> Corpus:
+        """Return the same, but that nobody knows under which corpus index a tag is, and what follows from it."""
+        known = {name: getattr(self, name) for name in _KNOWN_WITHOUT_INDEX}
+        return Corpus(digest_text=self.digest_text, knows_order=self.knows_order, size=self.size, **known)
+
+
+_KNOWN_WITHOUT_INDEX = ("specs", "knows_dtypes", "lengths", "covers_lengths", "may_change_lengths", "num_filtered")
+
+
+def num_left_out(kept: NDArray[np.bool_] | None) -> tuple[int, int] | None:
+    """Return how many sequences a filter leaves out, and of how many, by what it keeps, `bool[N]`."""
+    return None if kept is None else (len(kept) - int(np.count_nonzero(kept)), len(kept))
+
+
+def sum_left_out(corpora: Sequence[Corpus]) -> tuple[int, int] | None:
+    """Return how many sequences filters of parts leave out; parts without one count among all, if their size is known.
+
+    `None` if no part has a filter. O(N) otherwise.
+    """
+    found = [corpus.num_filtered() for corpus in corpora]
+    if all(counts is None for counts in found):
+        return None
+    known = [counts or (0, corpus.size() or 0) for corpus, counts in zip(corpora, found, strict=True)]
+    return sum(left_out for left_out, _ in known), sum(total for _, total in known)
 
 
 _LOGGER = logging.getLogger("headrace.datasets")

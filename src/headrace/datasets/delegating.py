@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 from headrace.batching import NumbersDict
 from headrace.errors import ConfigError
 from headrace.order import Order, OrderReport
-from headrace.specs import DataSpec
 
 from .base import Dataset
 from .checks import remark_once
-from .corpus import CorpusFacts, LengthsOf
+from .corpus import Corpus
+from .reading.reader import Reader
 from .seq import DatasetSeq
 
 
@@ -38,33 +38,28 @@ class InnerCorpus(Dataset):
         """Return the inner dataset."""
         return (self.inner,)
 
-    def knows_order(self) -> bool:
-        """Whether the inner dataset does."""
-        return self.inner.knows_order()
+    # --- the options that make the order are those of the inner dataset ---
 
-    def corpus_size(self) -> int | None:
-        """Return the size of the corpus of the inner dataset."""
-        return self.inner.corpus_size()
+    def _follow_order(self) -> None:
+        """Take them over."""
+        self._recipe, self._seq_ordering = self.inner._recipe, self.inner.seq_ordering
 
-    def num_filtered(self) -> tuple[int, int] | None:
-        """Return what filters of the inner dataset leave out."""
-        return self.inner.num_filtered()
+    def _change_recipe(self, **changes: Any) -> None:
+        inner = self.inner
+        if "seq_ordering" in changes:
+            inner.seq_ordering = changes.pop("seq_ordering")
+        if changes:
+            inner._change_recipe(**changes)
+        self._follow_order()
 
-    def known_specs(self) -> dict[str, DataSpec]:
+    def _take_shard(self, num_shards: int, shard_index: int) -> None:
+        """Make the inner dataset one shard of `num_shards`; takes effect with the next `init_seq_order`."""
+        self.inner.set_sharding(num_shards, shard_index)
+        self._follow_order()
+
+    def get_corpus(self) -> Corpus:
         """Return what the inner dataset knows."""
-        return self.inner.known_specs()
-
-    def corpus_lengths(self, key: str, *, may_cost: bool) -> LengthsOf | None:
-        """Return the lengths that the inner dataset knows."""
-        return self.inner.corpus_lengths(key, may_cost=may_cost)
-
-    def covers_lengths(self, key: str) -> bool:
-        """Whether `data_text` of the inner dataset tells them."""
-        return self.inner.covers_lengths(key)
-
-    def data_text(self) -> str:
-        """Return the text of the inner dataset."""
-        return self.inner.data_text()
+        return self.inner.get_corpus()
 
     def order_text(self, epoch: int) -> str:
         """Return the text of the inner dataset."""
@@ -78,11 +73,6 @@ class InnerCorpus(Dataset):
     def supports_jumps(self) -> bool:
         """Whether the inner dataset does."""
         return self.inner.supports_jumps
-
-    @property
-    def knows_dtypes(self) -> bool:
-        """Whether the inner dataset does."""
-        return self.inner.knows_dtypes
 
     def supports_seq_order_sorting(self) -> bool:
         """Whether the inner dataset does."""
@@ -141,40 +131,22 @@ _INHERITED = ("random_seed_offset", "_num_shards", "_shard_index")
 
 
 class DelegatingDataset(InnerAnswers):
-    """A dataset read through another one. A sub-class defines `inner`.
-
-    Attributes:
-        has_one_corpus: Whether the inner dataset has the same sequences in each epoch.
-    """
-
-    has_one_corpus: bool = True
+    """A dataset read through another one. A sub-class defines `inner`."""
 
     def dataset_of(self, epoch: int) -> Dataset:  # noqa: ARG002 (for those whose inside changes)
         """Return the inner dataset of an epoch."""
         return self.inner
 
-    def corpus_facts(self) -> CorpusFacts | None:
-        """Return what the inner dataset knows, if it is the same in all epochs."""
-        return self.inner.corpus_facts() if self.has_one_corpus else None
-
     def _follow(self) -> None:
         """Take over what the inner dataset says of itself."""
         inner = self.inner
-        self._recipe, self._seq_ordering = inner._recipe, inner.seq_ordering
+        self._follow_order()
         self.num_inputs, self.num_outputs = inner.num_inputs, inner.num_outputs
         self.labels = dict(inner.labels)
         self.unique_seq_tags = inner.unique_seq_tags
         self.seq_list_filter_file = inner.seq_list_filter_file
         self.seq_order_seq_lens_file = inner.seq_order_seq_lens_file
         self.shuffle_frames_of_nseqs = inner.shuffle_frames_of_nseqs
-
-    def _change_recipe(self, **changes: Any) -> None:
-        inner = self.inner
-        if "seq_ordering" in changes:
-            inner.seq_ordering = changes.pop("seq_ordering")
-        if changes:
-            inner._change_recipe(**changes)
-        self._recipe, self._seq_ordering = inner._recipe, inner.seq_ordering
 
     def initialize(self) -> None:
         """Get ready to read; a layout that is not known yet is learnt from the first sequence."""
@@ -201,6 +173,10 @@ class DelegatingDataset(InnerAnswers):
         """Return how often each sequence of the current order came before, where that matters."""
         return self.inner.get_occurrences()
 
+    def count_occurrences(self) -> NDArray[np.int64]:
+        """Return how often each sequence of the current order came before, `int64[n]`."""
+        return self.inner.count_occurrences()
+
     def get_current_seq_order(self) -> Order:
         """Return the corpus indices of the current epoch, in order."""
         return self.inner.get_current_seq_order()
@@ -210,12 +186,10 @@ class DelegatingDataset(InnerAnswers):
         """What the recipe leaves out or repeats in the current full epoch."""
         return self.inner.order_report
 
-    def _take_shard(self, num_shards: int, shard_index: int) -> None:
-        """Make this dataset one shard of `num_shards`; takes effect with the next `init_seq_order`."""
-        self.inner.set_sharding(num_shards, shard_index)
-        self._recipe = self.inner._recipe
-
     # --- reading ---
+
+    def _new_reader(self) -> Reader:
+        return self.inner.make_reader()
 
     def load_seqs(self, start: int, end: int) -> None:
         """Get sequences start..end (exclusive; may exceed the epoch) ready."""

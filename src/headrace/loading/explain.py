@@ -58,7 +58,7 @@ class Explainer:
     def log_filtered(self, epoch: int) -> None:
         """Log what filters leave out, of the dataset or of an epoch; the user asked for it, so it is no warning."""
         for reason, where, further, counts in (
-            ("filtered", "", "", self._subject.num_filtered()),
+            ("filtered", "", "", self._subject.corpus.num_filtered()),
             ("filtered in an epoch", f", epoch {epoch}", " (said once; explain() counts)", self._runs.num_filtered()),
         ):
             if counts is not None and reason not in self._said:
@@ -107,7 +107,7 @@ class Explainer:
             f"place:    epoch {place.epoch}, batch {place.position}",
         ]
         epoch, progress = self._runs.progress()
-        for counts, of_what in ((subject.num_filtered(), ""), (self._runs.num_filtered(), f" of epoch {epoch}")):
+        for counts, of_what in ((subject.corpus.num_filtered(), ""), (self._runs.num_filtered(), f" of epoch {epoch}")):
             if counts is not None:
                 lines.append(f"filter:   {counts[0]:,} of {counts[1]:,} sequences are left out{of_what}")
         if progress.num_planned:

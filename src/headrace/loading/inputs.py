@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from headrace.batching import WINDOW_SEQS
 from headrace.datasets.base import Dataset, Workers
-from headrace.datasets.corpus import LengthsOf
+from headrace.datasets.corpus import Corpus, LengthsOf
 from headrace.errors import ConfigError
 from headrace.order import Order, OrderCorpus, OrderPlanner, OrderRecipe, occurrences
 
@@ -92,6 +92,11 @@ class Subject(ABC):
     has_even_shards: bool = False
     workers: Workers | None = None
 
+    @property
+    @abstractmethod
+    def corpus(self) -> Corpus:
+        """What is known of it without reading it, now: it may be another one in another epoch."""
+
     @abstractmethod
     def start(self, epoch: int, wanted: PlanNeeds) -> EpochOrder:
         """Return the order of an epoch."""
@@ -105,24 +110,13 @@ class Subject(ABC):
         """
 
     @abstractmethod
-    def data_digest(self) -> str:
-        """Return a digest of tags and lengths, O(N) at most once."""
-
-    @abstractmethod
     def order_text(self, epoch: int) -> str:
         """Return a text of all that decides the order of an epoch."""
 
-    def digest_covers_lengths(self, data_key: str | None) -> bool:  # noqa: ARG002
-        """Tell whether subjects of one `data_digest` have the same lengths of a data key, None: of the first one."""
-        return False
-
-    def corpus_size(self) -> int | None:
-        """Return how many corpus indices there are, None if nobody says so."""
-        return None
-
-    def num_filtered(self) -> tuple[int, int] | None:
-        """Return how many sequences a filter leaves out, and how many there are; None: no filter is known."""
-        return None
+    def digest_covers_lengths(self, data_key: str | None) -> bool:
+        """Tell whether subjects of one digest have the same lengths of a data key, None: of the first one."""
+        key = data_key or self.data_key
+        return key is not None and self.corpus.covers_lengths(key)
 
     def reading_text(self, epoch: int) -> str:  # noqa: ARG002
         """Return a text of all that decides what a sequence holds, besides its corpus."""
@@ -130,10 +124,6 @@ class Subject(ABC):
 
     def may_draw_order(self) -> bool:
         """Tell whether code of the user's says the order, and may draw it from the global generators."""
-        return False
-
-    def may_change_lengths(self) -> bool:
-        """Tell whether sequences may be read with other lengths than those that they are planned by."""
         return False
 
     def close(self) -> None:  # noqa: B027 (most hold nothing)
@@ -165,10 +155,15 @@ class DatasetSubject(Subject):
         if is_own:
             own.answer_alone()
         check_dataset_options(own, self.name, is_stream=False)
-        self.reading = DatasetReading(config, own.known_specs())
+        self.reading = DatasetReading(config, self.corpus.specs)
         self.data_key = next(iter(own.get_data_keys()), None)
         self.num_shards = own.num_shards
         self.sharded_by = f"{own.sharded_by} of {self.name}"
+
+    @property
+    def corpus(self) -> Corpus:
+        """What the dataset knows."""
+        return self.dataset.get_corpus()
 
     def start(self, epoch: int, wanted: PlanNeeds) -> EpochOrder:
         """Return the order of an epoch."""
@@ -188,21 +183,13 @@ class DatasetSubject(Subject):
         key = data_key or self.data_key
         if key not in self.dataset.get_data_keys():
             self.dataset.get_data_dtype(key)  # raises, with the keys that there are
-        return self.dataset.corpus_lengths(key, may_cost=may_cost)
+        return self.corpus.lengths(key, may_cost)
 
     def _shortest_by(self, lengths_of: LengthsOf | None) -> Callable[[], int] | None:
         if lengths_of is None:
             return None  # and the corpus is not asked: that may cost as much
-        size = self.corpus_size()
+        size = self.corpus.size()
         return None if not size else lambda: int(np.min(lengths_of(np.arange(size))))
-
-    def corpus_size(self) -> int | None:
-        """Return how many corpus indices there are, if the dataset knows it."""
-        return self.dataset.corpus_size()
-
-    def num_filtered(self) -> tuple[int, int] | None:
-        """Ask the dataset."""
-        return self.dataset.num_filtered()
 
     def reading_text(self, epoch: int) -> str:
         """Return how the dataset reads, and what it draws."""
@@ -212,27 +199,14 @@ class DatasetSubject(Subject):
         """Ask the dataset."""
         return self.dataset.may_draw_order()
 
-    def may_change_lengths(self) -> bool:
-        """Ask the dataset whether a transform stands between the index and the reader."""
-        return self.dataset.may_change_lengths()
-
     def knows_lengths(self, data_key: str | None) -> bool:
         """Ask the index, or what generates the sequences."""
         return self._lengths_of(data_key, may_cost=True) is not None
-
-    def data_digest(self) -> str:
-        """Return the digest of the index, or of the indices of all sub-datasets."""
-        return self.dataset.data_text()
 
     def order_text(self, epoch: int) -> str:
         """Return the recipe of the order."""
         with self._ordering():
             return self.dataset.order_text(epoch)
-
-    def digest_covers_lengths(self, data_key: str | None) -> bool:
-        """Ask whether they come from an index."""
-        key = data_key or self.data_key
-        return key is not None and self.dataset.covers_lengths(key)
 
     def shuffle(self, seq_ordering: str) -> None:
         """Shuffle a dataset that has no order of its own.
@@ -272,16 +246,22 @@ class ItemsSubject(Subject):
     Args:
         items: The object.
         seq_ordering: The order.
-        plans_by_lengths: Whether the batches depend on the lengths that it tells; to ask for all may cost a lot.
     """
 
-    def __init__(self, items: Any, seq_ordering: str = "default", *, plans_by_lengths: bool = False) -> None:
+    def __init__(self, items: Any, seq_ordering: str = "default") -> None:
         self.name = type(items).__name__
         self._items = items
         self._planner = OrderPlanner(OrderRecipe(seq_ordering=seq_ordering))
         self.reading = ItemsReading(items)
-        self._plans_by_lengths = plans_by_lengths
-        self._digest: str | None = None
+
+    @property
+    def corpus(self) -> Corpus:
+        """How many items there are: nothing else is known."""
+        return Corpus(
+            digest_text=lambda: digest_text(f"{len(self._items)} items"),
+            knows_order=lambda: True,
+            size=lambda: len(self._items),
+        )
 
     def start(self, epoch: int, wanted: PlanNeeds) -> EpochOrder:
         """Return the order of an epoch; lengths are those of `get_seq_len(i)`, if the object has it."""
@@ -298,14 +278,6 @@ class ItemsSubject(Subject):
     def knows_lengths(self, data_key: str | None) -> bool:
         """Ask the object: by its method `get_seq_len(i)`."""
         return data_key is None and hasattr(self._items, "get_seq_len")
-
-    def data_digest(self) -> str:
-        """Return a digest of the number of items, and of their lengths if they matter: nothing else is known."""
-        if not self._plans_by_lengths:
-            return digest_text(f"{len(self._items)} items")
-        if self._digest is None:
-            self._digest = digest_text(f"{len(self._items)} items {digest_array(self._all_lengths())}")
-        return self._digest
 
     def order_text(self, epoch: int) -> str:
         """Return the recipe of the order."""

@@ -15,9 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.batching import Column
-from headrace.datasets.base import Dataset
 from headrace.datasets.configs import init_dataset
-from headrace.datasets.parts import open_apart
+from headrace.datasets.parts import open_reader
+from headrace.datasets.reading import reader as datasets
+from headrace.datasets.reading.reader import Failed as Failed
 from headrace.engine import WorkerInfo, note_place, note_places
 from headrace.sources import Source
 from headrace.specs import DataSpec
@@ -41,13 +42,6 @@ class ReadRequest:
     indices: NDArray[np.int64]
     occurrences: NDArray[np.int64] | None
     seqs: list[tuple[str, Any]] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Failed:
-    """What stands for a sequence that could not be read or transformed."""
-
-    error: Exception
 
 
 class Reader(ABC):
@@ -107,15 +101,14 @@ class DatasetReading(Reading):
     def open(self, info: WorkerInfo) -> Reader:
         """Build the dataset. What was carried to another process is a copy already."""
         if info.runs_in == "process":
-            return _DatasetReader(init_dataset(self.config))
-        return _DatasetReader(open_apart(self.config, in_thread=info.runs_in == "thread"))
+            return _DatasetReader(init_dataset(self.config).make_reader())
+        return _DatasetReader(open_reader(self.config, in_thread=info.runs_in == "thread"))
 
 
 class _DatasetReader(Reader):
-    def __init__(self, dataset: Dataset) -> None:
-        self._dataset = dataset
-        dataset.forget_places()  # the members of a batch are not neighbours in the epoch
-        source = dataset.get_fast_source()
+    def __init__(self, reader: datasets.Reader) -> None:
+        self._reader = reader
+        source = reader.fast_source()
         has_texts = source is not None and any(_is_text(spec) for spec in source.specs.values())
         self._source = None if has_texts else source
         self.is_all_ours = self._source is not None and type(self._source).__module__.startswith("headrace.")
@@ -128,34 +121,10 @@ class _DatasetReader(Reader):
         return tags, {key: _SourceColumn(source, key, wish, tags) for key in source.specs}
 
     def read(self, wish: ReadRequest) -> Iterator[tuple[str, Any]]:
-        dataset, source, indices = self._dataset, self._source, wish.indices.tolist()
-        first = dataset.init_part(wish.epoch, 0, wish.indices, wish.occurrences)
-        known = dataset.get_tags_of(wish.indices) if source is None else source.tags_of(wish.indices)
-        tags = [f"(corpus index {corpus_idx})" for corpus_idx in indices] if known is None else known
-        go_to, reads_singly = note_places(tags, wish.epoch), dataset.reads_singly
-        for number, tag in enumerate(tags):
-            go_to(number)
-            place = first + number
-            try:
-                if source is not None:
-                    features = self._read_plain(source, place, indices[number])
-                elif reads_singly:
-                    features = dataset.take_features(place)
-                else:
-                    dataset.load_seqs(place, place + 1)
-                    seq = dataset.get_seq(place)
-                    tag, features = seq.seq_tag, dict(seq.features)
-            except Exception as error:  # noqa: BLE001 - the engine's policy decides what becomes of one of many
-                yield tag, Failed(error)
-            else:
-                yield tag, features
-
-    def _read_plain(self, source: Source, place: int, corpus_idx: int) -> dict[str, Any]:
-        """Read a sequence that nothing is done to; if that fails the dataset does it again, and says where it is."""
-        try:
-            return source.read_seq(corpus_idx)
-        except Exception:  # noqa: BLE001 - raised once more
-            return self._dataset.take_features(place)
+        # the members of a batch are not neighbours in the epoch: they have no positions there
+        wanted = datasets.ReadRequest.of(wish.epoch, wish.indices, wish.occurrences)
+        for tag, seq in self._reader.read_each(wanted):
+            yield tag, seq if isinstance(seq, Failed) else dict(seq.features)
 
 
 class _SourceColumn(Column):

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.batching import Batching, Groups, WindowKey
+from headrace.datasets.corpus import Corpus
 from headrace.errors import ConfigError
 from headrace.order import ArrayOrder, occurrences
 
@@ -145,7 +146,7 @@ class SampledSubject(Subject):
         return self._drawn[1]
 
     def _check_indices(self, indices: NDArray[np.int64]) -> None:
-        size = self._subject.corpus_size() if len(indices) else None
+        size = self.corpus.size() if len(indices) else None
         if size is None:
             return
         for found in (int(indices.min()), int(indices.max())):
@@ -154,9 +155,10 @@ class SampledSubject(Subject):
                     f"the sampler gives the index {found}, and there are {size} sequences", where=self.name
                 )
 
-    def corpus_size(self) -> int | None:
-        """Ask the other subject."""
-        return self._subject.corpus_size()
+    @property
+    def corpus(self) -> Corpus:
+        """That of the other subject."""
+        return self._subject.corpus
 
     def start(self, epoch: int, wanted: PlanNeeds) -> EpochOrder:
         """Return the order that the sampler gives."""
@@ -168,10 +170,6 @@ class SampledSubject(Subject):
     def knows_lengths(self, data_key: str | None) -> bool:
         """Ask the other subject."""
         return self._subject.knows_lengths(data_key)
-
-    def data_digest(self) -> str:
-        """Return that of the other subject."""
-        return self._subject.data_digest()
 
     def order_text(self, epoch: int) -> str:
         """Return a digest of the indices."""
@@ -186,14 +184,6 @@ class SampledSubject(Subject):
     def may_draw_order(self) -> bool:
         """Yes: the sampler may, as torch's do that have no generator of their own."""
         return True
-
-    def may_change_lengths(self) -> bool:
-        """Ask the other subject."""
-        return self._subject.may_change_lengths()
-
-    def digest_covers_lengths(self, data_key: str | None) -> bool:
-        """Ask the other subject."""
-        return self._subject.digest_covers_lengths(data_key)
 
     def close(self) -> None:
         """Close the other subject."""

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import entry_points
 from types import MappingProxyType
+from typing import Any
 
 from headrace.errors import ConfigError, SourceError, did_you_mean
 from headrace.files import TOO_MANY_OPEN, TOO_MANY_OPEN_FIX, open_regular
@@ -68,7 +69,7 @@ for _entry in BUILT_IN:
     register_format(_entry)
 
 
-def formats_of_others() -> list[tuple[Format, list[type]]]:
+def formats_of_others() -> list[tuple[Format, list[Any]]]:
     """Return the formats that are not built in, each with those of its classes that only this process can import."""
     main = vars(sys.modules["__main__"])
     return [

@@ -201,11 +201,11 @@ class OrderSubject(Subject):
 
 def _stored_lengths(dataset: Dataset) -> NDArray[Any] | None:
     """Return the frames of each sequence of the corpus, of its main data key, if that needs no reading."""
-    facts, keys = dataset.corpus_facts(), dataset.get_data_keys()
-    if facts is None or not facts.has_fixed_lengths or not keys:
+    corpus, keys = dataset.get_corpus(), dataset.get_data_keys()
+    if not corpus.has_fixed_lengths or not keys:
         return None
-    lengths_of = dataset.corpus_lengths("data" if "data" in keys else keys[0], may_cost=True)
-    return None if lengths_of is None else lengths_of(np.arange(len(facts.index)))
+    lengths_of = corpus.lengths("data" if "data" in keys else keys[0], True)
+    return None if lengths_of is None else lengths_of(np.arange(corpus.size() or 0))
 
 
 def _sum_if_known(amounts: NDArray[np.int64]) -> int:

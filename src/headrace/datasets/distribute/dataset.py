@@ -9,6 +9,7 @@ whatever was opened before.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal, NoReturn
 
 from headrace.engine import EngineOptions, EngineReport
@@ -19,6 +20,7 @@ from headrace.ranks import Ranks
 
 from ..base import DistributesFiles, Workers
 from ..checks import check_flag
+from ..corpus import Corpus
 from ..digests import recipe_text
 from ..wrap.blockwise import BlockwiseDataset, SeqBlock
 from .files import check_cache_options
@@ -239,9 +241,13 @@ class DistributeFilesDataset(LaidOutByFiles, BlockwiseDataset):
         """Whether sequences that fail are left out."""
         return self._stream_options.skips
 
-    def data_text(self) -> str:
-        """Return the file list."""
-        return f"files {self._share.names_text(self.files)}"
+    def batch_options(self) -> list[str]:
+        """Return those of the dataset that the layout was learnt from as well."""
+        return [*super().batch_options(), *self._options_inside]
+
+    def get_corpus(self) -> Corpus:
+        """Return the file list, and no more."""
+        return replace(super().get_corpus(), digest_text=lambda: f"files {self._share.names_text(self.files)}")
 
     def order_text(self, epoch: int) -> str:
         """Return the files of a sub-epoch, and what the dataset is that they make."""
@@ -398,7 +404,7 @@ class DistributeFilesDataset(LaidOutByFiles, BlockwiseDataset):
         return super().num_seqs
 
     def is_less_than_num_seqs(self, seq_idx: int) -> bool:
-        """Whether the sub-epoch has a sequence at this place; waits until it is open."""
+        """Whether the sub-epoch has a sequence at this position; waits until it is open."""
         self._take_first_block()
         return super().is_less_than_num_seqs(seq_idx)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,12 +17,12 @@ from numpy.typing import NDArray
 from headrace.batching import NumbersDict
 from headrace.errors import ConfigError
 from headrace.index import CorpusIndex, GeneratedTags
-from headrace.order import Order, RangeOrder, occurrences
+from headrace.order import Order, RangeOrder
 
 from ..cached2 import CachedDataset2
 from ..checks import check_count, check_outputs, check_tags
-from ..corpus import CorpusFacts, LengthsOf, num_left_out
-from ..reader import OrderCursor
+from ..corpus import Corpus, LengthsOf, num_left_out
+from ..reading.loaded import OrderCursor
 from ..seq import DatasetSeq
 
 _SEEDS = 2**32  # that a RandomState takes
@@ -150,31 +151,33 @@ class GeneratingDataset(CachedDataset2):
     supports_jumps = True
     content_options: tuple[str, ...] = ("input_dim", "output_dim")
 
-    def knows_order(self) -> bool:
-        """Whether there is an end."""
-        return self._corpus_num_seqs != math.inf
-
-    def corpus_facts(self) -> CorpusFacts | None:
-        """Return what is known of finite data."""
+    def get_corpus(self) -> Corpus:
+        """Return what is known: of finite data, tags and order, and lengths once they were generated."""
+        corpus = super().get_corpus()
         if self._corpus_num_seqs == math.inf:
-            return None
-        return CorpusFacts(
-            index=CorpusIndex.from_columns(tags=self.get_corpus_tags(), lengths={}),
+            return replace(corpus, knows_order=lambda: False)
+        tags = self.get_corpus_tags()
+        index = CorpusIndex.from_columns(tags=tags, lengths={})
+        return replace(
+            corpus,
+            digest_text=lambda: index.digest,
+            knows_order=lambda: True,
+            size=lambda: len(tags),
+            is_indexed=True,
+            index=lambda: index,
+            tags_of=tags.take,
+            lengths=self._lengths_of_epoch,
             sort_lengths=self._lengths,
-            kept=lambda: None if self._wanted_tags is None else self._keep_mask(),
-            draws_by_occurrence=False,
-            occurrences=lambda: occurrences(self.get_current_seq_order()),
-            has_fixed_lengths=False,
+            kept=self._kept,
+            num_filtered=lambda: num_left_out(self._kept()),
         )
 
-    def num_filtered(self) -> tuple[int, int] | None:
-        """Count what the filter of finite data drops."""
-        is_filtered = self._wanted_tags is not None and self.knows_order()
-        return num_left_out(self._keep_mask()) if is_filtered else None
+    def _kept(self) -> NDArray[np.bool_] | None:
+        return None if self._wanted_tags is None else self._keep_mask()
 
-    def corpus_lengths(self, key: str, *, may_cost: bool) -> LengthsOf | None:
+    def _lengths_of_epoch(self, key: str, may_cost: bool) -> LengthsOf | None:
         """Generate all sequences of the current epoch, to learn the lengths of the first data key."""
-        if key != self.get_data_keys()[0] or not may_cost or self._corpus_num_seqs == math.inf:
+        if key != self.get_data_keys()[0] or not may_cost:
             return None
         return self._lengths().__getitem__  # now: they differ from epoch to epoch
 

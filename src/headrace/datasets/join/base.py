@@ -13,9 +13,10 @@ from headrace.index import CorpusIndex
 from headrace.order import Order
 
 from ..base import Dataset
-from ..corpus import CorpusFacts, num_left_out
+from ..corpus import Corpus, num_left_out
+from ..ordered import OrderedDataset
 from ..parts import MetaPart
-from ..reader import OrderCursor, outside_of_epoch
+from ..wrap.multi_proc import MultiProcDataset
 
 _TAG_BLOCK = 256  # tags decoded at a time: alone, each takes ten times as long
 
@@ -23,54 +24,37 @@ _TAG_BLOCK = 256  # tags decoded at a time: alone, each takes ten times as long
 class IndexedCorpus(Protocol):
     """Anything with an index."""
 
+    def __len__(self) -> int: ...
+
+    def tags_of(self, indices: NDArray[np.int64]) -> list[str]:
+        """Return the tags of corpus indices."""
+
     @property
     def index(self) -> CorpusIndex:
         """The tags by corpus index."""
 
 
-class OverCorpora(Dataset):
-    """A dataset whose sequences are those of an index. A sub-class defines `corpus` and `_kept`."""
+class OverCorpora(OrderedDataset):
+    """A dataset whose sequences are those of other datasets. A sub-class defines `corpus`."""
 
-    _cursor: OrderCursor
-    _tag_start: int
-    _tag_block: list[str]
+    _tag_start = 0
+    _tag_block: Sequence[str] = ()
 
     @property
     @abstractmethod
     def corpus(self) -> IndexedCorpus:
         """The sequences."""
 
-    @abstractmethod
-    def _kept(self) -> NDArray[np.bool_] | None:
-        """Return `bool[N]`: what filters keep; `None` without any."""
-
-    def _set_cursor(self, order: Order, first: int = 0) -> None:
-        """Take an order, whose first position has the place `first`."""
-        self._cursor = OrderCursor(order, first)
-        self._tag_start, self._tag_block = 0, []
-
-    def get_corpus_tags(self) -> Sequence[str]:
-        """Return the tags of the whole corpus, before any filter."""
-        return self.corpus.index.tags
-
-    def _first_of_tag(self) -> NDArray[np.int64]:
-        return self.corpus.index.tag_groups()
-
-    def _keep_mask(self) -> NDArray[np.bool_]:
-        if self._keep is None:
-            self._keep = super()._keep_mask()
-        return self._keep
-
-    def _corpus_idx(self, seq_idx: int) -> int:
-        try:
-            return self._cursor[seq_idx]
-        except IndexError as error:
-            raise outside_of_epoch(error, self, self._cursor) from None
-
     @property
-    def num_seqs(self) -> int:
-        """Number of sequences of the current epoch."""
-        return len(self._cursor)
+    def _corpus_index(self) -> CorpusIndex:
+        return self.corpus.index
+
+    def _num_stored(self) -> int:
+        return len(self.corpus)
+
+    def _take_order(self, order: Order, first: int = 0, **options: Any) -> None:
+        super()._take_order(order, first, **options)
+        self._tag_start, self._tag_block = 0, ()
 
     def get_tag(self, seq_idx: int) -> str:
         """Return the tag of a sequence of the current order."""
@@ -79,52 +63,38 @@ class OverCorpora(Dataset):
             self._corpus_idx(seq_idx)  # outside of the epoch: said by an error
             place, order = seq_idx - self._cursor.first, self._cursor.order
             indices = order.block(place, min(place + _TAG_BLOCK, len(order)))
-            self._tag_start, offset, self._tag_block = seq_idx, 0, self.corpus.index.tags.take(indices)
+            self._tag_start, offset, self._tag_block = seq_idx, 0, self.corpus.tags_of(indices)
         return self._tag_block[offset]
-
-    def get_all_tags(self) -> Sequence[str]:
-        """Return the tags of the whole corpus, without those that a filter drops; they may live on disk."""
-        kept, tags = self._kept(), self.corpus.index.tags
-        return tags if kept is None else tags.take(np.flatnonzero(kept))
-
-    def get_total_num_seqs(self, *, fast: bool = False) -> int:  # noqa: ARG002 (fast but for joins and filters)
-        """Return the number of sequences of the whole corpus, without those that a filter drops."""
-        kept = self._kept()
-        return len(self.corpus.index) if kept is None else int(np.count_nonzero(kept))
 
     @property
     @abstractmethod
     def _made_of(self) -> Sequence[MetaPart]:
         """The parts."""
 
-    @abstractmethod
-    def _sort_lengths(self) -> NDArray[Any]:
-        """Return `int[N]`: what sequences are sorted by."""
+    def _corpus_over(self, parts: Sequence[tuple[MetaPart, Corpus]], **own: Any) -> Corpus:
+        """Return what is known of the corpora of the parts as one.
 
-    @abstractmethod
-    def _count_occurrences(self) -> NDArray[np.int64]:
-        """Return how often each sequence of the current order came before, `int64[n]`."""
-
-    def _draws_by_occurrence(self) -> bool:
-        facts = [part.facts for part in self._made_of]
-        return any(known is not None and known.draws_by_occurrence for known in facts)
-
-    def corpus_facts(self) -> CorpusFacts:
-        """Return what is known of the corpora as one."""
-        return CorpusFacts(
-            index=self.corpus.index,
+        Args:
+            parts: All of them, with what is known of each.
+            **own: What the class itself has to say of it.
+        """
+        return Corpus(
+            knows_order=self._knows_order,
+            size=lambda: len(self.corpus),
+            is_indexed=True,
+            index=lambda: self.corpus.index,
+            tags_of=lambda indices: self.corpus.tags_of(indices),
+            covers_lengths=lambda key: all(
+                corpus.covers_lengths(part.keys[key]) for part, corpus in parts if key in part.keys
+            ),
+            has_fixed_lengths=all(corpus.has_fixed_lengths for _, corpus in parts),
+            may_change_lengths=any(corpus.may_change_lengths for _, corpus in parts),
             sort_lengths=self._sort_lengths,
             kept=self._kept,
-            draws_by_occurrence=self._draws_by_occurrence(),
-            occurrences=self._count_occurrences,
-            has_fixed_lengths=self._has_fixed_lengths(),
+            num_filtered=lambda: num_left_out(self._kept()),
+            draws_by_occurrence=any(corpus.draws_by_occurrence for _, corpus in parts),
+            **own,
         )
-
-    def num_filtered(self) -> tuple[int, int] | None:
-        """Count what filters drop of the corpora as one; without any the corpora are not joined."""
-        filters = [self._wanted_tags, *(inner.num_filtered() for inner in self.get_parts())]
-        kept = None if all(found is None for found in filters) else self._kept()
-        return None if kept is None else num_left_out(kept)
 
     def get_parts(self) -> Sequence[Dataset]:
         """Return the datasets of the parts."""
@@ -135,24 +105,14 @@ class OverCorpora(Dataset):
         """Whether all parts do."""
         return all(inner.supports_jumps for inner in self.get_parts())
 
-    def _has_fixed_lengths(self) -> bool:
-        """Whether all parts say so of theirs."""
-        facts = [part.facts for part in self._made_of]
-        return all(known is not None and known.has_fixed_lengths for known in facts)
-
-    def covers_lengths(self, key: str) -> bool:
-        """Whether the texts of all parts with the data key do."""
-        with_key = [part for part in self._made_of if key in part.keys]
-        return all(part.dataset.covers_lengths(part.keys[key]) for part in with_key)
-
     def draws_text(self) -> str:
         """Return nothing: the parts draw."""
         return ""
 
-    def have_corpus_seq_idx(self) -> bool:
-        """Yes."""
-        return True
 
-    def get_corpus_seq_idx(self, seq_idx: int) -> int:
-        """Return the place in the corpus of a sequence of the current order."""
-        return self._corpus_idx(seq_idx)
+def sort_lengths_of(part: MetaPart) -> NDArray[Any]:
+    """Return what a dataset sorts by, from its file of lengths if it has one."""
+    dataset = part.dataset
+    while isinstance(dataset, MultiProcDataset):
+        dataset = dataset.inner
+    return part.corpus.sort_lengths() if dataset.seq_order_seq_lens_file is None else dataset._lengths_of_file()

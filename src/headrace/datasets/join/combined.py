@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headrace.errors import ConfigError, check_count, did_you_mean
-from headrace.sources import Source
 
 from ..base import Dataset, Owned
 from ..configs import DatasetConfig
 from ..delegating import DelegatingDataset, outer_options
-from ..layout import JointLayout, KeySource, check_no_cycle, make_layout, open_datasets, parse_data_map
+from ..parts import check_no_cycle, open_datasets
 from .joint import JointDataset
+from .layout import JointLayout, KeySource, make_layout, parse_data_map
 from .order import GumbelScale
 from .turns import TurnsDataset, check_shards
 
@@ -30,10 +30,6 @@ class _JoinedDataset(DelegatingDataset):
     def inner(self) -> JointDataset | TurnsDataset:
         """The joint corpus, or the stream."""
         return self._inner
-
-    def get_fast_source(self) -> Source | None:
-        """Return what reads many sequences at once, if there is such a thing."""
-        return self.inner.get_fast_source()
 
 
 class CombinedDataset(_JoinedDataset):
@@ -144,11 +140,11 @@ def _join(
     datasets: Mapping[str, Dataset], layout: JointLayout, sizes: Mapping[str, int] | None, options: dict[str, Any]
 ) -> JointDataset | TurnsDataset:
     """Return the joint corpus of sub-datasets, or the stream of them."""
-    if all(dataset.corpus_facts() is not None for dataset in datasets.values()):
+    if all(dataset.get_corpus().is_indexed for dataset in datasets.values()):
         check_shards(datasets, (1, 0))
         return JointDataset(datasets, layout, sampling_sizes=sizes, **options)
     if sizes is not None:
-        unknown = next(name for name, dataset in datasets.items() if dataset.corpus_facts() is None)
+        unknown = next(name for name, dataset in datasets.items() if not dataset.get_corpus().is_indexed)
         raise ConfigError(
             f"sampling_sizes needs random access to all sub-datasets, and {unknown!r} "
             f"({type(datasets[unknown]).__name__}) has none",

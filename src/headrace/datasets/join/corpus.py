@@ -22,7 +22,8 @@ from headrace.index.tags import check_indices
 from headrace.order import Order
 from headrace.sources import Source
 
-from ..layout import JointLayout
+from ..corpus import Corpus
+from .layout import JointLayout
 
 
 class JointTags(Tags):
@@ -53,16 +54,7 @@ class JointTags(Tags):
 
     def take(self, indices: ArrayLike) -> list[str]:
         """Return the tags at the given corpus indices."""
-        wanted = check_indices(indices, len(self))
-        owners = owners_of(self._starts, wanted)
-        if len(wanted) and owners[0] == owners[-1] and (owners == owners[0]).all():
-            return self._parts[int(owners[0])].take(wanted - self._starts[owners[0]])
-        found: NDArray[Any] = np.empty(len(wanted), dtype=object)
-        for number in np.unique(owners).tolist():
-            is_own = owners == number
-            found[is_own] = self._parts[number].take(wanted[is_own] - self._starts[number])
-        tags: list[str] = found.tolist()
-        return tags
+        return _take_tags(self._starts, check_indices(indices, len(self)), [part.take for part in self._parts])
 
     def update_digest(self, digest: xxhash.xxh3_128) -> None:
         """Feed the tags of each part."""
@@ -71,19 +63,35 @@ class JointTags(Tags):
             part.update_digest(digest)
 
 
+def _take_tags(
+    starts: NDArray[np.int64], indices: NDArray[np.int64], takes: Sequence[Callable[[NDArray[np.int64]], list[str]]]
+) -> list[str]:
+    """Return the tags of joint corpus indices by the functions of the parts that return those of theirs."""
+    owners = owners_of(starts, indices)
+    if len(indices) and owners[0] == owners[-1] and (owners == owners[0]).all():
+        return takes[int(owners[0])](indices - starts[owners[0]])
+    found: NDArray[Any] = np.empty(len(indices), dtype=object)
+    for number in np.unique(owners).tolist():
+        is_own = owners == number
+        found[is_own] = takes[number](indices[is_own] - starts[number])
+    tags: list[str] = found.tolist()
+    return tags
+
+
 class JointCorpus:
-    """Several corpora as one.
+    """Several corpora as one. The index of a part is asked for by those only who need all tags.
 
     Args:
-        indices: The index of each.
+        corpora: What is known of each; all are indexed.
 
     Attributes:
+        corpora: They.
         starts: `int64[K + 1]`: the joint corpus index at which each begins, and the end.
     """
 
-    def __init__(self, indices: Sequence[CorpusIndex]) -> None:
-        self.indices = tuple(indices)
-        self.starts = starts_of([len(index) for index in indices])
+    def __init__(self, corpora: Sequence[Corpus]) -> None:
+        self.corpora = tuple(corpora)
+        self.starts = starts_of([corpus.size() or 0 for corpus in corpora])
 
     def __len__(self) -> int:
         return int(self.starts[-1])
@@ -91,7 +99,11 @@ class JointCorpus:
     @cached_property
     def index(self) -> CorpusIndex:
         """The tags of all; lengths stay with the parts."""
-        return CorpusIndex(JointTags([index.tags for index in self.indices]), {}, {}, about=About("", {}, ()))
+        return CorpusIndex(JointTags([corpus.index().tags for corpus in self.corpora]), {}, {}, about=About("", {}, ()))
+
+    def tags_of(self, indices: NDArray[np.int64]) -> list[str]:
+        """Return the tags of joint corpus indices; no others need be known for it."""
+        return _take_tags(self.starts, indices, [corpus.tags_of for corpus in self.corpora])
 
     def owners_of(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return which part each joint corpus index belongs to, `int64[n]`."""
@@ -153,7 +165,7 @@ class PartPlaces:
 
     def _count(self) -> NDArray[np.int64]:
         """Count what each part has in each block. O(n) once."""
-        num_parts = len(self._corpus.indices)
+        num_parts = len(self._corpus.corpora)
         counts = [np.zeros(num_parts, np.int64)]
         starts = range(0, max(len(self._order) - _PLACES_AT_ONCE, 0), _PLACES_AT_ONCE)
         counts += [np.bincount(self._owners_at(start), minlength=num_parts) for start in starts]

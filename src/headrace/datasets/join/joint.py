@@ -15,8 +15,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from headrace.batching import NumbersDict
-from headrace.errors import ConfigError, did_you_mean, takes_note
+from headrace.errors import ConfigError, did_you_mean
 from headrace.order import (
     ArrayOrder,
     FilteredOrder,
@@ -28,21 +27,20 @@ from headrace.order import (
     slice_bounds,
     sum_filtered,
 )
-from headrace.sources import Source
 from headrace.specs import DataSpec
 
 from ..base import Dataset
-from ..cached import CachedDataset
 from ..checks import check_indices, check_tags
-from ..corpus import CorpusFacts, LengthsOf
+from ..corpus import Corpus, LengthsOf
 from ..digests import recipe_text
-from ..layout import JointLayout
-from ..parts import MetaPart
+from ..parts import MetaPart, PartReader
+from ..reading.reader import Reader
 from ..seq import DatasetSeq
-from ..wrap.multi_proc import MultiProcDataset
-from .base import OverCorpora
-from .corpus import JointCorpus, JointLengths, JointSource, PartPlaces
+from .base import OverCorpora, sort_lengths_of
+from .corpus import JointCorpus, JointLengths
+from .layout import JointLayout
 from .order import GumbelScale, JointPolicy, parse_joint_ordering
+from .reader import JointPart, JointReader
 
 
 class JointDataset(OverCorpora):
@@ -81,11 +79,7 @@ class JointDataset(OverCorpora):
         self._offered: NDArray[np.int64] | None = None
         self._version = 0
         self._filtered: tuple[int, int] | None = None  # of the orders of the parts, what filters of their epochs drop
-        self._occurrences: NDArray[np.int64] | None = None
-        self._fast: tuple[JointCorpus, dict[int, Source | None], Source | None] | None = None
         self._counted: tuple[Order, NDArray[np.int64]] | None = None
-        self._places: PartPlaces | None = None
-        self._set_order(RangeOrder(range(0)))
 
     def _change_recipe(self, **changes: Any) -> None:
         if "seq_ordering" in changes:
@@ -99,23 +93,15 @@ class JointDataset(OverCorpora):
         """The corpora of the parts, one after the other."""
         sources = [part.source for part in self.members]
         if self._corpus is None or any(a is not b for a, b in zip(sources, self._joined, strict=True)):
-            self._corpus = JointCorpus([self._facts(part).index for part in self.members])
+            self._corpus = JointCorpus([part.corpus for part in self.members])
             self._joined, self._keep, self._file_lengths, self._lengths = sources, None, None, None
             self._planner.invalidate()
         return self._corpus
 
-    def _facts(self, part: MetaPart) -> CorpusFacts:
-        facts = part.facts
-        assert facts is not None  # checked by who made this
-        return facts
-
-    def _all_facts(self) -> list[tuple[MetaPart, CorpusFacts]]:
-        return [(part, self._facts(part)) for part in self.members]
-
     def _kept(self) -> NDArray[np.bool_] | None:
         """Return `bool[N]`: what the filter of the whole and those of the parts keep; `None` without any."""
         own = None if self._wanted_tags is None else self._keep_mask()
-        kept = [facts.kept() for _, facts in self._all_facts()]
+        kept = [part.corpus.kept() for part in self.members]
         if all(mask is None for mask in kept):
             return own
         sizes = np.diff(self.corpus.starts).tolist()
@@ -129,26 +115,27 @@ class JointDataset(OverCorpora):
     def _made_of(self) -> Sequence[MetaPart]:
         return self.members
 
-    def known_specs(self) -> dict[str, DataSpec]:
-        """Return the layout of the data keys, where all parts that have them say it."""
-        return {key: spec for key, spec in self.layout.specs.items() if spec is not None}
+    def get_corpus(self) -> Corpus:
+        """Return what is known of the corpora of the parts, one after the other."""
+        parts = [(part, part.corpus) for part in self.members]
 
-    def corpus_lengths(self, key: str, *, may_cost: bool) -> LengthsOf | None:
-        """Return the lengths of a data key over the corpora: those of sequences that lack it are zero."""
-        self._spec_of(key)
-        columns = {}
-        for number, part in enumerate(self.members):
-            if key in part.keys:
-                column = part.dataset.corpus_lengths(part.keys[key], may_cost=may_cost)
-                if column is None:
-                    return None
-                columns[number] = column
-        return JointLengths(self.corpus, columns, self.layout.empty_length(key)).__getitem__
+        def lengths_of(key: str, may_cost: bool) -> LengthsOf | None:
+            self._spec_of(key)
+            columns = {}
+            for number, (part, corpus) in enumerate(parts):
+                if key in part.keys:
+                    column = corpus.lengths(part.keys[key], may_cost)
+                    if column is None:
+                        return None
+                    columns[number] = column
+            return JointLengths(self.corpus, columns, self.layout.empty_length(key)).__getitem__
 
-    def data_text(self) -> str:
-        """Return a digest of the texts of all parts, and of which data key comes from where."""
-        texts = [f"{part.name} {sorted(part.keys.items())} {part.dataset.data_text()}" for part in self.members]
-        return xxhash.xxh3_128_hexdigest(" | ".join(["joint", *texts]).encode())
+        def digest_text() -> str:
+            texts = [f"{part.name} {sorted(part.keys.items())} {corpus.digest_text()}" for part, corpus in parts]
+            return xxhash.xxh3_128_hexdigest(" | ".join(["joint", *texts]).encode())
+
+        specs = {key: spec for key, spec in self.layout.specs.items() if spec is not None}
+        return self._corpus_over(parts, specs=specs, lengths=lengths_of, digest_text=digest_text)
 
     def order_text(self, epoch: int) -> str:
         """Return what decides the joint order, and the orders of the parts."""
@@ -179,36 +166,15 @@ class JointDataset(OverCorpora):
             seq_order: Corpus indices: those of the parts, one part after the other.
         """
         super().init_seq_order(epoch, seq_list, seq_order)
-        self._set_order(RangeOrder(range(0)))
+        self._take_order(RangeOrder(range(0)))
         if seq_list is not None:
             order: Order = ArrayOrder(self.corpus.index.find_tags(check_tags(seq_list)))
         elif seq_order is not None:
             order = self._explicit_order(seq_order, len(self.corpus))
-        elif epoch is None:
-            for part in self.members:
-                part.dataset.init_seq_order()
-            return True
         else:
-            order = self._order_of_epoch(epoch)
-        self._set_order(order, is_given=seq_list is not None or seq_order is not None)
+            order = RangeOrder(range(0)) if epoch is None else self._order_of_epoch(epoch)
+        self._take_order(order, is_given=seq_list is not None or seq_order is not None)
         return True
-
-    def init_part(
-        self, epoch: int, first: int, indices: NDArray[np.int64], occurrences: NDArray[np.int64] | None = None
-    ) -> int:
-        """Start a part of an epoch under its own places, see `Dataset.init_part`."""
-        super().init_seq_order(epoch)
-        checked = check_indices(indices, len(self.corpus), f"dataset {self.name!r}")
-        self._set_order(ArrayOrder(checked, may_repeat=occurrences is not None), first, is_given=True)
-        self._occurrences = occurrences
-        return first
-
-    def _set_order(self, order: Order, first: int = 0, *, is_given: bool = False) -> None:
-        self._set_cursor(order, first)
-        self._order_is_given = is_given
-        self._occurrences, self._places = None, None
-        for part in self.members:
-            part.forget()
 
     def _order_of_epoch(self, epoch: int) -> Order:
         self._set_policy(epoch)
@@ -231,12 +197,12 @@ class JointDataset(OverCorpora):
         self._planner.recipe = dataclasses.replace(self._recipe, seq_ordering=policy)
 
     def _own_order(self, part: MetaPart, full_epoch: int) -> Order:
-        part.dataset.init_seq_order(self._part_epoch(part, full_epoch))
+        part.dataset.init_seq_order(full_epoch + self._epoch_offset(part))
         return part.dataset.get_checked_seq_order()
 
-    def _part_epoch(self, part: MetaPart, epoch: int) -> int:  # noqa: ARG002 (a sub-class numbers them by the part)
-        """Return the epoch number that a part is started with."""
-        return epoch
+    def _epoch_offset(self, part: MetaPart) -> int:  # noqa: ARG002 (a sub-class reads other epochs of some)
+        """Return what is added to the number of a full epoch to get the epoch that a part is read in."""
+        return 0
 
     def _num_offered(self, part: MetaPart, num_seqs: int) -> int:
         return num_seqs if self.sampling_sizes is None else self.sampling_sizes[part.name]
@@ -267,28 +233,20 @@ class JointDataset(OverCorpora):
     def _order_corpus(self, num_seqs: int, get_seq_len: Any) -> OrderCorpus:
         corpus = super()._order_corpus(num_seqs, get_seq_len)
         lengths = corpus.lengths or self._sort_lengths
-        return dataclasses.replace(corpus, lengths=lengths, is_fixed=self._has_fixed_lengths())
+        return dataclasses.replace(corpus, lengths=lengths, is_fixed=self.get_corpus().has_fixed_lengths)
 
     def _sort_lengths(self) -> NDArray[Any]:
         """Return `int[N]`: what the parts sort by."""
         _ = self.corpus  # forgets lengths that are too old
         if self._lengths is not None:
             return self._lengths
-        lengths = np.concatenate([_sort_lengths_of(part.dataset, facts) for part, facts in self._all_facts()])
-        if self._has_fixed_lengths():
+        lengths = np.concatenate([sort_lengths_of(part) for part in self.members])
+        if self.get_corpus().has_fixed_lengths:
             self._lengths = lengths
         return lengths
 
-    def _count_occurrences(self) -> NDArray[np.int64]:
-        """Return how often each sequence of the current order came before, `int64[n]`."""
-        if self._occurrences is None:
-            if self._order_is_given:
-                self._occurrences = occurrences(self._cursor.order)
-            elif self.partition_epoch == 1:
-                self._occurrences = self._planner.occurrences_for_epoch(int(self.epoch))
-            else:
-                self._occurrences = self._count_in_full_epoch(int(self.epoch))
-        return self._occurrences
+    def _count_in_epoch(self, epoch: int) -> NDArray[np.int64]:
+        return super()._count_in_epoch(epoch) if self.partition_epoch == 1 else self._count_in_full_epoch(epoch)
 
     def _count_in_full_epoch(self, epoch: int) -> NDArray[np.int64]:
         """Count over all sub-epochs: the parts draw by the full epoch, and must not draw the same in two of them."""
@@ -298,153 +256,26 @@ class JointDataset(OverCorpora):
         start, stop = slice_bounds(len(full), epoch, self.partition_epoch, self.num_shards, self.shard_index)
         return self._counted[1][start:stop]
 
-    def get_occurrences(self) -> NDArray[np.int64] | None:
-        """Return how often each sequence of the current order came before, if a part's transform draws by it."""
-        if not self._cursor.order.may_repeat or not self._draws_by_occurrence():
-            return None
-        return self._count_occurrences()
-
     def finish_epoch(self, *, free_resources: bool = False) -> None:
         """End the epoch, of the parts as well, see `Dataset.finish_epoch`."""
         super().finish_epoch(free_resources=free_resources)
-        self._set_order(RangeOrder(range(0)), is_given=True)
         if free_resources:
-            self._corpus, self._offered, self._file_lengths, self._lengths = None, None, None, None
-            self._counted, self._fast = None, None
+            self._corpus, self._offered, self._lengths, self._counted = None, None, None, None
             self._version += 1
-
-    def get_current_seq_order(self) -> Order:
-        """Return the corpus indices of the current epoch, in order."""
-        return self._cursor.order
 
     def supports_seq_order_sorting(self) -> bool:
         """Whether all parts know what they sort by, or a file tells it."""
         known = all(part.dataset.supports_seq_order_sorting() for part in self.members)
         return known or self.seq_order_seq_lens_file is not None
 
-    def supports_sharding(self) -> bool:
-        """Any shard of any order: yes."""
-        return True
-
     # --- reading ---
 
-    def _at(self, seq_idx: int) -> tuple[MetaPart, int]:
-        """Return the part that a sequence of the current order is of, started, and the place there."""
-        number, place = self._all_places.at(seq_idx - self._cursor.first)
-        return self._started(number), place
-
-    @property
-    def _all_places(self) -> PartPlaces:
-        if self._places is None:
-            self._places = PartPlaces(self.corpus, self._cursor.order)
-        return self._places
-
-    def _started(self, number: int) -> MetaPart:
-        """Return a part that has its share of the current order."""
-        part, order = self.members[number], self._cursor.order
-        if part.is_started:
-            return part
-        own = self._all_places.of_part(number)
-        indices = order.block(0, len(order))[own] - self.corpus.starts[number]
-        counted = None
-        if order.may_repeat and self._facts(part).draws_by_occurrence:
-            counted = self._count_occurrences()[own]
-        epoch = None
-        if self._epoch is not None:
-            epoch = self._part_epoch(part, full_epoch_of(self._epoch, self.partition_epoch) + 1)
-        part.start_at(epoch, 0, indices, counted)
-        return part
-
-    def load_seqs(self, start: int, end: int) -> None:
-        """Get sequences start..end (exclusive; may exceed the epoch) ready in the parts that they are of."""
-        bounds: dict[str, tuple[MetaPart, int, int]] = {}
-        for seq_idx in range(max(start, self._cursor.first), min(end, len(self._cursor))):
-            part, place = self._at(seq_idx)
-            first = bounds.get(part.name, (part, place, 0))[1]
-            bounds[part.name] = part, first, place + 1
-        for part, first, stop in bounds.values():
-            try:
-                part.load(first, stop)
-            except Exception as error:
-                takes_note(error, f"sub-dataset {part.name!r} of {self.name!r}, sequences {start}..{end - 1}")
-                raise
-
-    def get_data(self, seq_idx: int, key: str) -> NDArray[Any]:
-        """Return the array of one data key, `dtype[T, ...]`; no frames if the part of the sequence has no such key."""
-        self._spec_of(key)
-        self._corpus_idx(seq_idx)  # outside of the epoch: said before anything is read
-        part, place = self._at(seq_idx)
-        return part.get_data(place, key) if key in part.keys else self.layout.empty(key)
-
-    def get_data_slice(self, seq_idx: int, key: str, start_frame: int, end_frame: int) -> NDArray[Any]:
-        """Return frames start..end (exclusive) of one data key."""
-        self._spec_of(key)
-        self._corpus_idx(seq_idx)
-        part, place = self._at(seq_idx)
-        if key not in part.keys:
-            return self.layout.empty(key)
-        return part.get_data_slice(place, key, start_frame, end_frame)
-
-    def get_seq(self, seq_idx: int) -> DatasetSeq:
-        """Return one sequence with all data keys."""
-        corpus_idx = self._corpus_idx(seq_idx)
-        tag = self.get_tag(seq_idx)
-        part, place = self._at(seq_idx)
-        try:
-            features = self.layout.filled(part.get_features(place))
-        except Exception as error:
-            takes_note(error, f"sub-dataset {part.name!r} of {self.name!r}, sequence {tag!r}")
-            raise
-        return DatasetSeq.made_of(seq_idx, features, tag, self.get_complete_frac(seq_idx), corpus_idx)
-
-    def get_seq_length(self, seq_idx: int) -> NumbersDict:
-        """Return data key -> number of frames."""
-        self._corpus_idx(seq_idx)
-        part, place = self._at(seq_idx)
-        lengths = part.get_seq_lengths(place)
-        empty_length = self.layout.empty_length
-        return NumbersDict({key: lengths[key] if key in lengths else empty_length(key) for key in self.get_data_keys()})
-
-    def get_estimated_seq_length(self, seq_idx: int) -> int:
-        """Return the length that sequences are sorted by."""
-        corpus_idx = self._corpus_idx(seq_idx)
-        if self.seq_order_seq_lens_file is not None:
-            return self._lengths_of_file()[corpus_idx].item()  # type: ignore[no-any-return]
-        part, place = self._at(seq_idx)
-        return part.get_estimated_seq_length(place)
-
-    def get_num_timesteps(self) -> NumbersDict:
-        """Return data key -> number of frames of the current epoch; from the indices, where all parts have one."""
-        if not all(isinstance(part.dataset, CachedDataset) for part in self.members):
-            return super().get_num_timesteps()
-        totals = dict.fromkeys(self.get_data_keys(), 0)
-        for number in range(len(self.members) if len(self._cursor) else 0):
-            part = self._started(number)
-            frames, num_seqs = part.dataset.get_num_timesteps(), part.dataset.num_seqs
-            for key in totals:
-                empty = num_seqs * self.layout.empty_length(key)
-                totals[key] += int(frames[part.keys[key]]) if key in part.keys else empty
-        return NumbersDict(totals)
-
-    def get_fast_source(self) -> Source | None:
-        """Return what reads many sequences at once past the parts, if that makes no difference."""
-        corpus = self.corpus
-        sources = {number: part.dataset.get_fast_source() for number, part in enumerate(self.members)}
-        if self._fast is None or self._fast[0] is not corpus or self._fast[1] != sources:
-            self._fast = corpus, sources, self._joint_source(corpus, sources)
-        return self._fast[2]
-
-    def _joint_source(self, corpus: JointCorpus, sources: Mapping[int, Source | None]) -> Source | None:
-        known: dict[int, tuple[str, Source]] = {}
-        for number, source in sources.items():
-            part = self.members[number]
-            if not len(corpus.indices[number]):
-                continue
-            if source is None or not all(source.index.has_lengths(own) for own in part.keys.values()):
-                return None
-            known[number] = part.name, source
-        is_known = known and all(spec is not None for spec in self.layout.specs.values())
-        return JointSource(corpus, self.layout, known) if is_known else None
+    def _new_reader(self) -> Reader:
+        parts = [
+            JointPart(PartReader(part), part.corpus.draws_by_occurrence, self._epoch_offset(part))
+            for part in self.members
+        ]
+        return JointReader(self.name, self.corpus, self.layout, parts, self.partition_epoch)
 
     def have_get_corpus_seq(self) -> bool:
         """Whether all parts have it."""
@@ -469,6 +300,9 @@ class JointDataset(OverCorpora):
     def get_target_list(self) -> list[str]:
         """Return the data keys without "data"."""
         return [key for key in self.layout.data_keys if key != "data"]
+
+    def _check_key(self, key: str) -> None:
+        self._spec_of(key)
 
     def _spec_of(self, key: str) -> DataSpec:
         specs = self.layout.specs
@@ -499,10 +333,3 @@ def _is_whole(order: Order, num_seqs: int) -> bool:
     if len(order) != num_seqs or not isinstance(order, RangeOrder):
         return False
     return num_seqs == 0 or (order[0] == 0 and order[num_seqs - 1] == num_seqs - 1)
-
-
-def _sort_lengths_of(dataset: Dataset, facts: CorpusFacts) -> NDArray[Any]:
-    """Return what a dataset sorts by, from its file of lengths if it has one."""
-    while isinstance(dataset, MultiProcDataset):
-        dataset = dataset.inner
-    return facts.sort_lengths() if dataset.seq_order_seq_lens_file is None else dataset._lengths_of_file()

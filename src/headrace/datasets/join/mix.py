@@ -22,10 +22,11 @@ from headrace.rng import derive_seed
 from ..base import Dataset, Owned
 from ..configs import DatasetConfig
 from ..delegating import DelegatingDataset, outer_options
-from ..layout import JointLayout, check_no_cycle, make_layout, open_datasets, parse_data_map
-from ..parts import MetaPart
+from ..parts import MetaPart, check_no_cycle, open_datasets
+from ..reading.reader import Reader
 from .combined import same_keys
 from .joint import JointDataset
+from .layout import JointLayout, make_layout, parse_data_map
 
 EpochSize = int | Literal["sum", "first_exhausted", "all_exhausted"]
 _OTHER_PASSES = 2**20  # full epochs from the passes of one sub-dataset to those of another over the same corpus
@@ -94,7 +95,7 @@ class MixDataset(DelegatingDataset):
             )
         opened = open_datasets(datasets, self, kwargs.get("random_seed_offset"))
         for name, dataset in opened.items():
-            if dataset.corpus_facts() is None:
+            if not dataset.get_corpus().is_indexed:
                 raise ConfigError(
                     f"the sub-dataset {name!r} ({type(dataset).__name__}) does not know its corpus: how many sequences "
                     "it has, and which tag the n-th of them has",
@@ -253,21 +254,24 @@ class _MixedCorpus(JointDataset):
     def _shifts_of_twins(self) -> dict[str, int]:
         """Return sub-dataset -> `_OTHER_PASSES` for each one before it that has the same corpus and the same order."""
         self._shifts = {}
-        indices = {part.name: facts.index for part, facts in self._all_facts()}
-        num_seqs = [len(index) for index in indices.values()]
+        num_seqs = np.diff(self.corpus.starts).tolist()
         seen: dict[object, int] = {}
         shifts = {}
         for part, size in zip(self.members, num_seqs, strict=True):
             if num_seqs.count(size) == 1:
                 continue  # nobody's twin: no digest has to be computed
             order = self._own_order(part, 1)
-            look = indices[part.name].digest, len(order), order.block(0, min(len(order), _COMPARED)).tobytes()
+            look = part.corpus.index().digest, len(order), order.block(0, min(len(order), _COMPARED)).tobytes()
             shifts[part.name] = seen.get(look, 0) * _OTHER_PASSES
             seen[look] = seen.get(look, 0) + 1
         return shifts
 
-    def _part_epoch(self, part: MetaPart, epoch: int) -> int:
-        return epoch + self._shifts.get(part.name, 0) * part.dataset.partition_epoch
+    def _epoch_offset(self, part: MetaPart) -> int:
+        return self._shifts.get(part.name, 0) * part.dataset.partition_epoch
+
+    def _new_reader(self) -> Reader:
+        self._mixed()  # says which epochs of the parts are read
+        return super()._new_reader()
 
     def _weights(self, sizes: Sequence[Sequence[int]]) -> list[float]:
         given = self._options.weights
@@ -295,8 +299,8 @@ class _MixedCorpus(JointDataset):
             if len(columns) == len(self.members):
                 break
         else:
-            columns = [facts.sort_lengths() for _, facts in self._all_facts()]
-        kept = [facts.kept() for _, facts in self._all_facts()]
+            columns = [part.corpus.sort_lengths() for part in self.members]
+        kept = [part.corpus.kept() for part in self.members]
         return [column if mask is None else column[mask] for column, mask in zip(columns, kept, strict=True)]
 
     def _shuffle_seed(self) -> int | None:
@@ -384,8 +388,6 @@ def _no_ordering(ordering: Any, name: str) -> ConfigError:
 
 
 def _indexed_lengths(part: MetaPart, key: str) -> NDArray[Any] | None:
-    facts = part.facts
-    if facts is None or not facts.has_fixed_lengths or key not in part.keys:
-        return None
-    column = part.dataset.corpus_lengths(part.keys[key], may_cost=True)
-    return None if column is None else column(np.arange(len(facts.index)))
+    corpus = part.corpus
+    column = corpus.lengths(part.keys[key], True) if corpus.has_fixed_lengths and key in part.keys else None
+    return None if column is None else column(np.arange(corpus.size() or 0))

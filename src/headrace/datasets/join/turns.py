@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,10 +20,11 @@ from headrace.order.policy import legacy_rng
 
 from ..base import Dataset
 from ..cached2 import CachedDataset2
+from ..corpus import Corpus
 from ..digests import recipe_text
-from ..layout import JointLayout
 from ..parts import taken_away
 from ..seq import DatasetSeq
+from .layout import JointLayout
 from .order import GumbelScale, Interleave, RandomDataset, Reversed, parse_joint_ordering
 
 _ORDERINGS = (Default, Reversed, Interleave, RandomDataset)
@@ -201,9 +203,13 @@ class TurnsDataset(CachedDataset2):
         """Return nothing: the sub-datasets draw."""
         return ""
 
-    def data_text(self) -> str:
-        """Return the texts of all sub-datasets."""
-        return " | ".join(f"{turn.name} {turn.dataset.data_text()}" for turn in self.turns)
+    def get_corpus(self) -> Corpus:
+        """Return what is known of the sub-datasets, as far as it does not matter whose turn it is."""
+        corpora = [(turn.name, turn.dataset.get_corpus()) for turn in self.turns]
+        return replace(
+            super().get_corpus(),
+            digest_text=lambda: " | ".join(f"{name} {corpus.digest_text()}" for name, corpus in corpora),
+        )
 
     def order_text(self, epoch: int) -> str:
         """Return who takes turns how, and the orders of the sub-datasets."""
@@ -387,7 +393,7 @@ def check_shards(datasets: Mapping[str, Dataset], shard: tuple[int, int]) -> Non
 def _first_unknown(datasets: Mapping[str, Dataset]) -> str:
     """Return a text about the first dataset without random access."""
     for name, dataset in datasets.items():
-        if dataset.corpus_facts() is None:
+        if not dataset.get_corpus().is_indexed:
             return f"{name!r} ({type(dataset).__name__})"
     return "none"
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 from headrace.batching import NumbersDict
 from headrace.errors import ConfigError, OptionalNotImplementedError
 from headrace.index import CorpusIndex
-from headrace.order import Order
+from headrace.order import Order, RangeOrder
 from headrace.sources import SORT_LENGTHS, Source
 from headrace.specs import DataSpec
 
@@ -27,11 +28,14 @@ from ..base import Dataset, Owned
 from ..cached import CachedDataset
 from ..checks import absolute_name, check_flag, check_path
 from ..configs import DatasetConfig
-from ..corpus import CorpusFacts
+from ..corpus import Corpus
 from ..digests import digest_text
-from ..parts import MetaPart, open_part
-from ..reader import Features
+from ..parts import open_part, tags_of
+from ..reading.keeping import KeepingReader
+from ..reading.reader import Features, Reader, ReadRequest
+from ..reading.source import Finishing
 from ..returnn.epoch_wise_filter import EpochWiseFilter, FilteredOrders
+from ..seq import DatasetSeq
 from .postprocessing.layout import layout_of
 from .seq_joins import Joining, SeqParts, occurrences_of_parts
 
@@ -97,17 +101,15 @@ class ConcatSeqsDataset(CachedDataset):
             "repeat_in_between_last_frame_up_to_multiple_of": repeat_in_between_last_frame_up_to_multiple_of,
             "pad_narrow_data_to_multiple_of_target_len": pad_narrow_data_to_multiple_of_target_len,
         }
-        self._joining = Joining.of(joining, list(specs))
-        self._seq_parts = SeqParts.read(self.seq_list_file, seq_tag_delim)
-        self._part = MetaPart("inner", self._inner, {key: key for key in specs})
-        tags = self._part.tag_index()
+        parts = SeqParts.read(self.seq_list_file, seq_tag_delim)
+        tags = tags_of(self._inner)
         name = f"inner dataset {self._inner.name!r}"
-        self._indices = None if tags is None else self._seq_parts.find(tags, name)
-        self._tags = self._seq_parts.part_tags if tags is None else tags.tags
-        self._starts: NDArray[np.int64] | None = None  # of the parts of each place of the order, once it is begun
-        self._set_source(JoinedSource(specs, labels, self._make_index(), self._read_stored))
-        self._seq_parts = self._seq_parts.without_tags()  # an object for each is a lot
-        self._inner.forget_places()  # they are those of parts
+        indices = None if tags is None else parts.find(tags, name)
+        tags_of_parts = parts.part_tags if tags is None else tags.tags
+        self._seqs = JoinedSeqs(self._inner, parts, Joining.of(joining, list(specs)), tags_of_parts, indices)
+        index = self._make_index(list(specs))
+        self._seqs = replace(self._seqs, parts=parts.without_tags())  # an object for each is a lot
+        self._set_source(JoinedSource(specs, labels, index, self._seqs))
         _warn_of_order(self._inner)
         if type(self).__init__ is ConcatSeqsDataset.__init__:  # a copy may be made in another folder
             self._ctor_args = (
@@ -127,36 +129,33 @@ class ConcatSeqsDataset(CachedDataset):
     @property
     def joins_changed_seqs(self) -> bool:
         """Whether a transform of the inner dataset may change lengths, so that the index does not say them."""
-        return self._inner.may_change_lengths()
+        return self._inner.get_corpus().may_change_lengths
 
-    def may_change_lengths(self) -> bool:
-        """Whether a transform may, here or in the inner dataset."""
-        return super().may_change_lengths() or self.joins_changed_seqs
-
-    def corpus_facts(self) -> CorpusFacts:
+    def get_corpus(self) -> Corpus:
         """Return what the index of the joined sequences knows."""
-        facts = super().corpus_facts()
-        return replace(facts, draws_by_occurrence=facts.draws_by_occurrence or self._inner_draws())
+        corpus, inner = super().get_corpus(), self._inner.get_corpus()
+        joining = self._seqs.joining
+        return replace(
+            corpus,
+            digest_text=lambda: digest_text(f"{self.source.index.digest} {joining} {inner.digest_text()}"),
+            may_change_lengths=corpus.may_change_lengths or inner.may_change_lengths,
+            draws_by_occurrence=corpus.draws_by_occurrence or inner.draws_by_occurrence,
+        )
 
-    def data_text(self) -> str:
-        """Return a text of the joined corpus, and of what is joined how."""
-        return digest_text(f"{self.source.index.digest} {self._joining} {self._inner.data_text()}")
-
-    def _make_index(self) -> CorpusIndex:
-        parts, lengths = self._seq_parts, {}
+    def _make_index(self, data_keys: Sequence[str]) -> CorpusIndex:
+        parts, indices, lengths = self._seqs.parts, self._seqs.indices, {}
         is_last = parts.is_last()
 
         def lengths_of(key: str) -> NDArray[Any]:
-            found, facts = None, self._part.facts
-            if self._indices is not None and facts is not None and facts.has_fixed_lengths:
-                found = self._inner.corpus_lengths(key, may_cost=False)
-            if found is None or self._indices is None:
+            corpus = self._inner.get_corpus()
+            found = corpus.lengths(key, False) if corpus.is_indexed and corpus.has_fixed_lengths else None
+            if found is None or indices is None:
                 raise OptionalNotImplementedError(f"the lengths of {key!r} are not known")
-            return found(self._indices)
+            return found(indices)
 
-        for key in self._part.keys:
+        for key in data_keys:
             try:
-                lengths[key] = parts.sums(self._joining.lengths(lengths_of, key, is_last))
+                lengths[key] = parts.sums(self._seqs.joining.lengths(lengths_of, key, is_last))
             except NotImplementedError:
                 continue
         if self.seq_len_file is not None:
@@ -168,24 +167,6 @@ class ConcatSeqsDataset(CachedDataset):
 
     # --- order ---
 
-    def init_seq_order(
-        self, epoch: int | None = None, seq_list: Sequence[str] | None = None, seq_order: Sequence[int] | None = None
-    ) -> bool:
-        """Start a (sub-)epoch, see `Dataset.init_seq_order`."""
-        self._forget()
-        return super().init_seq_order(epoch, seq_list, seq_order)
-
-    def init_part(
-        self, epoch: int, first: int, indices: NDArray[np.int64], occurrences: NDArray[np.int64] | None = None
-    ) -> int:
-        """Start a part of an epoch under its own places, see `Dataset.init_part`."""
-        self._forget()
-        return super().init_part(epoch, first, indices, occurrences)
-
-    def _forget(self) -> None:
-        self._starts = None
-        self._part.forget()
-
     def _has_own_order(self) -> bool:
         return self.epoch_wise_filter is not None
 
@@ -193,107 +174,85 @@ class ConcatSeqsDataset(CachedDataset):
         get_lengths = self._sort_lengths if self.seq_order_seq_lens_file is None else self._lengths_of_file
         return self._filtered.of(epoch, super()._order_of_epoch(epoch), get_lengths)
 
-    def get_occurrences(self) -> NDArray[np.int64] | None:
-        """Return how often each sequence of the current order came before, if anything is drawn by it."""
-        if not self._cursor.order.may_repeat or not (self._transform_wants_rng or self._inner_draws()):
-            return None
-        return self._occurrences_now()
-
-    def _inner_draws(self) -> bool:
-        facts = self._part.facts
-        return facts is not None and facts.draws_by_occurrence
-
-    def finish_epoch(self, *, free_resources: bool = False) -> None:
-        """End the epoch, of the inner dataset as well, see `Dataset.finish_epoch`."""
-        super().finish_epoch(free_resources=free_resources)
-        self._forget()
-
     # --- reading ---
 
-    def _begin(self) -> NDArray[np.int64]:
-        """Start the inner dataset with the parts of the whole order; return where those of each place start."""
-        if self._starts is None or not self._part.is_started:
-            order = self._cursor.order
-            corpus_indices = order.block(0, len(order))
-            parts, starts = self._seq_parts.parts_of(corpus_indices)
-            epoch = int(self.epoch) or None
-            if self._part.facts is None or self._indices is None:
-                self._part.start_by_tags(epoch, 0, [self._tag_of(part) for part in parts.tolist()])
-            else:
-                self._part.start_at(epoch, 0, self._indices[parts], self._occurrences_of(corpus_indices, parts))
-            self._starts = starts
-        return self._starts
-
-    def _occurrences_of(self, corpus_indices: NDArray[np.int64], parts: NDArray[np.int64]) -> NDArray[np.int64] | None:
-        if not self._inner_draws():
-            return None
-        assert self._indices is not None
-        repeats = np.zeros(len(corpus_indices), np.int64)
-        if self._cursor.order.may_repeat:
-            repeats = self._occurrences_now()
-        sizes = self._seq_parts.starts[corpus_indices + 1] - self._seq_parts.starts[corpus_indices]
-        return occurrences_of_parts(self._indices, parts, np.repeat(repeats, sizes))
-
-    def _join(self, seq_idx: int) -> Features:
-        """Return the sequence at a place of the order, joined, and with the transform applied."""
-        corpus_idx = self._corpus_idx(seq_idx)
-        try:
-            starts = self._begin()
-            offset = seq_idx - self._cursor.first
-            places = range(int(starts[offset]), int(starts[offset + 1]))
-            self._part.load(places.start, places.stop)
-            features = self._joined(corpus_idx, [self._part.get_features(place) for place in places])
-            return self._finish(seq_idx, features)
-        except Exception as error:
-            self._add_note(error, seq_idx)
-            raise
-
-    def _joined(self, corpus_idx: int, seqs: list[Features]) -> Features:
-        if len(seqs) == 1:  # a function inside may give the same arrays each time
-            is_stored = self._inner.reads_singly and not self.joins_changed_seqs
-            return seqs[0] if is_stored else {key: array.copy(order="K") for key, array in seqs[0].items()}
-        parts, first = self._seq_parts, int(self._seq_parts.starts[corpus_idx])
-        return self._joining.join(
-            seqs, lambda number: f"tag {self._tag_of(first + number)!r} in {parts.where(first + number)}"
-        )
-
-    def _tag_of(self, part: int) -> str:
-        return self._tags[part] if self._indices is None else self._tags[int(self._indices[part])]
-
-    def _read_stored(self, corpus_idx: int) -> Features:
-        """Return any joined sequence, of what the inner dataset has stored."""
-        if self._indices is None or not self._inner.have_get_corpus_seq():
-            self._not_offered("get_corpus_seq")
-        parts = self._indices[self._seq_parts.starts[corpus_idx] : self._seq_parts.starts[corpus_idx + 1]]
-        return self._joined(corpus_idx, [self._inner.get_corpus_seq(part).features for part in parts.tolist()])
+    def _new_reader(self) -> Reader:
+        return JoinedReader(self._seqs, self.source, self._finishing(), is_changed=self.joins_changed_seqs)
 
     def have_get_corpus_seq(self) -> bool:
         """Whether the inner dataset has it."""
-        return self._indices is not None and self._inner.have_get_corpus_seq()
+        return self._seqs.has_stored()
 
-    def _read(self, seq_idx: int) -> dict[int, Features]:
-        return {seq_idx: self._join(seq_idx)}
+    def get_corpus_seq(self, corpus_seq_idx: int) -> DatasetSeq:
+        """Return any joined sequence, of what the inner dataset has stored."""
+        if not self._seqs.has_stored():
+            self._not_offered("get_corpus_seq")
+        return super().get_corpus_seq(corpus_seq_idx)
 
-    def reads_by_key(self) -> bool:
-        """No: sequences are joined whole."""
-        return False
 
-    def take_features(self, seq_idx: int) -> Features:
-        """Hand out all arrays of one sequence of the current order."""
-        if seq_idx in self._loaded:
-            return super().take_features(seq_idx)
-        return self._join(seq_idx)
+@dataclass(frozen=True, eq=False)
+class JoinedSeqs:
+    """Which sequences of a dataset are joined, and how.
 
-    def get_seq_length(self, seq_idx: int) -> NumbersDict:
-        """Return data key -> number of frames; reads the sequence if they are not known, or may be others."""
-        corpus_idx, index = self._corpus_idx(seq_idx), self.source.index
-        if self._transform is None and not self.joins_changed_seqs and all(map(index.has_lengths, self.source.specs)):
-            return NumbersDict({key: int(index.lengths(key)[corpus_idx]) for key in self.source.specs})
-        return NumbersDict({key: len(array) if array.ndim else 1 for key, array in self._whole(seq_idx).items()})
+    Attributes:
+        inner: The dataset.
+        parts: Which.
+        joining: How.
+        tags: By corpus index of the dataset; by place in the list, where that is not known.
+        indices: Corpus index of each tag of the list, `int64[M]`; `None` if the dataset does not tell its tags.
+    """
 
-    def get_num_timesteps(self) -> NumbersDict:
-        """Return data key -> number of frames of the current epoch."""
-        return Dataset.get_num_timesteps(self) if self.joins_changed_seqs else super().get_num_timesteps()
+    inner: Dataset
+    parts: SeqParts
+    joining: Joining
+    tags: Sequence[str]
+    indices: NDArray[np.int64] | None
+
+    def draws(self) -> bool:
+        """Whether the dataset draws by how often a sequence came before."""
+        return self.inner.get_corpus().draws_by_occurrence
+
+    def _tag_of(self, part: int) -> str:
+        return self.tags[part] if self.indices is None else self.tags[int(self.indices[part])]
+
+    def request(self, wanted: ReadRequest) -> tuple[ReadRequest, NDArray[np.int64]]:
+        """Return what to ask the dataset for, and where the parts of each joined sequence start, `int64[n + 1]`."""
+        lines = wanted.indices
+        parts, starts = self.parts.parts_of(lines)
+        if self.indices is None or not self.inner.get_corpus().is_indexed:
+            tags = [self._tag_of(part) for part in parts.tolist()]
+            return ReadRequest(wanted.epoch, RangeOrder(range(len(tags))), tags=tags), starts
+        counted = None
+        if self.draws():
+            repeats = np.zeros(len(lines), np.int64) if wanted.occurrences is None else wanted.occurrences
+            counted = occurrences_of_parts(self.indices, parts, np.repeat(repeats, np.diff(starts)))
+        return ReadRequest.of(wanted.epoch, self.indices[parts], counted), starts
+
+    def join(self, line: int, seqs: list[Features], *, are_own: bool) -> Features:
+        """Return a joined sequence.
+
+        Args:
+            line: Which.
+            seqs: Its parts.
+            are_own: Whether their arrays are nobody else's: a function inside may give the same ones each time.
+        """
+        if len(seqs) == 1:
+            return seqs[0] if are_own else {key: array.copy(order="K") for key, array in seqs[0].items()}
+        first = int(self.parts.starts[line])
+        return self.joining.join(
+            seqs, lambda number: f"tag {self._tag_of(first + number)!r} in {self.parts.where(first + number)}"
+        )
+
+    def has_stored(self) -> bool:
+        """Whether the dataset gives any sequence as it is stored."""
+        return self.indices is not None and self.inner.have_get_corpus_seq()
+
+    def stored(self, line: int) -> Features:
+        """Return a joined sequence, of what the dataset has stored."""
+        assert self.indices is not None
+        parts = self.indices[self.parts.starts[line] : self.parts.starts[line + 1]]
+        seqs = [self.inner.get_corpus_seq(part).features for part in parts.tolist()]
+        return self.join(line, seqs, are_own=False)
 
 
 class JoinedSource(Source):
@@ -303,19 +262,14 @@ class JoinedSource(Source):
         specs: By data key.
         labels: By data key.
         index: Tags and lengths.
-        read_stored: Reads a sequence.
+        seqs: The sequences.
     """
 
     def __init__(
-        self,
-        specs: Mapping[str, DataSpec],
-        labels: Mapping[str, Sequence[str]],
-        index: CorpusIndex,
-        read_stored: Callable[[int], Features],
+        self, specs: Mapping[str, DataSpec], labels: Mapping[str, Sequence[str]], index: CorpusIndex, seqs: JoinedSeqs
     ) -> None:
         self.specs, self.labels = specs, labels
-        self._index = index
-        self._read_stored = read_stored
+        self._index, self._seqs = index, seqs
 
     @property
     def index(self) -> CorpusIndex:
@@ -324,11 +278,78 @@ class JoinedSource(Source):
 
     def read(self, corpus_idx: int, data_key: str) -> NDArray[Any]:
         """Return one data key of one sequence, as it is stored."""
-        return self._read_stored(corpus_idx)[data_key]
+        return self.read_seq(corpus_idx)[data_key]
 
     def read_seq(self, corpus_idx: int) -> Features:
         """Return all data keys of one sequence, as they are stored."""
-        return self._read_stored(corpus_idx)
+        return self._seqs.stored(corpus_idx)
+
+
+class JoinedReader(KeepingReader):
+    """Reads the parts of sequences, and joins them.
+
+    The dataset is asked for the parts of all that is wanted, so that its workers can be ahead.
+
+    Args:
+        seqs: The sequences.
+        source: Knows their tags and lengths.
+        finishing: What is done to them.
+        is_changed: Whether the dataset may give sequences of other lengths.
+    """
+
+    def __init__(self, seqs: JoinedSeqs, source: Source, finishing: Finishing, *, is_changed: bool) -> None:
+        super().__init__(list(source.specs))
+        self._seqs, self._source, self._finishing = seqs, source, finishing
+        self._knows_lengths = (
+            finishing.transform is None and not is_changed and all(map(source.index.has_lengths, source.specs))
+        )
+        self._inner = seqs.inner.make_reader()
+        self._starts: NDArray[np.int64] | None = None
+
+    def start(self, wanted: ReadRequest) -> None:
+        """Take what is read next."""
+        super().start(wanted)
+        self._starts = None
+
+    def _begin(self) -> NDArray[np.int64]:
+        """Ask for the parts, once; return where those of each sequence start."""
+        if self._starts is None:
+            request, starts = self._seqs.request(self._wanted)
+            self._inner.start(request)
+            self._starts = starts
+        return self._starts
+
+    def tags(self) -> list[str]:
+        """Look them up."""
+        return self._source.tags_of(self._wanted.indices)
+
+    def read(self, number: int) -> DatasetSeq:
+        """Read and join a sequence."""
+        corpus_idx = self._corpus_idx(number)
+        return DatasetSeq.made_of(number, self.features(number), self._source.tag(corpus_idx), None, corpus_idx)
+
+    def _read(self, number: int) -> dict[int, Features]:
+        corpus_idx, wanted = self._corpus_idx(number), self._wanted
+        get_tag = partial(self._source.tag, corpus_idx)
+        try:
+            starts = self._begin()
+            parts = range(int(starts[number]), int(starts[number + 1]))
+            self._inner.load(parts.start, parts.stop)
+            seqs = [self._inner.features(part) for part in parts]
+            joined = self._seqs.join(corpus_idx, seqs, are_own=self._inner.gives_own)
+            occurrence = 0 if wanted.occurrences is None else int(wanted.occurrences[number])
+            finished = self._finishing.apply(joined, wanted.epoch, corpus_idx, occurrence, get_tag)
+        except Exception as error:
+            self._finishing.add_note(error, wanted.epoch, get_tag, corpus_idx)
+            raise
+        return {self._cursor.first + number: finished}
+
+    def num_frames(self, number: int) -> NumbersDict:
+        """Return data key -> number of frames; reads the sequence if they are not known, or may be others."""
+        if not self._knows_lengths:
+            return super().num_frames(number)
+        corpus_idx, index = self._corpus_idx(number), self._source.index
+        return NumbersDict({key: int(index.lengths(key)[corpus_idx]) for key in self._source.specs})
 
 
 def _absolute(name: str, path: Any) -> str:

@@ -7,6 +7,7 @@ that whoever reads a part of an epoch reads the same.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -24,10 +25,9 @@ from ..base import Dataset, Owned
 from ..cached2 import CachedDataset2
 from ..checks import check_indices
 from ..configs import DatasetConfig
-from ..corpus import LengthsOf
+from ..corpus import Corpus
 from ..delegating import InnerAnswers, inherited_options, outer_options
-from ..layout import check_no_cycle
-from ..parts import open_part, taken_away
+from ..parts import check_no_cycle, open_part, taken_away
 from ..seq import DatasetSeq
 
 _MAX_EPOCHS = 1_000_000  # more are a mistake, most likely
@@ -79,8 +79,8 @@ class MultiEpochDataset(InnerAnswers, CachedDataset2):
         self.num_inputs, self.num_outputs = self.inner.num_inputs, self.inner.num_outputs
         self.labels = dict(self.inner.labels)
         self.shuffle_frames_of_nseqs = self.inner.shuffle_frames_of_nseqs
-        self._recipe, self._seq_ordering = self.inner._recipe, self.inner.seq_ordering
-        self._knows_order = self.inner.corpus_facts() is not None
+        self._follow_order()
+        self._is_ordered = self.inner.get_corpus().is_indexed
         self._orders: list[Order] = []
         self._counts: list[NDArray[np.int64] | None] = []
         self._forget()
@@ -96,13 +96,6 @@ class MultiEpochDataset(InnerAnswers, CachedDataset2):
         self._orders, self._counts = [], []
         self._codes: NDArray[np.int64] | None = None  # occurrences of a part of an epoch
 
-    def _change_recipe(self, **changes: Any) -> None:
-        if "seq_ordering" in changes:
-            self.inner.seq_ordering = changes.pop("seq_ordering")
-        if changes:
-            self.inner._change_recipe(**changes)
-        self._recipe, self._seq_ordering = self.inner._recipe, self.inner.seq_ordering
-
     def inner_epochs(self, epoch: int) -> range:
         """Return the epochs of the inner dataset that an epoch consists of."""
         first = (max(epoch, 1) - 1) * self.multi_epoch + 1
@@ -113,20 +106,20 @@ class MultiEpochDataset(InnerAnswers, CachedDataset2):
         """The dataset whose epochs are read."""
         return self._inner
 
-    def knows_order(self) -> bool:
-        """Whether the inner dataset knows its corpus."""
-        return self._knows_order
+    def get_corpus(self) -> Corpus:
+        """Return what the inner dataset knows; of lengths, those that are the same in all of its epochs."""
+        corpus = self.inner.get_corpus()
+        is_fixed = corpus.is_indexed and corpus.has_fixed_lengths
+        return dataclasses.replace(
+            corpus.without_index(),
+            knows_order=lambda: self._is_ordered,
+            lengths=corpus.lengths if is_fixed else lambda key, may_cost: None,  # noqa: ARG005
+        )
 
     @property
     def supports_jumps(self) -> bool:
         """Whether the inner dataset does, and the order is known."""
-        return self._knows_order and self.inner.supports_jumps
-
-    def corpus_lengths(self, key: str, *, may_cost: bool) -> LengthsOf | None:
-        """Return the lengths that the inner dataset knows, if they are those of all of its epochs."""
-        facts = self.inner.corpus_facts()
-        is_fixed = facts is not None and facts.has_fixed_lengths
-        return self.inner.corpus_lengths(key, may_cost=may_cost) if is_fixed else None
+        return self._is_ordered and self.inner.supports_jumps
 
     def order_text(self, epoch: int) -> str:
         """Return what decides the inner epochs, each of them: a function may give each another order, or corpus."""
@@ -154,11 +147,11 @@ class MultiEpochDataset(InnerAnswers, CachedDataset2):
                 return True
             self._segments = [Segment(None, 0)]
             self._current, self._version = self._segments[0], self.inner.order_version
-            if self._knows_order:
+            if self._is_ordered:
                 self._orders, self._counts = [self.inner.get_current_seq_order()], [self.inner.get_occurrences()]
                 self._num_seqs = len(self._orders[0])
             return True
-        if not self._knows_order:
+        if not self._is_ordered:
             self._coming = list(self.inner_epochs(epoch))
             return True
         start = 0
@@ -200,7 +193,7 @@ class MultiEpochDataset(InnerAnswers, CachedDataset2):
 
     def get_current_seq_order(self) -> Order:
         """Return the corpus indices of the current epoch, in order, if the inner dataset tells them."""
-        if not self._knows_order:
+        if not self._is_ordered:
             self._not_offered("get_current_seq_order")
         return ChainedOrder(self._orders)
 
@@ -219,11 +212,6 @@ class MultiEpochDataset(InnerAnswers, CachedDataset2):
         """End the epoch, also inside."""
         super().finish_epoch(free_resources=free_resources)
         self._forget()
-
-    def _take_shard(self, num_shards: int, shard_index: int) -> None:
-        """Make the inner dataset one shard of `num_shards`."""
-        self.inner.set_sharding(num_shards, shard_index)
-        self._recipe = self.inner._recipe
 
     # --- reading ---
 
@@ -270,7 +258,7 @@ class MultiEpochDataset(InnerAnswers, CachedDataset2):
 
     def have_corpus_seq_idx(self) -> bool:
         """Whether the order is known."""
-        return self._knows_order
+        return self._is_ordered
 
     def get_corpus_seq_idx(self, seq_idx: int) -> int:
         """Return the place in the corpus of a sequence of the current order."""

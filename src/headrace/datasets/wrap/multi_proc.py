@@ -24,7 +24,7 @@ from headrace.order import Order, RangeOrder
 from ..base import Dataset, Workers, is_of_headrace
 from ..checks import check_count
 from ..configs import init_dataset
-from ..corpus import CorpusFacts
+from ..corpus import Corpus
 from ..delegating import InnerAnswers
 from ..seq import DatasetSeq
 from .blockwise import BlockwiseDataset, SeqBlock
@@ -121,7 +121,7 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
             self.num_inputs = self._inner.num_inputs
             self.num_outputs = self._inner.num_outputs
             self.labels = dict(self._inner.labels)
-            self._recipe, self._seq_ordering = self._inner._recipe, self._inner.seq_ordering
+            self._follow_order()
         return self._inner
 
     def get_parts(self) -> Sequence[Dataset]:
@@ -132,13 +132,14 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
     def _is_ordered(self) -> bool:
         return self.sharding_method == "seq_order"
 
-    def knows_order(self) -> bool:
-        """Whether the inner dataset does; "dedicated" takes no order, and tells none."""
-        return self._is_ordered and self.inner.knows_order()
+    def get_corpus(self) -> Corpus:
+        """Return what the inner dataset knows; "dedicated" takes no order, and tells none."""
+        corpus = self.inner.get_corpus()
+        return corpus if self._is_ordered else dataclasses.replace(corpus.without_index(), knows_order=lambda: False)
 
-    def corpus_facts(self) -> CorpusFacts | None:
-        """Return what the inner dataset knows, likewise."""
-        return self.inner.corpus_facts() if self._is_ordered else None
+    def count_occurrences(self) -> NDArray[np.int64]:
+        """Return how often each sequence of the current order came before, `int64[n]`."""
+        return self.inner.count_occurrences()
 
     def order_text(self, epoch: int) -> str:
         """Return what decides the inner order; with "dedicated" also who takes turns, and how long they are."""
@@ -365,11 +366,16 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
             self._not_offered('get_current_seq_order with sharding_method="dedicated"')
         return self._order
 
+    def _change_recipe(self, **changes: Any) -> None:
+        super()._change_recipe(**changes)
+        self._config.update(changes)
+        self._stop_run()
+        self.close_workers()  # they have the old options
+
     def _take_shard(self, num_shards: int, shard_index: int) -> None:
         """Make this dataset one shard of `num_shards`; workers start anew if their shards depend on it."""
-        self.inner.set_sharding(num_shards, shard_index)
+        super()._take_shard(num_shards, shard_index)
         self._config.update(_num_shards=num_shards, _shard_index=shard_index)
-        self._recipe = self.inner._recipe
         self._stop_run()
         self.close_workers()
 

@@ -28,6 +28,7 @@ from headrace.sources import MapSource, Source
 from ..base import Dataset
 from ..cached import CachedDataset
 from ..configs import init_dataset
+from ..reading.reader import Failed, Reader, ReadRequest
 from ..seq import DatasetSeq
 from .blockwise import Parts, make_columns, read_columns
 
@@ -54,7 +55,7 @@ class SeqBytes:
     @classmethod
     def of(cls, dataset: Dataset) -> SeqBytes | None:
         """Return the sizes for a dataset, `None` where they are not known without reading."""
-        source = dataset.source if isinstance(dataset, CachedDataset) else dataset.get_fast_source()
+        source = dataset.source if isinstance(dataset, CachedDataset) else dataset.make_reader().fast_source()
         if source is None or isinstance(source, MapSource):
             return None  # a user's object would have to be asked for each of its lengths
         return cls(source) if all(source.index.has_lengths(key) for key in source.specs) else None
@@ -185,26 +186,18 @@ class ReadSeqs:
         self.add(seq)
         return True
 
+    def read_all(self, reader: Reader, wanted: ReadRequest, told_epoch: int | None = None) -> None:
+        """Read what is wanted, see `Reader.read_each`."""
+        for _, seq in reader.read_each(wanted, told_epoch):
+            if isinstance(seq, Failed):
+                skip_item(seq.error)
+            else:
+                features = seq.features if reader.gives_own else _own(seq.features)
+                self._add(seq.seq_tag, seq.corpus_idx, seq.complete_frac, features)
+
     def add(self, seq: DatasetSeq) -> None:
         """Take one that was read or made."""
         self._add(seq.seq_tag, seq.corpus_idx, seq.complete_frac, _own(seq.features))
-
-    def read_range(self, dataset: Dataset, first: int, indices: NDArray[np.int64], *, epoch: int) -> None:
-        """Read sequences of a dataset that reads them singly, and knows their tags without reading."""
-        tags = dataset.get_tags_of(indices)
-        assert tags is not None
-        go_to = note_places(tags, epoch)
-        has_transform = dataset.may_change_lengths()
-        for offset, (corpus_idx, tag) in enumerate(zip(indices.tolist(), tags, strict=True)):
-            go_to(offset)
-            try:
-                features = dataset.take_features(first + offset)
-                if has_transform:
-                    features = _own(features)
-            except Exception as error:  # noqa: BLE001 - the engine's policy decides what becomes of one of many
-                skip_item(error)
-            else:
-                self._add(tag, corpus_idx, None, features)
 
     def _add(self, tag: str, corpus_idx: int | None, complete_frac: float | None, features: Features) -> None:
         self.tags.append(tag)
@@ -231,9 +224,8 @@ def _own(features: Features) -> Features:
     return {key: array if is_in_place(array) else array.copy(order="K") for key, array in features.items()}
 
 
-def _read_at_once(dataset: Dataset, indices: NDArray[np.int64], epoch: int) -> Parts | None:
-    """Read sequences together, if dataset and source allow it and nothing goes wrong."""
-    source = dataset.get_fast_source()
+def _read_at_once(source: Source | None, indices: NDArray[np.int64], epoch: int) -> Parts | None:
+    """Read sequences together, if there is a source that can and nothing goes wrong."""
     if source is None:
         return None
     try:
@@ -259,23 +251,18 @@ class OrderedWork:
     def __call__(self, info: WorkerInfo) -> Callable[[RunOfSeqs], Parts]:
         """Build the dataset in a worker."""
         del info  # any worker does any ticket
-        dataset = init_dataset(self.config)
+        reader = init_dataset(self.config).make_reader()
+        source = reader.fast_source()
 
         def read_run(run: RunOfSeqs) -> Parts:
             epoch, first, index_bytes, occurrence_bytes = run
             indices = np.frombuffer(index_bytes, np.int64)
-            parts = _read_at_once(dataset, indices, epoch)
+            parts = _read_at_once(source, indices, epoch)
             if parts is not None:
                 return parts
             occurrences = None if occurrence_bytes is None else np.frombuffer(occurrence_bytes, np.int64)
-            offset = dataset.init_part(epoch, first, indices, occurrences)
             seqs = ReadSeqs()
-            if dataset.reads_singly:
-                seqs.read_range(dataset, offset, indices, epoch=epoch)
-            else:
-                for i, corpus_idx in enumerate(indices.tolist()):
-                    name = f"(sequence {first + i}, corpus index {corpus_idx})"
-                    seqs.read(dataset, offset + i, epoch=epoch, name=name)
+            seqs.read_all(reader, ReadRequest.of(epoch, indices, occurrences, first))
             return seqs.parts()
 
         return read_run
@@ -316,20 +303,23 @@ class DedicatedWork:
                 yield dataset.num_seqs
             except NotImplementedError:
                 yield None
-            if dataset.reads_singly:
-                yield from _runs_of_order(dataset, epoch, limits)
-            else:
+            reader = dataset.make_reader()
+            if reader.needs_load:
                 yield from _runs_to_the_end(dataset, epoch, limits)
+            else:
+                whole = ReadRequest(epoch, dataset.get_checked_seq_order(), dataset.get_occurrences(), 0)
+                yield from _runs_of_order(reader, whole, limits)
 
         return read_epoch
 
 
-def _runs_of_order(dataset: Dataset, epoch: int, limits: RunLimits) -> Iterator[Parts]:
-    for first, indices in limits.cut(dataset.get_current_seq_order(), 0, 1):
-        parts = _read_at_once(dataset, indices, epoch)
+def _runs_of_order(reader: Reader, whole: ReadRequest, limits: RunLimits) -> Iterator[Parts]:
+    source, epoch = reader.fast_source(), whole.epoch or 0
+    for first, indices in limits.cut(whole.order, 0, 1):
+        parts = _read_at_once(source, indices, epoch)
         if parts is None:
             seqs = ReadSeqs()
-            seqs.read_range(dataset, first, indices, epoch=epoch)
+            seqs.read_all(reader, whole.part(first, first + len(indices)))
             parts = seqs.parts()
         yield parts
 

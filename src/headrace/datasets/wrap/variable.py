@@ -11,14 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import ConfigError, check_count, takes_note
+from headrace.order import occurrences
 from headrace.specs import DataSpec
 
 from ..base import Dataset
 from ..checks import check_flag
-from ..corpus import CorpusFacts
+from ..corpus import Corpus
 from ..delegating import DelegatingDataset, inherited_options, outer_options
-from ..layout import spec_of
-from ..parts import open_part
+from ..parts import open_part, spec_of
+from ..reading.by_epoch import EpochReader
+from ..reading.reader import Reader
 
 GetDataset = Callable[..., "Mapping[str, Any] | Dataset"]
 
@@ -76,36 +78,38 @@ class VariableDataset(DelegatingDataset):
         for _, dataset in self._open:
             dataset.forget_places()
 
-    def data_text(self) -> str:
-        """Return the text of the one corpus; where there are several, `order_text` tells that of the epoch."""
-        return super().data_text() if self.has_one_corpus else type(self).__name__
+    def get_corpus(self) -> Corpus:
+        """Return what is known of the one corpus, of which each epoch may have other lengths.
+
+        Where there are several, almost nothing is known; `order_text` tells that of the epoch.
+        """
+        corpus = dataclasses.replace(super().get_corpus(), has_fixed_lengths=False)
+        if self.has_one_corpus:
+            return corpus
+        return dataclasses.replace(
+            corpus.without_index(),
+            digest_text=lambda: type(self).__name__,
+            size=lambda: None,
+            covers_lengths=lambda _: False,
+        )
+
+    def count_occurrences(self) -> NDArray[np.int64]:
+        """Return how often each sequence of the current order came before; in it alone, if each epoch has its own."""
+        return super().count_occurrences() if self.has_one_corpus else occurrences(self.get_checked_seq_order())
 
     def order_text(self, epoch: int) -> str:
         """Return the corpus of an epoch, and what decides its order."""
         chosen = self.dataset_of(epoch)
-        return f"{chosen.data_text()}; {chosen.order_text(epoch)}"
+        return f"{chosen.get_corpus().digest_text()}; {chosen.order_text(epoch)}"
 
     def reading_text(self, epoch: int) -> str:
         """Return what decides what the sequences of an epoch hold: its corpus is told as well."""
         chosen = self.dataset_of(epoch)
-        return f"{chosen.data_text()}; {chosen.reading_text(epoch)}"
-
-    def corpus_size(self) -> int | None:
-        """Return the size of the one corpus; each epoch may have another one."""
-        return super().corpus_size() if self.has_one_corpus else None
+        return f"{chosen.get_corpus().digest_text()}; {chosen.reading_text(epoch)}"
 
     def may_draw_order(self) -> bool:
         """Yes: the function may."""
         return True
-
-    def corpus_facts(self) -> CorpusFacts | None:
-        """Return what is known of the one corpus; each epoch may have other lengths."""
-        facts = super().corpus_facts()
-        return None if facts is None else dataclasses.replace(facts, has_fixed_lengths=False)
-
-    def covers_lengths(self, key: str) -> bool:
-        """Whether the one corpus does."""
-        return self.has_one_corpus and super().covers_lengths(key)
 
     def _load(self, epoch: int) -> None:
         """Make the dataset of an epoch the current one."""
@@ -211,6 +215,9 @@ class VariableDataset(DelegatingDataset):
         """Start a part of an epoch, with its dataset."""
         self._load(epoch)
         return super().init_part(epoch, first, indices, occurrences)
+
+    def _new_reader(self) -> Reader:
+        return EpochReader(self)  # it makes the dataset of the epoch the current one
 
     def finish_epoch(self, *, free_resources: bool = False) -> None:
         """End the epoch; with `free_resources` all datasets that are open release theirs."""

@@ -13,12 +13,13 @@ from __future__ import annotations
 import copy
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
 
 from headrace.datasets import Dataset, init_dataset
+from headrace.datasets.corpus import Corpus
 from headrace.datasets.parts import open_apart
 from headrace.engine import WorkerInfo
 from headrace.errors import ConfigError, HeadraceError
@@ -84,8 +85,14 @@ class DatasetStream(StreamSubject):
         self.name = type(dataset).__name__
         check_dataset_options(dataset, self.name, is_stream=True)
         self.data_key = next(iter(dataset.get_data_keys()), None)
-        self.reading = StreamReading(dataset.known_specs(), is_by_key=True)
+        self.reading = StreamReading(dataset.get_corpus().specs, is_by_key=True)
         self.has_workers = dataset.has_workers
+
+    @property
+    def corpus(self) -> Corpus:
+        """Ask the dataset."""
+        corpus = self.dataset.get_corpus()
+        return replace(corpus, digest_text=lambda: digest_text(corpus.digest_text()))
 
     @property
     def num_shards(self) -> int:  # type: ignore[override]
@@ -135,14 +142,6 @@ class DatasetStream(StreamSubject):
         if self._is_own:
             self.dataset.close()
 
-    def num_filtered(self) -> tuple[int, int] | None:
-        """Ask the dataset."""
-        return self.dataset.num_filtered()
-
-    def data_digest(self) -> str:
-        """Return a digest of the file list, or of the tags where they are known; else of the class only."""
-        return digest_text(self.dataset.data_text())
-
     def order_text(self, epoch: int) -> str:
         """Return the recipe of the order, with all else that it depends on: the files, or who takes turns."""
         return self.dataset.order_text(epoch)
@@ -185,9 +184,11 @@ class IterableStream(StreamSubject):
         del tag
         return mark_of(seq)
 
-    def data_digest(self) -> str:
-        """Return a digest of the name: nothing else is known."""
-        return digest_text(self.name)
+    @property
+    def corpus(self) -> Corpus:
+        """Of an iterable its name is known, and nothing else."""
+        name = self.name
+        return Corpus(digest_text=lambda: digest_text(name), knows_order=lambda: False, size=lambda: None)
 
     def order_text(self, epoch: int) -> str:
         """Return that it is its own."""

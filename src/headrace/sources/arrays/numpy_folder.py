@@ -23,7 +23,7 @@ from headrace.files import FileStamp, open_regular
 from headrace.index import CorpusIndex
 from headrace.specs import DataSpec
 
-from ..shared.data_types import parse_data_types, with_labels
+from ..shared.data_types import parse_about, parse_data_types, with_labels
 from ..shared.folder import (
     LazyStamps,
     Listing,
@@ -68,7 +68,7 @@ class AboutFolder:
 
     layout: str = "file"
     specs: dict[str, DataSpec] = field(default_factory=dict)
-    labels: dict[str, list[str]] = field(default_factory=dict)
+    labels: dict[str, Sequence[str]] = field(default_factory=dict)
     order: list[str] | None = None
 
     @classmethod
@@ -81,29 +81,18 @@ class AboutFolder:
         path = os.path.join(root, ABOUT_FILE)
         if not os.path.lexists(path):
             return cls()
+        what = "what the folder says of itself"
+        fix = f"restore {ABOUT_FILE} and {TAGS_FILE}, or remove both"
         try:
             with open_regular(path) as file:
                 said = msgspec.json.decode(file.read())
             with open_regular(os.path.join(root, TAGS_FILE)) as file:
                 order = [msgspec.json.decode(line, type=str) for line in file]
-            specs = {str(key): DataSpec.from_json(spec) for key, spec in said["specs"].items()}
-            return cls(
-                str(said["layout"]), specs, {key: list(map(str, names)) for key, names in said["labels"].items()}, order
-            )
-        except (
-            OSError,
-            msgspec.MsgspecError,
-            KeyError,
-            TypeError,
-            AttributeError,
-            ValueError,
-            RecursionError,
-        ) as error:
-            raise SourceError(
-                f"what the folder says of itself cannot be read: {error}",
-                where=path,
-                fix=f"restore {ABOUT_FILE} and {TAGS_FILE}, or remove both",
-            ) from error
+            layout = str(said["layout"])
+        except (OSError, msgspec.MsgspecError, KeyError, TypeError, ValueError, RecursionError) as error:
+            raise SourceError(f"{what} cannot be read: {error}", where=path, fix=fix) from error
+        specs, labels = parse_about(said, what, path, fix=fix)
+        return cls(layout, specs, labels, order)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +111,7 @@ class FolderOptions:
     layout: str
     fields: dict[str, str] | None
     specs: dict[str, DataSpec]
-    labels: dict[str, list[str]]
+    labels: dict[str, Sequence[str]]
     folder_label: bool
     order: list[str] | None
 

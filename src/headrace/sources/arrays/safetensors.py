@@ -25,7 +25,7 @@ from headrace.files import FileStamp, open_regular
 from headrace.index import CorpusIndex
 from headrace.specs import DataSpec
 
-from ..shared.data_types import parse_data_types, with_labels
+from ..shared.data_types import parse_about, parse_data_types, with_labels
 from ..shared.folder import (
     LazyStamps,
     Listing,
@@ -200,7 +200,7 @@ class SafetensorsSource(PlainArraySource):
         is_file = isinstance(files, str | os.PathLike) and not os.path.isdir(files)
         listing = list_corpus_files([files] if is_file else files, (_SUFFIX,), "SafetensorsSource")  # type: ignore[list-item]
         names, said = fields_of(fields, "SafetensorsSource"), parse_data_types(specs or {})
-        own_labels = {key: list(entries) for key, entries in (labels or {}).items()}
+        own_labels: dict[str, Sequence[str]] = {key: list(entries) for key, entries in (labels or {}).items()}
         what = json.dumps([names, {key: spec.to_json() for key, spec in said.items()}, own_labels])
         kind = f"{INDEX_KIND} {layout} {xxhash.xxh3_128_hexdigest(what.encode())}"
         gather = _Gathering(listing, names, said, own_labels)
@@ -247,7 +247,7 @@ class _Gathering:
         listing: Listing,
         fields: dict[str, str] | None,
         specs: dict[str, DataSpec],
-        labels: dict[str, list[str]],
+        labels: dict[str, Sequence[str]],
     ) -> None:
         self._listing = listing
         self._fields, self._specs, self._labels = fields, specs, labels
@@ -293,14 +293,12 @@ class _Gathering:
         """Take layouts and labels that a writer of ours put into the first file; what the user said counts more."""
         if not headers or ABOUT not in headers[0].metadata:
             return
+        what, where = "what the file says of itself", self._listing.path(0)
         try:
             said = msgspec.json.decode(headers[0].metadata[ABOUT])
-            specs = {str(key): DataSpec.from_json(spec) for key, spec in said["specs"].items()}
-            labels = {str(key): [str(name) for name in names] for key, names in said["labels"].items()}
-        except (msgspec.MsgspecError, KeyError, TypeError, AttributeError, RecursionError, ConfigError) as error:
-            raise SourceError(
-                f"what the file says of itself cannot be read: {error}", where=self._listing.path(0)
-            ) from error
+        except (msgspec.MsgspecError, RecursionError) as error:
+            raise SourceError(f"{what} cannot be read: {error}", where=where) from error
+        specs, labels = parse_about(said, what, where, fix="write the file again")
         self._specs = {**renamed(specs, self._fields), **self._specs}
         self._labels = {**renamed(labels, self._fields), **self._labels}
 

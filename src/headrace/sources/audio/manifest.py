@@ -8,7 +8,6 @@ strictly: NaN, for example, is not JSON.
 
 from __future__ import annotations
 
-import codecs
 import os
 import stat
 from collections.abc import Iterator, Mapping
@@ -19,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import ConfigError, SourceError
-from headrace.files import open_regular, resolve_inside
+from headrace.files import resolve_inside
 
 from ..shared.fields import Field
-from ..shared.lines import decode_object
+from ..shared.lines import decode_object, scan_lines
 from .decode import read_header
 
 _LARGEST_COUNT = 2**40  # a year of 24 kHz audio is less; more is an error that must not overflow later
@@ -37,18 +36,9 @@ def scan_manifest(path: str) -> Iterator[tuple[int, int, int, dict[str, Any]]]:
     Raises:
         SourceError: The file cannot be read, or a line is not a JSON object.
     """
-    start = 0
-    try:
-        with open_regular(path) as file:
-            if file.read(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8:
-                start = len(codecs.BOM_UTF8)
-            file.seek(start)
-            for line_number, line in enumerate(file, start=1):
-                if line.strip():
-                    yield line_number, start, len(line), decode_object(line, f"{path}, line {line_number}")
-                start += len(line)
-    except OSError as error:
-        raise SourceError(f"the manifest cannot be read: {error.strerror or error}", where=path) from error
+    for block in scan_lines(path):
+        for line_number, start, line in block.records():
+            yield line_number, start, len(line), decode_object(line, f"{path}, line {line_number}")
 
 
 def field_of(record: Mapping[str, Any], name: str, kind: type | tuple[type, ...], where: str) -> Any:

@@ -17,15 +17,17 @@ import os
 import shutil
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import xxhash
 
 from headrace.errors import CacheError, ConfigError, SourceError, did_you_mean
 from headrace.files import FileStamp, KeepLimit, atomic_path, kept_folder, note_use, open_regular, remove_unused
 
+from ..shared.lines import scan_lines as scan_blocks
 from ..shared.plain_files import PlainFiles, check_stamp
 from ..tar import archive as tar_archive
 from ..tar.archive import TarBytes, scan_members
@@ -249,17 +251,18 @@ def scan_lines(path: str) -> Iterator[tuple[int, int, bytes]]:
     Raises:
         SourceError: The file cannot be read or unpacked.
     """
-    start = 0
+    for block in scan_blocks(path, _unpacked):
+        yield from block.records()
+
+
+@contextmanager
+def _unpacked(path: str) -> Iterator[IO[bytes]]:
+    """Open a manifest; what goes wrong while it is unpacked, is a `SourceError`."""
     try:
         with open_regular(path) as stored, gzip.open(stored) if is_gzipped(path) else stored as file:
-            for number, line in enumerate(file, start=1):
-                if line.strip():
-                    yield number, start, line
-                start += len(line)
+            yield file  # type: ignore[misc] # it reads like one
     except _BAD_GZIP as error:
         raise _truncated(path, error) from error
-    except OSError as error:
-        raise SourceError(f"the manifest cannot be read: {error.strerror or error}", where=path) from error
 
 
 class LineFiles:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from headrace.errors import ConfigError
 
-from ..base import check_corpus_idx, check_data_key
+from ..base import check_data_key
 from ..shared.paths import IndexOption
 from ..shared.source import RecordSource
 from .files import CutFiles, find_cut_files
@@ -121,17 +121,6 @@ class CutSource(RecordSource):
     def sample_rate(self, data_key: str) -> int | None:
         """Return the rate of a key with audio, in Hz; None for others, and for a corpus without cuts."""
         return self._keys[check_data_key(data_key, self.specs)].sample_rate
-
-    def read_cut(self, corpus_idx: int) -> Any:
-        """Return a cut as lhotse has it, with the data that Shar has of it in memory.
-
-        Raises:
-            IndexError: There is no such cut.
-            SourceError: It cannot be read.
-        """
-        check_corpus_idx(corpus_idx, self._num_seqs)
-        files = self._options.files
-        return self._table.cut(corpus_idx, () if files is None else files.fields)
 
     def _record(self, corpus_idx: int, data_keys: Sequence[str]) -> Any:
         return self._table.cut(corpus_idx, [self._keys[data_key].shar_field for data_key in data_keys])

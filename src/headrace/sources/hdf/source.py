@@ -231,11 +231,6 @@ class HDFSource(IndexedSource):
         return _Column(name, dtype, spec.shape, row_bytes, places, place_table, rows, lengths)
 
     @property
-    def has_times(self) -> bool:
-        """Whether `read_times` can be called."""
-        return self._times is not None
-
-    @property
     def has_fast_rows(self) -> bool:
         """Yes, unless a shape has free axes: neighbours in a file are read at once, also through HDF5."""
         return all(None not in spec.shape for spec in self.specs.values())

@@ -24,6 +24,7 @@ from headrace.index import CorpusIndex, GeneratedTags
 from headrace.specs import DataSpec
 
 from ..shared.codec import found_by
+from ..shared.data_types import parse_about
 from ..shared.decompressed import plain_copy
 from ..shared.fields import Field, parse_field
 from ..shared.json_fields import JsonField
@@ -205,9 +206,8 @@ def first_object(path: str, name: str) -> dict[str, Any]:
         SourceError: The file cannot be read, or its first line is no JSON object.
     """
     for block in scan_lines(path):
-        for number, line in enumerate(block.lines(), block.first_line):
-            if line.strip():
-                return decode_object(line, f"{name}, line {number}")
+        for number, _, line in block.records():
+            return decode_object(line, f"{name}, line {number}")
     return {}
 
 
@@ -301,23 +301,21 @@ def _read(name: str, path: str) -> tuple[dict[str, DataSpec], dict[str, Sequence
     where = jsonl_specs_path(name)
     if not os.path.exists(where):
         return None
+    what, fix = "the description of layouts", "remove it, or write both again"
     try:
         with open_regular(where) as file:
             said: Any = json.load(file)
-        specs = {str(key): DataSpec.from_json(spec) for key, spec in said["specs"].items()}
-        labels = {str(key): [str(label) for label in names] for key, names in said["labels"].items()}
         num_bytes = said["num_bytes"]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, ConfigError) as error:
-        raise SourceError(
-            f"the description of layouts cannot be read: {error}", where=where, fix="remove it, or write both again"
-        ) from error
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise SourceError(f"{what} cannot be read: {error}", where=where, fix=fix) from error
+    about = parse_about(said, what, where, fix=fix)
     if num_bytes != os.path.getsize(path):
         raise SourceError(
             f"this was written for {num_bytes} bytes of lines, but there are {os.path.getsize(path)}",
             where=where,
             fix="remove it if the lines were changed on purpose",
         )
-    return specs, dict(labels)
+    return about
 
 
 class JsonlSource(RecordSource):

@@ -269,6 +269,25 @@ def check_classes(array: NDArray[Any], spec: DataSpec, where: str, *, least: int
     return min(low, 0), high
 
 
+def parse_about(said: Any, what: str, where: str, *, fix: str) -> tuple[dict[str, DataSpec], dict[str, Sequence[str]]]:
+    """Read what a writer of ours noted in or beside its file.
+
+    Args:
+        said: JSON data: "specs", data key -> layout; "labels", data key -> class labels.
+        what: What it is called in errors.
+        where: The file.
+        fix: What to do if it is damaged.
+
+    Raises:
+        SourceError: It is no such thing.
+    """
+    try:
+        specs = {str(key): DataSpec.from_json(spec) for key, spec in said["specs"].items()}
+        return specs, {str(key): [str(label) for label in labels] for key, labels in said["labels"].items()}
+    except (KeyError, TypeError, AttributeError, ConfigError) as error:
+        raise SourceError(f"{what} cannot be read: {getattr(error, 'what', error)}", where=where, fix=fix) from error
+
+
 def layout_text(spec: DataSpec) -> str:
     """Return a layout as messages have it: `float32[T, 40]`, with `?` for a free axis."""
     axes = [*(["T"] if spec.has_time else []), *("?" if size is None else str(size) for size in spec.shape)]

@@ -8,9 +8,10 @@ the start is skipped.
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
+from typing import IO, Any
 
 import msgspec
 import numpy as np
@@ -46,19 +47,32 @@ class LineBlock:
     starts: NDArray[np.int64]
     stops: NDArray[np.int64]
 
+    def records(self) -> Iterator[tuple[int, int, bytes]]:
+        """Yield number, first byte in the file, and text with its line feed, of each line that is not blank."""
+        for number, (start, stop) in enumerate(zip(self.starts.tolist(), self.stops.tolist(), strict=True)):
+            line = self.data[start : stop + 1]
+            if line.strip():
+                yield self.first_line + number, self.position + start, line
+
     def lines(self) -> list[bytes]:
         """Return the lines, without the line feed."""
         return [self.data[a:b] for a, b in zip(self.starts.tolist(), self.stops.tolist(), strict=True)]
 
 
-def scan_lines(path: str) -> Iterator[LineBlock]:
+def scan_lines(
+    path: str, opened: Callable[[str], AbstractContextManager[IO[bytes]]] = open_regular
+) -> Iterator[LineBlock]:
     """Read a file and say where its lines are; O(its size), whatever the lengths of the lines.
+
+    Args:
+        path: The file.
+        opened: Opens it, for a file whose lines are not its bytes as they are.
 
     Raises:
         SourceError: The file cannot be read.
     """
     try:
-        with open_regular(path) as file:
+        with opened(path) as file:
             position, line = 0, 1
             begun: list[bytes] = []  # of a line that has no end yet
             block = file.read(_BLOCK_BYTES)

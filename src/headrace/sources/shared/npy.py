@@ -4,25 +4,32 @@ The format is NumPy's own (NEP 1). Only arrays of numbers are taken: what is pic
 
 To evaluate a header takes some 30 microseconds, and 2 to take the usual one, which NumPy itself writes, apart by a
 pattern (`parse_usual_npy`); that shows where a corpus has a file or a member for each array. Any other form goes to
-`parse_npy`, which is ours, too: `numpy.lib.format` has no public function for version 3, and its errors name no file.
+`numpy.lib.format` (`parse_npy`).
 """
 
 from __future__ import annotations
 
-import ast
+import io
 import math
 import re
+import tokenize
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from numpy.lib import format as numpy_format
 
 from headrace.errors import SourceError
 
 HEAD_BYTES = 1 << 14  # enough for any header of an array of numbers: NumPy itself refuses longer ones
 _MAGIC = b"\x93NUMPY"
+_READERS: dict[tuple[int, int], Any] = {
+    (1, 0): numpy_format.read_array_header_1_0,
+    (2, 0): numpy_format.read_array_header_2_0,
+    (3, 0): numpy_format.read_array_header_2_0,  # differs in names of fields, of which arrays of numbers have none
+}
 _KINDS = "biufc"
 _MAX_BYTES = 2**63 - 1
 MAX_AXES = 32  # of NumPy 1; NumPy 2 has 64
@@ -65,29 +72,23 @@ def parse_npy(head: bytes, where: str) -> NpyHeader:
     Raises:
         SourceError: It is none, or not one of an array of numbers.
     """
+    stream = io.BytesIO(head)
     if len(head) < 12 or not head.startswith(_MAGIC):
         raise SourceError("this is not a file in NumPy's format", where=where, fix="write it with numpy.save")
-    version = head[6]
-    if version not in (1, 2, 3):
-        raise SourceError(f"version {version} of NumPy's format is not known", where=where, fix="write it again")
-    start = 10 if version == 1 else 12
-    num_bytes = start + int.from_bytes(head[8:start], "little")
+    version = numpy_format.read_magic(stream)
+    if version not in _READERS:
+        raise SourceError(f"version {version[0]} of NumPy's format is not known", where=where, fix="write it again")
     try:
-        said = ast.literal_eval(head[start:num_bytes].decode("utf-8" if version == 3 else "latin-1"))
-        descr, fortran, shape = said["descr"], said["fortran_order"], said["shape"]
-        dtype = np.dtype(descr) if isinstance(descr, str) else None
-    except (ValueError, SyntaxError, TypeError, KeyError, RecursionError, MemoryError) as error:
+        shape, fortran, dtype = _READERS[version](stream, max_header_size=HEAD_BYTES)
+    except (ValueError, TypeError, SyntaxError, tokenize.TokenError, RecursionError, MemoryError) as error:
         raise SourceError(f"the header cannot be read: {error}", where=where, fix="is it truncated?") from error
-    if num_bytes > len(head):
-        raise SourceError("the file ends in its header", where=where, fix="restore it: it is truncated")
-    if dtype is None or dtype.kind not in _KINDS:
-        what = "pickled objects, which are never loaded" if dtype is not None and dtype.hasobject else repr(descr)
+    if dtype.kind not in _KINDS:
+        what = "pickled objects, which are never loaded" if dtype.hasobject else str(dtype)
         raise SourceError(f"this is no array of numbers: it has {what}", where=where, fix="store numbers")
-    is_shape = isinstance(shape, tuple) and len(shape) <= MAX_AXES
-    is_shape = is_shape and all(type(size) is int and size >= 0 for size in shape) and can_be_array(shape, dtype)
-    if not isinstance(fortran, bool) or not is_shape:
+    is_shape = len(shape) <= MAX_AXES and all(type(size) is int and size >= 0 for size in shape)
+    if not is_shape or not can_be_array(shape, dtype):
         raise SourceError(f"the header says the shape {shape!r}, fortran_order {fortran!r}", where=where)
-    return NpyHeader(dtype, shape, fortran, num_bytes)
+    return NpyHeader(dtype, shape, fortran, stream.tell())
 
 
 USUAL_BYTES = 192  # of the usual header, up to some ten axes

@@ -17,56 +17,14 @@ from typing import Any, Literal
 from headrace.errors import ConfigError, SourceError, did_you_mean
 from headrace.specs import DataSpec
 
-from ..shared.paths import Files, IndexOption, PathLike
 from ..shared.plain_files import check_stamp
-from .schema import import_arrow
-from .source import DEFAULT_CACHE_BYTES, FileTableSource, TableFiles
+from .schema import has_dictionary, import_arrow
+from .source import FileTableSource, TableFiles
 from .writer import TableWriter
 
 _FILE_MARK = b"ARROW1"
 _FIRST_MESSAGE = 8  # position of the schema in a file: after the mark, filled up
 _CONTINUES = b"\xff\xff\xff\xff"  # before each message of a stream, but for those of before Arrow 0.15
-
-
-class ArrowSource(FileTableSource):
-    """Random access to the rows of Arrow files, of the file (Feather) or the stream format. Needs `headrace[arrow]`.
-
-    Columns become data keys as `ParquetSource` describes. Lengths come from the offsets of lists: no value is read.
-    Files are memory-mapped: do not change or cut them while they are read; to replace one, write another file and
-    rename it. Compressed files are read, too; their batches are decompressed one by one and kept for some time.
-
-    Args:
-        files: One path, or several with the same columns.
-        fields: See `ParquetSource`.
-        tag_field: See `ParquetSource`.
-        nulls: See `ParquetSource`.
-        audio_root: See `ParquetSource`.
-        index: See `ParquetSource`; gathering it reads offsets of lists, texts that are encoded, and headers of audio.
-
-    Raises:
-        ConfigError: An option is wrong, or pyarrow is missing.
-        SourceError: A file is missing, truncated, or has other columns than the first; or a row becomes no array.
-    """
-
-    def __init__(
-        self,
-        files: Files,
-        *,
-        fields: Mapping[str, Any] | None = None,
-        tag_field: str | None = None,
-        nulls: Literal["refuse", "empty"] = "refuse",
-        audio_root: PathLike | None = None,
-        index: IndexOption = "auto",
-    ) -> None:
-        self._open_files(
-            files,
-            fields=fields,
-            tag_field=tag_field,
-            nulls=nulls,
-            audio_root=audio_root,
-            cache_bytes=DEFAULT_CACHE_BYTES,
-            index=index,
-        )
 
 
 class _MappedFile:
@@ -125,7 +83,7 @@ class _MappedFile:
         file = pa.BufferReader(self._buffer)
         stream = pa.ipc.open_stream(file)
         self.schema = stream.schema
-        if any("dictionary<" in str(field.type) for field in self.schema):
+        if any(has_dictionary(field.type) for field in self.schema):
             self._batches = list(stream)
         else:
             file.seek(0)
@@ -214,7 +172,28 @@ class _ArrowTables(TableFiles[_MappedFile]):
         return self.handle(table_idx).holds(array)
 
 
-ArrowSource._kind, ArrowSource._tables_class = "arrow/1", _ArrowTables
+class ArrowSource(FileTableSource):
+    """Random access to the rows of Arrow files, of the file (Feather) or the stream format. Needs `headrace[arrow]`.
+
+    Columns become data keys as `ParquetSource` describes. Lengths come from the offsets of lists: no value is read.
+    Files are memory-mapped: do not change or cut them while they are read; to replace one, write another file and
+    rename it. Compressed files are read, too; their batches are decompressed one by one and kept for some time.
+
+    Args:
+        files: One path, or several with the same columns.
+        fields: See `ParquetSource`.
+        tag_field: See `ParquetSource`.
+        nulls: See `ParquetSource`.
+        audio_root: See `ParquetSource`.
+        cache_bytes: How much of decompressed batches to keep, in each process; see `ParquetSource`.
+        index: See `ParquetSource`; gathering it reads offsets of lists, texts that are encoded, and headers of audio.
+
+    Raises:
+        ConfigError: An option is wrong, or pyarrow is missing.
+        SourceError: A file is missing, truncated, or has other columns than the first; or a row becomes no array.
+    """
+
+    _kind, _tables_class = "arrow/1", _ArrowTables
 
 
 _COMPRESSIONS = ("zstd", "lz4")

@@ -10,75 +10,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
-from headrace.errors import ConfigError, check_count, did_you_mean
+from headrace.errors import ConfigError, did_you_mean
 from headrace.specs import DataSpec
 
-from ..shared.paths import Files, IndexOption, PathLike
 from .schema import import_arrow
-from .source import DEFAULT_CACHE_BYTES, FileTableSource, TableFiles, one_array
+from .source import FileTableSource, TableFiles, one_array
 from .writer import TableWriter
-
-
-class ParquetSource(FileTableSource):
-    """Random access to the rows of Parquet files. Needs `headrace[arrow]`.
-
-    Columns become data keys by their types:
-
-    - numbers and bools: one value without a time axis; a list of them: frames, `dtype[T]`; lists of lists: `dtype[T,
-    D]`,
-      with a free axis if D differs from row to row; an axis of a fixed-size list is never time;
-    - texts and binaries: their bytes, `uint8[T]`; texts by a vocabulary, if fields say so;
-    - a structure of `bytes` and `path`, as Hugging Face stores audio: samples, `float32[T, 1]`;
-    - integers with at most one axis are class indices, with labels where the schema has them.
-
-    Other columns (times, decimals, lists of texts, ...) are left out, and refused if they are named. Fields of
-    structures are named "column.field". Files that `ParquetWriter` wrote come back as they were: data keys, dtypes,
-    shapes, labels, tags.
-
-    Args:
-        files: One path, or several with the same columns.
-        fields: Data key -> name of a column, or a dict `{"field": name, ...}` with "vocab" (of texts as in
-            `parse_field`; of integers the number of classes or a list of labels) or "features", "sample_rate" and
-            "channel" (of audio, as in `AudioSource`). Texts without "vocab" are labels, but UTF-8 bytes for a bare
-            name as the data key "orth". If `None`, all columns that become arrays, texts as UTF-8 bytes.
-        tag_field: Column with the tags, texts or whole numbers; they may repeat. If `None`, that of `ParquetWriter`,
-            else they are "seq-0", "seq-1", ...
-        nulls: `"refuse"`, or `"empty"`: a null list or text has no frames, and a null float is a NaN. Other nulls are
-            always refused.
-        audio_root: Folder of recordings of which the file has only paths; they must not lead out of it.
-        cache_bytes: How much of decoded row groups to keep, in each process; one group of each column is always kept.
-        index: `"auto"` keeps the index of a large corpus in the cache folder and finds it there the next time; `None`
-            always gathers it, in memory; a path opens an index that was saved with the same options. Gathering
-            decodes the columns in use once: Parquet says of no row how long it is.
-
-    Raises:
-        ConfigError: An option is wrong, or pyarrow is missing.
-        SourceError: A file is missing, truncated, or has other columns than the first; or a row becomes no array.
-    """
-
-    def __init__(
-        self,
-        files: Files,
-        *,
-        fields: Mapping[str, Any] | None = None,
-        tag_field: str | None = None,
-        nulls: Literal["refuse", "empty"] = "refuse",
-        audio_root: PathLike | None = None,
-        cache_bytes: int = DEFAULT_CACHE_BYTES,
-        index: IndexOption = "auto",
-    ) -> None:
-        check_count("cache_bytes", cache_bytes)
-        self._open_files(
-            files,
-            fields=fields,
-            tag_field=tag_field,
-            nulls=nulls,
-            audio_root=audio_root,
-            cache_bytes=cache_bytes,
-            index=index,
-        )
 
 
 class _ParquetTables(TableFiles[Any]):
@@ -120,7 +59,44 @@ class _ParquetTables(TableFiles[Any]):
         return False
 
 
-ParquetSource._kind, ParquetSource._tables_class = "parquet/1", _ParquetTables
+class ParquetSource(FileTableSource):
+    """Random access to the rows of Parquet files. Needs `headrace[arrow]`.
+
+    Columns become data keys by their types:
+
+    - numbers and bools: one value without a time axis; a list of them: frames, `dtype[T]`; lists of lists: `dtype[T,
+    D]`,
+      with a free axis if D differs from row to row; an axis of a fixed-size list is never time;
+    - texts and binaries: their bytes, `uint8[T]`; texts by a vocabulary, if fields say so;
+    - a structure of `bytes` and `path`, as Hugging Face stores audio: samples, `float32[T, 1]`;
+    - integers with at most one axis are class indices, with labels where the schema has them.
+
+    Other columns (times, decimals, lists of texts, ...) are left out, and refused if they are named. Fields of
+    structures are named "column.field". Files that `ParquetWriter` wrote come back as they were: data keys, dtypes,
+    shapes, labels, tags.
+
+    Args:
+        files: One path, or several with the same columns.
+        fields: Data key -> name of a column, or a dict `{"field": name, ...}` with "vocab" (of texts as in
+            `parse_field`; of integers the number of classes or a list of labels) or "features", "sample_rate" and
+            "channel" (of audio, as in `AudioSource`). Texts without "vocab" are labels, but UTF-8 bytes for a bare
+            name as the data key "orth". If `None`, all columns that become arrays, texts as UTF-8 bytes.
+        tag_field: Column with the tags, texts or whole numbers; they may repeat. If `None`, that of `ParquetWriter`,
+            else they are "seq-0", "seq-1", ...
+        nulls: `"refuse"`, or `"empty"`: a null list or text has no frames, and a null float is a NaN. Other nulls are
+            always refused.
+        audio_root: Folder of recordings of which the file has only paths; they must not lead out of it.
+        cache_bytes: How much of decoded row groups to keep, in each process; one group of each column is always kept.
+        index: `"auto"` keeps the index of a large corpus in the cache folder and finds it there the next time; `None`
+            always gathers it, in memory; a path opens an index that was saved with the same options. Gathering
+            decodes the columns in use once: Parquet says of no row how long it is.
+
+    Raises:
+        ConfigError: An option is wrong, or pyarrow is missing.
+        SourceError: A file is missing, truncated, or has other columns than the first; or a row becomes no array.
+    """
+
+    _kind, _tables_class = "parquet/1", _ParquetTables
 
 
 _COMPRESSIONS = ("snappy", "zstd", "gzip", "brotli", "lz4")

@@ -7,23 +7,20 @@ an array without loss has a layout; times, decimals, maps, lists of texts, and c
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+
 from headrace.errors import ConfigError, SourceError, did_you_mean
 from headrace.specs import DataSpec
 
+from ..shared.data_types import parse_about
+
 METADATA_KEY = b"headrace"  # in the metadata of a schema: what our writers know of the data keys, as JSON
 _HUGGING_FACE_KEY = b"huggingface"
-_NUMBERS = {
-    "bool": "bool",
-    **{f"{sign}int{bits}": f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)},
-    "halffloat": "float16",
-    "float": "float32",
-    "double": "float64",
-}
 
 
 def import_arrow() -> ModuleType:
@@ -55,20 +52,16 @@ class Layout:
     axes: tuple[int | None, ...]
     leaf: str
 
-    @property
-    def has_time(self) -> bool:
-        """Whether the first axis is time."""
-        return self.leaf in ("text", "bytes", "recording") or self.axes[:1] == (None,)
-
 
 def layout_of(arrow_type: Any) -> Layout | None:
     """Return the layout of the values of an Arrow type, or None if they become no array."""
     if is_fixed_tensor(arrow_type):
-        return Layout(tuple(arrow_type.shape), _NUMBERS[str(arrow_type.value_type)])
+        return Layout(tuple(arrow_type.shape), str(_number_name(arrow_type.value_type)))
     arrow_type = getattr(arrow_type, "storage_type", arrow_type)
     types = import_arrow().types
-    if str(arrow_type) in _NUMBERS:
-        return Layout((), _NUMBERS[str(arrow_type)])
+    number = _number_name(arrow_type)
+    if number is not None:
+        return Layout((), number)
     if types.is_string(arrow_type) or types.is_large_string(arrow_type) or types.is_string_view(arrow_type):
         return Layout((), "text")
     if types.is_binary(arrow_type) or types.is_large_binary(arrow_type) or types.is_binary_view(arrow_type):
@@ -82,7 +75,7 @@ def layout_of(arrow_type: Any) -> Layout | None:
     if not is_any_list(arrow_type):
         return None
     items = layout_of(arrow_type.value_type)
-    if items is None or items.leaf not in _NUMBERS.values() or types.is_dictionary(arrow_type.value_type):
+    if items is None or items.leaf in ("text", "bytes", "recording") or types.is_dictionary(arrow_type.value_type):
         return None
     size = arrow_type.list_size if types.is_fixed_size_list(arrow_type) else None
     return Layout((size, *items.axes), items.leaf)
@@ -107,7 +100,22 @@ def is_fixed_tensor(arrow_type: Any) -> bool:
         return False
     permutation = arrow_type.permutation
     in_order = permutation is None or list(permutation) == sorted(permutation)
-    return in_order and str(arrow_type.value_type) in _NUMBERS and str(arrow_type.value_type) != "bool"
+    return in_order and _number_name(arrow_type.value_type) not in (None, "bool")
+
+
+def has_dictionary(arrow_type: Any) -> bool:
+    """Tell whether values of a type, or parts of them, are numbers of entries of a dictionary."""
+    arrow_type = getattr(arrow_type, "storage_type", arrow_type)
+    if import_arrow().types.is_dictionary(arrow_type):
+        return True
+    return any(has_dictionary(arrow_type.field(i).type) for i in range(arrow_type.num_fields))
+
+
+def _number_name(arrow_type: Any) -> str | None:
+    """Return the name that NumPy has for a type of numbers or bools; None for any other."""
+    types = import_arrow().types
+    is_number = types.is_boolean(arrow_type) or types.is_integer(arrow_type) or types.is_floating(arrow_type)
+    return np.dtype(arrow_type.to_pandas_dtype()).name if is_number else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +156,7 @@ class Schema:
     columns: Mapping[str, Column]
     top: tuple[str, ...]
     specs: Mapping[str, DataSpec]
-    labels: Mapping[str, list[str]]
+    labels: Mapping[str, Sequence[str]]
     tag: str | None
 
     def column(self, name: str, where: str) -> Column:
@@ -179,16 +187,16 @@ def read_schema(arrow_schema: Any, where: str) -> Schema:
                 columns.setdefault(column.name, column)
     except UnicodeDecodeError as error:
         raise SourceError(f"the name of a column is not UTF-8: {error}", where=where, fix="is it truncated?") from error
+    top = tuple(field.name for field in arrow_schema)
+    if METADATA_KEY not in metadata:
+        return Schema(columns, top, {}, {}, None)
+    what, fix = "the metadata 'headrace' of the schema", "write the file again"
     try:
-        ours = json.loads(metadata.get(METADATA_KEY, b"{}"))
-        specs = {str(key): DataSpec.from_json(spec) for key, spec in ours.get("specs", {}).items()}
-        labels = {str(key): [str(label) for label in entries] for key, entries in ours.get("labels", {}).items()}
+        ours = json.loads(metadata[METADATA_KEY])
         tag = ours.get("tag")
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise SourceError(
-            f"the metadata 'headrace' of the schema cannot be read: {error}", where=where, fix="write the file again"
-        ) from error
-    return Schema(columns, tuple(field.name for field in arrow_schema), specs, labels, tag)
+    except (ValueError, AttributeError, RecursionError) as error:
+        raise SourceError(f"{what} cannot be read: {error}", where=where, fix=fix) from error
+    return Schema(columns, top, *parse_about(ours, what, where, fix=fix), tag)
 
 
 def _columns_of(field: Any, parents: tuple[str, ...], feature: Any) -> Iterator[Column]:

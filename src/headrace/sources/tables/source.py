@@ -19,12 +19,12 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.errors import SourceError
+from headrace.errors import SourceError, check_count
 from headrace.files import TOO_MANY_OPEN, TOO_MANY_OPEN_FIX, FileStamp
 
 from ..base import check_data_key, num_frames_of, slice_frames
@@ -325,23 +325,23 @@ class TableFiles(Tables, Generic[_Handle]):
 
 
 class FileTableSource(TableSource):
-    """Sequences of tables in files. Sub-classes say how a file is opened."""
+    """Sequences of tables in files. Sub-classes say how a file is opened; for arguments, see `ParquetSource`."""
 
     _kind: str
     _tables_class: type[TableFiles[Any]]
 
-    def _open_files(
+    def __init__(
         self,
         files: Files,
         *,
-        fields: Mapping[str, Any] | None,
-        tag_field: str | None,
-        nulls: str,
-        audio_root: PathLike | None,
-        cache_bytes: int,
-        index: IndexOption,
+        fields: Mapping[str, Any] | None = None,
+        tag_field: str | None = None,
+        nulls: Literal["refuse", "empty"] = "refuse",
+        audio_root: PathLike | None = None,
+        cache_bytes: int = DEFAULT_CACHE_BYTES,
+        index: IndexOption = "auto",
     ) -> None:
-        """Do what constructors have to do."""
+        check_count("cache_bytes", cache_bytes)
         paths = list_paths(files, type(self).__name__)
         tables = self._tables_class([FileStamp.of(path) for path in paths])
         try:

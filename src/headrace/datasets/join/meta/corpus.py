@@ -129,6 +129,13 @@ class MetaCorpus:
         self.index = base.index
         self._routes = dict(routes)
 
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def tags_of(self, indices: NDArray[np.int64]) -> list[str]:
+        """Return the tags of sequences of this corpus."""
+        return self.index.tags.take(indices)
+
     def places(self, name: str, indices: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the corpus indices in a sub-dataset of sequences of this corpus, `int64[n]`.
 

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from headrace.errors import ConfigError, did_you_mean
-from headrace.specs import DataSpec
 
 from ...base import Dataset
 from ...parts import MetaPart
@@ -50,15 +49,8 @@ class LaidOutByParts(OverCorpora):
             )
         return self._part_of[key]
 
-    @property
-    def knows_dtypes(self) -> bool:
-        """Whether all sub-datasets do."""
-        return all(inner.knows_dtypes for inner in self.get_parts())
-
-    def known_specs(self) -> dict[str, DataSpec]:
-        """Return what the sub-datasets know of their data keys."""
-        found = {key: self._part(key).dataset.known_specs().get(own) for key, (_, own) in self.data_map.items()}
-        return {key: spec for key, spec in found.items() if spec is not None}
+    def _check_key(self, key: str) -> None:
+        self._part(key)
 
     def get_data_keys(self) -> list[str]:
         """Return the data keys, "data" first."""

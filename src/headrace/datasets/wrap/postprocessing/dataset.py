@@ -22,7 +22,7 @@ from headrace.order import Order, OrderReport, derive_order_seed
 
 from ...base import Dataset, Owned, Workers
 from ...configs import DatasetConfig
-from ...corpus import CorpusFacts, LengthsOf
+from ...corpus import Corpus
 from ...delegating import InnerCorpus
 from ...parts import open_part
 from ...seq import DatasetSeq
@@ -115,7 +115,7 @@ class PostprocessingDataset(LaidOut, InnerCorpus):
         layout = layout_of(self._inner)
         check_keys(self._inner, layout)
         self._take_layout(layout if map_outputs is None else parse_outputs(map_outputs), self._inner)
-        self._follow_inner()
+        self._follow_order()
         self._is_indexed = self._options.map_seq is not None and gives_all_in_order(self._inner)
         self._indexed: IndexedSeqs | None = None
         self._stream: FunctionStream | None = None
@@ -126,19 +126,14 @@ class PostprocessingDataset(LaidOut, InnerCorpus):
             options = {**vars(self._options), **kwargs, **self._own_seeds}
             self._ctor_args = ((), {**options, "dataset": Owned(self._inner)})
 
-    def _follow_inner(self) -> None:
+    def _follow_order(self) -> None:
         """Take over the options that make the order, which are those of the inner dataset; seeds are our own."""
         self._recipe = dataclasses.replace(self._inner._recipe, **self._own_seeds)
         self._seq_ordering = self._inner.seq_ordering
 
     def _change_recipe(self, **changes: Any) -> None:
         self._own_seeds.update({name: value for name, value in changes.items() if name in _SEEDS})
-        of_inner = {name: value for name, value in changes.items() if name not in _SEEDS}
-        if "seq_ordering" in of_inner:
-            self._inner.seq_ordering = of_inner.pop("seq_ordering")
-        if of_inner:
-            self._inner._change_recipe(**of_inner)
-        self._follow_inner()
+        super()._change_recipe(**{name: value for name, value in changes.items() if name not in _SEEDS})
         self._is_stale = True
 
     # --- what is known without reading ---
@@ -148,29 +143,22 @@ class PostprocessingDataset(LaidOut, InnerCorpus):
         """The inner dataset."""
         return self._inner
 
-    def knows_order(self) -> bool:
-        """Whether any sequence can be made without those before it: order and tags are those of the inner dataset."""
-        return self._is_indexed
+    def get_corpus(self) -> Corpus:
+        """Return what the inner dataset knows, as far as the function leaves it as it is.
 
-    def corpus_facts(self) -> CorpusFacts | None:
-        """Return what the inner dataset knows."""
-        facts = self._inner.corpus_facts() if self._is_indexed else None
-        if facts is None:
-            return None
-        draws = facts.draws_by_occurrence or self._options.draws
-        return dataclasses.replace(facts, draws_by_occurrence=draws, occurrences=self._count_occurrences)
-
-    def corpus_size(self) -> int | None:
-        """Return the size of the corpus of the inner dataset."""
-        return super().corpus_size() if self._is_indexed else None
-
-    def corpus_lengths(self, key: str, *, may_cost: bool) -> LengthsOf | None:
-        """Return the lengths of the inner dataset, if they are said to stay."""
-        return super().corpus_lengths(key, may_cost=may_cost) if self._keeps_lengths_of(key) else None
-
-    def covers_lengths(self, key: str) -> bool:
-        """Whether the lengths are those that the inner dataset tells."""
-        return self._keeps_lengths_of(key) and super().covers_lengths(key)
+        Order and tags are those of the inner dataset if any sequence can be made without those before it.
+        """
+        inner = super().get_corpus()
+        corpus = dataclasses.replace(
+            inner,
+            knows_order=lambda: self._is_indexed,
+            specs=self._specs,
+            knows_dtypes=self._knows_dtypes,
+            lengths=lambda key, may_cost: inner.lengths(key, may_cost) if self._keeps_lengths_of(key) else None,
+            covers_lengths=lambda key: self._keeps_lengths_of(key) and inner.covers_lengths(key),
+            draws_by_occurrence=inner.is_indexed and (inner.draws_by_occurrence or self._options.draws),
+        )
+        return corpus if self._is_indexed else dataclasses.replace(corpus.without_index(), size=lambda: None)
 
     @property
     def _keeps_lengths(self) -> bool:
@@ -273,7 +261,7 @@ class PostprocessingDataset(LaidOut, InnerCorpus):
             return True
         if self._is_indexed:
             seqs = self._open_indexed()
-            seqs.start(epoch, seq_list, seq_order)
+            seqs.start(self._epoch, seq_list, seq_order)
             self._num_seqs = None if self.skips_failed else len(seqs.part.order)
             return True
         self._inner.start_given(epoch, seq_list, seq_order)
@@ -290,7 +278,7 @@ class PostprocessingDataset(LaidOut, InnerCorpus):
         super().init_seq_order(epoch)
         self._stop()
         seqs = self._open_indexed()
-        start = seqs.start_part(epoch, first, indices, occurrences)
+        start = seqs.start_part(int(self.epoch), first, indices, occurrences)
         self._num_seqs = start + len(indices)
         self._reader = seqs.open()
         return start
@@ -299,7 +287,8 @@ class PostprocessingDataset(LaidOut, InnerCorpus):
         """Return how often each sequence of the current order came before, if anything is drawn by it."""
         return self._open_indexed().get_occurrences() if self._is_indexed else None
 
-    def _count_occurrences(self) -> NDArray[np.int64]:
+    def count_occurrences(self) -> NDArray[np.int64]:
+        """Return how often each sequence of the current order came before, `int64[n]`."""
         return self._open_indexed().part.count_occurrences()
 
     def finish_epoch(self, *, free_resources: bool = False) -> None:
@@ -326,8 +315,7 @@ class PostprocessingDataset(LaidOut, InnerCorpus):
 
     def _take_shard(self, num_shards: int, shard_index: int) -> None:
         """Make the inner dataset one shard of `num_shards`; takes effect with the next `init_seq_order`."""
-        self._inner.set_sharding(num_shards, shard_index)
-        self._follow_inner()
+        super()._take_shard(num_shards, shard_index)
         self._is_stale = True
 
     def have_corpus_seq_idx(self) -> bool:

@@ -62,7 +62,7 @@ def known_frac(dataset: Dataset, seq: DatasetSeq) -> float | None:
 
 def gives_all_in_order(dataset: Dataset) -> bool:
     """Tell whether a dataset says the order of an epoch, and gives all sequences of it."""
-    return dataset.knows_order() and not dataset.skips_failed
+    return dataset.get_corpus().knows_order() and not dataset.skips_failed
 
 
 def without_workers(dataset: Dataset) -> Dataset:

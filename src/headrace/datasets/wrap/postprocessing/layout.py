@@ -15,7 +15,7 @@ from headrace.specs import DataSpec
 
 from ...base import Dataset
 from ...cached2 import CachedDataset2
-from ...layout import spec_of
+from ...parts import spec_of
 from ...seq import DatasetSeq
 from .functions import META_KEYS
 
@@ -126,7 +126,7 @@ def layout_of(dataset: Dataset) -> Layout | None:
         if spec is None:
             return None
         specs[key] = spec
-    return Layout(specs, frozenset() if dataset.knows_dtypes else frozenset(specs))
+    return Layout(specs, frozenset() if dataset.get_corpus().knows_dtypes else frozenset(specs))
 
 
 def parse_outputs(map_outputs: Any) -> Layout:
@@ -201,13 +201,14 @@ class LaidOut(CachedDataset2):
             if key in layout.specs and key in own and inner.get_data_dim(key) == layout.specs[key].dim
         }
 
-    def known_specs(self) -> dict[str, DataSpec]:
-        """Return the layout of the data keys whose dtype is known."""
+    @property
+    def _specs(self) -> dict[str, DataSpec]:
+        """The layout of the data keys whose dtype is known."""
         layout = self._layout
         return {} if layout is None else {k: spec for k, spec in layout.specs.items() if k not in layout.any_dtype}
 
     @property
-    def knows_dtypes(self) -> bool:
+    def _knows_dtypes(self) -> bool:
         """Whether the dtypes that this dataset names are those of its arrays."""
         return self._layout is not None and not self._layout.any_dtype
 
@@ -216,7 +217,7 @@ class LaidOut(CachedDataset2):
 
     def get_data_dtype(self, key: str) -> str:
         """Return the dtype name."""
-        spec = self.known_specs().get(key)
+        spec = self._specs.get(key)
         return super().get_data_dtype(key) if spec is None else spec.dtype
 
     def is_data_sparse(self, key: str) -> bool:

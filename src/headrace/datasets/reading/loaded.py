@@ -1,4 +1,4 @@
-"""What a dataset with random access reads by, the position in the order and the sequences in memory.
+"""What a reader of a source keeps: the position in the order and the sequences in memory.
 
 `OrderCursor` looks up one position after another in an order that is read by blocks. `LoadedSeqs` holds what was read
 and not yet handed out: each array is handed out once, and from then on is its reader's: asked for again, it is read
@@ -19,8 +19,10 @@ from numpy.typing import NDArray
 
 from headrace.errors import SourceError
 from headrace.order import Order, RangeOrder
+from headrace.sources import Source
 
-from .base import Dataset
+from ..epoch import EpochApi
+from .reader import Features
 
 _BLOCK = 4096  # positions decoded at a time: a look-up in a lazy order alone costs as much as hundreds in a block
 
@@ -59,7 +61,7 @@ class OrderCursor:
         return self._block[offset]
 
 
-def outside_of_epoch(error: IndexError, dataset: Dataset, cursor: OrderCursor) -> IndexError:
+def outside_of_epoch(error: IndexError, dataset: EpochApi, cursor: OrderCursor) -> IndexError:
     """Return the error of a cursor with the dataset and the epoch that it is about."""
     hint = "" if len(cursor) else "; has init_seq_order(epoch=...) been called?"
     return IndexError(f"{error} (dataset {dataset.name!r}, epoch {int(dataset.epoch) or None}{hint})")
@@ -86,6 +88,16 @@ class SeqCache:
     def __contains__(self, corpus_idx: object) -> bool:
         return corpus_idx in self._seqs
 
+    def read(self, source: Source, corpus_idx: int) -> Features:
+        """Return a sequence of the source whose sequences this keeps; the arrays are the caller's own."""
+        if self.max_bytes == 0:
+            return source.read_seq(corpus_idx)
+        features = self.get(corpus_idx)
+        if features is None:
+            features = source.read_seq(corpus_idx)
+            self.put(corpus_idx, features)
+        return features
+
     def get(self, corpus_idx: int) -> dict[str, NDArray[Any]] | None:
         """Return copies of the arrays of one sequence, or `None` if it is not held."""
         held = self._seqs.get(corpus_idx)
@@ -109,9 +121,6 @@ class SeqCache:
         """Drop everything."""
         self._seqs.clear()
         self.num_bytes = 0
-
-
-Features = dict[str, NDArray[Any]]
 
 
 class LoadedSeqs:

@@ -15,9 +15,9 @@ from headrace.batching import Chunking, ChunkingFunction, NumbersDict, parse_chu
 from headrace.errors import ConfigError
 from headrace.order import OrderPlanner, OrderRecipe, Policy
 
-from .checks import check_count, check_flag, check_path, check_share, check_window
-from .corpus import read_wanted_tags
-from .returnn.config_defaults import eval_defaults, fill_from_config, train_defaults
+from ..checks import check_count, check_flag, check_path, check_share, check_window
+from ..corpus import read_wanted_tags
+from .config_defaults import eval_defaults, fill_from_config, train_defaults
 
 SeqOrdering = str | Policy | Callable[..., "str | Policy"]
 

@@ -1,0 +1,155 @@
+"""`JointReader`: reads the sequences of several datasets, each by a reader of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.batching import NumbersDict
+from headrace.errors import takes_note
+from headrace.order import full_epoch_of
+from headrace.sources import Source
+
+from ..parts import PartReader
+from ..reading.reader import Features, Reader, ReadRequest
+from ..seq import DatasetSeq
+from .corpus import JointCorpus, JointSource, PartPlaces
+from .layout import JointLayout
+
+
+@dataclass(frozen=True, eq=False)
+class JointPart:
+    """One of the datasets.
+
+    Attributes:
+        reader: What reads it.
+        draws: Whether it draws by how often a sequence came before.
+        epoch_offset: What is added to the number of a full epoch to get the epoch that it is read in.
+    """
+
+    reader: PartReader
+    draws: bool
+    epoch_offset: int
+
+
+class JointReader(Reader):
+    """Reads the sequences of a joint corpus.
+
+    Each part is asked for its share of all that is wanted, when the first sequence of it is read.
+
+    Args:
+        name: Of the joint dataset, for messages.
+        corpus: The corpora of the parts.
+        layout: Which data key comes from where.
+        parts: In the order of the corpora.
+        num_sub_epochs: Of a full epoch: parts are read by full epochs.
+    """
+
+    def __init__(
+        self, name: str, corpus: JointCorpus, layout: JointLayout, parts: Sequence[JointPart], num_sub_epochs: int
+    ) -> None:
+        self._name, self._corpus, self._layout, self._parts = name, corpus, layout, parts
+        self._num_sub_epochs = num_sub_epochs
+        self.needs_load = any(part.reader.reader.needs_load for part in parts)
+        self.gives_own = all(part.reader.reader.gives_own for part in parts)
+        self.start(ReadRequest.of(None, np.zeros(0, np.int64)))
+
+    def start(self, wanted: ReadRequest) -> None:
+        """Take what is read next."""
+        self._wanted = wanted
+        self._places: PartPlaces | None = None
+        self._started: set[int] = set()
+        self._tags: list[str] | None = None  # if somebody asked for all of them
+
+    def _at(self, number: int) -> tuple[PartReader, int]:
+        """Return what reads a sequence, started with its share, and the number of the sequence there."""
+        if self._places is None:
+            self._places = PartPlaces(self._corpus, self._wanted.order)
+        owner, place = self._places.at(number)
+        if owner not in self._started:
+            self._start_part(owner, self._places.of_part(owner))
+        return self._parts[owner].reader, place
+
+    def _start_part(self, owner: int, places: NDArray[np.intp]) -> None:
+        wanted, part = self._wanted, self._parts[owner]
+        indices = wanted.indices[places] - self._corpus.starts[owner]
+        counted = wanted.occurrences[places] if wanted.occurrences is not None and part.draws else None
+        epoch = wanted.epoch
+        if epoch is not None:
+            epoch = full_epoch_of(epoch, self._num_sub_epochs) + 1 + part.epoch_offset
+        first = None if wanted.first is None else 0
+        part.reader.reader.start(ReadRequest.of(epoch, indices, counted, first))
+        self._started.add(owner)
+
+    def tags(self) -> list[str]:
+        """Look them up."""
+        if self._tags is None:
+            self._tags = self._corpus.tags_of(self._wanted.indices)
+        return self._tags
+
+    def _tag(self, number: int) -> str:
+        if self._tags is not None:
+            return self._tags[number]
+        return self._corpus.tags_of(self._wanted.order.block(number, number + 1))[0]
+
+    def load(self, start: int, stop: int) -> None:
+        """Get them ready in the parts that they are of."""
+        bounds: dict[str, tuple[PartReader, int, int]] = {}
+        for number in range(start, stop):
+            part, place = self._at(number)
+            first = bounds.get(part.name, (part, place, 0))[1]
+            bounds[part.name] = part, first, place + 1
+        for part, first, end in bounds.values():
+            try:
+                part.load(first, end)
+            except Exception as error:
+                takes_note(error, f"sub-dataset {part.name!r} of {self._name!r}, sequences {start}..{stop - 1}")
+                raise
+
+    def read(self, number: int) -> DatasetSeq:
+        """Read a sequence."""
+        self.load(number, number + 1)
+        corpus_idx = self._wanted.order[number]
+        return DatasetSeq.made_of(number, self.features(number), self._tag(number), None, corpus_idx)
+
+    def features(self, number: int) -> Features:
+        """Return all arrays of a sequence."""
+        part, place = self._at(number)
+        try:
+            return self._layout.filled(part.features(place))
+        except Exception as error:
+            takes_note(error, f"sub-dataset {part.name!r} of {self._name!r}, sequence {self._tag(number)!r}")
+            raise
+
+    def array(self, number: int, key: str) -> NDArray[Any]:
+        """Return one data key; no frames if the part of the sequence has no such key."""
+        part, place = self._at(number)
+        return part.array(place, key) if key in part.keys else self._layout.empty(key)
+
+    def frames(self, number: int, key: str, start: int, stop: int) -> NDArray[Any]:
+        """Return some frames of one data key."""
+        part, place = self._at(number)
+        return part.frames(place, key, start, stop) if key in part.keys else self._layout.empty(key)
+
+    def num_frames(self, number: int) -> NumbersDict:
+        """Return data key -> number of frames."""
+        part, place = self._at(number)
+        frames, empty_length = part.num_frames(place), self._layout.empty_length
+        return NumbersDict({key: frames.get(key, empty_length(key)) for key in self._layout.data_keys})
+
+    def fast_source(self) -> Source | None:
+        """Return what reads many sequences at once past the parts, if that makes no difference."""
+        known: dict[int, tuple[str, Source]] = {}
+        for owner, part in enumerate(self._parts):
+            if not self._corpus.corpora[owner].size():
+                continue
+            source, keys = part.reader.reader.fast_source(), part.reader.keys.values()
+            if source is None or not all(map(source.index.has_lengths, keys)):
+                return None
+            known[owner] = part.reader.name, source
+        is_known = known and all(spec is not None for spec in self._layout.specs.values())
+        return JointSource(self._corpus, self._layout, known) if is_known else None

@@ -1,0 +1,239 @@
+"""`OrderedDataset`: the epoch API of datasets that know their order, as an order and a reader.
+
+A sub-class says the order of an epoch and makes the reader (`_new_reader`). A position of the order is then a number of
+what the reader was asked for. Invariant: the reader is this object's own, and reads nothing before it is asked.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.batching import NumbersDict
+from headrace.index import CorpusIndex
+from headrace.order import ArrayOrder, Order, RangeOrder, occurrences
+
+from .base import Dataset, is_of_headrace
+from .checks import check_indices
+from .reading.loaded import OrderCursor, outside_of_epoch
+from .reading.reader import Reader, ReadRequest
+from .seq import DatasetSeq
+
+
+class OrderedDataset(Dataset):
+    """A dataset whose sequences are those of an index."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._has_user_keys = not all(is_of_headrace(getattr(type(self), way)) for way in ("get_data", "get_tag"))
+        self._take_order(RangeOrder(range(0)))
+
+    def _take_order(
+        self,
+        order: Order,
+        first: int = 0,
+        *,
+        is_given: bool = False,
+        occurrences: NDArray[np.int64] | None = None,
+    ) -> None:
+        """Take the order of an epoch, or of a part of one.
+
+        Args:
+            order: Corpus indices.
+            first: The position of the first one.
+            is_given: Whether it is another one than that of the epoch.
+            occurrences: How often each sequence came before, `int64[n]`, where that is known.
+        """
+        self._cursor = OrderCursor(order, first)
+        self._order_is_given = is_given
+        self._occurrences = occurrences
+        self._started_reader: Reader | None = None
+
+    @property
+    @abstractmethod
+    def _corpus_index(self) -> CorpusIndex:
+        """Tags and lengths by corpus index."""
+
+    @abstractmethod
+    def _num_stored(self) -> int:
+        """Return how many sequences the corpus has, before any filter; builds no index where it need not."""
+
+    @property
+    def _order_reader(self) -> Reader:
+        """What reads the current order."""
+        if self._started_reader is None:
+            reader = self._new_reader()
+            reader.start(self._order_request())
+            self._started_reader = reader
+        return self._started_reader
+
+    def _order_request(self) -> ReadRequest:
+        return ReadRequest(self._epoch, self._cursor.order, self.get_occurrences(), self._cursor.first)
+
+    # --- order ---
+
+    def init_part(
+        self, epoch: int, first: int, indices: NDArray[np.int64], occurrences: NDArray[np.int64] | None = None
+    ) -> int:
+        """Start a part of an epoch under its own positions, see `Dataset.init_part`."""
+        super().init_seq_order(epoch)
+        checked = check_indices(indices, self._num_stored(), f"dataset {self.name!r}")
+        order = ArrayOrder(checked, may_repeat=occurrences is not None)
+        self._take_order(order, first, is_given=True, occurrences=occurrences)
+        return first
+
+    def get_occurrences(self) -> NDArray[np.int64] | None:
+        """Return how often each sequence of the current order came before, if a transform draws by it."""
+        if not self._cursor.order.may_repeat or not self.get_corpus().draws_by_occurrence:
+            return None
+        return self.count_occurrences()
+
+    def count_occurrences(self) -> NDArray[np.int64]:
+        """Return how often each sequence of the current order came before, `int64[n]`."""
+        if self._occurrences is None:
+            given = self._order_is_given
+            self._occurrences = occurrences(self._cursor.order) if given else self._count_in_epoch(int(self.epoch))
+        return self._occurrences
+
+    def _count_in_epoch(self, epoch: int) -> NDArray[np.int64]:
+        return self._planner.occurrences_for_epoch(epoch)
+
+    def finish_epoch(self, *, free_resources: bool = False) -> None:
+        """End the epoch, see `Dataset.finish_epoch`."""
+        super().finish_epoch(free_resources=free_resources)
+        self._take_order(RangeOrder(range(0)), is_given=True)
+        if free_resources:
+            self._file_lengths = None
+
+    def get_current_seq_order(self) -> Order:
+        """Return the corpus indices of the current epoch, in order."""
+        return self._cursor.order
+
+    def supports_sharding(self) -> bool:
+        """Any shard of any order: yes."""
+        return True
+
+    def _keep_mask(self) -> NDArray[np.bool_]:
+        if self._keep is None:
+            self._keep = super()._keep_mask()
+        return self._keep
+
+    def _kept(self) -> NDArray[np.bool_] | None:
+        """Return `bool[N]`: what filters keep; `None` without any."""
+        return None if self._wanted_tags is None else self._keep_mask()
+
+    def _first_of_tag(self) -> NDArray[np.int64]:
+        return self._corpus_index.tag_groups()
+
+    def get_corpus_tags(self) -> Sequence[str]:
+        """Return the tags of the whole corpus, before any filter."""
+        return self._corpus_index.tags
+
+    def get_total_num_seqs(self, *, fast: bool = False) -> int:  # noqa: ARG002 (fast but for joins and filters)
+        """Return the number of sequences of the whole corpus, without those that a filter drops."""
+        kept = self._kept()
+        return self._num_stored() if kept is None else int(np.count_nonzero(kept))
+
+    def get_all_tags(self) -> Sequence[str]:
+        """Return the tags of the whole corpus, without those that a filter drops; they may live on disk."""
+        kept, tags = self._kept(), self._corpus_index.tags
+        return tags if kept is None else tags.take(np.flatnonzero(kept))
+
+    # --- reading ---
+
+    def _corpus_idx(self, seq_idx: int) -> int:
+        try:
+            return self._cursor[seq_idx]
+        except IndexError as error:
+            raise outside_of_epoch(error, self, self._cursor) from None
+
+    def _number(self, seq_idx: int) -> int:
+        """Return the number of a sequence for the reader.
+
+        Raises:
+            IndexError: It is outside of the epoch; said before anything is read.
+        """
+        self._corpus_idx(seq_idx)
+        return seq_idx - self._cursor.first
+
+    @abstractmethod
+    def _check_key(self, key: str) -> None:
+        """Raise a `ConfigError` with those that there are, if there is no such data key."""
+
+    def load_seqs(self, start: int, end: int) -> None:
+        """Read sequences start..end (exclusive; may exceed the epoch); drop those before `start`."""
+        first = self._cursor.first
+        self._order_reader.load(max(start - first, 0), min(end, len(self._cursor)) - first)
+
+    def get_data(self, seq_idx: int, key: str) -> NDArray[Any]:
+        """Return the array of one data key, `dtype[T, ...]`. It is the caller's own: asked again, it is read again."""
+        self._check_key(key)
+        return self._order_reader.array(self._number(seq_idx), key)
+
+    def get_data_slice(self, seq_idx: int, key: str, start_frame: int, end_frame: int) -> NDArray[Any]:
+        """Return frames start..end (exclusive; what lies behind the last frame is left out) of one data key.
+
+        Where the source can, the other frames are not read.
+
+        Raises:
+            IndexError: A frame is negative, or the end lies before the start.
+        """
+        self._check_key(key)
+        if not 0 <= start_frame <= end_frame:
+            where = f"sequence {seq_idx} of dataset {self.name!r}"
+            raise IndexError(f"frames {start_frame}..{end_frame} of {key!r}, {where}")
+        if self._has_user_keys:
+            return self.get_data(seq_idx, key)[start_frame:end_frame]
+        return self._order_reader.frames(self._number(seq_idx), key, start_frame, end_frame)
+
+    def get_seq(self, seq_idx: int) -> DatasetSeq:
+        """Return one sequence with all of its data keys."""
+        corpus_idx = self._corpus_idx(seq_idx)
+        frac = self.get_complete_frac(seq_idx)
+        if self._has_user_keys:
+            data = {key: self.get_data(seq_idx, key) for key in self.get_data_keys()}
+            tag = self.get_tag(seq_idx)
+            return DatasetSeq(seq_idx, data, seq_tag=tag, complete_frac=frac, corpus_idx=corpus_idx)
+        features = self._order_reader.features(seq_idx - self._cursor.first)
+        return DatasetSeq.made_of(seq_idx, features, self.get_tag(seq_idx), frac, corpus_idx)
+
+    def get_seq_length(self, seq_idx: int) -> NumbersDict:
+        """Return data key -> number of frames; reads the sequence if they are not known, or may be others."""
+        return self._order_reader.num_frames(self._number(seq_idx))
+
+    def _sort_lengths(self) -> NDArray[Any]:
+        """Return `int[N]`: what sequences are sorted by."""
+        self._not_offered("lengths to sort by")
+
+    def get_estimated_seq_length(self, seq_idx: int) -> int:
+        """Return the length that sequences are sorted by."""
+        corpus_idx = self._corpus_idx(seq_idx)
+        lengths = self._lengths_of_file() if self.seq_order_seq_lens_file is not None else self._sort_lengths()
+        return lengths[corpus_idx].item()  # type: ignore[no-any-return]
+
+    def get_num_timesteps(self) -> NumbersDict:
+        """Return data key -> number of frames of the current epoch; from the index, where that tells them."""
+        corpus, totals, indices = self.get_corpus(), {}, np.asarray(self._cursor.order)
+        for key in self.get_data_keys():
+            lengths_of = None if corpus.may_change_lengths else corpus.lengths(key, False)
+            if lengths_of is None:
+                return super().get_num_timesteps()
+            totals[key] = int(lengths_of(indices).sum(dtype=np.int64))
+        return NumbersDict(totals)
+
+    def have_corpus_seq_idx(self) -> bool:
+        """Yes."""
+        return True
+
+    def get_corpus_seq_idx(self, seq_idx: int) -> int:
+        """Return the corpus index of a sequence of the current order."""
+        return self._corpus_idx(seq_idx)
+
+    @property
+    def num_seqs(self) -> int:
+        """Number of sequences of the current epoch."""
+        return len(self._cursor)

@@ -1,0 +1,111 @@
+"""`EpochReader`: reads by the epoch API, so whatever class of the user's was written for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from numpy.typing import NDArray
+
+from headrace.batching import NumbersDict
+from headrace.errors import SourceError
+
+from ..seq import DatasetSeq
+from .partial import PartialEpochs
+from .reader import Features, Reader, ReadRequest
+
+
+class EpochReader(Reader):
+    """Reads by the epoch API: the sequences that are wanted become the current order of a dataset.
+
+    If somebody else positions the dataset, such as who asks it for the order of another epoch, it is started again.
+
+    Args:
+        dataset: Its owner is that of this reader.
+    """
+
+    def __init__(self, dataset: PartialEpochs) -> None:
+        self._dataset = dataset
+        self._wanted: ReadRequest | None = None
+        self._version: int | None = None
+        self._first = 0
+        self._num_checked = 0  # of the tags that were asked for
+
+    def start(self, wanted: ReadRequest) -> None:
+        """Start a part of an epoch."""
+        dataset = self._dataset
+        if wanted.first is None:
+            dataset.forget_places()
+        self._first = self._num_checked = 0
+        if wanted.is_started_at == dataset.order_version:
+            self._num_checked = len(wanted.order)  # it was not asked by tags
+        elif wanted.tags is not None:
+            dataset.start_given(wanted.epoch, seq_list=wanted.tags)
+        elif wanted.epoch is None:
+            dataset.start_order(None, wanted.indices)
+        else:
+            self._first = dataset.init_part(wanted.epoch, wanted.first or 0, wanted.indices, wanted.occurrences)
+        self._wanted, self._version = wanted, dataset.order_version
+
+    def _position(self) -> int:
+        """Return the position of the first one that is wanted."""
+        assert self._wanted is not None
+        if self._version != self._dataset.order_version:
+            self.start(self._wanted)
+        return self._first
+
+    def _seq_idx(self, number: int) -> int:
+        """Return the position of a sequence, which has the tag that was asked for."""
+        first = self._position()
+        assert self._wanted is not None
+        if self._wanted.tags is not None and number >= self._num_checked:
+            self._check_tag(number, self._wanted.tags)
+            self._num_checked = number + 1
+        return first + number
+
+    def _check_tag(self, number: int, tags: Sequence[str]) -> None:
+        dataset = self._dataset
+        found = dataset.get_tag(number) if dataset.is_less_than_num_seqs(number) else None
+        if found == tags[number]:
+            return
+        what = f"it was asked for the tag {tags[number]!r}, and "
+        what += f"delivers {found!r}" if found is not None else f"ends after {number} of {len(tags)} sequences"
+        raise SourceError(
+            f"a sub-dataset does not deliver what it is asked for: {what}",
+            where=f"{type(dataset).__name__} {dataset.name!r}, sequence {number}",
+            fix=f"{type(dataset).__name__} must take init_seq_order(seq_list=...), or be the seq_order_control_dataset",
+        )
+
+    def tags(self) -> list[str] | None:
+        """Ask the corpus."""
+        assert self._wanted is not None
+        if self._wanted.tags is not None:
+            return list(self._wanted.tags)
+        corpus = self._dataset.get_corpus()
+        return corpus.tags_of(self._wanted.indices) if corpus.is_indexed else None
+
+    def load(self, start: int, stop: int) -> None:
+        """Load them."""
+        first = self._position()
+        self._dataset.load_seqs(first + start, first + stop)
+
+    def read(self, number: int) -> DatasetSeq:
+        """Load a sequence, and take it."""
+        self.load(number, number + 1)
+        return self._dataset.get_seq(self._seq_idx(number))
+
+    def features(self, number: int) -> Features:
+        """Take a sequence."""
+        return dict(self._dataset.get_seq(self._seq_idx(number)).features)
+
+    def array(self, number: int, key: str) -> NDArray[Any]:
+        """Take one data key."""
+        return self._dataset.get_data(self._seq_idx(number), key)
+
+    def frames(self, number: int, key: str, start: int, stop: int) -> NDArray[Any]:
+        """Take some frames."""
+        return self._dataset.get_data_slice(self._seq_idx(number), key, start, stop)
+
+    def num_frames(self, number: int) -> NumbersDict:
+        """Ask the dataset, which may have to read the sequence."""
+        return self._dataset.get_seq_length(self._seq_idx(number))

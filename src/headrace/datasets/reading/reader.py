@@ -1,0 +1,160 @@
+"""`Reader`: reads the sequences of a dataset by their corpus indices, for one owner.
+
+A worker has one, and so has a dataset that is made of others for each of its parts. So nobody positions an object that
+somebody else reads.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.batching import NumbersDict
+from headrace.engine import note_places
+from headrace.order import ArrayOrder, Order
+from headrace.sources import Source
+
+from ..seq import DatasetSeq
+
+Features = dict[str, NDArray[Any]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ReadRequest:
+    """Sequences of one epoch that are to be read.
+
+    Attributes:
+        epoch: Its number; `None`: of no epoch.
+        order: Their corpus indices.
+        occurrences: How often each of them came before in the epoch, `int64[n]`; `None` if never, or nothing is drawn.
+        first: The position of the first one in the epoch, if they are neighbours there; `None`: they are not.
+        tags: What is asked for where the corpus indices are not known; the order is then 0, 1, ...
+        is_started_at: `order_version` of a dataset that has this order already, and need not be started.
+    """
+
+    epoch: int | None
+    order: Order
+    occurrences: NDArray[np.int64] | None = None
+    first: int | None = None
+    tags: Sequence[str] | None = None
+    is_started_at: int | None = None
+
+    @classmethod
+    def of(
+        cls,
+        epoch: int | None,
+        indices: NDArray[np.int64],
+        occurrences: NDArray[np.int64] | None = None,
+        first: int | None = None,
+    ) -> ReadRequest:
+        """Return the request for corpus indices, `int64[n]`; without an epoch, occurrences do not count."""
+        may_repeat = occurrences is not None or epoch is None
+        return cls(epoch, ArrayOrder(indices, may_repeat=may_repeat), occurrences, first)
+
+    def part(self, start: int, stop: int) -> ReadRequest:
+        """Return the request for numbers start..stop of this one."""
+        counted = None if self.occurrences is None else self.occurrences[start:stop]
+        first = None if self.first is None else self.first + start
+        return ReadRequest(self.epoch, self.order.slice(start, stop), counted, first)
+
+    @property
+    def indices(self) -> NDArray[np.int64]:
+        """The corpus indices, `int64[n]`."""
+        return self.order.block(0, len(self.order))
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """What stands for a sequence that could not be read or transformed."""
+
+    error: Exception
+
+
+class Reader(ABC):
+    """Reads sequences of a dataset for one owner, who positions it and nobody else. Not thread-safe.
+
+    The sequences of a request are numbered from 0. They may be read in any order; but those of a dataset without random
+    access in rising order, and each once.
+
+    Attributes:
+        gives_own: Whether arrays are the caller's own; else the same ones may come again.
+        needs_load: Whether a sequence must be loaded before it is taken.
+    """
+
+    gives_own = False
+    needs_load = True
+
+    @abstractmethod
+    def start(self, wanted: ReadRequest) -> None:
+        """Take what is read next. Reads nothing; workers of its own may be ahead from here on."""
+
+    @abstractmethod
+    def read(self, number: int) -> DatasetSeq:
+        """Return a sequence, loaded if it must be, with all of its data keys."""
+
+    def tags(self) -> list[str] | None:
+        """Return the tags of the sequences that are wanted, where that reads none of them; `None` elsewhere."""
+        return None
+
+    def load(self, start: int, stop: int) -> None:  # noqa: B027 (not all keep anything)
+        """Get sequences start..stop ready, all at once; those before `start` may be gone afterwards."""
+
+    def holds(self, number: int) -> bool:  # noqa: ARG002 (a contract)
+        """Whether a sequence was loaded, and is still there."""
+        return False
+
+    def features(self, number: int) -> Features:
+        """Return data key -> array of a sequence; with `load`, if others are ready as well."""
+        return dict(self.read(number).features)
+
+    def array(self, number: int, key: str) -> NDArray[Any]:
+        """Return one data key of a sequence, `dtype[T, ...]`."""
+        return self.features(number)[key]
+
+    def frames(self, number: int, key: str, start: int, stop: int) -> NDArray[Any]:
+        """Return frames start..stop of one data key of a sequence; where it can, it reads no others."""
+        return self.array(number, key)[start:stop]
+
+    @abstractmethod
+    def num_frames(self, number: int) -> NumbersDict:
+        """Return data key -> number of frames of a sequence, 1 without a time axis; from an index, if one tells it."""
+
+    def reads_by_key(self) -> bool:
+        """Whether one data key can be read alone: nothing looks at the whole sequence."""
+        return False
+
+    def fast_source(self) -> Source | None:
+        """Return the source, if sequences come out as they are in it, and it reads many at once quickly."""
+        return None
+
+    def read_each(
+        self, wanted: ReadRequest, told_epoch: int | None = None
+    ) -> Iterator[tuple[str, DatasetSeq | Failed]]:
+        """Yield the tag of each sequence that is wanted, in order, and the sequence: one that fails stops no other.
+
+        The engine is told which one is being read, and in which epoch: `told_epoch`, if it has another number outside.
+        """
+        self.start(wanted)
+        tags = self.tags()
+        if tags is None:
+            tags = [_unknown_tag(wanted.first, number, i) for number, i in enumerate(wanted.indices.tolist())]
+        go_to = note_places(tags, wanted.epoch if told_epoch is None else told_epoch)
+        for number, tag in enumerate(tags):
+            go_to(number)
+            try:
+                seq = self.read(number)
+            except Exception as error:  # noqa: BLE001 - the engine's policy decides what becomes of one of many
+                yield tag, Failed(error)
+            else:
+                yield seq.seq_tag, seq
+
+
+def _unknown_tag(first: int | None, number: int, corpus_idx: int) -> str:
+    """Return what a sequence is called whose tag may not be known before it is read."""
+    position = "" if first is None else f"sequence {first + number}, "
+    return f"({position}corpus index {corpus_idx})"

@@ -1,0 +1,227 @@
+"""`SourceReader`: reads what an epoch delivers of a source, as a pure function of the epoch and the sequence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.batching import NumbersDict, apply_window
+from headrace.errors import HeadraceError, TransformError, takes_note
+from headrace.order import ArrayOrder, occurrences
+from headrace.rng import derive_rng, wants_rng
+from headrace.sources import Source
+from headrace.specs import DataSpec
+
+from ..checks import check_indices
+from ..seq import DatasetSeq
+from .keeping import KeepingReader
+from .loaded import SeqCache, shuffle_group_frames
+from .reader import Features, ReadRequest
+
+Transform = Callable[..., Mapping[str, NDArray[Any]]]
+
+
+@dataclass(frozen=True, eq=False)
+class Finishing:
+    """What is done to the sequences of a dataset behind its source.
+
+    Attributes:
+        name: Of the dataset, for messages.
+        specs: The layout that a transform keeps.
+        transform: The user's, see `CachedDataset`.
+        window: Frames that are joined into one.
+        random_seed_offset: A transform draws by it and the epoch.
+        fixed_random_seed: A transform draws by it alone, if it is not `None`.
+        by_tag: Whether it draws by the tag of a sequence, not by its corpus index.
+    """
+
+    name: str
+    specs: Mapping[str, DataSpec]
+    transform: Transform | None = None
+    window: int = 1
+    random_seed_offset: int = 0
+    fixed_random_seed: int | None = None
+    by_tag: bool = False
+
+    @property
+    def draws(self) -> bool:
+        """Whether a generator is drawn from."""
+        return self.transform is not None and wants_rng(self.transform)
+
+    @property
+    def does_nothing(self) -> bool:
+        """Whether sequences stay as they are."""
+        return self.transform is None and self.window == 1
+
+    def apply(
+        self, features: Features, epoch: int | None, corpus_idx: int, occurrence: int, get_tag: Callable[[], str]
+    ) -> Features:
+        """Return a sequence as an epoch delivers it.
+
+        Args:
+            features: As it is stored; from now on ours.
+            epoch: The epoch number.
+            corpus_idx: Which sequence it is.
+            occurrence: How often it came before in that epoch.
+            get_tag: Returns its tag.
+
+        Raises:
+            TransformError: The transform returns something else than features of the same layout.
+        """
+        if self.transform is not None:
+            if self.draws:
+                rng = self._rng(epoch or 0, corpus_idx, occurrence, get_tag)
+                result: Any = self.transform(features, rng=rng)
+            else:
+                result = self.transform(features)
+            wrong = self._what_is_wrong(result)
+            if wrong is not None:
+                what, fix = wrong
+                where = f"sequence {get_tag()!r}, epoch {epoch or 0}, transform {_name_of(self.transform)}"
+                raise TransformError(what, where=where, fix=fix)
+            features = {key: result[key] for key in self.specs}
+        if self.window > 1 and "data" in features:
+            features["data"] = apply_window(features["data"], self.window)
+        return features
+
+    def _rng(self, epoch: int, corpus_idx: int, occurrence: int, get_tag: Callable[[], str]) -> np.random.Generator:
+        fixed = self.fixed_random_seed
+        return derive_rng(
+            self.random_seed_offset if fixed is None else fixed,
+            f"transform of {get_tag()}" if self.by_tag else "transform",
+            epoch=epoch if fixed is None else 0,
+            corpus_idx=0 if self.by_tag else corpus_idx,
+            occurrence=occurrence,
+        )
+
+    def _what_is_wrong(self, result: Any) -> tuple[str, str | None] | None:
+        """Say what is wrong with the result of a transform, and how to mend it; `None` if nothing is."""
+        if not isinstance(result, Mapping):
+            return f"a transform returns a mapping key -> array, got {type(result).__name__}", None
+        if set(result) != set(self.specs):
+            return f"a transform keeps the data keys: {sorted(self.specs)} became {sorted(result)}", None
+        for key, value in result.items():
+            spec = self.specs[key]
+            if not isinstance(value, np.ndarray) or value.dtype != spec.dtype or value.ndim != spec.ndim:
+                got = f"{value.dtype}, {value.ndim} axes" if isinstance(value, np.ndarray) else type(value).__name__
+                what = f"a transform keeps dtype and axes: {key!r} has {spec.dtype}, {spec.ndim} axes, got {got}"
+                return what, f"return numpy arrays, for example .astype({spec.dtype!r})"
+        return None
+
+    def add_note(self, error: Exception, epoch: int | None, get_tag: Callable[[], str], corpus_idx: int) -> None:
+        """Say at which sequence an error happened: by its tag, or its number where the tag cannot be read either."""
+        try:
+            name = repr(get_tag())
+        except (HeadraceError, LookupError, OSError):
+            name = str(corpus_idx)
+        takes_note(error, f"dataset {self.name!r}, epoch {epoch}, sequence {name}")
+
+
+class SourceReader(KeepingReader):
+    """Reads sequences of a source.
+
+    Args:
+        source: It.
+        cache: What keeps sequences as they are stored.
+        finishing: What is done to them.
+        group: Neighbours whose frames are shuffled among each other; 0: none are.
+    """
+
+    def __init__(self, source: Source, cache: SeqCache, finishing: Finishing, group: int = 0) -> None:
+        super().__init__(list(source.specs))
+        self._source, self._cache, self._finishing, self._group = source, cache, finishing, group
+        self.gives_own = finishing.transform is None
+        self._draws = finishing.draws
+        self._occurrences: NDArray[np.int64] | None = None
+        self._tags: list[str] | None = None
+
+    def start(self, wanted: ReadRequest) -> None:
+        """Take what is read next.
+
+        Raises:
+            ConfigError: A corpus index is not in the source.
+        """
+        if isinstance(wanted.order, ArrayOrder):
+            check_indices(wanted.indices, len(self._source), f"dataset {self._finishing.name!r}")
+        super().start(wanted)
+        self._occurrences, self._tags = wanted.occurrences, None
+        if self._draws and wanted.epoch is None and wanted.occurrences is None:
+            self._occurrences = occurrences(wanted.order)
+
+    def tags(self) -> list[str]:
+        """Look them up."""
+        if self._tags is None:
+            self._tags = self._source.tags_of(self._wanted.indices)
+        return self._tags
+
+    def _get_tag(self, number: int) -> str:
+        return self._source.tag(self._corpus_idx(number)) if self._tags is None else self._tags[number]
+
+    def read(self, number: int) -> DatasetSeq:
+        """Read a sequence."""
+        corpus_idx = self._corpus_idx(number)
+        return DatasetSeq.made_of(number, self.features(number), self._get_tag(number), None, corpus_idx)
+
+    def _read(self, number: int) -> dict[int, Features]:
+        """Read one sequence, or the group whose frames are shuffled together, by position."""
+        cursor, size = self._cursor, self._group or 1
+        position = cursor.first + number
+        first = position - position % size
+        positions = range(first, min(first + size, len(cursor)))
+        try:
+            group = [self._cache.read(self._source, cursor[place]) for place in positions]
+            if self._group:
+                where = f"dataset {self._finishing.name!r}, sequences {positions.start}..{positions.stop - 1}"
+                group = shuffle_group_frames(group, first, where=where)
+            return {place: self._finished(place, seq) for place, seq in zip(positions, group, strict=True)}
+        except Exception as error:
+            self._finishing.add_note(error, self._wanted.epoch, partial(self._get_tag, number), position)
+            raise
+
+    def _finished(self, position: int, features: Features) -> Features:
+        if self._finishing.does_nothing:
+            return features
+        number = position - self._cursor.first
+        occurrence = 0 if self._occurrences is None else int(self._occurrences[number])
+        get_tag = partial(self._get_tag, number)
+        return self._finishing.apply(features, self._wanted.epoch, self._cursor[position], occurrence, get_tag)
+
+    def reads_by_key(self) -> bool:
+        """Whether one data key can be read alone: nothing looks at the whole sequence."""
+        return self._cache.max_bytes == 0 and not self._group and self._finishing.does_nothing
+
+    def _reads_alone(self, number: int) -> bool:
+        return self._cursor.first + number not in self._loaded and self.reads_by_key()
+
+    def array(self, number: int, key: str) -> NDArray[Any]:
+        """Hand out one array; from now on it is the caller's."""
+        if self._reads_alone(number):
+            return self._source.read(self._corpus_idx(number), key)
+        return super().array(number, key)
+
+    def frames(self, number: int, key: str, start: int, stop: int) -> NDArray[Any]:
+        """Return frames start..stop (what lies behind the last one is left out) of one data key."""
+        if not self._reads_alone(number):
+            return self.array(number, key)[start:stop]
+        corpus_idx = self._corpus_idx(number)
+        length = self._source.seq_lengths(corpus_idx)[key]
+        return self._source.read_slice(corpus_idx, key, min(start, length), min(stop, length))
+
+    def num_frames(self, number: int) -> NumbersDict:
+        """Return data key -> number of frames; reads the sequence if a transform may change them."""
+        if self._finishing.transform is None:
+            return NumbersDict(self._source.seq_lengths(self._corpus_idx(number)))
+        return super().num_frames(number)
+
+    def fast_source(self) -> Source | None:
+        """Return the source, where nothing is done to sequences."""
+        return self._source if self.reads_by_key() and self._source.has_fast_rows else None
+
+
+def _name_of(function: Any) -> str:
+    return str(getattr(function, "__qualname__", type(function).__name__))
