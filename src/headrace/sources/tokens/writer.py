@@ -84,7 +84,7 @@ class TokenWriter(FileWriter):
 
     def _as_stored(self, data_key: str, value: Any, where: str) -> NDArray[Any]:
         """Return tokens in the dtype of the file, if they are integers that fit it."""
-        tokens = as_array(value, None, where)
+        tokens = as_array(value, None, f"{where}, data key {data_key!r}")
         dtype = np.dtype(self.specs[data_key].dtype) if data_key in self.specs else self._wanted
         if dtype is None or tokens.dtype.kind not in "iu":
             return tokens
