@@ -135,7 +135,8 @@ def checked_seq(
     """
     if not isinstance(seq, Mapping):
         raise SourceError(f"a sequence is a mapping from data keys to arrays, not {type(seq).__name__}", where=where)
-    if (exact and set(seq) != set(specs)) or not set(specs) <= set(seq):
+    names = set(seq)
+    if names != specs.keys() and (exact or not specs.keys() <= names):
         raise SourceError(
             f"the sequence has the data keys {sorted(map(str, seq))}, not {sorted(specs)}",
             where=where,
