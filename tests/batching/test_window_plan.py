@@ -18,6 +18,7 @@ from headrace.batching import (
     PlanCounts,
     WindowKey,
 )
+from headrace.errors import ConfigError
 
 KEY = WindowKey(seed=1, epoch=2, window=3)
 
@@ -108,6 +109,23 @@ def test_a_batching_of_your_own_needs_only_a_group_method():
     assert sorted(plan.members.tolist()) == [0, 1, 2]
     assert str(Singles()) == "Singles()"
     assert LimitLengths(Singles(), 6).plan_window(np.array([5, 7, 6]), KEY).counts.too_short == 1
+
+
+def test_a_batching_of_your_own_that_puts_sequences_into_rows_must_say_how_long_these_are():
+    @dataclass(frozen=True)
+    class Paired(Batching):
+        def group(self, frames, key):
+            return Groups(np.arange(2), np.array([0, 2]), frames[:1], rows=np.array([0, 0], np.int32))
+
+    class LaidOut(Paired):
+        def row_layout(self, rows):
+            return Pack(16, 1).row_layout(rows)
+
+    rows = Paired().plan_window(np.array([5, 7]), KEY)[0].rows
+    with pytest.raises(ConfigError, match="does not say how long rows are"):
+        LimitLengths(Paired()).row_layout(rows)
+    layout = LimitLengths(LaidOut()).row_layout(rows)
+    assert (layout.row_tokens, layout.num_rows, layout.rows.tolist()) == (16, 1, [0, 0])
 
 
 def test_large_seeds_and_epochs_are_keys_too():

@@ -551,7 +551,7 @@ def test_copies_work_from_another_folder_and_closing_leaves_no_file_open(tmp_pat
         other.close()
     dataset.close()
     open_files = [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if _is_link(fd)]
-    assert not [name for name in open_files if name.endswith(".hdf")]
+    assert not [name for name in open_files if name.startswith(str(tmp_path))]
     assert rows(dataset, 1) == expected
     dataset.close()
 

@@ -160,6 +160,14 @@ def test_a_given_order_is_taken_as_it_is(open_dataset, executor):
     assert [float(dataset.get_data(i, "data")[0, 0]) for i in range(2)] == [7, 0]
 
 
+@pytest.mark.parametrize("method", ["seq_order", "dedicated"])
+def test_an_option_of_the_order_that_is_set_later_counts(open_dataset, method):
+    dataset = open_dataset(DUMMY, 1, executor="inline", sharding_method=method)
+    before = [seq.tag for seq in dataset.epoch(1)]
+    dataset.seq_ordering = "reverse"
+    assert [seq.tag for seq in dataset.epoch(1)] == before[::-1]
+
+
 def test_a_dataset_without_an_order_is_told_to_use_dedicated(open_dataset):
     dataset = open_dataset(UNKNOWN, executor="inline")
     with pytest.raises(ConfigError, match='fix: use sharding_method="dedicated"'):

@@ -9,13 +9,16 @@ import pytest
 
 from headrace import ConfigError, HDFWriter, HeadraceError
 from headrace.datasets import (
+    CachedDataset,
     CachedDataset2,
     CombinedDataset,
     ConcatDataset,
+    ConcatSeqsDataset,
     DatasetSeq,
     HDFDataset,
     MapDataset,
     MetaDataset,
+    MixDataset,
     MultiEpochDataset,
     PostprocessingDataset,
     SingleStreamPipeDataset,
@@ -23,6 +26,9 @@ from headrace.datasets import (
     StaticDataset,
     init_dataset,
 )
+from headrace.datasets.parts import open_reader
+from headrace.datasets.reading.reader import ReadRequest
+from headrace.sources import MemorySource
 
 
 def corpus(first, num_seqs=6):
@@ -67,6 +73,52 @@ class Fragile(CachedDataset2):
 
 def same(seq):
     return seq
+
+
+def noisy(features, *, rng):
+    return {"data": features["data"] + rng.normal(size=features["data"].shape).astype(np.float32)}
+
+
+def drawn(first):
+    tags = [f"seq-{first + i}" for i in range(6)]
+    source = MemorySource(corpus(first), tags=tags)
+    return CachedDataset(source=source, transform=noisy, seq_ordering="random", repeat_epoch=2)
+
+
+def joined_in_pairs(dataset, tmp_path):
+    path = tmp_path / "pairs.txt"
+    path.write_text("seq-0;seq-3\nseq-2\nseq-5;seq-5\n")
+    return ConcatSeqsDataset(dataset, str(path), repeat_epoch=2)
+
+
+READ = {
+    "source": lambda part, _: part,
+    "concat": lambda part, _: ConcatDataset([part, drawn(10), part], seq_ordering="random"),
+    "mix": lambda part, _: MixDataset({"a": part, "b": drawn(10)}, weights={"a": 2, "b": 1}),
+    "meta": lambda part, _: MetaDataset({"a": part, "b": part}, {"data": ("a", "data"), "same": ("b", "data")}),
+    "joined": joined_in_pairs,
+    "epochs": lambda part, _: MultiEpochDataset(dataset=part, multi_epoch=2),
+    "nested": lambda part, tmp: ConcatDataset([ConcatDataset([joined_in_pairs(part, tmp)])]),
+}
+
+
+@pytest.mark.parametrize("name", READ)
+def test_what_a_reader_reads_does_not_depend_on_where_others_are(name, tmp_path):
+    part = drawn(0)
+    dataset = READ[name](part, tmp_path)
+    dataset.initialize()
+    order, counted = dataset.get_epoch_order(1)
+    expected = [{key: array.tolist() for key, array in seq.features.items()} for seq in dataset.epoch(1)]
+    reader = open_reader(dataset)
+    for start, stop in [(0, 5), (3, len(order))]:
+        some = None if counted is None else counted[start:stop]
+        reader.start(ReadRequest.of(1, order.block(start, stop), some))
+        for number in range(stop - start):
+            others = dataset, part
+            others[number % 2].init_seq_order(epoch=2 + number)
+            others[number % 2].get_seq(0)
+            seq = reader.read(number)
+            assert {key: array.tolist() for key, array in seq.features.items()} == expected[start + number]
 
 
 def test_what_is_set_on_an_object_is_set_on_its_copies():

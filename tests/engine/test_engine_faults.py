@@ -67,11 +67,10 @@ class FakeExecutor(Executor):
         self.queue.clear()
         self._note("begin_run", run_id)
 
-    def submit(self, worker_idx, run_id, tickets, payloads):
+    def submit(self, worker_idx, run_id, ticket, payload):
         assert self.is_running
-        for ticket, payload in zip(tickets, payloads, strict=True):
-            self.queue.append(Done(worker_idx, ticket, run_id, FakeResult(payload, self.log)))
-            self._note("submit", ticket)
+        self.queue.append(Done(worker_idx, ticket, run_id, FakeResult(payload, self.log)))
+        self._note("submit", ticket)
 
     def cancel(self, run_id):
         assert self.is_running
@@ -494,11 +493,10 @@ class MeasuredExecutor(FakeExecutor):
 
     seconds, num_bytes = 1e-5, 100
 
-    def submit(self, worker_idx, run_id, tickets, payloads):
-        for ticket, payload in zip(tickets, payloads, strict=True):
-            result = FakeResult(payload, self.log)
-            result.num_bytes = self.num_bytes
-            self.queue.append(Done(worker_idx, ticket, run_id, result, self.seconds))
+    def submit(self, worker_idx, run_id, ticket, payload):
+        result = FakeResult(payload, self.log)
+        result.num_bytes = self.num_bytes
+        self.queue.append(Done(worker_idx, ticket, run_id, result, self.seconds))
 
 
 @pytest.mark.parametrize(
@@ -525,6 +523,22 @@ def test_workers_have_more_tickets_before_them_as_long_as_these_are_quick_and_sm
         for _ in range(300):
             delivered = next(run)
         assert num_pulled - delivered.ticket <= 17
+        run.close()
+
+
+def test_slow_payloads_are_not_pulled_in_large_bursts() -> None:
+    clock, num_pulled = FakeClock(), 0
+
+    def payloads():
+        nonlocal num_pulled
+        while True:
+            clock.now += 0.0009
+            num_pulled += 1
+            yield 0
+
+    with Engine(Job(lambda info: abs), num_workers=2, executor=MeasuredExecutor(clock), clock=clock) as engine:
+        run = engine.run(payloads())
+        assert max(num_pulled - next(run).ticket for _ in range(1000)) <= 17
         run.close()
 
 

@@ -349,7 +349,7 @@ def test_a_worker_that_notes_places_gives_signs_of_life(tmp_path: Path) -> None:
     executor = ProcessExecutor()
     executor.start(Job(lambda info: work), 1)
     executor.begin_run(1, Mode.TASK)
-    executor.submit(0, 1, [0], [executor.pack(5)])
+    executor.submit(0, 1, 0, executor.pack(5))
     events: list[Event] = []
     while Beat(0) not in events:
         events += executor.wait(0.01)

@@ -280,7 +280,7 @@ def test_a_dead_warden_is_replaced_and_the_stream_goes_on() -> None:
 
 
 def test_the_death_of_a_warden_is_one_death_for_all_workers() -> None:
-    options = EngineOptions(on_death=Restarting(budget=2))
+    options = EngineOptions(on_death=Restarting(budget=2), tickets_per_worker=8)  # so that not all is done at once
     with Engine(Job(lambda info: lambda number: number), num_workers=3, options=options) as engine:
         executor = engine._workers.executor
         assert isinstance(executor, ProcessExecutor)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from headrace import StaticDataset
 from headrace.batching import Buckets, FixedCount, FrameBudget
 from headrace.loading import DataLoader
-from headrace.loading.agreement import Agreement
+from headrace.loading.steps import Agreement
 
 BATCHINGS = st.sampled_from([FixedCount(3), FrameBudget(20), Buckets(FrameBudget(20), num_buckets=2)])
 SHARES = st.lists(st.integers(0, 40), min_size=1, max_size=4)

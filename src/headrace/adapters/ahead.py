@@ -1,6 +1,4 @@
-"""What the adapters of all frameworks share.
-
-the arrays inside a batch, and batches on their way to a device.
+"""What the adapters of all frameworks share: the arrays inside a batch, and batches on their way to a device.
 
 Batches are sent ahead, while the consumer works on those before. Invariants: what `state_dict` says is where the
 consumer is, however far ahead batches were sent; memory that a batch is sent from is held until the event behind the
@@ -13,9 +11,9 @@ import dataclasses
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
-from headrace.errors import check_count
+from headrace.errors import ConfigError, check_count
 from headrace.loading import Batch, DataLoader, Packing, Place
 
 
@@ -149,3 +147,51 @@ class RunAhead:
         self._loader.set_epoch(epoch)
         if not self._loader.is_iterating:
             self._place = None
+
+
+class LoaderOver:
+    """A loader over a `DataLoader`: what both answer alike.
+
+    Args:
+        loader: What to read.
+        name: Of what the user called, for errors.
+
+    Raises:
+        ConfigError: It is no `DataLoader`.
+    """
+
+    def __init__(self, loader: DataLoader, name: str) -> None:
+        if not isinstance(loader, DataLoader):
+            raise ConfigError(f"{name} reads a headrace.DataLoader, got {type(loader).__name__}")
+        self.loader = loader
+        self._told_by: DataLoader | RunAhead = loader  # who knows where the consumer is
+
+    def __len__(self) -> int:
+        """Return the number of steps of an epoch on this rank."""
+        return len(self.loader)
+
+    def __bool__(self) -> bool:
+        """Return True: whether there is a loader is not a question about its length."""
+        return True
+
+    def set_epoch(self, epoch: int) -> None:
+        """Say which epoch the next iteration is."""
+        self._told_by.set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the consumer is, whatever was sent ahead; see `DataLoader.state_dict`."""
+        return self._told_by.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state, see `DataLoader.load_state_dict`."""
+        self._told_by.load_state_dict(state)
+
+    def close(self) -> None:
+        """End the workers."""
+        self.loader.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()

@@ -8,15 +8,15 @@ what `state_dict` says is where the consumer is, however far ahead batches were 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
-from typing import Any, Self
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
 from headrace.errors import ConfigError
 from headrace.loading import Batch, DataLoader
 
-from .ahead import RunAhead, Sent, map_leaves
+from .ahead import LoaderOver, RunAhead, Sent, map_leaves
 
 try:
     import jax
@@ -25,7 +25,7 @@ except ImportError as error:
     raise ConfigError("headrace.adapters.jax needs JAX", fix="pip install 'headrace[jax]'") from error
 
 
-class JaxLoader:
+class JaxLoader(LoaderOver):
     """A loader whose batches hold JAX arrays. Not thread-safe.
 
     Args:
@@ -35,16 +35,14 @@ class JaxLoader:
     """
 
     def __init__(self, loader: DataLoader, placement: jax.Device | Sharding | None = None, depth: int = 2) -> None:
-        if not isinstance(loader, DataLoader):
-            raise ConfigError(f"to_jax reads a headrace.DataLoader, got {type(loader).__name__}")
+        super().__init__(loader, "to_jax")
         if not isinstance(placement, jax.Device | Sharding | None):
             raise ConfigError(
                 f"batches cannot be put on {placement!r}",
                 fix="give one of jax.devices(), a jax.sharding.Sharding, or None",
             )
-        self.loader = loader
         self._sender = _Putter(placement)
-        self._ahead = RunAhead(loader, depth, "to_jax")
+        self._told_by = self._ahead = RunAhead(loader, depth, "to_jax")
 
     def __iter__(self) -> Iterator[Any]:
         """Return the batches of the next epoch.
@@ -53,36 +51,6 @@ class JaxLoader:
             ConfigError: The devices cannot share a batch evenly.
         """
         return self._ahead.run(lambda: iter(self.loader), self._sender)
-
-    def __len__(self) -> int:
-        """Return the number of steps of an epoch on this rank."""
-        return len(self.loader)
-
-    def __bool__(self) -> bool:
-        """Return True: whether there is a loader is not a question about its length."""
-        return True
-
-    def set_epoch(self, epoch: int) -> None:
-        """Say which epoch the next iteration is."""
-        self._ahead.set_epoch(epoch)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return where the consumer is, whatever was put ahead."""
-        return self._ahead.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state, see `DataLoader.load_state_dict`."""
-        self._ahead.load_state_dict(state)
-
-    def close(self) -> None:
-        """End the workers."""
-        self.loader.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
 
 
 class _HasHappened:

@@ -1,6 +1,4 @@
-"""`headrace cache`.
-
-what the file cache holds, and cleaning it. Safe while training runs.
+"""`headrace cache`: what the file cache holds, and cleaning it. Safe while training runs.
 
 What is found and done is plain data that knows nothing of terminals (`describe_entries`, `clean_folder`,
 `verify_entries`); the commands below it print that.

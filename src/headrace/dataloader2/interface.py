@@ -1,6 +1,4 @@
-"""What a reading service is.
-
-it takes a graph of pipes and returns a pipe that gives its items, from wherever.
+"""What a reading service is: it takes a graph of pipes and returns a pipe that gives its items, from wherever.
 
 And what all of ours do to such a pipe: pause it, put a prefetcher behind it, end its threads.
 """
@@ -145,9 +143,5 @@ def appended(name: str, datapipe: Any, *arguments: Any) -> Any:
 
 def shut_down(datapipe: Any) -> None:
     """End the threads of all pipes of a graph that have any, from the end to the sources."""
-    if datapipe is None:
-        return
-    for pipe in reversed(list_pipes(datapipe)):
-        shutdown = getattr(type(pipe), "shutdown", None)
-        if callable(shutdown):
-            shutdown(pipe)
+    for pipe in reversed([] if datapipe is None else list_pipes(datapipe)):
+        _call(pipe, "shutdown")

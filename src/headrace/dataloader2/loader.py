@@ -315,7 +315,7 @@ class DataLoader2(Generic[T_co]):
             position=self._position,
             is_in_epoch=self._is_in_epoch,
             graph=graph,
-            service=service,
+            reading_service_state=service,
             epoch_seeding=self._epoch_seeding,
             pipes=self._recipe,
         ).to_dict()
@@ -338,7 +338,7 @@ class DataLoader2(Generic[T_co]):
             state.check_pipes(self._recipe)
             self._check_repeatable(state)
         self._seed, self._next_seed, self._epoch = state.seed, state.next_seed, state.epoch
-        self._service_state = state.service
+        self._service_state = state.reading_service_state
         self._resuming = state
 
     def _check_repeatable(self, state: LoaderState) -> None:

@@ -65,7 +65,7 @@ class LoaderState:
         position: Items given in this epoch.
         is_in_epoch: Whether it has begun.
         graph: Where the pipes are: what `graph_state` gave; None: they are read again from the start of the epoch.
-        service: The state of a reading service that has one of its own.
+        reading_service_state: That of a reading service that has a state of its own.
         epoch_seeding: How seeds of epochs follow from the seed.
         pipes: Of which pipes the graph is made: what `list_recipe` gave.
     """
@@ -76,7 +76,7 @@ class LoaderState:
     position: int
     is_in_epoch: bool
     graph: Any
-    service: bytes | None
+    reading_service_state: bytes | None
     epoch_seeding: str
     pipes: list[str]
 
@@ -96,18 +96,8 @@ class LoaderState:
                     self.position,
                 )
                 graph = _without_snapshots(graph)
-        state = {
-            "format": FORMAT,
-            "seed": self.seed,
-            "next_seed": self.next_seed,
-            "epoch": self.epoch,
-            "position": self.position,
-            "is_in_epoch": self.is_in_epoch,
-            "graph": graph,
-            "reading_service_state": to_json(self.service),
-            "epoch_seeding": self.epoch_seeding,
-            "pipes": self.pipes,
-        }
+        saved = vars(self) | {"graph": graph, "reading_service_state": to_json(self.reading_service_state)}
+        state = {"format": FORMAT, **saved}
         return {**state, "digest": _digest_of(state)}
 
     @classmethod
@@ -127,17 +117,8 @@ class LoaderState:
         graph = from_json(saved.graph)
         if graph is not None:
             graph = [[name, _closed(name, progress), draws] for name, progress, draws in graph]
-        return cls(
-            saved.seed,
-            saved.next_seed,
-            saved.epoch,
-            saved.position,
-            saved.is_in_epoch,
-            graph,
-            from_json(state["reading_service_state"]),
-            saved.epoch_seeding,
-            saved.pipes,
-        )
+        fields = {field: getattr(saved, field) for field in cls.__dataclass_fields__}
+        return cls(**fields | {"graph": graph, "reading_service_state": from_json(state["reading_service_state"])})
 
     def check_pipes(self, pipes: list[str]) -> None:
         """Check that a graph is the one that the state is of, as far as the names of its pipes tell.

@@ -38,6 +38,25 @@ class InnerCorpus(Dataset):
         """Return the inner dataset."""
         return (self.inner,)
 
+    # --- the options that make the order are those of the inner dataset ---
+
+    def _follow_order(self) -> None:
+        """Take them over."""
+        self._recipe, self._seq_ordering = self.inner._recipe, self.inner.seq_ordering
+
+    def _change_recipe(self, **changes: Any) -> None:
+        inner = self.inner
+        if "seq_ordering" in changes:
+            inner.seq_ordering = changes.pop("seq_ordering")
+        if changes:
+            inner._change_recipe(**changes)
+        self._follow_order()
+
+    def _take_shard(self, num_shards: int, shard_index: int) -> None:
+        """Make the inner dataset one shard of `num_shards`; takes effect with the next `init_seq_order`."""
+        self.inner.set_sharding(num_shards, shard_index)
+        self._follow_order()
+
     def get_corpus(self) -> Corpus:
         """Return what the inner dataset knows."""
         return self.inner.get_corpus()
@@ -121,21 +140,13 @@ class DelegatingDataset(InnerAnswers):
     def _follow(self) -> None:
         """Take over what the inner dataset says of itself."""
         inner = self.inner
-        self._recipe, self._seq_ordering = inner._recipe, inner.seq_ordering
+        self._follow_order()
         self.num_inputs, self.num_outputs = inner.num_inputs, inner.num_outputs
         self.labels = dict(inner.labels)
         self.unique_seq_tags = inner.unique_seq_tags
         self.seq_list_filter_file = inner.seq_list_filter_file
         self.seq_order_seq_lens_file = inner.seq_order_seq_lens_file
         self.shuffle_frames_of_nseqs = inner.shuffle_frames_of_nseqs
-
-    def _change_recipe(self, **changes: Any) -> None:
-        inner = self.inner
-        if "seq_ordering" in changes:
-            inner.seq_ordering = changes.pop("seq_ordering")
-        if changes:
-            inner._change_recipe(**changes)
-        self._recipe, self._seq_ordering = inner._recipe, inner.seq_ordering
 
     def initialize(self) -> None:
         """Get ready to read; a layout that is not known yet is learnt from the first sequence."""
@@ -174,11 +185,6 @@ class DelegatingDataset(InnerAnswers):
     def order_report(self) -> OrderReport | None:
         """What the recipe leaves out or repeats in the current full epoch."""
         return self.inner.order_report
-
-    def _take_shard(self, num_shards: int, shard_index: int) -> None:
-        """Make this dataset one shard of `num_shards`; takes effect with the next `init_seq_order`."""
-        self.inner.set_sharding(num_shards, shard_index)
-        self._recipe = self.inner._recipe
 
     # --- reading ---
 

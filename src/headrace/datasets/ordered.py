@@ -66,11 +66,13 @@ class OrderedDataset(Dataset):
     def _order_reader(self) -> Reader:
         """What reads the current order."""
         if self._started_reader is None:
-            order, first = self._cursor.order, self._cursor.first
             reader = self._new_reader()
-            reader.start(ReadRequest(self._epoch, order, self.get_occurrences(), first))
+            reader.start(self._order_request())
             self._started_reader = reader
         return self._started_reader
+
+    def _order_request(self) -> ReadRequest:
+        return ReadRequest(self._epoch, self._cursor.order, self.get_occurrences(), self._cursor.first)
 
     # --- order ---
 

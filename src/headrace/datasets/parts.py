@@ -1,23 +1,21 @@
-"""The datasets that another one is made of, who owns them, and how they are started and read.
+"""The datasets that another one is made of: who owns them, what is known of them, and what reads them.
 
 Each dataset has one current order, so one that is made of others has these for itself: `open_part` makes or copies
-them. `MetaPart` starts a part with the order of the whole, and reads it at the same positions. A part whose corpus
-indices are known gets them, and what it reads is right by construction. Any other is asked by tags, and each sequence
-that it delivers must have the tag that was asked for.
+them, and a `PartReader` reads one.
 """
 
 from __future__ import annotations
 
 import copy
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
-from headrace.errors import ConfigError, HeadraceError, SourceError, takes_note
+from headrace.errors import ConfigError, HeadraceError, takes_note
 from headrace.index import CorpusIndex
+from headrace.specs import DataSpec
 
 from .base import Dataset, Owned, with_copied_parts
 from .cached import CachedDataset
@@ -134,6 +132,50 @@ def _for_ever() -> object:
     return _for_ever
 
 
+def spec_of(dataset: Dataset, key: str) -> DataSpec | None:
+    """Return the layout of one data key of any dataset, `None` if only its first sequence tells it."""
+    if dataset.num_outputs is None or key not in dataset.num_outputs:
+        return None
+    dim, ndim = dataset.get_data_dim(key), dataset.num_outputs[key][1]
+    shape = tuple(dataset.get_data_shape(key))
+    is_sparse = dataset.is_data_sparse(key)
+    has_time = ndim > len(shape)
+    if isinstance(dataset, CachedDataset) and is_sparse and dataset.source.specs[key].dim is None:
+        return DataSpec(dataset.get_data_dtype(key), shape, is_sparse, None, has_time)
+    return DataSpec(dataset.get_data_dtype(key), shape, is_sparse, dim, has_time)
+
+
+def open_datasets(
+    configs: Mapping[str, DatasetConfig], whole: Dataset, seed_offset: int | None = None
+) -> dict[str, Dataset]:
+    """Open sub-datasets; the name of the whole and the seed offset are defaults.
+
+    Raises:
+        ConfigError: A config is wrong.
+    """
+    datasets = {}
+    for name, config in configs.items():
+        defaults = {"name": f"{whole.name}_{name}", "random_seed_offset": seed_offset or 0}
+        datasets[name] = open_part(config, defaults, owner=whole)
+    return datasets
+
+
+def check_no_cycle(config: Any, path: tuple[int, ...] = ()) -> None:
+    """Refuse a config that contains itself: opening it would never end.
+
+    Raises:
+        ConfigError: So it is.
+    """
+    if not isinstance(config, Mapping | list | tuple):
+        return
+    if id(config) in path:
+        raise ConfigError(
+            "the config of a sub-dataset contains itself", fix="let each dataset have sub-datasets of its own"
+        )
+    for value in config.values() if isinstance(config, Mapping) else config:
+        check_no_cycle(value, (*path, id(config)))
+
+
 class MetaPart:
     """A sub-dataset.
 
@@ -147,13 +189,6 @@ class MetaPart:
         self.name = name
         self.dataset = dataset
         self.keys = dict(keys)
-        self._are_distinct = len(set(self.keys.values())) == len(self.keys)
-        self._version: int | None = None  # its `order_version` with the current order of the whole
-        self._reads_by_key = False  # whether data keys that nobody wants are left unread
-        self._shift = 0  # from a place of the whole to the place here
-        self._tags: list[str] | None = None  # that must come, from place `_first` of the whole on
-        self._first = 0
-        self._num_checked = 0
 
     @property
     def corpus(self) -> Corpus:
@@ -169,128 +204,21 @@ class MetaPart:
         """Return its tags, `None` if it does not tell them."""
         return tags_of(self.dataset)
 
-    @property
-    def is_started(self) -> bool:
-        """Whether it has its share of the current order; not any more if somebody else has positioned it since."""
-        return self._version == self.dataset.order_version
-
-    def forget(self) -> None:
-        """End the current order."""
-        self._version = None
-        self._tags = None
-
-    def go(self, shift: int = 0) -> None:
-        """Take it that the dataset is started.
-
-        Args:
-            shift: What is added to a place of the whole to get the place here.
-        """
-        dataset = self.dataset
-        self._version, self._shift = dataset.order_version, shift
-        self._reads_by_key = dataset.make_reader().reads_by_key() and not self._wants_all()
-
-    def _wants_all(self) -> bool:
-        return set(self.keys.values()) == set(self.dataset.get_data_keys())
-
-    def start_at(
-        self, epoch: int | None, first: int, indices: NDArray[np.int64], occurrences: NDArray[np.int64] | None
-    ) -> None:
-        """Start it with corpus indices, see `Dataset.init_part`; without an epoch number its occurrences do not count.
-
-        Args:
-            epoch: The epoch number.
-            first: The place of the first sequence in the whole.
-            indices: `int64[n]`, corpus indices of this dataset.
-            occurrences: `int64[n]`, or `None` if none comes twice.
-        """
-        if epoch is None:
-            self.dataset.start_order(None, indices)
-            place = 0
-        else:
-            place = self.dataset.init_part(epoch, first, indices, occurrences)
-        self.go(place - first)
-
-    def start_by_tags(self, epoch: int | None, first: int, tags: list[str]) -> None:
-        """Start it with tags; `first` is the place of the first of them in the whole."""
-        self.dataset.start_given(epoch, seq_list=tags)
-        self.go(-first)
-        self._tags, self._first, self._num_checked = tags, first, 0
-
-    # --- reading: all places are those of the whole ---
-
-    def load(self, start: int, end: int) -> None:
-        """Get sequences start..end ready, if they must be asked for in rising order."""
-        if not self.keys or self._reads_by_key:
-            return
-        if end == start + 1 and self.dataset.reads_singly:
-            end = start  # one alone is read when it is taken: only what lies before it is dropped
-        self.dataset.load_seqs(start + self._shift, end + self._shift)
-
-    def get_data(self, seq_idx: int, key: str) -> NDArray[Any]:
-        """Return the array of one data key of the whole."""
-        return self.dataset.get_data(self._place(seq_idx), self.keys[key])
-
-    def get_data_slice(self, seq_idx: int, key: str, start_frame: int, end_frame: int) -> NDArray[Any]:
-        """Return frames start..end of one data key of the whole."""
-        return self.dataset.get_data_slice(self._place(seq_idx), self.keys[key], start_frame, end_frame)
-
-    def get_features(self, seq_idx: int) -> dict[str, NDArray[Any]]:
-        """Return the arrays of all of its data keys of the whole; each is the caller's own."""
-        place = self._place(seq_idx)
-        dataset = self.dataset
-        if self._reads_by_key:
-            return {key: dataset.get_data(place, own) for key, own in self.keys.items()}
-        features = dataset.get_seq(place).features
-        if self._are_distinct:
-            return {key: features[own] for key, own in self.keys.items()}
-        return {key: features[own].copy() for key, own in self.keys.items()}
-
-    def get_seq_lengths(self, seq_idx: int) -> dict[str, Any]:
-        """Return data key of the whole -> number of frames."""
-        lengths = self.dataset.get_seq_length(self._place(seq_idx))
-        return {key: lengths[own] for key, own in self.keys.items()}
-
-    def get_estimated_seq_length(self, seq_idx: int) -> int:
-        """Return the length that the dataset sorts a sequence by."""
-        return self.dataset.get_estimated_seq_length(self._place(seq_idx))
-
-    def _place(self, seq_idx: int) -> int:
-        """Return the place here, checked if the dataset was asked by tags."""
-        place = seq_idx + self._shift
-        if self._tags is not None and place >= self._num_checked:
-            self._check_tag(place, self._tags)
-            self._num_checked = place + 1
-        return place
-
-    def _check_tag(self, place: int, tags: Sequence[str]) -> None:
-        found = self.dataset.get_tag(place) if self.dataset.is_less_than_num_seqs(place) else None
-        if found == tags[place]:
-            return
-        what = f"it was asked for the tag {tags[place]!r}, and "
-        what += f"delivers {found!r}" if found is not None else f"ends after {place} of {len(tags)} sequences"
-        raise SourceError(
-            f"the sub-dataset {self.name!r} does not deliver what it is asked for: {what}",
-            where=f"{type(self.dataset).__name__} {self.dataset.name!r}, sequence {place + self._first}",
-            fix=f"{type(self.dataset).__name__} must take init_seq_order(seq_list=...), or be the "
-            "seq_order_control_dataset",
-        )
-
 
 class PartReader:
     """Reads a sub-dataset under the data keys of the whole.
 
     Args:
-        name: Its key among the sub-datasets.
-        dataset: It. Nobody else has it.
-        keys: Data key of the whole -> data key of this dataset.
+        part: It. Nobody else has its dataset.
     """
 
-    def __init__(self, name: str, dataset: Dataset, keys: Mapping[str, str]) -> None:
-        self.name, self.keys = name, dict(keys)
-        self.reader = dataset.make_reader()
-        self._are_distinct = len(set(self.keys.values())) == len(self.keys)
-        takes_all = set(self.keys.values()) == set(dataset.get_data_keys())
-        self._reads_by_key = self.reader.reads_by_key() and not takes_all  # those that nobody wants stay unread
+    def __init__(self, part: MetaPart) -> None:
+        self.name, self.keys = part.name, part.keys
+        self.reader = part.dataset.make_reader()
+        wanted = set(self.keys.values())
+        self._are_distinct = len(wanted) == len(self.keys)
+        # Data keys that nobody wants stay unread. (A dataset that reads all at once may have to be read to tell them.)
+        self._reads_by_key = self.reader.reads_by_key() and wanted != set(part.dataset.get_data_keys())
 
     def load(self, start: int, stop: int) -> None:
         """Get sequences ready, if they must be asked for in rising order."""

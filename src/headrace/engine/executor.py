@@ -93,16 +93,27 @@ class Executor(ABC):
         return payload
 
     @abstractmethod
-    def submit(self, worker_idx: int, run_id: int, tickets: Sequence[int], payloads: Sequence[Any]) -> None:
-        """Give a worker a burst of tickets; must not block, nor raise because the worker has died.
+    def submit(self, worker_idx: int, run_id: int, ticket: int, payload: Any) -> None:
+        """Give a worker one more ticket; must not block, nor raise because the worker has died.
 
         Args:
             worker_idx: Which worker.
             run_id: The current run.
-            tickets: Their numbers, at least one; they grow from burst to burst, too.
-            payloads: One for each: in task mode, what to work on, as `pack` returned it; in stream mode `None`: the
-                next item.
+            ticket: Its number; they grow.
+            payload: In task mode, what to work on, as `pack` returned it; in stream mode `None`: the next item.
         """
+
+    def submit_burst(self, worker_idx: int, run_id: int, tickets: Sequence[int], payloads: Sequence[Any]) -> None:
+        """Give a worker some tickets at once, see `submit`: for executors to which a message costs more than a ticket.
+
+        Args:
+            worker_idx: Which worker.
+            run_id: The current run.
+            tickets: At least one.
+            payloads: One for each.
+        """
+        for ticket, payload in zip(tickets, payloads, strict=True):
+            self.submit(worker_idx, run_id, ticket, payload)
 
     @abstractmethod
     def cancel(self, run_id: int) -> None:

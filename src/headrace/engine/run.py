@@ -100,6 +100,7 @@ class Run(Iterator[Delivered]):
         self._ahead = ahead
         self._is_task_mode = supervisor.assigns_one = payloads is not None  # nobody knows yet how slow payloads are
         self._pulled: dict[int, Any] = {}  # payloads of unanswered tickets: they may have to be submitted again
+        self._payload_seconds = 0.0  # of the last one
         self._report = report
         self._quarantine = quarantine
         self._clock = clock
@@ -282,7 +283,8 @@ class Run(Iterator[Delivered]):
             num_bytes += answer.result.num_bytes
         supervisor, num = self._supervisor, len(answers)
         before = supervisor.tickets_per_worker
-        ahead.note(before, seconds / num * before, num_bytes / num)  # as if all that a worker may have had come
+        seconds = seconds / num + self._payload_seconds  # a burst of payloads is pulled while values may be here
+        ahead.note(before, seconds * before, num_bytes / num)  # as if all that a worker may have had come
         wanted = max(ahead.choose(), self._min_tickets)
         if wanted != before:
             supervisor.look_further(wanted)
@@ -329,7 +331,8 @@ class Run(Iterator[Delivered]):
                 start = self._clock()
                 try:
                     payload = executor.pack(next(self._payloads))
-                    self._supervisor.assigns_one = self._clock() - start > _SLOW_SECONDS
+                    seconds = self._payload_seconds = self._clock() - start
+                    self._supervisor.assigns_one = seconds > _SLOW_SECONDS
                 except StopIteration:
                     self._end_payloads(ticket, None)
                     continue
@@ -342,7 +345,7 @@ class Run(Iterator[Delivered]):
             payloads.append(payload)
         for worker_idx, (tickets, payloads) in bursts.items():
             if self._workers.current_run_id == self._run_id:  # an iterator of payloads may have begun another run
-                executor.submit(worker_idx, self._run_id, tickets, payloads)
+                executor.submit_burst(worker_idx, self._run_id, tickets, payloads)
 
     def _end_payloads(self, num_tickets: int, error: Exception | None) -> None:
         self._payloads = None

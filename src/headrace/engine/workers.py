@@ -15,8 +15,8 @@ from typing import Any
 from headrace.errors import ConfigError, HeadraceError
 
 from .executor import Executor
+from .memory.weak_objects import WeakObjects
 from .user.job import Job, Mode
-from .weak_objects import WeakObjects
 
 _open_workers: WeakObjects[Workers] = WeakObjects()
 

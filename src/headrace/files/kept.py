@@ -1,6 +1,4 @@
-"""Folders in which something is kept so that it need not be made again.
-
-this user's alone, and not without a limit.
+"""Folders in which something is kept so that it need not be made again: this user's alone, and limited in size.
 
 What is kept is used again later, by processes that may do more than whoever could put something else there. So each
 folder below one that is trusted must be this user's own: no link of somebody else, and nobody else may write to it. The

@@ -1,6 +1,4 @@
-"""What the name of a file stands for.
-
-a URL or a path, inside its root, and a regular file when it is opened.
+"""What the name of a file stands for: a URL or a path, inside its root, and a regular file when it is opened.
 
 Names come from users and from data, so none is believed: a path must not lead out of its root, a pipe is never waited
 for, and secrets in a URL are not shown. The cache folder of the user is found here, too. No store is asked anything.

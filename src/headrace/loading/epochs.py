@@ -14,22 +14,22 @@ from typing import Protocol, Self
 
 from headrace.batching import PLAN_VERSION, WINDOW_SEQS, Batching, PlanCounts, Steps
 from headrace.engine import Engine, Job, Run
-from headrace.errors import ConfigError, ResumeError
+from headrace.errors import ConfigError
 from headrace.ranks import Ranks
 from headrace.rng import wants_rng
 
-from .agreement import agreed_steps
 from .data_key import choose_data_key
 from .inputs import EpochOrder, PlanNeeds, Subject
 from .iterate import Arrivals, Place, PlannedArrivals, StreamArrivals
 from .options import LoaderOptions
-from .plan import EpochPlan, PlanRecipe, plan_steps
+from .plan import EpochPlan, PlanRecipe
 from .plan_cache import is_worth_keeping, table_name
 from .state import digest_text
+from .steps import EpochRun, check_position, checked_steps, steps_of
 from .streams.input import STREAM_WINDOW_SEQS, StreamSubject
 from .streams.marks import WindowMarks
 from .streams.plan import NoLengthError, Progress, StreamPlan
-from .streams.work import StreamRun, StreamWork, steps_of
+from .streams.work import StreamWork
 from .work import BatchWork, Task, WorkOptions
 
 
@@ -147,6 +147,20 @@ class Epochs(ABC):
             ResumeError: There is no such place.
         """
 
+    def _run_at(self, place: Place, ranks: Ranks) -> EpochRun:
+        options = self._recipe.options
+        return EpochRun(
+            place.epoch,
+            place.position,
+            place.window,
+            ranks.rank,
+            ranks.world_size,
+            options.remainder,
+            options.steps_per_epoch,
+            options.agree_every,
+            self._subject.num_shards,
+        )
+
     @abstractmethod
     def num_steps(self, epoch: int, position: int, ranks: Ranks) -> int:
         """Return the number of steps of an epoch on one of the ranks, from a position on."""
@@ -206,21 +220,9 @@ class PlannedEpochs(Epochs):
         if self.plan is not None and self.plan.epoch == place.epoch and not self.plan.knows(place.window):
             self.plan = None
         plan = self.plan_of(place.epoch, place.window)
-        options = self._recipe.options
-        may_repeat = options.agree_every is not None and options.remainder == "pad"  # behind the end, too
-        if not may_repeat and place.position > place.window[1] and not plan.has(place.position - 1):
-            raise ResumeError(
-                f"the state is at batch {place.position}, and epoch {place.epoch} has {plan.end} batches",
-                fix="give the state as it was saved",
-            )
-        arrivals = PlannedArrivals()
-        if options.agree_every is None:
-            steps = plan_steps(plan, ranks.rank, ranks.world_size, place.position, options.remainder)
-        else:
-            steps = agreed_steps(
-                plan, ranks.rank, ranks.world_size, place.position, every=options.agree_every, may_repeat=may_repeat
-            )
-        return self.engine.run(arrivals.tasks(plan, steps)), arrivals
+        run, arrivals = self._run_at(place, ranks), PlannedArrivals()
+        check_position(run, plan)
+        return self.engine.run(arrivals.tasks(plan, steps_of(run, plan))), arrivals
 
     def plan_of(self, epoch: int, start: tuple[int, int] = (0, 0)) -> EpochPlan:
         """Return the plan of an epoch, the one at hand if it is that."""
@@ -304,7 +306,7 @@ class StreamStarter(Protocol):
 
     engine: Engine
 
-    def begin(self, run: StreamRun, on_progress: Callable[[Progress], None]) -> tuple[Run, Arrivals]:
+    def begin(self, run: EpochRun, on_progress: Callable[[Progress], None]) -> tuple[Run, Arrivals]:
         """Begin; what is wrong with the place is said by the first batch."""
 
 
@@ -317,7 +319,7 @@ class ReadByWorkers:
         self.engine = recipe.open_engine(work)
         self._name, self._num_workers = subject.name, max(options.num_workers, 1)
 
-    def begin(self, run: StreamRun, on_progress: Callable[[Progress], None]) -> tuple[Run, Arrivals]:
+    def begin(self, run: EpochRun, on_progress: Callable[[Progress], None]) -> tuple[Run, Arrivals]:
         """Begin a pass over the stream in each worker."""
         marks = WindowMarks(self._name, run.epoch, self._num_workers)
         return self.engine.run_stream(run), StreamArrivals(on_progress, marks)
@@ -330,11 +332,11 @@ class ReadByTrainer:
         self._subject, self._recipe = subject, recipe
         self.engine = recipe.open_engine(recipe.work)
 
-    def begin(self, run: StreamRun, on_progress: Callable[[Progress], None]) -> tuple[Run, Arrivals]:
+    def begin(self, run: EpochRun, on_progress: Callable[[Progress], None]) -> tuple[Run, Arrivals]:
         """Begin a pass over the stream here."""
         recipe, arrivals = self._recipe, PlannedArrivals()
         plan = StreamPlan(self._subject, recipe.plan, run.epoch, run.window)
-        tasks = arrivals.tasks(plan, steps_of(run, plan))
+        tasks = arrivals.tasks(plan, checked_steps(run, plan))
         return self.engine.run(_with_progress(tasks, plan, on_progress)), arrivals
 
 
@@ -358,20 +360,8 @@ class StreamEpochs(Epochs):
 
     def begin(self, place: Place, ranks: Ranks) -> tuple[Run, Arrivals]:
         """Begin; what is wrong with the place is said by the first batch."""
-        options = self._recipe.options
-        run = StreamRun(
-            place.epoch,
-            place.position,
-            place.window,
-            ranks.rank,
-            ranks.world_size,
-            options.remainder,
-            options.steps_per_epoch,
-            options.agree_every,
-            self._subject.num_shards,
-        )
         self._epoch, self._progress = place.epoch, Progress()
-        return self._starter.begin(run, self._take_progress)
+        return self._starter.begin(self._run_at(place, ranks), self._take_progress)
 
     def _take_progress(self, progress: Progress) -> None:
         if progress.num_planned >= self._progress.num_planned:  # one worker may be behind another

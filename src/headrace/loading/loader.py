@@ -21,7 +21,6 @@ from headrace.global_rng import kept_globals
 from headrace.ranks import Ranks
 from headrace.version import __version__
 
-from .agreement import Agree
 from .epochs import Epochs, PlannedEpochs, Recipe, StreamEpochs
 from .explain import Explainer
 from .iterate import BatchIterator, Begun, LoaderEpoch, Place
@@ -29,6 +28,7 @@ from .loader_ranks import LoaderRanks
 from .options import LoaderOptions, Remainder
 from .rank_check import CheckRanks, compare_cards, fingerprint
 from .state import FORMAT, LoaderState
+from .steps import Agree
 from .streams.input import StreamSubject
 from .torch_args import open_subject, take_foreign
 

@@ -17,8 +17,8 @@ from headrace.engine.process.executor import ProcessExecutor
 from headrace.errors import ConfigError, check_count
 from headrace.global_rng import kept_globals, seed_globals
 
-from .agreement import Agree, Agreement
 from .rank_check import CheckRanks
+from .steps import Agree, Agreement
 
 _logger = logging.getLogger("headrace.loading")
 

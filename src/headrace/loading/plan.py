@@ -1,6 +1,6 @@
 """The batches of one epoch, planned window by window when they are needed.
 
-A window is some 65 thousand consecutive places of the order; each is planned on its own, so neither the start of an
+A window is some 65 thousand consecutive positions of the order; each is planned on its own, so neither the start of an
 epoch nor a resume depends on the number of sequences. Invariants: batch n is the same whoever asks, in whatever order,
 and from wherever the plan was begun; nothing here knows of workers.
 """
@@ -8,9 +8,9 @@ and from wherever the plan was begun; nothing here knows of workers.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,32 +59,11 @@ class PlanRecipe:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """One step of one rank.
-
-    Attributes:
-        number: The batch of this rank.
-        step: Number of the step in the epoch, the same on all ranks.
-        is_repeat: Whether the batch only fills up the last step.
-        position: Batches that all ranks are done with after it.
-        window: The window of the next batch, and the number of the window's first batch.
-        num_left: Steps that this rank has from this one on, as far as it looked ahead; see `agreement.py`.
-    """
-
-    number: int
-    step: int
-    is_repeat: bool
-    position: int
-    window: tuple[int, int]
-    num_left: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class _Window:
     """The plan of a window, and what its tasks say of each member, batch after batch."""
 
     plan: WindowPlan
-    places: NDArray[np.int64]
+    seq_idx: NDArray[np.int64]
     indices: NDArray[np.int64]
     occurrences: NDArray[np.int64] | None
     seq_frames: NDArray[np.int64] | None
@@ -271,7 +250,7 @@ class EpochPlan:
         return window, first
 
     def task(self, number: int) -> tuple[Task, NDArray[np.int64]]:
-        """Return a batch that there is, as a task for a worker, and the places of its members in the order."""
+        """Return a batch that there is, as a task for a worker, and where its members are in the order."""
         if self._current is None or not self._current[0] <= number < self._current[1]:
             window_number, first = self.locate(number)
             window = self._plan(window_number)
@@ -289,7 +268,7 @@ class EpochPlan:
             None if plan.chunk_frames is None else plan.chunk_frames[part],
             None if window.seq_frames is None else window.seq_frames[part],
         )
-        return task, window.places[part].copy()
+        return task, window.seq_idx[part].copy()
 
     def _chain_of(self, number: int) -> _Chain:
         return self._tail if number >= self._tail.first else self._head
@@ -372,12 +351,12 @@ class EpochPlan:
         else:
             key = WindowKey(recipe.seed, order.epoch, number)
             plan = recipe.batching.plan_window(lengths, key, recipe.batch_order)
-        places = plan.members.astype(np.int64) + start
+        seq_idx = plan.members.astype(np.int64) + start
         return _Window(
             plan,
-            places,
+            seq_idx,
             indices[plan.members],
-            None if order.occurrences is None else order.occurrences[places],
+            None if order.occurrences is None else order.occurrences[seq_idx],
             lengths[plan.members].astype(np.int64) if plan.chunk_starts is not None or recipe.checks_lengths else None,
         )
 
@@ -394,47 +373,3 @@ def _given_plan(starts: NDArray[np.int64], lengths: NDArray[Any]) -> WindowPlan:
 def is_all_over(counts: PlanCounts) -> bool:
     """Tell whether all sequences of a window (or as many chunks) are over the budget."""
     return 0 < counts.seqs <= counts.alone + counts.too_long
-
-
-class Plan(Protocol):
-    """What a run of batches asks of a plan, of a known order or of a stream."""
-
-    @property
-    def end(self) -> int:
-        """See `EpochPlan`."""
-
-    def has(self, number: int) -> bool:
-        """See `EpochPlan`."""
-
-    def locate(self, number: int) -> tuple[int, int]:
-        """See `EpochPlan`."""
-
-    def task(self, number: int) -> tuple[Task, NDArray[np.int64]]:
-        """See `EpochPlan`."""
-
-    def leave_out(self, first: int) -> None:
-        """See `EpochPlan`."""
-
-
-def plan_steps(plan: Plan, rank: int, world_size: int, position: int, remainder: str) -> Iterator[Step]:
-    """Yield the steps of one rank from a position on; plans no more windows than the next step needs.
-
-    Args:
-        plan: Of the epoch.
-        rank: Which rank, from 0.
-        world_size: How many there are.
-        position: Batches of the epoch that are done, on all ranks.
-        remainder: `"drop"`, `"pad"` or `"keep"`, see `Steps`, whose arithmetic this is.
-    """
-    # which batch of a step must be there for this rank to have a step, and for any rank to have one
-    own, any_rank = {"drop": (world_size - 1, world_size - 1), "pad": (0, 0), "keep": (rank, 0)}[remainder]
-    step, done = position // world_size, position
-    while position + own < plan.end or plan.has(position + own):
-        number, position = position + rank, position + world_size
-        done = position
-        if position + any_rank >= plan.end and not plan.has(position + any_rank):
-            position = plan.end  # the epoch is over, also if a remainder is left out
-        is_repeat = number >= plan.end and not plan.has(number)
-        yield Step(number % plan.end if is_repeat else number, step, is_repeat, position, plan.locate(position))
-        step += 1
-    plan.leave_out(done if remainder == "drop" else plan.end)

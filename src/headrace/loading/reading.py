@@ -100,9 +100,9 @@ class DatasetReading(Reading):
 
     def open(self, info: WorkerInfo) -> Reader:
         """Build the dataset. What was carried to another process is a copy already."""
-        if info.executor == "process":
+        if info.runs_in == "process":
             return _DatasetReader(init_dataset(self.config).make_reader())
-        return _DatasetReader(open_reader(self.config, in_thread=info.executor == "thread"))
+        return _DatasetReader(open_reader(self.config, in_thread=info.runs_in == "thread"))
 
 
 class _DatasetReader(Reader):

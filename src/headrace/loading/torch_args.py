@@ -181,11 +181,9 @@ def open_subject(dataset: Any, order: ForeignOrder, options: LoaderOptions) -> S
         ConfigError: It is nothing that can be loaded, or the order is said twice.
     """
     shuffled = f"permute:seed={options.seed}" if order.shuffle else None
-    if isinstance(dataset, Source):
-        subject = _open_made(dataset_over(dataset), shuffled)
-    elif isinstance(dataset, Dataset | Mapping | str) or _is_function(dataset):
-        own = open_apart(dataset)
-        config = own if isinstance(dataset, Dataset) else dataset
+    if isinstance(dataset, Dataset | Mapping | str | Source) or _is_function(dataset):
+        own = open_apart(dataset_over(dataset) if isinstance(dataset, Source) else dataset)
+        config = own if isinstance(dataset, Dataset | Source) else dataset
         subject = _subject_of(own, config, shuffled, is_own=own is not dataset)
     elif isinstance(dataset, type) or not (hasattr(dataset, "__getitem__") or hasattr(dataset, "__iter__")):
         raise ConfigError(
@@ -206,11 +204,6 @@ def open_subject(dataset: Any, order: ForeignOrder, options: LoaderOptions) -> S
     if order.sampler is not None:
         subject = SampledSubject(subject, order.sampler, order.draw)
     return subject
-
-
-def _open_made(dataset: Dataset, shuffled: str | None = None) -> Subject:
-    """Return the subject of a dataset that was made here."""
-    return _subject_of(init_dataset(dataset), dataset, shuffled, is_own=True)
 
 
 def _subject_of(dataset: Dataset, config: Any, shuffled: str | None, *, is_own: bool) -> Subject:
@@ -238,10 +231,11 @@ def _open_items(items: Any, seq_ordering: str, options: LoaderOptions) -> Subjec
     """Items that are mappings of numbers become a dataset; others stay what they are, also for the user's collate."""
     first = items[0] if options.collate is None and len(items) else None
     if isinstance(first, Mapping) and all(np.asarray(value).dtype.kind in "biufc" for value in first.values()):
-        return _open_made(dataset_over(items, seq_ordering))
+        made = dataset_over(items, seq_ordering)
+        return _subject_of(init_dataset(made), made, None, is_own=True)
     if options.batching.needs_lengths and isinstance(items, list | tuple) and items and isinstance(items[0], Mapping):
         return _ListSubject(items, seq_ordering, options.batching)
-    return ItemsSubject(items, seq_ordering, plans_by_lengths=options.batching.needs_lengths)
+    return ItemsSubject(items, seq_ordering)
 
 
 class _ItemsWithLengths:
@@ -272,7 +266,7 @@ class _ListSubject(ItemsSubject):
 
     def __init__(self, items: Sequence[Mapping[str, Any]], seq_ordering: str, batching: Batching) -> None:
         data_key = data_key_of_item(batching, items[0], "the first item of the list")
-        super().__init__(_ItemsWithLengths(items, data_key), seq_ordering, plans_by_lengths=True)
+        super().__init__(_ItemsWithLengths(items, data_key), seq_ordering)
         self.name, self.data_key = "list", data_key
 
     def knows_lengths(self, data_key: str | None) -> bool:

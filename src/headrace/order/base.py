@@ -7,9 +7,10 @@ all of its sub-epochs. Invariant: `order.block(a, b)` equals `[order[a], ..., or
 from __future__ import annotations
 
 import builtins
+import copy
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Any, overload
+from typing import Any, Self, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -89,27 +90,41 @@ class Order(Sequence[int]):
         return np.array(self.block(0, len(self)))
 
 
-class RangeOrder(Order):
-    """Corpus indices first, first + step, ...: no memory."""
+class ComputedOrder(Order):
+    """What orders share whose corpus indices are computed: a slice is the same order at other positions.
 
-    def __init__(self, indices: range) -> None:
-        self._indices = indices
+    Args:
+        positions: Which positions of the whole it has.
+    """
+
+    def __init__(self, positions: range) -> None:
+        self._positions = positions
 
     def __len__(self) -> int:
-        return len(self._indices)
+        return len(self._positions)
+
+    def slice(self, start: int, stop: int) -> Self:
+        """Return positions start..stop as an order."""
+        part = copy.copy(self)
+        part._positions = self._positions[start:stop]
+        return part
+
+    def _positions_in(self, start: int, stop: int) -> NDArray[np.int64]:
+        """Return the positions start..stop of this order as those of the whole, `int64[n]`."""
+        part = self._positions[start:stop]
+        return np.arange(part.start, part.stop, part.step, dtype=np.int64)
+
+
+class RangeOrder(ComputedOrder):
+    """Corpus indices first, first + step, ...: no memory."""
 
     def block(self, start: int, stop: int) -> NDArray[np.int64]:
         """Return positions start..stop as `int64[n]`."""
-        part = self._indices[start:stop]
-        return np.arange(part.start, part.stop, part.step, dtype=np.int64)
-
-    def slice(self, start: int, stop: int) -> RangeOrder:
-        """Return positions start..stop as an order."""
-        return RangeOrder(self._indices[start:stop])
+        return self._positions_in(start, stop)
 
     def to_indices(self) -> range:
         """Return the range."""
-        return self._indices
+        return self._positions
 
 
 class ArrayOrder(Order):
@@ -138,7 +153,7 @@ class ArrayOrder(Order):
         return ArrayOrder(self._indices[start:stop], may_repeat=self.may_repeat)
 
 
-class RepeatedOrder(Order):
+class RepeatedOrder(ComputedOrder):
     """Another order several times in a row, not shuffled again: no memory of its own.
 
     Args:
@@ -147,12 +162,9 @@ class RepeatedOrder(Order):
     """
 
     def __init__(self, order: Order, times: int) -> None:
+        super().__init__(range(len(order) * times))
         self._order = order
-        self._positions = range(len(order) * times)
         self.may_repeat = order.may_repeat or times > 1
-
-    def __len__(self) -> int:
-        return len(self._positions)
 
     def block(self, start: int, stop: int) -> NDArray[np.int64]:
         """Return positions start..stop as `int64[n]`."""
@@ -165,13 +177,6 @@ class RepeatedOrder(Order):
             parts.append(self._order.block(first, last))
             position += last - first
         return np.concatenate(parts)
-
-    def slice(self, start: int, stop: int) -> RepeatedOrder:
-        """Return positions start..stop as an order."""
-        part = RepeatedOrder(self._order, 1)
-        part._positions = self._positions[start:stop]
-        part.may_repeat = self.may_repeat
-        return part
 
 
 class FilteredOrder(Order):

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from headrace.errors import ConfigError
 from headrace.rng import derive_seed
 
-from .base import Order
+from .base import ComputedOrder, Order
 from .permutation import Permutation
 
 MAX_UNITS = 2**30  # of the sum of weights, so that a product of two of them fits into 64 bits
@@ -230,7 +230,7 @@ class Lane:
         return rounds * (len(self._starts) - 1) + in_round + 1, rests - self._starts[in_round]
 
 
-class MixedOrder(Order):
+class MixedOrder(ComputedOrder):
     """Positions of a mixture of lanes.
 
     Args:
@@ -242,27 +242,18 @@ class MixedOrder(Order):
     """
 
     def __init__(self, mixture: Mixture, lanes: Sequence[Lane], positions: range) -> None:
-        self._mixture, self._lanes, self._positions = mixture, lanes, positions
+        super().__init__(positions)
+        self._mixture, self._lanes = mixture, lanes
         bounds = zip(mixture.num_draws(positions.start), mixture.num_draws(positions.stop), strict=True)
         self.may_repeat = len(positions) > 0 and any(
             lane.may_repeat_within(int(first), int(last)) for lane, (first, last) in zip(lanes, bounds, strict=True)
         )
 
-    def __len__(self) -> int:
-        return len(self._positions)
-
     def block(self, start: int, stop: int) -> NDArray[np.int64]:
         """Return positions start..stop as `int64[n]`, in indices of the joint corpus."""
-        part = self._positions[start:stop]
-        lanes, draws = self._mixture.place(np.arange(part.start, part.stop, dtype=np.int64))
+        lanes, draws = self._mixture.place(self._positions_in(start, stop))
         result = np.empty(len(draws), np.int64)
         for lane in np.unique(lanes).tolist():
             here = lanes == lane
             result[here] = self._lanes[lane].take(draws[here])
         return result
-
-    def slice(self, start: int, stop: int) -> MixedOrder:
-        """Return positions start..stop as an order."""
-        part = MixedOrder(self._mixture, self._lanes, range(0))
-        part._positions, part.may_repeat = self._positions[start:stop], self.may_repeat
-        return part

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from headrace.errors import check_count
 
-from .base import ArrayOrder, Order, RangeOrder
+from .base import ArrayOrder, ComputedOrder, Order, RangeOrder
 from .permutation import Permutation
 from .policy import Policy, legacy_rng, set_field
 
@@ -73,7 +73,7 @@ class EveryN(Policy):
         return self.option_string(str(self.n))
 
 
-class InterleavedOrder(Order):
+class InterleavedOrder(ComputedOrder):
     """The first items of all blocks, then all second ones, ...: no memory.
 
     Args:
@@ -82,28 +82,30 @@ class InterleavedOrder(Order):
     """
 
     def __init__(self, num_blocks: int, block_size: int) -> None:
+        super().__init__(range(num_blocks * block_size))
         self._num_blocks = num_blocks
         self._block_size = block_size
-        self._positions = range(num_blocks * block_size)
-
-    def __len__(self) -> int:
-        return len(self._positions)
 
     def block(self, start: int, stop: int) -> NDArray[np.int64]:
         """Return positions start..stop as `int64[n]`."""
-        part = self._positions[start:stop]
-        in_block, which_block = np.divmod(np.arange(part.start, part.stop, dtype=np.int64), self._num_blocks)
+        in_block, which_block = np.divmod(self._positions_in(start, stop), self._num_blocks)
         return which_block * self._block_size + in_block
-
-    def slice(self, start: int, stop: int) -> InterleavedOrder:
-        """Return positions start..stop as an order."""
-        part = InterleavedOrder(self._num_blocks, self._block_size)
-        part._positions = self._positions[start:stop]
-        return part
 
 
 @dataclass(frozen=True)
-class Random(Policy):
+class Shuffled(Policy):
+    """What the shuffles of the whole corpus share."""
+
+    num_epochs: int = 1
+    seed: int | None = None
+    is_random: ClassVar[bool] = True
+
+    def __str__(self) -> str:
+        return self.option_string(*(() if self.num_epochs == 1 else (str(self.num_epochs),)))
+
+
+@dataclass(frozen=True)
+class Random(Shuffled):
     """`random[:n][:seed=K]`: a uniform shuffle, O(N) memory (`permute` needs none).
 
     Args:
@@ -112,21 +114,15 @@ class Random(Policy):
             and epoch are hashed, not added. Without it the documented seed rule holds, bit for bit.
     """
 
-    num_epochs: int = 1
-    seed: int | None = None
     name: ClassVar[str] = "random"
-    is_random: ClassVar[bool] = True
 
     def plan(self, num_seqs: int, rng_seed: int, lengths: NDArray[Any] | None) -> Order:  # noqa: ARG002
         """Return the order."""
         return ArrayOrder(legacy_rng(rng_seed).permutation(num_seqs), may_repeat=False)
 
-    def __str__(self) -> str:
-        return self.option_string(*epochs_part(self.num_epochs))
-
 
 @dataclass(frozen=True)
-class RandomSample(Policy):
+class RandomSample(Shuffled):
     """`random_sample[:n][:seed=K]`: as many draws as there are sequences, with replacement.
 
     Some sequences come more than once and about 37 % not at all; a planner's report counts both.
@@ -136,28 +132,17 @@ class RandomSample(Policy):
         seed: As in `Random`.
     """
 
-    num_epochs: int = 1
-    seed: int | None = None
     name: ClassVar[str] = "random_sample"
     is_exhaustive: ClassVar[bool] = False
-    is_random: ClassVar[bool] = True
 
     def plan(self, num_seqs: int, rng_seed: int, lengths: NDArray[Any] | None) -> Order:  # noqa: ARG002
         """Return the draws."""
         # randint refuses an empty range, even for no draws
         return ArrayOrder(legacy_rng(rng_seed).randint(0, max(num_seqs, 1), size=num_seqs, dtype=np.int64))
 
-    def __str__(self) -> str:
-        return self.option_string(*epochs_part(self.num_epochs))
-
-
-def epochs_part(num_epochs: int) -> tuple[str, ...]:
-    """Return the part of an option string that tells `num_epochs`, none for 1."""
-    return () if num_epochs == 1 else (str(num_epochs),)
-
 
 @dataclass(frozen=True)
-class Permute(Policy):
+class Permute(Shuffled):
     """`permute[:n][:seed=K]`: a shuffle of any size up to 2**62, with O(1) memory and random access.
 
     It is our own: the documented system has no such order. Its key is hashed from the number that the documented seed
@@ -169,42 +154,26 @@ class Permute(Policy):
             epoch.
     """
 
-    num_epochs: int = 1
-    seed: int | None = None
     name: ClassVar[str] = "permute"
-    is_random: ClassVar[bool] = True
 
     def plan(self, num_seqs: int, rng_seed: int, lengths: NDArray[Any] | None) -> PermutedOrder:  # noqa: ARG002
         """Return the order, O(1)."""
         return PermutedOrder(Permutation(num_seqs, rng_seed))
 
-    def __str__(self) -> str:
-        return self.option_string(*epochs_part(self.num_epochs))
 
-
-class PermutedOrder(Order):
+class PermutedOrder(ComputedOrder):
     """A keyed permutation as an order: indices are computed when asked for.
 
     A block costs less than 0.1 us an index, a single position about 0.2 ms: ask for blocks.
     """
 
     def __init__(self, permutation: Permutation) -> None:
+        super().__init__(range(permutation.size))
         self._permutation = permutation
-        self._positions = range(permutation.size)
-
-    def __len__(self) -> int:
-        return len(self._positions)
 
     def block(self, start: int, stop: int) -> NDArray[np.int64]:
         """Return positions start..stop as `int64[n]`."""
-        part = self._positions[start:stop]
-        return self._permutation.at(np.arange(part.start, part.stop, dtype=np.int64))
-
-    def slice(self, start: int, stop: int) -> PermutedOrder:
-        """Return positions start..stop as an order."""
-        part = PermutedOrder(self._permutation)
-        part._positions = self._positions[start:stop]
-        return part
+        return self._permutation.at(self._positions_in(start, stop))
 
     def position_of(self, corpus_idx: int) -> int | None:
         """Return the position of a corpus index in this order, None if it is not in this slice."""

@@ -21,7 +21,8 @@ from headrace.batching import WINDOW_SEQS, BatchOrder, Buckets, FixedCount, Fram
 from headrace.batching.plan import PLAN_VERSION
 from headrace.errors import ConfigError, ResumeError, check_count
 from headrace.loading.inputs import EpochOrder
-from headrace.loading.plan import EpochPlan, PlanRecipe, Step, plan_steps
+from headrace.loading.plan import EpochPlan, PlanRecipe
+from headrace.loading.steps import Step, plan_steps
 from headrace.order import RangeOrder
 from headrace.order.permutation import Permutation
 from headrace.order.plain import PermutedOrder

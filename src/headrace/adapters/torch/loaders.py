@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,7 +18,7 @@ from headrace.engine.memory.lease import MemoryWatcher
 from headrace.errors import ConfigError, HeadraceError
 from headrace.loading import DataLoader
 
-from ..ahead import Event, RunAhead, Sent, map_leaves
+from ..ahead import Event, LoaderOver, RunAhead, Sent, map_leaves
 from .pinning import PinnedMemory
 
 try:
@@ -50,7 +50,7 @@ def _as_tensor(leaf: Any) -> Any:
         return leaf
 
 
-class TorchLoader(IterableDataset):  # type: ignore[misc, type-arg, unused-ignore]
+class TorchLoader(LoaderOver, IterableDataset):  # type: ignore[misc, type-arg, unused-ignore]
     """A loader where torch expects one: iterable, with a length, `state_dict` and `load_state_dict`.
 
     It yields batches of tensors, is a `torch.utils.data.IterableDataset`, and has the protocol of torchdata's
@@ -62,10 +62,7 @@ class TorchLoader(IterableDataset):  # type: ignore[misc, type-arg, unused-ignor
     """
 
     def __init__(self, loader: DataLoader) -> None:
-        super().__init__()
-        if not isinstance(loader, DataLoader):
-            raise ConfigError(f"a TorchLoader reads a headrace.DataLoader, got {type(loader).__name__}")
-        self.loader = loader
+        super().__init__(loader, "a TorchLoader")
 
     def __iter__(self) -> Iterator[Any]:
         """Return the batches of the next epoch.
@@ -81,30 +78,6 @@ class TorchLoader(IterableDataset):  # type: ignore[misc, type-arg, unused-ignor
                 fix="give torch's DataLoader num_workers=0, and headrace's as many as you like",
             )
         return map(as_tensors, iter(self.loader))
-
-    def __len__(self) -> int:
-        """Return the number of steps of an epoch on this rank."""
-        return len(self.loader)
-
-    def __bool__(self) -> bool:
-        """Return True: whether there is a loader is not a question about its length."""
-        return True
-
-    def set_epoch(self, epoch: int) -> None:
-        """Say which epoch the next iteration is."""
-        self.loader.set_epoch(epoch)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return where the consumer is, see `DataLoader.state_dict`."""
-        return self.loader.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state, see `DataLoader.load_state_dict`."""
-        self.loader.load_state_dict(state)
-
-    def close(self) -> None:
-        """End the workers."""
-        self.loader.close()
 
 
 def _refuse_accelerate(loader: TorchLoader) -> None:
@@ -259,7 +232,7 @@ class DeviceLoader(TorchLoader):
     def __init__(self, loader: DataLoader, copier: Copier | None, depth: int = 2) -> None:
         super().__init__(loader)
         self._copier = copier
-        self._ahead = RunAhead(loader, depth, "to_device")
+        self._told_by = self._ahead = RunAhead(loader, depth, "to_device")
 
     def __iter__(self) -> Iterator[Any]:
         """Return the batches of the next epoch."""
@@ -267,18 +240,6 @@ class DeviceLoader(TorchLoader):
             return super().__iter__()
         self.loader.watch_memory(self._copier.memory)
         return self._ahead.run(super().__iter__, _CopySender(self._copier))
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return where the consumer is, whatever was copied ahead."""
-        return self._ahead.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state, see `DataLoader.load_state_dict`."""
-        self._ahead.load_state_dict(state)
-
-    def set_epoch(self, epoch: int) -> None:
-        """Say which epoch the next iteration is."""
-        self._ahead.set_epoch(epoch)
 
 
 def to_device(loader: DataLoader, device: torch.device | str, depth: int = 2) -> DeviceLoader:

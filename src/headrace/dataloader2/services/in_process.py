@@ -1,6 +1,4 @@
-"""`InProcessReadingService`.
-
-the whole graph in the process that asks for the items.
+"""`InProcessReadingService`: the whole graph in the process that asks for the items.
 
 `InPlace` is the pipe that does it, for any service that runs a graph here: seeded as a lone worker's, with the user's
 generators left alone.
@@ -13,8 +11,8 @@ from typing import Any
 
 from headrace.errors import HeadraceError, check_count
 from headrace.global_rng import kept_globals, seed_globals
-from headrace.pipes import IterPipe
 from headrace.pipes.core.base import read
+from headrace.pipes.core.skeletons import SameLength
 from headrace.pipes.graph import list_pipes
 from headrace.pipes.graph.seeds import SeedGenerator, note_seeds_of_globals, set_graph_random_seed
 from headrace.pipes.sharding import SHARDING_PRIORITIES, apply_sharding
@@ -78,7 +76,7 @@ class InPlace:
         return reset
 
 
-class Keyed(IterPipe[Any]):
+class Keyed(SameLength[Any], source="datapipe"):
     """Seeds the global generators for each item, as workers with `keyed_randomness` do; else they stay as they are.
 
     Args:
@@ -92,9 +90,6 @@ class Keyed(IterPipe[Any]):
         self.datapipe = datapipe
         self.key = 0
         self._position = 0
-
-    def __len__(self) -> int:
-        return len(self.datapipe)
 
     def reset(self) -> None:
         """Go to the start of an epoch."""

@@ -1,6 +1,4 @@
-"""`MultiProcessingReadingService`.
-
-the graph in worker processes, as torchdata documented it, on the engine.
+"""`MultiProcessingReadingService`: the graph in worker processes, as torchdata documented it, on the engine.
 
 `initialize` splits the graph: the part up to the dispatch points runs in the dispatching process, the replicable part
 in each worker, the rest here. The processes are started at once, and work begins when the first item is asked for.

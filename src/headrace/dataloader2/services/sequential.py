@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -93,25 +93,23 @@ class SequentialReadingService(CheckpointableReadingServiceInterface):
         return datapipe
 
     def _interrupt(self) -> None:
-        for service in self.reading_services:
-            interrupt = getattr(service, "_interrupt", None)
-            if interrupt is not None:
-                interrupt()
+        for interrupt in self._offered("_interrupt"):
+            interrupt()
 
     def _pause(self, pause_fn: ResetFn | None = None) -> None:
-        for service in self.reading_services:
-            pause = getattr(service, "_pause", None)
-            if pause is not None:
-                pause_fn = pause(pause_fn)
+        for pause in self._offered("_pause"):
+            pause_fn = pause(pause_fn)
 
     def _resume(self, resume_fn: ResetFn | None = None) -> None:
-        for service in self.reading_services:
-            resume = getattr(service, "_resume", None)
-            if resume is not None:
-                resume_fn = resume(resume_fn)
+        for resume in self._offered("_resume"):
+            resume_fn = resume(resume_fn)
 
     def _limit(self, num_batches: int | None, limit_fn: Callable[[Any, int | None], Any] | None = None) -> None:
+        for limit in self._offered("_limit"):
+            limit_fn = limit(num_batches, limit_fn)
+
+    def _offered(self, method: str) -> Iterator[Callable[..., Any]]:
+        """Yield a method that services may have, of those that have it."""
         for service in self.reading_services:
-            limit = getattr(service, "_limit", None)
-            if limit is not None:
-                limit_fn = limit(num_batches, limit_fn)
+            if (offered := getattr(service, method, None)) is not None:
+                yield offered

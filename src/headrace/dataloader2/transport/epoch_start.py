@@ -1,6 +1,4 @@
-"""What a process of ours needs to begin an epoch, or to go on in the middle of one.
-
-seeds and a snapshot.
+"""What a process of ours needs to begin an epoch, or to go on in the middle of one: seeds and a snapshot.
 
 They lie in a file that only memory holds. Tickets name the file by its path under `/proc`, so that they stay short; a
 worker that was started anew reads it once.

@@ -404,7 +404,7 @@ class DistributeFilesDataset(LaidOutByFiles, BlockwiseDataset):
         return super().num_seqs
 
     def is_less_than_num_seqs(self, seq_idx: int) -> bool:
-        """Whether the sub-epoch has a sequence at this place; waits until it is open."""
+        """Whether the sub-epoch has a sequence at this position; waits until it is open."""
         self._take_first_block()
         return super().is_less_than_num_seqs(seq_idx)
 

@@ -8,15 +8,16 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from headrace.errors import CacheError, ConfigError, HeadraceError
 from headrace.files.cache.cache import FileCache
 from headrace.files.cache.entry import CachedFile, replace_cached_files
 from headrace.files.cache.options import FileCacheOptions
 
-from .sub_dataset import SubDataset, cached_files_of
+from ..base import Dataset
+from ..parts import open_part
+from .sub_dataset import SubDataset, cached_files_of, read_in_place
 
 CacheOptions = dict[str, Any] | None
 
@@ -134,13 +135,25 @@ class SubEpochFiles:
                 self._cache = FileCache.get_instance() if self._options is None else FileCache(**self._options)
             return self._cache
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+@contextmanager
+def opened_in_place(
+    config: SubDataset, options: CacheOptions, beat: Callable[[], None] | None = None
+) -> Iterator[Dataset]:
+    """Open a sub-dataset for a moment: a cached file is read where it is, and fetched only if that is not possible.
+
+    Args:
+        config: The config.
+        options: Of `FileCache`; `None`: those of the environment.
+        beat: See `SubEpochFiles.fetch`.
+    """
+    with contextlib.closing(SubEpochFiles(options)) as files:
+        config, _ = files.fetch(read_in_place(config), beat)
+        dataset = open_part(config)
+        try:
+            yield dataset
+        finally:
+            dataset.finish_epoch(free_resources=True)
 
 
 @contextmanager

@@ -9,8 +9,7 @@ from typing import Any
 from headrace.errors import ConfigError, did_you_mean
 
 from ..cached2 import CachedDataset2
-from ..parts import open_part
-from .files import SubEpochFiles
+from .files import opened_in_place
 from .layout import KeyLayout, SubEpochLayout
 from .options import StreamOptions
 from .share import FileShare
@@ -47,20 +46,14 @@ class LaidOutByFiles(CachedDataset2):
     def _learn_layout(self, *, may_fetch: bool) -> None:
         """Open the first entry of the file list in this process, to see what its sequences are like."""
         spec = self._share.spec_of_entry(0)
-        config = read_in_place(spec.dataset)
-        if cached_files_of(config) and not may_fetch:
+        if cached_files_of(read_in_place(spec.dataset)) and not may_fetch:
             return
-        with SubEpochFiles(self._stream_options.cache) as files:
-            config, _ = files.fetch(config, None)
-            dataset = open_part(config)
-            try:
-                num_workers = self._stream_options.num_workers
-                if num_workers > 1 and not dataset.supports_jumps:
-                    raise cannot_share(dataset, num_workers, f"dataset {self.name!r}")
-                self._options_inside = dataset.batch_options()
-                self._set_layout(SubEpochLayout.of(dataset, f"entry 0 of the file list, {spec.files}"))
-            finally:
-                dataset.finish_epoch(free_resources=True)
+        with opened_in_place(spec.dataset, self._stream_options.cache) as dataset:
+            num_workers = self._stream_options.num_workers
+            if num_workers > 1 and not dataset.supports_jumps:
+                raise cannot_share(dataset, num_workers, f"dataset {self.name!r}")
+            self._options_inside = dataset.batch_options()
+            self._set_layout(SubEpochLayout.of(dataset, f"entry 0 of the file list, {spec.files}"))
 
     def _known_layout(self) -> SubEpochLayout | None:
         """Return the layout, learnt now if need be; `None` if only sequences show it."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from headrace.engine import note_place
 
 from ..base import Dataset
+from ..reading.reader import ReadRequest
 from ..wrap.blockwise import Parts
 from ..wrap.runs import ReadSeqs
 from .layout import SubEpochLayout
@@ -91,7 +92,11 @@ class OpenSubEpoch:
         dataset.seed_by_tag()
         dataset.init_seq_order(epoch=spec.full_epoch)
         self.num_seqs = dataset.known_num_seqs()
-        self._order = dataset.get_checked_seq_order() if dataset.reads_singly else None
+        self._reader = dataset.make_reader()
+        self._whole: ReadRequest | None = None  # where any sequence can be read
+        if not self._reader.needs_load:
+            order, counted = dataset.get_checked_seq_order(), dataset.get_occurrences()
+            self._whole = ReadRequest(spec.full_epoch, order, counted, 0)
 
     def read(self, start: int, stop: int) -> tuple[ReadSeqs, bool]:
         """Read sequences start..stop (exclusive; may exceed the sub-epoch); tell whether it ends there, or before.
@@ -101,9 +106,9 @@ class OpenSubEpoch:
         seqs = ReadSeqs()
         if self.num_seqs is not None:
             stop = min(stop, self.num_seqs)
-        if self._order is not None:
+        if self._whole is not None:
             if start < stop:
-                seqs.read_range(self.dataset, start, self._order.block(start, stop), epoch=self.spec.epoch)
+                seqs.read_all(self._reader, self._whole.part(start, stop), self.spec.epoch)
             return seqs, stop == self.num_seqs
         if start < stop:
             self._go_to(start)

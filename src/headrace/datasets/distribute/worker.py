@@ -19,10 +19,9 @@ from headrace.files.places import is_url
 
 from ..base import Dataset
 from ..files.hdf import HDFDataset
-from ..parts import open_part
-from .files import CacheOptions, SubEpochFiles
+from .files import CacheOptions, SubEpochFiles, opened_in_place
 from .shelf import Shelf
-from .sub_dataset import SubDataset, cannot_share, read_in_place
+from .sub_dataset import SubDataset, cannot_share
 from .sub_epoch import OpenSubEpoch, ReadPart, SubEpochPlan
 from .tickets import Answer, Counted, CountSeqs, ReadRange, SharedPlan, Ticket
 
@@ -116,20 +115,15 @@ class SubEpochReader:
     def _count(self, ticket: CountSeqs) -> Counted:
         spec = ticket.spec
         note_place(f"(counting {spec.files})")
-        with SubEpochFiles(self._cache) as files:
-            config, _ = files.fetch(read_in_place(spec.dataset), lambda: note_place(f"(fetching {spec.files})"))
-            dataset = open_part(config)
-            try:
-                dataset.init_seq_order(epoch=spec.full_epoch)
-                num_seqs = dataset.known_num_seqs()
-                if num_seqs is None:
-                    raise ConfigError(
-                        f"{type(dataset).__name__} does not know its number of sequences, so they cannot be counted",
-                        where=spec.files,
-                    )
-                return Counted(num_seqs, *(_num_stored(dataset) if _reads(spec.dataset, ticket.names) else (-1, -1)))
-            finally:
-                dataset.finish_epoch(free_resources=True)
+        with opened_in_place(spec.dataset, self._cache, lambda: note_place(f"(fetching {spec.files})")) as dataset:
+            dataset.init_seq_order(epoch=spec.full_epoch)
+            num_seqs = dataset.known_num_seqs()
+            if num_seqs is None:
+                raise ConfigError(
+                    f"{type(dataset).__name__} does not know its number of sequences, so they cannot be counted",
+                    where=spec.files,
+                )
+            return Counted(num_seqs, *(_num_stored(dataset) if _reads(spec.dataset, ticket.names) else (-1, -1)))
 
 
 def _reads(config: SubDataset, names: list[str]) -> bool:

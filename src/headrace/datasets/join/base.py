@@ -16,6 +16,7 @@ from ..base import Dataset
 from ..corpus import Corpus, num_left_out
 from ..ordered import OrderedDataset
 from ..parts import MetaPart
+from ..wrap.multi_proc import MultiProcDataset
 
 _TAG_BLOCK = 256  # tags decoded at a time: alone, each takes ten times as long
 
@@ -107,3 +108,11 @@ class OverCorpora(OrderedDataset):
     def draws_text(self) -> str:
         """Return nothing: the parts draw."""
         return ""
+
+
+def sort_lengths_of(part: MetaPart) -> NDArray[Any]:
+    """Return what a dataset sorts by, from its file of lengths if it has one."""
+    dataset = part.dataset
+    while isinstance(dataset, MultiProcDataset):
+        dataset = dataset.inner
+    return part.corpus.sort_lengths() if dataset.seq_order_seq_lens_file is None else dataset._lengths_of_file()

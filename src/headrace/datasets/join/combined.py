@@ -14,8 +14,9 @@ from headrace.errors import ConfigError, check_count, did_you_mean
 from ..base import Dataset, Owned
 from ..configs import DatasetConfig
 from ..delegating import DelegatingDataset, outer_options
-from ..layout import JointLayout, KeySource, check_no_cycle, make_layout, open_datasets, parse_data_map
+from ..parts import check_no_cycle, open_datasets
 from .joint import JointDataset
+from .layout import JointLayout, KeySource, make_layout, parse_data_map
 from .order import GumbelScale
 from .turns import TurnsDataset, check_shards
 

@@ -23,7 +23,7 @@ from headrace.order import Order
 from headrace.sources import Source
 
 from ..corpus import Corpus
-from ..layout import JointLayout
+from .layout import JointLayout
 
 
 class JointTags(Tags):

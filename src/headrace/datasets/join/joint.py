@@ -33,13 +33,12 @@ from ..base import Dataset
 from ..checks import check_indices, check_tags
 from ..corpus import Corpus, LengthsOf
 from ..digests import recipe_text
-from ..layout import JointLayout
 from ..parts import MetaPart, PartReader
 from ..reading.reader import Reader
 from ..seq import DatasetSeq
-from ..wrap.multi_proc import MultiProcDataset
-from .base import OverCorpora
+from .base import OverCorpora, sort_lengths_of
 from .corpus import JointCorpus, JointLengths
+from .layout import JointLayout
 from .order import GumbelScale, JointPolicy, parse_joint_ordering
 from .reader import JointPart, JointReader
 
@@ -241,7 +240,7 @@ class JointDataset(OverCorpora):
         _ = self.corpus  # forgets lengths that are too old
         if self._lengths is not None:
             return self._lengths
-        lengths = np.concatenate([_sort_lengths_of(part) for part in self.members])
+        lengths = np.concatenate([sort_lengths_of(part) for part in self.members])
         if self.get_corpus().has_fixed_lengths:
             self._lengths = lengths
         return lengths
@@ -273,11 +272,7 @@ class JointDataset(OverCorpora):
 
     def _new_reader(self) -> Reader:
         parts = [
-            JointPart(
-                PartReader(part.name, part.dataset, part.keys),
-                part.corpus.draws_by_occurrence,
-                self._epoch_offset(part),
-            )
+            JointPart(PartReader(part), part.corpus.draws_by_occurrence, self._epoch_offset(part))
             for part in self.members
         ]
         return JointReader(self.name, self.corpus, self.layout, parts, self.partition_epoch)
@@ -338,11 +333,3 @@ def _is_whole(order: Order, num_seqs: int) -> bool:
     if len(order) != num_seqs or not isinstance(order, RangeOrder):
         return False
     return num_seqs == 0 or (order[0] == 0 and order[num_seqs - 1] == num_seqs - 1)
-
-
-def _sort_lengths_of(part: MetaPart) -> NDArray[Any]:
-    """Return what a dataset sorts by, from its file of lengths if it has one."""
-    dataset = part.dataset
-    while isinstance(dataset, MultiProcDataset):
-        dataset = dataset.inner
-    return part.corpus.sort_lengths() if dataset.seq_order_seq_lens_file is None else dataset._lengths_of_file()

@@ -22,11 +22,11 @@ from headrace.rng import derive_seed
 from ..base import Dataset, Owned
 from ..configs import DatasetConfig
 from ..delegating import DelegatingDataset, outer_options
-from ..layout import JointLayout, check_no_cycle, make_layout, open_datasets, parse_data_map
-from ..parts import MetaPart
+from ..parts import MetaPart, check_no_cycle, open_datasets
 from ..reading.reader import Reader
 from .combined import same_keys
 from .joint import JointDataset
+from .layout import JointLayout, make_layout, parse_data_map
 
 EpochSize = int | Literal["sum", "first_exhausted", "all_exhausted"]
 _OTHER_PASSES = 2**20  # full epochs from the passes of one sub-dataset to those of another over the same corpus

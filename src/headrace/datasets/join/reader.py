@@ -14,11 +14,11 @@ from headrace.errors import takes_note
 from headrace.order import full_epoch_of
 from headrace.sources import Source
 
-from ..layout import JointLayout
 from ..parts import PartReader
 from ..reading.reader import Features, Reader, ReadRequest
 from ..seq import DatasetSeq
 from .corpus import JointCorpus, JointSource, PartPlaces
+from .layout import JointLayout
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,6 +54,8 @@ class JointReader(Reader):
     ) -> None:
         self._name, self._corpus, self._layout, self._parts = name, corpus, layout, parts
         self._num_sub_epochs = num_sub_epochs
+        self.needs_load = any(part.reader.reader.needs_load for part in parts)
+        self.gives_own = all(part.reader.reader.gives_own for part in parts)
         self.start(ReadRequest.of(None, np.zeros(0, np.int64)))
 
     def start(self, wanted: ReadRequest) -> None:
@@ -61,6 +63,7 @@ class JointReader(Reader):
         self._wanted = wanted
         self._places: PartPlaces | None = None
         self._started: set[int] = set()
+        self._tags: list[str] | None = None  # if somebody asked for all of them
 
     def _at(self, number: int) -> tuple[PartReader, int]:
         """Return what reads a sequence, started with its share, and the number of the sequence there."""
@@ -84,9 +87,13 @@ class JointReader(Reader):
 
     def tags(self) -> list[str]:
         """Look them up."""
-        return self._corpus.tags_of(self._wanted.indices)
+        if self._tags is None:
+            self._tags = self._corpus.tags_of(self._wanted.indices)
+        return self._tags
 
     def _tag(self, number: int) -> str:
+        if self._tags is not None:
+            return self._tags[number]
         return self._corpus.tags_of(self._wanted.order.block(number, number + 1))[0]
 
     def load(self, start: int, stop: int) -> None:

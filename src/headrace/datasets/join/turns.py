@@ -22,9 +22,9 @@ from ..base import Dataset
 from ..cached2 import CachedDataset2
 from ..corpus import Corpus
 from ..digests import recipe_text
-from ..layout import JointLayout
 from ..parts import taken_away
 from ..seq import DatasetSeq
+from .layout import JointLayout
 from .order import GumbelScale, Interleave, RandomDataset, Reversed, parse_joint_ordering
 
 _ORDERINGS = (Default, Reversed, Interleave, RandomDataset)

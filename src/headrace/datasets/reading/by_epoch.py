@@ -36,12 +36,12 @@ class EpochReader(Reader):
         dataset = self._dataset
         if wanted.first is None:
             dataset.forget_places()
-        self._num_checked = 0
-        if wanted.tags is not None:
-            self._first = 0
+        self._first = self._num_checked = 0
+        if wanted.is_started_at == dataset.order_version:
+            self._num_checked = len(wanted.order)  # it was not asked by tags
+        elif wanted.tags is not None:
             dataset.start_given(wanted.epoch, seq_list=wanted.tags)
         elif wanted.epoch is None:
-            self._first = 0
             dataset.start_order(None, wanted.indices)
         else:
             self._first = dataset.init_part(wanted.epoch, wanted.first or 0, wanted.indices, wanted.occurrences)

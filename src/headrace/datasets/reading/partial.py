@@ -13,10 +13,10 @@ from headrace.errors import ConfigError
 from headrace.order import occurrences
 
 from ..corpus import Corpus
-from ..epoch import EpochApi
+from .batches import BatchApi
 
 
-class PartialEpochs(EpochApi):
+class PartialEpochs(BatchApi):
     """The epoch API, started with sequences that are given."""
 
     def init_part(
@@ -98,7 +98,7 @@ class PartialEpochs(EpochApi):
 
     @property
     def reads_singly(self) -> bool:
-        """Whether `get_seq` reads a sequence without `load_seqs`, in any order, and the corpus tells its tag."""
+        """Whether `get_seq` reads a sequence without `load_seqs`, in any order, into arrays that are nobody else's."""
         return False
 
 

@@ -34,6 +34,7 @@ class ReadRequest:
         occurrences: How often each of them came before in the epoch, `int64[n]`; `None` if never, or nothing is drawn.
         first: The position of the first one in the epoch, if they are neighbours there; `None`: they are not.
         tags: What is asked for where the corpus indices are not known; the order is then 0, 1, ...
+        is_started_at: `order_version` of a dataset that has this order already, and need not be started.
     """
 
     epoch: int | None
@@ -41,6 +42,7 @@ class ReadRequest:
     occurrences: NDArray[np.int64] | None = None
     first: int | None = None
     tags: Sequence[str] | None = None
+    is_started_at: int | None = None
 
     @classmethod
     def of(
@@ -53,6 +55,12 @@ class ReadRequest:
         """Return the request for corpus indices, `int64[n]`; without an epoch, occurrences do not count."""
         may_repeat = occurrences is not None or epoch is None
         return cls(epoch, ArrayOrder(indices, may_repeat=may_repeat), occurrences, first)
+
+    def part(self, start: int, stop: int) -> ReadRequest:
+        """Return the request for numbers start..stop of this one."""
+        counted = None if self.occurrences is None else self.occurrences[start:stop]
+        first = None if self.first is None else self.first + start
+        return ReadRequest(self.epoch, self.order.slice(start, stop), counted, first)
 
     @property
     def indices(self) -> NDArray[np.int64]:
@@ -124,16 +132,18 @@ class Reader(ABC):
         """Return the source, if sequences come out as they are in it, and it reads many at once quickly."""
         return None
 
-    def read_each(self, wanted: ReadRequest) -> Iterator[tuple[str, DatasetSeq | Failed]]:
+    def read_each(
+        self, wanted: ReadRequest, told_epoch: int | None = None
+    ) -> Iterator[tuple[str, DatasetSeq | Failed]]:
         """Yield the tag of each sequence that is wanted, in order, and the sequence: one that fails stops no other.
 
-        The engine is told which one is being read.
+        The engine is told which one is being read, and in which epoch: `told_epoch`, if it has another number outside.
         """
         self.start(wanted)
         tags = self.tags()
         if tags is None:
             tags = [_unknown_tag(wanted.first, number, i) for number, i in enumerate(wanted.indices.tolist())]
-        go_to = note_places(tags, wanted.epoch)
+        go_to = note_places(tags, wanted.epoch if told_epoch is None else told_epoch)
         for number, tag in enumerate(tags):
             go_to(number)
             try:

@@ -27,8 +27,7 @@ from ..checks import check_indices
 from ..configs import DatasetConfig
 from ..corpus import Corpus
 from ..delegating import InnerAnswers, inherited_options, outer_options
-from ..layout import check_no_cycle
-from ..parts import open_part, taken_away
+from ..parts import check_no_cycle, open_part, taken_away
 from ..seq import DatasetSeq
 
 _MAX_EPOCHS = 1_000_000  # more are a mistake, most likely
@@ -80,7 +79,7 @@ class MultiEpochDataset(InnerAnswers, CachedDataset2):
         self.num_inputs, self.num_outputs = self.inner.num_inputs, self.inner.num_outputs
         self.labels = dict(self.inner.labels)
         self.shuffle_frames_of_nseqs = self.inner.shuffle_frames_of_nseqs
-        self._recipe, self._seq_ordering = self.inner._recipe, self.inner.seq_ordering
+        self._follow_order()
         self._is_ordered = self.inner.get_corpus().is_indexed
         self._orders: list[Order] = []
         self._counts: list[NDArray[np.int64] | None] = []
@@ -96,13 +95,6 @@ class MultiEpochDataset(InnerAnswers, CachedDataset2):
         self._version: int | None = None  # of the inner dataset, with the current segment
         self._orders, self._counts = [], []
         self._codes: NDArray[np.int64] | None = None  # occurrences of a part of an epoch
-
-    def _change_recipe(self, **changes: Any) -> None:
-        if "seq_ordering" in changes:
-            self.inner.seq_ordering = changes.pop("seq_ordering")
-        if changes:
-            self.inner._change_recipe(**changes)
-        self._recipe, self._seq_ordering = self.inner._recipe, self.inner.seq_ordering
 
     def inner_epochs(self, epoch: int) -> range:
         """Return the epochs of the inner dataset that an epoch consists of."""
@@ -220,11 +212,6 @@ class MultiEpochDataset(InnerAnswers, CachedDataset2):
         """End the epoch, also inside."""
         super().finish_epoch(free_resources=free_resources)
         self._forget()
-
-    def _take_shard(self, num_shards: int, shard_index: int) -> None:
-        """Make the inner dataset one shard of `num_shards`."""
-        self.inner.set_sharding(num_shards, shard_index)
-        self._recipe = self.inner._recipe
 
     # --- reading ---
 

@@ -121,7 +121,7 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
             self.num_inputs = self._inner.num_inputs
             self.num_outputs = self._inner.num_outputs
             self.labels = dict(self._inner.labels)
-            self._recipe, self._seq_ordering = self._inner._recipe, self._inner.seq_ordering
+            self._follow_order()
         return self._inner
 
     def get_parts(self) -> Sequence[Dataset]:
@@ -366,11 +366,16 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
             self._not_offered('get_current_seq_order with sharding_method="dedicated"')
         return self._order
 
+    def _change_recipe(self, **changes: Any) -> None:
+        super()._change_recipe(**changes)
+        self._config.update(changes)
+        self._stop_run()
+        self.close_workers()  # they have the old options
+
     def _take_shard(self, num_shards: int, shard_index: int) -> None:
         """Make this dataset one shard of `num_shards`; workers start anew if their shards depend on it."""
-        self.inner.set_sharding(num_shards, shard_index)
+        super()._take_shard(num_shards, shard_index)
         self._config.update(_num_shards=num_shards, _shard_index=shard_index)
-        self._recipe = self.inner._recipe
         self._stop_run()
         self.close_workers()
 

@@ -186,35 +186,18 @@ class ReadSeqs:
         self.add(seq)
         return True
 
-    def add(self, seq: DatasetSeq) -> None:
-        """Take one that was read or made."""
-        self._add(seq.seq_tag, seq.corpus_idx, seq.complete_frac, _own(seq.features))
-
-    def read_all(self, reader: Reader, wanted: ReadRequest) -> None:
-        """Read what is wanted."""
-        for _, seq in reader.read_each(wanted):
+    def read_all(self, reader: Reader, wanted: ReadRequest, told_epoch: int | None = None) -> None:
+        """Read what is wanted, see `Reader.read_each`."""
+        for _, seq in reader.read_each(wanted, told_epoch):
             if isinstance(seq, Failed):
                 skip_item(seq.error)
             else:
                 features = seq.features if reader.gives_own else _own(seq.features)
                 self._add(seq.seq_tag, seq.corpus_idx, seq.complete_frac, features)
 
-    def read_range(self, dataset: Dataset, first: int, indices: NDArray[np.int64], *, epoch: int) -> None:
-        """Read sequences of a dataset that reads them singly, and knows their tags without reading."""
-        corpus = dataset.get_corpus()
-        tags = corpus.tags_of(indices)
-        go_to = note_places(tags, epoch)
-        has_transform = corpus.may_change_lengths
-        for offset, (corpus_idx, tag) in enumerate(zip(indices.tolist(), tags, strict=True)):
-            go_to(offset)
-            try:
-                features = dataset.get_seq(first + offset).features
-                if has_transform:
-                    features = _own(features)
-            except Exception as error:  # noqa: BLE001 - the engine's policy decides what becomes of one of many
-                skip_item(error)
-            else:
-                self._add(tag, corpus_idx, None, features)
+    def add(self, seq: DatasetSeq) -> None:
+        """Take one that was read or made."""
+        self._add(seq.seq_tag, seq.corpus_idx, seq.complete_frac, _own(seq.features))
 
     def _add(self, tag: str, corpus_idx: int | None, complete_frac: float | None, features: Features) -> None:
         self.tags.append(tag)
@@ -320,21 +303,23 @@ class DedicatedWork:
                 yield dataset.num_seqs
             except NotImplementedError:
                 yield None
-            if dataset.reads_singly:
-                yield from _runs_of_order(dataset, epoch, limits)
-            else:
+            reader = dataset.make_reader()
+            if reader.needs_load:
                 yield from _runs_to_the_end(dataset, epoch, limits)
+            else:
+                whole = ReadRequest(epoch, dataset.get_checked_seq_order(), dataset.get_occurrences(), 0)
+                yield from _runs_of_order(reader, whole, limits)
 
         return read_epoch
 
 
-def _runs_of_order(dataset: Dataset, epoch: int, limits: RunLimits) -> Iterator[Parts]:
-    source = dataset.make_reader().fast_source()
-    for first, indices in limits.cut(dataset.get_current_seq_order(), 0, 1):
+def _runs_of_order(reader: Reader, whole: ReadRequest, limits: RunLimits) -> Iterator[Parts]:
+    source, epoch = reader.fast_source(), whole.epoch or 0
+    for first, indices in limits.cut(whole.order, 0, 1):
         parts = _read_at_once(source, indices, epoch)
         if parts is None:
             seqs = ReadSeqs()
-            seqs.read_range(dataset, first, indices, epoch=epoch)
+            seqs.read_all(reader, whole.part(first, first + len(indices)))
             parts = seqs.parts()
         yield parts
 

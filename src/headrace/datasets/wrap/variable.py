@@ -18,8 +18,7 @@ from ..base import Dataset
 from ..checks import check_flag
 from ..corpus import Corpus
 from ..delegating import DelegatingDataset, inherited_options, outer_options
-from ..layout import spec_of
-from ..parts import open_part
+from ..parts import open_part, spec_of
 from ..reading.by_epoch import EpochReader
 from ..reading.reader import Reader
 
@@ -218,7 +217,7 @@ class VariableDataset(DelegatingDataset):
         return super().init_part(epoch, first, indices, occurrences)
 
     def _new_reader(self) -> Reader:
-        return EpochReader(self)  # which makes the dataset of the epoch the current one
+        return EpochReader(self)  # it makes the dataset of the epoch the current one
 
     def finish_epoch(self, *, free_resources: bool = False) -> None:
         """End the epoch; with `free_resources` all datasets that are open release theirs."""

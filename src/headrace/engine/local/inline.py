@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from itertools import repeat
 from typing import Any
 
 from headrace.errors import InternalError
@@ -48,10 +47,10 @@ class InlineExecutor(Executor):
         for worker in self._workers:
             worker.begin_run(mode, payload)
 
-    def submit(self, worker_idx: int, run_id: int, tickets: Sequence[int], payloads: Sequence[Any]) -> None:
-        """Put tickets of the current run at the end of the queue."""
+    def submit(self, worker_idx: int, run_id: int, ticket: int, payload: Any) -> None:
+        """Put a ticket of the current run at the end of the queue."""
         if run_id == self._run_id:
-            self._queue += zip(repeat(worker_idx), tickets, payloads, strict=False)
+            self._queue.append((worker_idx, ticket, payload))
 
     def cancel(self, run_id: int) -> None:
         """Empty the queue and close the streams."""

@@ -150,11 +150,9 @@ class ThreadExecutor(Executor):
         """Copy a payload: the user's iterator may go on with the same object."""
         return copy.deepcopy(payload)
 
-    def submit(self, worker_idx: int, run_id: int, tickets: Sequence[int], payloads: Sequence[Any]) -> None:
-        """Put tickets into the worker's queue."""
-        commands = self._lives[worker_idx].commands
-        for ticket, payload in zip(tickets, payloads, strict=True):
-            commands.put(_Ticket(run_id, ticket, payload))
+    def submit(self, worker_idx: int, run_id: int, ticket: int, payload: Any) -> None:
+        """Put a ticket into the worker's queue."""
+        self._lives[worker_idx].commands.put(_Ticket(run_id, ticket, payload))
 
     def cancel(self, run_id: int) -> None:
         """Have the threads pass over what is left of a run."""

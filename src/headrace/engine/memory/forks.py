@@ -17,7 +17,7 @@ import select
 import threading
 from typing import Protocol
 
-from ..weak_objects import WeakObjects
+from .weak_objects import WeakObjects
 
 
 class ForkedMemory(Protocol):

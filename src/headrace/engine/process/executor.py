@@ -291,8 +291,14 @@ class ProcessExecutor(Executor):
 
     pack = staticmethod(ship_payload)  # once: what is submitted again is at hand
 
-    def submit(self, worker_idx: int, run_id: int, tickets: Sequence[int], payloads: Sequence[bytes | None]) -> None:
-        """Send tickets to a worker."""
+    def submit(self, worker_idx: int, run_id: int, ticket: int, payload: bytes | None) -> None:
+        """Send a ticket to a worker."""
+        self.submit_burst(worker_idx, run_id, (ticket,), (payload,))
+
+    def submit_burst(
+        self, worker_idx: int, run_id: int, tickets: Sequence[int], payloads: Sequence[bytes | None]
+    ) -> None:
+        """Send tickets to a worker in one message."""
         self._lives[worker_idx].send(Submit(run_id, tickets, payloads))
 
     def cancel(self, run_id: int) -> None:

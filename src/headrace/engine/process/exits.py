@@ -6,7 +6,7 @@ import atexit
 import os
 from typing import Protocol
 
-from ..weak_objects import WeakObjects
+from ..memory.weak_objects import WeakObjects
 
 
 class ExitHook(Protocol):

@@ -190,7 +190,7 @@ class WorkerConnection:
             if type(message) is Done:
                 if message.run_id == run_id:
                     events.append(message)
-                else:
+                elif message.result is not None:
                     message.result.discard()
             elif isinstance(message, Starved):
                 self.note_starved(message, now)

@@ -1,6 +1,4 @@
-"""Names of files in the making.
-
-the temporary one, which says whose it is, and the final one, taken in one step.
+"""Names of files in the making: a temporary one, which says whose it is, and the final one, taken in one step.
 
 A process that is killed cannot remove its temporary files. So their names carry where it ran (this boot of this
 machine, and which set of process numbers), its process number and when it started: whoever writes next in the same

@@ -1,6 +1,4 @@
-"""A file in the cache.
-
-the mark of one that is to be read through it, what its copy is called, and its record.
+"""A file in the cache: how it is marked to be read through it, what its copy is called, and its record.
 
 A copy belongs to one version of one source: its key is made of digests of both and the size, so that a source that
 changed gets another copy beside the old one, which others may still read. No part of a source's name becomes part of a

@@ -1,11 +1,10 @@
-"""The folder of a cache.
+"""The folder of a cache: where copies lie, how they appear and vanish, and what the folder holds.
 
-where the parts of a copy lie, how a copy appears and vanishes, and what the folder holds.
-
-| path | what | |---|---| | `entries/<key>.json` | lock of a copy and, when it is whole, its record; its modification
-time is the last use | | `data/<key>/<name>` | the copy | | `parts/<key>-<boot>/` | a copy in the making; it counts as
-`size` bytes from the start: nobody else takes the room | | `plans/*.json` | which files a process will need, in order |
-| `room.lock` | held while room is made; its modification time is that of the last full cleanup |
+* `entries/<key>.json`: lock of a copy and, when it is whole, its record; its modification time is the last use.
+* `data/<key>/<name>`: the copy.
+* `parts/<key>-<boot>/`: a copy in the making; it counts as `size` bytes from the start: nobody else takes the room.
+* `plans/*.json`: which files a process will need, in order.
+* `room.lock`: held while room is made; its modification time is that of the last full cleanup.
 
 Invariants: `data/<key>` and `parts/<key>-*` change only under the exclusive lock of the entry; a record is written last
 and goes first. The name of a part tells the machine's boot: two nodes over one network disk that keeps their locks

@@ -1,6 +1,4 @@
-"""Room for a copy.
-
-within the quota and on the disk, by removing what goes first.
+"""Room for a copy, within the quota and on the disk, by removing what goes first.
 
 Room is taken and made under one lock, so that two processes never count the same free bytes twice. Nothing is removed
 before it is known that enough can be; who cannot have it gets a `Shortage`, with the numbers.

@@ -1,6 +1,4 @@
-"""Bytes from anywhere into a partial file.
-
-local and network disks, web servers, object stores.
+"""Bytes from anywhere into a partial file: from local and network disks, web servers, object stores.
 
 Invariants: when `fetch_to` returns, the part holds exactly the bytes of exactly the version that was asked for (it is
 checked at the end against the digests that are known); when it raises, what came is kept beside a side file that says

@@ -1,6 +1,4 @@
-"""The partial file that a fetch writes, and its side file.
-
-which version it belongs to, which ranges of it have come.
+"""The partial file that a fetch writes, and its side file: of which version it is, which ranges of it have come.
 
 Invariants: the file has exactly the size of the source from the start, its blocks allocated where the file system can
 do that, so that a full disk is met before the first byte is fetched; a part that starts over is a new file, never an

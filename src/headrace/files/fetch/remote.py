@@ -1,6 +1,4 @@
-"""Objects behind URLs, through fsspec.
-
-which file system, what it says of an object, its bytes by ranges.
+"""Objects behind URLs, through fsspec: which file system, what it says of an object, its bytes by ranges.
 
 fsspec and its backends are imported when a URL is first used. File systems are asked for anew for each use, because
 fsspec itself keeps them, by process and thread: none is used in a child that was forked after it was made. Listings are

@@ -19,40 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.engine import Failure, WorkerInfo
-from headrace.errors import ConfigError, HeadraceError, ResumeError
+from headrace.errors import ConfigError
 
-from ..agreement import agreed_steps
-from ..plan import PlanRecipe, Step, plan_steps
+from ..plan import PlanRecipe
+from ..steps import EpochRun, Step, checked_steps
 from ..work import BatchWork, Task
 from .input import StreamSubject
 from .plan import Progress, StreamPlan
-
-
-@dataclass(frozen=True, slots=True)
-class StreamRun:
-    """What workers are told of an epoch.
-
-    Attributes:
-        epoch: Its number.
-        position: Where to begin: batches that all ranks are done with.
-        window: The window of the next batch, and the number of its first batch.
-        rank: Whose batches to make.
-        world_size: Of how many ranks.
-        remainder: See `DataLoader`.
-        max_steps: Steps of a whole epoch that every rank has to have; None: as many as there are.
-        agree_every: How many steps to look ahead, where ranks agree on how many there are; None: they do not.
-        num_shards: Into how many shards the stream divides itself.
-    """
-
-    epoch: int
-    position: int
-    window: tuple[int, int]
-    rank: int
-    world_size: int
-    remainder: str
-    max_steps: int | None
-    agree_every: int | None = None
-    num_shards: int = 1
 
 
 @dataclass(slots=True)
@@ -61,7 +34,7 @@ class MadeStep:
 
     Attributes:
         step: Which.
-        places: In the stream, of the members of the batch, `int64[n]`.
+        seq_idx: Positions of its members in the stream, `int64[n]`.
         chunk_starts: First frame of each, `int64[n]`; None if all are whole.
         value: What `BatchWork` made.
         progress: So far.
@@ -69,7 +42,7 @@ class MadeStep:
     """
 
     step: Step
-    places: NDArray[np.int64]
+    seq_idx: NDArray[np.int64]
     chunk_starts: NDArray[np.int64] | None
     value: Any
     progress: Progress
@@ -121,11 +94,11 @@ class StreamWork:
     recipe: PlanRecipe
     work: BatchWork
 
-    def __call__(self, info: WorkerInfo) -> Callable[[StreamRun], Iterator[Any]]:
+    def __call__(self, info: WorkerInfo) -> Callable[[EpochRun], Iterator[Any]]:
         """Get ready in a worker."""
         subject, make = self.subject.for_worker(info), self.work(info)
 
-        def begin(run: StreamRun) -> Iterator[Any]:
+        def begin(run: EpochRun) -> Iterator[Any]:
             if subject.num_shards != run.num_shards:
                 raise ConfigError(
                     f"{subject.name} has {run.num_shards} shards in the trainer, and {subject.num_shards} in a worker",
@@ -149,9 +122,9 @@ class StreamWork:
 class _Steps(Iterator[Any]):
     """Not a generator: a batch that cannot be made is an error of its own, and the next one follows."""
 
-    def __init__(self, run: StreamRun, plan: StreamPlan, make: Callable[[Task], Any], info: WorkerInfo) -> None:
+    def __init__(self, run: EpochRun, plan: StreamPlan, make: Callable[[Task], Any], info: WorkerInfo) -> None:
         self._plan, self._make, self._info = plan, make, info
-        self._steps = steps_of(run, plan)
+        self._steps = checked_steps(run, plan)
         self._num_steps = 0
         self._is_over = False
 
@@ -169,9 +142,9 @@ class _Steps(Iterator[Any]):
             if self._num_steps % self._info.num_workers == self._info.worker_idx:
                 return StreamEnd(self._plan.progress, self._plan.take_marks(), self._plan.num_windows)
             raise StopIteration
-        step, task, places = found
+        step, task, seq_idx = found
         value = self._make(task)  # may raise; the marks then go with the next step
-        return MadeStep(step, places, task.chunk_starts, value, self._plan.progress, self._plan.take_marks())
+        return MadeStep(step, seq_idx, task.chunk_starts, value, self._plan.progress, self._plan.take_marks())
 
     def _next_own(self) -> tuple[Step, Task, NDArray[np.int64]] | None:
         for step in self._steps:
@@ -181,46 +154,3 @@ class _Steps(Iterator[Any]):
             if not step.is_repeat:
                 self._plan.pass_over(step.number)
         return None
-
-
-def steps_of(run: StreamRun, plan: StreamPlan) -> Iterator[Step]:
-    """Yield the steps of a run.
-
-    Raises:
-        ResumeError: The stream has no such place.
-        HeadraceError: There are fewer steps than were promised.
-    """
-    if run.max_steps is not None:
-        yield from _exactly(run, plan, run.max_steps)
-        return
-    may_repeat = run.agree_every is not None and run.remainder == "pad"  # so a position may be behind the end
-    if not may_repeat and run.position > run.window[1] and not plan.has(run.position - 1):
-        raise ResumeError(
-            f"the state is at batch {run.position}, and epoch {run.epoch} has {plan.end} batches",
-            fix="give the state as it was saved, and the stream that it was saved with",
-        )
-    if run.agree_every is None:
-        yield from plan_steps(plan, run.rank, run.world_size, run.position, run.remainder)
-    else:
-        yield from agreed_steps(
-            plan, run.rank, run.world_size, run.position, every=run.agree_every, may_repeat=may_repeat
-        )
-
-
-def _exactly(run: StreamRun, plan: StreamPlan, max_steps: int) -> Iterator[Step]:
-    """Yield the steps of an epoch of a given length; with `"pad"`, batches come again where there are too few.
-
-    Raises:
-        HeadraceError: There are fewer.
-    """
-    position, may_repeat = run.position, run.remainder == "pad"
-    for step in range(position // run.world_size, max_steps):
-        number = position + run.rank
-        is_there = plan.has(position + run.world_size - 1 if run.remainder == "drop" else number)
-        if not is_there and not (may_repeat and plan.end):
-            raise HeadraceError(
-                f"epoch {run.epoch} ended after {step} of steps_per_epoch={max_steps} steps on this rank",
-                fix='lower steps_per_epoch, give ranks equal shares of the data, or let remainder="pad" repeat batches',
-            )
-        position += run.world_size
-        yield Step(number if is_there else number % plan.end, step, not is_there, position, plan.locate(position))

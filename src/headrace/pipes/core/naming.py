@@ -1,6 +1,4 @@
-"""How messages name a pipe.
-
-as what was written to make it, in one short line; and which pipe raised an exception.
+"""How messages name a pipe: by what was written to make it, in a short line; and which pipe raised an exception.
 
 The raiser is found from the traceback alone: nothing is spent while all goes well.
 """

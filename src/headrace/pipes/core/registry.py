@@ -1,8 +1,6 @@
-"""The functional names.
+"""The functional names: `pipe.map(f)` is `Mapper(pipe, f)`.
 
-`pipe.map(f)` is `Mapper(pipe, f)`. Also the names of torchdata that are not carried over.
-
-An error about one of those says what replaces it.
+Also the names of torchdata that are not carried over: an error about one of those says what replaces it.
 """
 
 from __future__ import annotations

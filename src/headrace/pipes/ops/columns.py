@@ -1,6 +1,4 @@
-"""Columns of items.
-
-which a function gets, where its result goes; flatten, slice, drop, rows2columnar.
+"""Columns of items: which a function gets, where its result goes; flatten, slice, drop, rows2columnar.
 
 An item with columns is a list, a tuple or a dict. It is never changed: an operation that needs another one makes a
 shallow copy.

@@ -1,6 +1,4 @@
-"""Operations on map-style pipes.
-
-nothing is computed before an item is asked for.
+"""Operations on map-style pipes: nothing is computed before an item is asked for.
 
 Also from map-style pipes to iterable ones, and back.
 """

@@ -1,6 +1,4 @@
-"""Pipes at the start of a graph.
-
-over an iterable, a sequence, a sampler or a dataset.
+"""Pipes at the start of a graph: over an iterable, a sequence, a sampler or a dataset.
 
 `set_epoch` says which epoch comes next, for all pipes of a graph: a loader counts, or a training begins in the middle.
 """

@@ -16,7 +16,6 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from headrace.batching import NumbersDict
 from headrace.errors import ConfigError
 from headrace.order import ArrayOrder, Order, OrderCorpus, OrderReport, RangeOrder, occurrences
 
@@ -25,17 +24,16 @@ from ...checks import absolute_name, check_indices, check_path, check_tags, rema
 from ...configs import DatasetConfig
 from ...corpus import Corpus, LengthsOf
 from ...digests import digest_array
-from ...parts import MetaPart
-from ...reading.by_epoch import EpochReader
-from ...reading.loaded import OrderCursor
-from ...reading.reader import Reader
+from ...parts import MetaPart, PartReader
+from ...reading.reader import Reader, ReadRequest
 from ...seq import DatasetSeq
+from ..base import sort_lengths_of
 from .corpus import MetaCorpus, join_corpora
 from .layout import LaidOutByParts, check_layout
 from .lists import SeqListFile, absolute_names, read_key_lengths, read_seq_lists
 from .options import MetaOptions, remarks
 from .parts import open_parts
-from .reader import MetaReader
+from .reader import MetaReader, MetaSide
 
 
 class MetaDataset(LaidOutByParts):
@@ -86,7 +84,6 @@ class MetaDataset(LaidOutByParts):
             None if seq_lens_file is None else absolute_name(check_path("seq_lens_file", seq_lens_file))
         )
         self._parts = open_parts(options, self, filter_file)
-        self._reader = MetaReader(self._parts, repr(self.name))
         self._control = None if options.control is None else self._parts[options.control]
         self._default = self._parts[options.default]
         # Read now and kept: a file that changes later must not change what belongs together.
@@ -94,8 +91,7 @@ class MetaDataset(LaidOutByParts):
         self._corpus: MetaCorpus | None = None
         self._joined: list[Any] = []
         self._is_checked = False
-        self._order_is_given = False
-        self._occurrences: NDArray[np.int64] | None = None
+        self._control_version: int | None = None  # of the control dataset, with the current order
         self._own_lengths: NDArray[Any] | None = None
         self._take_parts(data_map, self._parts)
         check_layout(self, data_dims or {}, data_dtypes or {})
@@ -157,7 +153,7 @@ class MetaDataset(LaidOutByParts):
     def _kept(self) -> NDArray[np.bool_] | None:
         """Return `bool[N]`: what the filter keeps, of the control dataset if there is one; `None` without a filter."""
         if self._control is None:
-            return None if self._wanted_tags is None else self._keep_mask()
+            return super()._kept()
         return self._control.corpus.kept()
 
     def _check_corpus(self) -> MetaCorpus:
@@ -230,7 +226,7 @@ class MetaDataset(LaidOutByParts):
             SourceError: A sequence is not in all sub-datasets, or its tag is there more than once.
         """
         super().init_seq_order(epoch, seq_list, seq_order)
-        self._set_order(RangeOrder(range(0)))
+        self._take_order(RangeOrder(range(0)))
         if seq_list is not None:
             order: Order = ArrayOrder(self.corpus.index.find_tags(check_tags(seq_list)))
         elif seq_order is not None:
@@ -244,22 +240,15 @@ class MetaDataset(LaidOutByParts):
         is_given = seq_list is not None or seq_order is not None
         if is_given:
             self.corpus.check_these(order.block(0, len(order)))
-        self._set_order(order, is_given=is_given)
+        self._take_order(order, is_given=is_given)
+        if not all(part.corpus.is_indexed for part in self._read_parts):
+            _ = self._order_reader  # they say now whether they take the order
         return True
-
-    def init_part(
-        self, epoch: int, first: int, indices: NDArray[np.int64], occurrences: NDArray[np.int64] | None = None
-    ) -> int:
-        """Start a part of an epoch under its own places, see `Dataset.init_part`."""
-        super().init_seq_order(epoch)
-        checked = check_indices(indices, len(self.corpus.index), f"dataset {self.name!r}")
-        self._set_order(ArrayOrder(checked, may_repeat=occurrences is not None), first, is_given=True)
-        self._occurrences = occurrences
-        return first
 
     def _order_of_control(self, control: MetaPart, epoch: int) -> Order:
         corpus = self._check_corpus()
         control.dataset.init_seq_order(epoch)
+        self._control_version = control.dataset.order_version
         try:
             return control.dataset.get_checked_seq_order(len(corpus.index))
         except NotImplementedError as error:
@@ -269,35 +258,18 @@ class MetaDataset(LaidOutByParts):
                 fix="choose another seq_order_control_dataset, or let it define get_current_seq_order",
             ) from error
 
-    def _set_order(self, order: Order, first: int = 0, *, is_given: bool = False) -> None:
-        """Take an order: of the control dataset or the planner, or one that was given."""
-        self._cursor = OrderCursor(order, first)
-        self._tag_start, self._tag_block = 0, ()
-        self._order_is_given = is_given
-        self._occurrences = None
-        for part in self._parts.values():
-            part.forget()
-        if len(order):
-            if self._control is not None and not is_given:
-                self._control.go()  # it is started already
-            self._reader.set_order(self._epoch, self._cursor, self.corpus, self.count_occurrences)
+    def _order_request(self) -> ReadRequest:
+        wanted = super()._order_request()
+        if self._control is None or self._order_is_given:
+            return wanted
+        return dataclasses.replace(wanted, is_started_at=self._control_version)
 
-    def count_occurrences(self) -> NDArray[np.int64]:
-        """Return how often each sequence of the current order came before, `int64[n]`."""
-        if self._occurrences is None:
-            if self._order_is_given or not (self._control is None or self._control.corpus.is_indexed):
-                self._occurrences = occurrences(self._cursor.order)
-            elif self._control is not None:
-                self._occurrences = self._control.dataset.count_occurrences()
-            else:
-                self._occurrences = self._planner.occurrences_for_epoch(int(self.epoch))
-        return self._occurrences
-
-    def get_occurrences(self) -> NDArray[np.int64] | None:
-        """Return how often each sequence of the current order came before, if a sub-dataset's transform draws by it."""
-        if not self._cursor.order.may_repeat or not self.get_corpus().draws_by_occurrence:
-            return None
-        return self.count_occurrences()
+    def _count_in_epoch(self, epoch: int) -> NDArray[np.int64]:
+        if self._control is None:
+            return super()._count_in_epoch(epoch)
+        if not self._control.corpus.is_indexed:
+            return occurrences(self._cursor.order)
+        return self._control.dataset.count_occurrences()
 
     def _order_corpus(self, num_seqs: int, get_seq_len: Any) -> OrderCorpus:
         corpus = super()._order_corpus(num_seqs, get_seq_len)
@@ -330,13 +302,8 @@ class MetaDataset(LaidOutByParts):
     def finish_epoch(self, *, free_resources: bool = False) -> None:
         """End the epoch, of the sub-datasets as well, see `Dataset.finish_epoch`."""
         super().finish_epoch(free_resources=free_resources)
-        self._set_order(RangeOrder(range(0)), is_given=True)
         if free_resources:
-            self._corpus, self._own_lengths, self._file_lengths = None, None, None
-
-    def get_current_seq_order(self) -> Order:
-        """Return the corpus indices of the current epoch, in order: those of the control dataset, if there is one."""
-        return self._cursor.order
+            self._corpus, self._own_lengths = None, None
 
     @property
     def order_report(self) -> OrderReport | None:
@@ -362,57 +329,40 @@ class MetaDataset(LaidOutByParts):
 
     # --- reading ---
 
+    @property
+    def _read_parts(self) -> Sequence[MetaPart]:
+        """The sub-datasets that have data keys of the whole; others are never read."""
+        return [part for part in self._parts.values() if part.keys]
+
     def _new_reader(self) -> Reader:
-        return EpochReader(self)
-
-    def load_seqs(self, start: int, end: int) -> None:
-        """Get sequences start..end (exclusive; may exceed the epoch) ready in all sub-datasets."""
-        self._reader.load(start, end)
-
-    def get_data(self, seq_idx: int, key: str) -> NDArray[Any]:
-        """Return the array of one data key, `dtype[T, ...]`."""
-        part = self._part(key)
-        self._corpus_idx(seq_idx)  # outside of the epoch: said before anything is read
-        return self._reader.ready(part).get_data(seq_idx, key)
-
-    def get_data_slice(self, seq_idx: int, key: str, start_frame: int, end_frame: int) -> NDArray[Any]:
-        """Return frames start..end (exclusive) of one data key."""
-        part = self._part(key)
-        self._corpus_idx(seq_idx)
-        return self._reader.ready(part).get_data_slice(seq_idx, key, start_frame, end_frame)
-
-    def get_seq(self, seq_idx: int) -> DatasetSeq:
-        """Return one sequence with all of its data keys."""
-        corpus_idx = self._corpus_idx(seq_idx)
-        tag = self.get_tag(seq_idx)
-        features = self._reader.get_features(seq_idx, tag)
-        return DatasetSeq.made_of(seq_idx, features, tag, self.get_complete_frac(seq_idx), corpus_idx)
-
-    def get_seq_length(self, seq_idx: int) -> NumbersDict:
-        """Return data key -> number of frames."""
-        self._corpus_idx(seq_idx)
-        return self._reader.get_seq_length(seq_idx)
+        sides = []
+        for part in self._read_parts:
+            corpus, reader = part.corpus, PartReader(part)
+            sides.append(MetaSide(reader, corpus.is_indexed, corpus.draws_by_occurrence, part is self._control))
+        return MetaReader(self.name, self.corpus, sides, self.get_data_keys())
 
     def get_estimated_seq_length(self, seq_idx: int) -> int:
         """Return the length that sequences are sorted by."""
+        if self._control is None:
+            return super().get_estimated_seq_length(seq_idx)
         corpus_idx = self._corpus_idx(seq_idx)
-        if self._control is not None:
-            return self._reader.ready(self._control).get_estimated_seq_length(seq_idx)
-        lengths = self._sort_lengths() if self.seq_order_seq_lens_file is None else self._lengths_of_file()
-        return lengths[corpus_idx].item()  # type: ignore[no-any-return]
-
-    def get_num_timesteps(self) -> NumbersDict:
-        """Return data key -> number of frames of the current epoch; from the indices, where all have one."""
-        frames = self._reader.get_num_timesteps() if len(self._cursor) else None
-        return super().get_num_timesteps() if frames is None else frames
+        if not self._control.corpus.is_indexed:
+            return self._control.dataset.get_estimated_seq_length(seq_idx)
+        place = self.corpus.places(self._control.name, np.array([corpus_idx]))[0]
+        return sort_lengths_of(self._control)[place].item()  # type: ignore[no-any-return]
 
     def have_get_corpus_seq(self) -> bool:
         """Whether all sub-datasets have it."""
-        return all(part.corpus.is_indexed and part.dataset.have_get_corpus_seq() for part in self._reader.parts)
+        return all(part.corpus.is_indexed and part.dataset.have_get_corpus_seq() for part in self._read_parts)
 
     def get_corpus_seq(self, corpus_seq_idx: int) -> DatasetSeq:
         """Return any sequence of the corpus as it is stored, whatever the current order."""
         check_indices([corpus_seq_idx], len(self.corpus.index), f"dataset {self.name!r}")
-        features = self._reader.get_corpus_features(self.corpus, corpus_seq_idx)
+        found = {}
+        for part in self._read_parts:
+            place = int(self.corpus.places(part.name, np.array([corpus_seq_idx]))[0])
+            seq = part.dataset.get_corpus_seq(place)
+            found.update({key: seq.features[own] for key, own in part.keys.items()})
+        features = {key: found[key] for key in self.get_data_keys()}
         tag = self.corpus.index.tags[corpus_seq_idx]
         return DatasetSeq(corpus_seq_idx, features, seq_tag=tag, corpus_idx=corpus_seq_idx)

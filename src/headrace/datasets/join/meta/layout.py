@@ -49,6 +49,9 @@ class LaidOutByParts(OverCorpora):
             )
         return self._part_of[key]
 
+    def _check_key(self, key: str) -> None:
+        self._part(key)
+
     def get_data_keys(self) -> list[str]:
         """Return the data keys, "data" first."""
         return list(self.data_map)

@@ -10,7 +10,7 @@ from headrace.errors import ConfigError, did_you_mean
 
 from ...base import Dataset
 from ...configs import DatasetConfig
-from ...layout import check_no_cycle
+from ...parts import check_no_cycle
 
 # What an order is made of; where another dataset gives it, these say nothing.
 _ORDER_OPTIONS = {

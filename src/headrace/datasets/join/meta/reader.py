@@ -1,12 +1,14 @@
-"""Reading the sub-datasets of a `MetaDataset` side by side, at the positions of one order.
+"""`MetaReader`: reads the sub-datasets of a `MetaDataset` side by side, each by a reader of its own.
 
-A sub-dataset is started with its share of the order when it is first read; who only asks for the order starts none.
-Those that are asked by tags are started at once: only they can say whether they take them.
+A sub-dataset is started with its share of what is wanted when it is first read; who only asks for the order starts
+none. Those that are asked by tags are started at once: only they can say whether they take them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import dataclasses
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,109 +16,121 @@ from numpy.typing import NDArray
 
 from headrace.batching import NumbersDict
 from headrace.errors import takes_note
+from headrace.order import RangeOrder
 
-from ...cached import CachedDataset
-from ...parts import MetaPart
-from ...reading.loaded import OrderCursor
+from ...parts import PartReader
+from ...reading.reader import Features, Reader, ReadRequest
+from ...seq import DatasetSeq
 from .corpus import MetaCorpus
 
-Occurrences = Callable[[], NDArray[np.int64]]
 
+@dataclass(frozen=True, eq=False)
+class MetaSide:
+    """One of the sub-datasets.
 
-class MetaReader:
-    """The sub-datasets that have data keys of the whole.
-
-    Args:
-        parts: Sub-datasets, by name; those without data keys are never read.
-        where: The name of the whole, for messages.
+    Attributes:
+        reader: What reads it.
+        knows_corpus: Whether its corpus indices are known; else it is asked by tags.
+        draws: Whether it draws by how often a sequence came before.
+        gives_order: Whether it is the control dataset.
     """
 
-    def __init__(self, parts: Mapping[str, MetaPart], where: str) -> None:
-        self.parts = [part for part in parts.values() if part.keys]
-        self.keys = sorted((key for part in self.parts for key in part.keys), key=lambda key: (key != "data", key))
-        self._where = where
-        self._epoch: int | None = None
-        self._cursor = OrderCursor()
-        self._corpus: MetaCorpus | None = None
-        self._occurrences: Occurrences = lambda: np.zeros(0, dtype=np.int64)
+    reader: PartReader
+    knows_corpus: bool
+    draws: bool
+    gives_order: bool
 
-    def set_order(self, epoch: int | None, cursor: OrderCursor, corpus: MetaCorpus, occurrences: Occurrences) -> None:
-        """Take an order; sub-datasets that its owner has started with it already stay as they are.
 
-        Args:
-            epoch: The epoch number.
-            cursor: The order, of corpus indices of the whole.
-            corpus: Leads from these to those of the sub-datasets.
-            occurrences: Returns how often each sequence of the order came before; called if one draws by it.
-        """
-        self._epoch, self._cursor, self._corpus, self._occurrences = epoch, cursor, corpus, occurrences
-        for part in self.parts:
-            if not part.corpus.is_indexed and len(cursor.order):
-                self.ready(part)
+class MetaReader(Reader):
+    """Reads the sub-datasets that have data keys of the whole.
 
-    def ready(self, part: MetaPart) -> MetaPart:
-        """Return a sub-dataset, started with the current order."""
-        if part.is_started:
-            return part
-        assert self._corpus is not None
-        order, first, corpus = self._cursor.order, self._cursor.first, part.corpus
-        indices = order.block(0, len(order))
-        if not corpus.is_indexed:
-            part.start_by_tags(self._epoch, first, self._corpus.tags(part.name, indices))
-            return part
-        occurrences = self._occurrences() if corpus.draws_by_occurrence and order.may_repeat else None
-        part.start_at(self._epoch, first, self._corpus.places(part.name, indices), occurrences)
-        return part
+    Args:
+        name: Of the whole, for messages.
+        corpus: Leads from its corpus indices to theirs.
+        sides: The sub-datasets.
+        data_keys: Of the whole, in its order.
+    """
 
-    def load(self, start: int, end: int) -> None:
-        """Get sequences start..end (exclusive; may exceed the order) ready in all of them."""
-        start, end = max(start, self._cursor.first), min(end, len(self._cursor))
-        for part in self.parts if start < end else ():
+    def __init__(self, name: str, corpus: MetaCorpus, sides: Iterable[MetaSide], data_keys: Sequence[str]) -> None:
+        self._name, self._corpus, self._data_keys = name, corpus, list(data_keys)
+        self._sides = list(sides)
+        self.needs_load = any(side.reader.reader.needs_load for side in self._sides)
+        self.gives_own = all(side.reader.reader.gives_own for side in self._sides)
+        self._side_of = {key: side for side in self._sides for key in side.reader.keys}
+        self.start(ReadRequest.of(None, np.zeros(0, np.int64)))
+
+    def start(self, wanted: ReadRequest) -> None:
+        """Take what is read next."""
+        self._wanted = wanted
+        self._started: set[str] = set()
+        for side in self._sides if len(wanted.order) else ():
+            if not side.knows_corpus:
+                self._ready(side)
+
+    def _ready(self, side: MetaSide) -> PartReader:
+        """Return what reads a sub-dataset, started with its share."""
+        if side.reader.name not in self._started:
+            side.reader.reader.start(self._share(side))
+            self._started.add(side.reader.name)
+        return side.reader
+
+    def _share(self, side: MetaSide) -> ReadRequest:
+        wanted, name = self._wanted, side.reader.name
+        if side.knows_corpus:
+            counted = wanted.occurrences if side.draws else None
+            share = ReadRequest.of(wanted.epoch, self._corpus.places(name, wanted.indices), counted, wanted.first)
+        else:
+            tags = self._corpus.tags(name, wanted.indices)
+            share = ReadRequest(wanted.epoch, RangeOrder(range(len(tags))), None, wanted.first, tags)
+        return dataclasses.replace(share, is_started_at=wanted.is_started_at) if side.gives_order else share
+
+    def tags(self) -> list[str]:
+        """Look them up."""
+        return self._corpus.index.tags.take(self._wanted.indices)
+
+    def _tag(self, number: int) -> str:
+        return self._corpus.index.tags[self._wanted.order[number]]
+
+    def load(self, start: int, stop: int) -> None:
+        """Get them ready in all sub-datasets."""
+        for side in self._sides if start < stop else ():
             try:
-                self.ready(part).load(start, end)
+                self._ready(side).load(start, stop)
             except Exception as error:
-                self._add_note(error, part, f"sequences {start}..{end - 1}")
+                self._add_note(error, side, f"sequences {start}..{stop - 1}")
                 raise
 
-    def get_features(self, seq_idx: int, tag: str) -> dict[str, NDArray[Any]]:
-        """Return data key -> array of one sequence; its tag is for messages."""
-        found: dict[str, NDArray[Any]] = {}
-        for part in self.parts:
+    def _add_note(self, error: Exception, side: MetaSide, what: str) -> None:
+        takes_note(error, f"sub-dataset {side.reader.name!r} of {self._name!r}, {what}")
+
+    def read(self, number: int) -> DatasetSeq:
+        """Read a sequence."""
+        self.load(number, number + 1)
+        corpus_idx = self._wanted.order[number]
+        return DatasetSeq.made_of(number, self.features(number), self._tag(number), None, corpus_idx)
+
+    def features(self, number: int) -> Features:
+        """Return all arrays of a sequence."""
+        found: Features = {}
+        for side in self._sides:
             try:
-                found.update(self.ready(part).get_features(seq_idx))
+                found.update(self._ready(side).features(number))
             except Exception as error:
-                self._add_note(error, part, f"sequence {tag!r}")
+                self._add_note(error, side, f"sequence {self._tag(number)!r}")
                 raise
-        return self._sorted(found)
+        return {key: found[key] for key in self._data_keys}
 
-    def _add_note(self, error: Exception, part: MetaPart, what: str) -> None:
-        takes_note(error, f"sub-dataset {part.name!r} of {self._where}, {what}")
+    def array(self, number: int, key: str) -> NDArray[Any]:
+        """Return one data key, of the sub-dataset that has it."""
+        return self._ready(self._side_of[key]).array(number, key)
 
-    def get_corpus_features(self, corpus: MetaCorpus, corpus_idx: int) -> dict[str, NDArray[Any]]:
-        """Return data key -> array of any sequence of the corpus, as it is stored."""
-        found = {}
-        for part in self.parts:
-            place = int(corpus.places(part.name, np.array([corpus_idx]))[0])
-            seq = part.dataset.get_corpus_seq(place)
-            found.update({key: seq.features[own] for key, own in part.keys.items()})
-        return self._sorted(found)
+    def frames(self, number: int, key: str, start: int, stop: int) -> NDArray[Any]:
+        """Return some frames of one data key."""
+        return self._ready(self._side_of[key]).frames(number, key, start, stop)
 
-    def get_seq_length(self, seq_idx: int) -> NumbersDict:
-        """Return data key -> number of frames of one sequence."""
-        lengths: dict[str, Any] = {}
-        for part in self.parts:
-            lengths.update(self.ready(part).get_seq_lengths(seq_idx))
-        return NumbersDict(self._sorted(lengths))
-
-    def get_num_timesteps(self) -> NumbersDict | None:
-        """Return data key -> number of frames of the whole order, `None` if that takes reading."""
-        if not all(isinstance(part.dataset, CachedDataset) for part in self.parts):
-            return None
-        totals: dict[str, Any] = {}
-        for part in self.parts:
-            frames = self.ready(part).dataset.get_num_timesteps()
-            totals.update({key: frames[own] for key, own in part.keys.items()})
-        return NumbersDict(self._sorted(totals))
-
-    def _sorted(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        return {key: values[key] for key in self.keys}
+    def num_frames(self, number: int) -> NumbersDict:
+        """Return data key -> number of frames."""
+        found: dict[str, Any] = {}
+        for side in self._sides:
+            found.update(self._ready(side).num_frames(number))
+        return NumbersDict({key: found[key] for key in self._data_keys})

@@ -115,7 +115,7 @@ class PostprocessingDataset(LaidOut, InnerCorpus):
         layout = layout_of(self._inner)
         check_keys(self._inner, layout)
         self._take_layout(layout if map_outputs is None else parse_outputs(map_outputs), self._inner)
-        self._follow_inner()
+        self._follow_order()
         self._is_indexed = self._options.map_seq is not None and gives_all_in_order(self._inner)
         self._indexed: IndexedSeqs | None = None
         self._stream: FunctionStream | None = None
@@ -126,19 +126,14 @@ class PostprocessingDataset(LaidOut, InnerCorpus):
             options = {**vars(self._options), **kwargs, **self._own_seeds}
             self._ctor_args = ((), {**options, "dataset": Owned(self._inner)})
 
-    def _follow_inner(self) -> None:
+    def _follow_order(self) -> None:
         """Take over the options that make the order, which are those of the inner dataset; seeds are our own."""
         self._recipe = dataclasses.replace(self._inner._recipe, **self._own_seeds)
         self._seq_ordering = self._inner.seq_ordering
 
     def _change_recipe(self, **changes: Any) -> None:
         self._own_seeds.update({name: value for name, value in changes.items() if name in _SEEDS})
-        of_inner = {name: value for name, value in changes.items() if name not in _SEEDS}
-        if "seq_ordering" in of_inner:
-            self._inner.seq_ordering = of_inner.pop("seq_ordering")
-        if of_inner:
-            self._inner._change_recipe(**of_inner)
-        self._follow_inner()
+        super()._change_recipe(**{name: value for name, value in changes.items() if name not in _SEEDS})
         self._is_stale = True
 
     # --- what is known without reading ---
@@ -266,7 +261,7 @@ class PostprocessingDataset(LaidOut, InnerCorpus):
             return True
         if self._is_indexed:
             seqs = self._open_indexed()
-            seqs.start(epoch, seq_list, seq_order)
+            seqs.start(self._epoch, seq_list, seq_order)
             self._num_seqs = None if self.skips_failed else len(seqs.part.order)
             return True
         self._inner.start_given(epoch, seq_list, seq_order)
@@ -283,7 +278,7 @@ class PostprocessingDataset(LaidOut, InnerCorpus):
         super().init_seq_order(epoch)
         self._stop()
         seqs = self._open_indexed()
-        start = seqs.start_part(epoch, first, indices, occurrences)
+        start = seqs.start_part(int(self.epoch), first, indices, occurrences)
         self._num_seqs = start + len(indices)
         self._reader = seqs.open()
         return start
@@ -320,8 +315,7 @@ class PostprocessingDataset(LaidOut, InnerCorpus):
 
     def _take_shard(self, num_shards: int, shard_index: int) -> None:
         """Make the inner dataset one shard of `num_shards`; takes effect with the next `init_seq_order`."""
-        self._inner.set_sharding(num_shards, shard_index)
-        self._follow_inner()
+        super()._take_shard(num_shards, shard_index)
         self._is_stale = True
 
     def have_corpus_seq_idx(self) -> bool:

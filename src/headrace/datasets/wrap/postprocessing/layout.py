@@ -15,7 +15,7 @@ from headrace.specs import DataSpec
 
 from ...base import Dataset
 from ...cached2 import CachedDataset2
-from ...layout import spec_of
+from ...parts import spec_of
 from ...seq import DatasetSeq
 from .functions import META_KEYS
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
 
-from headrace.engine import Delivered, Engine, EngineOptions, Failure, Job, Run
+from headrace.engine import Delivered, Engine, EngineOptions, Failure, Job, WorkerInfo
 from headrace.errors import HeadraceError, InternalError, SourceError
 
 from ...base import Dataset
@@ -52,12 +52,7 @@ class FunctionStream(ABC):
             num_seqs: How many sequences must come; `None` if any number may.
             where: Whose sequences they are, for messages.
         """
-        if self._has_workers:
-            run, seqs = self._start(self._open_engine(), epoch, seed)
-            close = run.close
-        else:
-            seqs = self._make_here(epoch, seed)
-            close = seqs.close
+        seqs, close = self._begin(epoch, seed)
         return StreamReader(seqs, close, num_seqs=num_seqs, wrong_count=self._wrong_count, where=where)
 
     def close(self) -> None:
@@ -66,29 +61,16 @@ class FunctionStream(ABC):
         if engine is not None:
             engine.close()
 
-    def _open_engine(self) -> Engine:
+    def _open_engine(self, setup: Callable[[WorkerInfo], Any]) -> Engine:
         if self._engine is None:
             ahead = max(self._options.buf_size // self._block_seqs, 1)
             options = dataclasses.replace(self._options.engine_options or EngineOptions(), tickets_per_worker=ahead)
-            self._engine = Engine(Job(self._setup()), num_workers=self._options.num_workers, options=options)
+            self._engine = Engine(Job(setup), num_workers=self._options.num_workers, options=options)
         return self._engine
 
-    @property
     @abstractmethod
-    def _has_workers(self) -> bool:
-        """Whether an engine makes the stream."""
-
-    @abstractmethod
-    def _make_here(self, epoch: int, seed: int) -> Generator[DatasetSeq]:
-        """Yield the sequences, made in this process."""
-
-    @abstractmethod
-    def _setup(self) -> Any:
-        """Return what makes workers ready."""
-
-    @abstractmethod
-    def _start(self, engine: Engine, epoch: int, seed: int) -> tuple[Run, Iterator[DatasetSeq]]:
-        """Let the workers begin; return their run, and what they make."""
+    def _begin(self, epoch: int, seed: int) -> tuple[Iterator[DatasetSeq], Callable[[], None]]:
+        """Return the sequences of an epoch, and what ends the work on them."""
 
     @abstractmethod
     def _wrong_count(self, came: str) -> HeadraceError:
@@ -108,25 +90,17 @@ class EachOfStream(FunctionStream):
         super().__init__(inner, options)
         self._map_seq = map_seq
 
-    @property
-    def _has_workers(self) -> bool:
-        return self._options.wants_engine
+    def _begin(self, epoch: int, seed: int) -> tuple[Iterator[DatasetSeq], Callable[[], None]]:  # noqa: ARG002
+        if not self._options.wants_engine:
+            seqs = (self._map_seq.of_stream(item, epoch) for item in self._read())
+            return seqs, seqs.close
+        run = self._open_engine(MapWork(self._map_seq)).run(_feed(self._read(), epoch, self._block_seqs))
+        return _unpack(run), run.close
 
     def _read(self) -> Iterator[FedSeq]:
         """Yield each sequence with its position as a key: tags may repeat there, and nobody counts them."""
         for position, seq in enumerate(read_seqs(self._inner)):
             yield seq, DrawKey(f"map_seq of {seq.seq_tag}", position), known_frac(self._inner, seq)
-
-    def _make_here(self, epoch: int, seed: int) -> Generator[DatasetSeq]:  # noqa: ARG002 (each sequence has its own)
-        for item in self._read():
-            yield self._map_seq.of_stream(item, epoch)
-
-    def _setup(self) -> MapWork:
-        return MapWork(self._map_seq)
-
-    def _start(self, engine: Engine, epoch: int, seed: int) -> tuple[Run, Iterator[DatasetSeq]]:  # noqa: ARG002
-        run = engine.run(_feed(self._read(), epoch, self._block_seqs))
-        return run, _unpack(run)
 
     def _wrong_count(self, came: str) -> HeadraceError:
         return SourceError(
@@ -148,24 +122,19 @@ class WholeStream(FunctionStream):
         super().__init__(inner, options)
         self._map_stream = map_stream
 
-    @property
-    def _has_workers(self) -> bool:
-        return self._options.num_workers > 0
-
-    def _make_here(self, epoch: int, seed: int) -> Generator[DatasetSeq]:
-        return self._map_stream(
+    def _begin(self, epoch: int, seed: int) -> tuple[Iterator[DatasetSeq], Callable[[], None]]:
+        num_workers = self._options.num_workers
+        if num_workers:
+            setup = StreamWork(without_workers(self._inner), self._map_stream, self._block_seqs)
+            run = self._open_engine(setup).run_stream((epoch, seed))
+            return merge_streams(run, num_workers), run.close
+        seqs = self._map_stream(
             read_seqs(self._inner),
             epoch=epoch,
             rng=np.random.RandomState(seed % 2**32),
             get_frac=lambda seq: known_frac(self._inner, seq),
         )
-
-    def _setup(self) -> StreamWork:
-        return StreamWork(without_workers(self._inner), self._map_stream, self._block_seqs)
-
-    def _start(self, engine: Engine, epoch: int, seed: int) -> tuple[Run, Iterator[DatasetSeq]]:
-        run = engine.run_stream((epoch, seed))
-        return run, merge_streams(run, self._options.num_workers)
+        return seqs, seqs.close
 
     def _wrong_count(self, came: str) -> HeadraceError:
         return wrong_count(came)

@@ -1,6 +1,4 @@
-"""Several pipes as one.
-
-one after another, side by side, in turn, or mixed at random.
+"""Several pipes as one: one after another, side by side, in turn, or mixed at random.
 
 None of these looks at its items, which is why `graph/hoist.py` may move them before one-to-one operations.
 """

@@ -13,11 +13,9 @@ from numpy.typing import NDArray
 from headrace.errors import ConfigError, SourceError, did_you_mean
 from headrace.specs import DataSpec
 
-from .base import Dataset
-from .cached import CachedDataset
-from .checks import remark_once
-from .configs import DatasetConfig
-from .parts import open_part
+from ..base import Dataset
+from ..checks import remark_once
+from ..parts import spec_of
 
 
 class KeySource(NamedTuple):
@@ -196,50 +194,6 @@ def make_layout(
         if known is not None:
             outputs[key] = known.num_outputs
     return JointLayout(keys, specs, outputs, labels, takes_all)
-
-
-def spec_of(dataset: Dataset, key: str) -> DataSpec | None:
-    """Return the layout of one data key of any dataset, `None` if only its first sequence tells it."""
-    if dataset.num_outputs is None or key not in dataset.num_outputs:
-        return None
-    dim, ndim = dataset.get_data_dim(key), dataset.num_outputs[key][1]
-    shape = tuple(dataset.get_data_shape(key))
-    is_sparse = dataset.is_data_sparse(key)
-    has_time = ndim > len(shape)
-    if isinstance(dataset, CachedDataset) and is_sparse and dataset.source.specs[key].dim is None:
-        return DataSpec(dataset.get_data_dtype(key), shape, is_sparse, None, has_time)
-    return DataSpec(dataset.get_data_dtype(key), shape, is_sparse, dim, has_time)
-
-
-def open_datasets(
-    configs: Mapping[str, DatasetConfig], whole: Dataset, seed_offset: int | None = None
-) -> dict[str, Dataset]:
-    """Open sub-datasets; the name of the whole and the seed offset are defaults.
-
-    Raises:
-        ConfigError: A config is wrong.
-    """
-    datasets = {}
-    for name, config in configs.items():
-        defaults = {"name": f"{whole.name}_{name}", "random_seed_offset": seed_offset or 0}
-        datasets[name] = open_part(config, defaults, owner=whole)
-    return datasets
-
-
-def check_no_cycle(config: Any, path: tuple[int, ...] = ()) -> None:
-    """Refuse a config that contains itself: opening it would never end.
-
-    Raises:
-        ConfigError: So it is.
-    """
-    if not isinstance(config, Mapping | list | tuple):
-        return
-    if id(config) in path:
-        raise ConfigError(
-            "the config of a sub-dataset contains itself", fix="let each dataset have sub-datasets of its own"
-        )
-    for value in config.values() if isinstance(config, Mapping) else config:
-        check_no_cycle(value, (*path, id(config)))
 
 
 def _check_key(dataset: Dataset, entry: KeySource) -> None:
