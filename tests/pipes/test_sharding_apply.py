@@ -45,6 +45,13 @@ def test_two_filters_on_one_path_are_refused_for_the_same_group_only():
         apply_sharding(Join(Count(), Pass(Shares(Pass(Shares(Count()))))), 2, 0)
 
 
+def test_a_graph_that_is_refused_is_left_as_it_was():
+    first = Shares(Count())
+    with pytest.raises(RuntimeError, match="Sharding twice"):
+        apply_sharding(Shares(Pass(first)), 2, 1)
+    assert first.applied == []
+
+
 def test_filters_on_different_paths_do_not_disturb_each_other():
     pipe = Join(Shares(Count()), Shares(Count()))
     apply_sharding(pipe, 2, 1)

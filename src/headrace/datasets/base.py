@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
@@ -36,7 +37,7 @@ _PLAIN_OPTIONS = (
     "unique_seq_tags",
 )
 # What a class of the user's own may read in its way, by the same names as in RETURNN.
-_WAYS = ("load_seqs", "get_seq", "get_data", "get_tag")
+_ways_of = operator.attrgetter("load_seqs", "get_seq", "get_data", "get_tag")
 _MAKE_ORDER = ("init_seq_order", "get_current_seq_order", "get_seq_order_for_epoch", "_order_of_epoch")
 
 
@@ -327,8 +328,7 @@ class Dataset(AskedApart):
 
     def batch_options(self) -> list[str]:
         """Return which options are given that count for the batches of the epoch API only, here or in a part."""
-        frames = [count for side in self.context_window for count in side.values()]
-        given = {"chunking": self.chunking is not None, "context_window": any(count > 0 for count in frames)}
+        given = {"chunking": self.chunking is not None, "context_window": any(self.context_window)}
         found = [f"{name} of {type(self).__name__} {self.name!r}" for name, is_given in given.items() if is_given]
         for inner in self.get_parts():
             found += inner.batch_options()
@@ -352,7 +352,7 @@ class Dataset(AskedApart):
     @cached_property
     def _has_user_ways(self) -> bool:
         """Whether a class of the user's own reads in another way."""
-        return not all(is_of_headrace(getattr(type(self), way)) for way in _WAYS)
+        return not all(map(is_of_headrace, _ways_of(type(self))))
 
     def _new_reader(self) -> Reader:
         """Return what reads any sequence, where no class of the user's own reads in another way."""

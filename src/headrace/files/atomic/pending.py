@@ -187,8 +187,8 @@ def fsync_path(path: str | os.PathLike[str]) -> None:
 
 def write_error(path: str | os.PathLike[str], error: OSError, what: str = "file") -> SourceError:
     """Return what to raise for a file, or a folder, that cannot be written."""
-    fix = _FIXES.get(error.errno or 0, "make room, or write to another folder")
-    return SourceError(f"cannot write the {what}: {error.strerror or error}", where=os.fspath(path), fix=fix)
+    reason, fix = error.strerror or error, _FIXES.get(error.errno or 0)
+    return SourceError(f"cannot write the {what}: {reason}", where=os.fspath(path), fix=fix)
 
 
 _MAX_SYNCED = 64  # files and folders, one after the other; each takes some milliseconds
