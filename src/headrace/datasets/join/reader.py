@@ -112,7 +112,8 @@ class JointReader(Reader):
 
     def read(self, number: int) -> DatasetSeq:
         """Read a sequence."""
-        self.load(number, number + 1)
+        if self.needs_load:
+            self.load(number, number + 1)
         corpus_idx = self._wanted.order[number]
         return DatasetSeq.made_of(number, self.features(number), self._tag(number), None, corpus_idx)
 
