@@ -1,27 +1,26 @@
 """`Dataset`: what a loader, or a dataset made of others, asks of a dataset without reading it.
 
-Each question has an answer here, of which `epoch.py`, the RETURNN-compatible API of one epoch, is the ground: so a
-sub-class that was written for RETURNN answers, too. Ours answer more of them, or for less. An object serves one thread.
+Each question has an answer here, by the RETURNN-compatible API of one epoch (`epoch.py`): so a sub-class that was
+written for RETURNN answers, too. Ours answer more of them, or for less. An object serves one thread.
 """
 
 from __future__ import annotations
 
 import copy
 import dataclasses
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 import numpy as np
-import xxhash
-from numpy.typing import NDArray
 
 from headrace.errors import ConfigError
-from headrace.order import Order
 
-from .corpus import Corpus, LengthsOf, sum_left_out
+from .corpus import Corpus, sum_left_out
 from .digests import IDLE_OPTIONS, digest_array, digest_text, given_options, options_text, recipe_text
+from .reading.apart import AskedApart
 from .reading.by_epoch import EpochReader
-from .reading.partial import PartialEpochs
 from .reading.reader import Reader
 
 if TYPE_CHECKING:
@@ -38,7 +37,7 @@ _PLAIN_OPTIONS = (
     "unique_seq_tags",
 )
 # What a class of the user's own may read in its way, by the same names as in RETURNN.
-_WAYS = ("load_seqs", "get_seq", "get_data", "get_tag")
+_ways_of = operator.attrgetter("load_seqs", "get_seq", "get_data", "get_tag")
 _MAKE_ORDER = ("init_seq_order", "get_current_seq_order", "get_seq_order_for_epoch", "_order_of_epoch")
 
 
@@ -59,7 +58,7 @@ class DistributesFiles(Protocol):
         """Count the sequences of all files."""
 
 
-class Dataset(PartialEpochs):
+class Dataset(AskedApart):
     """Sequences by epoch, in an order that is a pure function of the recipe and the epoch number.
 
     Args:
@@ -105,7 +104,6 @@ class Dataset(PartialEpochs):
     _ctor_args: tuple[tuple[Any, ...], dict[str, Any]]
     _given: tuple[tuple[Any, ...], dict[str, Any]]  # as they were written: a class may put others into `_ctor_args`
     _content: str | None = None
-    _apart: tuple[bool, Dataset | None] = False, None
     claimed_by: Callable[[], object] | None = None
     """Whose part it is, if it cannot be copied; see `parts.py`."""
 
@@ -115,19 +113,11 @@ class Dataset(PartialEpochs):
         self._ctor_args = self._given = (args, kwargs)
         return self
 
-    def _change_recipe(self, **changes: Any) -> None:
-        super()._change_recipe(**changes)
-        if self._apart[1] is not self:
-            self._apart = False, None  # it has the old options
-
     def finish_epoch(self, *, free_resources: bool = False) -> None:
         """End the epoch, of the parts as well, see `EpochApi.finish_epoch`."""
         super().finish_epoch(free_resources=free_resources)
         for part in self.get_parts():
             part.finish_epoch(free_resources=free_resources)
-        apart = self._apart[1]
-        if free_resources and apart is not None and apart is not self:
-            apart.close()
 
     def seed_by_tag(self) -> None:
         """Key the generators of transforms by the tags of sequences, not by their places in the corpus.
@@ -210,85 +200,11 @@ class Dataset(PartialEpochs):
             num_filtered=lambda: sum_left_out(parts),
         )
 
-    def _knows_order(self) -> bool:
-        try:
-            self.get_current_seq_order()
-        except NotImplementedError:
-            return False
-        return True
-
-    def get_epoch_order(self, epoch: int, *, counts: bool = False) -> tuple[Order, NDArray[np.int64] | None]:
-        """Return the order of an epoch. The current epoch, which somebody may be reading, stays as it is.
-
-        That takes a copy of this dataset, made once; see `answer_alone`, and one that cannot be copied is started.
-
-        Args:
-            epoch: The epoch number.
-            counts: Whether the caller draws by how often a sequence came before.
-
-        Returns:
-            Corpus indices; and how often each of them came before, `int64[n]`, or `None` if nothing is drawn by it.
-
-        Raises:
-            OptionalNotImplementedError: The order is not known.
-        """
-        asked = self._asked_apart() or self
-        asked.init_seq_order(epoch=epoch)
-        order, counted = asked.get_checked_seq_order(), asked.get_occurrences()
-        if counted is None and counts and order.may_repeat:
-            counted = asked.count_occurrences()
-        return order, counted
-
-    def _told_lengths(self, key: str, may_cost: bool) -> LengthsOf | None:
-        """Return the lengths that `get_seq_length` of a class of the user's own tells, in an order of its own."""
-        apart = self._asked_apart() if may_cost and self._defines_lengths() else None
-        if apart is None:
-            return None
-        epoch = self._epoch
-
-        def lengths_of(indices: NDArray[np.int64]) -> NDArray[np.int64]:
-            apart.start_order(epoch, indices)
-            return np.array([apart.get_seq_length(place)[key] for place in range(len(indices))], np.int64)
-
-        return lengths_of
-
-    def _defines_lengths(self) -> bool:
-        """Whether a sub-class says lengths without reading."""
-        return type(self).get_seq_length is not Dataset.get_seq_length and self.get_corpus().knows_order()
-
-    def answer_alone(self) -> None:
-        """Take it that nobody reads this dataset: to be asked about epochs it needs no copy of itself, as else it does.
-
-        For one whose `get_current_seq_order` is taken at once; the current order is any, afterwards.
-        """
-        self._apart = True, self
-
-    def _asked_apart(self) -> Dataset | None:
-        """Return a copy of this dataset, which can be asked while this one is read; `None` if there can be none."""
-        is_known, apart = self._apart
-        if not is_known:
-            try:
-                apart = copy.copy(self)
-                apart.initialize()
-            except Exception:  # noqa: BLE001 - of the user's constructor: anything
-                apart = None
-            self._apart = True, apart
-        return apart
-
     def may_draw_order(self) -> bool:
         """Whether code of the user's says the order, here or in a part: it may draw from the global generators."""
         ordering = self._seq_ordering
         is_ours = is_of_headrace(type(self)) and (isinstance(ordering, str) or is_of_headrace(type(ordering)))
         return not is_ours or any(part.may_draw_order() for part in self.get_parts())
-
-    def _digest_of_tags(self) -> str:
-        digest = xxhash.xxh3_128(type(self).__name__.encode())
-        try:
-            for tag in self.get_all_tags():
-                digest.update(tag.encode("utf-8", "surrogatepass") + b"\0")
-        except NotImplementedError:
-            pass
-        return digest.hexdigest()
 
     def order_text(self, epoch: int) -> str:
         """Return a text of all that decides what an epoch delivers, besides the corpus.
@@ -412,8 +328,7 @@ class Dataset(PartialEpochs):
 
     def batch_options(self) -> list[str]:
         """Return which options are given that count for the batches of the epoch API only, here or in a part."""
-        frames = [count for side in self.context_window for count in side.values()]
-        given = {"chunking": self.chunking is not None, "context_window": any(count > 0 for count in frames)}
+        given = {"chunking": self.chunking is not None, "context_window": any(self.context_window)}
         found = [f"{name} of {type(self).__name__} {self.name!r}" for name, is_given in given.items() if is_given]
         for inner in self.get_parts():
             found += inner.batch_options()
@@ -432,11 +347,12 @@ class Dataset(PartialEpochs):
 
         It may start epochs of this dataset, or of parts of it. For all others there is `open_reader` in `parts.py`.
         """
-        return EpochReader(self) if self._has_user_ways() else self._new_reader()
+        return EpochReader(self) if self._has_user_ways else self._new_reader()
 
+    @cached_property
     def _has_user_ways(self) -> bool:
         """Whether a class of the user's own reads in another way."""
-        return not all(is_of_headrace(getattr(type(self), way)) for way in _WAYS)
+        return not all(map(is_of_headrace, _ways_of(type(self))))
 
     def _new_reader(self) -> Reader:
         """Return what reads any sequence, where no class of the user's own reads in another way."""

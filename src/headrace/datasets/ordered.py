@@ -65,11 +65,12 @@ class OrderedDataset(Dataset):
     @property
     def _order_reader(self) -> Reader:
         """What reads the current order."""
-        if self._started_reader is None:
+        reader = self._started_reader
+        if reader is None:
             reader = self._new_reader()
             reader.start(self._order_request())
             self._started_reader = reader
-        return self._started_reader
+        return reader
 
     def _order_request(self) -> ReadRequest:
         return ReadRequest(self._epoch, self._cursor.order, self.get_occurrences(), self._cursor.first)

@@ -209,17 +209,16 @@ class PartReader:
     """Reads a sub-dataset under the data keys of the whole.
 
     Args:
-        name: Its key among the sub-datasets.
-        dataset: It. Nobody else has it.
-        keys: Data key of the whole -> data key of this dataset.
+        part: It. Nobody else has its dataset.
     """
 
-    def __init__(self, name: str, dataset: Dataset, keys: Mapping[str, str]) -> None:
-        self.name, self.keys = name, dict(keys)
-        self.reader = dataset.make_reader()
-        self._are_distinct = len(set(self.keys.values())) == len(self.keys)
-        takes_all = set(self.keys.values()) == set(dataset.get_data_keys())
-        self._reads_by_key = self.reader.reads_by_key() and not takes_all  # those that nobody wants stay unread
+    def __init__(self, part: MetaPart) -> None:
+        self.name, self.keys = part.name, part.keys
+        self.reader = part.dataset.make_reader()
+        wanted = set(self.keys.values())
+        self._are_distinct = len(wanted) == len(self.keys)
+        # Data keys that nobody wants stay unread. (A dataset that reads all at once may have to be read to tell them.)
+        self._reads_by_key = self.reader.reads_by_key() and wanted != set(part.dataset.get_data_keys())
 
     def load(self, start: int, stop: int) -> None:
         """Get sequences ready, if they must be asked for in rising order."""

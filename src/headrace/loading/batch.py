@@ -1,6 +1,6 @@
 """`Batch`: what a loader delivers, arrays by data key with everything that is known about them.
 
-Invariant: all that a batch says (arrays, tags, places, position) is a pure function of (data, recipe, seed, epoch,
+Invariant: all that a batch says (arrays, tags, indices, position) is a pure function of (data, recipe, seed, epoch,
 position); only `step` and `is_repeat` depend on the ranks.
 """
 
@@ -45,8 +45,8 @@ class Batch(Mapping[str, Any]):
             packed keys are `any[R, T, ...]`, see `packing`.
         lengths: Frames of each sequence, `int32[B]`, by data key; for keys with time only.
         tags: Names of the sequences.
-        seq_idx: Their places in the order of the epoch, `int64[B]`.
-        corpus_idx: Their places in the corpus, `int64[B]`; -1 where the dataset has no such thing.
+        seq_idx: Their positions in the order of the epoch, `int64[B]`.
+        corpus_idx: Their corpus indices, `int64[B]`; -1 where the dataset has no such thing.
         epoch: The number of the epoch.
         position: Number of the batch in the epoch, from 0, counted over all ranks.
         step: Number of the step in the epoch, from 0, the same on all ranks.
@@ -98,7 +98,7 @@ class Batch(Mapping[str, Any]):
 
     @property
     def positions(self) -> NDArray[np.int32] | None:
-        """Place of each token in its sequence, see `Packing`; None if rows are not shared."""
+        """Position of each token in its sequence, see `Packing`; None if rows are not shared."""
         return None if self.packing is None else self.packing.positions
 
     @property

@@ -246,21 +246,22 @@ class ItemsSubject(Subject):
     Args:
         items: The object.
         seq_ordering: The order.
-        plans_by_lengths: Whether the batches depend on the lengths that it tells; to ask for all may cost a lot.
     """
 
-    def __init__(self, items: Any, seq_ordering: str = "default", *, plans_by_lengths: bool = False) -> None:
+    def __init__(self, items: Any, seq_ordering: str = "default") -> None:
         self.name = type(items).__name__
         self._items = items
         self._planner = OrderPlanner(OrderRecipe(seq_ordering=seq_ordering))
         self.reading = ItemsReading(items)
-        self._plans_by_lengths = plans_by_lengths
-        self._digest: str | None = None
 
     @property
     def corpus(self) -> Corpus:
-        """How many items there are."""
-        return Corpus(digest_text=self._digest_text, knows_order=lambda: True, size=lambda: len(self._items))
+        """How many items there are: nothing else is known."""
+        return Corpus(
+            digest_text=lambda: digest_text(f"{len(self._items)} items"),
+            knows_order=lambda: True,
+            size=lambda: len(self._items),
+        )
 
     def start(self, epoch: int, wanted: PlanNeeds) -> EpochOrder:
         """Return the order of an epoch; lengths are those of `get_seq_len(i)`, if the object has it."""
@@ -277,14 +278,6 @@ class ItemsSubject(Subject):
     def knows_lengths(self, data_key: str | None) -> bool:
         """Ask the object: by its method `get_seq_len(i)`."""
         return data_key is None and hasattr(self._items, "get_seq_len")
-
-    def _digest_text(self) -> str:
-        """Return a digest of the number of items, and of their lengths if they matter: nothing else is known."""
-        if not self._plans_by_lengths:
-            return digest_text(f"{len(self._items)} items")
-        if self._digest is None:
-            self._digest = digest_text(f"{len(self._items)} items {digest_array(self._all_lengths())}")
-        return self._digest
 
     def order_text(self, epoch: int) -> str:
         """Return the recipe of the order."""

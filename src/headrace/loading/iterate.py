@@ -50,15 +50,15 @@ class Arrived:
 
     Attributes:
         step: Which it is.
-        places: Of its members in the order of the epoch, `int64[n]`.
-        indices: In the corpus, `int64[n]`.
+        seq_idx: Positions of its members in the order of the epoch, `int64[n]`.
+        corpus_idx: Their corpus indices, `int64[n]`.
         chunk_starts: First frame of each, `int64[n]`; None if all are whole.
         value: A `MadeBatch`, or what the user's collate returned.
     """
 
     step: Step
-    places: NDArray[np.int64]
-    indices: NDArray[np.int64]
+    seq_idx: NDArray[np.int64]
+    corpus_idx: NDArray[np.int64]
     chunk_starts: NDArray[np.int64] | None
     value: Any
 
@@ -134,7 +134,7 @@ class StreamArrivals:
         if isinstance(made, StreamEnd):
             self._marks.end(made.num_windows)
             return None
-        return Arrived(made.step, made.places, np.full(len(made.places), -1), made.chunk_starts, made.value)
+        return Arrived(made.step, made.seq_idx, np.full(len(made.seq_idx), -1), made.chunk_starts, made.value)
 
     def num_skipped(self, delivered: Delivered | None) -> int:
         """Return how many tickets were left out."""
@@ -295,19 +295,19 @@ class BatchIterator(Iterator[Any]):
             )
 
     def _batch(self, begun: Begun, arrived: Arrived, made: MadeBatch) -> Batch:
-        step, places, indices, starts = arrived.step, arrived.places, arrived.indices, arrived.chunk_starts
+        step, seq_idx, corpus_idx, starts = arrived.step, arrived.seq_idx, arrived.corpus_idx, arrived.chunk_starts
         epoch = begun.place.epoch
         self._check_layout(epoch, step.number, made)
         if made.kept is not None:
-            places, indices = places[made.kept], indices[made.kept]
+            seq_idx, corpus_idx = seq_idx[made.kept], corpus_idx[made.kept]
             starts = None if starts is None else starts[made.kept]
         data_key = self._data_key if self._data_key in made.lengths else next(iter(made.lengths), None)
         return Batch(
             made.arrays,
             made.lengths,
             made.tags,
-            places,
-            indices,
+            seq_idx,
+            corpus_idx,
             epoch,
             step.number,
             step.step,
@@ -363,9 +363,9 @@ class LoaderEpoch:
 def _tasks(plan: Plan, steps: Iterator[Step], asked: deque[Arrived]) -> Iterator[Task]:
     """Yield the tasks of the steps, and remember them. A function, so that a dropped iterator is no garbage cycle."""
     for step in steps:
-        task, places = plan.task(step.number)
-        indices = task.indices if task.seqs is None else np.full(len(places), -1)
-        asked.append(Arrived(step, places, indices, task.chunk_starts, None))
+        task, seq_idx = plan.task(step.number)
+        corpus_idx = task.indices if task.seqs is None else np.full(len(seq_idx), -1)
+        asked.append(Arrived(step, seq_idx, corpus_idx, task.chunk_starts, None))
         yield task
 
 

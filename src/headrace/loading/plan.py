@@ -1,6 +1,6 @@
 """The batches of one epoch, planned window by window when they are needed.
 
-A window is some 65 thousand consecutive places of the order; each is planned on its own, so neither the start of an
+A window is some 65 thousand consecutive positions of the order; each is planned on its own, so neither the start of an
 epoch nor a resume depends on the number of sequences. Invariants: batch n is the same whoever asks, in whatever order,
 and from wherever the plan was begun; nothing here knows of workers.
 """
@@ -63,7 +63,7 @@ class _Window:
     """The plan of a window, and what its tasks say of each member, batch after batch."""
 
     plan: WindowPlan
-    places: NDArray[np.int64]
+    seq_idx: NDArray[np.int64]
     indices: NDArray[np.int64]
     occurrences: NDArray[np.int64] | None
     seq_frames: NDArray[np.int64] | None
@@ -250,7 +250,7 @@ class EpochPlan:
         return window, first
 
     def task(self, number: int) -> tuple[Task, NDArray[np.int64]]:
-        """Return a batch that there is, as a task for a worker, and the places of its members in the order."""
+        """Return a batch that there is, as a task for a worker, and where its members are in the order."""
         if self._current is None or not self._current[0] <= number < self._current[1]:
             window_number, first = self.locate(number)
             window = self._plan(window_number)
@@ -268,7 +268,7 @@ class EpochPlan:
             None if plan.chunk_frames is None else plan.chunk_frames[part],
             None if window.seq_frames is None else window.seq_frames[part],
         )
-        return task, window.places[part].copy()
+        return task, window.seq_idx[part].copy()
 
     def _chain_of(self, number: int) -> _Chain:
         return self._tail if number >= self._tail.first else self._head
@@ -351,12 +351,12 @@ class EpochPlan:
         else:
             key = WindowKey(recipe.seed, order.epoch, number)
             plan = recipe.batching.plan_window(lengths, key, recipe.batch_order)
-        places = plan.members.astype(np.int64) + start
+        seq_idx = plan.members.astype(np.int64) + start
         return _Window(
             plan,
-            places,
+            seq_idx,
             indices[plan.members],
-            None if order.occurrences is None else order.occurrences[places],
+            None if order.occurrences is None else order.occurrences[seq_idx],
             lengths[plan.members].astype(np.int64) if plan.chunk_starts is not None or recipe.checks_lengths else None,
         )
 

@@ -123,8 +123,12 @@ class _DatasetReader(Reader):
     def read(self, wish: ReadRequest) -> Iterator[tuple[str, Any]]:
         # the members of a batch are not neighbours in the epoch: they have no positions there
         wanted = datasets.ReadRequest.of(wish.epoch, wish.indices, wish.occurrences)
+        are_own = self._reader.gives_own
         for tag, seq in self._reader.read_each(wanted):
-            yield tag, seq if isinstance(seq, Failed) else dict(seq.features)
+            if isinstance(seq, Failed):
+                yield tag, seq
+            else:  # a transform may put others into it
+                yield tag, seq.features if are_own else dict(seq.features)
 
 
 class _SourceColumn(Column):

@@ -235,7 +235,7 @@ def _open_items(items: Any, seq_ordering: str, options: LoaderOptions) -> Subjec
         return _subject_of(init_dataset(made), made, None, is_own=True)
     if options.batching.needs_lengths and isinstance(items, list | tuple) and items and isinstance(items[0], Mapping):
         return _ListSubject(items, seq_ordering, options.batching)
-    return ItemsSubject(items, seq_ordering, plans_by_lengths=options.batching.needs_lengths)
+    return ItemsSubject(items, seq_ordering)
 
 
 class _ItemsWithLengths:
@@ -266,7 +266,7 @@ class _ListSubject(ItemsSubject):
 
     def __init__(self, items: Sequence[Mapping[str, Any]], seq_ordering: str, batching: Batching) -> None:
         data_key = data_key_of_item(batching, items[0], "the first item of the list")
-        super().__init__(_ItemsWithLengths(items, data_key), seq_ordering, plans_by_lengths=True)
+        super().__init__(_ItemsWithLengths(items, data_key), seq_ordering)
         self.name, self.data_key = "list", data_key
 
     def knows_lengths(self, data_key: str | None) -> bool:

@@ -51,7 +51,7 @@ class Task(msgspec.Struct, frozen=True):
         chunk_frames: Frames of each, `int64[n]`.
         seq_frames: Frames of each sequence, or of the one that each is cut from, as planned, `int64[n]`; None where
             it has these anyway.
-        seqs: Tag and data of each, where the trainer reads a stream itself; the indices are then places.
+        seqs: Tag and data of each, where the trainer reads a stream itself; the indices are then positions in it.
     """
 
     epoch: int

@@ -272,11 +272,7 @@ class JointDataset(OverCorpora):
 
     def _new_reader(self) -> Reader:
         parts = [
-            JointPart(
-                PartReader(part.name, part.dataset, part.keys),
-                part.corpus.draws_by_occurrence,
-                self._epoch_offset(part),
-            )
+            JointPart(PartReader(part), part.corpus.draws_by_occurrence, self._epoch_offset(part))
             for part in self.members
         ]
         return JointReader(self.name, self.corpus, self.layout, parts, self.partition_epoch)

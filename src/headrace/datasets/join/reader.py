@@ -63,6 +63,7 @@ class JointReader(Reader):
         self._wanted = wanted
         self._places: PartPlaces | None = None
         self._started: set[int] = set()
+        self._tags: list[str] | None = None  # if somebody asked for all of them
 
     def _at(self, number: int) -> tuple[PartReader, int]:
         """Return what reads a sequence, started with its share, and the number of the sequence there."""
@@ -86,9 +87,13 @@ class JointReader(Reader):
 
     def tags(self) -> list[str]:
         """Look them up."""
-        return self._corpus.tags_of(self._wanted.indices)
+        if self._tags is None:
+            self._tags = self._corpus.tags_of(self._wanted.indices)
+        return self._tags
 
     def _tag(self, number: int) -> str:
+        if self._tags is not None:
+            return self._tags[number]
         return self._corpus.tags_of(self._wanted.order.block(number, number + 1))[0]
 
     def load(self, start: int, stop: int) -> None:
@@ -107,7 +112,8 @@ class JointReader(Reader):
 
     def read(self, number: int) -> DatasetSeq:
         """Read a sequence."""
-        self.load(number, number + 1)
+        if self.needs_load:
+            self.load(number, number + 1)
         corpus_idx = self._wanted.order[number]
         return DatasetSeq.made_of(number, self.features(number), self._tag(number), None, corpus_idx)
 

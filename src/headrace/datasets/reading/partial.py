@@ -13,10 +13,10 @@ from headrace.errors import ConfigError
 from headrace.order import occurrences
 
 from ..corpus import Corpus
-from ..epoch import EpochApi
+from .batches import BatchApi
 
 
-class PartialEpochs(EpochApi):
+class PartialEpochs(BatchApi):
     """The epoch API, started with sequences that are given."""
 
     def init_part(

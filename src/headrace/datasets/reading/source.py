@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -48,7 +48,7 @@ class Finishing:
     fixed_random_seed: int | None = None
     by_tag: bool = False
 
-    @property
+    @cached_property
     def draws(self) -> bool:
         """Whether a generator is drawn from."""
         return self.transform is not None and wants_rng(self.transform)
@@ -136,7 +136,7 @@ class SourceReader(KeepingReader):
         super().__init__(list(source.specs))
         self._source, self._cache, self._finishing, self._group = source, cache, finishing, group
         self.gives_own = finishing.transform is None
-        self._draws = finishing.draws
+        self._is_stored, self._draws = finishing.does_nothing, finishing.draws
         self._occurrences: NDArray[np.int64] | None = None
         self._tags: list[str] | None = None
 
@@ -167,33 +167,53 @@ class SourceReader(KeepingReader):
         corpus_idx = self._corpus_idx(number)
         return DatasetSeq.made_of(number, self.features(number), self._get_tag(number), None, corpus_idx)
 
+    def features(self, number: int) -> Features:
+        """Hand out all arrays of a sequence."""
+        if self._group or self._cursor.first + number in self._loaded:
+            return super().features(number)
+        return self._read_one(number)
+
     def _read(self, number: int) -> dict[int, Features]:
-        """Read one sequence, or the group whose frames are shuffled together, by position."""
-        cursor, size = self._cursor, self._group or 1
+        if not self._group:
+            return {self._cursor.first + number: self._read_one(number)}
+        try:
+            return self._read_group(number)
+        except Exception as error:
+            self._add_note(error, number)
+            raise
+
+    def _read_one(self, number: int) -> Features:
+        try:
+            return self._finished(number, self._cache.read(self._source, self._corpus_idx(number)))
+        except Exception as error:
+            self._add_note(error, number)
+            raise
+
+    def _read_group(self, number: int) -> dict[int, Features]:
+        """Read the sequences whose frames are shuffled together, by position."""
+        cursor, size = self._cursor, self._group
         position = cursor.first + number
         first = position - position % size
         positions = range(first, min(first + size, len(cursor)))
-        try:
-            group = [self._cache.read(self._source, cursor[place]) for place in positions]
-            if self._group:
-                where = f"dataset {self._finishing.name!r}, sequences {positions.start}..{positions.stop - 1}"
-                group = shuffle_group_frames(group, first, where=where)
-            return {place: self._finished(place, seq) for place, seq in zip(positions, group, strict=True)}
-        except Exception as error:
-            self._finishing.add_note(error, self._wanted.epoch, partial(self._get_tag, number), position)
-            raise
+        stored = [self._cache.read(self._source, cursor[place]) for place in positions]
+        where = f"dataset {self._finishing.name!r}, sequences {positions.start}..{positions.stop - 1}"
+        group = zip(positions, shuffle_group_frames(stored, first, where=where), strict=True)
+        return {place: self._finished(place - cursor.first, seq) for place, seq in group}
 
-    def _finished(self, position: int, features: Features) -> Features:
-        if self._finishing.does_nothing:
+    def _add_note(self, error: Exception, number: int) -> None:
+        get_tag = partial(self._get_tag, number)
+        self._finishing.add_note(error, self._wanted.epoch, get_tag, self._cursor.first + number)
+
+    def _finished(self, number: int, features: Features) -> Features:
+        if self._is_stored:
             return features
-        number = position - self._cursor.first
         occurrence = 0 if self._occurrences is None else int(self._occurrences[number])
         get_tag = partial(self._get_tag, number)
-        return self._finishing.apply(features, self._wanted.epoch, self._cursor[position], occurrence, get_tag)
+        return self._finishing.apply(features, self._wanted.epoch, self._corpus_idx(number), occurrence, get_tag)
 
     def reads_by_key(self) -> bool:
         """Whether one data key can be read alone: nothing looks at the whole sequence."""
-        return self._cache.max_bytes == 0 and not self._group and self._finishing.does_nothing
+        return self._cache.max_bytes == 0 and not self._group and self._is_stored
 
     def _reads_alone(self, number: int) -> bool:
         return self._cursor.first + number not in self._loaded and self.reads_by_key()

@@ -20,11 +20,19 @@ from ..checks import check_count
 from ..seq import DatasetSeq
 
 
-class EpochReader(Protocol):
-    """What the walks and batches of an epoch ask of the dataset that they read; see `Dataset` for each name."""
+class ReadByEpochs(Protocol):
+    """What is read epoch by epoch; see `Dataset` for each name."""
 
     name: str
     order_version: int
+
+    def init_seq_order(self, epoch: int | None = None) -> bool: ...  # noqa: D102
+    def iterate_epoch(self) -> Iterator[DatasetSeq]: ...  # noqa: D102
+
+
+class EpochReader(ReadByEpochs, Protocol):
+    """What the walks and batches of an epoch ask of the dataset that they read, likewise."""
+
     window: int
     context_window: tuple[NumbersDict, NumbersDict]
     min_chunk_size: NumbersDict
@@ -34,8 +42,6 @@ class EpochReader(Protocol):
     def epoch(self) -> int: ...  # noqa: D102
     @property
     def chunking(self) -> Chunking | ChunkingFunction | None: ...  # noqa: D102
-    def init_seq_order(self, epoch: int | None = None) -> bool: ...  # noqa: D102
-    def iterate_epoch(self) -> Iterator[DatasetSeq]: ...  # noqa: D102
     def iterate_seqs(  # noqa: D102
         self, recurrent_net: bool = True, used_data_keys: Sequence[str] | None = None
     ) -> Iterator[tuple[int, NumbersDict, NumbersDict]]: ...
@@ -55,10 +61,10 @@ class EpochReader(Protocol):
 class EpochHandle(int):
     """The current epoch number, 0 if none is active; call it with a number to read that epoch."""
 
-    _dataset: EpochReader
+    _dataset: ReadByEpochs
 
     @classmethod
-    def of(cls, dataset: EpochReader, number: int | None) -> EpochHandle:
+    def of(cls, dataset: ReadByEpochs, number: int | None) -> EpochHandle:
         """Return the handle of a dataset whose current epoch is `number`."""
         handle = cls(number or 0)
         handle._dataset = dataset
@@ -84,7 +90,7 @@ class EpochHandle(int):
         return int, (int(self),)
 
 
-def check_not_stale(dataset: EpochReader, version: int, reader: str, *, where: str) -> None:
+def check_not_stale(dataset: ReadByEpochs, version: int, reader: str, *, where: str) -> None:
     """Refuse to go on reading an epoch that is over: what came next would be of another one.
 
     Args:

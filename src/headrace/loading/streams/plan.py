@@ -52,7 +52,7 @@ class Progress:
 @dataclass(frozen=True, slots=True)
 class _Window:
     number: int
-    first_place: int
+    first_seq_idx: int
     first_batch: int
     seqs: list[tuple[str, Any]]
     lengths: NDArray[np.int64]
@@ -135,25 +135,25 @@ class StreamPlan:
             del self._windows[0]
 
     def task(self, number: int) -> tuple[Task, NDArray[np.int64]]:
-        """Return a batch that there is, with its sequences, and their places; earlier windows are given up."""
+        """Return a batch that there is, with its sequences, and where these are; earlier windows are given up."""
         if not self._windows or number < self._windows[0].first_batch:
             return self._task_again(number)
         self.pass_over(number)
         window = self._windows[0]
         batch = window.plan[number - window.first_batch]
-        places = window.first_place + batch.members.astype(np.int64)
+        seq_idx = window.first_seq_idx + batch.members.astype(np.int64)
         is_cut = batch.chunk_starts is not None
         task = Task(
             self.epoch,
             number,
-            places,
+            seq_idx,
             rows=batch.rows,
             chunk_starts=batch.chunk_starts,
             chunk_frames=batch.chunk_frames,
             seq_frames=window.lengths[batch.members] if is_cut else None,
             seqs=[window.seqs[member] for member in batch.members.tolist()],
         )
-        return task, places
+        return task, seq_idx
 
     def leave_out(self, first: int) -> None:
         """Take note that no rank gets the batches from this one on."""

@@ -34,7 +34,7 @@ class MadeStep:
 
     Attributes:
         step: Which.
-        places: In the stream, of the members of the batch, `int64[n]`.
+        seq_idx: Positions of its members in the stream, `int64[n]`.
         chunk_starts: First frame of each, `int64[n]`; None if all are whole.
         value: What `BatchWork` made.
         progress: So far.
@@ -42,7 +42,7 @@ class MadeStep:
     """
 
     step: Step
-    places: NDArray[np.int64]
+    seq_idx: NDArray[np.int64]
     chunk_starts: NDArray[np.int64] | None
     value: Any
     progress: Progress
@@ -142,9 +142,9 @@ class _Steps(Iterator[Any]):
             if self._num_steps % self._info.num_workers == self._info.worker_idx:
                 return StreamEnd(self._plan.progress, self._plan.take_marks(), self._plan.num_windows)
             raise StopIteration
-        step, task, places = found
+        step, task, seq_idx = found
         value = self._make(task)  # may raise; the marks then go with the next step
-        return MadeStep(step, places, task.chunk_starts, value, self._plan.progress, self._plan.take_marks())
+        return MadeStep(step, seq_idx, task.chunk_starts, value, self._plan.progress, self._plan.take_marks())
 
     def _next_own(self) -> tuple[Step, Task, NDArray[np.int64]] | None:
         for step in self._steps:

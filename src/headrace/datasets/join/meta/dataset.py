@@ -337,7 +337,7 @@ class MetaDataset(LaidOutByParts):
     def _new_reader(self) -> Reader:
         sides = []
         for part in self._read_parts:
-            corpus, reader = part.corpus, PartReader(part.name, part.dataset, part.keys)
+            corpus, reader = part.corpus, PartReader(part)
             sides.append(MetaSide(reader, corpus.is_indexed, corpus.draws_by_occurrence, part is self._control))
         return MetaReader(self.name, self.corpus, sides, self.get_data_keys())
 

@@ -62,6 +62,7 @@ class MetaReader(Reader):
     def start(self, wanted: ReadRequest) -> None:
         """Take what is read next."""
         self._wanted = wanted
+        self._tags: list[str] | None = None
         self._started: set[str] = set()
         for side in self._sides if len(wanted.order) else ():
             if not side.knows_corpus:
@@ -86,10 +87,14 @@ class MetaReader(Reader):
 
     def tags(self) -> list[str]:
         """Look them up."""
-        return self._corpus.index.tags.take(self._wanted.indices)
+        if self._tags is None:
+            self._tags = self._corpus.tags_of(self._wanted.indices)
+        return self._tags
 
     def _tag(self, number: int) -> str:
-        return self._corpus.index.tags[self._wanted.order[number]]
+        if self._tags is not None:
+            return self._tags[number]
+        return self._corpus.tags_of(self._wanted.order.block(number, number + 1))[0]
 
     def load(self, start: int, stop: int) -> None:
         """Get them ready in all sub-datasets."""
@@ -105,7 +110,8 @@ class MetaReader(Reader):
 
     def read(self, number: int) -> DatasetSeq:
         """Read a sequence."""
-        self.load(number, number + 1)
+        if self.needs_load:
+            self.load(number, number + 1)
         corpus_idx = self._wanted.order[number]
         return DatasetSeq.made_of(number, self.features(number), self._tag(number), None, corpus_idx)
 
