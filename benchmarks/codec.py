@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from headrace.engine.codec.codec import decode, encode
-from headrace.engine.codec.format import PlainSlot
+from measuring.plain_slot import PlainSlot
 
 SEED = 1
 ALIGNMENT = 64

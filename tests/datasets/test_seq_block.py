@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
+from plain_slot import PlainSlot
 
 from headrace.datasets.wrap.blockwise import SeqBlock, make_columns, read_columns
 from headrace.engine.codec.codec import decode, encode
-from headrace.engine.codec.format import PlainSlot
 from headrace.sources import MemorySource, fill_rows
 
 DTYPES = st.sampled_from(["f4", "i4", "u1", ">i2", "M8[s]", "U3", "c8", "O"])

@@ -6,6 +6,7 @@ import gc
 import threading
 import weakref
 
+import numpy as np
 import pytest
 
 from headrace.engine import (
@@ -15,6 +16,7 @@ from headrace.engine import (
     Restarting,
     Skipping,
     WorkerInfo,
+    empty,
     get_worker_info,
     note_place,
 )
@@ -385,3 +387,25 @@ def test_the_report_counts_who_did_what(executor: str) -> None:
         report = engine.report
     assert report.num_delivered == 10
     assert sum(worker.num_tickets for worker in report.workers) == 10
+
+
+def test_what_an_engine_inside_of_a_worker_makes_is_not_written_over_by_later_tickets() -> None:
+    def make(number: int) -> np.ndarray:
+        array = empty(100, np.int64)
+        array.fill(number)
+        return array
+
+    def setup(info: WorkerInfo):
+        inner = Engine(Job(lambda info: make), num_workers=0)
+        run, kept = inner.run(range(1000)), []
+
+        def work(number: int) -> np.ndarray:
+            kept.append(next(run).value)  # handed over two tickets later
+            make(-1)
+            return kept[max(number - 2, 0)]
+
+        return work
+
+    with Engine(Job(setup), num_workers=1) as engine:
+        for delivered in engine.run(range(50)):
+            assert (delivered.value == max(delivered.ticket - 2, 0)).all()

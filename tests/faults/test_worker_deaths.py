@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headrace.engine import Engine, EngineOptions, Job, Raising, Restarting, WorkerInfo, note_place
+from headrace.engine import Engine, EngineOptions, Job, Raising, Restarting, Skipping, WorkerInfo, note_place
 from headrace.engine.process.executor import ProcessExecutor
 from headrace.engine.process.proc_tree import descendants_of, state_of
 from headrace.errors import WorkerDiedError
@@ -277,6 +277,34 @@ def test_a_dead_warden_is_replaced_and_the_stream_goes_on() -> None:
         assert executor._warden is not None
         os.kill(executor._warden.pid, signal.SIGKILL)
         assert [delivered.value for delivered in stream] == list(range(1, 100))
+
+
+@pytest.mark.parametrize("size", [1, 300, 3000])
+def test_what_happens_to_one_of_many_quick_tickets_is_its_own(tmp_path: Path, size: int) -> None:
+    died = tmp_path / "died"
+
+    def work(number: int) -> np.ndarray:
+        if number in (1499, 1600):
+            raise LookupError(number)
+        if number == 1500 and not died.exists():
+            died.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return np.full(size, number)
+
+    options = EngineOptions(on_error=Skipping(2), on_death=Restarting(1))
+    with Engine(Job(lambda info: work), num_workers=2, options=options) as engine:
+        run = engine.run(range(3000))
+        kept = [next(run)]
+        most = 0
+        for delivered in run:
+            assert (delivered.value == delivered.ticket).all()
+            assert kept[-1].ticket < delivered.ticket
+            kept.append(delivered)
+            most = max(most, run._supervisor.tickets_per_worker)
+        assert [delivered.ticket for delivered in kept] == [n for n in range(3000) if n not in (1499, 1600)]
+        assert all((delivered.value == delivered.ticket).all() for delivered in kept)  # nothing was written over
+        assert (engine.report.num_skipped, engine.report.num_restarts) == (2, 1)
+        assert most > 8
 
 
 def test_the_death_of_a_warden_is_one_death_for_all_workers() -> None:

@@ -10,6 +10,7 @@ import copy
 import dataclasses
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 import numpy as np
@@ -346,8 +347,9 @@ class Dataset(AskedApart):
 
         It may start epochs of this dataset, or of parts of it. For all others there is `open_reader` in `parts.py`.
         """
-        return EpochReader(self) if self._has_user_ways() else self._new_reader()
+        return EpochReader(self) if self._has_user_ways else self._new_reader()
 
+    @cached_property
     def _has_user_ways(self) -> bool:
         """Whether a class of the user's own reads in another way."""
         return not all(map(is_of_headrace, _ways_of(type(self))))

@@ -215,7 +215,7 @@ class CachedDataset(OrderedDataset):
             lengths=self._told_lengths if self._has_user_lengths else self._lengths_of_index,
             covers_lengths=lambda _: not self._has_user_lengths,
             has_fixed_lengths=not self._has_user_lengths,
-            may_change_lengths=self._transform is not None or self._has_user_ways(),
+            may_change_lengths=self._transform is not None or self._has_user_ways,
             sort_lengths=self._sort_lengths,
             kept=self._kept,
             num_filtered=lambda: num_left_out(self._kept()),
@@ -272,7 +272,7 @@ class CachedDataset(OrderedDataset):
     @property
     def reads_singly(self) -> bool:
         """Yes, but for a class of the user's own that reads in another way."""
-        return not self._has_user_ways()
+        return not self._has_user_ways
 
     def _iterate(self, version: int) -> Iterator[DatasetSeq]:
         if not self.reads_singly:

@@ -260,7 +260,7 @@ class Run(Iterator[Delivered]):
             elif not isinstance(event, StreamEnded) or event.run_id == self._run_id:
                 if answers:
                     self._act(self._supervisor.handle_answers(answers))
-                    answers = []
+                    answers, num_bytes = [], 0
                 self._act(self._supervisor.handle(event))
         if answers:
             if self._ahead is not None:

@@ -14,6 +14,7 @@ from headrace.errors import InternalError
 
 from ..events import Event, Ready, SetupFailed
 from ..executor import Executor
+from ..memory.slot import close_slot, open_slot
 from ..user.job import Job, Mode
 from ..user.worker_info import worker_scope
 from ..worker import Worker
@@ -62,7 +63,14 @@ class InlineExecutor(Executor):
         del timeout_seconds  # nothing else happens while user code runs
         if self._run_id is None or not self._queue:
             raise InternalError("the inline executor was waited for with nothing to do")
-        run_id = self._run_id
+        slot = close_slot()  # of a worker process in which this engine is: what is made here may outlive its ticket
+        try:
+            return self._do_next(self._run_id)
+        finally:
+            if slot is not None:
+                open_slot(slot)
+
+    def _do_next(self, run_id: int) -> list[Event]:
         worker_idx, ticket, payload = self._queue.popleft()
         worker = self._workers[worker_idx]
         events: list[Event] = []

@@ -244,3 +244,12 @@ def open_slot(slot: SlotWriter | None) -> None:
     global _slot, _thread
     _slot = slot
     _thread = get_ident()
+
+
+def close_slot() -> SlotWriter | None:
+    """Have `empty` give ordinary memory in this thread, until the slot that is returned, if any, is opened again."""
+    global _slot
+    if _slot is None or get_ident() != _thread:
+        return None
+    slot, _slot = _slot, None
+    return slot

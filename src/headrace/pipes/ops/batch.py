@@ -92,10 +92,9 @@ class UnBatcher(PendingPipe[Any]):
         self.datapipe = datapipe
         self.unbatch_level = unbatch_level
 
-    def __iter__(self) -> Iterator[Any]:
-        yield from self._give(self._pending)
+    def _groups(self) -> Iterator[list[Any]]:
         for batch in read(self.datapipe):
-            yield from self._give(_flatten(batch, self.unbatch_level))
+            yield _flatten(batch, self.unbatch_level)
 
 
 def _flatten(batch: Any, level: int) -> list[Any]:

@@ -40,11 +40,10 @@ class BatchMapper(PendingPipe[Any]):
         self.batch_size = check_positive("batch_size", batch_size)
         self.input_col = input_col
 
-    def __iter__(self) -> Iterator[Any]:
-        yield from self._give(self._pending)
+    def _groups(self) -> Iterator[list[Any]]:
         source = read(self.datapipe)
         while batch := list(islice(source, self.batch_size)):
-            yield from self._give(list(self.fn(self._columns(batch))))
+            yield list(self.fn(self._columns(batch)))
 
     def _columns(self, batch: list[Any]) -> list[Any]:
         column = self.input_col
@@ -98,13 +97,12 @@ class BatchAsyncMapper(PendingPipe[Any]):
         self.max_concurrency = check_positive("max_concurrency", max_concurrency)
         self._flattens = flatten
 
-    def __iter__(self) -> Iterator[Any]:
-        yield from self._give(self._pending)
+    def _groups(self) -> Iterator[list[Any]]:
         source = read(self.source_datapipe)
         with asyncio.Runner() as runner:
             while batch := list(islice(source, self.batch_size)):
                 results = runner.run(self._map(batch))
-                yield from self._give(results if self._flattens else [DataChunk(results)])
+                yield results if self._flattens else [DataChunk(results)]
 
     async def _map(self, batch: list[Any]) -> list[Any]:
         call = column_reader(self.async_fn, self.input_col)

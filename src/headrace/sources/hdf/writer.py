@@ -107,6 +107,7 @@ class HDFWriter(FileWriter):
     """
 
     _needs_all_labels = False  # a class without a label may come after all others, such as a blank
+    _learns_classes = True
     _least_class = None  # -1, for example, for what a loss shall ignore
 
     def __init__(
@@ -150,7 +151,8 @@ class HDFWriter(FileWriter):
         return {key: replace(specs[key], has_time=True) for key in in_order}
 
     def _as_stored(self, data_key: str, value: Any, where: str) -> NDArray[Any]:
-        array = as_array(value, self.specs.get(data_key), where)
+        is_array = type(value) is np.ndarray
+        array = value if is_array else as_array(value, self.specs.get(data_key), f"{where}, data key {data_key!r}")
         return array[None] if array.ndim in (0, self._frame_axes.get(data_key)) else array
 
     def _put(self, tag: str, arrays: dict[str, NDArray[Any]], where: str) -> None:
@@ -181,7 +183,7 @@ class HDFWriter(FileWriter):
                 where=where,
                 fix="convert it: a file holds one frame shape for a key",
             )
-        if spec.sparse and spec.dim is None and array.size and int(array.max()) > _MAX_CLASS:
+        if spec.sparse and spec.dim is None and array.dtype.itemsize == 8 and int(array.max(initial=0)) > _MAX_CLASS:
             raise SourceError(
                 f"the class index {int(array.max())} of {data_key!r} has no dim that a file could say",
                 where=where,

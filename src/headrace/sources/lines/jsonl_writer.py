@@ -91,7 +91,7 @@ class JsonlWriter(FileWriter):
         return _is_bytes(spec) and spec.dim == 256 and data_key not in self.labels
 
     def _value(self, data_key: str, array: NDArray[Any], where: str) -> Any:
-        if self._is_text(data_key):
+        if array.dtype == np.uint8 and self._is_text(data_key):
             try:
                 return array.tobytes().decode()
             except UnicodeDecodeError as error:

@@ -83,7 +83,7 @@ class OggZipWriter(FileWriter):
         self._archive = archive
 
     def _as_stored(self, data_key: str, value: Any, where: str) -> NDArray[Any]:
-        array = as_array(value, _LAYOUT.get(data_key), where)
+        array = as_array(value, _LAYOUT.get(data_key), f"{where}, data key {data_key!r}")
         return array[:, None] if data_key == "data" and array.ndim == 1 else array
 
     def _put(self, tag: str, arrays: dict[str, NDArray[Any]], where: str) -> None:

@@ -135,7 +135,8 @@ def checked_seq(
     """
     if not isinstance(seq, Mapping):
         raise SourceError(f"a sequence is a mapping from data keys to arrays, not {type(seq).__name__}", where=where)
-    if (exact and set(seq) != set(specs)) or not set(specs) <= set(seq):
+    names = set(seq)
+    if names != specs.keys() and (exact or not specs.keys() <= names):
         raise SourceError(
             f"the sequence has the data keys {sorted(map(str, seq))}, not {sorted(specs)}",
             where=where,
@@ -143,11 +144,12 @@ def checked_seq(
         )
     arrays = {}
     for key, spec in specs.items():
-        place = f"{where}, data key {key!r}"
-        arrays[key] = as_array(seq[key], spec, place)
-        mismatch = find_mismatch(arrays[key], spec)
+        value = seq[key]
+        is_array = type(value) is np.ndarray and value.dtype.kind in _NUMBER_KINDS
+        arrays[key] = array = value if is_array else as_array(value, spec, f"{where}, data key {key!r}")
+        mismatch = find_mismatch(array, spec)
         if mismatch:
-            raise SourceError(mismatch, where=place, fix="correct the array, or the specs")
+            raise SourceError(mismatch, where=f"{where}, data key {key!r}", fix="correct the array, or the specs")
     return arrays
 
 
@@ -158,7 +160,7 @@ def find_mismatch(array: NDArray[Any], spec: DataSpec) -> str | None:
     if array.ndim != spec.ndim:
         return f"the array has {array.ndim} axes, shape {array.shape}, not {spec.ndim}{' with time' * spec.has_time}"
     frame_shape = array.shape[1:] if spec.has_time else array.shape
-    for ours, expected in zip(frame_shape, spec.shape, strict=True):
+    for ours, expected in zip(frame_shape, spec.shape, strict=True) if frame_shape != spec.shape else ():
         if expected is not None and ours != expected:
             return f"a frame has the shape {frame_shape}, not {spec.shape}"
     return None

@@ -337,7 +337,7 @@ class IndexedSource(Source):
     def _checked_indices(self, corpus_indices: NDArray[np.int64]) -> list[int]:
         """Return the indices of sequences as a list, or raise `IndexError`."""
         indices: list[int] = corpus_indices.tolist()
-        if indices:  # the functions of Python: for 64 they take a third of NumPy's time
+        if indices:  # by Python's functions: 0.3 us for 8 and 1.4 us for 64, where NumPy's two calls take 1.4 us
             check_corpus_idx(min(indices), self._num_seqs)
             check_corpus_idx(max(indices), self._num_seqs)
         return indices

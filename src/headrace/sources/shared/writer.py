@@ -114,6 +114,7 @@ class FileWriter(Writer):
     _max_number_bytes = 8  # of a dtype; of a complex one twice as many
     _has_unique_tags = False
     _needs_all_labels = True  # whether labels must be as many as there are classes
+    _learns_classes = False  # whether it wants to know them where nobody says their number
     _least_class: int | None = 0  # that a key with a known number of classes may have; None: any
 
     def __init__(
@@ -256,23 +257,25 @@ class FileWriter(Writer):
         It changes nothing: what a sequence that is refused says of the layouts does not hold.
         """
         if not isinstance(data, Mapping) or not data:
+            found = f"has the data keys {list(data)}" if isinstance(data, Mapping) else f"is a {type(data).__name__}"
             raise SourceError(
-                f"a sequence has at least one array, and this has the data keys {list(data)}",
-                where=where,
-                fix="give data key -> array",
+                f"a sequence has at least one array, and this {found}", where=where, fix="give data key -> array"
             )
-        values = {key: self._as_stored(key, native(value), f"{where}, data key {key!r}") for key, value in data.items()}
+        values = {key: self._as_stored(key, native(value), where) for key, value in data.items()}
         specs = self.specs or self._accepted(learn_specs(values, where))
         arrays = checked_seq(values, specs, exact=True, where=where)
         ranges: dict[str, tuple[int, int]] = {}
         for key, array in arrays.items():
             arrays[key] = np.asarray(array, order="C")
-            if specs[key].sparse:
+            if specs[key].sparse and (self._learns_classes or specs[key].dim is not None):
                 ranges[key] = check_classes(array, specs[key], f"{where}, data key {key!r}", least=self._least_class)
         return specs, arrays, ranges
 
     def _class_range(self, data_key: str) -> tuple[int, int]:
-        """Return the least class index of a key so far, 0 if none is below it, and the largest, -1 without any."""
+        """Return the least class index of a key so far, 0 if none is below it, and the largest, -1 without any.
+
+        Of a key whose number of classes nobody said, it is known only with `_learns_classes`.
+        """
         return self._class_ranges.get(data_key, (0, -1))
 
     def _accepted(self, specs: Mapping[str, DataSpec]) -> dict[str, DataSpec]:

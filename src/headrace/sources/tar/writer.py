@@ -49,6 +49,7 @@ class TarWriter(FileWriter):
     """
 
     _has_unique_tags = True
+    _learns_classes = True
     _needs_all_labels = False  # a class without a label may come after all others, such as a blank
 
     def __init__(

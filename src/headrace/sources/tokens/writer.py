@@ -60,7 +60,6 @@ class TokenWriter(FileWriter):
         self._wanted = None if dtype is None else _checked_dtype(dtype, self.path)
         self._lengths = array("i")
         self._tag_lines: list[str] | None = None  # from the first one on that is not by the rule
-        self._num_tokens = 0
         self._open()
 
     def _begin(self) -> None:
@@ -84,7 +83,7 @@ class TokenWriter(FileWriter):
 
     def _as_stored(self, data_key: str, value: Any, where: str) -> NDArray[Any]:
         """Return tokens in the dtype of the file, if they are integers that fit it."""
-        tokens = as_array(value, None, where)
+        tokens = as_array(value, None, f"{where}, data key {data_key!r}")
         dtype = np.dtype(self.specs[data_key].dtype) if data_key in self.specs else self._wanted
         if dtype is None or tokens.dtype.kind not in "iu":
             return tokens
@@ -125,7 +124,7 @@ class TokenWriter(FileWriter):
         columns = [lengths.astype("<i4"), pointers.astype("<i8"), np.arange(num_seqs + 1, dtype="<i8")]
         texts = {"idx": head + b"".join(column.tobytes() for column in columns)}
         if spec.dim is not None or labels is not None:
-            texts["specs"] = make_specs(int(lengths.sum()), spec.dim, labels).encode()
+            texts["specs"] = make_specs(int(lengths.sum(dtype=np.int64)), spec.dim, labels).encode()
         if self._tag_lines is not None:
             texts["tags"] = "".join(f"{tag}\n" for tag in self._tag_lines).encode()
         return texts

@@ -140,10 +140,8 @@ class Multiplexer(PendingPipe[Any]):
     def __init__(self, *datapipes: IterPipe[Any]) -> None:
         self.datapipes = check_sources("Multiplexer", datapipes)
 
-    def __iter__(self) -> Iterator[Any]:
-        yield from self._give(self._pending)
-        for items in zip(*[read(source) for source in self.datapipes], strict=False):
-            yield from self._give(items)
+    def _groups(self) -> Iterator[tuple[Any, ...]]:
+        return zip(*[read(source) for source in self.datapipes], strict=False)
 
     def __len__(self) -> int:
         return min(known_length(self.datapipes)) * len(self.datapipes)
