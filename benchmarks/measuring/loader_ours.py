@@ -43,7 +43,7 @@ class Ours(Contender):
     def save(self, corpus: Corpus, shares: Sequence[float]) -> list[Saved] | None:
         """See `Contender`; a plan tells what an epoch would, and need not be read."""
         with open_loader(corpus) as loader:
-            plan = loader._plan_of(1)
+            plan = loader._runs.plan_of(1)
             lengths = corpus.lengths()
             found: list[Saved] = []
             for share in shares:
