@@ -2,6 +2,12 @@
 
 import signal
 
+import hypothesis
+
+# How long an example takes says nothing on a busy machine.
+hypothesis.settings.register_profile("headrace", deadline=None)
+hypothesis.settings.load_profile("headrace")
+
 
 def pytest_configure() -> None:
     """Let SIGINT and SIGHUP interrupt, for this process and those it starts.
