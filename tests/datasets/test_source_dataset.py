@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import headrace as hr
 from headrace.datasets import SourceDataset, init_dataset
 from headrace.datasets.distribute.sub_dataset import SubDatasetDefaults, make_sub_dataset
 from headrace.errors import ConfigError, SourceError
-from headrace.sources import HDFWriter, MemorySource
+from headrace.sources import HDFWriter, MemorySource, Source
 
 NUM_SEQS = 7
 
@@ -174,3 +175,33 @@ class OwnIndexDataset(hr.DummyDataset):
 
     def __init__(self, index: str = "") -> None:
         super().__init__(2, 3, 4)
+
+
+class OneThreadSource(Source):
+    """Of somebody else: it has a position, as an open file has, and says nothing of other readers."""
+
+    def __init__(self, files):
+        self.files = files
+        self._inner = MemorySource([{"data": np.full((2, 1), number, np.float32)} for number in range(40)])
+        self.specs, self.labels = self._inner.specs, self._inner.labels
+        self._thread = None
+
+    @property
+    def index(self):
+        return self._inner.index
+
+    def __getstate__(self):
+        return {**self.__dict__, "_thread": None}
+
+    def read(self, corpus_idx, data_key):
+        me = threading.get_ident()
+        self._thread = me if self._thread is None else self._thread
+        if me != self._thread:
+            raise SourceError("two threads read from one file", where=str(self.files))
+        return self._inner.read(corpus_idx, data_key)
+
+
+def test_threads_have_sources_of_their_own_if_a_source_does_not_say_how_to_share(tmp_path):
+    dataset = SourceDataset(OneThreadSource([str(tmp_path)]))
+    with hr.DataLoader(dataset, batching=hr.FixedCount(1), num_workers=3, executor="thread") as loader:
+        assert [batch["data"][0, 0, 0] for batch in loader] == list(range(40))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import operator
+import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 import numpy as np
 
 from headrace.errors import ConfigError
+from headrace.sources import Source
 
 from .corpus import Corpus, sum_left_out
 from .digests import IDLE_OPTIONS, digest_array, digest_text, given_options, options_text, recipe_text
@@ -431,11 +433,17 @@ class Owned:
 
 
 def with_copied_parts(value: Any) -> Any:
-    """Return constructor's arguments in which each dataset is a copy; arrays and all else are shared."""
+    """Return constructor's arguments in which each dataset and source is a copy; arrays and all else are shared.
+
+    Raises:
+        Exception: What the user's own code raises, where a dataset cannot be made again, or a source not be pickled.
+    """
     if isinstance(value, Dataset):
         return copy.copy(value)
     if isinstance(value, Owned):
         return Owned(copy.copy(value.dataset))
+    if isinstance(value, Source):
+        return value.for_another_reader() or pickle.loads(pickle.dumps(value))  # noqa: S301 - made here
     if type(value) in (list, tuple):
         return type(value)(map(with_copied_parts, value))
     if type(value) is dict:

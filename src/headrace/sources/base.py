@@ -176,12 +176,13 @@ class Source(ABC):
         """Return data key -> number of frames of one sequence (1 for a key without a time axis)."""
         return {data_key: int(self.index.lengths(data_key)[corpus_idx]) for data_key in self.specs}
 
-    def for_another_reader(self) -> Source:
+    def for_another_reader(self) -> Source | None:
         """Return a source of the same corpus that may be closed, and read in another thread, without this one.
 
-        No file is opened or looked at. One without files and without memory of what was read returns itself.
+        No file is opened or looked at. One without files and without memory of what was read may return itself.
+        `None`, as here, if there is no such way: whoever wants another one makes it by the constructor.
         """
-        return self
+        return None
 
     def close(self) -> None:  # noqa: B027 (a source without files has nothing to release)
         """Release files; a later read opens them again. Harmless when called twice."""

@@ -88,6 +88,10 @@ class MemorySource(Source):
         """Tags and lengths."""
         return self._index
 
+    def for_another_reader(self) -> Source:
+        """Return this one: nothing in it changes."""
+        return self
+
     def read(self, corpus_idx: int, data_key: str) -> NDArray[Any]:
         """Return a copy of one array."""
         return self._array(corpus_idx, data_key).copy()

@@ -216,6 +216,8 @@ def _check_pickle(source: Source, seqs: list[int]) -> None:
 
 def _check_other_reader(source: Source, seqs: list[int]) -> None:
     other = source.for_another_reader()
+    if other is None:
+        return
     held = {pair: source.read(*pair) for pair in _pairs(source, seqs)}
     for pair, array in held.items():
         _require(_same(other.read(*pair), array), f"{_place(source, *pair)}: another reader reads another array")

@@ -126,15 +126,12 @@ class TarSource(IndexedSource):
     def _locate(self, corpus_idx: int, data_key: str) -> tuple[int, int, int]:
         column = self._columns[data_key]
         file_idx, end, num_bytes = self._file_of[corpus_idx], column.ends[corpus_idx], column.sizes[corpus_idx]
-        # A damaged index must not read other bytes: what it says is compared with the file, here where it is used.
-        if not 0 <= file_idx < len(self._sizes) or not 0 <= num_bytes <= end <= self._sizes[file_idx]:
-            raise self._index.damaged(f"it says that sequence {corpus_idx} is in {num_bytes} bytes up to {end}")
         plain = column.plain  # its numbers are at the end of the member, after a header
-        return (
-            file_idx,
-            end - (num_bytes if plain is None else plain.lengths[corpus_idx] * plain.frame_bytes),
-            num_bytes,
-        )
+        size = num_bytes if plain is None else plain.lengths[corpus_idx] * plain.frame_bytes
+        # A damaged index must not read other bytes: what it says is compared with the file, here where it is used.
+        if not 0 <= file_idx < len(self._sizes) or not 0 <= size <= num_bytes <= end <= self._sizes[file_idx]:
+            raise self._index.damaged(f"it says that sequence {corpus_idx} is in {num_bytes} bytes up to {end}")
+        return file_idx, end - size, size
 
     def _decode(self, data: bytes, data_key: str, where: str) -> NDArray[Any]:
         members = self._columns[data_key].members
