@@ -109,7 +109,8 @@ def test_no_more_is_locked_than_workers_may_use_and_an_eighth():
     with open_loader(lengths, max_bytes=limit) as loader:
         for batch, expected in zip(run(loader, device, 1), expected_of(lengths=lengths), strict=True):
             assert content_of(batch) == expected
-    assert 0 < device.host.most_bytes <= limit * 9 / 8 + 64 * PAGE_BYTES
+    given_back = 520 << 10  # memory that a worker gave back stays locked until the consumer is told: one batch's
+    assert 0 < device.host.most_bytes <= limit * 9 / 8 + given_back + 64 * PAGE_BYTES
     assert device.host.locked == {}
 
 
