@@ -94,7 +94,8 @@ def test_batches_that_grow_step_by_step_are_not_locked_anew_one_by_one():
     device = FakeDevice()
     lengths = list(range(100, 400))
     options = {"lengths": lengths, "batching": FixedCount(1)}
-    with open_loader(**options, num_workers=1) as loader:
+    few_slots = EngineOptions(tickets_per_worker=8)  # of many, each would be larger by more than room to grow
+    with open_loader(**options, num_workers=1, engine_options=few_slots) as loader:
         for batch, expected in zip(run(loader, device), expected_of(**options), strict=True):
             assert content_of(batch) == expected
     assert device.num_staged == 0

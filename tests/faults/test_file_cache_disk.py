@@ -106,10 +106,10 @@ with FileCache(cache_directory=disk + "/cache") as cache:
 
 def test_when_the_disk_is_full_of_what_is_in_use_the_numbers_are_told_and_room_that_comes_free_is_used(disk, sources):
     told = _run(disk, _NO_ROOM, sources)
-    assert "10.00 MB needed" in told
+    assert "10.0 MB needed" in told
     assert "no quota; the disk has" in told
-    assert "free of 50.00 MB" in told
-    assert "30.00 MB in 3 files are in use by this process" in told
+    assert "free of 50.0 MB" in told
+    assert "30.0 MB in 3 files are in use by this process" in told
 
 
 _FILLED_MEANWHILE = (

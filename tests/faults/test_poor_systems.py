@@ -19,7 +19,7 @@ import os, signal, sys, threading, time
 sys.path.insert(0, {folder!r})
 import sandbox
 import numpy as np
-from headrace.engine import Engine, Job
+from headrace.engine import Engine, EngineOptions, Job
 from headrace.engine.process.executor import ProcessExecutor
 from headrace.engine.process.proc_tree import descendants_of, state_of
 
@@ -37,7 +37,8 @@ def make(info):
 def name_of(pid):
     return open(f"/proc/{{pid}}/comm").read().strip()
 
-with Engine(Job(make), num_workers=2, executor=ProcessExecutor(start_method={method!r})) as engine:
+options = EngineOptions(tickets_per_worker=8)  # so that there is work left when something is killed
+with Engine(Job(make), num_workers=2, executor=ProcessExecutor(start_method={method!r}), options=options) as engine:
     run = engine.run(range(60))
     seen = [next(run).value[0] for _ in range(20)]
     worker = next(pid for pid in descendants_of(os.getpid()) if name_of(pid).startswith("hr-worker"))
@@ -177,7 +178,7 @@ def test_no_module_of_the_current_folder_is_imported_by_our_processes(tmp_path: 
     (program / "mine.py").write_text("def double(number):\n    return 2 * number\n")
     text = f"""
 import mine
-from headrace.engine import Engine, Job
+from headrace.engine import Engine, EngineOptions, Job
 from headrace.engine.process.executor import ProcessExecutor
 with Engine(Job(lambda info: mine.double), num_workers=1, executor=ProcessExecutor(start_method={method!r})) as engine:
     print([result.value for result in engine.run(range(3))])
