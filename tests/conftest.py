@@ -1,20 +1,28 @@
 """What holds for every test."""
 
+import importlib.util
 import signal
 
 import hypothesis
+import pytest
 
 # How long an example takes says nothing on a busy machine.
 hypothesis.settings.register_profile("headrace", deadline=None)
 hypothesis.settings.load_profile("headrace")
 
 
-def pytest_configure() -> None:
-    """Let SIGINT and SIGHUP interrupt, for this process and those it starts.
+def pytest_configure(config: pytest.Config) -> None:
+    """Let SIGINT and SIGHUP interrupt, for this process and those it starts; forgive other libraries their open pipes.
 
     A shell that runs a job in the background lets it ignore SIGINT, `nohup` lets it ignore SIGHUP, and what tests a
     Ctrl-C or the end of a terminal would then wait for ever.
+
+    One of the libraries that come with torch now and then leaves a pipe open, and whatever test runs when that is
+    collected would be blamed for it. Where they are not installed, a file that is left open is an error.
     """
     for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, handler)
+    if importlib.util.find_spec("torch") is not None:
+        open_pipe = "unclosed file <_io.(BufferedReader|FileIO) name=[0-9]+"
+        config.addinivalue_line("filterwarnings", f"ignore:{open_pipe}:ResourceWarning")
