@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,7 +36,53 @@ class JointPart:
     epoch_offset: int
 
 
-class JointReader(Reader):
+class HasTags(Protocol):
+    """A corpus that tells tags by corpus indices."""
+
+    def tags_of(self, indices: NDArray[np.int64]) -> list[str]:
+        """Return the tags of corpus indices, `int64[n]`."""
+
+
+class PartsReader(Reader):
+    """Reads sequences that are made of those of other readers.
+
+    Args:
+        corpus: Of the sequences.
+        readers: What reads the parts.
+    """
+
+    def __init__(self, corpus: HasTags, readers: Iterable[PartReader]) -> None:
+        inner = [part.reader for part in readers]
+        self._tags_of = corpus.tags_of
+        self.needs_load = any(reader.needs_load for reader in inner)
+        self.gives_own = all(reader.gives_own for reader in inner)
+        self.start(ReadRequest.of(None, np.zeros(0, np.int64)))
+
+    def start(self, wanted: ReadRequest) -> None:
+        """Take what is read next."""
+        self._wanted = wanted
+        self._tags: list[str] | None = None  # if somebody asked for all of them
+
+    def tags(self) -> list[str]:
+        """Look them up."""
+        if self._tags is None:
+            self._tags = self._tags_of(self._wanted.indices)
+        return self._tags
+
+    def _tag(self, number: int) -> str:
+        if self._tags is not None:
+            return self._tags[number]
+        return self._tags_of(self._wanted.order.block(number, number + 1))[0]
+
+    def read(self, number: int) -> DatasetSeq:
+        """Read a sequence."""
+        if self.needs_load:
+            self.load(number, number + 1)
+        corpus_idx = self._wanted.order[number]
+        return DatasetSeq.made_of(number, self.features(number), self._tag(number), None, corpus_idx)
+
+
+class JointReader(PartsReader):
     """Reads the sequences of a joint corpus.
 
     Each part is asked for its share of all that is wanted, when the first sequence of it is read.
@@ -54,16 +100,13 @@ class JointReader(Reader):
     ) -> None:
         self._name, self._corpus, self._layout, self._parts = name, corpus, layout, parts
         self._num_sub_epochs = num_sub_epochs
-        self.needs_load = any(part.reader.reader.needs_load for part in parts)
-        self.gives_own = all(part.reader.reader.gives_own for part in parts)
-        self.start(ReadRequest.of(None, np.zeros(0, np.int64)))
+        super().__init__(corpus, [part.reader for part in parts])
 
     def start(self, wanted: ReadRequest) -> None:
         """Take what is read next."""
-        self._wanted = wanted
+        super().start(wanted)
         self._places: PartPlaces | None = None
         self._started: set[int] = set()
-        self._tags: list[str] | None = None  # if somebody asked for all of them
 
     def _at(self, number: int) -> tuple[PartReader, int]:
         """Return what reads a sequence, started with its share, and the number of the sequence there."""
@@ -85,17 +128,6 @@ class JointReader(Reader):
         part.reader.reader.start(ReadRequest.of(epoch, indices, counted, first))
         self._started.add(owner)
 
-    def tags(self) -> list[str]:
-        """Look them up."""
-        if self._tags is None:
-            self._tags = self._corpus.tags_of(self._wanted.indices)
-        return self._tags
-
-    def _tag(self, number: int) -> str:
-        if self._tags is not None:
-            return self._tags[number]
-        return self._corpus.tags_of(self._wanted.order.block(number, number + 1))[0]
-
     def load(self, start: int, stop: int) -> None:
         """Get them ready in the parts that they are of."""
         bounds: dict[str, tuple[PartReader, int, int]] = {}
@@ -109,13 +141,6 @@ class JointReader(Reader):
             except Exception as error:
                 takes_note(error, f"sub-dataset {part.name!r} of {self._name!r}, sequences {start}..{stop - 1}")
                 raise
-
-    def read(self, number: int) -> DatasetSeq:
-        """Read a sequence."""
-        if self.needs_load:
-            self.load(number, number + 1)
-        corpus_idx = self._wanted.order[number]
-        return DatasetSeq.made_of(number, self.features(number), self._tag(number), None, corpus_idx)
 
     def features(self, number: int) -> Features:
         """Return all arrays of a sequence."""

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from headrace.batching import NumbersDict
@@ -19,8 +18,8 @@ from headrace.errors import takes_note
 from headrace.order import RangeOrder
 
 from ...parts import PartReader
-from ...reading.reader import Features, Reader, ReadRequest
-from ...seq import DatasetSeq
+from ...reading.reader import Features, ReadRequest
+from ..reader import PartsReader
 from .corpus import MetaCorpus
 
 
@@ -41,7 +40,7 @@ class MetaSide:
     gives_order: bool
 
 
-class MetaReader(Reader):
+class MetaReader(PartsReader):
     """Reads the sub-datasets that have data keys of the whole.
 
     Args:
@@ -54,15 +53,12 @@ class MetaReader(Reader):
     def __init__(self, name: str, corpus: MetaCorpus, sides: Iterable[MetaSide], data_keys: Sequence[str]) -> None:
         self._name, self._corpus, self._data_keys = name, corpus, list(data_keys)
         self._sides = list(sides)
-        self.needs_load = any(side.reader.reader.needs_load for side in self._sides)
-        self.gives_own = all(side.reader.reader.gives_own for side in self._sides)
         self._side_of = {key: side for side in self._sides for key in side.reader.keys}
-        self.start(ReadRequest.of(None, np.zeros(0, np.int64)))
+        super().__init__(corpus, [side.reader for side in self._sides])
 
     def start(self, wanted: ReadRequest) -> None:
         """Take what is read next."""
-        self._wanted = wanted
-        self._tags: list[str] | None = None
+        super().start(wanted)
         self._started: set[str] = set()
         for side in self._sides if len(wanted.order) else ():
             if not side.knows_corpus:
@@ -85,17 +81,6 @@ class MetaReader(Reader):
             share = ReadRequest(wanted.epoch, RangeOrder(range(len(tags))), None, wanted.first, tags)
         return dataclasses.replace(share, is_started_at=wanted.is_started_at) if side.gives_order else share
 
-    def tags(self) -> list[str]:
-        """Look them up."""
-        if self._tags is None:
-            self._tags = self._corpus.tags_of(self._wanted.indices)
-        return self._tags
-
-    def _tag(self, number: int) -> str:
-        if self._tags is not None:
-            return self._tags[number]
-        return self._corpus.tags_of(self._wanted.order.block(number, number + 1))[0]
-
     def load(self, start: int, stop: int) -> None:
         """Get them ready in all sub-datasets."""
         for side in self._sides if start < stop else ():
@@ -107,13 +92,6 @@ class MetaReader(Reader):
 
     def _add_note(self, error: Exception, side: MetaSide, what: str) -> None:
         takes_note(error, f"sub-dataset {side.reader.name!r} of {self._name!r}, {what}")
-
-    def read(self, number: int) -> DatasetSeq:
-        """Read a sequence."""
-        if self.needs_load:
-            self.load(number, number + 1)
-        corpus_idx = self._wanted.order[number]
-        return DatasetSeq.made_of(number, self.features(number), self._tag(number), None, corpus_idx)
 
     def features(self, number: int) -> Features:
         """Return all arrays of a sequence."""
