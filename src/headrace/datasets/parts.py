@@ -136,12 +136,12 @@ def spec_of(dataset: Dataset, key: str) -> DataSpec | None:
     """Return the layout of one data key of any dataset, `None` if only its first sequence tells it."""
     if dataset.num_outputs is None or key not in dataset.num_outputs:
         return None
-    dim, ndim = dataset.get_data_dim(key), dataset.num_outputs[key][1]
+    dim: int | None = dataset.get_data_dim(key)
     shape = tuple(dataset.get_data_shape(key))
     is_sparse = dataset.is_data_sparse(key)
-    has_time = ndim > len(shape)
     if isinstance(dataset, CachedDataset) and is_sparse and dataset.source.specs[key].dim is None:
-        return DataSpec(dataset.get_data_dtype(key), shape, is_sparse, None, has_time)
+        dim = None  # which the epoch API cannot say
+    has_time = dataset.num_outputs[key][1] > len(shape)
     return DataSpec(dataset.get_data_dtype(key), shape, is_sparse, dim, has_time)
 
 
