@@ -95,6 +95,10 @@ class TableSource(IndexedSource):
         self._tables.confirm(table)
         return array
 
+    def reads_slices(self, data_key: str) -> bool:
+        """Yes, if values are stored as they are given: a slice is a view of the rows that are held."""
+        return data_key in self._fields and self._fields[data_key].is_plain
+
     def _checked(self, corpus_idx: int, data_key: str, array: NDArray[Any]) -> NDArray[Any]:  # noqa: ARG002
         """Return the array: `_view` has compared its length, for one sequence and for several."""
         return array
