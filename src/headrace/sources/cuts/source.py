@@ -114,6 +114,10 @@ class CutSource(RecordSource):
         self._keys: dict[str, CutKey] = corpus.options.keys(fields, meta["kinds"])
         for name, key in self._keys.items():
             key.settle(self.specs[name], meta["labels"].get(name), meta["sample_rates"][name])
+
+    def _prepare_files(self) -> None:
+        super()._prepare_files()
+        corpus = self._options
         self._table: CutTable = (
             HeldCuts(corpus.held) if corpus.files is None else StoredCuts(corpus.files, self._index, corpus.roots)
         )
