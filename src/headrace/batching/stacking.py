@@ -124,7 +124,9 @@ def _stacked_arrays(arrays: list[NDArray[Any]], allocate: Allocate) -> NDArray[A
 def _stacked_tensors(torch: Any, tensors: list[Any], allocate: Allocate) -> Any:
     """Stack tensors, in an array of ours if they are plain values of a dtype that NumPy has."""
     first = tensors[0]
-    is_plain = set(map(type, tensors)) == {torch.Tensor} and first.layout is torch.strided and first.device.type == "cpu"
+    is_plain = (
+        set(map(type, tensors)) == {torch.Tensor} and first.layout is torch.strided and first.device.type == "cpu"
+    )
     if is_plain and len({one.dtype for one in tensors}) == 1:
         try:
             out = allocate("", (len(tensors), *first.shape), first.numpy().dtype)

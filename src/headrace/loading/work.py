@@ -6,7 +6,7 @@ depends on which worker it is, or on what it did before.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,18 +21,17 @@ from headrace.batching import (
     ItemStack,
     LayoutOptions,
     TextColumn,
-    cut_seq,
     gather_columns,
     pack_columns,
     pad_columns,
 )
 from headrace.engine import WorkerInfo, empty, note_place, skip_item
-from headrace.errors import CacheError, SourceError, TransformError, takes_note
+from headrace.errors import CacheError, TransformError, takes_note
 from headrace.global_rng import kept_globals, seed_globals
 from headrace.rng import derive_rng, wants_rng
 
 from .batch import Made, pack_made
-from .data_key import data_key_of_item
+from .chunks import Cutter, chunks_by_seq
 from .reading import Failed, Reader, Reading, ReadRequest
 
 Transform = Callable[..., Any]
@@ -129,8 +128,8 @@ class BatchWork:
 class _Members:
     """The members of a batch that could be read, and the errors of the others with their numbers and tags."""
 
-    tags: list[str] = field(default_factory=list)
     seqs: list[Any] = field(default_factory=list)
+    tags: list[str] = field(default_factory=list)
     failures: list[tuple[int, str, Exception]] = field(default_factory=list)
 
 
@@ -146,9 +145,11 @@ class _BatchMaker:
         self._options = options
         self._is_by_key = reading.is_by_key
         self._is_plain = options.transform is None and options.collate is None
+        self._stacks_items = not reading.is_by_key and options.collate is None
         self.seeds_globals = options.seeds_globals and not (self._is_plain and reader.is_all_ours)
         self._keep_globals = keep_globals
         self._wants_rng = options.transform is not None and wants_rng(options.transform)
+        self._cutter = Cutter(options.data_key, options.batching, are_own=options.transform is not None)
         self._layout = LayoutOptions(reading.specs, options.pad_values, options.pad_multiple)
 
     def make_seeded(self, task: Task) -> Any:
@@ -163,23 +164,23 @@ class _BatchMaker:
             made = self._make_at_once(task)
             if made is not None:
                 return made
-        members = _Members()
-        stack = None if self._is_by_key or self._options.collate is not None else ItemStack(len(task.indices), _allocate)
-        self._read(task, members, members.seqs if stack is None else stack)
+        stack = ItemStack(len(task.indices), _allocate) if self._stacks_items else None
+        members = _Members() if stack is None else _Members(stack.items)
+        self._read(task, members, members.seqs.append if stack is None else stack.append)
         for _, tag, error in members.failures:
             note_place(tag, task.epoch)
             if len(members.failures) == len(task.indices):
                 raise error
             skip_item(error)
-        if stack is not None and not isinstance(stack.items[0], Mapping):
+        if stack is not None and not isinstance(members.seqs[0], Mapping):
             return self._collate(task, members, lambda _: stack.stacked())
         note_place(f"(laying out batch {task.number})", task.epoch)
         if self._options.collate is not None:
             return self._collate(task, members, self._options.collate)
-        seqs, kept = members.seqs if stack is None else stack.items, None
+        kept = None
         if members.failures:
             kept = np.delete(np.arange(len(task.indices)), [number for number, _, _ in members.failures])
-        return self._lay_out(task, members.tags, gather_columns(seqs, self._layout, members.tags), kept)
+        return self._lay_out(task, members.tags, gather_columns(members.seqs, self._layout, members.tags), kept)
 
     def _make_at_once(self, task: Task) -> Made | None:
         """Read the sequences straight into the batch, if nothing goes wrong; None if they are to be read one by one."""
@@ -194,23 +195,20 @@ class _BatchMaker:
         except Exception:  # noqa: BLE001 - they are read one by one next, to find out which of them fails
             return None
 
-    def _read(self, task: Task, members: _Members, seqs: list[Any] | ItemStack) -> None:
+    def _read(self, task: Task, members: _Members, add_seq: Callable[[Any], None]) -> None:
         """Read the members of a task, with what is done to each of them.
 
         Args:
             task: It.
             members: Gets their tags, and what failed.
-            seqs: Gets the others.
+            add_seq: Gets the others.
         """
         if task.chunk_starts is None:
-            wanted = ReadRequest(task.epoch, task.indices, task.occurrences, task.seqs)
-            found = self._reader.read(wanted)
+            found = self._reader.read(ReadRequest(task.epoch, task.indices, task.occurrences, task.seqs))
         else:
-            wanted, part_of = _each_once(task)
-            parts = list(self._reader.read(wanted))
-            found = (parts[part] for part in part_of.tolist())  # in the order of the plan, not in that of reading
+            found = self._read_chunks(task)
         is_changed = self._options.transform is not None or task.seq_frames is not None
-        add_tag, add_seq, failures = members.tags.append, seqs.append, members.failures
+        add_tag, failures = members.tags.append, members.failures
         for number, (tag, seq) in enumerate(found):
             if is_changed and type(seq) is not Failed:
                 try:
@@ -226,34 +224,22 @@ class _BatchMaker:
 
     def _changed(self, task: Task, number: int, tag: str, seq: Any) -> Any:
         """Return a sequence that was read as it comes into the batch."""
-        if task.chunk_starts is not None:
-            note_place(tag, task.epoch)  # else it was read just now, and is noted
-            seq = self._cut(task, number, tag, seq)
-        elif task.seq_frames is not None:
+        if task.seq_frames is not None and task.chunk_starts is None:
             self._check_length(int(task.seq_frames[number]), tag, seq)
         return seq if self._options.transform is None else self._transform(task, number, tag, seq)
 
-    def _cut(self, task: Task, number: int, tag: str, seq: Any) -> dict[str, Any]:
+    def _read_chunks(self, task: Task) -> Iterator[tuple[str, Any]]:
+        """Yield the tag of each member of a task and its chunk, or a `Failed`; each sequence is read once."""
+        wanted, seq_of = _each_once(task)
         assert task.chunk_starts is not None
         assert task.chunk_frames is not None
         assert task.seq_frames is not None
-        key, planned = self._options.data_key, int(task.seq_frames[number])
-        if key is None and isinstance(seq, Mapping):
-            key = data_key_of_item(self._options.batching, seq, f"sequence {tag!r}")  # as the plan of a stream does
-        if key is None or not isinstance(seq, Mapping):
-            raise SourceError("only sequences by data key can be cut into chunks", where=f"sequence {tag!r}")
-        if key in seq and len(seq[key]) != planned:
-            raise SourceError(
-                f"{key!r} has {len(seq[key])} frames, but {planned} in the index, by which the chunks were planned",
-                where=f"sequence {tag!r}",
-                fix="do what changes lengths in the transform of the loader, which sees the chunks",
-            )
-        start, frames = int(task.chunk_starts[number]), int(task.chunk_frames[number])
-        chunk = cut_seq(seq, start, frames, key, self._options.batching.whole_keys)
-        if self._options.transform is None:
-            return chunk
-        # a transform may write into what it gets, and chunks may overlap
-        return {name: np.array(value) if isinstance(value, np.ndarray) else value for name, value in chunk.items()}
+        chunks, members = chunks_by_seq(seq_of, task.chunk_starts, task.chunk_frames, task.seq_frames)
+        seqs = list(self._reader.read_chunks(wanted, chunks, self._cutter))
+        for seq, number in members:
+            tag, found = seqs[seq]
+            note_place(tag, task.epoch)  # in the order of the plan, not in that of reading
+            yield tag, found if isinstance(found, Failed) else found[number]
 
     def _check_length(self, planned: int, tag: str, seq: Any) -> None:
         """Refuse a sequence that is longer than its batch was planned for.
