@@ -20,7 +20,7 @@ from headrace.rng import wants_rng
 
 from .data_key import choose_data_key
 from .inputs import EpochOrder, PlanNeeds, Subject
-from .iterate import Arrivals, Place, PlannedArrivals, StreamArrivals
+from .iterate import Arrivals, LoaderPosition, PlannedArrivals, StreamArrivals
 from .options import LoaderOptions
 from .plan import EpochPlan, PlanRecipe
 from .plan_cache import is_worth_keeping, table_name
@@ -140,14 +140,14 @@ class Epochs(ABC):
         self._digests: tuple[int, dict[str, str]] | None = None  # of an epoch
 
     @abstractmethod
-    def begin(self, place: Place, ranks: Ranks) -> tuple[Run, Arrivals]:
+    def begin(self, place: LoaderPosition, ranks: Ranks) -> tuple[Run, Arrivals]:
         """Begin at a place of an epoch, for one of the ranks.
 
         Raises:
             ResumeError: There is no such place.
         """
 
-    def _run_at(self, place: Place, ranks: Ranks) -> EpochRun:
+    def _run_at(self, place: LoaderPosition, ranks: Ranks) -> EpochRun:
         options = self._recipe.options
         return EpochRun(
             place.epoch,
@@ -215,7 +215,7 @@ class PlannedEpochs(Epochs):
         self.engine = recipe.open_engine(recipe.work)
         self.plan: EpochPlan | None = None
 
-    def begin(self, place: Place, ranks: Ranks) -> tuple[Run, Arrivals]:
+    def begin(self, place: LoaderPosition, ranks: Ranks) -> tuple[Run, Arrivals]:
         """Plan the window of the place, and begin."""
         if self.plan is not None and self.plan.epoch == place.epoch and not self.plan.knows(place.window):
             self.plan = None
@@ -358,7 +358,7 @@ class StreamEpochs(Epochs):
         self._epoch = 0
         self._progress = Progress()
 
-    def begin(self, place: Place, ranks: Ranks) -> tuple[Run, Arrivals]:
+    def begin(self, place: LoaderPosition, ranks: Ranks) -> tuple[Run, Arrivals]:
         """Begin; what is wrong with the place is said by the first batch."""
         self._epoch, self._progress = place.epoch, Progress()
         return self._starter.begin(self._run_at(place, ranks), self._take_progress)

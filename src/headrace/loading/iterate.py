@@ -10,7 +10,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,18 +19,18 @@ from headrace.engine import Delivered, Run
 from headrace.errors import HeadraceError, TransformError
 from headrace.ranks import Ranks
 
-from .batch import Batch, Packing
+from .batch import Batch, Made, Packing, is_made, tags_of
 from .steps import Agreement, Plan, Step
 from .streams.marks import WindowMarks
 from .streams.plan import Progress
 from .streams.work import StreamBroken, StreamEnd
-from .work import MadeBatch, Task
+from .work import Task
 
 _logger = logging.getLogger("headrace.loading")
+_TEXTS = None, 0  # the layout of a data key that has no arrays
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class LoaderPosition(NamedTuple):
     """Where a consumer is.
 
     Attributes:
@@ -156,7 +156,7 @@ class Begun:
         equal_steps_of: Which rank this is of those that must have equally many steps; None: it need not.
     """
 
-    place: Place
+    place: LoaderPosition
     ranks: Ranks
     run: Run
     arrivals: Arrivals
@@ -180,7 +180,7 @@ class BatchIterator(Iterator[Any]):
     def __init__(
         self,
         start: Callable[[BatchIterator], Begun],
-        on_place: Callable[[BatchIterator, Place], None],
+        on_place: Callable[[BatchIterator, LoaderPosition], None],
         data_key: str | None,
         begun: Begun | None,
     ) -> None:
@@ -218,16 +218,16 @@ class BatchIterator(Iterator[Any]):
                 arrived = None
             if arrived is not None:
                 made = arrived.value
-                value = self._batch(begun, arrived, made) if isinstance(made, MadeBatch) else made
+                value = self._batch(begun, arrived, made) if is_made(made) else made
         except BaseException:
             self.close()
             raise
         epoch = begun.place.epoch
         if arrived is None:
             self.close()
-            self._on_place(self, Place(epoch + 1))
+            self._on_place(self, LoaderPosition(epoch + 1))
             raise StopIteration
-        self._on_place(self, Place(epoch, arrived.step.position, arrived.step.window))
+        self._on_place(self, LoaderPosition(epoch, arrived.step.position, arrived.step.window))
         self.has_delivered = True
         return value
 
@@ -294,18 +294,18 @@ class BatchIterator(Iterator[Any]):
                 fix="mend what fails (the quarantine file names it); single sequences are skipped without harm",
             )
 
-    def _batch(self, begun: Begun, arrived: Arrived, made: MadeBatch) -> Batch:
+    def _batch(self, begun: Begun, arrived: Arrived, made: Made) -> Batch:
         step, seq_idx, corpus_idx, starts = arrived.step, arrived.seq_idx, arrived.corpus_idx, arrived.chunk_starts
+        _, tags, kept, arrays, lengths, packing = made
         epoch = begun.place.epoch
-        self._check_layout(epoch, step.number, made)
-        if made.kept is not None:
-            seq_idx, corpus_idx = seq_idx[made.kept], corpus_idx[made.kept]
-            starts = None if starts is None else starts[made.kept]
-        data_key = self._data_key if self._data_key in made.lengths else next(iter(made.lengths), None)
+        self._check_layout(epoch, step.number, arrays)
+        if kept is not None:
+            seq_idx, corpus_idx = seq_idx[kept], corpus_idx[kept]
+            starts = None if starts is None else starts[kept]
         return Batch(
-            made.arrays,
-            made.lengths,
-            made.tags,
+            arrays,
+            lengths,
+            tags_of(tags),
             seq_idx,
             corpus_idx,
             epoch,
@@ -313,22 +313,27 @@ class BatchIterator(Iterator[Any]):
             step.step,
             step.is_repeat,
             starts,
-            None if made.packing is None else Packing(*made.packing),
-            data_key,
+            None if packing is None else Packing(*packing),
+            self._data_key if self._data_key in lengths else next(iter(lengths), None),
         )
 
-    def _check_layout(self, epoch: int, number: int, made: MadeBatch) -> None:
+    def _check_layout(self, epoch: int, number: int, arrays: dict[str, Any]) -> None:
         """Refuse a data key whose dtype or axes change in mid-epoch, and keys that come and go."""
+        known = self._layout
+        if known is not None and len(known) == len(arrays):
+            for key, value in arrays.items():
+                if known.get(key) != ((value.dtype, value.ndim) if isinstance(value, np.ndarray) else _TEXTS):
+                    break
+            else:
+                return
         layout = {
-            key: (value.dtype, value.ndim) if isinstance(value, np.ndarray) else (None, 0)
-            for key, value in made.arrays.items()
+            key: (value.dtype, value.ndim) if isinstance(value, np.ndarray) else _TEXTS for key, value in arrays.items()
         }
-        if self._layout is None:
+        if known is None:
             self._layout = layout
-        if layout == self._layout:
             return
-        key = next(key for key in (*layout, *self._layout) if layout.get(key) != self._layout.get(key))
-        before, now = (_layout_text(one.get(key)) for one in (self._layout, layout))
+        key = next(key for key in (*layout, *known) if layout.get(key) != known.get(key))
+        before, now = (_layout_text(one.get(key)) for one in (known, layout))
         raise TransformError(
             f"the data key {key!r} changes in mid-epoch: {before} before, and {now} now",
             where=f"batch {number} of epoch {epoch}",
