@@ -15,7 +15,7 @@ import numpy as np
 from headrace.engine import Failure, WorkerInfo, note_place
 from headrace.errors import ConfigError
 from headrace.files.cache.entry import replace_cached_files
-from headrace.files.places import is_url
+from headrace.files.locations import is_url
 
 from ..base import Dataset
 from ..files.hdf import HDFDataset
