@@ -132,6 +132,10 @@ class CutSource(RecordSource):
     def _encode(self, record: Any, corpus_idx: int, data_key: str, where: str) -> NDArray[Any]:  # noqa: ARG002
         return np.asarray(self._keys[data_key].encode(record, where))
 
+    def reads_slices(self, data_key: str) -> bool:
+        """Yes, of the recordings of cuts; where samples cannot be sought, they are decoded whole."""
+        return data_key in self._keys and self._keys[data_key].reads_parts
+
     def _load_part(self, corpus_idx: int, data_key: str, start: int, end: int) -> NDArray[Any]:
         """Return frames of a key; of wav and flac files no other samples are read."""
         cut, where = self._record(corpus_idx, (data_key,)), self._where(corpus_idx)

@@ -232,6 +232,10 @@ class HDFSource(IndexedSource):
         place_table = np.array([byte_offsets, num_frames], np.int64)
         return _Column(name, dtype, spec.shape, row_bytes, places, place_table, rows, lengths)
 
+    def reads_slices(self, data_key: str) -> bool:
+        """Yes: HDF5 itself finds the chunks that hold some frames."""
+        return data_key in self.specs
+
     @property
     def has_fast_rows(self) -> bool:
         """Yes, unless a shape has free axes: neighbours in a file are read at once, also through HDF5."""

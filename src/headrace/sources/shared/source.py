@@ -288,6 +288,10 @@ class IndexedSource(Source):
             return slice_frames(self.read(corpus_idx, data_key), self.specs[data_key], start, end)
         return self._load_part(corpus_idx, data_key, start, end)
 
+    def reads_slices(self, data_key: str) -> bool:
+        """Yes, if the key is plain."""
+        return data_key in self._plain
+
     @property
     def has_fast_rows(self) -> bool:
         """Yes, if all keys are plain: they are read to where they are wanted."""

@@ -97,6 +97,10 @@ class TableSource(IndexedSource):
         self._tables.confirm(table)
         return array
 
+    def reads_slices(self, data_key: str) -> bool:
+        """Yes, if values are stored as they are given: a slice is a view of the rows that are held."""
+        return data_key in self._fields and self._fields[data_key].is_plain
+
     def read_seq(self, corpus_idx: int) -> dict[str, NDArray[Any]]:
         """Return all data keys of one sequence; its table is compared with the index once before and after."""
         table = self._tables_of[check_corpus_idx(corpus_idx, self._num_seqs)]
