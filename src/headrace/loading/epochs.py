@@ -9,18 +9,18 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Protocol, Self
 
 from headrace.batching import PLAN_VERSION, WINDOW_SEQS, Batching, PlanCounts, Steps
-from headrace.engine import Engine, Job, Run
+from headrace.engine import Engine, Job, where_runs
 from headrace.errors import ConfigError
 from headrace.ranks import Ranks
 from headrace.rng import wants_rng
 
 from .data_key import choose_data_key
 from .inputs import EpochOrder, PlanNeeds, Subject
-from .iterate import Arrivals, Place, PlannedArrivals, StreamArrivals
+from .iterate import Arrivals, CarriedRun, CloseableRun, Place, PlannedArrivals, StreamArrivals
 from .options import LoaderOptions
 from .plan import EpochPlan, PlanRecipe
 from .plan_cache import is_worth_keeping, table_name
@@ -29,7 +29,7 @@ from .steps import EpochRun, check_position, checked_steps, steps_of
 from .streams.input import STREAM_WINDOW_SEQS, StreamSubject
 from .streams.marks import WindowMarks
 from .streams.plan import NoLengthError, Progress, StreamPlan
-from .streams.work import StreamWork
+from .streams.work import CarriedWork, StreamWork
 from .work import BatchWork, Task, WorkOptions
 
 
@@ -109,9 +109,14 @@ class Recipe:
         is_seeded = self.options.seeds_globals and subject.may_draw_order()
         return self.options.order_seeded(epoch) if is_seeded else nullcontext()
 
-    def open_engine(self, work: BatchWork | StreamWork) -> Engine:
-        """Return an engine; workers are started by the first run, and what they import begins to be imported."""
-        options = self.options
+    def open_engine(self, work: BatchWork | StreamWork | CarriedWork, options: LoaderOptions | None = None) -> Engine:
+        """Return an engine; workers are started by the first run, and what they import begins to be imported.
+
+        Args:
+            work: What they do.
+            options: Of the workers, if these are not the user's.
+        """
+        options = self.options if options is None else options
         engine = Engine(
             Job(work, options.worker_init, options.seed),
             num_workers=options.num_workers,
@@ -130,7 +135,7 @@ class Epochs(ABC):
         recipe: How.
 
     Attributes:
-        engine: Whose runs they are.
+        engine: Whose runs they are: whose workers make the batches.
     """
 
     engine: Engine
@@ -139,8 +144,16 @@ class Epochs(ABC):
         self._subject, self._recipe = subject, recipe
         self._digests: tuple[int, dict[str, str]] | None = None  # of an epoch
 
+    def start(self) -> None:
+        """Start the workers."""
+        self.engine.start()
+
+    def close(self) -> None:
+        """End the workers."""
+        self.engine.close()
+
     @abstractmethod
-    def begin(self, place: Place, ranks: Ranks) -> tuple[Run, Arrivals]:
+    def begin(self, place: Place, ranks: Ranks) -> tuple[CloseableRun, Arrivals]:
         """Begin at a place of an epoch, for one of the ranks.
 
         Raises:
@@ -215,7 +228,7 @@ class PlannedEpochs(Epochs):
         self.engine = recipe.open_engine(recipe.work)
         self.plan: EpochPlan | None = None
 
-    def begin(self, place: Place, ranks: Ranks) -> tuple[Run, Arrivals]:
+    def begin(self, place: Place, ranks: Ranks) -> tuple[CloseableRun, Arrivals]:
         """Plan the window of the place, and begin."""
         if self.plan is not None and self.plan.epoch == place.epoch and not self.plan.knows(place.window):
             self.plan = None
@@ -301,28 +314,45 @@ class StreamStarter(Protocol):
     """Has a stream read, planned and made into batches.
 
     Attributes:
-        engine: Whose workers make the batches.
+        engines: Whose workers read it, or make its batches; those of the last one make them.
     """
 
-    engine: Engine
+    engines: tuple[Engine, ...]
 
-    def begin(self, run: EpochRun, on_progress: Callable[[Progress], None]) -> tuple[Run, Arrivals]:
+    def begin(self, run: EpochRun, on_progress: Callable[[Progress], None]) -> tuple[CloseableRun, Arrivals]:
         """Begin; what is wrong with the place is said by the first batch."""
 
 
-class ReadByWorkers:
-    """Each worker reads and plans the stream for itself, see `streams/work.py`."""
+class ReadAndMade:
+    """One worker, or the trainer, reads and plans the stream, and makes the batches."""
 
     def __init__(self, subject: StreamSubject, recipe: Recipe) -> None:
-        options = recipe.options
-        work = StreamWork(subject, recipe.plan, recipe.work)
-        self.engine = recipe.open_engine(work)
-        self._name, self._num_workers = subject.name, max(options.num_workers, 1)
+        options = replace(recipe.options, num_workers=min(recipe.options.num_workers, 1))
+        self.engines = (recipe.open_engine(StreamWork(subject, recipe.plan, recipe.work), options),)
+        self._name = subject.name
 
-    def begin(self, run: EpochRun, on_progress: Callable[[Progress], None]) -> tuple[Run, Arrivals]:
-        """Begin a pass over the stream in each worker."""
-        marks = WindowMarks(self._name, run.epoch, self._num_workers)
-        return self.engine.run_stream(run), StreamArrivals(on_progress, marks)
+    def begin(self, run: EpochRun, on_progress: Callable[[Progress], None]) -> tuple[CloseableRun, Arrivals]:
+        """Begin a pass over the stream."""
+        return self.engines[0].run_stream(run), StreamArrivals(on_progress, WindowMarks(self._name, run.epoch))
+
+
+class ReadForAll:
+    """One more worker reads and plans the stream for all the others, which make the batches."""
+
+    def __init__(self, subject: StreamSubject, recipe: Recipe) -> None:
+        self._name = subject.name
+        options, of_reader = recipe.options.with_reader()
+        reader = recipe.open_engine(StreamWork(subject, recipe.plan, None), of_reader)
+        makers = recipe.open_engine(CarriedWork(recipe.work), options)
+        makers.report.workers += reader.report.workers
+        self.engines = reader, makers
+
+    def begin(self, run: EpochRun, on_progress: Callable[[Progress], None]) -> tuple[CloseableRun, Arrivals]:
+        """Begin a pass over the stream; the other workers begin with the first batch that is waited for."""
+        reader, makers = self.engines
+        reading, arrivals = reader.run_stream(run), PlannedArrivals()
+        read = StreamArrivals(on_progress, WindowMarks(self._name, run.epoch))
+        return CarriedRun(reading, makers, arrivals.carried(reading, read)), arrivals
 
 
 class ReadByTrainer:
@@ -330,14 +360,14 @@ class ReadByTrainer:
 
     def __init__(self, subject: StreamSubject, recipe: Recipe) -> None:
         self._subject, self._recipe = subject, recipe
-        self.engine = recipe.open_engine(recipe.work)
+        self.engines = (recipe.open_engine(recipe.work),)
 
-    def begin(self, run: EpochRun, on_progress: Callable[[Progress], None]) -> tuple[Run, Arrivals]:
+    def begin(self, run: EpochRun, on_progress: Callable[[Progress], None]) -> tuple[CloseableRun, Arrivals]:
         """Begin a pass over the stream here."""
         recipe, arrivals = self._recipe, PlannedArrivals()
         plan = StreamPlan(self._subject, recipe.plan, run.epoch, run.window)
         tasks = arrivals.tasks(plan, checked_steps(run, plan))
-        return self.engine.run(_with_progress(tasks, plan, on_progress)), arrivals
+        return self.engines[0].run(_with_progress(tasks, plan, on_progress)), arrivals
 
 
 def _with_progress(tasks: Iterator[Task], plan: StreamPlan, on_progress: Callable[[Progress], None]) -> Iterator[Task]:
@@ -347,18 +377,37 @@ def _with_progress(tasks: Iterator[Task], plan: StreamPlan, on_progress: Callabl
     on_progress(plan.progress)
 
 
+def _starter_of(subject: StreamSubject, recipe: Recipe) -> type[ReadAndMade | ReadForAll | ReadByTrainer]:
+    """Decide who reads a stream."""
+    options = recipe.options
+    if options.num_workers and subject.has_workers:
+        return ReadByTrainer
+    is_plain = options.transform is None and options.collate is None  # to carry a sequence costs as much as to lay it out
+    is_shared = options.num_workers > 1 and not is_plain and where_runs(options.executor) != "caller"
+    return ReadForAll if is_shared else ReadAndMade
+
+
 class StreamEpochs(Epochs):
     """Epochs of a stream, whose order is known when it was read."""
 
     def __init__(self, subject: StreamSubject, recipe: Recipe) -> None:
         super().__init__(subject, recipe)
-        is_carried = subject.has_workers and recipe.options.num_workers > 0
-        self._starter: StreamStarter = ReadByTrainer(subject, recipe) if is_carried else ReadByWorkers(subject, recipe)
-        self.engine = self._starter.engine
+        self._starter = _starter_of(subject, recipe)(subject, recipe)
+        self.engine = self._starter.engines[-1]
         self._epoch = 0
         self._progress = Progress()
 
-    def begin(self, place: Place, ranks: Ranks) -> tuple[Run, Arrivals]:
+    def start(self) -> None:
+        """Start the workers, also the one that reads."""
+        for engine in self._starter.engines:
+            engine.start()
+
+    def close(self) -> None:
+        """End all workers."""
+        for engine in self._starter.engines:
+            engine.close()
+
+    def begin(self, place: Place, ranks: Ranks) -> tuple[CloseableRun, Arrivals]:
         """Begin; what is wrong with the place is said by the first batch."""
         self._epoch, self._progress = place.epoch, Progress()
         return self._starter.begin(self._run_at(place, ranks), self._take_progress)

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.engine import Delivered, Run
+from headrace.engine import Delivered, Engine, Run
 from headrace.errors import HeadraceError, TransformError
 from headrace.ranks import Ranks
 
@@ -94,6 +94,10 @@ class PlannedArrivals:
         """Return the tasks of the steps, each of which is remembered when it is asked for."""
         return _tasks(plan, steps, self._asked)
 
+    def carried(self, reading: Iterator[Delivered], read: StreamArrivals) -> Iterator[Any]:
+        """Return the parcels that the reader of a stream gives, the step of each of which is remembered."""
+        return _carried(reading, read, self._asked)
+
     def take(self, delivered: Delivered) -> Arrived:
         """Return the batch of a ticket."""
         arrived = self._asked.popleft()
@@ -111,11 +115,11 @@ class PlannedArrivals:
 
 
 class StreamArrivals:
-    """Batches of a stream, which workers read.
+    """Steps of a stream that one worker reads.
 
     Args:
         on_progress: Called with what is known of the stream.
-        marks: Compares what the workers have read.
+        marks: Compares what is read anew, if that worker dies, with what it had read.
     """
 
     def __init__(self, on_progress: Callable[[Progress], None], marks: WindowMarks) -> None:
@@ -124,13 +128,13 @@ class StreamArrivals:
         self.next_ticket = 0
 
     def take(self, delivered: Delivered) -> Arrived | None:
-        """Return the step that a worker made."""
+        """Return the step."""
         self.next_ticket = delivered.ticket + 1
         made = delivered.value
         if isinstance(made, StreamBroken):
             raise made.raisable(delivered.ticket, delivered.worker_idx)
         self._on_progress(made.progress)
-        self._marks.take(delivered.worker_idx, made.marks)
+        self._marks.take(made.marks)
         if isinstance(made, StreamEnd):
             self._marks.end(made.num_windows)
             return None
@@ -138,9 +142,42 @@ class StreamArrivals:
 
     def num_skipped(self, delivered: Delivered | None) -> int:
         """Return how many tickets were left out."""
-        if delivered is None:
-            raise self._marks.difference("they have different numbers of steps")
-        return delivered.ticket - self.next_ticket
+        return 0 if delivered is None else delivered.ticket - self.next_ticket
+
+
+class CloseableRun(Protocol):
+    """What was begun: an iterator over what workers give."""
+
+    def __next__(self) -> Delivered: ...  # noqa: D105
+
+    def close(self) -> None:
+        """Give up what is under way; harmless at any time."""
+
+
+class CarriedRun:
+    """Two runs in a row: what one worker reads is carried to others, from the first batch that is waited for on.
+
+    Args:
+        reading: The run of the reader.
+        makers: Who make the batches.
+        parcels: What is carried, as it is read.
+    """
+
+    def __init__(self, reading: Run, makers: Engine, parcels: Iterator[Any]) -> None:
+        self._reading, self._makers, self._parcels = reading, makers, parcels
+        self._making: Run | None = None
+
+    def __next__(self) -> Delivered:
+        """Return the next batch."""
+        if self._making is None:
+            self._making = self._makers.run(self._parcels)
+        return next(self._making)
+
+    def close(self) -> None:
+        """Give up both runs."""
+        for run in (self._making, self._reading):
+            if run is not None:
+                run.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +187,7 @@ class Begun:
     Attributes:
         place: Where it begins.
         ranks: For which rank.
-        run: Of the engine.
+        run: Of the workers.
         arrivals: What its tickets are.
         agreement: By which the ranks find out how many steps they have; None: they know.
         equal_steps_of: Which rank this is of those that must have equally many steps; None: it need not.
@@ -158,7 +195,7 @@ class Begun:
 
     place: Place
     ranks: Ranks
-    run: Run
+    run: CloseableRun
     arrivals: Arrivals
     agreement: Agreement | None
     equal_steps_of: str | None
@@ -367,6 +404,20 @@ def _tasks(plan: Plan, steps: Iterator[Step], asked: deque[Arrived]) -> Iterator
         corpus_idx = task.indices if task.seqs is None else np.full(len(seq_idx), -1)
         asked.append(Arrived(step, seq_idx, corpus_idx, task.chunk_starts, None))
         yield task
+
+
+def _carried(reading: Iterator[Delivered], read: StreamArrivals, asked: deque[Arrived]) -> Iterator[Any]:
+    """Yield the parcels of the steps that were read, and remember these. A function, as `_tasks`."""
+    for delivered in reading:
+        arrived = read.take(delivered)
+        if arrived is None:
+            return
+        parcel, arrived.value = arrived.value, None
+        arrived.seq_idx = np.array(arrived.seq_idx)  # not in the reader's memory, of which the consumer may keep some
+        arrived.chunk_starts = None if arrived.chunk_starts is None else np.array(arrived.chunk_starts)
+        asked.append(arrived)
+        del delivered, arrived
+        yield parcel
 
 
 def _layout_text(layout: tuple[Any, int] | None) -> str:

@@ -170,7 +170,7 @@ class DataLoader:
 
         For several loaders in one process: start each of them, and iterate then.
         """
-        self._runs.engine.start()
+        self._runs.start()
 
     @property
     def ranks(self) -> Ranks:
@@ -422,7 +422,7 @@ class DataLoader:
             iterator = None if found is None else found()
             if iterator is not None:
                 iterator.supersede("its loader was closed")
-        self._runs.engine.close()
+        self._runs.close()
         self._subject.close()
 
     def __enter__(self) -> Self:

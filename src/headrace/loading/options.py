@@ -11,7 +11,7 @@ from typing import Any, Literal, Self, get_args
 
 from headrace.batching import Batching, BatchOrder
 from headrace.datasets.base import Workers
-from headrace.engine import EngineOptions, Executor, WorkerInfo, where_runs
+from headrace.engine import EngineOptions, Executor, Raising, WorkerInfo, where_runs
 from headrace.engine.executor import check_executor_name
 from headrace.engine.process.executor import ProcessExecutor
 from headrace.errors import ConfigError, check_count
@@ -210,6 +210,25 @@ class LoaderOptions:
         if self.agree is None or self.agree_every is None:
             return None
         return Agreement(self.agree, self.agree_every, may_repeat=self.remainder == "pad")
+
+    def with_reader(self) -> tuple[Self, Self]:
+        """Return what holds for the workers of a stream, and for one more that reads it for them.
+
+        They share the limit on memory; the reader may be as far ahead of them as all of them together are. What it
+        reads is not skipped.
+        """
+        num_workers, options = self.num_workers, self.engine_options or EngineOptions()
+        max_bytes = None if self.max_bytes is None else self.max_bytes // (num_workers + 1)
+        of_reader = replace(
+            self,
+            num_workers=1,
+            executor=self.executor if isinstance(self.executor, str) else self.executor.another(),
+            max_bytes=max_bytes,
+            engine_options=replace(
+                options, on_error=Raising(), tickets_per_worker=options.min_tickets * num_workers, look_ahead=None
+            ),
+        )
+        return replace(self, max_bytes=None if max_bytes is None else self.max_bytes - max_bytes), of_reader
 
     def limited_executor(self) -> str | Executor:
         """Return the executor, with the limit on memory shared out to the workers."""
