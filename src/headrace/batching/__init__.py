@@ -15,7 +15,18 @@ if TYPE_CHECKING:
     from .buckets import Buckets
     from .chunking import Chunking, ChunkingFunction, parse_chunking, plan_chunks, vary_chunking
     from .consecutive import FixedCount, FrameBudget
-    from .layout import Column, LayoutOptions, PaddedBatch, TextColumn, cut_seq, gather_columns, pad_batch, pad_columns
+    from .layout import (
+        Column,
+        LayoutOptions,
+        PaddedBatch,
+        TextColumn,
+        cut_seq,
+        find_cut_keys,
+        frames_to_cut,
+        gather_columns,
+        pad_batch,
+        pad_columns,
+    )
     from .numbers import NumbersDict
     from .pack import Pack
     from .packed_layout import PackedBatch, RowLayout, pack_batch, pack_columns
@@ -55,6 +66,8 @@ __all__ = [
     "WindowPlan",
     "apply_window",
     "cut_seq",
+    "find_cut_keys",
+    "frames_to_cut",
     "gather_columns",
     "num_windows",
     "pack_batch",
@@ -82,6 +95,8 @@ __getattr__, __dir__ = export_lazily(
             "LayoutOptions",
             "PaddedBatch",
             "cut_seq",
+            "find_cut_keys",
+            "frames_to_cut",
             "gather_columns",
             "pad_batch",
             "pad_columns",

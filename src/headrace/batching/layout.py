@@ -309,22 +309,49 @@ def cut_seq(seq: Seq, start: int, frames: int, data_key: str, whole_keys: Sequen
         ConfigError: There is no such reference, or a key has another number of frames than it, so that nobody knows
             what belongs to the chunk.
     """
-    if data_key not in seq:
-        raise ConfigError(f"no data key {data_key!r} to cut by", fix=did_you_mean(data_key, seq))
-    if np.ndim(seq[data_key]) == 0:
+    num_frames = {key: frames_to_cut(value) for key, value in seq.items()}
+    if data_key in seq and np.ndim(seq[data_key]):  # a row of texts can be the reference
+        num_frames[data_key] = len(seq[data_key])
+    cut = find_cut_keys(num_frames, data_key, whole_keys)
+    return {
+        key: slice_pad_zeros(np.asarray(value), start, start + frames) if key in cut else value
+        for key, value in seq.items()
+    }
+
+
+def frames_to_cut(value: Any) -> int | None:
+    """Return how many frames a value has; `None` if it is a text or a scalar, which cannot be cut."""
+    array = np.asarray(value)
+    return None if array.ndim == 0 or array.dtype.kind in _TEXT_KINDS else len(array)
+
+
+def find_cut_keys(
+    num_frames: Mapping[str, int | None], data_key: str, whole_keys: Sequence[str] = ()
+) -> frozenset[str]:
+    """Return the keys of a sequence that are cut with the reference; the others are given in full, see `cut_seq`.
+
+    Args:
+        num_frames: Data key -> frames, `None` for what cannot be cut.
+        data_key: The key that is the reference.
+        whole_keys: Keys that are given in full, whatever their length.
+
+    Raises:
+        ConfigError: As `cut_seq`.
+    """
+    if data_key not in num_frames:
+        raise ConfigError(f"no data key {data_key!r} to cut by", fix=did_you_mean(data_key, num_frames))
+    wanted = num_frames[data_key]
+    if wanted is None:
         raise ConfigError(f"the data key {data_key!r} has no time axis to cut by", fix="name another in data_key")
-    num_frames = len(seq[data_key])
-    chunk: dict[str, Any] = {}
-    for key, value in seq.items():
-        array = np.asarray(value)
-        is_whole = key in whole_keys or array.ndim == 0 or array.dtype.kind in _TEXT_KINDS
-        if key != data_key and (is_whole or (len(array) <= 1 and len(array) != num_frames)):
-            chunk[key] = value
-        elif len(array) == num_frames:
-            chunk[key] = slice_pad_zeros(array, start, start + frames)
-        else:
+    cut = set()
+    for key, frames in num_frames.items():
+        if key != data_key and (frames is None or key in whole_keys):
+            continue
+        if frames == wanted:
+            cut.add(key)
+        elif frames is not None and frames > 1:
             raise ConfigError(
-                f"the data key {key!r} has {len(array)} frames and {data_key!r} has {num_frames}: it cannot be cut",
+                f"the data key {key!r} has {frames} frames and {data_key!r} has {wanted}: it cannot be cut",
                 fix=f"name {key!r} in whole_keys=(...) of Chunks, or drop it in a transform, or do not cut",
             )
-    return chunk
+    return frozenset(cut)

@@ -23,6 +23,8 @@ from headrace.engine import WorkerInfo, note_place, note_places
 from headrace.sources import Source
 from headrace.specs import DataSpec
 
+from .chunks import Cutter, SeqChunks
+
 # Read between two signs of life: few enough that no storage takes a minute for them.
 _SEQS_AT_ONCE = 64
 
@@ -56,6 +58,13 @@ class Reader(ABC):
     @abstractmethod
     def read(self, wish: ReadRequest) -> Iterator[tuple[str, Any]]:
         """Yield for each sequence of the wish, in order, its tag and what was read; or a `Failed`."""
+
+    def read_chunks(
+        self, wish: ReadRequest, chunks: Sequence[SeqChunks], cutter: Cutter
+    ) -> Iterator[tuple[str, list[Any] | Failed]]:
+        """Yield for each sequence of the wish, in order, its tag and its chunks; or a `Failed`."""
+        for (tag, seq), own in zip(self.read(wish), chunks, strict=True):
+            yield tag, seq if isinstance(seq, Failed) else cutter.cut(tag, seq, own)
 
     def columns(self, wish: ReadRequest) -> tuple[list[str], dict[str, Column]] | None:
         """Return the tags and the columns of a wish, which are read when they are written into a batch.
@@ -120,15 +129,37 @@ class _DatasetReader(Reader):
         tags = source.tags_of(wish.indices)
         return tags, {key: _SourceColumn(source, key, wish, tags) for key in source.specs}
 
+    def read_chunks(
+        self, wish: ReadRequest, chunks: Sequence[SeqChunks], cutter: Cutter
+    ) -> Iterator[tuple[str, list[Any] | Failed]]:
+        reader = self._reader
+
+        def take(number: int) -> tuple[str | None, list[Any]]:
+            found = cutter.read(reader, number, chunks[number])
+            if found is not None:
+                return None, found
+            seq = reader.read(number)
+            return seq.seq_tag, cutter.cut(seq.seq_tag, dict(seq.features), chunks[number])
+
+        for tag, taken in reader.take_each(_wanted(wish), take):
+            if isinstance(taken, Failed):
+                yield tag, taken
+            else:
+                own_tag, found = taken
+                yield tag if own_tag is None else own_tag, found
+
     def read(self, wish: ReadRequest) -> Iterator[tuple[str, Any]]:
-        # the members of a batch are not neighbours in the epoch: they have no positions there
-        wanted = datasets.ReadRequest.of(wish.epoch, wish.indices, wish.occurrences)
-        are_own = self._reader.gives_own
+        wanted, are_own = _wanted(wish), self._reader.gives_own
         for tag, seq in self._reader.read_each(wanted):
             if isinstance(seq, Failed):
                 yield tag, seq
             else:  # a transform may put others into it
                 yield tag, seq.features if are_own else dict(seq.features)
+
+
+def _wanted(wish: ReadRequest) -> datasets.ReadRequest:
+    # the members of a batch are not neighbours in the epoch: they have no positions there
+    return datasets.ReadRequest.of(wish.epoch, wish.indices, wish.occurrences)
 
 
 class _SourceColumn(Column):

@@ -7,7 +7,7 @@ depends on which worker it is, or on what it did before.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,7 +21,6 @@ from headrace.batching import (
     Column,
     LayoutOptions,
     TextColumn,
-    cut_seq,
     gather_columns,
     pack_columns,
     pad_columns,
@@ -31,7 +30,7 @@ from headrace.errors import CacheError, SourceError, TransformError, takes_note
 from headrace.global_rng import kept_globals, seed_globals
 from headrace.rng import derive_rng, wants_rng
 
-from .data_key import data_key_of_item
+from .chunks import Cutter, chunks_by_seq
 from .reading import Failed, Reader, Reading, ReadRequest
 
 Transform = Callable[..., Any]
@@ -155,6 +154,7 @@ class _BatchMaker:
         self.seeds_globals = options.seeds_globals and not (self._is_plain and reader.is_all_ours)
         self._keep_globals = keep_globals
         self._wants_rng = options.transform is not None and wants_rng(options.transform)
+        self._cutter = Cutter(options.data_key, options.batching, are_own=options.transform is not None)
         self._layout = LayoutOptions(reading.specs, options.pad_values, options.pad_multiple)
 
     def make_seeded(self, task: Task) -> Any:
@@ -207,19 +207,27 @@ class _BatchMaker:
             for number, (tag, seq) in enumerate(self._reader.read(wish)):
                 self._add(members, task, number, tag, seq)
             return members
-        wish, part_of = _each_once(task)
-        parts = list(self._reader.read(wish))
-        for number, part in enumerate(part_of.tolist()):  # in the order of the plan, not in that of reading
-            self._add(members, task, number, *parts[part])
+        for number, (tag, chunk) in enumerate(self._read_chunks(task)):
+            note_place(tag, task.epoch)  # in the order of the plan, not in that of reading
+            self._add(members, task, number, tag, chunk)
         return members
+
+    def _read_chunks(self, task: Task) -> Iterator[tuple[str, Any]]:
+        """Yield the tag of each member of a task and its chunk, or a `Failed`; each sequence is read once."""
+        wish, seq_of = _each_once(task)
+        assert task.chunk_starts is not None
+        assert task.chunk_frames is not None
+        assert task.seq_frames is not None
+        chunks, members = chunks_by_seq(seq_of, task.chunk_starts, task.chunk_frames, task.seq_frames)
+        seqs = list(self._reader.read_chunks(wish, chunks, self._cutter))
+        for seq, number in members:
+            tag, found = seqs[seq]
+            yield tag, found if isinstance(found, Failed) else found[number]
 
     def _add(self, members: _Members, task: Task, number: int, tag: str, seq: Any) -> None:
         if not isinstance(seq, Failed):
             try:
-                if task.chunk_starts is not None:
-                    note_place(tag, task.epoch)  # else it was read just now, and is noted
-                    seq = self._cut(task, number, tag, seq)
-                elif task.seq_frames is not None:
+                if task.seq_frames is not None and task.chunk_starts is None:
                     self._check_length(int(task.seq_frames[number]), tag, seq)
                 if self._options.transform is not None:
                     seq = self._transform(task, number, tag, seq)
@@ -231,28 +239,6 @@ class _BatchMaker:
         members.numbers.append(number)
         members.tags.append(tag)
         members.seqs.append(seq)
-
-    def _cut(self, task: Task, number: int, tag: str, seq: Any) -> dict[str, Any]:
-        assert task.chunk_starts is not None
-        assert task.chunk_frames is not None
-        assert task.seq_frames is not None
-        key, planned = self._options.data_key, int(task.seq_frames[number])
-        if key is None and isinstance(seq, Mapping):
-            key = data_key_of_item(self._options.batching, seq, f"sequence {tag!r}")  # as the plan of a stream does
-        if key is None or not isinstance(seq, Mapping):
-            raise SourceError("only sequences by data key can be cut into chunks", where=f"sequence {tag!r}")
-        if key in seq and len(seq[key]) != planned:
-            raise SourceError(
-                f"{key!r} has {len(seq[key])} frames, but {planned} in the index, by which the chunks were planned",
-                where=f"sequence {tag!r}",
-                fix="do what changes lengths in the transform of the loader, which sees the chunks",
-            )
-        start, frames = int(task.chunk_starts[number]), int(task.chunk_frames[number])
-        chunk = cut_seq(seq, start, frames, key, self._options.batching.whole_keys)
-        if self._options.transform is None:
-            return chunk
-        # a transform may write into what it gets, and chunks may overlap
-        return {name: np.array(value) if isinstance(value, np.ndarray) else value for name, value in chunk.items()}
 
     def _check_length(self, planned: int, tag: str, seq: Any) -> None:
         """Refuse a sequence that is longer than its batch was planned for.

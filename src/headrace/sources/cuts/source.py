@@ -114,6 +114,10 @@ class CutSource(RecordSource):
         self._keys: dict[str, CutKey] = corpus.options.keys(fields, meta["kinds"])
         for name, key in self._keys.items():
             key.settle(self.specs[name], meta["labels"].get(name), meta["sample_rates"][name])
+
+    def _prepare_files(self) -> None:
+        super()._prepare_files()
+        corpus = self._options
         self._table: CutTable = (
             HeldCuts(corpus.held) if corpus.files is None else StoredCuts(corpus.files, self._index, corpus.roots)
         )
@@ -127,6 +131,10 @@ class CutSource(RecordSource):
 
     def _encode(self, record: Any, corpus_idx: int, data_key: str) -> NDArray[Any]:
         return np.asarray(self._keys[data_key].encode(record, self._where(corpus_idx)))
+
+    def reads_slices(self, data_key: str) -> bool:
+        """Yes, of the recordings of cuts; where samples cannot be sought, they are decoded whole."""
+        return data_key in self._keys and self._keys[data_key].reads_parts
 
     def _load_part(self, corpus_idx: int, data_key: str, start: int, end: int) -> NDArray[Any]:
         """Return frames of a key; of wav and flac files no other samples are read."""

@@ -218,7 +218,9 @@ class HDFSource(IndexedSource):
                 self._plain[key] = PlainKey.of(self.specs[key], self._index.lengths(key))
         times = meta["times"]
         self._times = times and self._column(None, INPUT_KEY, DataSpec.from_json(times["spec"]), times["byte_offsets"])
-        self._files: FileHandles = FileHandles(self._index.files, meta["chunk_bytes"])
+
+    def _prepare_files(self) -> None:
+        self._files: FileHandles = FileHandles(self._index.files, self._index.meta["chunk_bytes"])
 
     def _column(self, name: str | None, length_key: str, spec: DataSpec, byte_offsets: list[int]) -> _Column:
         dtype = np.dtype(spec.dtype)
@@ -229,6 +231,10 @@ class HDFSource(IndexedSource):
         places = list(zip(byte_offsets, num_frames, strict=True))
         place_table = np.array([byte_offsets, num_frames], np.int64)
         return _Column(name, dtype, spec.shape, row_bytes, places, place_table, rows, lengths)
+
+    def reads_slices(self, data_key: str) -> bool:
+        """Yes: HDF5 itself finds the chunks that hold some frames."""
+        return data_key in self.specs
 
     @property
     def has_fast_rows(self) -> bool:

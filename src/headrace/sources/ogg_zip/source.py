@@ -110,10 +110,14 @@ class OggZipSource(RecordSource):
         self.specs["orth"] = DataSpec("uint8", sparse=True, dim=256)
         self.labels["orth"] = [chr(code) for code in range(256)]
         places = {path: number for number, path in enumerate(options.files)}
-        stamps = [index.files[places[archive.files[-1]]] for archive in options.archives]
-        self._texts = EntryTexts(options.archives, index.meta["text_bytes"], stamps)
+        self._stamps_of_texts = [index.files[places[archive.files[-1]]] for archive in options.archives]
         self._file_of = [places[archive.files[0]] for archive in options.archives]
         self._archive_of = index.locator("archive")
+
+    def _prepare_files(self) -> None:
+        super()._prepare_files()
+        sizes = self._index.meta["text_bytes"]
+        self._texts = EntryTexts(self._options.archives, sizes, self._stamps_of_texts)
 
     @property
     def vocabulary(self) -> Vocabulary | None:
