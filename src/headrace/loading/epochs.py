@@ -10,10 +10,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields, replace
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 from headrace.batching import PLAN_VERSION, WINDOW_SEQS, Batching, PlanCounts, Steps
-from headrace.engine import Engine, Job, where_runs
+from headrace.engine import Engine, EngineOptions, Job, Raising, WorkerInfo, where_runs
+from headrace.engine.process.executor import ProcessExecutor
 from headrace.errors import ConfigError
 from headrace.ranks import Ranks
 from headrace.rng import wants_rng
@@ -26,11 +27,14 @@ from .plan import EpochPlan, PlanRecipe
 from .plan_cache import is_worth_keeping, table_name
 from .state import digest_text
 from .steps import EpochRun, check_position, checked_steps, steps_of
+from .streams.exchange import Exchange
 from .streams.input import STREAM_WINDOW_SEQS, StreamSubject
 from .streams.marks import WindowMarks
 from .streams.plan import NoLengthError, Progress, StreamPlan
-from .streams.work import CarriedWork, StreamWork
+from .streams.work import CarriedWork, Carrying, StreamWork
 from .work import BatchWork, Task, WorkOptions
+
+_EXCHANGE_BYTES = 1 << 30  # limit on what of a stream was read, and is not with who makes batches of it
 
 
 @dataclass(frozen=True)
@@ -109,14 +113,14 @@ class Recipe:
         is_seeded = self.options.seeds_globals and subject.may_draw_order()
         return self.options.order_seeded(epoch) if is_seeded else nullcontext()
 
-    def open_engine(self, work: BatchWork | StreamWork | CarriedWork, options: LoaderOptions | None = None) -> Engine:
+    def open_engine(self, work: Callable[[WorkerInfo], Callable[[Any], Any]], **others: Any) -> Engine:
         """Return an engine; workers are started by the first run, and what they import begins to be imported.
 
         Args:
             work: What they do.
-            options: Of the workers, if these are not the user's.
+            **others: Options of the loader that are others for these workers.
         """
-        options = self.options if options is None else options
+        options = replace(self.options, **others)
         engine = Engine(
             Job(work, options.worker_init, options.seed),
             num_workers=options.num_workers,
@@ -322,37 +326,78 @@ class StreamStarter(Protocol):
     def begin(self, run: EpochRun, on_progress: Callable[[Progress], None]) -> tuple[CloseableRun, Arrivals]:
         """Begin; what is wrong with the place is said by the first batch."""
 
+    def close(self) -> None:
+        """End the workers."""
+
 
 class ReadAndMade:
     """One worker, or the trainer, reads and plans the stream, and makes the batches."""
 
     def __init__(self, subject: StreamSubject, recipe: Recipe) -> None:
-        options = replace(recipe.options, num_workers=min(recipe.options.num_workers, 1))
-        self.engines = (recipe.open_engine(StreamWork(subject, recipe.plan, recipe.work), options),)
+        num_workers = min(recipe.options.num_workers, 1)
+        self.engines = (recipe.open_engine(StreamWork(subject, recipe.plan, recipe.work), num_workers=num_workers),)
         self._name = subject.name
 
     def begin(self, run: EpochRun, on_progress: Callable[[Progress], None]) -> tuple[CloseableRun, Arrivals]:
         """Begin a pass over the stream."""
         return self.engines[0].run_stream(run), StreamArrivals(on_progress, WindowMarks(self._name, run.epoch))
 
+    def close(self) -> None:
+        """End the worker."""
+        self.engines[0].close()
+
 
 class ReadForAll:
-    """One more worker reads and plans the stream for all the others, which make the batches."""
+    """One more worker reads and plans the stream for all the others, which make the batches.
+
+    It may be as far ahead of them as all of them together are of the consumer.
+    """
 
     def __init__(self, subject: StreamSubject, recipe: Recipe) -> None:
         self._name = subject.name
-        options, of_reader = recipe.options.with_reader()
-        reader = recipe.open_engine(StreamWork(subject, recipe.plan, None), of_reader)
-        makers = recipe.open_engine(CarriedWork(recipe.work), options)
+        options = recipe.options
+        num_shares = options.num_workers + 2  # that of the reader is for what it cannot exchange
+        max_bytes = _EXCHANGE_BYTES if options.max_bytes is None else max(options.max_bytes // num_shares, 1)
+        executor = options.limited_executor(num_shares)
+        of_makers, of_reader = executor, executor if isinstance(executor, str) else executor.another()
+        if executor == "process":
+            executor = ProcessExecutor()
+        self._exchange: Exchange | None = None
+        if isinstance(executor, ProcessExecutor):
+            self._exchange = exchange = Exchange(max_bytes)
+            of_makers, of_reader = map(executor.another, (exchange.hand_to_maker, exchange.hand_to_reader))
+        ahead = options.engine_options or EngineOptions()
+        reader = recipe.open_engine(
+            StreamWork(subject, recipe.plan, Carrying(max_bytes)),
+            num_workers=1,
+            executor=of_reader,
+            max_bytes=None,
+            engine_options=replace(
+                ahead,
+                on_error=Raising(),  # what is read is not skipped
+                tickets_per_worker=ahead.min_tickets * options.num_workers,
+                look_ahead=None,
+            ),
+        )
+        makers = recipe.open_engine(CarriedWork(recipe.work), executor=of_makers, max_bytes=None)
         makers.report.workers += reader.report.workers
         self.engines = reader, makers
 
     def begin(self, run: EpochRun, on_progress: Callable[[Progress], None]) -> tuple[CloseableRun, Arrivals]:
         """Begin a pass over the stream; the other workers begin with the first batch that is waited for."""
         reader, makers = self.engines
-        reading, arrivals = reader.run_stream(run), PlannedArrivals()
+        if self._exchange is not None:
+            self._exchange.begin_run()
         read = StreamArrivals(on_progress, WindowMarks(self._name, run.epoch))
-        return CarriedRun(reading, makers, arrivals.carried(reading, read)), arrivals
+        carried = CarriedRun(reader.run_stream(run), makers, read, self._exchange)
+        return carried, carried.arrivals
+
+    def close(self) -> None:
+        """End the workers."""
+        for engine in self.engines:
+            engine.close()
+        if self._exchange is not None:
+            self._exchange.close()
 
 
 class ReadByTrainer:
@@ -369,6 +414,10 @@ class ReadByTrainer:
         tasks = arrivals.tasks(plan, checked_steps(run, plan))
         return self.engines[0].run(_with_progress(tasks, plan, on_progress)), arrivals
 
+    def close(self) -> None:
+        """End the workers."""
+        self.engines[0].close()
+
 
 def _with_progress(tasks: Iterator[Task], plan: StreamPlan, on_progress: Callable[[Progress], None]) -> Iterator[Task]:
     for task in tasks:
@@ -382,7 +431,9 @@ def _starter_of(subject: StreamSubject, recipe: Recipe) -> type[ReadAndMade | Re
     options = recipe.options
     if options.num_workers and subject.has_workers:
         return ReadByTrainer
-    is_plain = options.transform is None and options.collate is None  # to carry a sequence costs as much as to lay it out
+    is_plain = (
+        options.transform is None and options.collate is None
+    )  # to carry a sequence costs as much as to lay it out
     is_shared = options.num_workers > 1 and not is_plain and where_runs(options.executor) != "caller"
     return ReadForAll if is_shared else ReadAndMade
 
@@ -404,8 +455,7 @@ class StreamEpochs(Epochs):
 
     def close(self) -> None:
         """End all workers."""
-        for engine in self._starter.engines:
-            engine.close()
+        self._starter.close()
 
     def begin(self, place: Place, ranks: Ranks) -> tuple[CloseableRun, Arrivals]:
         """Begin; what is wrong with the place is said by the first batch."""

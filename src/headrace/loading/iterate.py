@@ -21,12 +21,14 @@ from headrace.ranks import Ranks
 
 from .batch import Batch, Packing
 from .steps import Agreement, Plan, Step
+from .streams.exchange import Exchange, parcel_bytes
 from .streams.marks import WindowMarks
 from .streams.plan import Progress
 from .streams.work import StreamBroken, StreamEnd
 from .work import MadeBatch, Task
 
 _logger = logging.getLogger("headrace.loading")
+_CARRIED_BYTES = 256 << 20  # of a stream, in this process, where there is no better place
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,32 +86,32 @@ class Arrivals(Protocol):
 
 
 class PlannedArrivals:
-    """Batches that the trainer has planned: each ticket is a task."""
+    """Batches that were planned before they are made.
+
+    Attributes:
+        asked: What is known of them, without their values, from the next ticket on.
+    """
 
     def __init__(self) -> None:
-        self._asked: deque[Arrived] = deque()  # without their values
+        self.asked: deque[Arrived] = deque()
         self.next_ticket = 0
 
     def tasks(self, plan: Plan, steps: Iterator[Step]) -> Iterator[Task]:
         """Return the tasks of the steps, each of which is remembered when it is asked for."""
-        return _tasks(plan, steps, self._asked)
-
-    def carried(self, reading: Iterator[Delivered], read: StreamArrivals) -> Iterator[Any]:
-        """Return the parcels that the reader of a stream gives, the step of each of which is remembered."""
-        return _carried(reading, read, self._asked)
+        return _tasks(plan, steps, self.asked)
 
     def take(self, delivered: Delivered) -> Arrived:
         """Return the batch of a ticket."""
-        arrived = self._asked.popleft()
+        arrived = self.asked.popleft()
         self.next_ticket = delivered.ticket + 1
         arrived.value = delivered.value
         return arrived
 
     def num_skipped(self, delivered: Delivered | None) -> int:
         """Return how many tickets were left out."""
-        num = len(self._asked) if delivered is None else delivered.ticket - self.next_ticket
+        num = len(self.asked) if delivered is None else delivered.ticket - self.next_ticket
         for _ in range(num):
-            self._asked.popleft()
+            self.asked.popleft()
         self.next_ticket += num
         return num
 
@@ -148,7 +150,7 @@ class StreamArrivals:
 class CloseableRun(Protocol):
     """What was begun: an iterator over what workers give."""
 
-    def __next__(self) -> Delivered: ...  # noqa: D105
+    def __next__(self) -> Delivered: ...
 
     def close(self) -> None:
         """Give up what is under way; harmless at any time."""
@@ -160,24 +162,65 @@ class CarriedRun:
     Args:
         reading: The run of the reader.
         makers: Who make the batches.
-        parcels: What is carried, as it is read.
+        read: What the tickets of the reader are.
+        exchange: Where the sequences lie that are carried, if there is such a place.
+
+    Attributes:
+        arrivals: What the tickets of this run are.
     """
 
-    def __init__(self, reading: Run, makers: Engine, parcels: Iterator[Any]) -> None:
-        self._reading, self._makers, self._parcels = reading, makers, parcels
+    def __init__(self, reading: Run, makers: Engine, read: StreamArrivals, exchange: Exchange | None) -> None:
+        self.arrivals = PlannedArrivals()
+        self._reading, self._makers, self._exchange = reading, makers, exchange
+        self._load = _Load(exchange)
+        self._parcels = _carried(reading, read, self.arrivals.asked, self._load)
         self._making: Run | None = None
 
     def __next__(self) -> Delivered:
         """Return the next batch."""
         if self._making is None:
-            self._making = self._makers.run(self._parcels)
-        return next(self._making)
+            self._making = self._makers.run(self._parcels, max_open=self._load.max_tickets)
+        delivered = next(self._making)
+        if self._exchange is not None:
+            self._exchange.take_note(delivered.ticket + 1)
+        return delivered
 
     def close(self) -> None:
         """Give up both runs."""
         for run in (self._making, self._reading):
             if run is not None:
                 run.close()
+
+
+class _Load:
+    """How much is carried.
+
+    Args:
+        exchange: Where.
+    """
+
+    def __init__(self, exchange: Exchange | None) -> None:
+        self._exchange = exchange
+        self._largest = 1.0  # bytes of a parcel, of late
+
+    def take(self, reading: Iterator[Delivered]) -> Delivered | None:
+        """Wait for what is read next."""
+        if self._exchange is None:
+            return next(reading, None)
+        self._exchange.wait_for_reader(True)
+        try:
+            return next(reading, None)
+        finally:
+            self._exchange.wait_for_reader(False)
+
+    def note(self, parcel: Any) -> None:
+        """Take note of what was read."""
+        self._largest = max(0.9 * self._largest, parcel_bytes(parcel), 1.0)
+
+    def max_tickets(self) -> int:
+        """Return how many batches may be under way: the other half of the memory is for those that are read ahead."""
+        max_bytes = _CARRIED_BYTES if self._exchange is None else self._exchange.max_bytes
+        return max(int(max_bytes / 2 / self._largest), 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -406,9 +449,9 @@ def _tasks(plan: Plan, steps: Iterator[Step], asked: deque[Arrived]) -> Iterator
         yield task
 
 
-def _carried(reading: Iterator[Delivered], read: StreamArrivals, asked: deque[Arrived]) -> Iterator[Any]:
+def _carried(reading: Iterator[Delivered], read: StreamArrivals, asked: deque[Arrived], load: _Load) -> Iterator[Any]:
     """Yield the parcels of the steps that were read, and remember these. A function, as `_tasks`."""
-    for delivered in reading:
+    while (delivered := load.take(reading)) is not None:
         arrived = read.take(delivered)
         if arrived is None:
             return
@@ -416,6 +459,7 @@ def _carried(reading: Iterator[Delivered], read: StreamArrivals, asked: deque[Ar
         arrived.seq_idx = np.array(arrived.seq_idx)  # not in the reader's memory, of which the consumer may keep some
         arrived.chunk_starts = None if arrived.chunk_starts is None else np.array(arrived.chunk_starts)
         asked.append(arrived)
+        load.note(parcel)
         del delivered, arrived
         yield parcel
 

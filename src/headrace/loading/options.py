@@ -11,7 +11,7 @@ from typing import Any, Literal, Self, get_args
 
 from headrace.batching import Batching, BatchOrder
 from headrace.datasets.base import Workers
-from headrace.engine import EngineOptions, Executor, Raising, WorkerInfo, where_runs
+from headrace.engine import EngineOptions, Executor, WorkerInfo, where_runs
 from headrace.engine.executor import check_executor_name
 from headrace.engine.process.executor import ProcessExecutor
 from headrace.errors import ConfigError, check_count
@@ -211,27 +211,8 @@ class LoaderOptions:
             return None
         return Agreement(self.agree, self.agree_every, may_repeat=self.remainder == "pad")
 
-    def with_reader(self) -> tuple[Self, Self]:
-        """Return what holds for the workers of a stream, and for one more that reads it for them.
-
-        They share the limit on memory; the reader may be as far ahead of them as all of them together are. What it
-        reads is not skipped.
-        """
-        num_workers, options = self.num_workers, self.engine_options or EngineOptions()
-        max_bytes = None if self.max_bytes is None else self.max_bytes // (num_workers + 1)
-        of_reader = replace(
-            self,
-            num_workers=1,
-            executor=self.executor if isinstance(self.executor, str) else self.executor.another(),
-            max_bytes=max_bytes,
-            engine_options=replace(
-                options, on_error=Raising(), tickets_per_worker=options.min_tickets * num_workers, look_ahead=None
-            ),
-        )
-        return replace(self, max_bytes=None if max_bytes is None else self.max_bytes - max_bytes), of_reader
-
-    def limited_executor(self) -> str | Executor:
-        """Return the executor, with the limit on memory shared out to the workers."""
+    def limited_executor(self, num_shares: int | None = None) -> str | Executor:
+        """Return the executor, with the limit on memory shared out: to the workers, if nobody says among how many."""
         if self.max_bytes is None:
             return self.executor
         if self.executor != "process":
@@ -239,7 +220,7 @@ class LoaderOptions:
                 f"max_bytes bounds the shared memory of worker processes, and executor={self.executor!r}",
                 fix="leave max_bytes out, or give an executor that was made with a limit of its own",
             )
-        per_worker = self.max_bytes // max(self.num_workers, 1)
+        per_worker = max(self.max_bytes // (num_shares or max(self.num_workers, 1)), 1)
         return ProcessExecutor(max_bytes=per_worker, slot_bytes=min(1 << 20, per_worker))
 
     @property

@@ -26,7 +26,7 @@ from headrace.batching import (
     pad_columns,
 )
 from headrace.engine import WorkerInfo, empty, note_place, skip_item
-from headrace.errors import CacheError, SourceError, TransformError, takes_note
+from headrace.errors import CacheError, TransformError, takes_note
 from headrace.global_rng import kept_globals, seed_globals
 from headrace.rng import derive_rng, wants_rng
 

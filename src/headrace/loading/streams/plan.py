@@ -112,8 +112,9 @@ class StreamPlan:
         return self._next_window
 
     def take_marks(self) -> list[tuple[int, int]]:
-        """Return the windows that were read since this was asked last, with their marks, and before them the one that
-        was told last: by it, what is told next is compared if somebody else has read it until now.
+        """Return the windows that were read since this was asked last, with their marks; none if nobody wants them.
+
+        Before them comes the one that was told last: by it, who reads is compared with somebody else who has read it.
         """
         marks, self._marks = self._marks, self._marks[-1:]
         return marks

@@ -25,8 +25,14 @@ from headrace.errors import ConfigError, takes_note
 from ..plan import PlanRecipe
 from ..steps import EpochRun, Step, checked_steps
 from ..work import BatchWork, Task
+from .exchange import Parcel, Receiver, Sender
 from .input import StreamSubject
 from .plan import Progress, StreamPlan
+
+_WHY_CARRIED = (
+    "headrace: one worker reads the stream, and its sequences are carried to others, which transform them: let them be "
+    "data (arrays, numbers, texts), or give num_workers=1, which reads and transforms in one worker"
+)
 
 
 @dataclass(slots=True)
@@ -88,18 +94,17 @@ class StreamWork:
     Attributes:
         subject: The stream.
         recipe: How its sequences form batches.
-        work: What is done to a batch there; None: it is carried to others as it was read, see `CarriedWork`.
+        work: What is done to a batch there.
     """
 
     subject: StreamSubject
     recipe: PlanRecipe
-    work: BatchWork | None
+    work: BatchWork | Carrying
 
     def __call__(self, info: WorkerInfo) -> Callable[[EpochRun], Iterator[Any]]:
         """Get ready in a worker."""
         subject = self.subject.for_worker(info)
-        is_process = info.runs_in == "process"
-        make: Callable[[Task], Any] = (_ship if is_process else _pass_on) if self.work is None else self.work(info)
+        is_process, make = info.runs_in == "process", self.work(info)
 
         def begin(run: EpochRun) -> Iterator[Any]:
             if subject.num_shards != run.num_shards:
@@ -116,9 +121,28 @@ class StreamWork:
                 is_marked=info.runs_in != "caller",
                 keeps_globals=not is_process,
             )
+            if isinstance(make, Sender):
+                make.begin()
             return _Steps(run, plan, make, is_process=is_process)
 
         return begin
+
+
+@dataclass(frozen=True)
+class Carrying:
+    """Opens what carries the sequences of a batch to others, in the worker that reads; see `exchange.py`.
+
+    Attributes:
+        max_bytes: Limit on the memory that is shared with them, where there is any.
+    """
+
+    max_bytes: int
+
+    def __call__(self, info: WorkerInfo) -> Callable[[Task], Any]:
+        """Get ready in the worker."""
+        if info.runs_in != "process":
+            return _pass_on
+        return Sender(info.handed, self.max_bytes) if info.handed else ship_payload
 
 
 @dataclass(frozen=True)
@@ -131,11 +155,15 @@ class CarriedWork:
 
     work: BatchWork
 
-    def __call__(self, info: WorkerInfo) -> Callable[[Task | bytes], Any]:
+    def __call__(self, info: WorkerInfo) -> Callable[[Any], Any]:
         """Get ready in a worker."""
         make = self.work(info)
+        receiver = Receiver(info.handed) if info.handed else None
 
-        def make_carried(parcel: Task | bytes) -> Any:
+        def make_carried(parcel: Task | Parcel | bytes) -> Any:
+            if isinstance(parcel, Parcel):
+                assert receiver is not None
+                return make(receiver.unpack(parcel))
             return make(unship(parcel) if isinstance(parcel, bytes) else parcel)
 
         return make_carried
@@ -146,6 +174,7 @@ class _Steps(Iterator[Any]):
 
     def __init__(self, run: EpochRun, plan: StreamPlan, make: Callable[[Task], Any], *, is_process: bool) -> None:
         self._plan, self._make, self._is_process = plan, make, is_process
+        self._is_carried = isinstance(make, Sender) or make is ship_payload
         self._steps = checked_steps(run, plan)
         self._is_over = False
 
@@ -164,21 +193,14 @@ class _Steps(Iterator[Any]):
             self._is_over = True
             return StreamEnd(plan.progress, plan.take_marks(), plan.num_windows)
         task, seq_idx = found
-        value = self._make(task)  # may raise; the marks then go with the next step
+        try:
+            value = self._make(task)  # may raise; the marks then go with the next step
+        except ConfigError as error:
+            if self._is_carried:
+                takes_note(error, _WHY_CARRIED)
+            raise
         return MadeStep(step, seq_idx, task.chunk_starts, value, plan.progress, plan.take_marks())
 
 
 def _pass_on(task: Task) -> Task:
     return task
-
-
-def _ship(task: Task) -> bytes:
-    try:
-        return ship_payload(task)
-    except ConfigError as error:
-        takes_note(
-            error,
-            "headrace: sequences of a stream are read by one worker, and carried to those that transform them: let them "
-            "be data (arrays, numbers, texts), or give num_workers=1, which reads and transforms in one",
-        )
-        raise
