@@ -27,7 +27,7 @@ from .plan import EpochPlan, PlanRecipe
 from .plan_cache import is_worth_keeping, table_name
 from .state import digest_text
 from .steps import EpochRun, check_position, checked_steps, steps_of
-from .streams.exchange import Exchange
+from .streams.exchange import Exchange, Load
 from .streams.input import STREAM_WINDOW_SEQS, StreamSubject
 from .streams.marks import WindowMarks
 from .streams.plan import NoLengthError, Progress, StreamPlan
@@ -354,8 +354,8 @@ class ReadForAll:
     """
 
     def __init__(self, subject: StreamSubject, recipe: Recipe) -> None:
-        self._name = subject.name
         options = recipe.options
+        self._name, self._num_workers = subject.name, options.num_workers
         num_shares = options.num_workers + 2  # that of the reader is for what it cannot exchange
         max_bytes = _EXCHANGE_BYTES if options.max_bytes is None else max(options.max_bytes // num_shares, 1)
         executor = options.limited_executor(num_shares)
@@ -386,10 +386,9 @@ class ReadForAll:
     def begin(self, run: EpochRun, on_progress: Callable[[Progress], None]) -> tuple[CloseableRun, Arrivals]:
         """Begin a pass over the stream; the other workers begin with the first batch that is waited for."""
         reader, makers = self.engines
-        if self._exchange is not None:
-            self._exchange.begin_run()
+        load = Load(self._exchange, self._num_workers)  # before the reader begins
         read = StreamArrivals(on_progress, WindowMarks(self._name, run.epoch))
-        carried = CarriedRun(reader.run_stream(run), makers, read, self._exchange)
+        carried = CarriedRun(reader.run_stream(run), makers, read, load)
         return carried, carried.arrivals
 
     def close(self) -> None:

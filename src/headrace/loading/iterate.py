@@ -21,14 +21,13 @@ from headrace.ranks import Ranks
 
 from .batch import Batch, Packing
 from .steps import Agreement, Plan, Step
-from .streams.exchange import Exchange, parcel_bytes
+from .streams.exchange import Load
 from .streams.marks import WindowMarks
 from .streams.plan import Progress
 from .streams.work import StreamBroken, StreamEnd
 from .work import MadeBatch, Task
 
 _logger = logging.getLogger("headrace.loading")
-_CARRIED_BYTES = 256 << 20  # of a stream, in this process, where there is no better place
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,17 +162,16 @@ class CarriedRun:
         reading: The run of the reader.
         makers: Who make the batches.
         read: What the tickets of the reader are.
-        exchange: Where the sequences lie that are carried, if there is such a place.
+        load: What is carried.
 
     Attributes:
         arrivals: What the tickets of this run are.
     """
 
-    def __init__(self, reading: Run, makers: Engine, read: StreamArrivals, exchange: Exchange | None) -> None:
+    def __init__(self, reading: Run, makers: Engine, read: StreamArrivals, load: Load) -> None:
         self.arrivals = PlannedArrivals()
-        self._reading, self._makers, self._exchange = reading, makers, exchange
-        self._load = _Load(exchange)
-        self._parcels = _carried(reading, read, self.arrivals.asked, self._load)
+        self._reading, self._makers, self._load = reading, makers, load
+        self._parcels = _carried(reading, read, self.arrivals.asked, load)
         self._making: Run | None = None
 
     def __next__(self) -> Delivered:
@@ -181,8 +179,7 @@ class CarriedRun:
         if self._making is None:
             self._making = self._makers.run(self._parcels, max_open=self._load.max_tickets)
         delivered = next(self._making)
-        if self._exchange is not None:
-            self._exchange.take_note(delivered.ticket + 1)
+        self._load.lay_down(delivered.ticket + 1)
         return delivered
 
     def close(self) -> None:
@@ -190,37 +187,7 @@ class CarriedRun:
         for run in (self._making, self._reading):
             if run is not None:
                 run.close()
-
-
-class _Load:
-    """How much is carried.
-
-    Args:
-        exchange: Where.
-    """
-
-    def __init__(self, exchange: Exchange | None) -> None:
-        self._exchange = exchange
-        self._largest = 1.0  # bytes of a parcel, of late
-
-    def take(self, reading: Iterator[Delivered]) -> Delivered | None:
-        """Wait for what is read next."""
-        if self._exchange is None:
-            return next(reading, None)
-        self._exchange.wait_for_reader(True)
-        try:
-            return next(reading, None)
-        finally:
-            self._exchange.wait_for_reader(False)
-
-    def note(self, parcel: Any) -> None:
-        """Take note of what was read."""
-        self._largest = max(0.9 * self._largest, parcel_bytes(parcel), 1.0)
-
-    def max_tickets(self) -> int:
-        """Return how many batches may be under way: the other half of the memory is for those that are read ahead."""
-        max_bytes = _CARRIED_BYTES if self._exchange is None else self._exchange.max_bytes
-        return max(int(max_bytes / 2 / self._largest), 1)
+        self._load.give_up()
 
 
 @dataclass(frozen=True, slots=True)
@@ -449,17 +416,19 @@ def _tasks(plan: Plan, steps: Iterator[Step], asked: deque[Arrived]) -> Iterator
         yield task
 
 
-def _carried(reading: Iterator[Delivered], read: StreamArrivals, asked: deque[Arrived], load: _Load) -> Iterator[Any]:
+def _carried(reading: Iterator[Delivered], read: StreamArrivals, asked: deque[Arrived], load: Load) -> Iterator[Any]:
     """Yield the parcels of the steps that were read, and remember these. A function, as `_tasks`."""
-    while (delivered := load.take(reading)) is not None:
-        arrived = read.take(delivered)
+    while True:
+        with load.waiting():
+            delivered = next(reading, None)
+        arrived = None if delivered is None else read.take(delivered)
         if arrived is None:
             return
         parcel, arrived.value = arrived.value, None
         arrived.seq_idx = np.array(arrived.seq_idx)  # not in the reader's memory, of which the consumer may keep some
         arrived.chunk_starts = None if arrived.chunk_starts is None else np.array(arrived.chunk_starts)
         asked.append(arrived)
-        load.note(parcel)
+        load.take_up(parcel)
         del delivered, arrived
         yield parcel
 

@@ -15,7 +15,8 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,6 +35,8 @@ from ..work import Task
 _RUN, _NUM_DONE, _LIFE, _IS_WAITED_FOR = range(4)
 _NUM_SLOTS = 1024
 _SLOT_BYTES = 1 << 20
+_CARRIED_BYTES = 256 << 20  # in the trainer's memory, where there is no other
+_WEIGHT = 0.25  # of a new parcel in the mean: sizes change from window to window
 _ALIGNMENT = 64
 # How often a reader without room looks for some, and how long it does so while the trainer waits for it.
 _POLL_SECONDS = 0.002
@@ -56,13 +59,6 @@ class Parcel(NamedTuple):
     offset: int
     num_bytes: int
     ends: list[int]
-
-
-def parcel_bytes(parcel: Any) -> int:
-    """Return how many bytes a parcel stands for, 0 if it is in the trainer's memory anyway."""
-    if isinstance(parcel, Parcel):
-        return parcel.num_bytes
-    return len(parcel) if isinstance(parcel, bytes) else 0
 
 
 class Exchange:
@@ -100,12 +96,19 @@ class Exchange:
             _tell(line, life, arena_fd)
         return os.dup(self._control_fd), theirs.detach()
 
-    def begin_run(self) -> None:
-        """Begin a run, or end one: what lies there is given up."""
+    def begin_run(self) -> int:
+        """Begin a run, and return its number: what lies there is given up."""
+        run = int(self._words[_RUN]) + 1
         self._words[_NUM_DONE] = self._words[_IS_WAITED_FOR] = 0
-        self._words[_RUN] += 1
+        self._words[_RUN] = run
         for life in list(self._arenas)[:-1]:
             os.close(self._arenas.pop(life))
+        return run
+
+    def end_run(self, run: int) -> None:
+        """Give up what lies there, unless another run has begun: the reader waits for no more room."""
+        if self._words[_RUN] == run:
+            self._words[_RUN] = run + 1
 
     def take_note(self, num_done: int) -> None:
         """Take note of how many batches of the run were handed over."""
@@ -119,7 +122,7 @@ class Exchange:
         """Close all descriptors; harmless twice."""
         if self._control_fd < 0:
             return
-        self.begin_run()
+        self._words[_RUN] += 1
         close_all((self._control_fd, *self._arenas.values()))
         self._control_fd = -1
         self._arenas.clear()
@@ -130,6 +133,56 @@ class Exchange:
     def __del__(self) -> None:
         if getattr(self, "_control_fd", -1) >= 0:
             self.close()
+
+
+class Load:
+    """What of one run is carried, as the trainer sees it.
+
+    Args:
+        exchange: Where it lies; None: in the trainer's memory.
+        num_makers: How many workers it is carried to.
+    """
+
+    def __init__(self, exchange: Exchange | None, num_makers: int) -> None:
+        self._exchange, self._num_makers = exchange, num_makers
+        self._run = 0 if exchange is None else exchange.begin_run()
+        self._mean_bytes = 0.0
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Tell the reader, for the length of a block, that it is waited for."""
+        if self._exchange is None:
+            yield
+            return
+        self._exchange.wait_for_reader(True)
+        try:
+            yield
+        finally:
+            self._exchange.wait_for_reader(False)
+
+    def take_up(self, parcel: Any) -> None:
+        """Take note of what was read."""
+        num_bytes = 0  # a task is in the trainer's memory anyway
+        if isinstance(parcel, Parcel | bytes):
+            num_bytes = parcel.num_bytes if isinstance(parcel, Parcel) else len(parcel)
+        self._mean_bytes += (num_bytes - self._mean_bytes) * (_WEIGHT if self._mean_bytes else 1)
+
+    def max_tickets(self) -> int:
+        """Return how many batches may be under way: half of the memory is for those that are read ahead of them."""
+        max_bytes = _CARRIED_BYTES if self._exchange is None else self._exchange.max_bytes
+        return max(int(max_bytes / 2 / max(self._mean_bytes, 1)), self._num_makers)
+
+    def lay_down(self, num_done: int) -> None:
+        """Take note of how many batches were handed over."""
+        if self._exchange is not None:
+            self._exchange.take_note(num_done)
+
+    def give_up(self) -> None:
+        """Take note that the run is over."""
+        if self._exchange is not None:
+            self._exchange.end_run(self._run)
+
+    __del__ = give_up
 
 
 class Sender:
@@ -267,8 +320,10 @@ class Receiver:
 
 def _tell(line: Channel, life: int, arena_fd: int) -> None:
     try:
-        line.send(b"%d" % life, [arena_fd])
+        is_sent = line.send(b"%d" % life, [arena_fd])
     except OSError:  # it has ended, which is told elsewhere
+        is_sent = False
+    if not is_sent:
         line.close()
 
 
