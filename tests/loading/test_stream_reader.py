@@ -12,7 +12,8 @@ from headrace import ConfigError
 from headrace.batching import FixedCount, FrameBudget
 from headrace.engine import EngineOptions, Skipping, get_worker_info
 from headrace.engine.process.executor import ProcessExecutor
-from headrace.loading import DataLoader, epochs
+from headrace.loading import DataLoader
+from headrace.loading.streams import epochs
 
 
 class Counted:

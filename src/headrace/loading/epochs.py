@@ -1,4 +1,4 @@
-"""Begins epochs on the engine: of datasets whose order is known, which the trainer plans, and of streams.
+"""Begins epochs on the engine: of datasets whose order is known, which the trainer plans; of streams, see `streams/`.
 
 Invariant: a run is a pure function of (data, recipe, place); what is remembered here from one to the next saves time
 only.
@@ -7,34 +7,28 @@ only.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields, replace
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from headrace.batching import PLAN_VERSION, WINDOW_SEQS, Batching, PlanCounts, Steps
-from headrace.engine import Engine, EngineOptions, Job, Raising, WorkerInfo, where_runs
-from headrace.engine.process.executor import ProcessExecutor
+from headrace.engine import Engine, Job, WorkerInfo
 from headrace.errors import ConfigError
 from headrace.ranks import Ranks
 from headrace.rng import wants_rng
 
 from .data_key import choose_data_key
 from .inputs import EpochOrder, PlanNeeds, Subject
-from .iterate import Arrivals, CarriedRun, CloseableRun, Place, PlannedArrivals, StreamArrivals
+from .iterate import Arrivals, CloseableRun, LoaderPosition, PlannedArrivals
 from .options import LoaderOptions
 from .plan import EpochPlan, PlanRecipe
 from .plan_cache import is_worth_keeping, table_name
 from .state import digest_text
-from .steps import EpochRun, check_position, checked_steps, steps_of
-from .streams.exchange import Exchange, Load
-from .streams.input import STREAM_WINDOW_SEQS, StreamSubject
-from .streams.marks import WindowMarks
-from .streams.plan import NoLengthError, Progress, StreamPlan
-from .streams.work import CarriedWork, Carrying, StreamWork
-from .work import BatchWork, Task, WorkOptions
-
-_EXCHANGE_BYTES = 1 << 30  # limit on what of a stream was read, and is not with who makes batches of it
+from .steps import EpochRun, check_position, steps_of
+from .streams.input import STREAM_WINDOW_SEQS
+from .streams.plan import NoLengthError, Progress
+from .work import BatchWork, WorkOptions
 
 
 @dataclass(frozen=True)
@@ -157,14 +151,14 @@ class Epochs(ABC):
         self.engine.close()
 
     @abstractmethod
-    def begin(self, place: Place, ranks: Ranks) -> tuple[CloseableRun, Arrivals]:
+    def begin(self, place: LoaderPosition, ranks: Ranks) -> tuple[CloseableRun, Arrivals]:
         """Begin at a place of an epoch, for one of the ranks.
 
         Raises:
             ResumeError: There is no such place.
         """
 
-    def _run_at(self, place: Place, ranks: Ranks) -> EpochRun:
+    def _run_at(self, place: LoaderPosition, ranks: Ranks) -> EpochRun:
         options = self._recipe.options
         return EpochRun(
             place.epoch,
@@ -232,7 +226,7 @@ class PlannedEpochs(Epochs):
         self.engine = recipe.open_engine(recipe.work)
         self.plan: EpochPlan | None = None
 
-    def begin(self, place: Place, ranks: Ranks) -> tuple[CloseableRun, Arrivals]:
+    def begin(self, place: LoaderPosition, ranks: Ranks) -> tuple[CloseableRun, Arrivals]:
         """Plan the window of the place, and begin."""
         if self.plan is not None and self.plan.epoch == place.epoch and not self.plan.knows(place.window):
             self.plan = None
@@ -312,185 +306,6 @@ class PlannedEpochs(Epochs):
         if plan is None:
             return 0, Progress()
         return plan.epoch, Progress(plan.num_planned, str(plan.num_windows), plan.counts)
-
-
-class StreamStarter(Protocol):
-    """Has a stream read, planned and made into batches.
-
-    Attributes:
-        engines: Whose workers read it, or make its batches; those of the last one make them.
-    """
-
-    engines: tuple[Engine, ...]
-
-    def begin(self, run: EpochRun, on_progress: Callable[[Progress], None]) -> tuple[CloseableRun, Arrivals]:
-        """Begin; what is wrong with the place is said by the first batch."""
-
-    def close(self) -> None:
-        """End the workers."""
-
-
-class ReadAndMade:
-    """One worker, or the trainer, reads and plans the stream, and makes the batches."""
-
-    def __init__(self, subject: StreamSubject, recipe: Recipe) -> None:
-        num_workers = min(recipe.options.num_workers, 1)
-        self.engines = (recipe.open_engine(StreamWork(subject, recipe.plan, recipe.work), num_workers=num_workers),)
-        self._name = subject.name
-
-    def begin(self, run: EpochRun, on_progress: Callable[[Progress], None]) -> tuple[CloseableRun, Arrivals]:
-        """Begin a pass over the stream."""
-        return self.engines[0].run_stream(run), StreamArrivals(on_progress, WindowMarks(self._name, run.epoch))
-
-    def close(self) -> None:
-        """End the worker."""
-        self.engines[0].close()
-
-
-class ReadForAll:
-    """One more worker reads and plans the stream for all the others, which make the batches.
-
-    It may be as far ahead of them as all of them together are of the consumer.
-    """
-
-    def __init__(self, subject: StreamSubject, recipe: Recipe) -> None:
-        options = recipe.options
-        self._name, self._num_workers = subject.name, options.num_workers
-        num_shares = options.num_workers + 2  # that of the reader is for what it cannot exchange
-        max_bytes = _EXCHANGE_BYTES if options.max_bytes is None else max(options.max_bytes // num_shares, 1)
-        executor = options.limited_executor(num_shares)
-        of_makers, of_reader = executor, executor if isinstance(executor, str) else executor.another()
-        if executor == "process":
-            executor = ProcessExecutor()
-        self._exchange: Exchange | None = None
-        if isinstance(executor, ProcessExecutor):
-            self._exchange = exchange = Exchange(max_bytes)
-            of_makers, of_reader = map(executor.another, (exchange.hand_to_maker, exchange.hand_to_reader))
-        ahead = options.engine_options or EngineOptions()
-        reader = recipe.open_engine(
-            StreamWork(subject, recipe.plan, Carrying(max_bytes)),
-            num_workers=1,
-            executor=of_reader,
-            max_bytes=None,
-            engine_options=replace(
-                ahead,
-                on_error=Raising(),  # what is read is not skipped
-                tickets_per_worker=ahead.min_tickets * options.num_workers,
-                look_ahead=None,
-            ),
-        )
-        makers = recipe.open_engine(CarriedWork(recipe.work), executor=of_makers, max_bytes=None)
-        makers.report.workers += reader.report.workers
-        self.engines = reader, makers
-
-    def begin(self, run: EpochRun, on_progress: Callable[[Progress], None]) -> tuple[CloseableRun, Arrivals]:
-        """Begin a pass over the stream; the other workers begin with the first batch that is waited for."""
-        reader, makers = self.engines
-        load = Load(self._exchange, self._num_workers)  # before the reader begins
-        read = StreamArrivals(on_progress, WindowMarks(self._name, run.epoch))
-        carried = CarriedRun(reader.run_stream(run), makers, read, load)
-        return carried, carried.arrivals
-
-    def close(self) -> None:
-        """End the workers."""
-        for engine in self.engines:
-            engine.close()
-        if self._exchange is not None:
-            self._exchange.close()
-
-
-class ReadByTrainer:
-    """The trainer reads and plans the stream, which has workers of its own; sequences are carried to the loader's."""
-
-    def __init__(self, subject: StreamSubject, recipe: Recipe) -> None:
-        self._subject, self._recipe = subject, recipe
-        self.engines = (recipe.open_engine(recipe.work),)
-
-    def begin(self, run: EpochRun, on_progress: Callable[[Progress], None]) -> tuple[CloseableRun, Arrivals]:
-        """Begin a pass over the stream here."""
-        recipe, arrivals = self._recipe, PlannedArrivals()
-        plan = StreamPlan(self._subject, recipe.plan, run.epoch, run.window)
-        tasks = arrivals.tasks(plan, checked_steps(run, plan))
-        return self.engines[0].run(_with_progress(tasks, plan, on_progress)), arrivals
-
-    def close(self) -> None:
-        """End the workers."""
-        self.engines[0].close()
-
-
-def _with_progress(tasks: Iterator[Task], plan: StreamPlan, on_progress: Callable[[Progress], None]) -> Iterator[Task]:
-    for task in tasks:
-        on_progress(plan.progress)
-        yield task
-    on_progress(plan.progress)
-
-
-def _starter_of(subject: StreamSubject, recipe: Recipe) -> type[ReadAndMade | ReadForAll | ReadByTrainer]:
-    """Decide who reads a stream."""
-    options = recipe.options
-    if options.num_workers and subject.has_workers:
-        return ReadByTrainer
-    is_plain = (
-        options.transform is None and options.collate is None
-    )  # to carry a sequence costs as much as to lay it out
-    is_shared = options.num_workers > 1 and not is_plain and where_runs(options.executor) != "caller"
-    return ReadForAll if is_shared else ReadAndMade
-
-
-class StreamEpochs(Epochs):
-    """Epochs of a stream, whose order is known when it was read."""
-
-    def __init__(self, subject: StreamSubject, recipe: Recipe) -> None:
-        super().__init__(subject, recipe)
-        self._starter = _starter_of(subject, recipe)(subject, recipe)
-        self.engine = self._starter.engines[-1]
-        self._epoch = 0
-        self._progress = Progress()
-
-    def start(self) -> None:
-        """Start the workers, also the one that reads."""
-        for engine in self._starter.engines:
-            engine.start()
-
-    def close(self) -> None:
-        """End all workers."""
-        self._starter.close()
-
-    def begin(self, place: Place, ranks: Ranks) -> tuple[CloseableRun, Arrivals]:
-        """Begin; what is wrong with the place is said by the first batch."""
-        self._epoch, self._progress = place.epoch, Progress()
-        return self._starter.begin(self._run_at(place, ranks), self._take_progress)
-
-    def _take_progress(self, progress: Progress) -> None:
-        if progress.num_planned >= self._progress.num_planned:  # one worker may be behind another
-            self._progress = progress
-
-    def num_steps(self, epoch: int, position: int, ranks: Ranks) -> int:
-        """Return what the user said.
-
-        Raises:
-            NoLengthError: Nobody said it.
-        """
-        del epoch
-        options = self._recipe.options
-        if options.steps_per_epoch is None:
-            raise NoLengthError("the number of steps of a stream is not known", fix="give steps_per_epoch=")
-        return max(options.steps_per_epoch - position // ranks.world_size, 0)
-
-    def count(self, epoch: int, ranks: Ranks) -> PlanCounts:
-        """Not known."""
-        del ranks
-        raise NoLengthError(
-            f"what epoch {epoch} of a stream holds is not known before it was read", fix="see explain()"
-        )
-
-    def is_empty(self) -> bool:
-        """Ask those who read it."""
-        return self._progress.counts.seqs == 0
-
-    def progress(self) -> tuple[int, Progress]:
-        """Return what those who read it have told."""
-        return self._epoch, self._progress
 
 
 def is_of_headrace(policy: object) -> bool:

@@ -14,7 +14,7 @@ from headrace.ranks import Ranks
 
 from .epochs import Epochs, Recipe
 from .inputs import Subject
-from .iterate import Place
+from .iterate import LoaderPosition
 from .loader_ranks import LoaderRanks
 
 _logger = logging.getLogger("headrace.loading")
@@ -89,7 +89,7 @@ class Explainer:
                 epoch,
             )
 
-    def explain(self, place: Place) -> str:
+    def explain(self, place: LoaderPosition) -> str:
         """Return a text about what is loaded, how, and what was left out so far.
 
         Args:

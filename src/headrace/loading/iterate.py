@@ -10,28 +10,24 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.engine import Delivered, Engine, Run
+from headrace.engine import Delivered
 from headrace.errors import HeadraceError, TransformError
 from headrace.ranks import Ranks
 
-from .batch import Batch, Packing
+from .batch import Batch, Made, Packing, is_made, tags_of
 from .steps import Agreement, Plan, Step
-from .streams.exchange import Load
-from .streams.marks import WindowMarks
-from .streams.plan import Progress
-from .streams.work import StreamBroken, StreamEnd
-from .work import MadeBatch, Task
+from .work import Task
 
 _logger = logging.getLogger("headrace.loading")
+_TEXTS = None, 0  # the layout of a data key that has no arrays
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class LoaderPosition(NamedTuple):
     """Where a consumer is.
 
     Attributes:
@@ -115,37 +111,6 @@ class PlannedArrivals:
         return num
 
 
-class StreamArrivals:
-    """Steps of a stream that one worker reads.
-
-    Args:
-        on_progress: Called with what is known of the stream.
-        marks: Compares what is read anew, if that worker dies, with what it had read.
-    """
-
-    def __init__(self, on_progress: Callable[[Progress], None], marks: WindowMarks) -> None:
-        self._marks = marks
-        self._on_progress = on_progress
-        self.next_ticket = 0
-
-    def take(self, delivered: Delivered) -> Arrived | None:
-        """Return the step."""
-        self.next_ticket = delivered.ticket + 1
-        made = delivered.value
-        if isinstance(made, StreamBroken):
-            raise made.raisable(delivered.ticket, delivered.worker_idx)
-        self._on_progress(made.progress)
-        self._marks.take(made.marks)
-        if isinstance(made, StreamEnd):
-            self._marks.end(made.num_windows)
-            return None
-        return Arrived(made.step, made.seq_idx, np.full(len(made.seq_idx), -1), made.chunk_starts, made.value)
-
-    def num_skipped(self, delivered: Delivered | None) -> int:
-        """Return how many tickets were left out."""
-        return 0 if delivered is None else delivered.ticket - self.next_ticket
-
-
 class CloseableRun(Protocol):
     """What was begun: an iterator over what workers give."""
 
@@ -153,41 +118,6 @@ class CloseableRun(Protocol):
 
     def close(self) -> None:
         """Give up what is under way; harmless at any time."""
-
-
-class CarriedRun:
-    """Two runs in a row: what one worker reads is carried to others, from the first batch that is waited for on.
-
-    Args:
-        reading: The run of the reader.
-        makers: Who make the batches.
-        read: What the tickets of the reader are.
-        load: What is carried.
-
-    Attributes:
-        arrivals: What the tickets of this run are.
-    """
-
-    def __init__(self, reading: Run, makers: Engine, read: StreamArrivals, load: Load) -> None:
-        self.arrivals = PlannedArrivals()
-        self._reading, self._makers, self._load = reading, makers, load
-        self._parcels = _carried(reading, read, self.arrivals.asked, load)
-        self._making: Run | None = None
-
-    def __next__(self) -> Delivered:
-        """Return the next batch."""
-        if self._making is None:
-            self._making = self._makers.run(self._parcels, max_open=self._load.max_tickets)
-        delivered = next(self._making)
-        self._load.lay_down(delivered.ticket + 1)
-        return delivered
-
-    def close(self) -> None:
-        """Give up both runs."""
-        for run in (self._making, self._reading):
-            if run is not None:
-                run.close()
-        self._load.give_up()
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +133,7 @@ class Begun:
         equal_steps_of: Which rank this is of those that must have equally many steps; None: it need not.
     """
 
-    place: Place
+    place: LoaderPosition
     ranks: Ranks
     run: CloseableRun
     arrivals: Arrivals
@@ -227,7 +157,7 @@ class BatchIterator(Iterator[Any]):
     def __init__(
         self,
         start: Callable[[BatchIterator], Begun],
-        on_place: Callable[[BatchIterator, Place], None],
+        on_place: Callable[[BatchIterator, LoaderPosition], None],
         data_key: str | None,
         begun: Begun | None,
     ) -> None:
@@ -265,16 +195,16 @@ class BatchIterator(Iterator[Any]):
                 arrived = None
             if arrived is not None:
                 made = arrived.value
-                value = self._batch(begun, arrived, made) if isinstance(made, MadeBatch) else made
+                value = self._batch(begun, arrived, made) if is_made(made) else made
         except BaseException:
             self.close()
             raise
         epoch = begun.place.epoch
         if arrived is None:
             self.close()
-            self._on_place(self, Place(epoch + 1))
+            self._on_place(self, LoaderPosition(epoch + 1))
             raise StopIteration
-        self._on_place(self, Place(epoch, arrived.step.position, arrived.step.window))
+        self._on_place(self, LoaderPosition(epoch, arrived.step.position, arrived.step.window))
         self.has_delivered = True
         return value
 
@@ -341,18 +271,18 @@ class BatchIterator(Iterator[Any]):
                 fix="mend what fails (the quarantine file names it); single sequences are skipped without harm",
             )
 
-    def _batch(self, begun: Begun, arrived: Arrived, made: MadeBatch) -> Batch:
+    def _batch(self, begun: Begun, arrived: Arrived, made: Made) -> Batch:
         step, seq_idx, corpus_idx, starts = arrived.step, arrived.seq_idx, arrived.corpus_idx, arrived.chunk_starts
+        _, tags, kept, arrays, lengths, packing = made
         epoch = begun.place.epoch
-        self._check_layout(epoch, step.number, made)
-        if made.kept is not None:
-            seq_idx, corpus_idx = seq_idx[made.kept], corpus_idx[made.kept]
-            starts = None if starts is None else starts[made.kept]
-        data_key = self._data_key if self._data_key in made.lengths else next(iter(made.lengths), None)
+        self._check_layout(epoch, step.number, arrays)
+        if kept is not None:
+            seq_idx, corpus_idx = seq_idx[kept], corpus_idx[kept]
+            starts = None if starts is None else starts[kept]
         return Batch(
-            made.arrays,
-            made.lengths,
-            made.tags,
+            arrays,
+            lengths,
+            tags_of(tags),
             seq_idx,
             corpus_idx,
             epoch,
@@ -360,22 +290,27 @@ class BatchIterator(Iterator[Any]):
             step.step,
             step.is_repeat,
             starts,
-            None if made.packing is None else Packing(*made.packing),
-            data_key,
+            None if packing is None else Packing(*packing),
+            self._data_key if self._data_key in lengths else next(iter(lengths), None),
         )
 
-    def _check_layout(self, epoch: int, number: int, made: MadeBatch) -> None:
+    def _check_layout(self, epoch: int, number: int, arrays: dict[str, Any]) -> None:
         """Refuse a data key whose dtype or axes change in mid-epoch, and keys that come and go."""
+        known = self._layout
+        if known is not None and len(known) == len(arrays):
+            for key, value in arrays.items():
+                if known.get(key) != ((value.dtype, value.ndim) if isinstance(value, np.ndarray) else _TEXTS):
+                    break
+            else:
+                return
         layout = {
-            key: (value.dtype, value.ndim) if isinstance(value, np.ndarray) else (None, 0)
-            for key, value in made.arrays.items()
+            key: (value.dtype, value.ndim) if isinstance(value, np.ndarray) else _TEXTS for key, value in arrays.items()
         }
-        if self._layout is None:
+        if known is None:
             self._layout = layout
-        if layout == self._layout:
             return
-        key = next(key for key in (*layout, *self._layout) if layout.get(key) != self._layout.get(key))
-        before, now = (_layout_text(one.get(key)) for one in (self._layout, layout))
+        key = next(key for key in (*layout, *known) if layout.get(key) != known.get(key))
+        before, now = (_layout_text(one.get(key)) for one in (known, layout))
         raise TransformError(
             f"the data key {key!r} changes in mid-epoch: {before} before, and {now} now",
             where=f"batch {number} of epoch {epoch}",
@@ -414,23 +349,6 @@ def _tasks(plan: Plan, steps: Iterator[Step], asked: deque[Arrived]) -> Iterator
         corpus_idx = task.indices if task.seqs is None else np.full(len(seq_idx), -1)
         asked.append(Arrived(step, seq_idx, corpus_idx, task.chunk_starts, None))
         yield task
-
-
-def _carried(reading: Iterator[Delivered], read: StreamArrivals, asked: deque[Arrived], load: Load) -> Iterator[Any]:
-    """Yield the parcels of the steps that were read, and remember these. A function, as `_tasks`."""
-    while True:
-        with load.waiting():
-            delivered = next(reading, None)
-        arrived = None if delivered is None else read.take(delivered)
-        if arrived is None:
-            return
-        parcel, arrived.value = arrived.value, None
-        arrived.seq_idx = np.array(arrived.seq_idx)  # not in the reader's memory, of which the consumer may keep some
-        arrived.chunk_starts = None if arrived.chunk_starts is None else np.array(arrived.chunk_starts)
-        asked.append(arrived)
-        load.take_up(parcel)
-        del delivered, arrived
-        yield parcel
 
 
 def _layout_text(layout: tuple[Any, int] | None) -> str:

@@ -21,14 +21,15 @@ from headrace.global_rng import kept_globals
 from headrace.ranks import Ranks
 from headrace.version import __version__
 
-from .epochs import Epochs, PlannedEpochs, Recipe, StreamEpochs
+from .epochs import Epochs, PlannedEpochs, Recipe
 from .explain import Explainer
-from .iterate import BatchIterator, Begun, LoaderEpoch, Place
+from .iterate import BatchIterator, Begun, LoaderEpoch, LoaderPosition
 from .loader_ranks import LoaderRanks
 from .options import LoaderOptions, Remainder
 from .rank_check import CheckRanks, compare_cards, fingerprint
 from .state import FORMAT, LoaderState
 from .steps import Agree
+from .streams.epochs import StreamEpochs
 from .streams.input import StreamSubject
 from .torch_args import open_subject, take_foreign
 
@@ -154,8 +155,8 @@ class DataLoader:
         else:
             self._runs = PlannedEpochs(subject, self._recipe)
         self._epoch = 1  # the next one to be iterated over
-        self._resumed: Place | None = None
-        self._place = Place(1)  # where the consumer is
+        self._resumed: LoaderPosition | None = None
+        self._place = LoaderPosition(1)  # where the consumer is
         self._current: weakref.ref[BatchIterator] | None = None  # the last that was asked for a batch
         self._waiting: weakref.ref[BatchIterator] | None = None  # for which a run has begun, and that was not asked yet
         self._is_agreed = options.check_ranks is None
@@ -232,7 +233,7 @@ class DataLoader:
             )
             self._resumed = None
         if self._live() is None:
-            self._place = self._resumed or Place(self._epoch)
+            self._place = self._resumed or LoaderPosition(self._epoch)
 
     def _begin(self, epoch: int | None) -> BatchIterator:
         """Return an iterator over an epoch, None: over the one that is next when it is asked for its first batch."""
@@ -270,12 +271,12 @@ class DataLoader:
         self._waiting, self._current = None, weakref.ref(iterator)
         return begun
 
-    def _place_of(self, epoch: int | None) -> Place:
+    def _place_of(self, epoch: int | None) -> LoaderPosition:
         number = self._epoch if epoch is None else epoch
         resumed = self._resumed
-        return Place(number) if resumed is None or resumed.epoch != number else resumed
+        return LoaderPosition(number) if resumed is None or resumed.epoch != number else resumed
 
-    def _begin_run(self, place: Place) -> Begun:
+    def _begin_run(self, place: LoaderPosition) -> Begun:
         ranks = self._ranks.look_up()
         self._agree(place, ranks)
         run, arrivals = self._runs.begin(place, ranks)
@@ -288,7 +289,7 @@ class DataLoader:
         self._waiting = None
         return None if waiting is None or waiting.is_over else waiting.give_up_begun()
 
-    def _move(self, iterator: BatchIterator, place: Place) -> None:
+    def _move(self, iterator: BatchIterator, place: LoaderPosition) -> None:
         """Take note of where the consumer is."""
         assert iterator.begun is not None
         begun, is_first = iterator.begun, not iterator.has_delivered
@@ -301,7 +302,7 @@ class DataLoader:
                 self._explainer.log_no_batch(begun.place.epoch, begun.ranks)
         self._place = place
 
-    def _agree(self, place: Place, ranks: Ranks) -> None:
+    def _agree(self, place: LoaderPosition, ranks: Ranks) -> None:
         """Compare with the other ranks, once; see `rank_check.py`."""
         check_ranks, options = self._options.check_ranks, self._options
         if self._is_agreed or check_ranks is None:
@@ -359,13 +360,13 @@ class DataLoader:
         """
         return self.state_at(self._place)
 
-    def state_at(self, place: Place) -> dict[str, Any]:
+    def state_at(self, place: LoaderPosition) -> dict[str, Any]:
         """Return the state of a place, for who reads ahead of its own consumer and knows `place` for each batch."""
         digests = self._runs.digests(place.epoch)
         return LoaderState(FORMAT, place.epoch, place.position, place.window, digests).to_dict()
 
     @property
-    def place(self) -> Place:
+    def place(self) -> LoaderPosition:
         """Where the consumer is."""
         return self._place
 
@@ -391,7 +392,7 @@ class DataLoader:
             )
         loaded = LoaderState.of_dict(state)
         loaded.check_digests(self._runs.digests(loaded.epoch))
-        self._resumed = self._place = Place(loaded.epoch, loaded.position, loaded.window)
+        self._resumed = self._place = LoaderPosition(loaded.epoch, loaded.position, loaded.window)
         self._epoch = loaded.epoch
         self._is_agreed = False
 

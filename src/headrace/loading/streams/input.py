@@ -205,6 +205,6 @@ class StreamReading(Reading):
 
 
 class _TakenSeqs(Reader):
-    def read(self, wish: ReadRequest) -> Iterator[tuple[str, Any]]:
-        assert wish.seqs is not None
-        yield from wish.seqs
+    def read(self, wanted: ReadRequest) -> Iterator[tuple[str, Any]]:
+        assert wanted.seqs is not None
+        yield from wanted.seqs
