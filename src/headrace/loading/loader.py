@@ -21,7 +21,7 @@ from headrace.global_rng import kept_globals
 from headrace.ranks import Ranks
 from headrace.version import __version__
 
-from .epochs import Epochs, PlannedEpochs, Recipe, StreamEpochs
+from .epochs import Epochs, PlannedEpochs, Recipe
 from .explain import Explainer
 from .iterate import BatchIterator, Begun, LoaderEpoch, LoaderPosition
 from .loader_ranks import LoaderRanks
@@ -29,6 +29,7 @@ from .options import LoaderOptions, Remainder
 from .rank_check import CheckRanks, compare_cards, fingerprint
 from .state import FORMAT, LoaderState
 from .steps import Agree
+from .streams.epochs import StreamEpochs
 from .streams.input import StreamSubject
 from .torch_args import open_subject, take_foreign
 
@@ -170,7 +171,7 @@ class DataLoader:
 
         For several loaders in one process: start each of them, and iterate then.
         """
-        self._runs.engine.start()
+        self._runs.start()
 
     @property
     def ranks(self) -> Ranks:
@@ -422,7 +423,7 @@ class DataLoader:
             iterator = None if found is None else found()
             if iterator is not None:
                 iterator.supersede("its loader was closed")
-        self._runs.engine.close()
+        self._runs.close()
         self._subject.close()
 
     def __enter__(self) -> Self:
