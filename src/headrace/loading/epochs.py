@@ -1,6 +1,6 @@
 """Begins epochs on the engine: of datasets whose order is known, which the trainer plans, and of streams.
 
-Invariant: a run is a pure function of (data, recipe, place); what is remembered here from one to the next saves time
+Invariant: a run is a pure function of (data, recipe, position); what is remembered here from one to the next saves time
 only.
 """
 
@@ -140,19 +140,19 @@ class Epochs(ABC):
         self._digests: tuple[int, dict[str, str]] | None = None  # of an epoch
 
     @abstractmethod
-    def begin(self, place: LoaderPosition, ranks: Ranks) -> tuple[Run, Arrivals]:
-        """Begin at a place of an epoch, for one of the ranks.
+    def begin(self, position: LoaderPosition, ranks: Ranks) -> tuple[Run, Arrivals]:
+        """Begin at a position of an epoch, for one of the ranks.
 
         Raises:
-            ResumeError: There is no such place.
+            ResumeError: There is no such position.
         """
 
-    def _run_at(self, place: LoaderPosition, ranks: Ranks) -> EpochRun:
+    def _run_at(self, position: LoaderPosition, ranks: Ranks) -> EpochRun:
         options = self._recipe.options
         return EpochRun(
-            place.epoch,
-            place.position,
-            place.window,
+            position.epoch,
+            position.position,
+            position.window,
             ranks.rank,
             ranks.world_size,
             options.remainder,
@@ -215,12 +215,12 @@ class PlannedEpochs(Epochs):
         self.engine = recipe.open_engine(recipe.work)
         self.plan: EpochPlan | None = None
 
-    def begin(self, place: LoaderPosition, ranks: Ranks) -> tuple[Run, Arrivals]:
-        """Plan the window of the place, and begin."""
-        if self.plan is not None and self.plan.epoch == place.epoch and not self.plan.knows(place.window):
+    def begin(self, position: LoaderPosition, ranks: Ranks) -> tuple[Run, Arrivals]:
+        """Plan the window of the position, and begin."""
+        if self.plan is not None and self.plan.epoch == position.epoch and not self.plan.knows(position.window):
             self.plan = None
-        plan = self.plan_of(place.epoch, place.window)
-        run, arrivals = self._run_at(place, ranks), PlannedArrivals()
+        plan = self.plan_of(position.epoch, position.window)
+        run, arrivals = self._run_at(position, ranks), PlannedArrivals()
         check_position(run, plan)
         return self.engine.run(arrivals.tasks(plan, steps_of(run, plan))), arrivals
 
@@ -307,7 +307,7 @@ class StreamStarter(Protocol):
     engine: Engine
 
     def begin(self, run: EpochRun, on_progress: Callable[[Progress], None]) -> tuple[Run, Arrivals]:
-        """Begin; what is wrong with the place is said by the first batch."""
+        """Begin; what is wrong with the position is said by the first batch."""
 
 
 class ReadByWorkers:
@@ -358,10 +358,10 @@ class StreamEpochs(Epochs):
         self._epoch = 0
         self._progress = Progress()
 
-    def begin(self, place: LoaderPosition, ranks: Ranks) -> tuple[Run, Arrivals]:
-        """Begin; what is wrong with the place is said by the first batch."""
-        self._epoch, self._progress = place.epoch, Progress()
-        return self._starter.begin(self._run_at(place, ranks), self._take_progress)
+    def begin(self, position: LoaderPosition, ranks: Ranks) -> tuple[Run, Arrivals]:
+        """Begin; what is wrong with the position is said by the first batch."""
+        self._epoch, self._progress = position.epoch, Progress()
+        return self._starter.begin(self._run_at(position, ranks), self._take_progress)
 
     def _take_progress(self, progress: Progress) -> None:
         if progress.num_planned >= self._progress.num_planned:  # one worker may be behind another
