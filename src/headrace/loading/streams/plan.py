@@ -266,7 +266,7 @@ def _block_seeder(recipe: PlanRecipe, epoch: int) -> Callable[[int], None]:
 def _give_up_others(block: list[tuple[str, Any]], pieces: Pieces) -> int:
     """Let go the data of the sequences that are in no piece, and return how many these are: there may be very many."""
     is_kept = np.zeros(len(block), np.bool_)
-    is_kept[pieces.places] = True
+    is_kept[pieces.positions] = True
     others = np.flatnonzero(~is_kept).tolist()
     for place in others:
         block[place] = block[place][0], None
