@@ -77,7 +77,7 @@ def _task_of(
     epoch: int, number: int, carried: list[tuple[str, bytes] | None], seqs: list[tuple[str, Any]] | None
 ) -> Task:
     arrays = [None if one is None else np.frombuffer(one[1], one[0]) for one in carried]
-    return Task(epoch, number, *arrays, seqs)  # type: ignore[arg-type]  # the first one is never None
+    return Task(epoch, number, *arrays, seqs)  # type: ignore[arg-type, call-arg]  # the first one is never None
 
 
 @dataclass(frozen=True)
