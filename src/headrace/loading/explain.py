@@ -103,7 +103,7 @@ class Explainer:
             f"dataset:  {subject.name}, order {self._recipe.order_text(subject, place.epoch)}",
             f"batching: {plan.batching}, {plan.batch_order}, windows of {plan.window_seqs:,} sequences{grows}",
             f"ranks:    {self._ranks}, remainder {options.remainder!r}{agreed}",
-            f"workers:  {options.num_workers}, executor {executor if options.num_workers else 'inline'}",
+            f"workers:  {self._runs.who_works}, executor {executor if options.num_workers else 'inline'}",
             f"place:    epoch {place.epoch}, batch {place.position}",
         ]
         epoch, progress = self._runs.progress()
