@@ -142,6 +142,11 @@ class Epochs(ABC):
         self._subject, self._recipe = subject, recipe
         self._digests: tuple[int, dict[str, str]] | None = None  # of an epoch
 
+    @property
+    def who_works(self) -> str:
+        """How many workers there are, as text."""
+        return str(self._recipe.options.num_workers)
+
     def start(self) -> None:
         """Start the workers."""
         self.engine.start()

@@ -49,8 +49,8 @@ class DataLoader:
             `partition_epoch` and filters say what an epoch is. Items that are dicts become padded batches by data key,
             other items are stacked in their own structure.
         batching: Which sequences form a batch: `FrameBudget`, `Buckets`, `FixedCount`, `Pack`, `Chunks`, ...
-        num_workers: Worker processes; 0 makes the batches in this thread, when they are asked for. Each of them reads
-            all of a stream, unless the stream has workers of its own. `None`: as many as the dataset was given, if it
+        num_workers: Worker processes; 0 makes the batches in this thread, when they are asked for. A stream is read by
+            one of them, or one more, for all others. `None`: as many as the dataset was given, if it
             is a `MultiProcDataset` or the like, whose other options of workers hold then as well; else 0.
         seed: Of the order of batches, and of the generators that `transform` gets. The order of the dataset is not
             changed by it.
@@ -81,7 +81,8 @@ class DataLoader:
             about to load. `headrace.adapters.torch_ranks.gather_texts` does it by torch.distributed.
         engine_options: What to do about errors, deaths and stalls.
         max_bytes: Limit on the shared memory of all workers together.
-        worker_init: Called in each worker before anything else, with its `WorkerInfo`.
+        worker_init: Called in each worker before anything else, with its `WorkerInfo`; also in the one that reads a
+            stream for the others, as 0 of 1.
         batch_order: In which order batches come. Default: in that of the dataset where batches are runs of it
             (`FixedCount`, `FrameBudget`), else `BatchOrder()`: shuffled, and sorted by cost in groups, so that ranks do
             not wait for each other.

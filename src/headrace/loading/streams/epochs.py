@@ -160,6 +160,15 @@ class StreamEpochs(Epochs):
         self._epoch = 0
         self._progress = Progress()
 
+    @property
+    def who_works(self) -> str:
+        """How many workers there are, and who reads."""
+        num_workers = self._recipe.options.num_workers
+        if isinstance(self._starter, ReadForAll):
+            return f"{num_workers}, and one that reads for them"
+        is_one_enough = isinstance(self._starter, ReadAndMade) and num_workers > 1
+        return f"1 of {num_workers}, as nothing is done to what it reads" if is_one_enough else str(num_workers)
+
     def start(self) -> None:
         """Start the workers, also the one that reads."""
         for engine in self._starter.engines:
