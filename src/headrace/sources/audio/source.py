@@ -54,9 +54,8 @@ class RecordingSource(RecordSource):
         """The rate of the samples that "data" is made of, in Hz; `None` if there are no recordings to have one."""
         return self._options.audio.rate
 
-    def _encode(self, record: Mapping[str, Any], corpus_idx: int, data_key: str) -> NDArray[Any]:
+    def _encode(self, record: Mapping[str, Any], corpus_idx: int, data_key: str, where: str) -> NDArray[Any]:
         """Return "data" as float32[T, D], targets as integers [T]."""
-        where = self._where(corpus_idx)
         if data_key == "data":
             return self._read_audio(corpus_idx, record, where)
         field = self._options.fields[data_key]

@@ -221,7 +221,9 @@ class HDFSource(IndexedSource):
                 self._plain[key] = PlainKey.of(self.specs[key], self._index.lengths(key))
         times = meta["times"]
         self._times = times and self._column(None, INPUT_KEY, DataSpec.from_json(times["spec"]), times["byte_offsets"])
-        self._files: FileHandles = FileHandles(self._index.files, meta["chunk_bytes"])
+
+    def _prepare_files(self) -> None:
+        self._files: FileHandles = FileHandles(self._index.files, self._index.meta["chunk_bytes"])
 
     def _column(self, name: str | None, length_key: str, spec: DataSpec, byte_offsets: list[int]) -> _Column:
         dtype = np.dtype(spec.dtype)

@@ -434,8 +434,8 @@ class JsonlSource(RecordSource):
             raise SourceError(what, where=where, fix=self._changed_fix)
         return row
 
-    def _encode(self, record: tuple[Any, ...], corpus_idx: int, data_key: str) -> NDArray[Any]:
-        return self._options.fields[data_key].encode(record[self._column_of[data_key]], self._where(corpus_idx))
+    def _encode(self, record: tuple[Any, ...], corpus_idx: int, data_key: str, where: str) -> NDArray[Any]:  # noqa: ARG002
+        return self._options.fields[data_key].encode(record[self._column_of[data_key]], where)
 
     def _where(self, corpus_idx: int) -> str:
         return f"{self._options.names[self._lines.locate(corpus_idx)[0]]}, tag {self._index.tags[corpus_idx]!r}"

@@ -320,8 +320,8 @@ class TextSource(RecordSource):
         data = self._files.read(file_idx, start, num_bytes)
         return decode_utf8(data, self._options.names[file_idx], first_byte=start).removesuffix("\r")
 
-    def _encode(self, record: str, corpus_idx: int, data_key: str) -> NDArray[Any]:
-        return self._options.fields[data_key].encode(record, self._where(corpus_idx))
+    def _encode(self, record: str, corpus_idx: int, data_key: str, where: str) -> NDArray[Any]:  # noqa: ARG002
+        return self._options.fields[data_key].encode(record, where)
 
     def _where(self, corpus_idx: int) -> str:
         return f"{self._options.names[self._lines.locate(corpus_idx)[0]]}, tag {self._index.tags[corpus_idx]!r}"
