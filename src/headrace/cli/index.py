@@ -64,7 +64,7 @@ def index(
         )
         return
     screen = open_output()
-    kept = f"{corpus.path} ({format_bytes(size)})" if corpus.path else "not kept: building it is as quick as finding it"
+    kept = f"{corpus.path} ({format_bytes(size)})" if corpus.path else "not kept: building it is as fast as finding it"
     screen.print(bold(f"{format_count(corpus.num_seqs)} sequences"), f"{state} in {format_seconds(seconds)}: {kept}")
     screen.print(f"  digest  {corpus.digest}")
     if corpus.num_duplicates:
@@ -73,22 +73,22 @@ def index(
 
 @dataclass(frozen=True)
 class _Files:
-    """The files of a corpus, and how they are opened."""
+    """The files of a corpus, and how to open them."""
 
     files: Sequence[Path]
     source_class: str | None
     options: Mapping[str, Any]
 
     def check(self) -> None:
-        """Refuse what has no index to keep, or one that depends on options that are not known here.
+        """Refuse formats without an index to keep, or with one that depends on options that are unknown here.
 
         Raises:
-            ConfigError: What to do instead is said.
+            ConfigError: With the way to do it instead.
         """
         cls = class_of(self.files, self.source_class)
         if not keeps_index({"class": cls}):
             raise ConfigError(
-                f"{cls.__name__} keeps no index: opening it is quick, or it has one of its own",
+                f"{cls.__name__} keeps no index: opening it is fast, or it has one of its own",
                 where=str(self.files[0]),
             )
         if issubclass(cls, AudioSource) and not self.options and self.source_class is None:
@@ -102,7 +102,7 @@ class _Files:
             )
 
     def open(self, index: Path | None) -> CorpusIndex:
-        """Return the index at a path, which must be one of these files as they are now; else from cache or memory."""
+        """Return the index at a path, which must be of these files as they are now; else from cache or memory."""
         return self._opened("auto" if index is None else index)
 
     def gather(self) -> CorpusIndex:
@@ -150,7 +150,7 @@ def _is_index(path: Path) -> bool:
 
 
 def _verify(corpus: CorpusIndex, files: _Files) -> None:
-    """Check an index as a whole, and that it says what the files say.
+    """Check an index as a whole, and that it agrees with the files.
 
     Raises:
         SourceError: Something differs.
