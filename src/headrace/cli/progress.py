@@ -102,12 +102,25 @@ def open_reporter(console: Console, label: str, total: int | None, *, quiet: boo
 
 
 @contextmanager
-def report_progress(console: Console, label: str, *, unit: str, quiet: bool) -> Iterator[Callable[[int, int], None]]:
-    """Yield a function of (how many are done, of how many), for work that knows its total when it begins."""
+def report_progress(
+    console: Console, label: str, *, unit: str, quiet: bool, after: float = 0.0
+) -> Iterator[Callable[[int, int], None]]:
+    """Yield a function of (how many are done, of how many), for work that knows its total when it begins.
+
+    Args:
+        console: The console to print to.
+        label: Name of the work.
+        unit: Unit of the counts.
+        quiet: Whether to show nothing.
+        after: Seconds before which nothing is shown.
+    """
     reporters: list[Reporter] = []
+    begin = time.monotonic() + after
     with ExitStack() as stack:
 
         def tell(num_done: int, total: int) -> None:
+            if time.monotonic() < begin:
+                return
             if not reporters:
                 reporters.append(stack.enter_context(open_reporter(console, label, total, quiet=quiet, unit=unit)))
             reporters[0].update(num_done, 0)

@@ -129,8 +129,8 @@ class CutSource(RecordSource):
     def _record(self, corpus_idx: int, data_keys: Sequence[str]) -> Any:
         return self._table.cut(corpus_idx, [self._keys[data_key].shar_field for data_key in data_keys])
 
-    def _encode(self, record: Any, corpus_idx: int, data_key: str) -> NDArray[Any]:
-        return np.asarray(self._keys[data_key].encode(record, self._where(corpus_idx)))
+    def _encode(self, record: Any, corpus_idx: int, data_key: str, where: str) -> NDArray[Any]:  # noqa: ARG002
+        return np.asarray(self._keys[data_key].encode(record, where))
 
     def reads_slices(self, data_key: str) -> bool:
         """Yes, of the recordings of cuts; where samples cannot be sought, they are decoded whole."""
@@ -138,11 +138,11 @@ class CutSource(RecordSource):
 
     def _load_part(self, corpus_idx: int, data_key: str, start: int, end: int) -> NDArray[Any]:
         """Return frames of a key; of wav and flac files no other samples are read."""
-        cut = self._record(corpus_idx, (data_key,))
-        part = self._keys[data_key].encode_part(cut, start, end, self._where(corpus_idx))
+        cut, where = self._record(corpus_idx, (data_key,)), self._where(corpus_idx)
+        part = self._keys[data_key].encode_part(cut, start, end, where)
         if part is not None:
             return part
-        whole = self._checked(corpus_idx, data_key, self._encode(cut, corpus_idx, data_key))
+        whole = self._checked(corpus_idx, data_key, self._encode(cut, corpus_idx, data_key, where))
         return whole[start:end].copy()
 
     def _where(self, corpus_idx: int) -> str:

@@ -261,11 +261,7 @@ def check_classes(array: NDArray[Any], spec: DataSpec, where: str, *, least: int
     """
     if not array.size:
         return 0, -1
-    if array.size <= _FEW:
-        numbers = array.ravel().tolist()
-        low, high = min(numbers), max(numbers)
-    else:
-        low, high = int(array.min()), int(array.max())
+    low, high = extremes(array)
     least = low if least is None else least
     if spec.dim is not None and not least <= low <= high < spec.dim:
         raise SourceError(
@@ -274,6 +270,14 @@ def check_classes(array: NDArray[Any], spec: DataSpec, where: str, *, least: int
             fix="correct the data, or the dim in specs, or the labels",
         )
     return min(low, 0), high
+
+
+def extremes(integers: NDArray[Any]) -> tuple[int, int]:
+    """Return the least and the largest of one integer or more."""
+    if integers.size <= _FEW:
+        numbers = integers.ravel().tolist()
+        return min(numbers), max(numbers)
+    return int(integers.min()), int(integers.max())
 
 
 def parse_about(said: Any, what: str, where: str, *, fix: str) -> tuple[dict[str, DataSpec], dict[str, Sequence[str]]]:

@@ -17,6 +17,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -204,6 +205,11 @@ class IndexedSource(Source):
         """Absolute paths of the files, in corpus order."""
         return tuple(stamp.path for stamp in self._index.files)
 
+    @cached_property
+    def _lengths(self) -> dict[str, memoryview[int]]:
+        """Frames of each sequence, by data key; without the keys whose lengths the index has not."""
+        return {key: column_view(self._index.lengths(key)) for key in self.specs if self._index.has_lengths(key)}
+
     @property
     def _files_text(self) -> str:
         files = self.files
@@ -274,8 +280,8 @@ class IndexedSource(Source):
             array = self._files.read_array(file_idx, position, (end - start, *plain.frame_shape), plain.stored)
             return array if plain.is_final else self._finished(plain, corpus_idx, data_key, start, array)
         self._check(corpus_idx, data_key)
-        if self._index.has_lengths(data_key):
-            num_frames = int(self._index.lengths(data_key)[corpus_idx])
+        if data_key in self._lengths:
+            num_frames = self._lengths[data_key][corpus_idx]
             if not 0 <= start <= end <= num_frames:
                 raise self._no_frames(corpus_idx, data_key, start, end, num_frames)
         if plain is not None or not self.specs[data_key].has_time:
@@ -326,8 +332,8 @@ class IndexedSource(Source):
         plain = self._plain.get(check_data_key(data_key, self.specs))
         indices = self._checked_indices(corpus_indices)
         are_alike = plain is not None
-        if self._index.has_lengths(data_key):
-            lengths = column_view(self._index.lengths(data_key)) if plain is None else plain.lengths
+        lengths = self._lengths.get(data_key)
+        if lengths is not None:
             for corpus_idx, out in zip(indices, outs, strict=True):
                 if len(out) != lengths[corpus_idx]:
                     raise IndexError(f"{lengths[corpus_idx]} frames of {data_key!r} do not fit into {len(out)} rows")
@@ -382,17 +388,14 @@ class IndexedSource(Source):
 
     def _checked(self, corpus_idx: int, data_key: str, array: NDArray[Any]) -> NDArray[Any]:
         """Return an array that was decoded, if it is as long as the index says."""
-        if self._index.has_lengths(data_key):
-            expected, actual = (
-                int(self._index.lengths(data_key)[corpus_idx]),
-                num_frames_of(array, self.specs[data_key]),
+        lengths = self._lengths.get(data_key)
+        if lengths is not None and lengths[corpus_idx] != num_frames_of(array, self.specs[data_key]):
+            actual = num_frames_of(array, self.specs[data_key])
+            raise SourceError(
+                f"the length of {data_key!r} was {lengths[corpus_idx]} and is {actual}",
+                where=self._where(corpus_idx),
+                fix=self._changed_fix,
             )
-            if actual != expected:
-                raise SourceError(
-                    f"the length of {data_key!r} was {expected} and is {actual}",
-                    where=self._where(corpus_idx),
-                    fix=self._changed_fix,
-                )
         return array
 
     def for_another_reader(self) -> Source:
@@ -421,17 +424,17 @@ class RecordSource(IndexedSource):
         """Return what is stored of a sequence that is there, as far as some keys need it."""
 
     @abstractmethod
-    def _encode(self, record: Any, corpus_idx: int, data_key: str) -> NDArray[Any]:
-        """Return the array of a key, as a new one."""
+    def _encode(self, record: Any, corpus_idx: int, data_key: str, where: str) -> NDArray[Any]:
+        """Return the array of a key, as a new one; `where` is what `_where` says of the sequence."""
 
     def _load(self, corpus_idx: int, data_key: str) -> NDArray[Any]:
-        return self._encode(self._record(corpus_idx, (data_key,)), corpus_idx, data_key)
+        return self._encode(self._record(corpus_idx, (data_key,)), corpus_idx, data_key, self._where(corpus_idx))
 
     def read_seq(self, corpus_idx: int) -> dict[str, NDArray[Any]]:
         """Return all data keys of one sequence, from one read."""
         check_corpus_idx(corpus_idx, self._num_seqs)
-        record = self._record(corpus_idx, tuple(self.specs))
-        return {key: self._checked(corpus_idx, key, self._encode(record, corpus_idx, key)) for key in self.specs}
+        record, where = self._record(corpus_idx, tuple(self.specs)), self._where(corpus_idx)
+        return {key: self._checked(corpus_idx, key, self._encode(record, corpus_idx, key, where)) for key in self.specs}
 
 
 def column_view(column: NDArray[Any]) -> memoryview[int]:

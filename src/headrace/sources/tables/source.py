@@ -72,7 +72,6 @@ class TableSource(IndexedSource):
             field.settle(self.specs[key], self.labels.get(key), index.meta["facts"].get(key))
         self._columns = tuple(index.locator(name) for name in ("table", "piece", "row"))
         self._tables_of, self._pieces_of, self._rows_of = map(column_view, self._columns)
-        self._lengths = {key: column_view(index.lengths(key)) for key in self.specs}
 
     def _prepare_files(self) -> None:
         super()._prepare_files()
@@ -273,16 +272,21 @@ class TableFiles(Tables, Generic[_Handle]):
         return array
 
     def confirm(self, table_idx: int) -> None:
-        """Refuse an open file that is not what it was when it was indexed.
+        """Refuse a file that is not what it was when it was indexed.
 
         Raises:
             SourceError: It changed.
         """
         descriptor = self._descriptors.get(table_idx)
-        if descriptor is not None:
-            now, stamp = os.fstat(descriptor), self._stamps[table_idx]
-            if now.st_mtime_ns != stamp.mtime_ns or now.st_size != stamp.size:
-                check_open_file(stamp, descriptor)
+        if descriptor is None:
+            self._confirm_closed(table_idx)
+            return
+        now, stamp = os.fstat(descriptor), self._stamps[table_idx]
+        if now.st_mtime_ns != stamp.mtime_ns or now.st_size != stamp.size:
+            check_open_file(stamp, descriptor)
+
+    def _confirm_closed(self, table_idx: int) -> None:
+        """Refuse a file that is not open and changed, if what was had from it may still be used."""
 
     def handle(self, table_idx: int) -> _Handle:
         """Return an open file.
