@@ -455,7 +455,10 @@ class PostprocessingDataset(LaidOut, InnerCorpus):
         """Return data key -> number of frames; reads the sequence, unless it was said that lengths stay."""
         if not self._keeps_lengths or self._is_loaded(seq_idx):
             return super().get_seq_length(seq_idx)
-        if self._length_reader is None:
+        reader = self._open_reader()
+        if isinstance(reader, OrderedSeqs):
+            return reader.num_frames(seq_idx)
+        if self._length_reader is None:  # workers are not asked
             self._length_reader = self._make_reader(without_workers(self._inner))
             self._length_reader.start_all(self._wanted)
-        return self._length_reader.num_frames(seq_idx - (self._wanted.first or 0))
+        return self._length_reader.num_frames(seq_idx)
