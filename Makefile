@@ -13,7 +13,7 @@ BIN_ALL := $(VENV_ALL)/bin
 STAMP_ALL := $(VENV_ALL)/.installed-all-$(shell printf %s '$(TORCH)' | cksum | cut -d ' ' -f 1)
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo test test-all check lint types imports examples docs bench soak clean
+.PHONY: help demo test test-all check lint types imports examples docs bench goals soak clean
 .DEFAULT_GOAL := help
 
 help:
@@ -21,7 +21,8 @@ help:
 	@echo "make test      run the tests without optional packages (no torch)"
 	@echo "make test-all  run every test, with torch (TORCH=torch==2.13.0 pins it) and the peers"
 	@echo "make check     lint, types, import rules, the examples in the docs, the docs themselves"
-	@echo "make bench     run the benchmarks against the peers"
+	@echo "make bench     run the benchmarks against the peers (BENCH_ARGS=--quick for their short forms)"
+	@echo "make goals     run them and print every number to reach, and where it stands"
 	@echo "make soak      20 minutes of random SIGKILL of workers (SOAK_SECONDS=...)"
 	@echo "make clean     remove the virtual environments, caches and build outputs"
 
@@ -58,7 +59,11 @@ docs: $(VENV)/.installed-dev
 	@site=$$(mktemp -d) && trap 'rm -rf "$$site"' EXIT && $(BIN)/mkdocs build --quiet --strict --site-dir "$$site"
 
 bench: $(VENV_ALL)/.installed-bench
-	@set -e; for script in benchmarks/*.py; do echo "== $$script"; $(BIN_ALL)/python "$$script"; done
+	@set -e; for script in $(filter-out benchmarks/goals.py,$(wildcard benchmarks/*.py)); do \
+	  echo "== $$script"; $(BIN_ALL)/python "$$script" $(BENCH_ARGS); done
+
+goals: $(VENV_ALL)/.installed-bench
+	@$(BIN_ALL)/python benchmarks/goals.py $(BENCH_ARGS)
 
 SOAK_SECONDS ?= 1200
 soak: $(VENV)/.installed-test

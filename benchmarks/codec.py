@@ -165,7 +165,10 @@ def main() -> None:
     parser.add_argument("--num-seqs", type=int, default=512, help="small sequences in a slot")
     parser.add_argument("--rounds", type=int, default=5, help="turns that each contender has")
     parser.add_argument("--seconds", type=float, default=0.2, help="length of a turn")
+    parser.add_argument("--quick", action="store_true", help="two short turns each")
     args = parser.parse_args()
+    if args.quick:
+        args.rounds, args.seconds = 2, 0.05
     print(f"{'value':44s} {'contender':22s} {'encode':>9s} {'decode':>9s} {'items/s':>12s}   (us an item)")
     for value_name, (value, num_items) in make_values(args.num_seqs).items():
         results = measure_all(value, args.rounds, args.seconds)

@@ -146,7 +146,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--names", action="store_true", help="print what is called for a loader and for a batch")
     parser.add_argument("--quick", action="store_true", help="the same: it is quick")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--json", type=Path, metavar="PATH", help="also write the numbers to this file")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "corpus.hdf"
@@ -156,15 +156,14 @@ def main() -> None:
     result.update({name: calls.as_dict() for name, calls in of_batches.items()})
     result["ticket of 64 KiB"] = tickets(1 << 14)
     result["ticket of 1 KiB"] = tickets(1 << 8)
-    if options.json:
-        print(json.dumps(result))
-        return
     for name, value in result.items():
         text = ", ".join(f"{number} {what}" for what, number in value.items()) if isinstance(value, dict) else value
         print(f"{name:62} {text}")
     if options.names:
         for title in ("loader", "further batch"):
             print(title, *of_batches[title].names, sep="\n  ")
+    if options.json:
+        options.json.write_text(json.dumps(result, indent=1))
 
 
 if __name__ == "__main__":

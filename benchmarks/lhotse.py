@@ -437,6 +437,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, help="of each measurement")
     parser.add_argument("--cuts", type=int, help="for the resume")
     parser.add_argument("--only-shar", action="store_true", help="speech from Shar, and nothing else")
+    parser.add_argument("--json", type=Path, metavar="PATH", help="also write the figures to this file")
     parser.add_argument("--turn", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.turn:
@@ -462,6 +463,8 @@ def main() -> None:
             titles = [title for title in CONTENDERS if not options.quick or is_quick(kind, title)]
             task = {"kind": kind, "seconds": seconds, "repeats": 3, "cuts": cuts}
             results[kind] = take_turns(task, titles, 1 if options.quick and not kind.endswith("numpy") else ROUNDS)
+    if options.json:
+        options.json.write_text(json.dumps({"shar": shar_results, "loader": results}, indent=1))
     print(f"\nload average {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors")
     if shar_results:
         print("\nspeech from Shar\n", *shar_table(shar_results), sep="\n")

@@ -79,10 +79,14 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--num-seqs", type=int, default=10_000_000)
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--quick", action="store_true", help="a million sequences, one repeat")
     parser.add_argument("--modes", nargs="+", default=MODES, metavar="MODE")
     parser.add_argument("--json", type=Path, metavar="PATH", help="also write the numbers to this file")
     parser.add_argument("--child", help=argparse.SUPPRESS)
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    if arguments.quick:
+        arguments.num_seqs, arguments.repeats = 10**6, 1
+    return arguments
 
 
 def machine() -> str:

@@ -16,6 +16,7 @@ import statistics
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -96,18 +97,23 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=3, help="turns of each contender")
     parser.add_argument("--epochs", type=int, default=2, help="timed epochs of a turn")
     parser.add_argument("--scale", type=float, default=1.0, help="of the numbers of items")
+    parser.add_argument("--quick", action="store_true", help="a tenth of the items, one turn each")
+    parser.add_argument("--json", type=Path, metavar="PATH", help="also write the rates to this file")
     parser.add_argument("--turn", nargs=4, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.turn:
         contender, *numbers = options.turn
         print(json.dumps(run_turn(contender, *map(int, numbers))))
         return
+    if options.quick:
+        options.scale, options.repeat = 0.1, 1
     has_torch = importlib.util.find_spec("torch") is not None
     pythons = dict.fromkeys(CONTENDERS, sys.executable) | {"torchdata": options.torchdata_python}
     contenders = [name for name in CONTENDERS if pythons[name] and (name in ("headrace", "torchdata") or has_torch)]
     print(f"left out: {', '.join(set(CONTENDERS) - set(contenders)) or 'nobody'}")
+    found: dict[str, dict[str, list[float]]] = {}
     for case, (num_bytes, num_quick, num_slow) in CASES.items():
-        rates: dict[str, list[float]] = {name: [] for name in contenders}
+        rates = found[case] = {name: [] for name in contenders}
         for _ in range(options.repeat):
             for name in contenders:
                 num_items = max(int(options.scale * (num_slow if name in SLOW else num_quick)), 100)
@@ -118,6 +124,8 @@ def main() -> None:
             median = statistics.median(values)
             ratio = f"{median / base:8.1f} x" if base else ""
             print(f"  {name:24} {median:10,.0f} ({min(values):,.0f} .. {max(values):,.0f}) {ratio}")
+    if options.json:
+        options.json.write_text(json.dumps(found, indent=1))
 
 
 if __name__ == "__main__":

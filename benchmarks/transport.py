@@ -15,49 +15,18 @@ of all processes that a loader starts, divided by the number of workers.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
-import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 from measuring.contenders import CONTENDERS, has_turn, is_installed
 from measuring.items import KINDS
 from measuring.plot import write_plot
+from measuring.processes import run_turn
 from measuring.turn import LIMIT
 
 TURN_SECONDS = 90  # a turn that takes longer is ended and shown as failed
 Results = dict[str, dict[str, dict[str, Any]]]  # kind -> contender -> figures
-
-
-def run_turn(name: str, kind: str, repeats: int, seconds: float) -> dict[str, Any] | None:
-    """Run one turn in a process of its own; return None, after a line that says why, if it fails."""
-    command = [sys.executable, "-m", "measuring.turn", name, kind, str(repeats), str(seconds)]
-    # The group is killed in the end, so that no worker of one contender is left in the turn of the next.
-    turn = subprocess.Popen(
-        command,
-        cwd=Path(__file__).parent,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        out, err = turn.communicate(timeout=TURN_SECONDS)
-        return json.loads(out.splitlines()[-1])  # type: ignore[no-any-return]
-    except (subprocess.TimeoutExpired, IndexError, ValueError) as error:
-        if isinstance(error, subprocess.TimeoutExpired):
-            print(f"{name}, {kind}: not done after {TURN_SECONDS} s")
-        else:
-            print(f"{name}, {kind}: failed: {(err.splitlines() or ['no output'])[-1]}")
-        return None
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(turn.pid, signal.SIGKILL)
-        turn.wait()
 
 
 def run_all(names: list[str], kinds: list[str], repeats: int, seconds: float) -> Results:
@@ -67,7 +36,7 @@ def run_all(names: list[str], kinds: list[str], repeats: int, seconds: float) ->
         results[kind] = {}
         turns = [name for name in names if has_turn(CONTENDERS[name], name, KINDS[kind])]
         for name in turns if KINDS[kind].is_dict else [*turns, LIMIT]:
-            figures = run_turn(name, kind, repeats, seconds)
+            figures = run_turn("measuring.turn", name, kind, str(repeats), str(seconds), limit=TURN_SECONDS)
             if figures is not None:
                 results[kind][name] = figures
                 print(f"  {kind:6s} {name:28s} {figures['rate']:14,.0f} items/s", flush=True)

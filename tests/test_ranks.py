@@ -260,7 +260,7 @@ def test_as_many_ranks_get_each_share_as_work_on_the_same_data(names, sizes):
     ("mesh", "text"),
     [
         (Mesh((2, 2), 0), "has no names"),
-        (Mesh({"dp": 2, "rows": 2}, 0), "does not say it of 'rows'"),
+        (Mesh({"dp": 2, "rows": 2}, 0), "does not say so for 'rows'"),
         (Mesh({"dp": 2, "tp": 2}, None), "not in the mesh"),
         ("dp", "must be a DeviceMesh of torch, got str"),
     ],
@@ -281,5 +281,5 @@ def test_megatron_knows_which_ranks_get_the_same_data(monkeypatch, environment):
 
 def test_processes_of_lightning_are_told_when_their_ranks_are_known(environment):
     environment({"WORLD_SIZE": "2", "LOCAL_RANK": "1", "NODE_RANK": "0"})
-    with pytest.raises(ConfigError, match="Lightning starts its processes so"):
+    with pytest.raises(ConfigError, match="Lightning starts its processes like this"):
         find_ranks()

@@ -45,7 +45,7 @@ def test_whatever_a_file_says_is_a_spec_of_arrays_or_refused(spec, name, value):
 
 @given(_JSON)
 def test_what_is_no_spec_at_all_is_refused(value):
-    with pytest.raises(ConfigError, match="describes no data key"):
+    with pytest.raises(ConfigError, match="not the layout of a data key"):
         DataSpec.from_json(value)
 
 

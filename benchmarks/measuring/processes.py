@@ -1,12 +1,40 @@
-"""What this process and its descendants use, read from /proc."""
+"""Turns in processes of their own, and what this process and its descendants use, read from /proc."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 _TICK_SECONDS = 1 / os.sysconf("SC_CLK_TCK")
+
+
+def run_turn(module: str, *args: str, limit: float) -> dict[str, Any] | None:
+    """Run `python -m MODULE ARGS`; return what its last line says as JSON, or None, after a line that says why.
+
+    The whole group is killed in the end, so that no worker of one turn is left in the next.
+    """
+    command = [sys.executable, "-m", module, *args]
+    folder, pipe = Path(__file__).parent.parent, subprocess.PIPE
+    turn = subprocess.Popen(command, cwd=folder, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
+    try:
+        out, err = turn.communicate(timeout=limit)
+        return json.loads(out.splitlines()[-1])  # type: ignore[no-any-return]
+    except (subprocess.TimeoutExpired, IndexError, ValueError) as error:
+        if isinstance(error, subprocess.TimeoutExpired):
+            print(f"{', '.join(args)}: not done after {limit:.0f} s")
+        else:
+            print(f"{', '.join(args)}: failed: {(err.splitlines() or ['no output'])[-1]}")
+        return None
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(turn.pid, signal.SIGKILL)
+        turn.wait()
 
 
 def descendants(pid: int | None = None) -> list[int]:

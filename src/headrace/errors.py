@@ -1,4 +1,4 @@
-"""The tree of errors: what happened, where, and how to put it right.
+"""The tree of errors: what happened, where, and how to fix it.
 
 Every error that Headrace raises on purpose is a `HeadraceError`. Its text has up to three parts: *what* happened (with
 the two values that disagree), *where* (file, tag, epoch, ...), and the *fix* (an option or a command). All of them
@@ -18,7 +18,7 @@ class HeadraceError(Exception):
 
     Args:
         what: What happened, as a sentence without a final full stop.
-        where: The place: a file, a tag, an epoch, a worker.
+        where: Where it happened: a file, a tag, an epoch, a worker.
         fix: What the user can do about it.
     """
 
@@ -67,7 +67,7 @@ class ResumeError(HeadraceError):
 
 
 class WorkerDiedError(HeadraceError):
-    """A worker ended before its work was done, and may not be started again."""
+    """A worker ended before its work was done, and may not be restarted."""
 
 
 class StalledError(HeadraceError):
@@ -79,7 +79,7 @@ class InternalError(HeadraceError):
 
 
 class NotCarriedOverError(HeadraceError, ImportError):
-    """A class of another library that has no counterpart here; the fix says what does its work."""
+    """A class of another library that has no counterpart here; the fix names what to use instead."""
 
 
 class OptionalNotImplementedError(HeadraceError, NotImplementedError):
@@ -96,16 +96,16 @@ def takes_note(error: BaseException, note: str) -> bool:
 
 
 def check_count(name: str, value: Any, *, minimum: int = 0, maximum: int | None = None) -> int:
-    """Return an integer that a user gave, of Python's or NumPy's, as an int.
+    """Return an integer option, of Python's or NumPy's type, as an int.
 
     Args:
-        name: What the number is, for the message.
+        name: Name of the option, for the message.
         value: What was given. A bool is refused: it is most likely meant for another option.
-        minimum: The smallest that is legal.
-        maximum: The largest; `None`: there is no bound.
+        minimum: The smallest legal value.
+        maximum: The largest legal value; `None`: no bound.
 
     Raises:
-        ConfigError: It is no integer, or outside of the bounds.
+        ConfigError: It is not an integer, or out of bounds.
     """
     try:
         number = None if isinstance(value, bool) else operator.index(value)

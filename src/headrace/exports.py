@@ -1,4 +1,4 @@
-"""Public names of a room that are imported when they are first used, so that whoever needs one does not pay for all.
+"""Public names of a room that are imported on first use, so that using one does not import all.
 
 A worker process starts in a third of the time: it needs a tenth of what a trainer needs. (PEP 562.)
 """

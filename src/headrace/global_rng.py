@@ -1,6 +1,6 @@
 """The generators that belong to the whole process: those of Python, of NumPy, and of torch if it is loaded.
 
-Nothing of ours draws from them. They are seeded for foreign code that does, and put back where they are the user's.
+Headrace never draws from them. It seeds them for user code that does, and restores them where they belong to the user.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ GlobalsState = tuple[Any, ...]
 
 
 def seed_globals(seed: int, purpose: str, *, epoch: int = 0, number: int = 0) -> None:
-    """Seed all three for one piece of work, whoever does it. About 15 us, most of it for Python's.
+    """Seed all three for one piece of work, whichever process does it. About 15 us, most of it for Python's.
 
     Args:
         seed: 64 bits, signed or not.
@@ -41,14 +41,14 @@ def seed_globals(seed: int, purpose: str, *, epoch: int = 0, number: int = 0) ->
 
 
 def globals_state() -> GlobalsState:
-    """Return where the three are: values that can be pickled."""
+    """Return the states of all three, as values that can be pickled."""
     torch = sys.modules.get("torch")
     of_torch = None if torch is None else torch.get_rng_state().numpy()
     return random.getstate(), np.random.get_state(), of_torch
 
 
 def set_globals_state(state: GlobalsState) -> None:
-    """Put the three back to where they were."""
+    """Restore the states of all three."""
     of_python, of_numpy, of_torch = state
     random.setstate(of_python)
     np.random.set_state(of_numpy)
@@ -56,21 +56,21 @@ def set_globals_state(state: GlobalsState) -> None:
         torch.set_rng_state(torch.from_numpy(of_torch.copy()))
 
 
-_MT19937_BYTES = 625 * 4  # the C struct of NumPy's Mersenne twister: 624 words of state, and the place in them
+_MT19937_BYTES = 625 * 4  # the C struct of NumPy's Mersenne twister: 624 words of state, and the position in them
 
 
 class _KeptNumpy:
-    """What NumPy's generator was, to put it back, in some 5 us.
+    """Keeps the state of NumPy's generator and restores it, in some 5 us.
 
-    `np.random.get_state` and `set_state` go through the 624 words one by one, 150 us. So the memory that
-    `BitGenerator.ctypes` gives the address of is copied instead. A normal number that is held back for the next call is
-    not in that memory: a draw tells whether there is one, because it gives that, and leaves the memory as it is.
+    `np.random.get_state` and `set_state` go through the 624 words one by one, 150 us. So the memory at the address in
+    `BitGenerator.ctypes` is copied instead. A normal number that is buffered for the next call is not in that memory: a
+    draw shows whether there is one, because it returns that, and leaves the memory unchanged.
     """
 
     def __init__(self) -> None:
         self._generator = np.random.get_bit_generator()  # type: ignore[attr-defined, unused-ignore]
         self._held_back: float | None = None
-        if type(self._generator) is not MT19937:  # the user's own: another one takes its place meanwhile
+        if type(self._generator) is not MT19937:  # the user's own: it is replaced by another one meanwhile
             self._state = np.random.get_state(legacy=False)
             return
         address = self._generator.ctypes.state_address
@@ -80,13 +80,13 @@ class _KeptNumpy:
             self._held_back = drawn
 
     def put_back(self) -> None:
-        """Put it back."""
+        """Restore it."""
         if np.random.get_bit_generator() is not self._generator:  # type: ignore[attr-defined, unused-ignore]
             np.random.set_bit_generator(self._generator)  # type: ignore[attr-defined, unused-ignore]
         if type(self._generator) is not MT19937:
             np.random.set_state(self._state)
             return
-        np.random.seed(0)  # so that nothing is held back
+        np.random.seed(0)  # so that nothing is buffered
         ctypes.memmove(self._generator.ctypes.state_address, self._memory, _MT19937_BYTES)
         if self._held_back is not None:
             state: Any = np.random.get_state(legacy=False)
@@ -95,7 +95,7 @@ class _KeptNumpy:
 
 @contextmanager
 def kept_globals() -> Iterator[None]:
-    """Put the three back in the end. They are the process's, so this is of no use to several threads at once.
+    """Restore all three on exit. They belong to the process, so several threads cannot do this at once.
 
     About 20 us, besides what seeding them costs.
     """

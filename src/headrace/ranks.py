@@ -1,8 +1,8 @@
 """Which of how many training processes this is: the one place that asks the launcher, and says which one answered.
 
 Nothing is imported and no process group is started: a framework is asked only if the program has loaded it and has
-initialised it, a launcher only by the environment variables that it sets. What is half set, or cannot be, is refused:
-taking it for a single process would read all data on each rank.
+initialised it, a launcher only by the environment variables that it sets. Incomplete or contradictory settings are
+refused: to assume a single process would make each rank read all data.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from headrace.errors import ConfigError
 
 _FIX = "give rank= and world_size=, or start the program by a launcher that sets both"
 _FIX_OF_LIGHTNING = (
-    "Lightning starts its processes so, and tells their ranks when the trainer begins (torch.distributed): begin to "
-    "iterate only then, as trainer.fit does; or give rank= and world_size="
+    "Lightning starts its processes like this, and sets their ranks when the trainer begins (torch.distributed): "
+    "start to iterate only then, as trainer.fit does; or give rank= and world_size="
 )
 # Dimensions of a device mesh along which processes get different data, by the names that torch, torchtitan, Lightning
 # and accelerate give them; and those along which processes work on the same data. `_divides_data` knows more of them.
@@ -37,7 +37,7 @@ class Ranks:
     Attributes:
         rank: Which one, from 0.
         world_size: How many there are.
-        source: Who said so, for messages.
+        source: Where the numbers come from, for messages.
 
     Raises:
         ConfigError: `rank` is not in 0..world_size - 1.
@@ -60,7 +60,7 @@ class Ranks:
             object.__setattr__(self, name, number)
         if not 0 <= self.rank < self.world_size:
             raise ConfigError(
-                f"rank {self.rank} of {self.world_size} processes cannot be: ranks are 0..world_size - 1",
+                f"rank {self.rank} of {self.world_size} processes is impossible: ranks are 0..world_size - 1",
                 where=self.source,
                 fix=_FIX,
             )
@@ -97,14 +97,14 @@ def find_ranks(rank: int | None = None, world_size: int | None = None) -> Ranks:
 
 
 class LateRanks:
-    """Ranks that are looked up again until something begins, and may not change from then on.
+    """Ranks that are looked up again until iteration starts, and may not change from then on.
 
-    What loads data is often made before the training is distributed: before `init_process_group`, or before a trainer
-    starts its other processes.
+    A loader is often made before the training is distributed: before `init_process_group`, or before a trainer starts
+    its other processes.
 
     Args:
         find: Looks them up.
-        where: Whose they are, for messages.
+        where: What they are for, for messages.
     """
 
     def __init__(self, find: Callable[[], Ranks], where: str) -> None:
@@ -113,19 +113,19 @@ class LateRanks:
 
     @property
     def is_settled(self) -> bool:
-        """Whether it has begun."""
+        """Whether iteration has started."""
         return self._settled is not None
 
     def look_up(self) -> Ranks:
-        """Return the ranks as far as they are known now.
+        """Return the ranks as they are known now.
 
         Raises:
-            ConfigError: The surroundings contradict themselves.
+            ConfigError: The environment contradicts itself.
         """
         return self._settled or self._find()
 
     def settle(self) -> Ranks:
-        """Return the ranks for good.
+        """Return the ranks and fix them from now on.
 
         Raises:
             ConfigError: As `look_up`, or they were settled before and are different now.
@@ -136,7 +136,7 @@ class LateRanks:
         elif (found.rank, found.world_size) != (self._settled.rank, self._settled.world_size):
             settled = self._settled
             raise ConfigError(
-                f"this began as rank {settled.rank} of {settled.world_size} ({settled.source}), and is rank "
+                f"this started as rank {settled.rank} of {settled.world_size} ({settled.source}), and is rank "
                 f"{found.rank} of {found.world_size} ({found.source}) now",
                 where=self._where,
                 fix="take the first batch after the distributed training was started (init_process_group), or make "
@@ -146,7 +146,7 @@ class LateRanks:
 
 
 def ranks_of_mesh(mesh: Any) -> Ranks:
-    """Return which share of the data this process gets, of a mesh of processes of which some work on the same data.
+    """Return which share of the data this process gets in a mesh of processes, some of which work on the same data.
 
     Args:
         mesh: A `torch.distributed.device_mesh.DeviceMesh`. If its dimensions have names, those of data parallelism
@@ -158,20 +158,20 @@ def ranks_of_mesh(mesh: Any) -> Ranks:
     """
     try:
         names = None if mesh.mesh_dim_names is None else tuple(mesh.mesh_dim_names)
-        shape, place = tuple(mesh.shape), mesh.get_coordinate()
+        shape, coordinate = tuple(mesh.shape), mesh.get_coordinate()
     except AttributeError as error:
         raise ConfigError(
             f"mesh must be a DeviceMesh of torch, got {type(mesh).__name__}",
             fix='give torch.distributed.device_mesh.init_device_mesh(...)["dp"], or rank= and world_size=',
         ) from error
     text = f"mesh of {shape}" if names is None else f"mesh {dict(zip(names, shape, strict=True))}"
-    if place is None:
+    if coordinate is None:
         raise ConfigError("this process is not in the mesh", where=text, fix="give the mesh that it trains in")
     divides = [None if names is None else _divides_data(names[dim]) for dim in range(len(shape))]
     if len(shape) == 1:
         divides = [divides[0] is not False]
     if None in divides:
-        unknown = "has no names" if names is None else f"does not say it of {names[divides.index(None)]!r}"
+        unknown = "has no names" if names is None else f"does not say so for {names[divides.index(None)]!r}"
         raise ConfigError(
             f"which dimensions of the mesh divide the data? It {unknown}",
             where=text,
@@ -180,7 +180,7 @@ def ranks_of_mesh(mesh: Any) -> Ranks:
     dims = [dim for dim, is_data in enumerate(divides) if is_data]
     rank, world_size = 0, 1
     for dim in dims:
-        rank, world_size = rank * shape[dim] + place[dim], world_size * shape[dim]
+        rank, world_size = rank * shape[dim] + coordinate[dim], world_size * shape[dim]
     return Ranks(rank, world_size, text)
 
 
@@ -192,7 +192,7 @@ def _divides_data(name: str) -> bool | None:
 
 
 def parts_of_torch() -> bool:
-    """Tell whether torch.distributed has groups of some ranks only: they may be of tensor or pipeline parallelism."""
+    """Tell whether torch.distributed has groups of only some ranks: they may be for tensor or pipeline parallelism."""
     world = getattr(sys.modules.get("torch.distributed.distributed_c10d"), "_world", None)
     found = _of_torch()
     if world is None or found is None:
@@ -230,7 +230,7 @@ def _of_torchrun() -> Ranks | None:
 def _of_slurm() -> Ranks | None:
     if _text("SLURM_PROCID") is None:
         return None  # SLURM_NTASKS alone is an option of srun
-    if _text("SLURM_JOB_ID") is None:  # handed on by something that does not tell all, such as a container
+    if _text("SLURM_JOB_ID") is None:  # passed on incompletely, for example into a container
         size = "SLURM_NTASKS" if _text("SLURM_STEP_NUM_TASKS") is None else "SLURM_STEP_NUM_TASKS"
         return _of_variables("SLURM", "SLURM_PROCID", size)
     if _text("SLURM_STEP_NUM_TASKS") is None:
@@ -271,7 +271,7 @@ def _of_ray() -> Ranks | None:
     except (
         RuntimeError,
         UserWarning,
-    ):  # this is no worker of Ray Train: the first says version 2, the second version 1
+    ):  # not a worker of Ray Train: version 2 raises the first, version 1 the second
         return None
     return None if rank is None or world_size is None else Ranks(rank, world_size, "Ray Train")
 

@@ -32,7 +32,7 @@ def _key_bytes(seed: int, purpose: str, epoch: int, corpus_idx: int, occurrence:
 def derive_seed(
     seed: int, purpose: str, *, epoch: int = 0, corpus_idx: int = 0, occurrence: int = 0, bits: int = 64
 ) -> int:
-    """Derive an integer in [0, 2**bits) from a key, for generators that are not ours.
+    """Derive an integer in [0, 2**bits) from a key, for generators other than `derive_rng`'s.
 
     Args:
         seed: The user's seed.

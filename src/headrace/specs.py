@@ -17,7 +17,7 @@ from headrace.errors import ConfigError
 _NUMBER_KINDS = "biufc"
 _MAX_AXES = 32  # of NumPy 1, time included; NumPy 2 has 64
 _MAX_SIZE = 2**63 - 1
-_WRITE_AGAIN = "the file that says so is damaged, or of another kind: write it again"
+_WRITE_AGAIN = "the file is damaged, or of another kind: write it again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class DataSpec:
 
     @property
     def num_outputs(self) -> tuple[int, int]:
-        """The documented pair (dim, ndim)."""
+        """The pair (dim, ndim), as in RETURNN's `num_outputs`."""
         return (self.dim if self.dim is not None else 1, self.ndim)
 
     def to_json(self) -> dict[str, Any]:
@@ -68,32 +68,32 @@ class DataSpec:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> DataSpec:
-        """Make a spec from what `to_json` returned, perhaps in a file that was damaged since.
+        """Make a spec from JSON data of `to_json`, and check it: it may come from a damaged file.
 
         Raises:
-            ConfigError: It is no such thing: a part is missing or of another kind, the dtype is none of numbers in
-                native byte order, or no array can have such a shape.
+            ConfigError: It is not a spec: a part is missing or of another type, the dtype is not numeric in native byte
+                order, or no array can have such a shape.
         """
         try:
             dtype, shape, dim = data["dtype"], data["shape"], data["dim"]
             sparse, has_time = data["sparse"], data["has_time"]
         except (KeyError, TypeError, IndexError) as error:
-            raise ConfigError(f"this describes no data key: {_short(data)}", fix=_WRITE_AGAIN) from error
+            raise ConfigError(f"this is not the layout of a data key: {_short(data)}", fix=_WRITE_AGAIN) from error
         is_spec = isinstance(dtype, str) and isinstance(sparse, bool) and isinstance(has_time, bool)
         is_spec = is_spec and (dim is None or _is_size(dim)) and isinstance(shape, list | tuple)
         if not is_spec or len(shape) >= _MAX_AXES or not all(size is None or _is_size(size) for size in shape):
-            raise ConfigError(f"this describes no data key: {_short(data)}", fix=_WRITE_AGAIN)
+            raise ConfigError(f"this is not the layout of a data key: {_short(data)}", fix=_WRITE_AGAIN)
         spec = cls(dtype, tuple(shape), sparse, dim, has_time)
         stored = np.dtype(dtype)
         if stored.kind not in _NUMBER_KINDS or not stored.isnative:
-            raise ConfigError(f"the dtype {dtype!r} is none of numbers in native byte order", fix=_WRITE_AGAIN)
+            raise ConfigError(f"the dtype {dtype!r} is not numeric in native byte order", fix=_WRITE_AGAIN)
         if math.prod(size for size in shape if size) * stored.itemsize > _MAX_SIZE:
             raise ConfigError(f"no array has the shape {shape}", fix=_WRITE_AGAIN)
         return spec
 
     @classmethod
     def of_array(cls, array: NDArray[Any], *, dim: int | None = None) -> DataSpec:
-        """Derive the spec of an array by the documented rule.
+        """Derive the spec of an array by RETURNN's rule.
 
         An array is sparse if its dtype is an integer and it has at most one axis (time).
 
@@ -109,11 +109,11 @@ class DataSpec:
 
 
 def takes_for_classes(dtype: np.dtype[Any], num_axes: int) -> bool:
-    """Whether numbers are class indices where nobody says what they are: integers with at most one axis.
+    """Whether numbers of unspecified meaning are taken as class indices: integers with at most one axis.
 
     Args:
-        dtype: Of the numbers.
-        num_axes: Of an array of one sequence, time included.
+        dtype: Dtype of the numbers.
+        num_axes: Axes of the array of one sequence, time included.
     """
     return dtype.kind in "iu" and num_axes <= 1
 

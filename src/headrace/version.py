@@ -1,3 +1,3 @@
-"""The version, in one place."""
+"""The version number of the package."""
 
 __version__ = "0.1.0"

@@ -312,13 +312,13 @@ def test_the_ranks_are_looked_up_when_an_epoch_begins_and_may_not_change_then(mo
         assert loader.state_dict()["world_size"] == 2
         assert list(loader) == expected
         monkeypatch.setenv("WORLD_SIZE", "3")
-        with pytest.raises(ConfigError, match=r"began as rank 1 of 2 .*and is rank 1 of 3"):
+        with pytest.raises(ConfigError, match=r"started as rank 1 of 2 .*and is rank 1 of 3"):
             iter(loader)
     monkeypatch.setenv("WORLD_SIZE", "2")
     for one in (sampler, copied):
         assert ids_of(one) == expected
     monkeypatch.setenv("WORLD_SIZE", "3")
-    with pytest.raises(ConfigError, match=r"began as rank 1 of 2 .*and is rank 1 of 3"):
+    with pytest.raises(ConfigError, match=r"started as rank 1 of 2 .*and is rank 1 of 3"):
         iter(sampler)
 
 

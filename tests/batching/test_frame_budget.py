@@ -92,7 +92,7 @@ def test_a_window_without_long_sequences_has_no_chunks():
 def test_a_long_sequence_can_be_an_error_that_says_which_and_what_to_do():
     with pytest.raises(ConfigError, match=r"50 frames.*allows 10 \(1 such") as error:
         _plan(FrameBudget(10, too_long="error"), [3, 3, 50, 3])
-    assert error.value.where == "place 2, window 0 of epoch 1"
+    assert error.value.where == "position 2, window 0 of epoch 1"
     assert "chunk" in error.value.fix
 
 

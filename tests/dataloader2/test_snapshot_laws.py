@@ -7,6 +7,9 @@ import json
 import os
 import pickle
 import signal
+import threading
+import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.dataloader2 import DataLoader2, MultiProcessingReadingService
+from headrace.dataloader2 import DataLoader2, MultiProcessingReadingService, replica
 from headrace.dataloader2.plain_data import NotPlainError, to_json
 from headrace.dataloader2.replica import TooManyBytesError, pickle_bounded
 from headrace.errors import CacheError
@@ -125,6 +128,129 @@ def test_a_state_has_a_limit() -> None:
     assert to_json([b"12345678"] * 3, 100)
     with pytest.raises(NotPlainError, match="more than"):
         to_json([b"12345678"] * 7, 100)
+
+
+NUM_ITEMS, NUM_HELD, ITEM_BYTES = 2400, 50, 20_000  # as 10,000 of 200 kB are to what workers have by default
+
+
+class _Make:
+    """Makes large items in a time that is known, and says so in a file."""
+
+    def __init__(self, folder: Path, draws: bool) -> None:
+        self._path = str(folder / "made")
+        self._draws = draws
+
+    def __call__(self, number: int) -> Any:
+        end = time.perf_counter() + 2e-4
+        while time.perf_counter() < end:
+            pass
+        with open(self._path, "ab", buffering=0) as file:
+            file.write(b".")
+        array = np.full(ITEM_BYTES, number % 256, np.uint8)
+        array[:8].view(np.int64)[0] = number
+        array[8] = np.random.randint(256) if self._draws else 0
+        return array
+
+
+class _DieOnce:
+    """Kills its process when it sees some item for the first time."""
+
+    def __init__(self, folder: Path) -> None:
+        self._flag = folder / "has died"
+
+    def __call__(self, item: Any) -> Any:
+        if self._flag.parent.exists() and not self._flag.exists() and (item[..., :8].view(np.int64) == 2000).any():
+            self._flag.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return item[..., :9].tolist()
+
+
+def _take_a_snapshot_after_each_group(pipe: Any, _: Any) -> Any:
+    replica._SNAPSHOT_SECONDS = replica._SNAPSHOT_SHARE = 0  # in this process
+    return pipe
+
+
+def _service(num_workers: int, max_bytes: int) -> MultiProcessingReadingService:
+    return MultiProcessingReadingService(
+        num_workers, max_bytes=max_bytes, worker_init_fn=_take_a_snapshot_after_each_group
+    )
+
+
+def _after_a_shuffle(pipe: Any) -> Any:
+    return pipe.shuffle(buffer_size=NUM_HELD)
+
+
+def _after_batches_of_shuffles(pipe: Any) -> Any:
+    return pipe.shuffle(buffer_size=NUM_HELD).batch(3).collate().shuffle(buffer_size=2).prefetch(2)
+
+
+def _large_items(folder: Path, hold: Any, *, draws: bool = False) -> DataLoader2[Any]:
+    pipe = hold(IterableWrapper(range(NUM_ITEMS)).sharding_filter().map(_Make(folder, draws))).map(_DieOnce(folder))
+    loader: DataLoader2[Any] = DataLoader2(pipe, reading_service=_service(2, max_bytes=4 << 20))
+    loader.seed(5)
+    return loader
+
+
+def _num_made(folder: Path) -> int:
+    return (folder / "made").stat().st_size
+
+
+@pytest.mark.parametrize("hold", [_after_a_shuffle, _after_batches_of_shuffles])
+def test_of_large_items_only_those_in_hand_are_made_again_after_a_death_and_a_resume(tmp_path: Path, hold: Any) -> None:
+    with _large_items(tmp_path, hold) as killed:
+        found = list(killed)
+        assert killed.reading_service.report.num_restarts == 1
+    at_most = NUM_ITEMS // 4  # what is held, and the groups that were under way
+    assert _num_made(tmp_path) < NUM_ITEMS + at_most
+    with _large_items(tmp_path, hold) as whole:
+        iterator = iter(whole)
+        begun = list(itertools.islice(iterator, len(found) * 5 // 6))
+        state = json.dumps(whole.state_dict())
+        assert begun + list(iterator) == found
+    assert len(state) < 4000
+    before = _num_made(tmp_path)
+    with _large_items(tmp_path, hold) as again:
+        again.load_state_dict(json.loads(state))
+        assert list(again) == found[len(begun) :]
+    assert _num_made(tmp_path) - before < NUM_ITEMS // 6 + 2 * at_most
+
+
+def test_large_items_for_which_functions_draw_from_global_generators_stay_the_same_after_a_death(
+    tmp_path: Path,
+) -> None:
+    with _large_items(tmp_path, _after_a_shuffle, draws=True) as killed:
+        found = list(killed)
+        assert killed.reading_service.report.num_restarts == 1
+    with _large_items(tmp_path, _after_a_shuffle, draws=True) as whole:
+        assert found == list(whole)
+
+
+class _Locked:
+    """An item that cannot be written down."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.lock = threading.Lock()
+
+
+def test_items_in_hand_that_cannot_be_pickled_are_made_again_and_no_others(tmp_path: Path) -> None:
+    make = _Make(tmp_path, draws=False)
+
+    def graph() -> Any:
+        pipe = IterableWrapper(range(NUM_ITEMS)).map(lambda number: _Locked(int(make(number)[:8].view(np.int64)[0])))
+        return pipe.shuffle(buffer_size=NUM_HELD).map(lambda item: item.number)
+
+    with DataLoader2(graph(), reading_service=_service(1, max_bytes=4 << 20)) as whole:
+        whole.seed(5)
+        iterator = iter(whole)
+        list(itertools.islice(iterator, 2000))
+        state = json.loads(json.dumps(whole.state_dict()))
+        rest = list(iterator)
+    before = _num_made(tmp_path)
+    with DataLoader2(graph(), reading_service=_service(1, max_bytes=4 << 20)) as again:
+        again.load_state_dict(state)
+        assert list(again) == rest
+    assert _num_made(tmp_path) - before < NUM_ITEMS // 2
 
 
 def test_a_worker_killed_with_more_in_hand_than_a_snapshot_may_hold_gives_the_same_stream(tmp_path: Any) -> None:

@@ -282,5 +282,5 @@ def test_a_loader_and_a_copy_draw_the_same(drawn_texts, num_workers, more):
 
 
 def test_a_vocabulary_that_draws_is_refused_where_lengths_must_be_known(drawn_texts):
-    with pytest.raises(ConfigError, match="lengths are known before reading"):
+    with pytest.raises(ConfigError, match="lengths are needed before reading"):
         init_vocabulary(_drawn()["orth_vocab"])

@@ -22,9 +22,11 @@ from headrace.engine.process.messages import (
     Submit,
     decode_for_trainer,
     decode_for_worker,
+    decode_records,
     encode_packet,
+    encode_record,
 )
-from headrace.engine.process.results import InlineResult, SlotResult
+from headrace.engine.process.results import InlineArray, InlineResult, SlotResult
 from headrace.errors import ConfigError
 
 
@@ -121,8 +123,10 @@ to_worker = st.one_of(
     st.builds(Cancel, numbers),
     st.builds(GiveUp, numbers),
 )
-results = st.builds(InlineResult, st.binary(), numbers) | st.builds(
-    SlotResult, st.binary(), st.integers(0, 99), numbers, numbers
+results = st.one_of(
+    st.builds(InlineResult, st.binary(), st.binary().map(bytearray), numbers),
+    st.builds(InlineArray, st.binary().map(bytearray), numbers, st.text(max_size=1), st.lists(numbers).map(tuple)),
+    st.builds(SlotResult, st.binary(), st.integers(0, 99), numbers, numbers),
 )
 to_trainer = st.one_of(
     st.builds(Done, numbers, numbers, numbers, results, st.floats(0, 9), st.floats(0, 9), st.just(())),
@@ -141,6 +145,11 @@ def test_messages_to_a_worker_survive_their_packet(messages: list[Begin | Submit
 @given(st.lists(to_trainer))
 def test_messages_to_the_trainer_survive_their_packet(messages: list[object]) -> None:
     assert decode_for_trainer(encode_packet(messages)) == messages
+
+
+@given(st.lists(to_trainer))
+def test_records_that_lie_one_behind_the_other_are_the_messages_of_one_packet(messages: list[object]) -> None:
+    assert decode_records(len(messages), b"".join(map(encode_record, messages))) == messages
 
 
 @given(st.text(st.characters()), st.none() | st.text(), st.booleans())

@@ -128,7 +128,7 @@ def test_what_a_run_had_ready_is_freed_though_another_thread_drops_it():
         for _ in range(10):
             run = engine.run(range(1000))
             pause = threading.Event()
-            while len(run._supervisor._answers) < 8:  # more of them than fit into the arena, if none were freed
+            while len(run._supervisor.ready) < 8:  # more of them than fit into the arena, if none were freed
                 assert next(run).value[0] < 900
                 pause.wait(0.005)  # a consumer that is slower than the worker
             dropped_elsewhere = [run]

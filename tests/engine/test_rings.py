@@ -38,6 +38,18 @@ def make_pair() -> tuple[WorkerRings, TrainerRings]:
         os.close(fd)
 
 
+def read(trainer: TrainerRings, lengths: list[int]) -> list[bytes]:
+    """Read, and cut what comes at the lengths of the next records."""
+    num_records, data = trainer.read()
+    found = []
+    for _ in range(num_records):
+        length = lengths.pop(0)
+        found.append(data[:length])
+        data = data[length:]
+    assert data == b""
+    return found
+
+
 lengths = st.one_of(st.integers(0, 40), st.integers(MAX_RECORD_BYTES - 9, MAX_RECORD_BYTES), st.integers(0, 9000))
 
 
@@ -46,38 +58,39 @@ def test_records_come_out_as_they_went_in_whenever_they_are_read(steps: list[int
     worker, trainer = make_pair()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rings, "_IN_ORDER", in_order)
-        written, read = [], []
+        written, found, unread = [], [], []
         for number, length in enumerate(steps):
             if length is None:
-                read += trainer.read()
+                found += read(trainer, unread)
                 continue
             record = bytes([number % 256]) * length
             if not worker.write(record):
-                read += trainer.read()
-                assert read == written
+                found += read(trainer, unread)
+                assert found == written
                 assert worker.write(record)
             written.append(record)
-        read += trainer.read()
-    assert read == written
+            unread.append(len(record))
+        found += read(trainer, unread)
+    assert found == written
     assert worker.num_records == len(written)
-    assert trainer.read() == []
+    assert trainer.read() == (0, b"")
 
 
 def test_a_ring_takes_what_fits_and_no_more() -> None:
     worker, trainer = make_pair()
-    record = bytes(1020)
+    record = bytes(1024)
     num_written = 0
     while worker.write(record):
         num_written += 1
     assert num_written == RECORD_BYTES // 1024
-    assert len(trainer.read()) == num_written
+    assert trainer.read() == (num_written, bytes(RECORD_BYTES))
     assert worker.write(record)
 
 
 def test_a_record_that_is_too_long_is_refused_and_changes_nothing() -> None:
     worker, trainer = make_pair()
     assert not worker.write(bytes(MAX_RECORD_BYTES + 1))
-    assert trainer.read() == []
+    assert trainer.read() == (0, b"")
     assert worker.num_records == 0
 
 
@@ -109,7 +122,7 @@ def test_who_sleeps_is_woken_once() -> None:
     trainer.say_asleep()
     trainer.say_awake()
     assert not worker.should_wake()
-    assert trainer.read() == [b"a", b"b"]
+    assert trainer.read() == (2, b"ab")
 
 
 WRITER = """
@@ -118,7 +131,8 @@ from headrace.engine.memory.rings import WorkerRings
 fd, bell, seed, num_records = map(int, sys.argv[1:])
 rings, dice = WorkerRings(fd), random.Random(seed)
 for number in range(num_records):
-    record = number.to_bytes(8, "little") * dice.choice([1, 1, 1, 50, 900])
+    record = number.to_bytes(8, "little") + bytes([number % 251]) * (length := dice.choice([0, 1, 1, 50, 900]))
+    record = length.to_bytes(2, "little") + record
     while not rings.write(record):
         os.sched_yield()
     if rings.should_wake():
@@ -141,19 +155,39 @@ def test_a_sleeper_misses_nothing_that_another_process_writes(fd: int, seed: int
     number = 0
     try:
         while number < num_records:
-            records = trainer.read()
-            if not records:
+            num_records_read, data = trainer.read()
+            if not data:
                 trainer.say_asleep()
-                records = trainer.read()
-                if not records:
+                num_records_read, data = trainer.read()
+                if not data:
                     # A bell that is not rung would be a wait without an end.
                     assert poll.poll(20_000), f"nobody woke the reader after {number} records"
                     os.read(bell, 100)
                 trainer.say_awake()
-            for record in records:
-                assert record[:8] == record[-8:] == number.to_bytes(8, "little")
+            for _ in range(num_records_read):
+                length = int.from_bytes(data[:2], "little")
+                assert data[2 : 10 + length] == number.to_bytes(8, "little") + bytes([number % 251]) * length
+                data = data[10 + length :]
                 number += 1
+            assert data == b""
     finally:
         os.close(bell)
         writer.kill() if number < num_records else None
         assert writer.wait() in (0, -9)
+
+
+@pytest.mark.parametrize("num_before", [2**40 - 3000, 2**64 - 3000, 3 * 2**40 - 1])
+def test_numbers_of_bytes_and_records_begin_anew(num_before: int) -> None:
+    worker, trainer = make_pair()
+    worker._num_written = worker._num_read = num_before  # bytes
+    worker.num_records = num_before
+    trainer._words[0] = trainer._seen = (num_before & 2**24 - 1) << 40 | num_before & 2**40 - 1
+    trainer._words[8] = num_before & 2**40 - 1
+    for number in range(1500):
+        record = bytes([number % 251]) * (1 + number % 900)
+        assert worker.write(record)
+        assert trainer.read() == (1, record)
+    while worker.write(bytes(1000)):
+        pass
+    num_records, data = trainer.read()
+    assert (num_records, len(data)) == (RECORD_BYTES // 1000, RECORD_BYTES // 1000 * 1000)

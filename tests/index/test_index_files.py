@@ -119,9 +119,9 @@ def test_a_header_that_does_not_fit_its_columns_is_refused(tmp_path: Path) -> No
         "values of": replace(header, num_seqs=3),
         "has no column": replace(header, columns=tuple(rest)),
         "beyond the end": replace(header, columns=(replace(first, size=10**12), *rest)),
-        "wrong column": replace(header, columns=(replace(first, dtype="|O"), *rest)),
-        "wrong column .*offset=-64": replace(header, columns=(replace(first, offset=-64), *rest)),
-        "wrong column .*size=-1": replace(header, columns=(replace(first, size=-1), *rest)),
+        "impossible column": replace(header, columns=(replace(first, dtype="|O"), *rest)),
+        "impossible column .*offset=-64": replace(header, columns=(replace(first, offset=-64), *rest)),
+        "impossible column .*size=-1": replace(header, columns=(replace(first, size=-1), *rest)),
         "values of <f8": replace(header, columns=(replace(first, dtype="<f8"), *rest)),
     }
     for message, other in wrong.items():
@@ -172,7 +172,7 @@ def test_a_changed_file_is_refused_with_what_changed(tmp_path: Path) -> None:
     ]:
         data.write_bytes(content)
         os.utime(data, ns=(time, time))
-        with pytest.raises(SourceError, match=rf"not as it was .*{message}(.|\n)*--refresh"):
+        with pytest.raises(SourceError, match=rf"changed since it was indexed.*{message}(.|\n)*--refresh"):
             CorpusIndex.open(path)
         with pytest.raises(SourceError, match=message):
             CorpusIndex.open(path, check_files=False).verify()

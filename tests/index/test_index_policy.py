@@ -151,12 +151,12 @@ def test_a_named_index_of_something_else_is_refused(corpus: Corpus, tmp_path: Pa
     open_or_build([corpus.file], corpus.build, index=None, kind="test").save(path)
     with pytest.raises(SourceError, match="made for 'test', not for 'other'"):
         open_or_build([corpus.file], corpus.build, index=path, kind="other")
-    with pytest.raises(SourceError, match=r"other files.*corpus.data where .*/b is wanted"):
+    with pytest.raises(SourceError, match=r"other files.*corpus.data where .*/b was expected"):
         open_or_build([tmp_path / "b"], corpus.build, index=path, kind="test")
     with pytest.raises(SourceError, match="1, not 2"):
         open_or_build([corpus.file, corpus.file], corpus.build, index=path, kind="test")
     corpus.file.write_bytes(b"")
-    with pytest.raises(SourceError, match="not as it was"):
+    with pytest.raises(SourceError, match="changed since"):
         open_or_build([corpus.file], corpus.build, index=path, kind="test")
     assert corpus.num_builds == 1
 

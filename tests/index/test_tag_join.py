@@ -66,8 +66,8 @@ def test_colliding_hashes_change_nothing(left, right):
 
 def test_the_same_tags_in_the_same_order_need_no_column():
     tags = ["b", "a", "c"]
-    assert join_tags(corpus(tags), corpus(list(tags))).places is None
-    assert join_tags(corpus(GeneratedTags(5)), corpus(GeneratedTags(5))).places is None
+    assert join_tags(corpus(tags), corpus(list(tags))).others is None
+    assert join_tags(corpus(GeneratedTags(5)), corpus(GeneratedTags(5))).others is None
     assert join_tags(corpus(["a", "a"]), corpus(["a", "a"])).of(np.arange(2)).tolist() == [AMBIGUOUS] * 2
 
 

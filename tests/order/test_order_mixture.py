@@ -18,7 +18,7 @@ SEEDS = st.none() | st.integers(0, 5)
 
 def draws_one_by_one(mixture, num):
     counts = np.zeros(mixture.num_lanes, int)
-    lanes, draws = mixture.place(np.arange(num))
+    lanes, draws = mixture.locate(np.arange(num))
     for lane, draw in zip(lanes.tolist(), draws.tolist(), strict=True):
         yield lane, draw, counts
         counts[lane] += 1
@@ -46,13 +46,13 @@ def test_every_prefix_keeps_the_shares(weights, position):
 @settings(max_examples=30, deadline=None)
 def test_a_position_far_away_is_the_same_alone_and_in_a_block(weights, seed, start, num):
     mixture = Mixture(weights, shuffle_seed=seed)
-    lanes, draws = mixture.place(np.arange(start, start + num))
+    lanes, draws = mixture.locate(np.arange(start, start + num))
     before, after = mixture.num_draws(start), mixture.num_draws(start + num)
     assert (np.bincount(lanes, minlength=mixture.num_lanes) == after - before).all()
     for lane in range(mixture.num_lanes):
         assert (draws[lanes == lane] == np.arange(before[lane], after[lane])).all()
     for offset in range(0, num, 997):
-        lane, draw = mixture.place(np.array([start + offset]))
+        lane, draw = mixture.locate(np.array([start + offset]))
         assert (lane[0], draw[0]) == (lanes[offset], draws[offset])
 
 
@@ -61,20 +61,20 @@ def test_a_shuffled_mixture_holds_the_same_draws_in_another_order_in_each_block(
     orders = []
     for block in range(3):
         positions = np.arange(block * 4096, (block + 1) * 4096)
-        assert sorted(zip(*map(np.ndarray.tolist, even.place(positions)), strict=True)) == sorted(
-            zip(*map(np.ndarray.tolist, shuffled.place(positions)), strict=True)
+        assert sorted(zip(*map(np.ndarray.tolist, even.locate(positions)), strict=True)) == sorted(
+            zip(*map(np.ndarray.tolist, shuffled.locate(positions)), strict=True)
         )
-        orders.append(shuffled.place(positions)[0].tolist())
-        assert orders[-1] != even.place(positions)[0].tolist()
+        orders.append(shuffled.locate(positions)[0].tolist())
+        assert orders[-1] != even.locate(positions)[0].tolist()
     assert orders[0] != orders[1]
-    assert Mixture([3, 1, 2], shuffle_seed=2).place(np.arange(4096))[0].tolist() != orders[0]
+    assert Mixture([3, 1, 2], shuffle_seed=2).locate(np.arange(4096))[0].tolist() != orders[0]
 
 
 def test_the_documented_orders_stay_what_they_are():
-    assert Mixture([2, 1]).place(np.arange(9))[0].tolist() == [0, 1, 0, 0, 1, 0, 0, 1, 0]
-    assert Mixture([0.5, 0.25, 0.25]).place(np.arange(8))[0].tolist() == [0, 1, 0, 2, 0, 1, 0, 2]
-    assert Mixture([1, 0, 1]).place(np.arange(4))[0].tolist() == [0, 2, 0, 2]
-    assert Mixture([2, 1], shuffle_seed=7).place(np.arange(12))[0].tolist() == [0, 0, 0, 0, 0, 1, 0, 1, 0, 1, 0, 0]
+    assert Mixture([2, 1]).locate(np.arange(9))[0].tolist() == [0, 1, 0, 0, 1, 0, 0, 1, 0]
+    assert Mixture([0.5, 0.25, 0.25]).locate(np.arange(8))[0].tolist() == [0, 1, 0, 2, 0, 1, 0, 2]
+    assert Mixture([1, 0, 1]).locate(np.arange(4))[0].tolist() == [0, 2, 0, 2]
+    assert Mixture([2, 1], shuffle_seed=7).locate(np.arange(12))[0].tolist() == [0, 0, 0, 0, 0, 1, 0, 1, 0, 1, 0, 0]
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_the_first_position_with_so_many_draws_is_found(weights, seed, data):
     mixture = Mixture([weights[lane] for lane in used], shuffle_seed=seed)
     goal = [data.draw(st.integers(0, 30)) for _ in used]
     for wanted, reached in (("any", any), ("all", all)):
-        found = mixture.first_position_with(goal, wanted=wanted)
+        found = mixture.first_position_with(goal, reached_by=wanted)
         assert reached(mixture.num_draws(found) >= goal)
         assert found == 0 or not reached(mixture.num_draws(found - 1) >= goal)
 
@@ -132,7 +132,7 @@ def test_each_corpus_goes_through_whole_epochs_of_its_own(sizes, parts, seed, da
     mixture, lanes = Mixture(weights, shuffle_seed=seed), lanes_of(sizes, parts)
     size = 200
     order = MixedOrder(mixture, lanes, range(size))
-    indices, (chosen, _) = order.block(0, size), mixture.place(np.arange(size))
+    indices, (chosen, _) = order.block(0, size), mixture.locate(np.arange(size))
     for number, lane in enumerate(lanes):
         mine = indices[chosen == number] - lane.offset
         for start in range(0, len(mine) - sizes[number], sizes[number]):

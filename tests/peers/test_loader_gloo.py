@@ -128,7 +128,7 @@ with loader, of_files, early:
     try:
         next(iter(early))
     except ConfigError as error:
-        assert "began as rank 0 of 1" in str(error) and f"is rank {rank} of 2" in str(error)
+        assert "started as rank 0 of 1" in str(error) and f"is rank {rank} of 2" in str(error)
     else:
         raise AssertionError("ranks have changed")
     assert "looked up again" not in loader.explain()

@@ -210,7 +210,7 @@ def test_a_named_index_of_other_options_another_manifest_or_an_older_one_is_refu
     with pytest.raises(SourceError, match="other files"):
         AudioSource(other, index=path)
     write_manifest(manifest.parent, 10)
-    with pytest.raises(SourceError, match="not as it was when it was indexed"):
+    with pytest.raises(SourceError, match="changed since it was indexed"):
         AudioSource(manifest, index=path)
     assert len(scans) == 1
 

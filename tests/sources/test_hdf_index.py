@@ -79,7 +79,7 @@ def test_a_changed_file_is_gathered_again_and_a_named_index_of_it_is_refused(tmp
     HDFSource(path).index.save(tmp_path / "corpus.hrindex")
     write_corpus(path, num_seqs=4001)
     assert len(HDFSource(path)) == 4001
-    with pytest.raises(SourceError, match="not as it was when it was indexed"):
+    with pytest.raises(SourceError, match="changed since it was indexed"):
         HDFSource(path, index=tmp_path / "corpus.hrindex")
 
 

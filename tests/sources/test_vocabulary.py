@@ -372,7 +372,7 @@ def test_a_folder_without_a_tokenizer_and_a_dropout_are_refused(tmp_path, tokeni
         ({"labels": ["a"], "unknown_label": None, "num_labels": 7}, "has 1 labels, but num_labels is 7"),
         ({"labels": ["a"], "unknown_label": None, "seq_postfix": ["a"]}, "seq_postfix has 'a', not a class"),
         ({"labels": ["a"], "unknown_label": None, "seq_postfix": [1]}, "seq_postfix has 1, not a class index 0..0"),
-        ({"class": "SamplingBytePairEncoding", "vocab_file": VOCAB}, "lengths are known before reading"),
+        ({"class": "SamplingBytePairEncoding", "vocab_file": VOCAB}, "lengths are needed before reading"),
     ],
 )
 def test_a_wrong_option_is_an_error(tmp_path, options, message):

@@ -15,12 +15,24 @@ if TYPE_CHECKING:
     from .buckets import Buckets
     from .chunking import Chunking, ChunkingFunction, parse_chunking, plan_chunks, vary_chunking
     from .consecutive import FixedCount, FrameBudget
-    from .layout import Column, LayoutOptions, PaddedBatch, TextColumn, cut_seq, gather_columns, pad_batch, pad_columns
+    from .layout import (
+        Column,
+        LayoutOptions,
+        PaddedBatch,
+        TextColumn,
+        cut_seq,
+        find_cut_keys,
+        frames_to_cut,
+        gather_columns,
+        pad_batch,
+        pad_columns,
+    )
     from .numbers import NumbersDict
     from .pack import Pack
     from .packed_layout import PackedBatch, RowLayout, pack_batch, pack_columns
     from .pieces import Pieces, PlanCounts
     from .plan import PLAN_VERSION, WINDOW_SEQS, BatchOrder, Groups, PlannedBatch, WindowKey, WindowPlan
+    from .stacking import ItemStack
     from .steps import BatchTable, Steps, num_windows, window_bounds
     from .windows import apply_window, parse_context_window, slice_pad_zeros
     from .wrappers import Chunks, LimitLengths
@@ -39,6 +51,7 @@ __all__ = [
     "FixedCount",
     "FrameBudget",
     "Groups",
+    "ItemStack",
     "LayoutOptions",
     "LimitLengths",
     "NumbersDict",
@@ -55,6 +68,8 @@ __all__ = [
     "WindowPlan",
     "apply_window",
     "cut_seq",
+    "find_cut_keys",
+    "frames_to_cut",
     "gather_columns",
     "num_windows",
     "pack_batch",
@@ -82,6 +97,8 @@ __getattr__, __dir__ = export_lazily(
             "LayoutOptions",
             "PaddedBatch",
             "cut_seq",
+            "find_cut_keys",
+            "frames_to_cut",
             "gather_columns",
             "pad_batch",
             "pad_columns",
@@ -92,6 +109,7 @@ __getattr__, __dir__ = export_lazily(
         "pack": ("Pack",),
         "packed_layout": ("PackedBatch", "RowLayout", "pack_batch", "pack_columns"),
         "plan": ("PLAN_VERSION", "WINDOW_SEQS", "BatchOrder", "Groups", "PlannedBatch", "WindowKey", "WindowPlan"),
+        "stacking": ("ItemStack",),
         "steps": ("Steps", "BatchTable", "num_windows", "window_bounds"),
         "windows": ("apply_window", "parse_context_window", "slice_pad_zeros"),
     },

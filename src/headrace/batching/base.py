@@ -1,7 +1,7 @@
 """What a batching is: a frozen value that plans the batches of a window from the lengths of its sequences.
 
-Invariants: each sequence of a window is in its plan exactly once, or counted as left out, or cut into chunks that cover
-it; equal batchings make equal plans; `str` is a stable text that says what decides the plan, and nothing else.
+Invariants: each sequence of a window is in its plan exactly once, or counted as dropped, or cut into chunks that cover
+    it; equal batchings make equal plans; `str` is a stable text of all that decides the plan, and nothing else.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ class Batching(ABC):
 
     @property
     def shares_rows(self) -> bool:
-        """Whether several sequences are in a row; then its groups say in which, and `row_layout` how long they are."""
+        """Whether sequences share rows; then `group` assigns the rows, and `row_layout` knows their size."""
         return False
 
     def row_layout(self, rows: NDArray[np.int32]) -> RowLayout:
-        """Return where the sequences of a batch go that share rows.
+        """Return the layout of the sequences of a batch that share rows.
 
         Args:
             rows: Row of each, `int32[n]`.
@@ -64,7 +64,7 @@ class Batching(ABC):
         """
         raise ConfigError(
             f"{self} does not say how long rows are, so {len(rows)} sequences cannot share them",
-            fix="let shares_rows and row_layout return those of the Pack that it is made of",
+            fix="return shares_rows and row_layout of the Pack that it wraps",
         )
 
     def plan_window(self, lengths: NDArray[Any], key: WindowKey, order: BatchOrder | None = None) -> WindowPlan:
@@ -87,24 +87,24 @@ class Batching(ABC):
             raise
         return assemble_plan(pieces, self.group(pieces.frames, key), BatchOrder() if order is None else order, key)
 
-    def window_seqs(self, wanted: int = WINDOW_SEQS) -> int:
-        """Return the number of sequences of a window, close to what is wanted."""
-        return wanted
+    def window_seqs(self, target: int = WINDOW_SEQS) -> int:
+        """Return the number of sequences of a window, close to `target`."""
+        return target
 
     def count_batches(self, num_seqs: int) -> int | None:  # noqa: ARG002
         """Return the number of batches of a window if it depends on nothing but its number of sequences, else None."""
         return None
 
     def fullness(self, frames: NDArray[np.int64]) -> float:  # noqa: ARG002
-        """Return how many full batches so many pieces make at most: windows of streams grow until there are enough.
+        """Return how many full batches these pieces make at most: windows of streams grow until there are enough.
 
         Args:
             frames: Length of each piece, `int64[M]`.
         """
-        return math.inf  # a policy of the user's own: nobody knows, and windows stay as they are
+        return math.inf  # unknown for a policy of the user's own: windows keep their size
 
     def cut(self, pieces: Pieces) -> Pieces:
-        """Leave out, or cut, what cannot be in a batch as it is. O(n)."""
+        """Drop, or cut, pieces that cannot be in a batch as they are. O(n)."""
         return pieces
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""Batches of sequences of like length: buckets by length, then the batches of each bucket."""
+"""Batches of sequences of similar length: buckets by length, then the batches of each bucket."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _Budget = FixedCount | FrameBudget
 
 @dataclass(frozen=True)
 class Buckets(Batching):
-    """Batches of sequences of like length, each within a budget.
+    """Batches of sequences of similar length, each within a budget.
 
-    A sequence goes to the first bucket whose bound is not below its length, and beyond the last bound to one more
-    bucket, so that each has a place. Within a bucket they keep the order of the epoch. What is left in each bucket at
-    the end of a window, too little for a batch, is joined with its neighbours: no bucket starves, nothing is left
-    out, and at most one batch of a window is not full because of it.
+    A sequence goes to the first bucket whose bound is not below its length, or to one more bucket beyond the last
+    bound. Within a bucket they keep the order of the epoch. What remains in each bucket at the end of a window, too
+    little for a batch, is joined with its neighbours: no bucket starves, nothing is dropped, and at most one batch of a
+    window is not full because of it.
 
     Without bounds, each window gets those with which least padding is expected, from its own lengths. More buckets mean
     less padding, fewer a better mixture.
@@ -56,12 +56,12 @@ class Buckets(Batching):
         if self.bounds is not None:
             set_field(self, "bounds", _check_bounds(self.bounds))
             if self.num_buckets is not None:
-                raise ConfigError("Buckets: bounds and num_buckets exclude each other", fix="leave one of them out")
+                raise ConfigError("Buckets: bounds and num_buckets exclude each other", fix="give only one of them")
         elif isinstance(self.budget, tuple):
             raise ConfigError("Buckets: a budget for each bucket needs bounds", fix="give bounds=(100, 200, ...)")
         else:
-            wanted = DEFAULT_NUM_BUCKETS if self.num_buckets is None else self.num_buckets
-            count = check_count("Buckets: num_buckets", wanted, minimum=1, maximum=_MAX_BUCKETS)
+            num_buckets = DEFAULT_NUM_BUCKETS if self.num_buckets is None else self.num_buckets
+            count = check_count("Buckets: num_buckets", num_buckets, minimum=1, maximum=_MAX_BUCKETS)
             set_field(self, "num_buckets", count)
         if isinstance(self.budget, tuple) and len(self.budget) != len(self.bounds or ()) + 1:
             raise ConfigError(
@@ -82,9 +82,9 @@ class Buckets(Batching):
     def _drops_last(self) -> bool:
         return any(isinstance(budget, FixedCount) and budget.last == "drop" for budget in self._budgets)
 
-    def window_seqs(self, wanted: int = WINDOW_SEQS) -> int:
-        """Return what the budget wants, if there is one for all."""
-        return super().window_seqs(wanted) if isinstance(self.budget, tuple) else self.budget.window_seqs(wanted)
+    def window_seqs(self, target: int = WINDOW_SEQS) -> int:
+        """Return the window size of the budget, if there is one for all."""
+        return super().window_seqs(target) if isinstance(self.budget, tuple) else self.budget.window_seqs(target)
 
     def count_batches(self, num_seqs: int) -> int | None:
         """Return the number of batches if all hold as many sequences: what is left over is joined to full ones."""
@@ -175,7 +175,7 @@ def _histogram_edges(longest: int) -> NDArray[np.int64]:
 def _join_leftovers(
     caps: NDArray[np.int64], starts: NDArray[np.int64], limits: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Group anew what the last batches of the buckets hold, as far as they are not full.
+    """Regroup the pieces of the last batches of the buckets that are not full.
 
     Returns:
         The pieces, batch after batch, and the starts of the batches.
@@ -203,7 +203,7 @@ def _check_bounds(bounds: Sequence[int]) -> tuple[int, ...]:
 
 
 def _check_budgets(budgets: tuple[_Budget, ...]) -> None:
-    """Refuse what is no budget, and budgets that do not go together."""
+    """Refuse what is not a budget, and budgets that do not fit together."""
     if not budgets:
         raise ConfigError("Buckets: there is no budget", fix="give FrameBudget(...) or FixedCount(...)")
     for budget in budgets:

@@ -82,7 +82,7 @@ def parse_chunking(value: Any) -> Chunking | ChunkingFunction | None:
     size, step = _size_and_step(value)
     if not size:  # all zero, or nothing at all
         return None
-    if not step:  # zero for every key: documented as "step = size"
+    if not step:  # zero for every key: RETURNN documents it as "step = size"
         if isinstance(value, tuple | list) and isinstance(value[1], Mapping | NumbersDict) and value[1].keys():
             raise ConfigError(f"chunk steps are 0 for every key: {value[1]!r}", fix="leave the steps out: step = size")
         step = size.copy()
@@ -127,8 +127,8 @@ def vary_chunking(chunking: Chunking, variance: float, draw: float) -> Chunking:
     """Shrink chunks at random, for one sequence.
 
     Sizes and steps become `max(int(x * scale), 1)` with `scale = 1 - draw * variance`. Keys whose number is a whole
-    multiple of the smallest keep that ratio, so that aligned keys stay aligned; steps of 0 stay 0. Unlike the
-    documented class, which varies chunks only where `used_data_keys` is given, this is for every chunked iteration.
+    multiple of the smallest keep that ratio, so that aligned keys stay aligned; steps of 0 stay 0. Unlike in RETURNN,
+    which varies chunks only where `used_data_keys` is given, this applies to every chunked iteration.
 
     Args:
         chunking: What to shrink.
@@ -167,14 +167,14 @@ def plan_chunks(
     more than `min_chunk_size` frames are left for it, in every key that is cut. The reference key is "data", else the
     first key by name, the first with a step > 0; every other key must have as many chunks as it. Two kinds of keys
     are not cut but given in full with each chunk, and have no say in the number of chunks: those with step 0, and
-    those of at most one frame that do not match the reference. (The documented class fails on the first kind and
-    loses the rest of the sequence with the second. It also drops a sequence without frames, which is one empty chunk
-    here, as it is without chunking.)
+    those of at most one frame that do not match the reference. (RETURNN fails on the first kind and loses the rest of
+    the sequence with the second. It also drops a sequence without frames, which is one empty chunk here, as it is
+    without chunking.)
 
     Args:
         lengths: Frames of the sequence, by data key.
         chunking: Sizes and steps.
-        min_chunk_size: A rest of at most so many frames is dropped.
+        min_chunk_size: A remainder of at most this many frames is dropped.
         used_data_keys: The keys that count; all keys of `lengths` if `None`.
 
     Raises:
@@ -240,7 +240,7 @@ def _is_cut(key: str, reference: str, lengths: NumbersDict, chunking: Chunking, 
     if chunking.step[key] == chunking.step[reference]:
         matches = lengths[key] == lengths[reference]
     else:
-        matches = _documented_count(key, lengths, chunking, min_sizes) == _documented_count(
+        matches = _returnn_count(key, lengths, chunking, min_sizes) == _returnn_count(
             reference, lengths, chunking, min_sizes
         )
     if not matches and lengths[key] > 1:
@@ -253,7 +253,7 @@ def _is_cut(key: str, reference: str, lengths: NumbersDict, chunking: Chunking, 
     return matches
 
 
-def _documented_count(key: str, lengths: NumbersDict, chunking: Chunking, min_sizes: NumbersDict) -> int:
-    """Count chunks by the documented rule for comparing keys of different steps; a little looser than `_num_chunks`."""
+def _returnn_count(key: str, lengths: NumbersDict, chunking: Chunking, min_sizes: NumbersDict) -> int:
+    """Count chunks by RETURNN's rule for comparing keys of different steps; a little looser than `_num_chunks`."""
     limit = int(min_sizes.get(key, 0) or 0) or 1
     return max(1, (int(lengths[key]) - limit) // int(chunking.step[key]) + 1)

@@ -1,9 +1,9 @@
 """Batches of consecutive sequences, a fixed number of them or as many as fit into a budget of frames.
 
-The arithmetic of budgets is shared with the buckets. What a batch may hold is said by *caps*: the cap of a piece is the
-number of pieces in a batch whose longest it is. A batch of n pieces is allowed if no member has a cap below n. A padded
-budget, a number of sequences, a quadratic cost and budgets by bucket are all caps. The end of a batch is computed for
-every possible start at once; then a walk from end to end, one step a batch, gives the batches.
+The arithmetic of budgets is shared with the buckets. *Caps* limit what a batch may hold: the cap of a piece is the
+number of pieces in a batch of which it is the longest. A batch of n pieces is allowed if no member has a cap below n. A
+padded budget, a number of sequences, a quadratic cost and budgets by bucket are all caps. The end of a batch is
+computed for every possible start at once; then a walk from end to end, one step a batch, gives the batches.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def ends_by_sum(costs: NDArray[np.int64], budget: int, max_seqs: int | None) -> 
     Args:
         costs: `int64[n]`; one that is over the budget is a batch of its own.
         budget: What the sum of a batch must not exceed.
-        max_seqs: Most pieces of a batch.
+        max_seqs: Maximum number of pieces of a batch.
     """
     sums = np.zeros(len(costs) + 1, np.int64)
     np.cumsum(costs, out=sums[1:])
@@ -88,12 +88,12 @@ _MAX_SEQS = 2**31 - 1
 class FixedCount(Batching):
     """`num_seqs` consecutive sequences a batch, whatever their lengths.
 
-    A window is made a multiple of `num_seqs`, so that only the last batch of an epoch is smaller (and that of each
-    window, where something was left out of it before).
+    A window is a multiple of `num_seqs`, so that only the last batch of an epoch is smaller (and that of each window
+    from which sequences were dropped before).
 
     Args:
         num_seqs: Sequences of a batch.
-        last: What becomes of a last batch that is not full: `"keep"` or `"drop"` (which is counted).
+        last: What to do with a last batch that is not full: `"keep"` or `"drop"` (which is counted).
         data_key: The data key whose lengths are the costs; None for the main key of the dataset.
 
     Raises:
@@ -122,12 +122,12 @@ class FixedCount(Batching):
         """They are consecutive."""
         return True
 
-    def window_seqs(self, wanted: int = WINDOW_SEQS) -> int:
-        """Return the largest multiple of `num_seqs` that is not above what is wanted, at least one batch."""
-        return max(wanted // self.num_seqs, 1) * self.num_seqs
+    def window_seqs(self, target: int = WINDOW_SEQS) -> int:
+        """Return the largest multiple of `num_seqs` that is not above `target`, at least one batch."""
+        return max(target // self.num_seqs, 1) * self.num_seqs
 
     def count_batches(self, num_seqs: int) -> int:
-        """Return the number of batches of so many sequences."""
+        """Return the number of batches of a window of `num_seqs` sequences."""
         return num_seqs // self.num_seqs if self.last == "drop" else -(-num_seqs // self.num_seqs)
 
     def fullness(self, frames: NDArray[np.int64]) -> float:
@@ -143,11 +143,11 @@ class FixedCount(Batching):
         return Groups(pieces, starts, self.costs_of(longest) * np.diff(starts))
 
     def caps(self, frames: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the number of sequences of a batch whose longest has so many frames, `int64[n]`."""
+        """Return how many sequences fit into a batch whose longest has these frames, `int64[n]`."""
         return np.full(len(frames), self.num_seqs, np.int64)
 
     def costs_of(self, frames: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the cost of one sequence that is padded to so many frames; an empty one counts as one frame."""
+        """Return the cost of one sequence that is padded to these frames; an empty one counts as one frame."""
         return np.maximum(frames, 1)
 
 
@@ -159,18 +159,18 @@ class FrameBudget(Batching):
     """Consecutive sequences, until one more would exceed a budget of frames.
 
     The cost of a batch is its number of sequences times the frames of the longest: what it is with its padding. With
-    `padded=False` it is the sum of the frames, for models that get the frames of a batch without padding. Little
-    padding needs an order that keeps like lengths together, such as `laplace`, or `Buckets`.
+    `padded=False` it is the sum of the frames, for models that take the frames of a batch without padding. For little
+    padding, use an order that keeps similar lengths together, such as `laplace`, or `Buckets`.
 
     A batch ends only because the next sequence would exceed the budget or `max_seqs`, or because the window ends. (The
     same rule as RETURNN's `batch_size` and `max_seqs`.) An empty sequence counts as one frame.
 
     Args:
         max_frames: The budget, in frames, at most 2**31 - 1.
-        max_seqs: Most sequences of a batch.
+        max_seqs: Maximum number of sequences of a batch.
         padded: Whether padding counts.
         data_key: The data key whose lengths count; None for the main key of the dataset.
-        too_long: What becomes of a sequence that exceeds the budget by itself: `"alone"`, a batch of its own, over the
+        too_long: What to do with a sequence that exceeds the budget by itself: `"alone"`, a batch of its own, over the
             budget; `"drop"`; `"chunk"`, cut into the fewest chunks that fit, of equal length; or `"error"`. All are
             counted.
         quadratic_length: Add `frames**2 / quadratic_length` to the frames of each sequence, rounded up: the length at
@@ -215,7 +215,7 @@ class FrameBudget(Batching):
         return (math.isqrt(length * (length + 4 * self.max_frames)) - length) // 2
 
     def cut(self, pieces: Pieces) -> Pieces:
-        """Treat what is too long."""
+        """Apply `too_long` to sequences that are too long."""
         return apply_too_long(pieces, self.longest, self.too_long, self)
 
     def fullness(self, frames: NDArray[np.int64]) -> float:
@@ -239,12 +239,12 @@ class FrameBudget(Batching):
         return Groups(np.arange(len(frames)), starts, batch_costs)
 
     def caps(self, frames: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the number of sequences of a padded batch whose longest has so many frames, `int64[n]`, at least 1."""
+        """Return how many sequences fit into a padded batch whose longest has these frames, `int64[n]`, at least 1."""
         caps = self.max_frames // self.costs_of(frames)
         return np.clip(caps, 1, self.max_seqs)
 
     def costs_of(self, frames: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the cost of one sequence that is padded to so many frames, `int64[n]`."""
+        """Return the cost of one sequence that is padded to these frames, `int64[n]`."""
         costs = np.maximum(frames, 1)
         if self.quadratic_length is not None:
             squares = np.minimum(costs, _MAX_BUDGET) ** 2  # longer ones are over any budget as it is

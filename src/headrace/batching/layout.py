@@ -1,8 +1,8 @@
 """How the sequences of a batch are laid out in arrays, padded to the longest or stacked.
 
-A column is what one data key holds in all sequences of a batch. It says how large its values are before they are
-written, so that the arrays can be laid out first, and then writes each value where it belongs, once. Where the values
-come from is its own affair: memory (`ArrayColumn`), or, in `loading`, a file.
+A column is what one data key holds in all sequences of a batch. It knows the sizes of its values before they are
+written, so that the arrays can be allocated first, and then writes each value once, to its final memory. Values come
+from memory (`ArrayColumn`) or, in `loading`, from a file.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class ArrayColumn(Column):
 
     Args:
         key: The data key.
-        arrays: The values, at least one; that they go together is for the caller to know.
+        arrays: The values, at least one; the caller ensures that they fit together.
         has_time: Whether the first axis is time.
     """
 
@@ -94,7 +94,7 @@ class TextColumn:
 Seq: TypeAlias = Mapping[str, Any]
 Allocate: TypeAlias = Callable[[str, tuple[int, ...], np.dtype[Any]], NDArray[Any]]
 _TEXT_KINDS = "USO"  # texts, and arrays of objects: not for a model as they are
-_SMALL_ROW_BYTES = 4096  # on average: up to this, to fill all with padding first takes less than to find its places
+_SMALL_ROW_BYTES = 4096  # on average: up to this, filling all with padding first is faster than only the gaps
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class LayoutOptions:
     """How arrays are padded.
 
     Args:
-        specs: By data key; a key whose spec has no time axis is stacked and not padded. Without a spec, the first axis
+        specs: By data key; a key without a time axis is stacked and not padded. Without a spec, the first axis
             of an array is time.
         pad_values: By data key; 0 for the others.
         multiple_of: Round the number of frames of a padded array up to a multiple, for example 8.
@@ -120,7 +120,7 @@ class LayoutOptions:
         set_field(self, "multiple_of", check_count("layout: multiple_of", self.multiple_of, minimum=1))
 
     def has_time(self, key: str) -> bool:
-        """Tell whether the first axis of a key is time, as far as the specs say."""
+        """Tell whether the first axis of a key is time, according to the specs."""
         return key not in self.specs or self.specs[key].has_time
 
 
@@ -153,7 +153,7 @@ def pad_batch(
         tags: Names of the sequences, for errors.
 
     Raises:
-        SourceError: Sequences do not go together: other keys, dtypes or inner axes. Key and sequences are named.
+        SourceError: Sequences do not fit together: different keys, dtypes or inner axes. Key and sequences are named.
         ConfigError: A pad value does not suit its key, or what was allocated has another shape or dtype.
     """
     options = LayoutOptions() if options is None else options
@@ -161,7 +161,7 @@ def pad_batch(
 
 
 def pad_columns(columns: Mapping[str, Column | TextColumn], options: LayoutOptions, allocate: Allocate) -> PaddedBatch:
-    """Lay out the columns of a batch, see `pad_batch`; what is allocated is taken as it is."""
+    """Lay out the columns of a batch, see `pad_batch`; allocated arrays are not checked."""
     batch = PaddedBatch({}, {})
     for key, column in columns.items():
         batch.arrays[key] = lay_out(column, options, allocate)
@@ -197,18 +197,18 @@ def gather_columns(
     """Return the columns of a batch by data key, in the order of the first sequence; none for no sequences.
 
     Raises:
-        SourceError: Sequences do not go together.
-        ConfigError: A pad value is for a key that there is not.
+        SourceError: Sequences do not fit together.
+        ConfigError: A pad value is for an unknown key.
     """
     if not seqs:
         return {}
-    keys = list(seqs[0])
-    for place, seq in enumerate(seqs):
-        if seq.keys() != seqs[0].keys():
-            odd = sorted(seq.keys() ^ seqs[0].keys())
+    keys, keys_of_first = list(seqs[0]), seqs[0].keys()
+    for row, seq in enumerate(seqs):
+        if seq.keys() != keys_of_first:
+            odd = sorted(seq.keys() ^ keys_of_first)
             raise SourceError(
                 f"the sequences of a batch have different data keys: {odd[0]!r} is not in all of them",
-                where=name_seqs(tags, 0, place),
+                where=name_seqs(tags, 0, row),
             )
     unknown = [key for key in options.pad_values if key not in seqs[0]]
     if unknown:
@@ -228,21 +228,21 @@ def _gather_column(
         return TextColumn(key, values)
     has_time = first.ndim > 0 and options.has_time(key)
     layouts = [(array.dtype, array.ndim, array.shape[has_time:]) for array in arrays]
-    for place, layout in enumerate(layouts):
-        if layout != layouts[0]:
-            whats = zip(("dtype", "number of axes", "shape"), layouts[0], layout, strict=True)
-            what, ours, theirs = next(difference for difference in whats if difference[1] != difference[2])
-            raise SourceError(
-                f"the data key {key!r} has another {what} in two sequences of a batch: {ours} and {theirs}",
-                where=name_seqs(tags, 0, place),
-                fix="only the first axis, time, may differ in length; convert it, or drop the key, in a transform",
-            )
+    if layouts.count(layouts[0]) < len(layouts):
+        row, layout = next((row, layout) for row, layout in enumerate(layouts) if layout != layouts[0])
+        whats = zip(("dtype", "number of axes", "shape"), layouts[0], layout, strict=True)
+        what, ours, theirs = next(difference for difference in whats if difference[1] != difference[2])
+        raise SourceError(
+            f"the data key {key!r} has another {what} in two sequences of a batch: {ours} and {theirs}",
+            where=name_seqs(tags, 0, row),
+            fix="only the first axis, time, may differ in length; convert it, or drop the key, in a transform",
+        )
     return ArrayColumn(key, arrays, has_time=has_time)
 
 
-def name_seqs(tags: Sequence[str] | None, *places: int) -> str:
-    """Name sequences of a batch in an error."""
-    return " and ".join(f"sequence {place} of the batch" if tags is None else repr(tags[place]) for place in places)
+def name_seqs(tags: Sequence[str] | None, *rows: int) -> str:
+    """Name sequences of a batch, by their numbers in it, for an error."""
+    return " and ".join(f"sequence {row} of the batch" if tags is None else repr(tags[row]) for row in rows)
 
 
 def pad_value_of(column: Column, options: LayoutOptions) -> Any:
@@ -267,10 +267,10 @@ def pad_value_of(column: Column, options: LayoutOptions) -> Any:
 
 
 def checked_allocate(allocate: Allocate | None) -> Allocate:
-    """Return what makes new arrays, or what the user gave, whose results are checked.
+    """Return the default allocator, or the user's with its results checked.
 
     Raises:
-        ConfigError: From it: a result is not as it was asked for.
+        ConfigError: Raised by the allocator: a result has not the requested shape and dtype.
     """
     if allocate is None:
         return _new_array
@@ -306,25 +306,52 @@ def cut_seq(seq: Seq, start: int, frames: int, data_key: str, whole_keys: Sequen
         Values by data key; views where no zeros are needed.
 
     Raises:
-        ConfigError: There is no such reference, or a key has another number of frames than it, so that nobody knows
-            what belongs to the chunk.
+        ConfigError: There is no such reference, or a key has another number of frames, so that its part of the chunk is
+            unknown.
     """
-    if data_key not in seq:
-        raise ConfigError(f"no data key {data_key!r} to cut by", fix=did_you_mean(data_key, seq))
-    if np.ndim(seq[data_key]) == 0:
+    num_frames = {key: frames_to_cut(value) for key, value in seq.items()}
+    if data_key in seq and np.ndim(seq[data_key]):  # a row of texts can be the reference
+        num_frames[data_key] = len(seq[data_key])
+    cut = find_cut_keys(num_frames, data_key, whole_keys)
+    return {
+        key: slice_pad_zeros(np.asarray(value), start, start + frames) if key in cut else value
+        for key, value in seq.items()
+    }
+
+
+def frames_to_cut(value: Any) -> int | None:
+    """Return how many frames a value has; `None` if it is a text or a scalar, which cannot be cut."""
+    array = np.asarray(value)
+    return None if array.ndim == 0 or array.dtype.kind in _TEXT_KINDS else len(array)
+
+
+def find_cut_keys(
+    num_frames: Mapping[str, int | None], data_key: str, whole_keys: Sequence[str] = ()
+) -> frozenset[str]:
+    """Return the keys of a sequence that are cut with the reference; the others are given in full, see `cut_seq`.
+
+    Args:
+        num_frames: Data key -> frames, `None` for what cannot be cut.
+        data_key: The key that is the reference.
+        whole_keys: Keys that are given in full, whatever their length.
+
+    Raises:
+        ConfigError: As `cut_seq`.
+    """
+    if data_key not in num_frames:
+        raise ConfigError(f"no data key {data_key!r} to cut by", fix=did_you_mean(data_key, num_frames))
+    wanted = num_frames[data_key]
+    if wanted is None:
         raise ConfigError(f"the data key {data_key!r} has no time axis to cut by", fix="name another in data_key")
-    num_frames = len(seq[data_key])
-    chunk: dict[str, Any] = {}
-    for key, value in seq.items():
-        array = np.asarray(value)
-        is_whole = key in whole_keys or array.ndim == 0 or array.dtype.kind in _TEXT_KINDS
-        if key != data_key and (is_whole or (len(array) <= 1 and len(array) != num_frames)):
-            chunk[key] = value
-        elif len(array) == num_frames:
-            chunk[key] = slice_pad_zeros(array, start, start + frames)
-        else:
+    cut = set()
+    for key, frames in num_frames.items():
+        if key != data_key and (frames is None or key in whole_keys):
+            continue
+        if frames == wanted:
+            cut.add(key)
+        elif frames is not None and frames > 1:
             raise ConfigError(
-                f"the data key {key!r} has {len(array)} frames and {data_key!r} has {num_frames}: it cannot be cut",
+                f"the data key {key!r} has {frames} frames and {data_key!r} has {wanted}: it cannot be cut",
                 fix=f"name {key!r} in whole_keys=(...) of Chunks, or drop it in a transform, or do not cut",
             )
-    return chunk
+    return frozenset(cut)

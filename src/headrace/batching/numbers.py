@@ -24,12 +24,11 @@ class NumbersDict:
     """Data key -> number, plus an optional default that stands for every other key.
 
     `NumbersDict(5)` is 5 for every key; `NumbersDict({"data": 5})` has no default, so another key is a `KeyError`;
-    `NumbersDict({"data": 5}, broadcast_value=1)` has both. It has the documented behaviour of RETURNN's class of this
-    name.
+    `NumbersDict({"data": 5}, broadcast_value=1)` has both. It behaves like RETURNN's class of this name.
 
     In `a + b`, `a - b`, `a * b`, `a / b`, `a // b` a side without a value for a key counts as the neutral element: 0
     for sums, 1 for products. The other operand may be a number or a dict. A number counts for the keys of the other
-    side, and for its default if it has one, but makes none: `NumbersDict({"data": 5}) + 1` is
+    side, and for its default if it has one, but does not create a default: `NumbersDict({"data": 5}) + 1` is
     `NumbersDict({"data": 6})`. On the left, a number works for `+`, `-` and `*` only. `a += b` changes `a` itself.
 
     `a == b` compares the keys of both sides, each with its default where it has one; a key that only one side knows
@@ -100,7 +99,7 @@ class NumbersDict:
         del self._numbers[key]
 
     def pop(self, key: str, *default: Any) -> Any:
-        """Take a listed key out and return its number, or what is given for one that is not listed."""
+        """Remove a listed key and return its number, or the given default for one that is not listed."""
         return self._numbers.pop(key, *default)
 
     def has_value_for(self, key: str) -> bool:
@@ -176,15 +175,15 @@ class NumbersDict:
 
         The default is kept if the other object has one too.
         """
-        wanted = ((key, self.get(key)) for key in numbers_dict.keys())  # noqa: SIM118 - it cannot be iterated
-        numbers = {key: value for key, value in wanted if value is not None}
+        pairs = ((key, self.get(key)) for key in numbers_dict.keys())  # noqa: SIM118 - it cannot be iterated
+        numbers = {key: value for key, value in pairs if value is not None}
         return NumbersDict(
             numbers_dict=numbers, broadcast_value=None if numbers_dict._default is None else self._default
         )
 
     @staticmethod
     def keys_union(*number_dicts: NumbersDict) -> list[str]:
-        """Return the listed keys of all, each once, in the order in which they are first met."""
+        """Return the listed keys of all, each once, in the order of first occurrence."""
         return list(dict.fromkeys(key for numbers in number_dicts for key in numbers.keys()))  # noqa: SIM118
 
     def any_compare(
@@ -244,7 +243,7 @@ class NumbersDict:
         return self._become(self // other)
 
     def _become(self, result: NumbersDict) -> Self:
-        self._numbers.clear()  # the dict stays the same object: somebody may hold `dict`
+        self._numbers.clear()  # the dict stays the same object: a caller may hold `dict`
         self._numbers.update(result._numbers)
         self._default = result._default
         return self
@@ -318,7 +317,7 @@ def _checked(value: object, key: str | None) -> Number:
 
 
 def _operands(left: object, right: object) -> tuple[NumbersDict, NumbersDict] | None:
-    """Return both sides of an operator as `NumbersDict`s, or `None` if one is nothing of that kind."""
+    """Return both sides of an operator as `NumbersDict`s, or `None` if one cannot be converted."""
     if isinstance(right, NumbersDict) and not isinstance(left, NumbersDict):
         first = _operand(left, right)
         return None if first is None else (first, right)
@@ -328,7 +327,7 @@ def _operands(left: object, right: object) -> tuple[NumbersDict, NumbersDict] | 
 
 
 def _operand(side: object, other: NumbersDict | None) -> NumbersDict | None:
-    """Return one side of an operator: a number stands for what the other side lists, and nothing else."""
+    """Return one side of an operator: a number counts only for the keys that the other side lists."""
     if isinstance(side, NumbersDict):
         return side
     if isinstance(side, Mapping):
@@ -340,14 +339,14 @@ def _operand(side: object, other: NumbersDict | None) -> NumbersDict | None:
 
 
 def _made(numbers: _Numbers, default: Any) -> NumbersDict:
-    """Return the result of an operator: its values need not be numbers, such as those of a comparison."""
+    """Return the result of an operator, whose values need not be numbers (comparisons)."""
     result = NumbersDict()
     result._numbers, result._default = numbers, default
     return result
 
 
 def _combine(left: object, right: object, op: _BinaryOp, neutral: int | None) -> NumbersDict:
-    """Apply a binary operator key by key and to the defaults; without a neutral element, to what there is."""
+    """Apply a binary operator key by key and to the defaults; without a neutral element, to the values that exist."""
     sides = _operands(left, right)
     if sides is None:
         return NotImplemented  # type: ignore[no-any-return]  # Python then raises its TypeError
@@ -368,12 +367,12 @@ def _join(left: Any, right: Any, op: _BinaryOp, neutral: int | None) -> Any:
 
 
 def _fold(items: Sequence[NumbersDict | Mapping[str, Number] | Number], choose: _BinaryOp) -> NumbersDict:
-    """Choose one number for each key, and one default; from the end, since a number counts for what it is met with."""
+    """Choose one number for each key, and one default; from the end, since numbers count for what they are met with."""
     if not items:
         raise ConfigError("NumbersDict.max and .min need at least one item")
     result: NumbersDict | Mapping[str, Number] | Number = items[-1]
     for item in reversed(items[:-1]):
         result = _combine(item, result, choose, None)
     if result is NotImplemented:
-        raise TypeError(f"NumbersDict.max and .min are of numbers, dicts and NumbersDicts, not {items!r}")
+        raise TypeError(f"NumbersDict.max and .min take numbers, dicts and NumbersDicts, not {items!r}")
     return NumbersDict(result)

@@ -1,4 +1,4 @@
-"""Several sequences in a row, so that hardly anything is padding, and every batch has the same shape."""
+"""Several sequences in a row, so that there is hardly any padding and every batch has the same shape."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class Pack(Batching):
 
     The sequences of a window are placed longest first, in the first row with room for them, or in the one with the
     least room left over (first-fit and best-fit decreasing: D. S. Johnson, "Near-optimal bin packing algorithms",
-    1973; at most 11/9 of the fewest rows possible). All sequences of a length are placed at once, so the cost is that
-    of the number of lengths, at most 2048, and not of sequences. Then the rows are shuffled, or else long sequences
-    would come first; in a row, sequences keep the order of the epoch.
+    1973; at most 11/9 of the fewest rows possible). All sequences of a length are placed at once, so the cost depends
+    on the number of lengths, at most 2048, not of sequences. Then the rows are shuffled, since long sequences would
+    come first otherwise; in a row, sequences keep the order of the epoch.
 
     Every batch has the same shape: a sequence that is longer than a row is cut, and the last batch of a window, which
     may use fewer rows, is filled up with empty ones (not so with `too_long="alone"`).
@@ -39,7 +39,7 @@ class Pack(Batching):
         num_rows: Rows of a batch.
         strategy: `"first_fit"` or `"best_fit"`.
         data_key: The data key whose lengths count; None for the main key of the dataset.
-        too_long: What becomes of a sequence that is longer than a row: `"chunk"`, cut into the fewest chunks that fit,
+        too_long: What to do with a sequence that is longer than a row: `"chunk"`, cut into the fewest chunks that fit,
             of equal length; `"drop"`; `"error"`; or `"alone"`, a batch of one row as long as it needs, so that batches
             have different shapes. All are counted.
         packed_keys: The data keys that share rows; they must be as long as the reference in each sequence. The others
@@ -71,26 +71,26 @@ class Pack(Batching):
             set_field(self, "packed_keys", tuple(keys))
 
     def __str__(self) -> str:
-        """Return the text of the options, `too_long` always: its default was another one before."""
+        """Return the text of the options, always with `too_long`: its default has changed."""
         text = super().__str__()
         return text if "too_long=" in text else f"{text[:-1]}, too_long={self.too_long!r})"
 
     @property
     def shares_rows(self) -> bool:
-        """That is what it is for."""
+        """Always: sequences share rows."""
         return True
 
     def row_layout(self, rows: NDArray[np.int32]) -> RowLayout:
-        """Return where the sequences of a batch go, `int32[n]` by the row of each."""
+        """Return the layout of a batch, given the row of each sequence, `int32[n]`."""
         num_rows = None if self.too_long == "alone" else self.num_rows
         return RowLayout(rows, self.row_tokens, num_rows, self.packed_keys)
 
     def cut(self, pieces: Pieces) -> Pieces:
-        """Treat what is longer than a row."""
+        """Apply `too_long` to sequences that are longer than a row."""
         return apply_too_long(pieces, self.row_tokens, self.too_long, self)
 
     def fullness(self, frames: NDArray[np.int64]) -> float:
-        """Return the share of a batch that the tokens take."""
+        """Return the share of a batch that the tokens fill."""
         return float(np.clip(frames, 1, self.row_tokens).sum()) / (self.row_tokens * self.num_rows)
 
     def group(self, frames: NDArray[np.int64], key: WindowKey) -> Groups:
@@ -116,9 +116,9 @@ class Pack(Batching):
 
     def _shuffle_rows(self, num_rows: int, key: WindowKey) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the batch of each row, and its row there, `int64[num_rows + 1]`; the last stands for no row."""
-        places = np.zeros(num_rows + 1, np.int64)
-        places[np.argsort(key.random_keys("rows", num_rows), kind="stable")] = np.arange(num_rows)
-        return np.divmod(places, self.num_rows)
+        shuffled = np.zeros(num_rows + 1, np.int64)
+        shuffled[np.argsort(key.random_keys("rows", num_rows), kind="stable")] = np.arange(num_rows)
+        return np.divmod(shuffled, self.num_rows)
 
 
 def place_in_rows(frames: NDArray[np.int64], row_tokens: int, strategy: _Strategy) -> NDArray[np.int64]:
@@ -130,7 +130,7 @@ def place_in_rows(frames: NDArray[np.int64], row_tokens: int, strategy: _Strateg
     Args:
         frames: `int64[n]`, none above `row_tokens`.
         row_tokens: Room in a row.
-        strategy: Where to place what fits into several rows.
+        strategy: Which row to choose where a piece fits into several.
     """
     quantum = -(-row_tokens // _NUM_CLASSES)
     room = row_tokens // quantum

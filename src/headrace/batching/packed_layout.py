@@ -85,7 +85,7 @@ def pack_batch(
         tags: Names of the sequences, for errors.
 
     Raises:
-        SourceError: Sequences do not go together, or the packed keys of one differ in length. They are named.
+        SourceError: Sequences do not fit together, or the packed keys of one differ in length. They are named.
         ConfigError: The layout does not suit the sequences, or what was allocated has another shape or dtype.
     """
     options = LayoutOptions() if options is None else options
@@ -101,7 +101,7 @@ def pack_columns(
     allocate: Allocate,
     tags: Sequence[str] | None = None,
 ) -> PackedBatch:
-    """Lay out the columns of a batch in shared rows, see `pack_batch`; what is allocated is taken as it is."""
+    """Lay out the columns of a batch in shared rows, see `pack_batch`; allocated arrays are not checked."""
     packed = _packed_columns(columns, layout)
     lengths = _common_lengths(packed, tags)
     plan = _Rows.of(layout, lengths)
@@ -153,11 +153,11 @@ def _common_lengths(packed: list[Column], tags: Sequence[str] | None) -> NDArray
         assert column.lengths is not None
         differs = np.flatnonzero(column.lengths != lengths)
         if len(differs):
-            place = int(differs[0])
+            seq = int(differs[0])
             raise SourceError(
                 f"the data keys {packed[0].key!r} and {column.key!r} cannot share rows: a sequence has "
-                f"{lengths[place]} and {column.lengths[place]} frames of them",
-                where=name_seqs(tags, place),
+                f"{lengths[seq]} and {column.lengths[seq]} frames of them",
+                where=name_seqs(tags, seq),
                 fix="name the keys that share rows in packed_keys=(...) of Pack",
             )
     return lengths.astype(np.int64)
@@ -165,7 +165,7 @@ def _common_lengths(packed: list[Column], tags: Sequence[str] | None) -> NDArray
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """Where each of n sequences stands in R rows of T tokens."""
+    """Where each of n sequences is in R rows of T tokens."""
 
     rows: NDArray[np.int32]
     starts: NDArray[np.int32]
@@ -201,11 +201,11 @@ class _Rows:
         )
 
     def open_rows(self, out: NDArray[Any], lengths: NDArray[np.int64], pad_value: Any) -> list[NDArray[Any]]:
-        """Write the padding, and return the place of each sequence."""
+        """Write the padding, and return the slice of `out` for each sequence."""
         for row, end in enumerate(self.row_ends.tolist()):
             out[row, end:] = pad_value
-        places = zip(self.rows.tolist(), self.starts.tolist(), lengths.tolist(), strict=True)
-        return [out[row, start : start + length] for row, start, length in places]
+        spans = zip(self.rows.tolist(), self.starts.tolist(), lengths.tolist(), strict=True)
+        return [out[row, start : start + length] for row, start, length in spans]
 
     def fill_tokens(self, out: NDArray[np.int32], tokens: NDArray[Any]) -> None:
         """Write one number for each token, `int[N]`, and 0 in the padding."""

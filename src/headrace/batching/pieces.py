@@ -1,8 +1,8 @@
-"""What a batch is made of (whole sequences, or chunks of them, as arrays), and the counts of what a plan did.
+"""The pieces that batches are made of (whole sequences, or chunks of them, as arrays), and the counts of a plan.
 
-A policy first cuts (leaves out, or splits) and then groups what is left. Nothing is left out silently: what a window
-plan does not deliver is in its counts, and those of the windows of an epoch add up. Invariant: the pieces of a window
-are in the order of its sequences, those of one sequence next to each other.
+A policy first cuts (drops, or splits) and then groups the rest. Nothing is dropped silently: what a window plan does
+not deliver is in its counts, and the counts of the windows of an epoch add up. Invariant: the pieces of a window are in
+the order of its sequences, those of one sequence next to each other.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ class PlanCounts:
     Attributes:
         seqs: Sequences that were given to the plan.
         pieces: What the batches hold: sequences, or chunks of them.
-        too_long: Sequences left out because they are too long.
-        too_short: Sequences left out because they are too short.
-        last: Pieces left out because the last batch of a window was not full.
+        too_long: Sequences dropped because they are too long.
+        too_short: Sequences dropped because they are too short.
+        last: Pieces dropped because the last batch of a window was not full.
         remainder: Pieces of the last batches of an epoch that no rank gets, because there are fewer batches than ranks.
         alone: Pieces longer than the budget, batched alone.
         chunked: Sequences that were cut.
-        chunks: Chunks that came of them.
-        left_out_frames: Frames of what was left out, and ends of sequences that were too short for a chunk.
+        chunks: Chunks that they were cut into.
+        left_out_frames: Frames of what was dropped, and ends of sequences that were too short for a chunk.
         frames: Frames in the batches, context frames included.
         padded_frames: The same and the padding, if each batch is padded to its longest piece (or its rows filled up).
     """
@@ -65,7 +65,7 @@ class PlanCounts:
         return 1 - self.frames / self.padded_frames if self.padded_frames else 0.0
 
     def __str__(self) -> str:
-        """Say in one line what happened to the sequences."""
+        """Summarize in one line what happened to the sequences."""
         parts = [f"{self.seqs:,} sequences in batches with {self.padding_share:.1%} padding"]
         if self.left_out:
             reasons = {"too long": self.too_long, "too short": self.too_short, "in a last batch": self.last}
@@ -96,14 +96,14 @@ class Pieces:
     """The pieces of one window.
 
     Attributes:
-        places: Place of the sequence in its window, `int32[M]`, ascending.
+        positions: Position of the sequence in its window, `int32[M]`, ascending.
         frames: Length of the piece, context included, `int64[M]`.
         starts: First frame of the piece, `int64[M]`; less than 0 where context reaches out of the sequence. None if all
             pieces are whole sequences.
-        counts: What was left out or cut so far.
+        counts: What was dropped or cut so far.
     """
 
-    places: NDArray[np.int32]
+    positions: NDArray[np.int32]
     frames: NDArray[np.int64]
     starts: NDArray[np.int64] | None = None
     counts: PlanCounts = field(default_factory=PlanCounts)
@@ -122,16 +122,16 @@ class Pieces:
         if frames.ndim != 1 or frames.dtype.kind not in "iu":
             raise SourceError(f"lengths must be int[N], got {frames.dtype} of shape {frames.shape}")
         if len(frames) and not (frames.min() >= 0 and frames.max() <= MAX_FRAMES):
-            place = int(np.argmax((frames < 0) | (frames > MAX_FRAMES)))
-            raise SourceError(f"a length of {frames[place]} frames is not in 0..2**40", where=f"place {place}")
-        places = np.arange(len(frames), dtype=np.int32)
-        return cls(places, frames.astype(np.int64, copy=False), counts=PlanCounts(seqs=len(frames)))
+            position = int(np.argmax((frames < 0) | (frames > MAX_FRAMES)))
+            raise SourceError(f"a length of {frames[position]} frames is not in 0..2**40", where=f"position {position}")
+        positions = np.arange(len(frames), dtype=np.int32)
+        return cls(positions, frames.astype(np.int64, copy=False), counts=PlanCounts(seqs=len(frames)))
 
     def keep(self, mask: NDArray[np.bool_], **counts: int) -> Pieces:
         """Return the pieces where `mask` is true, and add to the counts."""
         counts["left_out_frames"] = int(self.frames[~mask].sum())
         starts = None if self.starts is None else self.starts[mask]
-        return Pieces(self.places[mask], self.frames[mask], starts, self.counts + PlanCounts(**counts))
+        return Pieces(self.positions[mask], self.frames[mask], starts, self.counts + PlanCounts(**counts))
 
     def split(self, num_chunks: NDArray[np.int64], cut: _Cut, *, rest: int = 0) -> Pieces:
         """Cut each piece into chunks.
@@ -140,10 +140,10 @@ class Pieces:
             num_chunks: `int64[M]`, each at least 1.
             cut: Gets the piece `int64[K]` and the number in its piece, 0, 1, ..., `int64[K]`, of each of the K chunks;
                 returns their first frame in the piece and their length, `int64[K]`.
-            rest: Frames that are in no chunk, to be counted.
+            rest: Frames that are in no chunk, for the counts.
 
         Raises:
-            ConfigError: There would be so many chunks that it must be a mistake.
+            ConfigError: There would be far too many chunks.
         """
         total = int(np.minimum(num_chunks, _MAX_PIECES + 1).sum())
         if total > _MAX_PIECES:
@@ -158,21 +158,21 @@ class Pieces:
         starts = offsets if self.starts is None else offsets + self.starts[parents]
         is_cut = num_chunks > 1
         counts = PlanCounts(chunked=int(is_cut.sum()), chunks=int(num_chunks[is_cut].sum()), left_out_frames=rest)
-        return Pieces(self.places[parents], frames, starts, self.counts + counts)
+        return Pieces(self.positions[parents], frames, starts, self.counts + counts)
 
 
 def check_too_long(owner: str, too_long: str) -> None:
-    """Refuse an unknown policy for what is too long."""
+    """Refuse an unknown policy for sequences that are too long."""
     if too_long not in get_args(TooLong):
         raise ConfigError(f"{owner}: too_long must be one of {', '.join(get_args(TooLong))}, got {too_long!r}")
 
 
 def apply_too_long(pieces: Pieces, limit: int | NDArray[np.int64], too_long: TooLong, owner: object) -> Pieces:
-    """Treat the pieces of more than `limit` frames: leave them alone, leave them out, cut them, or refuse them.
+    """Treat the pieces of more than `limit` frames: batch them alone, drop them, cut them, or raise an error.
 
     The limit is one for all, or one for each, `int64[M]`.
 
-    Those that are cut give the fewest possible chunks, of equal length (give or take one frame): no short rest.
+    Those that are cut give the fewest possible chunks, of equal length (give or take one frame): no short remainder.
 
     Raises:
         ConfigError: There are some, and `too_long` is "error".
@@ -191,7 +191,7 @@ def apply_too_long(pieces: Pieces, limit: int | NDArray[np.int64], too_long: Too
     allowed = np.broadcast_to(limit, is_long.shape)[first]
     raise ConfigError(
         f"a sequence has {pieces.frames[first]} frames, and {owner} allows {allowed} ({num_long} such in this window)",
-        where=f"place {pieces.places[first]}",
+        where=f"position {pieces.positions[first]}",
         fix='raise the budget, or choose too_long="alone", "drop" or "chunk"',
     )
 

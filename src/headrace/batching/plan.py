@@ -1,9 +1,9 @@
 """The plan of one window: which pieces form which batch, and in which order the batches come.
 
-A window is a run of consecutive places of the order of an epoch. Each is planned on its own, and batches never cross
-windows, so that a plan costs the same for any size of the corpus and the windows can be planned by anyone, in any
-order. Invariant: a plan is a pure function of (batching, batch order, lengths of the window, window key); ranks,
-workers and time have no part in it. Golden values pin it, and `PLAN_VERSION` rises if it has to change.
+A window is a run of consecutive positions of the order of an epoch. Each is planned on its own, and batches never cross
+windows, so that a plan costs the same for any size of the corpus, and any process can plan the windows, in any order.
+Invariant: a plan is a pure function of (batching, batch order, lengths of the window, window key); ranks, workers and
+    time have no part in it. Golden values pin it, and `PLAN_VERSION` rises if it has to change.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class BatchOrder:
     a window is even: each window begins and ends with its cheap batches, and a step across two windows is even as well.
 
     Args:
-        arrange: `"shuffle"`, or `"keep"`: by the first place of each batch.
+        arrange: `"shuffle"`, or `"keep"`: by the first position of each batch.
         group_batches: Batches in a group, at most; at least twice the number of ranks is best, 1 switches the sort off.
             Larger groups make costs more alike, smaller ones less regular.
 
@@ -77,16 +77,18 @@ class BatchOrder:
         count = check_count("BatchOrder: group_batches", self.group_batches, minimum=1)
         set_field(self, "group_batches", count)
 
-    def permute(self, costs: NDArray[np.int64], first_places: NDArray[np.int32], key: WindowKey) -> NDArray[np.int64]:
+    def permute(
+        self, costs: NDArray[np.int64], first_positions: NDArray[np.int32], key: WindowKey
+    ) -> NDArray[np.int64]:
         """Return the numbers of the batches in the order in which they come, `int64[B]`.
 
         Args:
             costs: `int64[B]`.
-            first_places: Smallest place in each batch, `int32[B]`.
+            first_positions: Smallest position in each batch, `int32[B]`.
             key: Of the window.
         """
         num_batches = len(costs)
-        ranks = key.random_keys("order", num_batches) if self.arrange == "shuffle" else first_places
+        ranks = key.random_keys("order", num_batches) if self.arrange == "shuffle" else first_positions
         order = np.argsort(ranks, kind="stable")
         if self.group_batches == 1 or num_batches < 2:
             return order
@@ -98,7 +100,7 @@ class BatchOrder:
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """What a policy returns: pieces in batches, not yet in their final order.
+    """The result of a policy: pieces in batches, not yet in their final order.
 
     Attributes:
         pieces: Indices into the pieces, batch after batch, `int64[M]`.
@@ -120,8 +122,8 @@ class PlannedBatch:
     """One batch of a plan; the arrays are views of it.
 
     Attributes:
-        members: Places in the window, `int32[n]`.
-        cost: What the policy counts, frames with their padding.
+        members: Positions in the window, `int32[n]`.
+        cost: Cost by the policy: frames with their padding.
         rows: Row of each member, `int32[n]`, where several share a row.
         chunk_starts: First frame of each member, `int64[n]`, None if all are whole. May be less than 0, see `Chunks`.
         chunk_frames: Length of each member, `int64[n]`, None if all are whole.
@@ -144,10 +146,10 @@ class WindowPlan:
     It takes 4 bytes a sequence and 12 a batch; with rows 8 a sequence, with chunks 16 more.
 
     Attributes:
-        members: Places in the window, batch after batch, `int32[M]`.
+        members: Positions in the window, batch after batch, `int32[M]`.
         starts: Where each batch starts in `members`, and the end, `int32[B + 1]`.
-        costs: What the policy counts for each batch: frames with their padding, `int64[B]`.
-        counts: What was left out, cut or too long, and how much is padding.
+        costs: Cost of each batch by the policy: frames with their padding, `int64[B]`.
+        counts: What was dropped, cut or too long, and how much is padding.
         rows: Row of each member in its batch, `int32[M]`, where several share a row.
         chunk_starts: First frame of each member, `int64[M]`; None if all are whole sequences.
         chunk_frames: Length of each member, `int64[M]`; None if all are whole sequences.
@@ -162,7 +164,7 @@ class WindowPlan:
     chunk_frames: NDArray[np.int64] | None = None
 
     def __post_init__(self) -> None:
-        """Let nobody write to a plan that others use too."""
+        """Make the arrays read-only: plans are shared."""
         for array in self._arrays():
             array.flags.writeable = False
 
@@ -201,15 +203,15 @@ def assemble_plan(pieces: Pieces, groups: Groups, order: BatchOrder, key: Window
     """Put the batches of a policy into their order, and make a compact plan of them."""
     sizes = np.diff(groups.starts)
     frames = pieces.frames[groups.pieces]
-    places = pieces.places[groups.pieces]
+    positions = pieces.positions[groups.pieces]
     if len(sizes):
         padded = np.maximum.reduceat(frames, groups.starts[:-1]) * sizes if groups.padded is None else groups.padded
-        permutation = order.permute(groups.costs, np.minimum.reduceat(places, groups.starts[:-1]), key)
+        permutation = order.permute(groups.costs, np.minimum.reduceat(positions, groups.starts[:-1]), key)
     else:
         padded, permutation = np.zeros(0, np.int64), np.zeros(0, np.int64)
     starts = np.zeros(len(sizes) + 1, np.int64)
     np.cumsum(sizes[permutation], out=starts[1:])
-    # where each member of the plan stands in `groups.pieces`
+    # index into `groups.pieces` of each member of the plan
     source = np.repeat(groups.starts[permutation] - starts[:-1], sizes[permutation]) + np.arange(starts[-1])
     counts = PlanCounts(
         pieces=len(source),
@@ -219,7 +221,7 @@ def assemble_plan(pieces: Pieces, groups: Groups, order: BatchOrder, key: Window
         padded_frames=int(padded.sum()),
     )
     return WindowPlan(
-        members=places[source],
+        members=positions[source],
         starts=starts.astype(np.int32),
         costs=groups.costs[permutation],
         counts=pieces.counts + counts,

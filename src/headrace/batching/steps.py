@@ -2,10 +2,10 @@
 
 All of it is arithmetic, without communication.
 
-The batches of an epoch are numbered 0..N-1, whoever gets them. From position b, step s on rank r of R is batch `b + s *
-R + r`. A position is the number of batches that all ranks together are done with, so it says nothing of R: an epoch can
-be continued from it with any other number of ranks, and what is left comes exactly once. A prefix table of the number
-of batches in each window (8 bytes for 65 thousand sequences) finds any of them in O(log windows).
+The batches of an epoch are numbered 0..N-1 over all ranks. From position b, step s on rank r of R is batch `b + s *
+R + r`. A position is the number of batches that all ranks together have done, so it does not depend on R: an epoch can
+be continued from it with any other number of ranks, and the rest comes exactly once. A prefix table of the number of
+batches in each window (8 bytes for 65 thousand sequences) finds any of them in O(log windows).
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from headrace.order.policy import set_field
 
 
 def num_windows(num_seqs: int, window_seqs: int) -> int:
-    """Return into how many windows an epoch is cut; window w holds places `w * window_seqs` and on."""
+    """Return the number of windows of an epoch; window w starts at position `w * window_seqs`."""
     return -(-num_seqs // window_seqs)
 
 
 def window_bounds(window: int, num_seqs: int, window_seqs: int) -> tuple[int, int]:
-    """Return the first place of a window, and the one behind its last."""
+    """Return the first position of a window, and the one after its last."""
     return window * window_seqs, min((window + 1) * window_seqs, num_seqs)
 
 
@@ -84,9 +84,9 @@ _Remainder = Literal["drop", "pad", "keep"]
 class Steps:
     """The steps of one rank, from a position of an epoch to its end.
 
-    The remainder is what is left when fewer batches than ranks are left: `"drop"` leaves it out, `"pad"` repeats
+    The remainder is the last batches, where these are fewer than ranks: `"drop"` drops it, `"pad"` repeats
     batches from the start of the epoch, so that all ranks have as many steps, and `"keep"` gives it to the first ranks:
-    the others have one step less, which a training with a collective in each step does not survive.
+    the others have one step less, which breaks a training with a collective operation in each step.
 
     Args:
         num_batches: Batches of the epoch, on all ranks.
@@ -133,7 +133,7 @@ class Steps:
         return self._number(step) >= self.num_batches
 
     def position_after(self, num_steps: int) -> int:
-        """Return the position when so many steps are done; the same on all ranks.
+        """Return the position after a number of steps; the same on all ranks.
 
         At the end of the epoch it is `num_batches`, also if a remainder was dropped.
         """

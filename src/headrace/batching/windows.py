@@ -27,10 +27,10 @@ def parse_context_window(value: Any) -> tuple[NumbersDict, NumbersDict]:
 
     Args:
         value: `None` (no frames); a total for the key "data"; totals by key; or a pair (left, right) of frames by
-            key, as they are.
+            key, used as given.
 
     Raises:
-        ConfigError: Another form, or a negative or broken number of frames.
+        ConfigError: Another form, or a negative or fractional number of frames.
     """
     if isinstance(value, tuple | list):
         if len(value) != 2:

@@ -1,6 +1,6 @@
-"""Batchings around another one that leave sequences out, or cut them into chunks, before it groups.
+"""Batchings around another one that drop sequences, or cut them into chunks, before it groups them.
 
-`LimitLengths` leaves out what is too long or too short, and counts it. `Chunks` cuts every sequence into chunks, with
+`LimitLengths` drops what is too long or too short, and counts it. `Chunks` cuts every sequence into chunks, with
 context frames around each.
 """
 
@@ -21,7 +21,7 @@ from .plan import WINDOW_SEQS, Groups, WindowKey
 
 
 class _Around(Batching):
-    """What a batching around another one leaves to that.
+    """Base of the batchings around another one; it delegates to that.
 
     Attributes:
         batching: The other one.
@@ -36,20 +36,20 @@ class _Around(Batching):
 
     @property
     def keeps_order(self) -> bool:
-        """Ask the other batching."""
+        """Delegate to the other batching."""
         return self.batching.keeps_order
 
     @property
     def shares_rows(self) -> bool:
-        """Ask the other batching."""
+        """Delegate to the other batching."""
         return self.batching.shares_rows
 
     def row_layout(self, rows: NDArray[np.int32]) -> RowLayout:
-        """Ask the other batching."""
+        """Delegate to the other batching."""
         return self.batching.row_layout(rows)
 
     def fullness(self, frames: NDArray[np.int64]) -> float:
-        """Return what the other batching says."""
+        """Return the result of the other batching."""
         return self.batching.fullness(frames)
 
     def group(self, frames: NDArray[np.int64], key: WindowKey) -> Groups:
@@ -62,7 +62,7 @@ class LimitLengths(_Around):
     """Another batching, without the sequences that are too short or too long. They are counted, see `PlanCounts`.
 
     Args:
-        batching: What plans the rest.
+        batching: The batching of the remaining sequences.
         min_frames: Frames that a sequence must have.
         max_frames: Frames that a sequence may have; None for any number.
 
@@ -90,12 +90,12 @@ class LimitLengths(_Around):
         """The whole keys of the other batching."""
         return self.batching.whole_keys
 
-    def window_seqs(self, wanted: int = WINDOW_SEQS) -> int:
-        """Return what the other batching wants."""
-        return self.batching.window_seqs(wanted)
+    def window_seqs(self, target: int = WINDOW_SEQS) -> int:
+        """Return the window size of the other batching."""
+        return self.batching.window_seqs(target)
 
     def cut(self, pieces: Pieces) -> Pieces:
-        """Leave out what is not within the limits."""
+        """Drop what is not within the limits."""
         return self.batching.cut(self._keep(pieces))
 
     def _keep(self, pieces: Pieces) -> Pieces:
@@ -110,15 +110,15 @@ class Chunks(_Around):
     """Another batching, over chunks of the sequences.
 
     Chunk j of a sequence is frames `j * step` to `min(j * step + frames, T)`. After the first, one is made only if more
-    than `min_frames` frames are left for it (the documented rule of `chunking`); frames that no chunk holds because of
+    than `min_frames` frames are left for it (RETURNN's rule for `chunking`); frames that no chunk holds because of
     that are counted. `context` adds frames to both sides, which are zeros outside of the sequence, and count as frames
     in budgets and costs.
 
     Args:
-        batching: What plans the chunks.
+        batching: The batching of the chunks.
         frames: Length of a chunk.
         step: From the start of a chunk to the start of the next, at most `frames`; None is `frames`: no overlap.
-        min_frames: A rest of at most so many frames is left out, unless it is the whole sequence.
+        min_frames: A remainder of at most this many frames is dropped, unless it is the whole sequence.
         context: Frames (left, right) of each chunk.
         whole_keys: Data keys that are given in full with each chunk. The others must have as many frames as the
             reference, or at most one.
@@ -156,7 +156,7 @@ class Chunks(_Around):
         set_field(self, "whole_keys", tuple(self.whole_keys))
 
     def cut(self, pieces: Pieces) -> Pieces:
-        """Cut all sequences, then whatever the other batching leaves out or cuts."""
+        """Cut all sequences, then let the other batching drop or cut."""
         return self.batching.cut(self._chunks_of(pieces))
 
     def _chunks_of(self, pieces: Pieces) -> Pieces:

@@ -26,10 +26,10 @@ from headrace.engine.memory.arena import ValueTooLargeError
 from headrace.engine.process.channel import Channel
 from headrace.errors import TransformError
 from headrace.global_rng import globals_state, seed_globals, set_globals_state
-from headrace.pipes.core.base import IterPipe, read, stop
+from headrace.pipes.core.base import read, stop
 from headrace.pipes.graph import is_pipe, list_pipes
 from headrace.pipes.graph.seeds import note_seeds_of_globals, set_graph_random_seed
-from headrace.pipes.graph.state import graph_state, restore_graph
+from headrace.pipes.graph.state import can_skip_ahead, graph_state, restore_graph, skip_ahead
 from headrace.pipes.sharding import SHARDING_PRIORITIES, apply_sharding
 
 from .dispatch.client import DispatchClient
@@ -41,9 +41,10 @@ from .transport.worker_error import CarriedError, is_of_the_engine
 # A snapshot is taken after so many seconds of work, and not before it would cost more than 1 in so many.
 _SNAPSHOT_SECONDS = 0.05
 _SNAPSHOT_SHARE = 50
-# Of a snapshot: several of each worker are under way, and the newest is copied with each state. What is larger (a
-# shuffle's buffer of large items) is read again from the snapshot before it, or from the start of the epoch.
+# Of a snapshot: several of each worker are under way, and the newest is copied with each state. Where the graph holds
+# more (a shuffle's buffer of large items), a snapshot says only how many items were given, if that is enough.
 MAX_SNAPSHOT_BYTES = 2 << 20
+_COUNT_ALONE = pickle.dumps((None, None))  # in place of the states of the pipes and of the global generators
 
 
 _logger = logging.getLogger("headrace.dataloader2")
@@ -92,8 +93,8 @@ class Group:
 
     def as_tuple(self) -> tuple[Any, ...]:
         """Return the fields, in a form that costs little to carry."""
-        error = None if self.error is None else (self.error.type_name, self.error.text, self.error.pickled)
-        snapshot = None if self.snapshot is None else (self.snapshot.item, self.snapshot.data)
+        error = None if self.error is None else tuple(self.error)
+        snapshot = None if self.snapshot is None else tuple(self.snapshot)
         return self.items, self.has_ended, error, self.seconds, self.item_bytes, snapshot
 
     @classmethod
@@ -170,7 +171,8 @@ class Replica:
         self._iterator: Iterator[Any] | None = None
         self._position = 0  # how many items of the epoch were made
         self._error: CarriedError | None = None
-        self._can_tell = True
+        self._can_tell = self._can_skip = True
+        self._globals_at_start = b""
         self._unsaved_seconds = self._snapshot_seconds = 0.0
 
     def __call__(self, request: ReplicaRequest) -> tuple[Any, ...]:
@@ -206,7 +208,8 @@ class Replica:
     def _begin(self, request: ReplicaRequest) -> None:
         """Begin an epoch, or go on in the middle of it."""
         self._leave()
-        self._epoch, self._position, self._error, self._can_tell = request.epoch, 0, None, True
+        self._epoch, self._position, self._error = request.epoch, 0, None
+        self._can_tell = self._can_skip = True
         self._unsaved_seconds = 0.0
         epoch_start, snapshot = read_start(request.path)
         self._key = epoch_start.key
@@ -215,15 +218,21 @@ class Replica:
             self._client.epoch = request.epoch
         if snapshot is not None:
             try:
-                states, of_globals = pickle.loads(snapshot.data)  # noqa: S301 - from a worker of this loader
-                set_globals_state(of_globals)
-                restore_graph(self._graph, states)  # last: if it fails, nothing of it is left
+                self._go_to(snapshot)
             except Exception as error:  # noqa: BLE001 - users write pipes, and there is another way
                 _logger.warning("worker %d reads the epoch again from its start: %s", self._info.worker_id, error)
                 self._reseed(read_start(request.path)[0])
             else:
                 self._position = snapshot.item
         self._iterator = read(self._graph)
+
+    def _go_to(self, snapshot: Snapshot) -> None:
+        states, of_globals = pickle.loads(snapshot.data)  # noqa: S301 - from a worker of this loader
+        if states is None:
+            skip_ahead(self._graph, snapshot.item, note_place)
+        else:
+            set_globals_state(of_globals)
+            restore_graph(self._graph, states)  # last: if it fails, nothing of it is left
 
     def _reseed(self, epoch_start: EpochStart) -> None:
         seeds = epoch_start.seeds
@@ -235,12 +244,12 @@ class Replica:
             self._graph = checked_pipe(epoch_start.reset_fn(self._graph), "iter_reset_fn")
         if self._reset_fn is not None:
             self._graph = checked_pipe(self._reset_fn(self._graph, self._info, seeds), "worker_reset_fn")
+        self._globals_at_start = pickle.dumps(globals_state())
 
     def _leave(self) -> None:
         """Close the iteration of the epoch before."""
         self._iterator = None
-        if isinstance(self._graph, IterPipe):
-            stop(self._graph)
+        stop(self._graph)
 
     def _pass_over(self, first: int) -> None:
         """Make again what was delivered before, and drop it."""
@@ -280,24 +289,37 @@ class Replica:
                 return
 
     def _snapshot(self, seconds: float) -> Snapshot | None:
-        """Take a snapshot if it is time for one and the graph can tell where it is."""
+        """Take a snapshot if it is time for one and there is a way to go on from it."""
         self._unsaved_seconds += seconds
         due = max(_SNAPSHOT_SECONDS, _SNAPSHOT_SHARE * self._snapshot_seconds)
-        if not self._can_tell or self._unsaved_seconds < due or self._client is not None:
+        if self._unsaved_seconds < due or self._client is not None:
             return None
         start = time.perf_counter()
-        max_bytes = min(MAX_SNAPSHOT_BYTES, self._max_bytes // 16)
+        data = self._states() or (_COUNT_ALONE if self._can_skip_here() else None)
+        self._unsaved_seconds, self._snapshot_seconds = 0.0, time.perf_counter() - start
+        return None if data is None else Snapshot(self._position, data)
+
+    def _states(self) -> bytes | None:
+        """Return the states of the pipes and of the global generators; None if they are too large or cannot be told."""
+        if not self._can_tell:
+            return None
         try:
             states = graph_state(self._graph)
-            data = None if states is None else pickle_bounded((states, globals_state()), max_bytes)
+            if states is not None:
+                return pickle_bounded((states, globals_state()), min(MAX_SNAPSHOT_BYTES, self._max_bytes // 16))
         except TooManyBytesError:  # now: buffers fill and are emptied
             return None
-        except Exception:  # noqa: BLE001 - user code: an item in a buffer that cannot be pickled
-            data = None
-        finally:
-            self._unsaved_seconds, self._snapshot_seconds = 0.0, time.perf_counter() - start
-        self._can_tell = data is not None
-        return None if data is None else Snapshot(self._position, data)
+        except Exception as error:  # noqa: BLE001 - user code: an item in a buffer that cannot be pickled
+            _logger.debug("the pipes of worker %d have no state: %s", self._info.worker_id, error)
+        self._can_tell = False
+        return None
+
+    def _can_skip_here(self) -> bool:
+        """Tell whether the number of items given is enough to go on: nothing else has any influence on the items."""
+        if self._can_skip and self._key is None:
+            self._can_skip = pickle.dumps(globals_state()) == self._globals_at_start
+            return self._can_skip and can_skip_ahead(self._graph)
+        return False
 
 
 class TooManyBytesError(Exception):

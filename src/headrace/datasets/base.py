@@ -23,7 +23,7 @@ from headrace.sources import Source
 
 from .corpus import Corpus, sum_left_out
 from .digests import IDLE_OPTIONS, digest_array, digest_text, given_options, options_text, recipe_text
-from .reading.by_epoch import EpochReader
+from .reading.by_epoch import EpochReader, EpochStream
 from .reading.foreign import ForeignAnswers
 from .reading.reader import Reader
 
@@ -403,6 +403,20 @@ class Dataset(ForeignAnswers):
         It may start epochs of this dataset, or of parts of it. For all others there is `open_reader` in `parts.py`.
         """
         return EpochReader(self) if self._has_user_ways else self._new_reader()
+
+    def stream(self, epoch: int, start: int = 0) -> EpochStream:
+        """Start an epoch, and return an iterator over its sequences: for what has no index.
+
+        Args:
+            epoch: The epoch number.
+            start: The position from which on the caller wants them.
+
+        Returns:
+            The sequences from `start` on, where any of them is given at once (see `supports_jumps`); else all of them:
+            its `position` says which comes first, and the caller passes over those that are not wanted.
+        """
+        self.init_seq_order(epoch=epoch)
+        return EpochStream(self, start if self.supports_jumps else 0)
 
     def _new_reader(self) -> Reader:
         """Return what reads any sequence, where no class of the user's own reads in another way."""

@@ -22,6 +22,7 @@ from headrace.order import Order, OrderCorpus, OrderPlanner, RangeOrder, occurre
 from headrace.rng import wants_rng
 from headrace.sources import SORT_LENGTHS, MapSource, Source
 
+from . import index_workers as index_workers  # offers workers to the sources that are opened here
 from .base import is_of_headrace
 from .checks import check_count
 from .corpus import Corpus, LengthsOf, num_left_out

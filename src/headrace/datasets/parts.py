@@ -238,6 +238,11 @@ class PartReader:
         """Return frames start..stop of one data key of the whole."""
         return self.reader.frames(number, self.keys[key], start, stop)
 
+    def sliced_frames(self, number: int) -> dict[str, int | None] | None:
+        """Tell of which data keys of the whole `frames` reads no others, see `Reader.sliced_frames`."""
+        found = self.reader.sliced_frames(number)
+        return None if found is None else {key: found[own] for key, own in self.keys.items()}
+
     def features(self, number: int) -> dict[str, NDArray[Any]]:
         """Return the arrays of all of its data keys of the whole; no two are one."""
         if self._reads_by_key:

@@ -11,6 +11,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from headrace.errors import HeadraceError, takes_note
@@ -63,6 +64,9 @@ class Delivered(NamedTuple):
     ticket: int
     value: Any
     worker_idx: int
+
+
+_delivered = partial(tuple.__new__, Delivered)  # in half the time of a call of the class
 
 
 class Run(Iterator[Delivered]):
@@ -140,8 +144,11 @@ class Run(Iterator[Delivered]):
             if supervisor.num_open <= supervisor.num_open_for_burst and workers.current_run_id == self._run_id:
                 self._refill()
                 start = self._clock()
-            done = supervisor.take_ready() if workers.current_run_id == self._run_id else None
-            if done is None:
+            done: Done[Any] | None = None
+            if supervisor.ready and workers.current_run_id == self._run_id:
+                done = supervisor.ready.popleft()
+                supervisor.num_open -= 1
+            else:
                 answer = self._wait_for_answer()
                 if isinstance(answer, Deliver):
                     done, start = answer.done, self._clock()
@@ -158,7 +165,7 @@ class Run(Iterator[Delivered]):
                 self._left_at = now = self._clock()
                 report.seconds_taken += now - start
                 report.num_delivered += 1
-                return Delivered(done.ticket, value, done.worker_idx)
+                return _delivered((done.ticket, value, done.worker_idx))
         except BaseException:
             self._abort()
             raise
@@ -242,49 +249,54 @@ class Run(Iterator[Delivered]):
     def _tell(self, events: Sequence[Event]) -> None:
         """Tell the supervisor of events: of answers that came together, at once."""
         answers: list[Answer] = []
-        workers = self._report.workers
-        num_bytes = 0  # of payloads
+        workers, pulled, run_id = self._report.workers, self._pulled, self._run_id
+        seconds, num_bytes = 0.0, 0  # of the workers; of payloads and of results in shared memory
+        are_measured = True
         for event in events:
-            if isinstance(event, Done | Failed):
-                if event.run_id == self._run_id:
-                    payload = self._pulled.pop(event.ticket, None)
-                    num_bytes += len(payload) if type(payload) is bytes else 0
-                    worker = workers[event.worker_idx]
-                    worker.num_tickets += 1
-                    if isinstance(event, Done):
-                        worker.seconds_loaded += event.seconds
-                        worker.seconds_transport += event.transport_seconds
-                    answers.append(event)
-                elif isinstance(event, Done) and event.result is not None:
-                    event.result.discard()
-            elif not isinstance(event, StreamEnded) or event.run_id == self._run_id:
+            if type(event) is Done or type(event) is Failed:
+                if event.run_id != run_id:
+                    if type(event) is Done and event.result is not None:
+                        event.result.discard()
+                    continue
+                payload = pulled.pop(event.ticket, None)
+                if type(payload) is bytes:
+                    num_bytes += len(payload)
+                worker = workers[event.worker_idx]
+                worker.num_tickets += 1
+                if type(event) is Done:
+                    worker.seconds_loaded += event.seconds
+                    worker.seconds_transport += event.transport_seconds
+                    seconds += event.seconds + event.transport_seconds
+                    result_bytes = None if event.result is None else event.result.num_bytes
+                    if result_bytes is None:
+                        are_measured = False
+                    else:
+                        num_bytes += result_bytes
+                else:
+                    are_measured = False
+                answers.append(event)
+            elif not isinstance(event, StreamEnded) or event.run_id == run_id:
                 if answers:
                     self._act(self._supervisor.handle_answers(answers))
-                    answers, num_bytes = [], 0
+                    answers, seconds, num_bytes, are_measured = [], 0.0, 0, True
                 self._act(self._supervisor.handle(event))
         if answers:
-            if self._ahead is not None:
-                self._look_further(self._ahead, answers, num_bytes)
+            if are_measured and self._ahead is not None:
+                self._look_further(self._ahead, seconds / len(answers), num_bytes / len(answers))
             self._act(self._supervisor.handle_answers(answers))
 
-    def _look_further(self, ahead: GroupSize, answers: Sequence[Answer], num_bytes: int) -> None:
-        """Let workers have as many tickets before them as these say to be worth it.
+    def _look_further(self, ahead: GroupSize, seconds: float, num_bytes: float) -> None:
+        """Let workers have as many tickets before them as those that came just now say to be worth it.
 
         Args:
             ahead: Of a worker.
-            answers: What came just now.
-            num_bytes: Of their payloads.
+            seconds: What a ticket took its worker.
+            num_bytes: Of a payload and its result.
         """
-        seconds = 0.0
-        for answer in answers:
-            if isinstance(answer, Failed) or answer.result is None or answer.result.num_bytes is None:
-                return
-            seconds += answer.seconds + answer.transport_seconds
-            num_bytes += answer.result.num_bytes
-        supervisor, num = self._supervisor, len(answers)
+        supervisor = self._supervisor
         before = supervisor.tickets_per_worker
-        seconds = seconds / num + self._payload_seconds  # a burst of payloads is pulled while values may be here
-        ahead.note(before, seconds * before, num_bytes / num)  # as if all that a worker may have had come
+        seconds += self._payload_seconds  # a burst of payloads is pulled while values may be here
+        ahead.note(before, seconds * before, num_bytes)  # as if all that a worker may have had come
         wanted = max(ahead.choose(), self._min_tickets)
         if wanted != before:
             supervisor.look_further(wanted)
@@ -319,8 +331,10 @@ class Run(Iterator[Delivered]):
 
     def _assign(self, assignments: Sequence[Assign]) -> None:
         """Pull the payloads of tickets that have none yet, and submit the tickets: to each worker in one burst."""
-        executor, pulled = self._executor, self._pulled
+        executor, pulled, clock = self._executor, self._pulled, self._clock
         bursts: dict[int, tuple[list[int], list[Any]]] = {}
+        seconds: float | None = None
+        start = clock()
         for assignment in assignments:
             ticket, payload = assignment.ticket, None
             if ticket in pulled:
@@ -328,21 +342,25 @@ class Run(Iterator[Delivered]):
             elif self._is_task_mode:
                 if self._payloads is None:
                     continue  # they ended at a ticket before this one
-                start = self._clock()
                 try:
                     payload = executor.pack(next(self._payloads))
-                    seconds = self._payload_seconds = self._clock() - start
-                    self._supervisor.assigns_one = seconds > _SLOW_SECONDS
                 except StopIteration:
                     self._end_payloads(ticket, None)
                     continue
                 except Exception as error:  # noqa: BLE001 - the boundary of user code: raised after the tickets before
                     self._end_payloads(ticket, error)
                     continue
+                end = clock()
+                seconds, start = end - start, end
                 pulled[ticket] = payload
-            tickets, payloads = bursts.setdefault(assignment.worker_idx, ([], []))
-            tickets.append(ticket)
-            payloads.append(payload)
+            burst = bursts.get(assignment.worker_idx)
+            if burst is None:
+                burst = bursts[assignment.worker_idx] = [], []
+            burst[0].append(ticket)
+            burst[1].append(payload)
+        if seconds is not None:
+            self._payload_seconds = seconds
+            self._supervisor.assigns_one = seconds > _SLOW_SECONDS
         for worker_idx, (tickets, payloads) in bursts.items():
             if self._workers.current_run_id == self._run_id:  # an iterator of payloads may have begun another run
                 executor.submit_burst(worker_idx, self._run_id, tickets, payloads)

@@ -12,7 +12,7 @@ Invariants, whatever happens to workers:
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -60,6 +60,7 @@ class Supervisor:
         options: Budgets and limits.
         replayable: Stream mode: whether an iterator that is made anew gives the same items again.
         in_turns: Task mode: ticket t is worker t mod W's, and not whoever's has the fewest.
+        max_open: Returns how many tickets may be open now, see `Engine.run`.
 
     Attributes:
         workers_are_lost: Whether the run, when it ends, leaves workers that cannot serve another one.
@@ -68,21 +69,31 @@ class Supervisor:
         is_short: Whether more could be assigned now, but for `assigns_one`.
         now: Seconds for which the consumer has waited, in all: the clock stands still while the consumer works. Set by
             who waits, before the events that were reported meanwhile.
+        ready: Results whose turn has come, and of which there is nothing else to say: the consumer may take the first
+            one instead of asking for it, and counts it off `num_open`.
         num_open: How many tickets are assigned and not yet handed over.
         num_open_for_burst: With no more open tickets than this, a whole burst may be assigned.
         tickets_per_worker: How many tickets a worker may have before it now, see `look_further`.
     """
 
     def __init__(
-        self, num_workers: int, mode: Mode, options: EngineOptions, *, replayable: bool = True, in_turns: bool = False
+        self,
+        num_workers: int,
+        mode: Mode,
+        options: EngineOptions,
+        *,
+        replayable: bool = True,
+        in_turns: bool = False,
+        max_open: Callable[[], int] | None = None,
     ) -> None:
         self._mode = mode
         self._options = options
-        self._replayable, self._in_turns = replayable, in_turns
+        self._replayable, self._in_turns, self._max_open = replayable, in_turns, max_open
         self._workers = [WorkerState() for _ in range(num_workers)]
         self.look_further(options.min_tickets)
         self.assigns_one = self.is_short = False
-        self._answers: dict[int, Answer] = {}  # not yet handed over
+        self.ready: deque[Done[Any]] = deque()
+        self._answers: dict[int, Answer] = {}  # neither handed over nor ready
         self.num_open = 0
         self._next_assigned = 0  # task mode: the next ticket to assign
         self._next_delivered = 0
@@ -127,33 +138,25 @@ class Supervisor:
         if self._over or self._fatal is not None:
             self._answers.update({answer.ticket: answer for answer in answers})  # for who gives them up
             return []
-        workers, now = self._workers, self.now
+        workers, waiting, now = self._workers, self._answers, self.now
         for answer in answers:
-            worker = workers[answer.worker_idx]
+            worker, ticket = workers[answer.worker_idx], answer.ticket
             unanswered = worker.unanswered
-            if not unanswered or unanswered[0] != answer.ticket:
+            if not unanswered or unanswered[0] != ticket:
                 expected = unanswered[0] if unanswered else "none"
-                what = f"worker {answer.worker_idx} answered ticket {answer.ticket}, expected: {expected}"
+                what = f"worker {answer.worker_idx} answered ticket {ticket}, expected: {expected}"
                 raise InternalError(what)
             unanswered.popleft()
             worker.last_failed = type(answer) is Failed
             worker.quiet_since, worker.warned = now, False
-            self._answers[answer.ticket] = answer
+            waiting[ticket] = answer
         return self._decide([])
-
-    def take_ready(self) -> Done[Any] | None:
-        """Hand over the next ticket if it is here and there is nothing else to say: `ResultRequested` made short."""
-        answer = self._answers.get(self._next_delivered)
-        if type(answer) is not Done or answer.skipped or self._over or self._fatal is not None:
-            return None
-        del self._answers[answer.ticket]
-        self.num_open -= 1
-        self._next_delivered += 1
-        return answer
 
     def give_up(self) -> list[Answer]:
         """Return the answers that were not handed over: they are the caller's."""
-        answers, self._answers = list(self._answers.values()), {}
+        answers: list[Answer] = [*self.ready, *self._answers.values()]
+        self.ready.clear()
+        self._answers = {}
         return answers
 
     def deadline(self, awaited: int | None) -> float | None:
@@ -181,6 +184,8 @@ class Supervisor:
         if self._over or self._fatal is not None:
             return []
         room = self._look_ahead - self.num_open
+        if self._max_open is not None:
+            room = min(room, self._max_open() - self.num_open)
         if room <= 0:  # there was more of it; but what the consumer waits for is always asked for
             room = int(self._wanted and self._next_delivered not in self._answers and self.awaited_worker() is None)
         if self.num_open > self.num_open_for_burst:
@@ -226,6 +231,11 @@ class Supervisor:
         if self._fatal is not None:
             return [self._finish(self._fatal)] if self._wanted else []
         while self._wanted and not self._over:
+            if self.ready:
+                self.num_open -= 1
+                self._wanted = False
+                actions.append(Deliver(self.ready.popleft()))
+                break
             if self._mode is Mode.STREAM:
                 is_at_end = self._pass_over_ends()
             else:
@@ -238,7 +248,16 @@ class Supervisor:
                 if self.num_open < self._look_ahead or self.awaited_worker() is None:
                     actions += self.plan_assignments()
                 break
+        self._line_up()
         return actions
+
+    def _line_up(self) -> None:
+        """Make ready whose turn has come, as far as there is nothing else to say."""
+        answers, ticket = self._answers, self._next_delivered
+        while (answer := answers.get(ticket)) is not None and type(answer) is Done and not answer.skipped:
+            self.ready.append(answers.pop(ticket))  # type: ignore[arg-type]  # it is `answer`
+            ticket += 1
+        self._next_delivered = ticket
 
     def _hand_over(self, answer: Answer, actions: list[Action]) -> None:
         """Deliver or skip the next ticket, or end the run."""
@@ -281,6 +300,8 @@ class Supervisor:
     def _fail(self, action: Raise) -> list[Action]:
         """End the run, though not because of a ticket whose turn it is: what was delivered just now stands."""
         self._fatal = action
+        self._answers.update({done.ticket: done for done in self.ready})  # nobody gets them any more
+        self.ready.clear()
         return []
 
     def _finish(self, action: Action) -> Action:

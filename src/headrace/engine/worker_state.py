@@ -49,16 +49,24 @@ def plan_tasks(workers: Sequence[WorkerState], limit: int, first: int, num: int,
     """
     num_workers = len(workers)
     loads = [len(worker.unanswered) for worker in workers]
+    fewest = min(loads)
+    num_with_fewest = loads.count(fewest)
     chosen: list[int] = []
     for ticket in range(first, first + num):
         worker_idx = ticket % num_workers
-        if not in_turns and (fewest := min(loads)) < loads[worker_idx]:
+        if loads[worker_idx] > fewest and not in_turns:
             after = worker_idx + 1
             worker_idx = loads.index(fewest, after) if fewest in loads[after:] else loads.index(fewest)
-        if loads[worker_idx] >= limit:
+        load = loads[worker_idx]
+        if load >= limit:
             break
-        loads[worker_idx] += 1
+        loads[worker_idx] = load + 1
         chosen.append(worker_idx)
+        if load == fewest:
+            num_with_fewest -= 1
+            if num_with_fewest == 0:
+                fewest = min(loads)
+                num_with_fewest = loads.count(fewest)
     return chosen
 
 

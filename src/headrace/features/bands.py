@@ -1,7 +1,7 @@
 """Sums over the bands of a filter bank, and cosine transforms, without a matrix product.
 
 A matrix product goes to a BLAS library, which shares even a small one among all processors. In a program that uses
-these already, each product then waits for its slowest part: 24 ms in place of 0.1 for 100 frames, in a trainer that
+these already, each product then waits for its slowest part: 24 ms instead of 0.1 for 100 frames, in a trainer that
 has two busy workers beside it. Sums of neighbouring numbers are as fast as one thread of BLAS, and give the same bits
 whatever library there is.
 """
@@ -17,7 +17,7 @@ Samples = NDArray[np.float64]
 
 
 class Bands:
-    """Triangular bands, each of which begins where the band before the last one ends.
+    """Triangular bands, each of which begins where the last but one ends.
 
     Args:
         weights: `float64[F, M]`, of each frequency in each band. Bands of even numbers do not overlap, nor do those of
@@ -46,7 +46,7 @@ class Bands:
 def cosine_transform(values: Samples, num_coefficients: int) -> Samples:
     """Return the first coefficients of the orthonormal DCT-II of each row, `float64[T, N]` -> `float64[T, n]`.
 
-    By one Fourier transform of the numbers at even places, followed by those at odd ones backwards (Makhoul, "A fast
+    By one Fourier transform of the values at even indices, followed by those at odd ones in reverse (Makhoul, "A fast
     cosine transform in one and two dimensions", IEEE Trans. ASSP 28, 1980).
     """
     size = values.shape[1]
@@ -57,7 +57,7 @@ def cosine_transform(values: Samples, num_coefficients: int) -> Samples:
 
 @lru_cache(maxsize=16)
 def _turns(size: int, num_coefficients: int) -> tuple[Samples, Samples]:
-    """Return what the real and the imaginary parts of the spectrum are multiplied with."""
+    """Return the factors of the real and the imaginary parts of the spectrum."""
     angles = np.pi * np.arange(num_coefficients) / (2 * size)
     scale = np.full(num_coefficients, np.sqrt(2.0 / size))
     scale[0] = np.sqrt(1.0 / size)

@@ -317,7 +317,7 @@ def _decibels(power: Samples) -> Samples:
 
 @lru_cache(maxsize=16)
 def _slaney_bands(sample_rate: int, fft_size: int, num_mels: int, low: float, high: float) -> Bands:
-    """Return what sums powers by triangles of equal area."""
+    """Return the bands that sum powers by triangles of equal area."""
     return Bands(_slaney_filters(sample_rate, fft_size, num_mels, low, high))
 
 

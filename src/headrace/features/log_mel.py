@@ -1,4 +1,4 @@
-"""Log-mel features in NumPy: what the ear roughly hears, frame by frame.
+"""Log-mel features in NumPy.
 
 The same samples give the same features on every call: no dithering, no state, blocks of a fixed size.
 """
@@ -24,7 +24,7 @@ _BLOCK_FRAMES = 256  # frames transformed at a time: with their spectra, 1.5 MiB
 class LogMel:
     """Log energies of bands that are equally wide on the mel scale: `LogMel(16000)(samples)`.
 
-    Frame t is samples `[t * step, t * step + window)`, filled up with zeros behind the last sample, under a Hann
+    Frame t is samples `[t * step, t * step + window)`, padded with zeros after the last sample, under a Hann
     window; its power spectrum is summed by triangles whose edges are equally spaced on the mel scale, and the natural
     logarithm is taken. The scale is that of HTK (Young et al., "The HTK Book", section 5.4): mel(f) = 2595 log10(1 +
     f / 700), and so are the triangles, linear in mel. It is computed in float64.
@@ -37,7 +37,7 @@ class LogMel:
         min_hz: Lower edge of the first band.
         max_hz: Upper edge of the last band; half the sample rate if `None`.
         preemphasis: a in `y[i] = x[i] - a * x[i - 1]`, applied to the whole recording; 0 is none, 0.97 is usual.
-        floor: Energies below it count as it, so that silence has a logarithm; full scale is 1.0.
+        floor: Smaller energies are raised to it, so that silence has a logarithm; full scale is 1.0.
 
     Raises:
         ConfigError: An option is out of range, or the bands are too narrow for the window.
@@ -53,7 +53,7 @@ class LogMel:
     floor: float = 1e-10
 
     def __post_init__(self) -> None:
-        """Refuse options that make no features."""
+        """Check all options."""
         for option in fields(self):
             value, kind = getattr(self, option.name), int if option.name in ("sample_rate", "num_mels") else float
             if value is None and option.name == "max_hz":
@@ -103,7 +103,7 @@ class LogMel:
         return round(self.step_seconds * self.sample_rate)
 
     def num_frames(self, num_samples: int) -> int:
-        """Return how many frames so many samples have: so many that each sample is in one; none for no samples."""
+        """Return the number of frames of a recording: enough that each sample is in one; 0 for no samples."""
         if num_samples <= 0:
             return 0
         return 1 + -(-max(num_samples - self.window_samples, 0) // self.step_samples)
@@ -166,7 +166,7 @@ def _mel_filters(sample_rate: int, fft_size: int, num_mels: int, min_hz: float, 
 
 @lru_cache(maxsize=16)
 def _mel_bands(sample_rate: int, fft_size: int, num_mels: int, min_hz: float, max_hz: float) -> Bands:
-    """Return what sums powers by bands."""
+    """Return the bands that sum powers."""
     return Bands(_mel_filters(sample_rate, fft_size, num_mels, min_hz, max_hz))
 
 

@@ -111,7 +111,7 @@ class CorpusIndex:
         tags: Tag of each sequence, a sequence of str.
         meta: JSON data of the source that built it, such as dtypes and labels; do not write to it.
         files: The files it was built from, as they were.
-        kind: What built it, and with which options; empty if nobody said.
+        kind: What built it, and with which options; empty if unknown.
         path: The file it was opened from, or None.
     """
 
@@ -124,7 +124,7 @@ class CorpusIndex:
         about: About,
         stored: Stored | None = None,
     ) -> None:
-        """Take checked columns as they are: use `from_columns` or `open`."""
+        """Take columns that were checked: use `from_columns` or `open`."""
         self.tags = tags
         self._lengths = dict(lengths)
         self._locators = dict(locators)
@@ -150,8 +150,7 @@ class CorpusIndex:
         Args:
             tags: Tag of each sequence: a list of str or UTF-8 bytes, a NumPy array of dtype S, U or object, or
                 `GeneratedTags`. May be empty strings, and may repeat.
-            lengths: Data key -> number of frames of each sequence, `int[N]`. A key whose lengths are not known is left
-                out.
+            lengths: Data key -> number of frames of each sequence, `int[N]`. Keys of unknown lengths are omitted.
             locators: Name -> number that tells the source where each sequence is, `int[N]` or `float[N]`.
             meta: JSON data for the source.
             files: Stamps of the files it is built from, taken *before* they were read.
@@ -163,7 +162,7 @@ class CorpusIndex:
         """
         packed = pack_tags(tags)
         try:
-            # There and back, so that it is the same in memory and in a file (a tuple becomes a list).
+            # Encoded and decoded, so that it is the same in memory and in a file (a tuple becomes a list).
             own_meta = msgspec.json.decode(msgspec.json.encode(dict(meta or {})), type=dict[str, Any])
         except (TypeError, ValueError, msgspec.MsgspecError) as error:
             raise ConfigError(f"meta is not JSON data: {error}", where="CorpusIndex.from_columns") from error
@@ -176,7 +175,7 @@ class CorpusIndex:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], check_files: bool = True) -> Self:
-        """Map an index file: O(1) in the number of sequences, as long as nobody wrote to it since `save`.
+        """Map an index file: O(1) in the number of sequences, unless it was written to since `save`.
 
         Args:
             path: What `save` or `headrace index` wrote.
@@ -244,7 +243,7 @@ class CorpusIndex:
         return name in self._locators
 
     def locator(self, name: str) -> NDArray[Any]:
-        """Return one column of locators, `number[N]`, read-only.
+        """Return a column of locators, `number[N]`, read-only.
 
         Raises:
             SourceError: There is no such column: the index was built by another source or version.
@@ -256,7 +255,7 @@ class CorpusIndex:
             raise SourceError(what, where=self._where, fix=REBUILD) from None
 
     def find_tags(self, tags: Sequence[str]) -> NDArray[np.int64]:
-        """Return the corpus index of each tag, `int64[n]`; O(n log N) in a file, which has the table for it.
+        """Return the corpus index of each tag, `int64[n]`; O(n log N) in a file, which holds a look-up table.
 
         In memory the table is built by the first call, O(N log N).
 
@@ -290,7 +289,7 @@ class CorpusIndex:
         return self._stored.header.digest if self._stored else self._computed_digest()
 
     def save(self, path: str | os.PathLike[str], *, follow_links: bool = True) -> None:
-        """Write an index file, atomically. Its folder must exist; the suffix is `.hrindex` by custom.
+        """Write an index file, atomically. Its folder must exist; the usual suffix is `.hrindex`.
 
         Files below the folder of the index are named relative to it, so that both can be moved together.
 
@@ -323,7 +322,7 @@ class CorpusIndex:
         write_index(path, header, columns, follow_links=follow_links)
 
     def built_from(self, files: Sequence[FileStamp], kind: str) -> Self:
-        """Return the same index in memory, said to be built from these files by this kind of source."""
+        """Return the same index in memory, marked as built from these files by this kind of source."""
         return type(self)(self.tags, self._lengths, self._locators, about=About(kind, self.meta, tuple(files)))
 
     def _check_files(self) -> None:
@@ -331,14 +330,14 @@ class CorpusIndex:
             difference = stamp.difference()
             if difference is not None:
                 where = f"{stamp.path}, index {self.path}" if self.path else stamp.path
-                what = f"a file is not as it was when it was indexed: {difference}"
+                what = f"a file has changed since it was indexed: {difference}"
                 raise SourceError(what, where=where, fix=REBUILD)
 
     def verify(self) -> None:
         """Check everything: stamps of files, checksums of columns, tags, look-up table and digest. O(N).
 
         Raises:
-            SourceError: Something is not as it must be; the first thing found is named.
+            SourceError: A check failed; the first failure is named.
         """
         self._check_files()
         if self._stored:
@@ -362,7 +361,7 @@ class CorpusIndex:
             raise self.damaged(f"the digest over tags and lengths is {digest}, not {self.digest}")
 
     def damaged(self, what: str) -> SourceError:
-        """Return the error for a column that holds what cannot be, for sources that meet it while they read."""
+        """Return the error for a column with impossible values, for sources that find it while reading."""
         return SourceError(f"the index is damaged: {what}", where=self._where, fix=REBUILD)
 
     def _computed_digest(self) -> str:
@@ -390,8 +389,8 @@ class CorpusIndex:
         return f"{self.files[0].path} and {len(self.files) - 1} more" if self.files else None
 
     def __repr__(self) -> str:
-        place = self.path or "in memory"
-        return f"<CorpusIndex of {self.num_seqs} sequences, lengths of {list(self._lengths)}, {place}>"
+        location = self.path or "in memory"
+        return f"<CorpusIndex of {self.num_seqs} sequences, lengths of {list(self._lengths)}, {location}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self._stored:

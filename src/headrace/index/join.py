@@ -1,12 +1,12 @@
-"""Two corpora joined by their tags, which gives for each sequence of one that of the other with the same tag.
+"""Joins two corpora by their tags: for each sequence of one, the sequence of the other with the same tag.
 
 Both indices hold their hashes sorted, so candidates are found by one walk through both tables; what the hashes propose
 is checked against the tags themselves, byte by byte and many at once. No tag becomes a Python object unless the hashes
 of several tags are equal, or one side makes its tags by a rule.
 
 `open_or_join` remembers joins: mapped from the cache folder, shared by all processes of a machine. A join is named by
-the digests of both indices, so a file that is found is never too old. It is kept in the format of an index, whose one
-column holds corpus indices.
+the digests of both indices, so a file that is found is never out of date. It is stored in the format of an index, whose
+one column holds corpus indices.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ _COMPARE_BYTES = 1 << 24
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TagJoin:
-    """Where the sequences of one corpus are in another.
+    """Maps the sequences of one corpus to those of another.
 
     Attributes:
-        places: `int[N]`: the corpus index in the other one, `MISSING` or `AMBIGUOUS`; `None` if each sequence has the
-            same place in both.
+        others: `int[N]`: the corpus index in the other one, `MISSING` or `AMBIGUOUS`; `None` if each sequence has the
+            same corpus index in both.
         num_seqs: N.
         num_others: Number of sequences of the other corpus.
         num_missing: How many of the N have no counterpart.
         num_ambiguous: How many of the N have several.
-        num_unused: How many of the others are nobody's counterpart.
-        where: For errors: the file that `places` comes from.
+        num_unused: How many sequences of the other corpus are no counterpart.
+        where: For errors: the file that `others` comes from.
     """
 
-    places: NDArray[Any] | None
+    others: NDArray[Any] | None
     num_seqs: int
     num_others: int
     num_missing: int = 0
@@ -65,14 +65,14 @@ class TagJoin:
         return not self.num_missing and not self.num_ambiguous
 
     def of(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the counterparts of corpus indices, `int64[n]`; `MISSING` and `AMBIGUOUS` where there is no one.
+        """Return the counterparts of corpus indices, `int64[n]`; `MISSING` or `AMBIGUOUS` where there is not just one.
 
         Raises:
-            SourceError: What was stored points outside of the other corpus.
+            SourceError: A stored index is outside of the other corpus.
         """
-        if self.places is None:
+        if self.others is None:
             return indices
-        found = self.places[indices].astype(np.int64)
+        found = self.others[indices].astype(np.int64)
         if found.size and not AMBIGUOUS <= found.min() <= found.max() < self.num_others:
             what = f"a join leads to sequences {found.min()}..{found.max()} of {self.num_others}: it is damaged"
             raise SourceError(what, where=self.where, fix="remove the file")
@@ -82,7 +82,7 @@ class TagJoin:
 def join_tags(left: CorpusIndex, right: CorpusIndex) -> TagJoin:
     """Find for each sequence of `left` the sequence of `right` with the same tag.
 
-    Tags that repeat in `left` are legal; one that repeats in `right` has no one counterpart. About 0.3 us a sequence,
+    Tags that repeat in `left` are legal; one that repeats in `right` is ambiguous. About 0.3 us a sequence,
     next to nothing if both have the same tags in the same order.
 
     Raises:
@@ -90,17 +90,17 @@ def join_tags(left: CorpusIndex, right: CorpusIndex) -> TagJoin:
     """
     if _are_same(left, right) and not right.num_duplicates:
         return TagJoin(None, len(left), len(right))
-    places = np.full(len(left), MISSING, dtype=np.int32 if len(right) <= np.iinfo(np.int32).max else np.int64)
+    others = np.full(len(left), MISSING, dtype=np.int32 if len(right) <= np.iinfo(np.int32).max else np.int64)
     if isinstance(left.tags, PackedTags) and isinstance(right.tags, PackedTags):
-        several = _match_hashes(left, right, places)
+        several = _match_hashes(left, right, others)
         for start in range(0, len(left), BLOCK):
-            _drop_other_tags(left, right, places, start)
+            _drop_other_tags(left, right, others, start)
         for start in range(0, len(several), BLOCK):
             part = several[start : start + BLOCK]
-            places[part] = _find_one(right.tag_table, left.tags.take(part))
+            others[part] = _find_one(right.tag_table, left.tags.take(part))
     else:
-        _look_up(left, right, places)
-    return _counted(places, len(right))
+        _look_up(left, right, others)
+    return _counted(others, len(right))
 
 
 def _are_same(left: CorpusIndex, right: CorpusIndex) -> bool:
@@ -122,7 +122,7 @@ def _are_equal(one: NDArray[Any], other: NDArray[Any]) -> bool:
     return all(np.array_equal(one[i : i + size], other[i : i + size]) for i in range(0, len(one), size))
 
 
-def _match_hashes(left: CorpusIndex, right: CorpusIndex, places: NDArray[Any]) -> NDArray[np.int64]:
+def _match_hashes(left: CorpusIndex, right: CorpusIndex, others: NDArray[Any]) -> NDArray[np.int64]:
     """Write the first candidate of each sequence; return the sequences that have several, `int64[n]`."""
     mine, theirs = left.tag_table, right.tag_table
     several = [np.zeros(0, dtype=np.int64)]
@@ -136,7 +136,7 @@ def _match_hashes(left: CorpusIndex, right: CorpusIndex, places: NDArray[Any]) -
         counts = np.searchsorted(stretch, hashes, side="right") + first - lows
         found = np.flatnonzero(counts > 0)
         own = _checked(left, mine.indices[start : start + _HASH_BLOCK])
-        places[own[found]] = _checked(right, theirs.indices[lows[found]])
+        others[own[found]] = _checked(right, theirs.indices[lows[found]])
         several.append(own[counts > 1].astype(np.int64))
     return np.concatenate(several)
 
@@ -147,9 +147,9 @@ def _checked(index: CorpusIndex, indices: NDArray[Any]) -> NDArray[Any]:
     return indices
 
 
-def _drop_other_tags(left: CorpusIndex, right: CorpusIndex, places: NDArray[Any], start: int) -> None:
+def _drop_other_tags(left: CorpusIndex, right: CorpusIndex, others: NDArray[Any], start: int) -> None:
     """Write `MISSING` where the candidate of a block of sequences has another tag with the same hash."""
-    block = places[start : start + BLOCK]
+    block = others[start : start + BLOCK]
     with_one = np.flatnonzero(block >= 0)
     mine = _Texts.at(left, start + with_one)
     theirs = _Texts.at(right, block[with_one])
@@ -164,7 +164,7 @@ def _drop_other_tags(left: CorpusIndex, right: CorpusIndex, places: NDArray[Any]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Texts:
-    """Some tags of an index, as they lie in its block of text.
+    """Some tags of an index, as slices of its block of text.
 
     Attributes:
         blob: `uint8[B]`.
@@ -194,56 +194,56 @@ class _Texts:
         ends = np.cumsum(self.sizes)
         if not ends.size:
             return self.blob[:0]
-        if np.array_equal(self.starts[1:], (self.starts + self.sizes)[:-1]):  # they lie so already
+        if np.array_equal(self.starts[1:], (self.starts + self.sizes)[:-1]):  # they are contiguous already
             return self.blob[self.starts[0] : self.starts[0] + ends[-1]]
-        places = np.repeat(self.starts - (ends - self.sizes), self.sizes) + np.arange(ends[-1])
-        return np.take(self.blob, places)
+        offsets = np.repeat(self.starts - (ends - self.sizes), self.sizes) + np.arange(ends[-1])
+        return np.take(self.blob, offsets)
 
 
 def _find_one(table: TagTable, tags: list[str]) -> NDArray[np.int64]:
-    """Return the one place of each tag, `MISSING` or `AMBIGUOUS`."""
+    """Return the one corpus index of each tag, `MISSING` or `AMBIGUOUS`."""
     firsts, lasts = table.find(tags)
     return np.where(firsts == lasts, firsts, AMBIGUOUS)  # both are -1 where there is none
 
 
-def _look_up(left: CorpusIndex, right: CorpusIndex, places: NDArray[Any]) -> None:
+def _look_up(left: CorpusIndex, right: CorpusIndex, others: NDArray[Any]) -> None:
     """Find tags one by one, where one side has no table of hashes: its tags are made by a rule."""
     for start, block in left.tags.blocks():
         if isinstance(right.tags, GeneratedTags):
             found = [right.tags.find(tag) for tag in block]
-            places[start : start + len(block)] = [MISSING if place is None else place for place in found]
+            others[start : start + len(block)] = [MISSING if corpus_idx is None else corpus_idx for corpus_idx in found]
         else:
-            places[start : start + len(block)] = _find_one(right.tag_table, block)
+            others[start : start + len(block)] = _find_one(right.tag_table, block)
 
 
-def _counted(places: NDArray[Any], num_others: int) -> TagJoin:
+def _counted(others: NDArray[Any], num_others: int) -> TagJoin:
     is_used = np.zeros(num_others, dtype=bool)
-    is_used[places[places >= 0]] = True
-    places.flags.writeable = False
+    is_used[others[others >= 0]] = True
+    others.flags.writeable = False
     return TagJoin(
-        places,
-        len(places),
+        others,
+        len(others),
         num_others,
-        num_missing=int(np.count_nonzero(places == MISSING)),
-        num_ambiguous=int(np.count_nonzero(places == AMBIGUOUS)),
+        num_missing=int(np.count_nonzero(others == MISSING)),
+        num_ambiguous=int(np.count_nonzero(others == AMBIGUOUS)),
         num_unused=num_others - int(np.count_nonzero(is_used)),
     )
 
 
 _LOGGER = logging.getLogger("headrace.index")
 _KIND = "join 1"
-_PLACES = "places"
+_COLUMN = "places"  # the name in the files
 _MIN_KEPT_SEQS = 500_000  # below, joining again takes some 0.2 s at most
 _FOLDER = "joins"  # in the user's cache folder
 _LIMIT = KeepLimit(max_files=32)  # a corpus that changes from day to day must not fill the disk
-_NOT_KEPT = "a join stays in memory and will be made again, as it cannot be kept"
+_NOT_KEPT = "a join stays in memory and will be made again, as it cannot be stored"
 
 
 class _About(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a stored join says of itself, see `TagJoin`.
+    """Header of a stored join, see `TagJoin`.
 
     Attributes:
-        is_same: Whether each sequence has the same place in both corpora, so that there is no column.
+        is_same: Whether each sequence has the same corpus index in both corpora, so that there is no column.
     """
 
     is_same: bool
@@ -254,10 +254,10 @@ class _About(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def open_or_join(left: CorpusIndex, right: CorpusIndex) -> TagJoin:
-    """Return the join of two indices: of large ones that are files themselves, from the cache folder.
+    """Return the join of two indices; that of large indices which are files is kept in the cache folder.
 
-    Several processes may make it at once: each makes its own, and the last one's stays. A cache folder that cannot be
-    used is no error: it is logged, once, and the join stays in memory.
+    Several processes may make it at once: each writes its own, and the last one remains. A cache folder that cannot be
+    used is not an error: it is logged once, and the join stays in memory.
     """
     if left.path is None or right.path is None or len(left) < _MIN_KEPT_SEQS:
         return join_tags(left, right)
@@ -269,7 +269,7 @@ def open_or_join(left: CorpusIndex, right: CorpusIndex) -> TagJoin:
         return join_tags(left, right)
     try:
         return _opened(folder / name, left, right)
-    except SourceError as error:  # none yet, or one that is truncated
+    except SourceError as error:  # there is none yet, or it is truncated
         _LOGGER.debug("joining: %s", error)
     join = join_tags(left, right)
     try:
@@ -298,7 +298,7 @@ def _opened(path: Path, left: CorpusIndex, right: CorpusIndex) -> TagJoin:
         raise stored.damaged(f"it joins {stored.num_seqs} to {about.num_others}, not {len(left)} to {len(right)}")
     note_use(path)
     return TagJoin(
-        None if about.is_same else stored.locator(_PLACES),
+        None if about.is_same else stored.locator(_COLUMN),
         stored.num_seqs,
         about.num_others,
         about.num_missing,
@@ -309,11 +309,11 @@ def _opened(path: Path, left: CorpusIndex, right: CorpusIndex) -> TagJoin:
 
 
 def _save(join: TagJoin, path: Path) -> None:
-    about = _About(join.places is None, join.num_others, join.num_missing, join.num_ambiguous, join.num_unused)
+    about = _About(join.others is None, join.num_others, join.num_missing, join.num_ambiguous, join.num_unused)
     index = CorpusIndex.from_columns(
         tags=GeneratedTags(join.num_seqs),
         lengths={},
-        locators={} if join.places is None else {_PLACES: join.places},
+        locators={} if join.others is None else {_COLUMN: join.others},
         meta=msgspec.to_builtins(about),
     )
     index.built_from((), _KIND).save(path, follow_links=False)

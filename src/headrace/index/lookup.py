@@ -1,4 +1,4 @@
-"""From tags to corpus indices: a sorted table of hashes that can be searched where it lies.
+"""From tags to corpus indices: a sorted table of hashes that can be searched in the mapped file.
 
 A hash only proposes: every answer is checked against the tags themselves, so that colliding hashes cost time and change
 nothing. Invariant of the table: sorted by (hash, corpus index).
@@ -25,7 +25,7 @@ _MAX_TAGS_FOR_HINT = 5_000  # the search for a similar tag takes some 10 us a ta
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TagTable:
-    """Hashes of all tags, sorted, and whose they are.
+    """Hashes of all tags, sorted, with the corpus index of each.
 
     Attributes:
         tags: The tags.
@@ -53,18 +53,18 @@ class TagTable:
 
     def find(self, queries: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the first and the last corpus index with each tag, `int64[n]` twice; -1 if no sequence has it."""
-        wanted = _hash_all(queries, self.hash_tag)
+        hashes = _hash_all(queries, self.hash_tag)
         # Sorted, neighbouring searches touch the same pages of a mapped table.
-        order = np.argsort(wanted)
-        lows, highs = np.empty((2, len(wanted)), dtype=np.int64)
-        lows[order] = np.searchsorted(self.hashes, wanted[order], side="left")
-        highs[order] = np.searchsorted(self.hashes, wanted[order], side="right")
-        firsts = np.full(len(wanted), -1, dtype=np.int64)
+        order = np.argsort(hashes)
+        lows, highs = np.empty((2, len(hashes)), dtype=np.int64)
+        lows[order] = np.searchsorted(self.hashes, hashes[order], side="left")
+        highs[order] = np.searchsorted(self.hashes, hashes[order], side="right")
+        firsts = np.full(len(hashes), -1, dtype=np.int64)
         found = np.flatnonzero(highs > lows)
         firsts[found] = self.indices[lows[found]]
         lasts = firsts.copy()
         candidates = self._tags_at(firsts[found])
-        ends: dict[str, tuple[int, int]] = {}  # of tags whose hash occurs more than once, or is another tag's
+        ends: dict[str, tuple[int, int]] = {}  # of tags whose hash occurs more than once, or belongs to another tag
         for position, candidate in zip(found.tolist(), candidates, strict=True):
             query = queries[position]
             if candidate != query or highs[position] - lows[position] > 1:
@@ -79,7 +79,7 @@ class TagTable:
         return (same[0], same[-1]) if same else (-1, -1)
 
     def _tags_at(self, indices: NDArray[Any]) -> list[str]:
-        """Return the tags at corpus indices of the table, which a damaged file may have got wrong."""
+        """Return the tags at corpus indices of the table, which are wrong in a damaged file."""
         if indices.size and not 0 <= indices.min() <= indices.max() < len(self.tags):
             ends = f"{indices.min()}..{indices.max()}"
             what = f"the look-up table points to sequences {ends} of {len(self.tags)}: the index is damaged"
@@ -95,10 +95,10 @@ class TagTable:
         np.equal(self.hashes[1:], self.hashes[:-1], out=same_as_before[1:])
         in_run = same_as_before.copy()
         in_run[:-1] |= same_as_before[1:]
-        places = np.flatnonzero(in_run)
+        in_runs = np.flatnonzero(in_run)
         first_of: dict[str, int] = {}
-        for start in range(0, len(places), 65_536):
-            part = self.indices[places[start : start + 65_536]]
+        for start in range(0, len(in_runs), 65_536):
+            part = self.indices[in_runs[start : start + 65_536]]
             # Within a run of equal hashes the corpus indices ascend, so the first with a tag is the smallest.
             for corpus_idx, tag in zip(part.tolist(), self._tags_at(part), strict=True):
                 groups[corpus_idx] = first_of.setdefault(tag, corpus_idx)
@@ -112,7 +112,7 @@ def find_tags(
 
     Args:
         tags: The tags of the corpus.
-        table: Gives the table of these tags; called only if they are not made by a rule.
+        table: Returns the table of these tags; called only if they are not made by a rule.
         queries: The tags to look up.
         where: For errors: which corpus.
 

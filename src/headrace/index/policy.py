@@ -1,4 +1,4 @@
-"""Where a source gets its index from: memory, a file that the user named, or the cache folder."""
+"""Where a source gets its index from: built in memory, a file that the user named, or the cache folder."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _MIN_CACHED_SEQS = 2_000  # below, and with few files, building again is about a
 _MIN_CACHED_FILES = 16
 _FOLDER = "index"  # in the user's cache folder
 _LIMIT = KeepLimit(max_bytes=32 << 30)  # some 300 million sequences
-_NOT_KEPT = "the index stays in memory and will be built again the next time, as it cannot be kept"
+_NOT_KEPT = "the index stays in memory and will be built again the next time, as it cannot be stored"
 
 
 def open_or_build(
@@ -43,14 +43,14 @@ def open_or_build(
     Args:
         files: What the index is built from, in the order of the corpus.
         build: Builds the index in memory; its `files` and `kind` are set here.
-        index: None builds in memory. A path opens that index, which must be one of these files as they are now.
-            `"auto"` opens it from the cache folder, or builds it and keeps it there unless the corpus is small.
-            Several processes may do so at once: each builds its own, and the last one's stays. A cache that cannot be
-            used is no error: it is logged, once a folder, and the index stays in memory.
+        index: None builds in memory. A path opens that index, which must be of these files as they are now. `"auto"`
+            opens it from the cache folder, or builds it and stores it there unless the corpus is small. Several
+            processes may do so at once: each builds its own, and the last one remains. A cache that cannot be used is
+            not an error: it is logged once per folder, and the index stays in memory.
         kind: Names the source, and every option of it that changes what is in the index.
 
     Raises:
-        SourceError: A file is missing or changed while it was read, or the named index is not one of these files.
+        SourceError: A file is missing or changed while it was read, or the named index is of other files.
     """
     if index is None:
         return _built(files, build, kind)
@@ -62,7 +62,7 @@ def open_or_build(
 
 
 def _built(files: Sequence[str | os.PathLike[str]], build: Callable[[], CorpusIndex], kind: str) -> CorpusIndex:
-    # Stamped before they are read, and compared afterwards: a file that changed in between cannot pass for indexed.
+    # Stamped before they are read, and compared afterwards: a file that changed in between is noticed.
     stamps = [FileStamp.of(file) for file in files]
     corpus = build().built_from(stamps, kind)
     for stamp in stamps:
@@ -77,12 +77,12 @@ def _check_purpose(corpus: CorpusIndex, files: Sequence[str | os.PathLike[str]],
     if corpus.kind != kind:
         what = f"the index was made for {corpus.kind!r}, not for {kind!r}"
         raise SourceError(what, where=corpus.path, fix=BUILD)
-    wanted, found = [os.path.realpath(file) for file in files], [os.path.realpath(file.path) for file in corpus.files]
-    if wanted != found:
-        pairs = zip(wanted, found, strict=False)
+    asked, found = [os.path.realpath(file) for file in files], [os.path.realpath(file.path) for file in corpus.files]
+    if asked != found:
+        pairs = zip(asked, found, strict=False)
         differing = next((pair for pair in pairs if pair[0] != pair[1]), None)
-        detail = f"{differing[1]} where {differing[0]} is wanted" if differing else f"{len(found)}, not {len(wanted)}"
-        what = f"the index is one of other files, or of another order of them: {detail}"
+        detail = f"{differing[1]} where {differing[0]} was expected" if differing else f"{len(found)}, not {len(asked)}"
+        what = f"the index is of other files, or of another order of them: {detail}"
         raise SourceError(what, where=corpus.path, fix=BUILD)
 
 
@@ -98,11 +98,11 @@ def _opened_from_cache(
     try:
         corpus = CorpusIndex.open(folder / name)
         _check_purpose(corpus, files, kind)
-    except SourceError as error:  # none yet, or one that is too old
+    except SourceError as error:  # there is none yet, or it is out of date
         _LOGGER.debug("building the index: %s", error)
     else:
         note_use(folder / name)
-        if os.path.lexists(folder / name):  # nobody has just removed it: workers will open it, too
+        if os.path.lexists(folder / name):  # not removed meanwhile: workers will open it, too
             return corpus
     corpus = _built(files, build, kind)
     if corpus.num_seqs < _MIN_CACHED_SEQS and len(files) < _MIN_CACHED_FILES:

@@ -6,11 +6,11 @@
     header       JSON, see `Header`
     columns      little-endian numbers, each starting at a multiple of 64 bytes, gaps filled with zeros
 
-Opening reads the preamble and the header and maps the rest: O(1) in the number of sequences. A truncated file is seen
-by its size, a damaged header by its checksum. The file is never changed in place, since a reader may have mapped it: a
-new one replaces it. So its modification time is set to one that the header names, and as long as it is that, nobody
-wrote to the columns; else, and where the file is small, they are compared with their checksums, which takes 0.1 s a GB.
-What changes columns and leaves the time as it is (a disk that forgets) is seen by `verify` only.
+Opening reads the preamble and the header and maps the rest: O(1) in the number of sequences. A truncated file is
+recognized by its size, a damaged header by its checksum. The file is never changed in place, since a reader may have
+mapped it: a new one replaces it. So its modification time is set to one that the header names; as long as it is
+unchanged, so are the columns. Otherwise, and where the file is small, they are compared with their checksums, which
+takes 0.1 s a GB. Columns that change while the time does not (a faulty disk) are noticed by `verify` only.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from headrace.errors import SourceError
 from headrace.files import FileStamp, atomic_write, hold_in_use, open_regular
 
 FORMAT_VERSION = 2
-# One index is made by the command, another by its source: which, this room does not know.
+# An index is made by the command or by its source; this room does not know which.
 BUILD = "build one for these files: `headrace index FILES` for HDF5, `source.index.save(path)` for any source"
 REBUILD = "build it again: `headrace index --refresh FILES` for HDF5; for any source remove it, and save it once more"
 
@@ -53,7 +53,7 @@ class ColumnEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         name: For example `"tags/offsets"`, `"lengths/data"`, `"locators/file"`.
         dtype: NumPy's short form, for example `"<i4"`.
         size: Number of values.
-        offset: Where it starts, in bytes after the first column's place.
+        offset: Where it starts, in bytes from the start of the first column.
         checksum: XXH3-128 of its bytes, hexadecimal.
     """
 
@@ -65,10 +65,10 @@ class ColumnEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class About(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where an index comes from.
+    """What an index was built from.
 
     Attributes:
-        kind: What built it, and with which options; empty if nobody said.
+        kind: What built it, and with which options; empty if unknown.
         meta: JSON data of the source that built it.
         files: The files it was built from, as they were.
     """
@@ -79,7 +79,7 @@ class About(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What an index file says of itself.
+    """The JSON header of an index file.
 
     Attributes:
         num_seqs: Number of sequences.
@@ -87,7 +87,7 @@ class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         tag_prefix: Prefix of generated tags; None if there are columns of tags.
         digest: Digest over tags and lengths.
         written_ns: Modification time that the file was given, whole seconds: every file system keeps these.
-        about: Where it comes from; paths relative to the folder of the index file where they lie below it.
+        about: What it was built from; paths relative to the folder of the index file where they lie below it.
         columns: The columns, in the order of the file.
     """
 
@@ -104,7 +104,7 @@ class Stored(msgspec.Struct, frozen=True):
     """An open index file.
 
     Attributes:
-        path: Where it is, absolute.
+        path: Absolute path.
         header: Its header.
         checksum: Of the header, which names the checksums of all columns.
         about: The header's, with absolute paths.
@@ -167,7 +167,7 @@ def open_stored(path: str | os.PathLike[str], *, known: bytes | None = None) -> 
 
     Args:
         path: The file.
-        known: Checksum of the header of an index whose columns were looked at before: they are not again.
+        known: Checksum of the header of an index whose columns were checked before: they are not checked again.
 
     Raises:
         SourceError: The file is missing, truncated, damaged, of another version, or not an index.
@@ -223,7 +223,7 @@ def check_checksums(stored: Stored) -> None:
 
 
 def _read_header(file: IO[bytes], size: int, where: str) -> tuple[Header, bytes, int]:
-    """Return the header, its checksum, and the position of the first column."""
+    """Return the header, its checksum, and the offset of the first column."""
     start = file.read(_HEADER_START)
     if not start.startswith(_MAGIC[: len(start)]):
         raise SourceError("this is not an index", where=where, fix=f"give another file, or {BUILD}")
@@ -249,7 +249,7 @@ def _read_header(file: IO[bytes], size: int, where: str) -> tuple[Header, bytes,
 def _map_column(mapping: mmap.mmap, entry: ColumnEntry, first: int, where: str) -> NDArray[Any]:
     start = first + entry.offset
     if entry.dtype not in COLUMN_DTYPES or entry.size < 0 or entry.offset < 0 or entry.offset % _ALIGNMENT:
-        raise SourceError(f"the index describes a wrong column {entry}", where=where, fix=REBUILD)
+        raise SourceError(f"the index describes an impossible column {entry}", where=where, fix=REBUILD)
     dtype = np.dtype(entry.dtype)
     if start + entry.size * dtype.itemsize > len(mapping):
         raise SourceError(f"the column {entry.name!r} reaches beyond the end of the index", where=where, fix=REBUILD)

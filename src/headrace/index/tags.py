@@ -43,7 +43,7 @@ class Tags(Sequence[str]):
 
     @abstractmethod
     def update_digest(self, digest: xxhash.xxh3_128) -> None:
-        """Feed all that makes up these tags into a digest."""
+        """Feed these tags into a digest."""
 
     def blocks(self) -> Iterator[tuple[int, list[str]]]:
         """Walk through all tags as pairs of first corpus index and list."""
@@ -111,7 +111,7 @@ class GeneratedTags(Tags):
 
     Args:
         num_seqs: How many.
-        prefix: What stands before the number.
+        prefix: Text before the number.
     """
 
     def __init__(self, num_seqs: int, prefix: str = "seq-") -> None:
@@ -201,8 +201,8 @@ class PackedTags(Tags):
 
     def take(self, indices: ArrayLike) -> list[str]:
         """Return the tags at the given corpus indices."""
-        wanted = check_indices(indices, len(self))
-        starts, stops = self.offsets[wanted].tolist(), self.offsets[wanted + 1].tolist()
+        corpus_indices = check_indices(indices, len(self))
+        starts, stops = self.offsets[corpus_indices].tolist(), self.offsets[corpus_indices + 1].tolist()
         data = self.blob.data
         try:
             return [str(data[a:b], "utf-8") for a, b in zip(starts, stops, strict=True)]
@@ -222,17 +222,17 @@ class PackedTags(Tags):
 
 
 def check_index(index: int, size: int) -> int:
-    """Return an index without its sign; IndexError names the size."""
+    """Return an index, with negative ones counted from the end; IndexError names the size."""
     if not -size <= index < size:
         raise IndexError(f"corpus index {index} is outside a corpus of {size} sequences")
     return int(index) + (size if index < 0 else 0)
 
 
 def check_indices(indices: ArrayLike, size: int) -> NDArray[np.int64]:
-    """Return indices as `int64[n]` without their signs; IndexError names the first that is outside."""
+    """Return indices as `int64[n]`, negative ones counted from the end; IndexError names the first out of range."""
     array = np.asarray(indices)
     if array.size and array.dtype.kind not in "iu":
-        raise TypeError(f"corpus indices are whole numbers, not {array.dtype}")
+        raise TypeError(f"corpus indices must be integers, got {array.dtype}")
     array = array.astype(np.int64)
     outside = (array < -size) | (array >= size)
     if outside.any():
@@ -251,7 +251,7 @@ def pack_tags(tags: Any) -> Tags:
         SourceError: A tag is not text, or cannot be written as UTF-8.
     """
     if isinstance(tags, PackedTags) or (isinstance(tags, GeneratedTags) and len(tags)):
-        return tags  # an empty rule is packed, so that no tags are always the same
+        return tags  # an empty rule is packed, so that an empty corpus always has the same digest
     if isinstance(tags, str | bytes) or not hasattr(tags, "__getitem__") or not hasattr(tags, "__len__"):
         raise SourceError(f"tags are a {type(tags).__name__}, not a sequence of strings", fix="give a list of str")
     if isinstance(tags, np.ndarray) and tags.ndim != 1:

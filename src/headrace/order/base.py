@@ -23,8 +23,8 @@ class Order(Sequence[int]):
 
     Attributes:
         may_repeat: Whether a corpus index can come more than once; False is a promise.
-        num_filtered: How many positions a filter of single epochs left out of it, and of how many; None: there was no
-            such filter. The order of an epoch tells it, parts of that do not.
+        num_filtered: How many positions a filter of single epochs removed from it, and of how many; None: no such
+            filter. Set on the order of an epoch, not on slices of it.
     """
 
     may_repeat: bool = False
@@ -38,8 +38,8 @@ class Order(Sequence[int]):
     def block(self, start: int, stop: int) -> NDArray[np.int64]:
         """Return the corpus indices of positions `start <= p < stop` as `int64[n]`, O(stop - start).
 
-        Both bounds must lie in 0..len(self). The result may be a view: do not write to it. One block of many is much
-        faster than many blocks of one.
+        Both bounds must lie in 0..len(self). The result may be a view: do not write to it. One large block is much
+        faster than many small ones.
         """
 
     @abstractmethod
@@ -91,10 +91,10 @@ class Order(Sequence[int]):
 
 
 class ComputedOrder(Order):
-    """What orders share whose corpus indices are computed: a slice is the same order at other positions.
+    """Base of the orders whose corpus indices are computed: a slice is the same order at other positions.
 
     Args:
-        positions: Which positions of the whole it has.
+        positions: The positions of the whole order that it has.
     """
 
     def __init__(self, positions: range) -> None:
@@ -180,11 +180,11 @@ class RepeatedOrder(ComputedOrder):
 
 
 class FilteredOrder(Order):
-    """Another order, of which a filter left out something before.
+    """Another order, with the count of what a filter has removed from it.
 
     Args:
-        order: What is left.
-        num_filtered: How many positions were left out, and of how many.
+        order: The positions that remain.
+        num_filtered: How many positions were removed, and of how many.
     """
 
     def __init__(self, order: Order, num_filtered: tuple[int, int]) -> None:
@@ -205,11 +205,11 @@ class FilteredOrder(Order):
 
 
 def sum_filtered(orders: Sequence[Order]) -> tuple[int, int] | None:
-    """Return how many positions filters left out of several orders, and of how many; None: there was no filter."""
+    """Return how many positions filters removed from several orders, and of how many; None: there was no filter."""
     if all(order.num_filtered is None for order in orders):
         return None
     counts = [(0, len(order)) if order.num_filtered is None else order.num_filtered for order in orders]
-    return sum(left_out for left_out, _ in counts), sum(total for _, total in counts)
+    return sum(num_removed for num_removed, _ in counts), sum(total for _, total in counts)
 
 
 def occurrences(order: Order) -> NDArray[np.int64]:

@@ -3,7 +3,7 @@
 All of them rest on one kernel, a stable sort by length within bins. It is a plain sort of distinct 64-bit numbers that
 pack (bin, length, position) from the highest to the lowest bits: the position makes ties come in their old order, and
 is what remains when the upper bits are masked away. NumPy sorts such numbers with vector instructions. XOR with all
-ones turns a length around, which makes a bin descend while its ties still ascend.
+ones reverses the order of lengths, which makes a bin descend while its ties still ascend.
 
 Measured for 10 M lengths below 2**16 in one bin: packed 0.15 s, stable argsort of `uint16` (a radix sort) 0.15 s, of
 `int32` 1.0 s. Packing does not depend on the range of lengths, so it is the only fast path. Many small bins are sorted
@@ -93,7 +93,7 @@ def _argsort_bins(
     sizes: NDArray[np.int64],
     descending: NDArray[np.bool_],
 ) -> NDArray[np.int64]:
-    """Return positions in `seqs` (None for the corpus itself) that sort some bins, of which `sizes` tells the sizes."""
+    """Return positions in `seqs` (None for the corpus itself) that sort consecutive bins of the given sizes."""
     length_bits = length_range.bits
     position_bits = int(sizes.sum()).bit_length()
     if length_bits is None or (len(sizes) - 1).bit_length() + length_bits + position_bits > 64:
@@ -149,19 +149,19 @@ class SortedReverse(Policy):
 
 
 _DEFAULT_BINS = 2
-_MAX_BINS = 2**31  # bin_bounds squares it; nobody has more sequences than this in memory anyway
+_MAX_BINS = 2**31  # bin_bounds squares it; no more sequences than this fit into memory anyway
 
 
 @dataclass(frozen=True)
 class Binned(Policy):
-    """What the orders with bins share: their number, or how many sequences one of them holds.
+    """Base of the orders with bins: the number of bins, or of sequences in each.
 
     Args:
         num_bins: Number of bins; 2 if neither is given.
-        seqs_per_bin: About so many sequences in each bin, at least 2 bins.
-        num_epochs: Keep the same shuffle for so many full epochs. It is not a seed; 0 means 1.
+        seqs_per_bin: Approximate number of sequences in each bin; there are at least 2 bins.
+        num_epochs: Number of full epochs that keep the same shuffle. It is not a seed; 0 means 1.
         seed: A seed of your own. Orders with different seeds are independent of each other in every epoch, because seed
-            and epoch are hashed, not added. Without it the documented seed rule holds, bit for bit.
+            and epoch are hashed, not added. Without it RETURNN's seed rule holds, bit for bit.
     """
 
     num_bins: int | None = None

@@ -1,8 +1,8 @@
 """Endless streams mixed by weights, in closed form.
 
-Position p of the mixture draws from one lane; the lane's draws are numbered from 0. `Mixture.place` tells both for any
-position at once, so that no position has to be reached through those before it. `MixedOrder` is the order that results:
-each corpus goes through epochs of its own, one after the other.
+Position p of the mixture draws from one lane; the lane's draws are numbered from 0. `Mixture.locate` returns both for
+any position, without going through those before it. `MixedOrder` is the order that results: each corpus goes through
+epochs of its own, one after the other.
 
 The lanes are the leaves of a binary tree. At each node the first q positions give round(q w / W) to the left and the
 rest to the right, where w / W is the left side's share: rounding of a line, as in J. E. Bresenham, "Algorithm for
@@ -27,7 +27,7 @@ from .permutation import Permutation
 
 MAX_UNITS = 2**30  # of the sum of weights, so that a product of two of them fits into 64 bits
 _SHUFFLED_BLOCK = 4096  # positions that are shuffled among each other: a table, see `Permutation`
-_MAX_DENOMINATOR = 10**6  # weights such as 0.3 and 1/3 are taken for what was meant
+_MAX_DENOMINATOR = 10**6  # floats such as 0.3 and 1/3 are taken as these exact ratios
 
 
 class Mixture:
@@ -56,16 +56,16 @@ class Mixture:
         """Number of lanes."""
         return len(self.units)
 
-    def place(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def locate(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the lane that each position draws from, and the number of the draw in it, both `int64[n]`.
 
         The draws of a lane are numbered in the order of the positions. O(n log lanes); shuffled ones cost a table for
         each block of 4096 positions that is touched.
         """
         positions = np.asarray(positions, np.int64)
-        return self._place_evenly(positions) if self._shuffle_seed is None else self._place_shuffled(positions)
+        return self._locate_evenly(positions) if self._shuffle_seed is None else self._locate_shuffled(positions)
 
-    def _place_evenly(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def _locate_evenly(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         lanes = np.empty(len(positions), np.int64)
         draws = np.empty(len(positions), np.int64)
         # Parts of the tree still to be walked: which of the positions, their numbers within the part, its leaves.
@@ -90,14 +90,14 @@ class Mixture:
         lanes, _ = self._block(block)
         return self._num_even_draws(position - offset) + np.bincount(lanes[:offset], minlength=self.num_lanes)
 
-    def first_position_with(self, num_draws: Sequence[int], *, wanted: str) -> int:
-        """Return the first position before which lanes were drawn from so often, O(log position) look-ups.
+    def first_position_with(self, num_draws: Sequence[int], *, reached_by: str) -> int:
+        """Return the first position before which lanes have reached given numbers of draws, O(log position) look-ups.
 
         Args:
-            num_draws: Of each lane. Lanes of weight 0 are not waited for.
-            wanted: "any" or "all" of the lanes.
+            num_draws: Of each lane. Lanes of weight 0 are ignored.
+            reached_by: "any" or "all" of the lanes.
         """
-        reached = np.any if wanted == "any" else np.all
+        reached = np.any if reached_by == "any" else np.all
         goal, lanes = np.asarray(num_draws, np.int64)[self._lanes], self._lanes
 
         def is_reached(position: int) -> bool:
@@ -132,7 +132,7 @@ class Mixture:
         rounded: NDArray[np.int64] = quotients * left + (rests * left + whole // 2) // whole
         return rounded
 
-    def _place_shuffled(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def _locate_shuffled(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         blocks, offsets = np.divmod(positions, _SHUFFLED_BLOCK)
         lanes = np.empty(len(positions), np.int64)
         draws = np.empty(len(positions), np.int64)
@@ -146,8 +146,8 @@ class Mixture:
     def _block(self, block: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the lane and the number of the draw of each position of a shuffled block.
 
-        Only whose turn it is is shuffled. The draws that a lane has in the block are then handed to its turns in
-        rising order: shuffled with them, a corpus would come again before all of it has come.
+        Only the turns of the lanes are shuffled. The draws that a lane has in the block are then assigned to its turns
+        in ascending order: if they were shuffled too, a corpus would start again before all of it has come.
         """
         last = self._last_block
         if last is not None and last[0] == block:
@@ -155,7 +155,7 @@ class Mixture:
         assert self._shuffle_seed is not None
         shuffle = Permutation(_SHUFFLED_BLOCK, derive_seed(self._shuffle_seed, "mixture", occurrence=block, bits=63))
         start = block * _SHUFFLED_BLOCK
-        lanes, draws = self._place_evenly(start + shuffle.at(np.arange(_SHUFFLED_BLOCK, dtype=np.int64)))
+        lanes, draws = self._locate_evenly(start + shuffle.at(np.arange(_SHUFFLED_BLOCK, dtype=np.int64)))
         by_lane = np.argsort(lanes, kind="stable")
         draws[by_lane] = draws[np.lexsort((draws, lanes))]
         self._last_block = block, lanes, draws  # one assignment: threads may ask at once
@@ -186,7 +186,7 @@ class Lane:
     """The endless stream of one corpus: its epochs in a row.
 
     Args:
-        epoch_sizes: `int[n]`: how many sequences its epochs have, which come again after n epochs; at least one.
+        epoch_sizes: `int[n]`: number of sequences of each of its epochs; the sizes repeat after n epochs; at least one.
         order_of: Returns the order of one of its epochs, from 1; cheap, since it is asked again and again.
         offset: Added to its corpus indices.
     """
@@ -198,16 +198,16 @@ class Lane:
         self._order_of = order_of
 
     def take(self, draws: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return what some draws give, as indices of the joint corpus, `int64[n]` -> `int64[n]`."""
-        epochs, places = self._locate(draws)
+        """Return the corpus indices of some draws in the joint corpus, `int64[n]` -> `int64[n]`."""
+        epochs, positions = self._locate(draws)
         result = np.empty(len(draws), np.int64)
         by_epoch = np.argsort(epochs, kind="stable")  # not a mask for each: a small corpus has very many
         for here in np.split(by_epoch, np.flatnonzero(np.diff(epochs[by_epoch])) + 1):
             if not len(here):
                 continue
-            wanted, first = places[here], int(places[here].min())
+            asked, first = positions[here], int(positions[here].min())
             order = self._order_of(int(epochs[here[0]]))
-            result[here] = order.block(first, int(wanted.max()) + 1)[wanted - first]
+            result[here] = order.block(first, int(asked.max()) + 1)[asked - first]
         result += self.offset
         return result
 
@@ -224,7 +224,7 @@ class Lane:
         return len(epochs) > 1 or any(self._order_of(epoch).may_repeat for epoch in epochs)
 
     def _locate(self, draws: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return which of its epochs each draw is in, from 1, and the place there."""
+        """Return the epoch of each draw, from 1, and the position in it."""
         rounds, rests = np.divmod(draws, self.size)
         in_round = np.searchsorted(self._starts, rests, side="right") - 1
         return rounds * (len(self._starts) - 1) + in_round + 1, rests - self._starts[in_round]
@@ -238,7 +238,7 @@ class MixedOrder(ComputedOrder):
         lanes: The corpora. Only those of weight 0 may be empty.
         positions: Which positions of the mixture, in a row.
 
-    A slice is said to repeat where the whole does: what comes again is counted over all sub-epochs of a full epoch.
+    `may_repeat` of a slice is that of the whole: repetitions are counted over all sub-epochs of a full epoch.
     """
 
     def __init__(self, mixture: Mixture, lanes: Sequence[Lane], positions: range) -> None:
@@ -251,7 +251,7 @@ class MixedOrder(ComputedOrder):
 
     def block(self, start: int, stop: int) -> NDArray[np.int64]:
         """Return positions start..stop as `int64[n]`, in indices of the joint corpus."""
-        lanes, draws = self._mixture.place(self._positions_in(start, stop))
+        lanes, draws = self._mixture.locate(self._positions_in(start, stop))
         result = np.empty(len(draws), np.int64)
         for lane in np.unique(lanes).tolist():
             here = lanes == lane

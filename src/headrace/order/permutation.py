@@ -56,11 +56,11 @@ class Permutation:
         )
 
     def at(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return what stands at some positions, `int64[n]` -> `int64[n]`, all in 0..size-1."""
+        """Return the values at some positions, `int64[n]` -> `int64[n]`, all in 0..size-1."""
         return self._cipher.encrypt(positions)
 
     def position_of(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return where some values stand, the inverse of `at`."""
+        """Return the positions of some values, the inverse of `at`."""
         return self._cipher.decrypt(values)
 
 

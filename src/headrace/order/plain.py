@@ -94,7 +94,7 @@ class InterleavedOrder(ComputedOrder):
 
 @dataclass(frozen=True)
 class Shuffled(Policy):
-    """What the shuffles of the whole corpus share."""
+    """Base of the shuffles of the whole corpus."""
 
     num_epochs: int = 1
     seed: int | None = None
@@ -109,9 +109,9 @@ class Random(Shuffled):
     """`random[:n][:seed=K]`: a uniform shuffle, O(N) memory (`permute` needs none).
 
     Args:
-        num_epochs: Keep the same shuffle for so many full epochs. It is not a seed; 0 means 1.
+        num_epochs: Number of full epochs that keep the same shuffle. It is not a seed; 0 means 1.
         seed: A seed of your own. Orders with different seeds are independent of each other in every epoch, because seed
-            and epoch are hashed, not added. Without it the documented seed rule holds, bit for bit.
+            and epoch are hashed, not added. Without it RETURNN's seed rule holds, bit for bit.
     """
 
     name: ClassVar[str] = "random"
@@ -145,8 +145,7 @@ class RandomSample(Shuffled):
 class Permute(Shuffled):
     """`permute[:n][:seed=K]`: a shuffle of any size up to 2**62, with O(1) memory and random access.
 
-    It is our own: the documented system has no such order. Its key is hashed from the number that the documented seed
-    rule gives.
+    RETURNN has no such order. Its key is hashed from the number that RETURNN's seed rule gives.
 
     Args:
         num_epochs: Keep the same shuffle for so many full epochs; 0 means 1.

@@ -1,8 +1,8 @@
 """Turn a recipe into the order of an epoch.
 
 The steps: policy over the whole corpus, unique tags, tag filter, slice of the sub-epoch and shard, repeat. Filtering
-comes before slicing, so that sub-epochs and shards stay even. (The documented system slices first.) What comes before
-slicing is the same for all sub-epochs of a full epoch and is kept; nothing else is.
+comes before slicing, so that sub-epochs and shards stay even. (RETURNN slices first.) The order before slicing is the
+same for all sub-epochs of a full epoch and is kept; nothing else is.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .recipe import OrderRecipe, slice_bounds
 
 @dataclass(frozen=True)
 class OrderCorpus:
-    """What an order has to know about a corpus. Functions are called only when their answer is needed.
+    """What a planner needs to know about a corpus. Functions are called only when their result is needed.
 
     Attributes:
         num_seqs: Number of sequences.
@@ -32,8 +32,8 @@ class OrderCorpus:
         keep: Returns `bool[num_seqs]`, which sequences pass the tag filter, None without a filter.
         first_of_tag: Returns `int[num_seqs]`, for each sequence the smallest corpus index with the same tag, None if
             tags may repeat.
-        is_fixed: Whether all of this is the same as last time, unless the planner's `invalidate` was called. If not,
-            lengths are asked for and compared in each epoch that needs them, tags and filters are asked for in each.
+        is_fixed: Whether all of this stays the same until the planner's `invalidate` is called. If not, lengths are
+            fetched and compared in each epoch that needs them, tags and filters are fetched in each.
     """
 
     num_seqs: int
@@ -45,12 +45,12 @@ class OrderCorpus:
 
 @dataclass(frozen=True)
 class OrderReport:
-    """What a full epoch, all its sub-epochs and shards together, leaves out or repeats.
+    """What a full epoch, all its sub-epochs and shards together, omits or repeats.
 
     Attributes:
         num_corpus: Sequences in the corpus.
         num_ordered: Positions in the order that the policy gave.
-        num_dropped_by_order: Sequences that the policy left out, such as the remainder of `default_every_n`.
+        num_dropped_by_order: Sequences that the policy omits, such as the remainder of `default_every_n`.
         num_dropped_as_duplicate_tags: Positions dropped because their tag came before.
         num_dropped_by_filter: Positions dropped because of the tag filter.
         num_repeated: Positions whose sequence came before, through the policy or `repeat_epoch`.
@@ -81,7 +81,7 @@ class OrderPlanner:
 
     @property
     def report(self) -> OrderReport | None:
-        """What the last order left out or repeated; None before the first one. O(N) on first use if it may repeat."""
+        """What the last order omits or repeats; None before the first one. O(N) on first use if it may repeat."""
         if self._make_report is not None:
             self._report = self._make_report()
             self._make_report = None  # it holds on to the order
@@ -95,8 +95,8 @@ class OrderPlanner:
     def order_for_epoch(self, epoch: int | None, corpus: OrderCorpus) -> Order:
         """Return the order of one epoch for this recipe's shard.
 
-        O(1) if the full-epoch order is still there: in the other sub-epochs of the same full epoch, in epochs that keep
-        the same shuffle, and always for an order without chance.
+        O(1) if the full-epoch order is still kept: in the other sub-epochs of the same full epoch, in epochs that keep
+        the same shuffle, and always for an order that is not random.
 
         Args:
             epoch: From 1; 0 counts as 1; None means no data, an empty order.
@@ -122,7 +122,7 @@ class OrderPlanner:
             report = partial(
                 _report, corpus.num_seqs, recipe.num_repeats, ordered=ordered, unique=unique, kept=self._full
             )
-            # to count what repeats takes a while, and the unfiltered order until then: only if somebody asks
+            # counting repeats takes a while and keeps the unfiltered order until then: only on request
             self._make_report, self._report = (report, None) if ordered.may_repeat else (None, report())
             self._key = key
         start, stop = slice_bounds(len(self._full), epoch, recipe.num_sub_epochs, recipe.num_shards, recipe.shard_index)

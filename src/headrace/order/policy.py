@@ -28,7 +28,7 @@ class Policy(ABC):
         is_exhaustive: Whether each sequence comes exactly once.
         is_random: Whether the order depends on the seed.
         num_epochs: For how many full epochs the same shuffle is kept.
-        seed: The user's own seed, or None for the documented seed rule.
+        seed: The user's own seed, or None for RETURNN's seed rule.
     """
 
     name: ClassVar[str]
@@ -101,7 +101,7 @@ def check_lengths(policy: Policy, num_seqs: int, lengths: NDArray[Any] | None) -
 
 
 def legacy_rng(rng_seed: int) -> np.random.RandomState:
-    """Return the legacy generator whose stream NumPy has frozen, so that the documented orders stay bit-identical.
+    """Return NumPy's legacy generator, whose stream is frozen, so that orders stay bit-identical to RETURNN's.
 
     Raises:
         ConfigError: The seed is outside of what the generator takes.

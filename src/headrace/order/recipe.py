@@ -29,7 +29,7 @@ def derive_order_seed(
     fixed_random_seed: int | None = None,
     random_seed_offset: int = 0,
 ) -> int:
-    """Return the seed of an epoch by the documented rule.
+    """Return the seed of an epoch by RETURNN's rule.
 
     It is the number of the full epoch, from 1, plus an offset, so that the shuffle stays the same during one full pass;
     or the fixed seed, whatever the epoch.
@@ -79,7 +79,7 @@ class OrderRecipe:
         seq_ordering: An option string, a policy, or a function that is called as `f(epoch=E)` for each epoch and
             returns one of these. A string is replaced by its policy.
         fixed_random_seed: The seed of every epoch, for evaluation sets; 0 is a seed too.
-        random_seed_offset: Added to the seed of the documented rule; None means 0.
+        random_seed_offset: Added to the seed of RETURNN's rule; None means 0.
         partition_epoch: Sub-epochs of a full epoch; None and 0 mean 1.
         repeat_epoch: How often the order of an epoch is repeated, without a new shuffle; None and 0 mean 1.
         num_shards: Shares of each sub-epoch, for example one per rank.
@@ -158,7 +158,7 @@ class OrderRecipe:
     def derive_rng_seed(self, policy: Policy, epoch: int) -> int:
         """Return the seed with which a policy plans an epoch.
 
-        It is the number of the documented rule; where the policy has a seed of its own, the two are hashed together.
+        It is the number of RETURNN's rule; where the policy has a seed of its own, the two are hashed together.
         """
         number = derive_order_seed(
             epoch,

@@ -116,6 +116,10 @@ class Source(ABC):
         array = self.read(corpus_idx, data_key)
         return slice_frames(array, self.specs[data_key], start, end).copy()
 
+    def reads_slices(self, data_key: str) -> bool:  # noqa: ARG002 (a contract)
+        """Tell whether `read_slice` of a data key reads hardly more than the frames that are asked for."""
+        return False
+
     def read_seq(self, corpus_idx: int) -> dict[str, NDArray[Any]]:
         """Return all data keys of one sequence."""
         return {data_key: self.read(corpus_idx, data_key) for data_key in self.specs}

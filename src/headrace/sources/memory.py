@@ -101,6 +101,10 @@ class MemorySource(Source):
         array = self._array(corpus_idx, data_key)
         return slice_frames(array, self.specs[data_key], start, end).copy()
 
+    def reads_slices(self, data_key: str) -> bool:
+        """Yes: no other frames are copied."""
+        return data_key in self.specs
+
     @property
     def has_fast_rows(self) -> bool:
         """Yes, unless a shape has free axes."""

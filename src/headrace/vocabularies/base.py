@@ -1,6 +1,6 @@
 """The contract of a vocabulary, from a text to class indices and back, and how one is made from a dict.
 
-The kinds are in `vocabulary_*.py`. All are exact functions of the text: the same text has the same indices in every
+All kinds are exact functions of the text: the same text has the same indices in every
 process and epoch, so that lengths can be known before anything is read. A kind that can draw one of several
 segmentations at random has a method `sample`, which takes the generator to draw from.
 """
@@ -129,16 +129,16 @@ def init_vocabulary(options: Vocabulary | Mapping[str, Any], *, may_draw: bool =
     Args:
         options: A vocabulary, or a dict: "class" names the kind (default "Vocabulary"), the rest are its options. A
             class of your own is given as such.
-        may_draw: Whether it may be one that draws, for which the caller makes the classes when a text is read.
+        may_draw: Whether it may be one that draws; the caller then makes the classes when a text is read.
 
     Raises:
-        ConfigError: The kind or an option is unknown, one is missing, or a library that the kind needs.
+        ConfigError: The kind or an option is unknown, an option is missing, or a library that the kind needs is.
         SourceError: A file of the vocabulary is missing or wrong.
     """
     vocabulary = _made(options)
     if vocabulary.needs_draws and not may_draw:
         raise ConfigError(
-            f"{type(vocabulary).__name__} draws other classes in each epoch, and here lengths are known before reading",
+            f"{type(vocabulary).__name__} draws other classes in each epoch, but lengths are needed before reading",
             where="vocabulary",
             fix="LmDataset and OggZipDataset can draw; else use BytePairEncoding",
         )

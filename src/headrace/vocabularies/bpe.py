@@ -1,4 +1,4 @@
-"""Byte pair encoding, by a list of merges, or with parts of words drawn at random.
+"""Byte pair encoding, by a list of merges or with random segmentations.
 
 `BytePairEncoding` reads merges as the tool subword-nmt writes them. Algorithm: Sennrich, Haddow and Birch (2016),
 "Neural Machine Translation of Rare Words with Subword Units": a word starts as its characters, the last one marked, and
@@ -7,8 +7,8 @@ A part that the vocabulary lacks is taken apart again, as it was joined, until i
 
 `SamplingBytePairEncoding` draws from a list of labels, anew each time a text is read. A vocabulary elsewhere is a
 function of the text, so that lengths are known before anything is read. This one needs a generator, and only a dataset
-has one, for each sequence and epoch. So what it encodes a text to is its UTF-8 bytes, of which there are about as many
-as it can have parts; the dataset makes parts of them when it reads them, see `DrawnClasses`.
+has one, for each sequence and epoch. So it encodes a text to its UTF-8 bytes, which are about as many as the text can
+have parts; the dataset turns them into parts when it reads them, see `DrawnClasses`.
 """
 
 from __future__ import annotations
@@ -153,12 +153,12 @@ Features = dict[str, NDArray[Any]]
 
 
 class SamplingBytePairEncoding(LabelledVocabulary):
-    """Parts of words, of all that the labels allow, drawn at random. Options are those of RETURNN's class.
+    """A random segmentation of words into labels. Options are those of RETURNN's class.
 
-    A word is walked through by characters. Where a part may end, it goes on by default, so that parts are long; with a
-    probability of `breadth_prob`, drawn at each character, it ends. Where a way leads to no end of the word, the last
-    other one is taken up. RETURNN draws from one generator in the order of reading, here each sequence has its own:
-    with probabilities of 0 and 1 the parts are the same.
+    A word is walked through by characters. Where a part may end, it continues by default, so that parts are long; with
+    a probability of `breadth_prob`, drawn at each character, it ends. Where a choice leads to no end of the word, the
+    search backtracks to the last alternative. RETURNN draws from one generator in the order of reading, here each
+    sequence has its own: with probabilities of 0 and 1 the parts are the same.
 
     Args:
         vocab_file: The parts, as for `LabelVocabulary`.
@@ -219,12 +219,12 @@ class SamplingBytePairEncoding(LabelledVocabulary):
         self._starts = {start for label in self._joined | self._ends for start in self._starts_of(label)}
 
     def _starts_of(self, label: str) -> Iterable[str]:
-        """Return what a part may have been before it is this label; the symbol of a word's start counts as one."""
+        """Return the prefixes of a label; the symbol of a word's start counts as one character."""
         first = len(self._prefix) if self._prefix and label.startswith(self._prefix) else 1
         return (label[:end] for end in range(first, len(label) + 1))
 
     def encode(self, text: str) -> NDArray[np.int32]:
-        """Return the UTF-8 bytes of a text in place of its parts, `int32[T]`; see `draw`."""
+        """Return the UTF-8 bytes of a text instead of its parts, `int32[T]`; see `draw`."""
         return np.frombuffer(text.encode(), np.uint8).astype(np.int32)
 
     def split(self, text: str) -> Iterable[str]:
@@ -235,7 +235,7 @@ class SamplingBytePairEncoding(LabelledVocabulary):
         """Return the classes of a text, `int32[T]`, drawn anew.
 
         Args:
-            stored: What `encode` made of it, in any dtype of at least 8 bits.
+            stored: The result of `encode`, in any dtype of at least 8 bits.
             rng: The generator.
 
         Raises:
@@ -249,17 +249,17 @@ class SamplingBytePairEncoding(LabelledVocabulary):
 
     def _parts(self, word: str, turns: Callable[[], bool]) -> list[str]:
         """Return the parts of a word; `turns` says at each character whether ending a part is tried first."""
-        ways: list[tuple[tuple[str, ...], str, int]] = []  # parts before, the part that is begun, where it has got to
+        ways: list[tuple[tuple[str, ...], str, int]] = []  # finished parts, the unfinished part, its end in the word
         if not self._prefix or self._prefix in self._starts:
             ways.append(((), self._prefix, 0))
         while ways:
-            parts, part, place = ways.pop()
-            char, further = word[place], []
+            parts, part, end = ways.pop()
+            char, further = word[end], []
             may_end = part in self._joined if self._joint else bool(self._prefix) and part in self._ends
             if may_end and char in self._starts:
-                further.append(((*parts, part + self._joint), char, place + 1))
+                further.append(((*parts, part + self._joint), char, end + 1))
             if part + char in self._starts:
-                further.append((parts, part + char, place + 1))
+                further.append((parts, part + char, end + 1))
             found = None
             for way in reversed(further) if turns() else further:
                 if way[2] < len(word):
@@ -285,13 +285,13 @@ class SamplingBytePairEncoding(LabelledVocabulary):
 
 
 class DrawnClasses:
-    """The `transform` of a dataset whose vocabulary draws: makes classes of the bytes of its texts.
+    """The `transform` of a dataset whose vocabulary draws: turns the bytes of its texts into classes.
 
     Args:
         vocabulary: The vocabulary.
         key: The data key that it is for.
-        transform: What the user wants besides; called afterwards.
-        delayed: Data key for the same classes moved by one -> the class that comes first; `None` for none.
+        transform: The user's own transform; called afterwards.
+        delayed: Data key for the same classes shifted by one -> the class that comes first; `None` for none.
     """
 
     def __init__(

@@ -32,7 +32,7 @@ def read_vocabulary_file(path: str | os.PathLike[str]) -> bytes:
     name = os.path.abspath(path)
     if name.removesuffix(".gz").endswith((".pkl", ".pickle")):
         raise SourceError(
-            "a vocabulary is not read from a pickle, which may run any code",
+            "a vocabulary is not read from a pickle, which could run any code",
             where=name,
             fix="write it as text: json.dump(vocab, open('vocab.json', 'w'))",
         )
@@ -53,7 +53,7 @@ def read_labels(path: str | os.PathLike[str]) -> tuple[list[str], dict[str, int]
 
     A file that starts with "{" is a dict label -> class; several labels may share a class, which then has the text of
     the last one in alphabetical order. A `.json` file may also be a list. In any other, each line is a label, with its
-    spaces, and a line that comes again counts at its last place.
+    spaces, and of equal lines the last one counts.
 
     Raises:
         SourceError: It cannot be read, has no labels, or its classes are not 0..n - 1.
@@ -107,7 +107,7 @@ def labels_of_mapping(classes: Any, where: str) -> tuple[list[str], dict[str, in
 
 
 def parse_literal(text: str, where: str) -> Any:
-    """Return the value of a text that is JSON or a literal of Python.
+    """Return the value of a text that is JSON or a Python literal.
 
     Raises:
         SourceError: It is neither.

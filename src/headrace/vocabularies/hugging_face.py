@@ -1,7 +1,7 @@
 """Tokenizers of Hugging Face, by the library `tokenizers` (`headrace[text]`); `transformers` is not needed.
 
-The file `tokenizer.json` says all of it: how a text is split, the vocabulary, and which special tokens are put around
-a text. Nothing is downloaded, and no code of a model is run.
+The file `tokenizer.json` defines everything: how a text is split, the vocabulary, and which special tokens are put
+around a text. Nothing is downloaded, and no code of a model is run.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class HuggingFaceTokenizer(Vocabulary):
         huggingface_repo_dir: A folder with `tokenizer.json`, or the path of such a file. If `tokenizer_config.json` is
             beside it, it says which tokens are special.
         map_bos_to_eos: Whether `bos_label_id` is that of the end.
-        add_special_tokens: More tokens, with the classes after those there are.
+        add_special_tokens: More tokens, whose classes follow those of the tokenizer.
         with_template: Whether a text gets the special tokens around it.
         bpe_dropout: Only 0 is accepted: the library draws from a generator that cannot be seeded.
 
@@ -61,7 +61,7 @@ class HuggingFaceTokenizer(Vocabulary):
     ) -> None:
         if bpe_dropout:
             raise ConfigError(
-                f"bpe_dropout={bpe_dropout} draws at random without a seed, and other lengths each time, but lengths "
+                f"bpe_dropout={bpe_dropout} draws at random without a seed, with other lengths each time, but lengths "
                 "are needed before anything is read",
                 where="HuggingFaceTokenizer",
                 fix="leave it out; a SentencePiece model can draw by a seed, see SentencePieces.sample",
@@ -93,7 +93,7 @@ class HuggingFaceTokenizer(Vocabulary):
         map_bos_to_eos, self._with_template, more, special = self._options
         try:
             tokenizer = self._tokenizer = tokenizers.Tokenizer.from_str(text)
-        except Exception as error:  # the library raises nothing more special
+        except Exception as error:  # the library raises nothing more specific
             raise SourceError(
                 f"this is not a tokenizer: {error}", where=self._file, fix=f"give a {_FILE}, or its folder"
             ) from error
@@ -101,7 +101,7 @@ class HuggingFaceTokenizer(Vocabulary):
         tokenizer.no_padding()
         tokenizer.add_special_tokens(more)
         vocab = tokenizer.get_vocab(with_added_tokens=True)
-        # There may be classes without a token: some models keep places for later ones.
+        # There may be classes without a token: some models reserve classes for later ones.
         self.labels = [""] * (max(vocab.values(), default=-1) + 1)
         for label, class_idx in vocab.items():
             self.labels[class_idx] = label
@@ -125,7 +125,7 @@ class HuggingFaceTokenizer(Vocabulary):
         return str(self._tokenizer.decode(self.check_classes(indices)))
 
     def __getstate__(self) -> tuple[Any, ...]:
-        # With the tokenizer itself: the file may be gone, or another one, where the copy is.
+        # With the tokenizer itself: the file may be missing, or another one, where the copy is.
         return self._file, self._options, self._text
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:

@@ -24,13 +24,13 @@ from .files import digest_of, labels_of_list, parse_literal, read_labels, read_v
 Label = str | int
 _SPECIAL = ("unknown_label", "bos_label", "eos_label", "pad_label")
 _SPECIAL_DICTS = ("control_symbols", "user_defined_symbols")
-_DEFAULT_UNKNOWN = "UNK"  # as documented there: an unknown label must be there, or it is refused in so many words
+_DEFAULT_UNKNOWN = "UNK"  # as in RETURNN: if there is no label "UNK", it must be switched off explicitly
 _BLANK = re.compile(r"\s")
 NOT_GIVEN: Any = "<not given>"
 
 
 class LabelledVocabulary(Vocabulary):
-    """What vocabularies of listed labels share: which class a label has, and the special ones.
+    """Base of the vocabularies with a list of labels: the class of each label, and the special ones.
 
     Attributes:
         unknown_label_id: Class of what is not in the vocabulary; `None`: that is an error.
@@ -53,7 +53,7 @@ class LabelledVocabulary(Vocabulary):
         seq_postfix: Sequence[int] | None,
         special: Mapping[str, Any],
     ) -> None:
-        """Take checked labels, and special ones as the user said them."""
+        """Take checked labels, and special ones as the user gave them."""
         self.labels = labels
         self._class_of = class_of
         for name in _SPECIAL:
@@ -75,7 +75,7 @@ class LabelledVocabulary(Vocabulary):
 
     @abstractmethod
     def split(self, text: str) -> Iterable[str]:
-        """Return the parts of a text, each of which is to be a label."""
+        """Return the parts of a text, each of which must be a label."""
 
     def encode(self, text: str) -> NDArray[np.int32]:
         """Return the class indices of a text, `int32[T]`."""
@@ -117,7 +117,7 @@ class LabelVocabulary(LabelledVocabulary):
     Args:
         vocab_file: One label a line, or a dict label -> class as a Python literal or JSON; `.gz` too. A `.json` file
             may also hold a list.
-        labels: The labels, in place of a file.
+        labels: The labels, instead of a file.
         num_labels: For a check: the number of classes.
         seq_postfix: Class indices that follow each text.
         single_whitespace_split: Whether the text is labels joined by single spaces, where a label may have spaces in
@@ -178,7 +178,7 @@ class LabelVocabulary(LabelledVocabulary):
 class _LabelSplitter:
     r"""Splits texts into labels that may have spaces in them.
 
-    What it gives is what `re.findall(r"(label|label|...|\S+)(?: |$)", text)` gives: from left to right the first label,
+    It returns the same as `re.findall(r"(label|label|...|\S+)(?: |$)", text)`: from left to right the first label,
     in the order of classes, that ends with a space or the text, else what is not blank. The expression tries every
     label at every word; here a word takes a look-up for each space that any label has.
 
@@ -242,8 +242,8 @@ class CharacterTargets(LabelledVocabulary):
     """Characters of a list (Unicode code points).
 
     Args:
-        vocab_file: As for `LabelVocabulary`. Labels of several characters are never met.
-        labels: The labels, in place of a file.
+        vocab_file: As for `LabelVocabulary`. Labels of several characters never occur.
+        labels: The labels, instead of a file.
         num_labels: For a check: the number of classes.
         seq_postfix: Class indices that follow each text.
         unknown_label: Label, or its class, of every character that is not in the list; `None` makes one an error.
@@ -326,7 +326,7 @@ def special_labels(path: str | os.PathLike[str] | None, *, unknown_label: Any, *
         in_file = parse_literal(decode_utf8(read_vocabulary_file(path), where), where)
         unknown = sorted(set(in_file) - set(special)) if isinstance(in_file, Mapping) else ["no dict"]
         if unknown:
-            raise SourceError(f"special labels that are none: {unknown}", where=where, fix=f"valid: {list(special)}")
+            raise SourceError(f"unknown special labels: {unknown}", where=where, fix=f"valid: {list(special)}")
         special.update(in_file)
     special.update({name: value for name, value in given.items() if value is not None})
     if unknown_label != NOT_GIVEN:
@@ -341,7 +341,7 @@ class Utf8ByteTargets(Vocabulary):
         seq_postfix: Class indices that follow each text.
 
     Raises:
-        ConfigError: The postfix holds something else than 0..255.
+        ConfigError: The postfix holds something other than 0..255.
     """
 
     def __init__(self, seq_postfix: Sequence[int] | None = None) -> None:

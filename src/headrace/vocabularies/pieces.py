@@ -24,11 +24,11 @@ from .files import read_vocabulary_file
 
 _UNIGRAM = 1  # of the enum `model_type`, whose default it is
 _USER_DEFINED = 4  # of the enum `type` of a piece
-_UNKNOWN_PENALTY = 10.0  # what the library takes off the least score for a character that no piece has
+_UNKNOWN_PENALTY = 10.0  # what the library subtracts from the lowest score for a character that no piece has
 
 
 class UnigramSampler:
-    """Draws segmentations. The model is taken apart once, when it is built: some seconds per million pieces.
+    """Draws segmentations. The model is parsed once, when this is built: some seconds per million pieces.
 
     Args:
         processor: The processor of the library.
@@ -90,7 +90,7 @@ class UnigramSampler:
 
 
 def _draw(ways: list[tuple[int, int, float]], total: float, rng: np.random.Generator) -> tuple[int, int]:
-    """Return start and class of one of the pieces that end at a place, drawn by their weights."""
+    """Return start and class of one of the pieces that end at a position, drawn by their weights."""
     left = rng.random()
     for start, class_idx, weight in ways:
         left -= math.exp(weight - total)
@@ -100,7 +100,7 @@ def _draw(ways: list[tuple[int, int, float]], total: float, rng: np.random.Gener
 
 
 def _log_of_sum(first: float, second: float) -> float:
-    """Return the logarithm of the sum of two numbers whose logarithms are given; the second is finite."""
+    """Return the logarithm of the sum of two numbers given as logarithms; the second is finite."""
     high, low = max(first, second), min(first, second)
     return high + math.log1p(math.exp(low - high))
 
@@ -159,7 +159,7 @@ class SentencePieces(Vocabulary):
         enable_sampling: Refused: use `sample` in a transform.
         alpha: Only for sampling; accepted, so that one dict serves for training and test.
         nbest_size: Only for sampling; accepted, as above.
-        out_type: Accepted, and without meaning: there are always class indices.
+        out_type: Accepted and ignored: the output is always class indices.
 
     Attributes:
         unknown_label_id: Class of what the model cannot spell.
@@ -257,7 +257,7 @@ class SentencePieces(Vocabulary):
             alpha: 0 for all segmentations alike; the larger, the more likely the best one.
 
         Raises:
-            ConfigError: The model is none of unigrams.
+            ConfigError: The model is not a unigram model.
         """
         if self._sampler is None:
             self._sampler = UnigramSampler(self._processor, self._model, self._file)
@@ -271,7 +271,7 @@ class SentencePieces(Vocabulary):
         return str(self._processor.decode(self.check_classes(indices)))
 
     def __getstate__(self) -> tuple[Any, ...]:
-        # With the model itself, some 100 KiB to some MiB: the file may be gone, or another one, where the copy is.
+        # With the model itself, 100 KiB to a few MiB: the file may be missing, or another one, where the copy is.
         return self._file, self._options, self._symbols, self._model
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:

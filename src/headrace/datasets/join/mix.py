@@ -343,7 +343,7 @@ class _MixedCorpus(JointDataset):
         totals = [sum(own) for own in sizes]
         if wanted == "sum":
             return sum(total for total, units in zip(totals, mixture.units.tolist(), strict=True) if units)
-        return mixture.first_position_with(totals, wanted="any" if wanted == "first_exhausted" else "all")
+        return mixture.first_position_with(totals, reached_by="any" if wanted == "first_exhausted" else "all")
 
     def _lanes(self, mixture: Mixture, sizes: Sequence[Sequence[int]], positions: range) -> list[Lane]:
         """Return the parts as lanes that know the orders of their epochs which the positions need."""

@@ -161,6 +161,12 @@ class JointReader(PartsReader):
         part, place = self._at(number)
         return part.frames(place, key, start, stop) if key in part.keys else self._layout.empty(key)
 
+    def sliced_frames(self, number: int) -> dict[str, int | None] | None:
+        """Ask the part of the sequence; what it lacks is read whole, without frames."""
+        part, place = self._at(number)
+        found = part.sliced_frames(place)
+        return None if found is None else {key: found.get(key) for key in self._layout.data_keys}
+
     def num_frames(self, number: int) -> NumbersDict:
         """Return data key -> number of frames."""
         part, place = self._at(number)

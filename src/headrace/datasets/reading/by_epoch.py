@@ -1,11 +1,11 @@
-"""`EpochReader`: reads by the epoch API, so whatever class of the user's was written for it.
+"""Reading by the epoch API, so whatever class of the user's was written for it: any sequences, or one after another.
 
 No other reader positions a dataset.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,9 +14,41 @@ from numpy.typing import NDArray
 from headrace.batching import NumbersDict
 from headrace.errors import SourceError
 
+from ..returnn.walk import check_not_stale
 from ..seq import DatasetSeq
 from .foreign import ForeignAnswers
 from .reader import Features, Reader, ReadRequest
+
+
+class EpochStream(Iterator[DatasetSeq]):
+    """The sequences of the current epoch of a dataset, one after the other, from a position on.
+
+    Args:
+        dataset: It is read by nobody else meanwhile.
+        position: Of the first one.
+
+    Attributes:
+        position: Of the sequence that comes next.
+    """
+
+    def __init__(self, dataset: ForeignAnswers, position: int = 0) -> None:
+        self.position = position
+        self._dataset, self._version = dataset, dataset.order_version
+
+    def __next__(self) -> DatasetSeq:
+        """Read the next sequence.
+
+        Raises:
+            ConfigError: The dataset has ended this epoch, or started another.
+        """
+        dataset, position = self._dataset, self.position
+        check_not_stale(dataset, self._version, "the stream of an epoch", where=f"sequence {position}")
+        if not dataset.is_less_than_num_seqs(position):
+            raise StopIteration
+        dataset.load_seqs(position, position + 1)
+        seq = dataset.get_seq(position)
+        self.position = position + 1
+        return seq
 
 
 class EpochReader(Reader):

@@ -7,9 +7,9 @@ somebody else reads.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ from headrace.sources import Source
 from ..seq import DatasetSeq
 
 Features = dict[str, NDArray[Any]]
+_Taken = TypeVar("_Taken")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -124,6 +125,14 @@ class Reader(ABC):
         """Return frames start..stop of one data key of a sequence; where it can, it reads no others."""
         return self.array(number, key)[start:stop]
 
+    def sliced_frames(self, number: int) -> dict[str, int | None] | None:  # noqa: ARG002 (a contract)
+        """Tell of which data keys of a sequence `frames` reads no others than it is asked for; reads nothing itself.
+
+        Returns:
+            Data key -> number of frames, or `None` for a key that is better read whole; `None` if all of them are.
+        """
+        return None
+
     @abstractmethod
     def num_frames(self, number: int) -> NumbersDict:
         """Return data key -> number of frames of a sequence, 1 without a time axis; from an index, if one tells it."""
@@ -143,6 +152,19 @@ class Reader(ABC):
 
         The engine is told which one is being read, and in which epoch: `told_epoch`, if it has another number outside.
         """
+        for tag, seq in self.take_each(wanted, self.read, told_epoch):
+            yield tag if isinstance(seq, Failed) else seq.seq_tag, seq
+
+    def take_each(
+        self, wanted: ReadRequest, take: Callable[[int], _Taken], told_epoch: int | None = None
+    ) -> Iterator[tuple[str, _Taken | Failed]]:
+        """Yield for each sequence that is wanted its tag, as far as it is known unread, and what `take` makes of it.
+
+        Args:
+            wanted: They are numbered as there.
+            take: Called with the number of each.
+            told_epoch: See `read_each`.
+        """
         self.start(wanted)
         tags = self.tags()
         if tags is None:
@@ -151,11 +173,11 @@ class Reader(ABC):
         for number, tag in enumerate(tags):
             go_to(number)
             try:
-                seq = self.read(number)
+                taken = take(number)
             except Exception as error:  # noqa: BLE001 - the engine's policy decides what becomes of one of many
                 yield tag, Failed(error)
             else:
-                yield seq.seq_tag, seq
+                yield tag, taken
 
 
 def _unknown_tag(first: int | None, number: int, corpus_idx: int) -> str:

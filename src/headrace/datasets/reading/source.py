@@ -229,9 +229,13 @@ class SourceReader(KeepingReader):
 
     def array(self, number: int, key: str) -> NDArray[Any]:
         """Hand out one array; from now on it is the caller's."""
-        if self._reads_alone(number):
+        if not self._reads_alone(number):
+            return super().array(number, key)
+        try:
             return self._source.read(self._corpus_idx(number), key)
-        return super().array(number, key)
+        except Exception as error:
+            self._add_note(error, number)
+            raise
 
     def texts(self, number: int) -> Features:
         """Look them up."""
@@ -242,8 +246,29 @@ class SourceReader(KeepingReader):
         if not self._reads_alone(number):
             return self.array(number, key)[start:stop]
         corpus_idx = self._corpus_idx(number)
-        length = self._source.seq_lengths(corpus_idx)[key]
-        return self._source.read_slice(corpus_idx, key, min(start, length), min(stop, length))
+        try:
+            length = self._source.seq_lengths(corpus_idx)[key]
+            return self._source.read_slice(corpus_idx, key, min(start, length), min(stop, length))
+        except Exception as error:
+            self._add_note(error, number)
+            raise
+
+    def sliced_frames(self, number: int) -> dict[str, int | None] | None:
+        """Ask the source; a sequence to which something is done is read whole."""
+        lengths = self._slice_lengths
+        if lengths is None or not self._reads_alone(number):
+            return None
+        corpus_idx = self._corpus_idx(number)
+        return {key: None if column is None else int(column[corpus_idx]) for key, column in lengths.items()}
+
+    @cached_property
+    def _slice_lengths(self) -> dict[str, NDArray[Any] | None] | None:
+        """Data key -> frames of all sequences, `None` for a key that is read whole; `None` if all of them are."""
+        source, found = self._source, {}
+        for key, spec in source.specs.items():
+            is_sliced = spec.has_time and source.reads_slices(key) and source.index.has_lengths(key)
+            found[key] = source.index.lengths(key) if is_sliced else None
+        return found if any(column is not None for column in found.values()) else None
 
     def num_frames(self, number: int) -> NumbersDict:
         """Return data key -> number of frames; reads the sequence if a transform may change them."""

@@ -26,9 +26,10 @@ from .objects import pickle_values
 from .plan import NoTreeError, Plan, make_column
 from .restore import Restorer
 
-# What a header is, and what follows: position, token and shape of an array; position of what was reserved and the tree;
-# that position, the offset of the tree from it, and its number of bytes.
-_ARRAY, _SHORT, _LONG = range(3)
+# The last byte of a header says what lies before it: position, token and shape of an array; the tree, and the position
+# of what was reserved; that position, the offset of the tree from it, and its number of bytes.
+_ARRAY, _SHORT, _LONG = b"\0", b"\1", b"\2"
+_POSITION_BYTES = 8
 # Bytes of a tree that goes with the header; a longer one would crowd the ring of records.
 _MAX_SHORT_BYTES = 256
 
@@ -64,9 +65,9 @@ def encode(value: Any, slot: Slot) -> bytes:
     for offset, shape, arrays in plan.columns:
         np.concatenate(arrays, out=np.ndarray(shape, arrays[0].dtype, buffer, offset), casting="no")
     if is_short:
-        return marshal.dumps((_SHORT, base, tree), 4)
+        return tree + base.to_bytes(_POSITION_BYTES, "little") + _SHORT
     buffer.data[plan.num_bytes :] = tree
-    return marshal.dumps((_LONG, base, plan.num_bytes, len(tree)), 4)
+    return marshal.dumps((base, plan.num_bytes, len(tree)), 4) + _LONG
 
 
 def _encode_array(array: NDArray[Any], slot: Slot) -> bytes | None:
@@ -78,7 +79,7 @@ def _encode_array(array: NDArray[Any], slot: Slot) -> bytes | None:
     if position is None:
         position, buffer = slot.reserve(array.nbytes)
         np.ndarray(array.shape, array.dtype, buffer)[...] = array
-    return marshal.dumps((_ARRAY, position, token, array.shape), 4)
+    return marshal.dumps((position, token, array.shape), 4) + _ARRAY
 
 
 def decode(header: bytes, buffer: NDArray[np.uint8]) -> Any:
@@ -92,15 +93,16 @@ def decode(header: bytes, buffer: NDArray[np.uint8]) -> Any:
     Raises:
         ImportError: A class or function of the value cannot be found in this process.
     """
-    kind, base, *told = marshal.loads(header)  # noqa: S302  # made by our own worker, as the next one
+    kind = header[-1:]  # marshal stops where its object ends
     if kind == _ARRAY:
-        token, shape = told
-        return np.ndarray(shape, dtype_of(token), buffer, base)
-    tree = told[0]
-    if kind == _LONG:
-        start, num_bytes = base + told[0], told[1]
-        tree = buffer[start : start + num_bytes].data
-    node, pickled = marshal.loads(tree)  # noqa: S302
+        position, token, shape = marshal.loads(header)  # noqa: S302  # made by our own worker, as the next ones
+        return np.ndarray(shape, dtype_of(token), buffer, position)
+    if kind == _SHORT:
+        node, pickled = marshal.loads(header)  # noqa: S302
+        base = int.from_bytes(header[-1 - _POSITION_BYTES : -1], "little")
+    else:
+        base, offset, num_bytes = marshal.loads(header)  # noqa: S302
+        node, pickled = marshal.loads(buffer[base + offset : base + offset + num_bytes].data)  # noqa: S302
     restorer = Restorer(buffer, base)
     if pickled is not None:
         restorer.unpickle(*pickled)

@@ -90,7 +90,7 @@ SCALAR_CHARS = {dtype.type: char for char, dtype in _NUMERIC.items()}
 """NumPy's numbers: scalar type -> token."""
 
 
-def plain_token(dtype: np.dtype[Any]) -> Token | None:
+def plain_token(dtype: np.dtype[Any]) -> str | None:
     """Return the name of a numeric dtype in native byte order, `None` for any other."""
     return _CHARS.get(id(dtype))
 

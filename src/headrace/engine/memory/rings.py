@@ -4,7 +4,10 @@ Each life of a worker has its own: *records* (small messages, from the worker to
 slots that are free again, from the trainer to the worker). Each is a ring with one writer and one reader, each of whom
 writes only words of its own: the writer how much was written in all, the reader how much was read.
 
-Invariants: a record is written before the count that covers it, so what a worker had finished when it was killed is
+Records lie one behind the other, without anything in between, so that all that wait are read by one copy, however many
+they are: a word says how many bytes were written, and how many records these are.
+
+Invariants: a record is written before the word that covers it, so what a worker had finished when it was killed is
 there, and half a record is never seen. Who goes to sleep says so first and looks once more afterwards; who has written
 something looks for that flag afterwards. So one of them always sees the other (Dekker), given the fence in between.
 """
@@ -12,7 +15,6 @@ something looks for that flag afterwards. So one of them always sees the other (
 from __future__ import annotations
 
 import os
-import struct
 import threading
 from typing import Protocol
 
@@ -32,8 +34,11 @@ _NUM_BYTES = _RECORDS_AT + RECORD_BYTES
 # Words of the first page, each in a cache line of its own.
 _RECORDS_WRITTEN, _RECORDS_READ, _READER_SLEEPS, _CREDITS_WRITTEN = 0, 8, 16, 24
 
-_LENGTH = struct.Struct("I")
-_WRAP = 2**32 - 1  # in place of a length: the next record begins at the start of the ring
+# The word of what was written: the number of bytes in the lower bits, the number of records in the others. Both begin
+# anew at 0 where they do not fit; the ring holds far less, so differences are true.
+_BYTES_BITS = 40
+_BYTES_MASK = (1 << _BYTES_BITS) - 1
+_COUNT_MASK = (1 << 64 - _BYTES_BITS) - 1
 
 # These processors show the writes of one process to all others in the order in which they were made. Elsewhere a fence
 # stands between the data and the count that covers them.
@@ -106,24 +111,22 @@ class WorkerRings(_Rings):
         num_bytes = len(record)
         if num_bytes > MAX_RECORD_BYTES:
             return False
-        need = (num_bytes + 11) & ~7  # with its length, and up to the next word
-        start = self._num_written % RECORD_BYTES
-        skip = RECORD_BYTES - start if start + need > RECORD_BYTES else 0
-        if self._num_written + skip + need - self._num_read > RECORD_BYTES:
-            self._num_read = self._words[_RECORDS_READ]
-            if self._num_written + skip + need - self._num_read > RECORD_BYTES:
+        num_written = self._num_written
+        if num_written + num_bytes - self._num_read > RECORD_BYTES:
+            self._num_read = num_written - (num_written - self._words[_RECORDS_READ] & _BYTES_MASK)
+            if num_written + num_bytes - self._num_read > RECORD_BYTES:
                 return False
-        records = self._records
-        if skip:
-            _LENGTH.pack_into(records, start, _WRAP)
-            start = 0
-        _LENGTH.pack_into(records, start, num_bytes)
-        records[start + 4 : start + 4 + num_bytes] = record
-        self._num_written += skip + need
+        records, start = self._records, num_written % RECORD_BYTES
+        if start + num_bytes <= RECORD_BYTES:
+            records[start : start + num_bytes] = record
+        else:
+            num_first = RECORD_BYTES - start
+            records[start:], records[: num_bytes - num_first] = record[:num_first], record[num_first:]
+        self._num_written = num_written = num_written + num_bytes
+        self.num_records = num_records = self.num_records + 1
         if not _IN_ORDER:
             self._fence()
-        self._words[_RECORDS_WRITTEN] = self._num_written
-        self.num_records += 1
+        self._words[_RECORDS_WRITTEN] = (num_records & _COUNT_MASK) << _BYTES_BITS | num_written & _BYTES_MASK
         return True
 
     def should_wake(self) -> bool:
@@ -159,31 +162,25 @@ class TrainerRings(_Rings):
     def __init__(self, fd: int) -> None:
         super().__init__(fd)
         self.num_credits = 0
-        self._num_read = 0  # bytes
+        self._seen = 0  # the word of what was written, when it was looked at last
 
-    def read(self) -> list[bytes]:
-        """Return the records that were written since the last call."""
-        num_written = self._words[_RECORDS_WRITTEN]
-        position = self._num_read
-        if position == num_written:
-            return []
+    def read(self) -> tuple[int, bytes]:
+        """Return how many records were written since the last call, and these, one behind the other."""
+        written, seen = self._words[_RECORDS_WRITTEN], self._seen
+        if written == seen:
+            return 0, b""
         if not _IN_ORDER:
             self._fence()
-        records = self._records
-        found: list[bytes] = []
-        while position < num_written:
-            start = position % RECORD_BYTES
-            num_bytes: int = _LENGTH.unpack_from(records, start)[0]
-            if num_bytes == _WRAP:
-                position += RECORD_BYTES - start
-                continue
-            found.append(bytes(records[start + 4 : start + 4 + num_bytes]))
-            position += (num_bytes + 11) & ~7
-        self._num_read = position
+        start = seen % RECORD_BYTES
+        end = start + (written - seen & _BYTES_MASK)
+        found = bytes(self._records[start:end])
+        if end > RECORD_BYTES:
+            found += self._records[: end - RECORD_BYTES]
+        self._seen = written
         if not _IN_ORDER:
             self._fence()
-        self._words[_RECORDS_READ] = position
-        return found
+        self._words[_RECORDS_READ] = written & _BYTES_MASK
+        return (written >> _BYTES_BITS) - (seen >> _BYTES_BITS) & _COUNT_MASK, found
 
     def say_asleep(self) -> None:
         """Ask to be woken by the next record. Look for records once more after this, and then sleep."""

@@ -32,10 +32,11 @@ from .messages import (
     ToTrainer,
     ToWorker,
     decode_for_trainer,
+    decode_records,
     encode_packet,
 )
 from .proc_tree import ProcessHandle, state_of
-from .results import SlotResult
+from .results import InlineArray, InlineResult, SlotResult
 from .status_page import StatusPage, create_status_page
 
 # A worker that waits for a slot is told to give up when the consumer has waited for it so long without freeing one: a
@@ -75,7 +76,7 @@ class WorkerConnection:
         self.backlog: bytes | None = None  # a packet that the socket was too full for
         self.starved_since: float | None = None  # it waits for a slot, as far as is known; on the clock of waiting
         self._outbox: list[ToWorker] = []
-        self._records: list[bytes] = []  # came by the ring
+        self._records: list[tuple[int, bytes]] = []  # came by the ring: how many, and their bytes
         self._num_records = 0  # of the ring, that were handed over
         self._behind: deque[tuple[int, list[ToTrainer]]] = deque()  # came by the socket; after how many of the ring
         self._starved_at = 0  # credits that the starved worker has seen
@@ -149,7 +150,9 @@ class WorkerConnection:
 
     def gather(self) -> bool:
         """Take in what lies in the ring; tell whether there is anything. Comes before `hear`."""
-        self._records += self.rings.read()
+        found = self.rings.read()
+        if found[0]:
+            self._records.append(found)
         return bool(self._records)
 
     def hear(self) -> bool:
@@ -173,32 +176,48 @@ class WorkerConnection:
         """
         messages: list[ToTrainer] = []
         records, self._records = self._records, []
-        behind = self._behind
-        for record in records:
-            while behind and behind[0][0] <= self._num_records:
-                messages += behind.popleft()[1]
-            messages += decode_for_trainer(record)
-            self._num_records += 1
-        while behind and behind[0][0] <= self._num_records:
-            messages += behind.popleft()[1]
-        slots = [message.result for message in messages if type(message) is Done and type(message.result) is SlotResult]
-        if slots:
-            for result, lease in zip(slots, self.reader.hold([result.slot_idx for result in slots]), strict=True):
-                result.owner, result.lease = self, lease
+        for num_records, data in records:
+            messages += decode_records(num_records, data)
+        if self._behind:
+            messages = self._in_order(messages)
+        else:
+            self._num_records += len(messages)
         events: list[Event] = []
+        slots: list[SlotResult] = []
+        late: list[InlineArray | InlineResult | SlotResult] = []  # of runs that are over
         for message in messages:
             if type(message) is Done:
+                result = message.result
+                if type(result) is SlotResult:
+                    slots.append(result)
                 if message.run_id == run_id:
                     events.append(message)
-                elif message.result is not None:
-                    message.result.discard()
+                elif result is not None:
+                    late.append(result)
             elif isinstance(message, Starved):
                 self.note_starved(message, now)
             elif isinstance(message, SentAfterRecord):
                 raise InternalError(f"worker {self.worker_idx} said something in the wrong place", where=repr(message))
             else:
                 events.append(message)
+        if slots:
+            for slot, lease in zip(slots, self.reader.hold([slot.slot_idx for slot in slots]), strict=True):
+                slot.owner, slot.lease = self, lease
+            for result in late:
+                result.discard()
         return events
+
+    def _in_order(self, records: list[ToTrainer]) -> list[ToTrainer]:
+        """Put what came by the socket between the records that it came between."""
+        messages: list[ToTrainer] = []
+        behind = self._behind
+        for record in (*records, None):
+            while behind and behind[0][0] <= self._num_records:
+                messages += behind.popleft()[1]
+            if record is not None:
+                messages.append(record)
+                self._num_records += 1
+        return messages
 
     # --- the process ---
 

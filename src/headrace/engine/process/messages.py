@@ -1,7 +1,7 @@
 """What a trainer, its warden and its workers say to each other: small, typed, and nothing else.
 
-Invariants: a packet is a list of messages and stands alone; it is never split, because sockets and rings keep packets
-whole. A packet of no messages says nothing, and wakes whoever waits for one.
+Invariants: a packet is a list of messages and stands alone; it is never split, because sockets keep packets whole. A
+packet of no messages says nothing, and wakes whoever waits for one. A record of a ring is one message.
 What a worker says is an event of the engine (`events.py`), or a word for its trainer alone. Values are not in here but
 in the arena; the result of a `Done` says where. User objects are opaque bytes: of those, only failures are unpickled.
 """
@@ -14,7 +14,7 @@ import msgspec
 
 from ..events import Done, Failed, Ready, SetupFailed, StreamEnded
 from ..failure import Failure
-from .results import InlineResult, SlotResult
+from .results import InlineArray, InlineResult, SlotResult
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True):
@@ -73,7 +73,8 @@ class SentAfterRecord(Message, frozen=True, tag=6):
     num_records: int
 
 
-ToTrainer = Ready | Done[InlineResult | SlotResult] | Failed | SetupFailed | StreamEnded | Starved | SentAfterRecord
+Outcome = Done[InlineArray | InlineResult | SlotResult] | Failed
+ToTrainer = Ready | Outcome | SetupFailed | StreamEnded | Starved | SentAfterRecord
 
 # --- from the trainer to its warden ---
 
@@ -159,6 +160,9 @@ def _decode_failure(_kind: type, data: bytes) -> Failure:
 encode_packet = msgspec.msgpack.Encoder(enc_hook=_encode_failure).encode
 """Encode a sequence of messages as one packet."""
 
+encode_record = encode_packet
+"""Encode one message as a record."""
+
 BELL = encode_packet(())
 """A packet that only wakes."""
 
@@ -169,6 +173,14 @@ decode_for_trainer: Callable[[bytes], Sequence[ToTrainer]] = msgspec.msgpack.Dec
     list[ToTrainer], dec_hook=_decode_failure
 ).decode
 """Decode what a worker sent to its trainer."""
+
+_LIST = b"\xdd"  # MessagePack: a list, of so many elements as the next four bytes say
+
+
+def decode_records(num_records: int, data: bytes) -> Sequence[ToTrainer]:
+    """Decode records of a worker that lie one behind the other: all of them at once."""
+    return decode_for_trainer(_LIST + num_records.to_bytes(4, "big") + data)
+
 
 decode_for_warden: Callable[[bytes], Sequence[ToWarden]] = msgspec.msgpack.Decoder(list[ToWarden]).decode
 """Decode what a trainer sent to its warden."""

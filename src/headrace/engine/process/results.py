@@ -1,6 +1,6 @@
 """The value of a ticket on its way from a worker process: where it lies, and how the trainer takes it.
 
-Both are sent as they are; a value in a slot gets its hold on the slot when it comes in.
+All are sent as they are; a value in a slot gets its hold on the slot when it comes in.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 
 from ..codec.codec import decode
+from ..codec.format import dtype_of, plain_token
 from ..memory.lease import ArenaReader, Lease
 
 # A worker is told at once of slots that became free where a result is so large (bytes) that writing to memory that is
@@ -31,21 +32,52 @@ class InlineResult(msgspec.Struct, array_like=True, tag=0):
     """A small value that came within its message.
 
     Attributes:
-        data: The header of the codec, and the bytes of the value.
-        num_bytes: Of the value.
+        header: Of the codec.
+        data: The bytes of the value: its own memory.
+        num_bytes: How many.
     """
 
-    data: bytes
+    header: bytes
+    data: bytearray
     num_bytes: int
 
     def take(self) -> Any:
-        """Decode the value; its arrays have memory of their own."""
-        data = self.data
-        offset = len(data) - self.num_bytes
-        return decode(data[:offset], np.frombuffer(bytearray(data[offset:]), np.uint8))
+        """Decode the value."""
+        return decode(self.header, np.frombuffer(self.data, np.uint8))
 
     def discard(self) -> None:
         """Nothing is held."""
+
+
+class InlineArray(msgspec.Struct, array_like=True, tag=2):
+    """A small array that came within its message: the most frequent small value, in a third of the time.
+
+    Attributes:
+        data: Its bytes in C order: its own memory.
+        num_bytes: How many.
+        token: Of its dtype, see `plain_token`.
+        shape: Its shape.
+    """
+
+    data: bytearray
+    num_bytes: int
+    token: str
+    shape: tuple[int, ...]
+
+    def take(self) -> Any:
+        """Return the array."""
+        return np.ndarray(self.shape, dtype_of(self.token), self.data)
+
+    def discard(self) -> None:
+        """Nothing is held."""
+
+
+def inline_array(value: Any, max_bytes: int) -> InlineArray | None:
+    """Return an array of few bytes as it is sent; `None` for all else."""
+    if type(value) is not np.ndarray or value.nbytes > max_bytes or not value.flags.c_contiguous:
+        return None
+    token = plain_token(value.dtype)
+    return None if token is None else InlineArray(bytearray(value), value.nbytes, token, value.shape)
 
 
 class SlotResult(msgspec.Struct, array_like=True, tag=1):

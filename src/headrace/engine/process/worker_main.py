@@ -54,9 +54,10 @@ from .messages import (
     ToWorker,
     decode_for_worker,
     encode_packet,
+    encode_record,
 )
 from .proc_tree import kill_descendants
-from .results import InlineResult, SlotResult
+from .results import InlineArray, InlineResult, SlotResult, inline_array
 from .status_page import StatusPage
 from .worker_config import WorkerConfig, read_worker_config
 
@@ -309,22 +310,25 @@ class _Loop:
 
     def _pack(
         self, worker: Worker, done: Done[ValueResult], slot: SlotWriter
-    ) -> Done[InlineResult | SlotResult] | Failed:
+    ) -> Done[InlineArray | InlineResult | SlotResult] | Failed:
         """Move the value of a ticket to where the trainer sees it."""
         assert done.result is not None
         start = time.perf_counter()
-        try:
-            header = encode(done.result.value, slot)
-        except Exception as error:  # noqa: BLE001 - pickling runs user code: it goes on as a Failure
-            return Failed(done.worker_idx, done.ticket, Failure.of(error, place=worker.scope.place), done.run_id)
-        num_bytes = slot.used
-        result: InlineResult | SlotResult
-        if num_bytes <= MAX_INLINE_BYTES:
-            result = InlineResult(header + slot.copy_used(), num_bytes)
-        else:
-            result = SlotResult(header, slot.slot_idx, slot.offset, num_bytes)
-            self._slot = None  # the trainer's, until it gives credit for it
-        seconds, skipped = time.perf_counter() - start, tuple(map(self._judged, done.skipped))
+        value = done.result.value
+        result: InlineArray | InlineResult | SlotResult | None = inline_array(value, MAX_INLINE_BYTES)
+        if result is None:
+            try:
+                header = encode(value, slot)
+            except Exception as error:  # noqa: BLE001 - pickling runs user code: it goes on as a Failure
+                return Failed(done.worker_idx, done.ticket, Failure.of(error, place=worker.scope.place), done.run_id)
+            num_bytes = slot.used
+            if num_bytes <= MAX_INLINE_BYTES:
+                result = InlineResult(header, slot.copy_used(), num_bytes)
+            else:
+                result = SlotResult(header, slot.slot_idx, slot.offset, num_bytes)
+                self._slot = None  # the trainer's, until it gives credit for it
+        skipped = tuple(map(self._judged, done.skipped)) if done.skipped else ()
+        seconds = time.perf_counter() - start
         return Done(done.worker_idx, done.ticket, done.run_id, result, done.seconds, seconds, skipped)
 
     def _judged(self, failure: Failure) -> Failure:
@@ -339,8 +343,7 @@ class _Loop:
         """Send one message at once: what was done before a worker's death is then known to be done."""
         if os.getpid() != self._pid:  # user code forked, and came back in the child: one worker is enough
             os._exit(0)
-        packet = encode_packet((message,))
-        if self._rings.write(packet):
+        if self._rings.write(encode_record(message)):
             if not self._rings.should_wake():
                 return
             packet = BELL

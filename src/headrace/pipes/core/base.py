@@ -25,6 +25,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 from .methods import IterMethods, MapMethods
 from .naming import looks_like_pipe, name_raiser, show_call
 from .registry import advice_on, find_function, list_functions
+from .skipping import Wanted
 from .torch_classes import find_torch_class, torch_hook
 
 T_co = TypeVar("T_co", covariant=True)
@@ -80,7 +81,7 @@ class Pipe:
         return super().__reduce_ex__(protocol)
 
 
-_OF_ITERATION = ("_raw", "_reading", "_begun", "_is_restored", "_restored")
+_OF_ITERATION = ("_raw", "_reading", "_begun", "_is_restored", "_restored", "_wanted")
 _numbers = count(1)
 
 
@@ -116,10 +117,13 @@ class IterPipe(Pipe, IterMethods, Generic[T_co]):
     _begun = 0  # the number of the last iteration that was not stopped; 0: none. Readers begin before what they read
     _is_restored = False
     _restored: Restored | None = None  # what it was restored with, until it or a reader of it begins anew
+    _wanted: Wanted | None = None  # of the items of the next iteration; None: all
     _begin: ClassVar[Begin]  # what the class wrote as `__iter__`
+    skips_ahead: ClassVar[bool] = False
 
-    def __init_subclass__(cls, **options: Any) -> None:
+    def __init_subclass__(cls, *, skips_ahead: bool = False, **options: Any) -> None:
         super().__init_subclass__(**options)
+        cls.skips_ahead = skips_ahead  # of the class alone: in one derived from it, `__iter__` may do something else
         own: Any = cls.__iter__
         if not hasattr(own, "begin"):
             cls.__iter__ = _guard(own)  # type: ignore[method-assign]
@@ -141,9 +145,21 @@ class IterPipe(Pipe, IterMethods, Generic[T_co]):
         if state:  # who has no position keeps nothing and needs nothing
             raise NotImplementedError(f"{type(self).__name__} has no restore")
 
+    def can_skip_ahead(self) -> bool:
+        """Return whether `skip_ahead` brings another pipe like this one to where this one is."""
+        return self.skips_ahead
+
+    def skip_ahead(self, wanted: Wanted) -> Wanted:
+        """Return which items of the source are needed for those that are wanted of this one.
+
+        Called between `reset` and an iteration, of a class that says `skips_ahead=True`: it has one source, and which
+        items of it are needed does not depend on what they are. The iteration then finds only these in the source.
+        """
+        return wanted
+
     def _forget_position(self) -> None:
         """Begin at the start, whatever was restored."""
-        self._is_restored, self._restored = False, None
+        self._is_restored, self._restored, self._wanted = False, None, None
 
     @property
     def is_under_way(self) -> bool:
@@ -253,12 +269,17 @@ def read(source: Any) -> Iterator[Any]:
     return chain(raw, _check_end(source, source._reading))
 
 
-def stop(pipe: IterPipe[Any]) -> None:
+def stop(pipe: Any) -> None:
     """End the iteration over a pipe that is under way, if there is one; its iterators are invalid from now on.
+
+    Args:
+        pipe: One of our iterable pipes; with anything else nothing is done.
 
     Raises:
         RuntimeError: The pipe is giving an item at this moment.
     """
+    if not isinstance(pipe, IterPipe):
+        return
     raw = pipe._raw()
     if raw is not None and raw.gi_running:
         raise RuntimeError(f"{pipe!r} is giving an item at this moment, in another thread or to a function of its own")
@@ -271,7 +292,12 @@ def stop(pipe: IterPipe[Any]) -> None:
 
 def mark_restored(pipe: IterPipe[Any], restored: Restored | None, *, is_under_way: bool) -> None:
     """Note what a pipe was restored with, and whether its attributes say where in the middle it goes on."""
-    pipe._is_restored, pipe._restored = is_under_way, restored
+    pipe._is_restored, pipe._restored, pipe._wanted = is_under_way, restored, None
+
+
+def want(pipe: IterPipe[Any], wanted: Wanted) -> None:
+    """Have the next iteration give only some of the items."""
+    pipe._wanted = wanted
 
 
 def restored_with(pipe: IterPipe[Any]) -> Restored | None:
@@ -310,6 +336,7 @@ def _guard(own: Begin) -> Begin:
 
 def _begin_anew(pipe: IterPipe[T_co]) -> Iterator[T_co]:
     stop(pipe)
+    wanted, pipe._wanted = pipe._wanted, None
     if not pipe._is_restored:
         if pipe._restored is not None:
             pipe._restored.forget(pipe)
@@ -320,7 +347,7 @@ def _begin_anew(pipe: IterPipe[T_co]) -> Iterator[T_co]:
     if not isinstance(raw, GeneratorType):
         raw = _generate(raw)
     pipe._raw = weakref.ref(raw)  # weak: a reader that is dropped closes what it read
-    return raw
+    return raw if wanted is None else wanted.choose(raw)
 
 
 def _generate(iterator: Iterator[T_co]) -> Generator[T_co, None, None]:

@@ -6,6 +6,7 @@ for the one who reads it (who will not begin it again), or neither: then it begi
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any, TypeAlias
 
@@ -21,8 +22,10 @@ from ..core.base import (
     mark_restored,
     restored_with,
     stop,
+    want,
 )
 from ..core.draws import Draws
+from ..core.skipping import Wanted
 from ..core.walk import list_pipes, sources_of
 
 GraphState: TypeAlias = list[list[Any]]
@@ -101,6 +104,55 @@ def restore_graph(pipe: Any, state: GraphState) -> None:
     for each in everything:
         if isinstance(each, MapPipe):
             each.forget_other_draws()
+
+
+def can_skip_ahead(pipe: Any) -> bool:
+    """Tell whether `skip_ahead` brings another graph like this one to where this one is, and saves work by it.
+
+    This takes that the functions in the graph do not draw from the global generators.
+
+    Args:
+        pipe: The end of the graph, between two items.
+    """
+    pipes = _list_skipping(pipe)
+    return bool(pipes) and isinstance(pipes[-1], IterPipe) and all(each.can_skip_ahead() for each in pipes[:-1])
+
+
+def skip_ahead(pipe: Any, num_items: int, note_item: Callable[[], object]) -> None:
+    """Have the next iteration begin at a later item of its epoch, with only those items made before that it needs.
+
+    What a shuffle holds, say, follows from its random numbers: just these items are made again, by what comes before
+    it. What comes after it begins at the later item.
+
+    Args:
+        pipe: The end of a graph for another like which `can_skip_ahead` was true when it had given so many items.
+        num_items: How many.
+        note_item: Called for each item that is made again and not needed.
+
+    A state can be taken when the next item was read.
+    """
+    restored = _Restored(set())
+    for each in reversed(list_pipes(pipe)):
+        if isinstance(each, IterPipe):
+            stop(each)
+            forget_position(each)
+            mark_restored(each, restored, is_under_way=False)
+    *pipes, source = _list_skipping(pipe)
+    wanted = Wanted(num_items, note_item=note_item)
+    for each in pipes:
+        each.reset()
+        mark_restored(each, restored, is_under_way=True)
+        wanted = each.skip_ahead(wanted)
+    want(source, wanted)
+
+
+def _list_skipping(pipe: Any) -> list[Any]:
+    """Return the pipes that skip ahead, from the end on, and the one that they read; nothing if there are none."""
+    pipes = [pipe]
+    while isinstance(pipe, IterPipe) and pipe.skips_ahead and len(sources := sources_of(pipe)) == 1:
+        pipe = sources[0]
+        pipes.append(pipe)
+    return pipes if len(pipes) > 1 else []
 
 
 def _restore_pipe(pipe: IterPipe[Any], position: Any, generators: dict[str, Any], restored: _Restored) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -12,6 +13,7 @@ from ..core.base import IterPipe, State, read
 from ..core.checks import check_positive, check_takes
 from ..core.registry import functional_pipe
 from ..core.skeletons import PendingPipe, Positioned
+from ..core.skipping import Wanted
 from ..core.streams import close_streams
 
 
@@ -35,7 +37,7 @@ class DataChunk(list[Any]):
 
 
 @functional_pipe("batch")
-class Batcher(Positioned[Any]):
+class Batcher(Positioned[Any], skips_ahead=True):
     """Put so many items in a row into a list.
 
     Args:
@@ -66,6 +68,11 @@ class Batcher(Positioned[Any]):
             if len(batch) < size and self.drop_last:
                 return
             yield wrap(batch)
+
+    def skip_ahead(self, wanted: Wanted) -> Wanted:
+        size = self.batch_size
+        before = [number * size + place for number in wanted.before for place in range(size)]
+        return replace(wanted, start=wanted.start * size, before=before)
 
     def __len__(self) -> int:
         whole, rest = divmod(len(self.datapipe), self.batch_size)

@@ -63,7 +63,7 @@ def _has_tensor(item: Any, tensor: type) -> bool:
 
 
 @functional_pipe("collate")
-class Collator(OneForOne[Any], source="datapipe"):
+class Collator(OneForOne[Any], source="datapipe", skips_ahead=True):
     """Make arrays of each batch.
 
     Args:

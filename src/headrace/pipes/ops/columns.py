@@ -102,7 +102,7 @@ def _warn_missing(indices: Sequence[Hashable], item: Any) -> None:
 
 
 @functional_pipe("flatten")
-class Flattener(OneForOne[Any], source="datapipe"):
+class Flattener(OneForOne[Any], source="datapipe", skips_ahead=True):
     """Replace columns by their parts, one level deep.
 
     Args:
@@ -140,7 +140,7 @@ def _flatten_dict(item: dict[Any, Any], chosen: list[Hashable] | None) -> dict[A
 
 
 @functional_pipe("slice")
-class Slicer(OneForOne[Any], source="datapipe"):
+class Slicer(OneForOne[Any], source="datapipe", skips_ahead=True):
     """Choose columns.
 
     Args:
@@ -192,7 +192,7 @@ class Slicer(OneForOne[Any], source="datapipe"):
 
 
 @functional_pipe("drop")
-class Dropper(OneForOne[Any], source="datapipe"):
+class Dropper(OneForOne[Any], source="datapipe", skips_ahead=True):
     """Drop columns.
 
     Args:
@@ -218,7 +218,7 @@ class Dropper(OneForOne[Any], source="datapipe"):
 
 
 @functional_pipe("rows2columnar")
-class Rows2Columnar(OneForOne[Any]):
+class Rows2Columnar(OneForOne[Any], skips_ahead=True):
     """Turn lists of rows into dicts of columns.
 
     Args:

@@ -142,7 +142,7 @@ class Header(Positioned[Any]):
 
 
 @functional_pipe("set_length")
-class LengthSetter(Positioned[Any]):
+class LengthSetter(Positioned[Any], skips_ahead=True):
     """Say what `len` is. The items stay as they are.
 
     Args:

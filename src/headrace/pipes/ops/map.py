@@ -22,7 +22,7 @@ from .columns import column_mapper, column_reader
 
 
 @functional_pipe("map")
-class Mapper(OneForOne[Any], source="datapipe"):
+class Mapper(OneForOne[Any], source="datapipe", skips_ahead=True):
     """Apply a function to each item, or to columns of it.
 
     Args:
@@ -52,7 +52,7 @@ class Mapper(OneForOne[Any], source="datapipe"):
 
 
 @functional_pipe("threadpool_map")
-class ThreadPoolMapper(SameLength[Any]):
+class ThreadPoolMapper(SameLength[Any], skips_ahead=True):
     """Apply a function to each item as `Mapper` does, in a pool of threads. The order is that of the source.
 
     The threads live as long as the iteration. Where the function waits for files or networks, or releases Python's

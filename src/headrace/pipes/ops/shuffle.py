@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -11,11 +12,12 @@ from ..core.checks import check_positive
 from ..core.draws import Draws
 from ..core.registry import functional_pipe
 from ..core.skeletons import SameLength, ShufflingPipe
+from ..core.skipping import Wanted
 from .batch import DataChunk, UnBatcher
 
 
 @functional_pipe("shuffle")
-class Shuffler(SameLength[Any], ShufflingPipe[Any], source="datapipe"):
+class Shuffler(SameLength[Any], ShufflingPipe[Any], source="datapipe", skips_ahead=True):
     """Fill a buffer, then give a random item of it for each item that comes in; at the end give the rest at random.
 
     The order follows from the seed and the number of the epoch. Without a seed each epoch has another one.
@@ -32,6 +34,9 @@ class Shuffler(SameLength[Any], ShufflingPipe[Any], source="datapipe"):
     _not_shipped = ("_buffer",)
     _position_names = ("has_ended",)
     _has_ended = False
+    # After `skip_ahead`, until they are read: the items that are wanted and those that are held, by their numbers among
+    # those that the source gives.
+    _skipped_to: tuple[list[int], list[int]] | None = None
 
     def __init__(self, datapipe: IterPipe[Any], *, buffer_size: int = 10000, unbatch_level: int = 0) -> None:
         self.datapipe: Any = UnBatcher(datapipe, unbatch_level) if unbatch_level else datapipe
@@ -43,6 +48,30 @@ class Shuffler(SameLength[Any], ShufflingPipe[Any], source="datapipe"):
     def reset(self) -> None:
         super().reset()
         self._buffer = []
+        self._skipped_to = None
+
+    def can_skip_ahead(self) -> bool:
+        return super().can_skip_ahead() and not self._has_ended
+
+    def skip_ahead(self, wanted: Wanted) -> Wanted:
+        """Draw as `__iter__` does, on the numbers of the items: those that are given or held are needed."""
+        if not self._enabled or not wanted.start:
+            return wanted
+        size, draw = self.buffer_size, self._draws.generator.random
+        start = size + wanted.start
+        held, given = list(range(size)), []
+        before = iter([*wanted.before, start])
+        next_wanted = next(before)
+        for number in range(size, start):
+            drawn = int(draw() * size)
+            if number - size == next_wanted:
+                given.append(held[drawn])
+                next_wanted = next(before)
+            held[drawn] = number
+        needed = sorted(given + held)
+        rank_of = {number: rank for rank, number in enumerate(needed)}
+        self._skipped_to = [rank_of[number] for number in given], [rank_of[number] for number in held]
+        return replace(wanted, start=start, before=needed)
 
     def __iter__(self) -> Iterator[Any]:
         source = iter(()) if self._has_ended else read(self.datapipe)
@@ -53,6 +82,8 @@ class Shuffler(SameLength[Any], ShufflingPipe[Any], source="datapipe"):
             yield from source
             return
         size = self.buffer_size
+        if self._skipped_to is not None:
+            yield from self._fill_as_skipped(source, *self._skipped_to)
         buffer.extend(islice(source, size - len(buffer)))
         for item in source:
             drawn = int(draw() * size)
@@ -63,6 +94,12 @@ class Shuffler(SameLength[Any], ShufflingPipe[Any], source="datapipe"):
             drawn = int(draw() * len(buffer))
             buffer[drawn], buffer[-1] = buffer[-1], buffer[drawn]
             yield buffer.pop()
+
+    def _fill_as_skipped(self, source: Iterator[Any], given: list[int], held: list[int]) -> Iterator[Any]:
+        items = list(islice(source, len(given) + len(held)))
+        self._buffer += [items[rank] for rank in held]
+        self._skipped_to = None
+        yield from [items[rank] for rank in given]
 
     def state(self) -> State:
         return super().state() | {"buffer": list(self._buffer)}

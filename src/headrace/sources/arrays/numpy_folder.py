@@ -357,6 +357,8 @@ class NumpyFolderSource(PlainArraySource):
         super()._prepare()
         self._groups: list[tuple[str, str]] = [(first, last) for first, last in self._index.meta["groups"]]
         self._group_of: dict[str, int] = self._index.meta["group_of"]
+
+    def _prepare_files(self) -> None:
         self._files = PlainFiles(_stamps(self.root, self._groups, self._index))
 
     def _file_of(self, corpus_idx: int, data_key: str) -> int:

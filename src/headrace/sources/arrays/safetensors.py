@@ -212,12 +212,12 @@ class SafetensorsSource(PlainArraySource):
 
     def _prepare(self) -> None:
         super()._prepare()
-        self._files_of_seqs = None
-        if self._index.meta["layout"] == "file":
-            self._files = PlainFiles(_stamps(self.root, self._index))
-        else:
-            self._files_of_seqs = column_view(self._index.locator("file"))
+        is_one_a_file = self._index.meta["layout"] == "file"
+        self._files_of_seqs = None if is_one_a_file else column_view(self._index.locator("file"))
         self._num_files = len(self._index.files)
+
+    def _prepare_files(self) -> None:
+        self._files = PlainFiles(_stamps(self.root, self._index) if self._files_of_seqs is None else self._index.files)
 
     def _file_of(self, corpus_idx: int, data_key: str) -> int:  # noqa: ARG002 - all keys are in one file
         if self._files_of_seqs is None:

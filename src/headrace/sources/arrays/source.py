@@ -219,6 +219,11 @@ class PlainArraySource(IndexedSource):
             {a: column_view(index.locator(f"axis{a}:{key}")) for a, size in enumerate(spec.shape) if size is None},
         )
 
+    def reads_slices(self, data_key: str) -> bool:
+        """Yes, if all arrays of the key are stored as their numbers in C order."""
+        column = self._columns.get(data_key)
+        return column is not None and column.forms is None
+
     @property
     def has_fast_rows(self) -> bool:
         """Yes, if all stored keys are plain."""

@@ -316,6 +316,8 @@ class AudioFolderSource(RecordingSource):
         self._lists: list[tuple[str, int, int]] = [(name, size, time) for name, size, time in meta["lists"]]
         # Not a method of this object: a circle of references would keep files open until it is found.
         self._text_stamps = _text_stamps(self._root, self._lists, self._index)
+
+    def _prepare_files(self) -> None:
         self._files = PlainFiles(self._text_stamps)
 
     def _where(self, corpus_idx: int) -> str:

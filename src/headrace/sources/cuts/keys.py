@@ -38,10 +38,12 @@ class CutKey(Codec):
     Attributes:
         field: What the user called it: "audio", "features", "text", or the name of a custom attribute.
         sample_rate: Of audio, in Hz; None before a cut was seen, and for all else.
+        reads_parts: Whether `encode_part` reads parts of some arrays.
     """
 
     field: str
     sample_rate: int | None = None
+    reads_parts = False
 
     @property
     def shar_field(self) -> str:
@@ -110,6 +112,7 @@ class _AudioKey(_ArrayKey):
     def __init__(self, field: str, tolerance: float) -> None:
         super().__init__(field)
         self._tolerance = tolerance
+        self.reads_parts = field == AUDIO
 
     @property
     def shar_field(self) -> str:
@@ -146,7 +149,7 @@ class _AudioKey(_ArrayKey):
         return self._checked(np.transpose(samples), where)
 
     def encode_part(self, cut: Any, start: int, end: int, where: str) -> NDArray[Any] | None:
-        if self.field != AUDIO or self.sample_rate is None:
+        if not self.reads_parts or self.sample_rate is None:
             return None
         part = part_of(cut, start, end, self.sample_rate)
         if part is None:

@@ -114,6 +114,10 @@ class CutSource(RecordSource):
         self._keys: dict[str, CutKey] = corpus.options.keys(fields, meta["kinds"])
         for name, key in self._keys.items():
             key.settle(self.specs[name], meta["labels"].get(name), meta["sample_rates"][name])
+
+    def _prepare_files(self) -> None:
+        super()._prepare_files()
+        corpus = self._options
         self._table: CutTable = (
             HeldCuts(corpus.held) if corpus.files is None else StoredCuts(corpus.files, self._index, corpus.roots)
         )
@@ -125,16 +129,20 @@ class CutSource(RecordSource):
     def _record(self, corpus_idx: int, data_keys: Sequence[str]) -> Any:
         return self._table.cut(corpus_idx, [self._keys[data_key].shar_field for data_key in data_keys])
 
-    def _encode(self, record: Any, corpus_idx: int, data_key: str) -> NDArray[Any]:
-        return np.asarray(self._keys[data_key].encode(record, self._where(corpus_idx)))
+    def _encode(self, record: Any, corpus_idx: int, data_key: str, where: str) -> NDArray[Any]:  # noqa: ARG002
+        return np.asarray(self._keys[data_key].encode(record, where))
+
+    def reads_slices(self, data_key: str) -> bool:
+        """Yes, of the recordings of cuts; where samples cannot be sought, they are decoded whole."""
+        return data_key in self._keys and self._keys[data_key].reads_parts
 
     def _load_part(self, corpus_idx: int, data_key: str, start: int, end: int) -> NDArray[Any]:
         """Return frames of a key; of wav and flac files no other samples are read."""
-        cut = self._record(corpus_idx, (data_key,))
-        part = self._keys[data_key].encode_part(cut, start, end, self._where(corpus_idx))
+        cut, where = self._record(corpus_idx, (data_key,)), self._where(corpus_idx)
+        part = self._keys[data_key].encode_part(cut, start, end, where)
         if part is not None:
             return part
-        whole = self._checked(corpus_idx, data_key, self._encode(cut, corpus_idx, data_key))
+        whole = self._checked(corpus_idx, data_key, self._encode(cut, corpus_idx, data_key, where))
         return whole[start:end].copy()
 
     def _where(self, corpus_idx: int) -> str:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
@@ -160,19 +161,20 @@ class HDFWriter(FileWriter):
             raise SourceError(
                 f"the tag {tag!r} has a NUL in it, where readers would cut it", where=self.path, fix="remove it"
             )
-        longest = max(map(len, arrays.values()))
-        if longest > _MAX_LENGTH:
-            raise SourceError(f"{longest} frames; the layout holds up to {_MAX_LENGTH}", where=where, fix="split it")
+        lengths = [len(array) for array in arrays.values()]
+        if max(lengths) > _MAX_LENGTH:
+            what = f"{max(lengths)} frames; the layout holds up to {_MAX_LENGTH}"
+            raise SourceError(what, where=where, fix="split it")
         for key, array in arrays.items():
             self._check_array(key, array, where)
         for key, array in arrays.items():
             if key not in self._columns:
                 self._columns[key] = _Column(self._new_spool(array.dtype), array.shape[1:])
             self._columns[key].append(array)
-        self._lengths.append(np.array([len(array) for array in arrays.values()], np.int32))
         data = tag.encode()
-        self._tag_lengths.append(np.array([len(data)], np.int32))
-        self._tag_bytes.append(np.frombuffer(data, np.uint8))
+        self._lengths.append(struct.pack(f"={len(lengths)}i", *lengths))
+        self._tag_lengths.append(struct.pack("=i", len(data)))
+        self._tag_bytes.append(data)
 
     def _check_array(self, data_key: str, array: NDArray[Any], where: str) -> None:
         """Refuse a frame that is not shaped as the first one on a free axis, and a class that makes no dim."""

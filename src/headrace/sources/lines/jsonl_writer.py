@@ -81,17 +81,18 @@ class JsonlWriter(FileWriter):
         return specs
 
     def _put(self, tag: str, arrays: dict[str, NDArray[Any]], where: str) -> None:
-        row = {DEFAULT_TAG_FIELD: tag, **{key: self._value(key, array, where) for key, array in arrays.items()}}
+        row: dict[str, Any] = {DEFAULT_TAG_FIELD: tag}
+        for key, array in arrays.items():
+            row[key] = self._value(key, self.specs[key], array, where)
         self._file.write(self._encoder.encode(row) + b"\n")
 
-    def _is_text(self, data_key: str) -> bool:
+    def _is_text(self, data_key: str, spec: DataSpec) -> bool:
         if self._text_keys is not None:
             return data_key in self._text_keys
-        spec = self.specs[data_key]
         return _is_bytes(spec) and spec.dim == 256 and data_key not in self.labels
 
-    def _value(self, data_key: str, array: NDArray[Any], where: str) -> Any:
-        if array.dtype == np.uint8 and self._is_text(data_key):
+    def _value(self, data_key: str, spec: DataSpec, array: NDArray[Any], where: str) -> Any:
+        if spec.dtype == "uint8" and self._is_text(data_key, spec):
             try:
                 return array.tobytes().decode()
             except UnicodeDecodeError as error:

@@ -110,10 +110,14 @@ class OggZipSource(RecordSource):
         self.specs["orth"] = DataSpec("uint8", sparse=True, dim=256)
         self.labels["orth"] = [chr(code) for code in range(256)]
         places = {path: number for number, path in enumerate(options.files)}
-        stamps = [index.files[places[archive.files[-1]]] for archive in options.archives]
-        self._texts = EntryTexts(options.archives, index.meta["text_bytes"], stamps)
+        self._stamps_of_texts = [index.files[places[archive.files[-1]]] for archive in options.archives]
         self._file_of = [places[archive.files[0]] for archive in options.archives]
         self._archive_of = index.locator("archive")
+
+    def _prepare_files(self) -> None:
+        super()._prepare_files()
+        sizes = self._index.meta["text_bytes"]
+        self._texts = EntryTexts(self._options.archives, sizes, self._stamps_of_texts)
 
     @property
     def vocabulary(self) -> Vocabulary | None:
@@ -137,13 +141,13 @@ class OggZipSource(RecordSource):
         needs_text = set(data_keys) != {"data"} or self._options.archives[0].is_folder
         return self._entry(corpus_idx) if needs_text else None
 
-    def _encode(self, record: TextEntry | None, corpus_idx: int, data_key: str) -> NDArray[Any]:
+    def _encode(self, record: TextEntry | None, corpus_idx: int, data_key: str, where: str) -> NDArray[Any]:
         """Return "data" as float32[T, D], the others as integers [T]."""
         if data_key == "data":
-            return self._read_audio(corpus_idx, record)
+            return self._read_audio(corpus_idx, record, where)
         assert record is not None
         if data_key == "classes":
-            return np.array(self._options.encode(record.text, self._where(corpus_idx)), dtype=np.int32)
+            return np.array(self._options.encode(record.text, where), dtype=np.int32)
         return np.frombuffer(record.text.encode(), dtype=np.uint8).copy()
 
     def _archive(self, corpus_idx: int) -> int:
@@ -167,8 +171,8 @@ class OggZipSource(RecordSource):
             raise SourceError(what, where=where, fix="open it again")
         return entry
 
-    def _read_audio(self, corpus_idx: int, entry: TextEntry | None) -> NDArray[np.float32]:
-        options, where, number = self._options, self._where(corpus_idx), self._archive(corpus_idx)
+    def _read_audio(self, corpus_idx: int, entry: TextEntry | None, where: str) -> NDArray[np.float32]:
+        options, number = self._options, self._archive(corpus_idx)
         features, archive = options.features, options.archives[number]
         assert features is not None
         if archive.is_folder:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 from headrace.errors import ConfigError, SourceError
 from headrace.specs import DataSpec
 
-from .data_types import learn_spec
+from .data_types import extremes, learn_spec
 from .fields import Field
 
 _EXACT_SINGLE, _EXACT_DOUBLE = 2**24, 2**53  # to these, every whole number is itself in float32 and float64
@@ -76,7 +77,7 @@ class JsonField(Field):
         if array.size:
             self._kinds.add(array.dtype.kind)
             if array.dtype.kind in "iu":
-                low, high = int(array.min()), int(array.max())
+                low, high = extremes(array)
                 self._low, self._high = min(self._low, low), max(self._high, high)
                 if max(-low, high) > _EXACT_SINGLE:
                     self._is_wide = True
@@ -141,9 +142,11 @@ class JsonField(Field):
                 where=where,
                 fix="give another dtype",
             )
-        if dim is not None and array.dtype.kind in "iu" and (array.min() < 0 or array.max() >= dim):
-            wrong = int(array.min()) if array.min() < 0 else int(array.max())
-            raise SourceError(f"the field {self.name!r} has {wrong}, not a class 0..{dim - 1}", where=where)
+        if dim is not None and array.dtype.kind in "iu":
+            low, high = extremes(array)
+            if low < 0 or high >= dim:
+                wrong = low if low < 0 else high
+                raise SourceError(f"the field {self.name!r} has {wrong}, not a class 0..{dim - 1}", where=where)
         if dim is not None and array.dtype.kind == "f":
             raise SourceError(f"the field {self.name!r} has fractions, not classes", where=where, fix="leave dim out")
 
@@ -297,10 +300,19 @@ def _fits(array: NDArray[Any], dtype: np.dtype[Any]) -> bool:
     if array.dtype.kind in "iu":
         if dtype.kind == "f":
             return _changed_by(array, dtype) is None
-        limits = np.iinfo(dtype)
-        return not array.size or bool(limits.min <= int(array.min()) and int(array.max()) <= limits.max)
+        if array.dtype == dtype or not array.size:
+            return True
+        (least, largest), (low, high) = _limits(dtype), extremes(array)
+        return least <= low and high <= largest
     with np.errstate(over="ignore"):
         return dtype.kind == "f" and bool(np.isfinite(array.astype(dtype)).all())
+
+
+@cache
+def _limits(dtype: np.dtype[Any]) -> tuple[int, int]:
+    """Return the least and the largest integer of a dtype."""
+    limits = np.iinfo(dtype)
+    return int(limits.min), int(limits.max)
 
 
 def _number_dtype(dtype: Any, name: str) -> np.dtype[Any]:

@@ -66,28 +66,42 @@ class PlainFiles:
             SourceError: As for `read`.
         """
         num_bytes = math.prod(shape) * dtype.itemsize
+        array = self.read_unconfirmed(file_idx, position, num_bytes, shape, dtype)
+        self.confirm(file_idx)
+        return array
+
+    def read_unconfirmed(
+        self, file_idx: int, position: int, num_bytes: int, shape: tuple[int, ...], dtype: np.dtype[Any]
+    ) -> NDArray[Any]:
+        """Return an array of so many bytes as `read_array` does, but for the last look at its file: see `confirm`."""
         if num_bytes <= 0:
             return self._array_without_items(file_idx, shape, dtype)
-        file = self._files.get(file_idx)
-        if file is None:
-            file = self._open(file_idx)
-        descriptor, size, mtime_ns = file
+        descriptor, size, _ = self._files.get(file_idx) or self._open(file_idx)
         if not 0 <= position <= size - num_bytes:
             raise _ends_before(self._stamps[file_idx].path, size, position, num_bytes)
-        # The steps of `_fill` and `_confirm`, without their calls: a small array is read in 3 us.
         try:
             array: NDArray[Any] = np.empty(shape, dtype)
             done = os.preadv(descriptor, (array,), position)  # type: ignore[arg-type] # an array is a buffer
             if done != num_bytes:
                 self._read_rest(file_idx, descriptor, position, array, done)
-            now = os.fstat(descriptor)
         except OSError as error:
             raise SourceError(f"cannot read: {error.strerror}", where=self._stamps[file_idx].path) from error
         except ValueError as error:
             raise self._no_array(file_idx, shape, error) from error
-        if now.st_mtime_ns != mtime_ns or now.st_size != size:
-            raise _changed(self._stamps[file_idx], now)
         return array
+
+    def confirm(self, file_idx: int) -> None:
+        """Look at a file after a read: before another one is read, which might close this one.
+
+        Raises:
+            SourceError: It is not what it was when it was indexed: what was read may be anything.
+        """
+        file = self._files.get(file_idx)
+        if file is not None:  # otherwise nothing was read
+            descriptor, size, mtime_ns = file
+            now = os.fstat(descriptor)
+            if now.st_mtime_ns != mtime_ns or now.st_size != size:
+                raise _changed(self._stamps[file_idx], now)
 
     def _array_without_items(self, file_idx: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
         try:
@@ -108,26 +122,23 @@ class PlainFiles:
         """
         try:
             for file_idx, position, array in reads:
-                if array.nbytes:
-                    self._fill(file_idx, position, array)
-                    self._unconfirmed.add(file_idx)
+                num_bytes = array.nbytes
+                if not num_bytes:
+                    continue
+                descriptor = (self._files.get(file_idx) or self._open(file_idx)).descriptor
+                self._unconfirmed.add(file_idx)
+                done = os.preadv(descriptor, (array,), position)  # type: ignore[arg-type] # as above
+                if done != num_bytes:
+                    self._read_rest(file_idx, descriptor, position, array, done)
             for file_idx in self._unconfirmed:
-                self._confirm(file_idx)
-        finally:
-            self._unconfirmed.clear()
-
-    def _fill(self, file_idx: int, position: int, array: NDArray[Any]) -> None:
-        file = self._files.get(file_idx)
-        if file is None:
-            file = self._open(file_idx)
-        try:
-            done = os.preadv(file.descriptor, (array,), position)  # type: ignore[arg-type] # an array is a buffer
-            if done != array.nbytes:
-                self._read_rest(file_idx, file.descriptor, position, array, done)
+                self.confirm(file_idx)
         except OSError as error:
             raise SourceError(f"cannot read: {error.strerror}", where=self._stamps[file_idx].path) from error
         except OverflowError as error:  # a position beyond 64 bits
-            raise _ends_before(self._stamps[file_idx].path, file.size, position, array.nbytes) from error
+            stamp = self._stamps[file_idx]
+            raise _ends_before(stamp.path, stamp.size, position, num_bytes) from error
+        finally:
+            self._unconfirmed.clear()
 
     def _read_rest(self, file_idx: int, descriptor: int, position: int, array: NDArray[Any], done: int) -> None:
         """Go on after a short read: Linux gives at most 2 GiB at a time. If nothing more comes, the file is short."""
@@ -138,13 +149,6 @@ class PlainFiles:
                 path, size = self._stamps[file_idx].path, os.fstat(descriptor).st_size
                 raise _ends_before(path, size, position, len(rest))
             done += step
-
-    def _confirm(self, file_idx: int) -> None:
-        """Refuse a file that is not what it was, after it was read."""
-        descriptor, size, mtime_ns = self._files[file_idx]
-        now = os.fstat(descriptor)
-        if now.st_mtime_ns != mtime_ns or now.st_size != size:
-            raise _changed(self._stamps[file_idx], now)
 
     def _open(self, file_idx: int) -> _OpenFile:
         stamp = self._stamps[file_idx]
@@ -165,7 +169,7 @@ class PlainFiles:
         """Close a file; if it was read and not looked at since, look at it now."""
         try:
             if file_idx in self._unconfirmed:
-                self._confirm(file_idx)
+                self.confirm(file_idx)
         finally:
             self._unconfirmed.discard(file_idx)
             os.close(self._files.pop(file_idx).descriptor)

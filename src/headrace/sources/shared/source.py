@@ -14,10 +14,10 @@ of JSON, an entry of a manifest) is a `RecordSource`.
 
 from __future__ import annotations
 
-import copy
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -110,8 +110,12 @@ class IndexedSource(Source):
     def _prepare(self) -> None:
         """Work out of `_options`, `_index`, `specs` and `labels` what reading needs; opens no file.
 
-        `_plain` may be given keys here, and `_files` other files than those of the index.
+        Nothing of it changes later, as readers share it (`for_another_reader`). `_plain` may be given keys here.
         """
+
+    def _prepare_files(self) -> None:
+        """Set `_files`, and all else that each reader has for itself, such as a cache; opens no file."""
+        self._files = PlainFiles(self._index.files)
 
     def _locate(self, corpus_idx: int, data_key: str) -> tuple[int, int, int]:
         """Return the file of a key of a sequence, the position of its first byte there, and the number of bytes.
@@ -188,8 +192,8 @@ class IndexedSource(Source):
             self.specs = {key: DataSpec.from_json(spec) for key, spec in index.meta["specs"].items()}
             self.labels = dict(index.meta["labels"])
         self._plain: dict[str, PlainKey] = {}
-        self._files = PlainFiles(index.files)
         self._prepare()
+        self._prepare_files()
 
     @property
     def index(self) -> CorpusIndex:
@@ -200,6 +204,11 @@ class IndexedSource(Source):
     def files(self) -> tuple[str, ...]:
         """Absolute paths of the files, in corpus order."""
         return tuple(stamp.path for stamp in self._index.files)
+
+    @cached_property
+    def _lengths(self) -> dict[str, memoryview[int]]:
+        """Frames of each sequence, by data key; without the keys whose lengths the index has not."""
+        return {key: column_view(self._index.lengths(key)) for key in self.specs if self._index.has_lengths(key)}
 
     @property
     def _files_text(self) -> str:
@@ -216,14 +225,41 @@ class IndexedSource(Source):
         plain = self._plain.get(data_key)
         if plain is not None and 0 <= corpus_idx < self._num_seqs:  # first, as a small array is read in 5 us
             num_frames = plain.lengths[corpus_idx]
-            file_idx, position, num_bytes = self._locate(corpus_idx, data_key)
-            if not 0 <= num_frames * plain.frame_bytes <= num_bytes:
-                raise self._beyond_bytes(corpus_idx, data_key, num_bytes)
+            file_idx, position, available = self._locate(corpus_idx, data_key)
+            num_bytes = num_frames * plain.frame_bytes
+            if not 0 <= num_bytes <= available:
+                raise self._beyond_bytes(corpus_idx, data_key, available)
             shape = (num_frames, *plain.frame_shape) if plain.has_time else plain.frame_shape
-            array = self._files.read_array(file_idx, position, shape, plain.stored)
+            array = self._files.read_unconfirmed(file_idx, position, num_bytes, shape, plain.stored)
+            self._files.confirm(file_idx)
             return array if plain.is_final else self._finished(plain, corpus_idx, data_key, 0, array)
         self._check(corpus_idx, data_key)
         return self._checked(corpus_idx, data_key, self._load(corpus_idx, data_key))
+
+    def read_seq(self, corpus_idx: int) -> dict[str, NDArray[Any]]:
+        """Return all data keys of one sequence; of plain ones, each file is compared with the index once."""
+        if len(self._plain) != len(self.specs) or len(self.specs) == 1 or not 0 <= corpus_idx < self._num_seqs:
+            return super().read_seq(corpus_idx)
+        arrays: dict[str, NDArray[Any]] = {}
+        files, last_file = self._files, -1
+        for data_key in self.specs:
+            plain = self._plain[data_key]
+            num_frames = plain.lengths[corpus_idx]
+            file_idx, position, available = self._locate(corpus_idx, data_key)
+            num_bytes = num_frames * plain.frame_bytes
+            if not 0 <= num_bytes <= available:
+                raise self._beyond_bytes(corpus_idx, data_key, available)
+            if file_idx != last_file:
+                if last_file >= 0:
+                    files.confirm(last_file)
+                last_file = file_idx
+            shape = (num_frames, *plain.frame_shape) if plain.has_time else plain.frame_shape
+            arrays[data_key] = files.read_unconfirmed(file_idx, position, num_bytes, shape, plain.stored)
+        files.confirm(last_file)
+        for data_key, plain in self._plain.items():
+            if not plain.is_final:
+                arrays[data_key] = self._finished(plain, corpus_idx, data_key, 0, arrays[data_key])
+        return arrays
 
     def read_slice(self, corpus_idx: int, data_key: str, start: int, end: int) -> NDArray[Any]:
         """Return frames start..end of one data key, `dtype[end - start, ...]`; of a plain one, no others are read.
@@ -244,13 +280,17 @@ class IndexedSource(Source):
             array = self._files.read_array(file_idx, position, (end - start, *plain.frame_shape), plain.stored)
             return array if plain.is_final else self._finished(plain, corpus_idx, data_key, start, array)
         self._check(corpus_idx, data_key)
-        if self._index.has_lengths(data_key):
-            num_frames = int(self._index.lengths(data_key)[corpus_idx])
+        if data_key in self._lengths:
+            num_frames = self._lengths[data_key][corpus_idx]
             if not 0 <= start <= end <= num_frames:
                 raise self._no_frames(corpus_idx, data_key, start, end, num_frames)
         if plain is not None or not self.specs[data_key].has_time:
             return slice_frames(self.read(corpus_idx, data_key), self.specs[data_key], start, end)
         return self._load_part(corpus_idx, data_key, start, end)
+
+    def reads_slices(self, data_key: str) -> bool:
+        """Yes, if the key is plain."""
+        return data_key in self._plain
 
     @property
     def has_fast_rows(self) -> bool:
@@ -291,12 +331,15 @@ class IndexedSource(Source):
         """Read one data key of several sequences, each into an array of its own; no byte of a plain one is copied."""
         plain = self._plain.get(check_data_key(data_key, self.specs))
         indices = self._checked_indices(corpus_indices)
-        if self._index.has_lengths(data_key):
-            lengths = column_view(self._index.lengths(data_key)) if plain is None else plain.lengths
+        are_alike = plain is not None
+        lengths = self._lengths.get(data_key)
+        if lengths is not None:
             for corpus_idx, out in zip(indices, outs, strict=True):
                 if len(out) != lengths[corpus_idx]:
                     raise IndexError(f"{lengths[corpus_idx]} frames of {data_key!r} do not fit into {len(out)} rows")
-        if plain is None or any(out.dtype != plain.dtype for out in outs):
+                if plain is not None and out.dtype != plain.dtype:
+                    are_alike = False
+        if plain is None or not are_alike:
             super().read_into(corpus_indices, data_key, outs)
             return
         files, positions = self._locate_many(corpus_indices, data_key)
@@ -337,29 +380,30 @@ class IndexedSource(Source):
     def _checked_indices(self, corpus_indices: NDArray[np.int64]) -> list[int]:
         """Return the indices of sequences as a list, or raise `IndexError`."""
         indices: list[int] = corpus_indices.tolist()
-        if indices:  # by Python's functions: 0.3 us for 8 and 1.4 us for 64, where NumPy's two calls take 1.4 us
+        # By Python's functions: 0.3 us for 8 and 1.4 us for 64, where NumPy's two calls take 1.4 us.
+        if indices and not 0 <= min(indices) <= max(indices) < self._num_seqs:
             check_corpus_idx(min(indices), self._num_seqs)
             check_corpus_idx(max(indices), self._num_seqs)
         return indices
 
     def _checked(self, corpus_idx: int, data_key: str, array: NDArray[Any]) -> NDArray[Any]:
         """Return an array that was decoded, if it is as long as the index says."""
-        if self._index.has_lengths(data_key):
-            expected, actual = (
-                int(self._index.lengths(data_key)[corpus_idx]),
-                num_frames_of(array, self.specs[data_key]),
+        lengths = self._lengths.get(data_key)
+        if lengths is not None and lengths[corpus_idx] != num_frames_of(array, self.specs[data_key]):
+            actual = num_frames_of(array, self.specs[data_key])
+            raise SourceError(
+                f"the length of {data_key!r} was {lengths[corpus_idx]} and is {actual}",
+                where=self._where(corpus_idx),
+                fix=self._changed_fix,
             )
-            if actual != expected:
-                raise SourceError(
-                    f"the length of {data_key!r} was {expected} and is {actual}",
-                    where=self._where(corpus_idx),
-                    fix=self._changed_fix,
-                )
         return array
 
     def for_another_reader(self) -> Source:
-        """Return one with the same index and options, and files of its own, which it opens when it reads."""
-        return copy.copy(self)
+        """Return one that shares what is known of the index, and has files of its own, which it opens when it reads."""
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__, specs=dict(self.specs), labels=dict(self.labels))
+        other._prepare_files()
+        return other
 
     def close(self) -> None:
         """Release files; a later read opens them again. Harmless when called twice."""
@@ -380,17 +424,17 @@ class RecordSource(IndexedSource):
         """Return what is stored of a sequence that is there, as far as some keys need it."""
 
     @abstractmethod
-    def _encode(self, record: Any, corpus_idx: int, data_key: str) -> NDArray[Any]:
-        """Return the array of a key, as a new one."""
+    def _encode(self, record: Any, corpus_idx: int, data_key: str, where: str) -> NDArray[Any]:
+        """Return the array of a key, as a new one; `where` is what `_where` says of the sequence."""
 
     def _load(self, corpus_idx: int, data_key: str) -> NDArray[Any]:
-        return self._encode(self._record(corpus_idx, (data_key,)), corpus_idx, data_key)
+        return self._encode(self._record(corpus_idx, (data_key,)), corpus_idx, data_key, self._where(corpus_idx))
 
     def read_seq(self, corpus_idx: int) -> dict[str, NDArray[Any]]:
         """Return all data keys of one sequence, from one read."""
         check_corpus_idx(corpus_idx, self._num_seqs)
-        record = self._record(corpus_idx, tuple(self.specs))
-        return {key: self._checked(corpus_idx, key, self._encode(record, corpus_idx, key)) for key in self.specs}
+        record, where = self._record(corpus_idx, tuple(self.specs)), self._where(corpus_idx)
+        return {key: self._checked(corpus_idx, key, self._encode(record, corpus_idx, key, where)) for key in self.specs}
 
 
 def column_view(column: NDArray[Any]) -> memoryview[int]:

@@ -32,10 +32,9 @@ class Spool:
         self.num_items = 0
         self._file = tempfile.TemporaryFile(dir=folder, buffering=_BUFFER_BYTES)  # noqa: SIM115
 
-    def append(self, array: NDArray[Any]) -> None:
-        """Add the items of an array of this dtype, in C order; OSError if the disk is full."""
-        self._file.write(np.ascontiguousarray(array).data)
-        self.num_items += array.size
+    def append(self, items: NDArray[Any] | bytes) -> None:
+        """Add items of this dtype: an array in C order, or their bytes; OSError if the disk is full."""
+        self.num_items += self._file.write(items) // self.dtype.itemsize
 
     def items(self, start: int, num_items: int) -> NDArray[Any]:
         """Read items back, `dtype[num_items]`."""

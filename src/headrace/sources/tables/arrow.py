@@ -160,11 +160,9 @@ class _ArrowTables(TableFiles[_MappedFile]):
     def _column_of(self, handle: _MappedFile, piece: int, name: str) -> Any:
         return handle.batch(piece).column(name)
 
-    def confirm(self, table_idx: int) -> None:
-        """Refuse a file that changed; one that was closed meanwhile, by its name: views of it may be kept."""
-        if table_idx in self._descriptors or not 0 <= table_idx < self.num_tables:
-            super().confirm(table_idx)
-        else:
+    def _confirm_closed(self, table_idx: int) -> None:
+        """Refuse a file that changed, by its name: views of it may be kept."""
+        if 0 <= table_idx < self.num_tables:
             check_stamp(self._stamps[table_idx])
 
     def is_view(self, table_idx: int, array: Any) -> bool:

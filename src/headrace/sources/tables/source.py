@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from headrace.errors import SourceError, check_count
 from headrace.files import TOO_MANY_OPEN, TOO_MANY_OPEN_FIX, FileStamp
 
-from ..base import check_data_key, num_frames_of, slice_frames
+from ..base import check_corpus_idx, check_data_key, num_frames_of, slice_frames
 from ..shared.paths import Files, IndexOption, PathLike, list_paths
 from ..shared.plain_files import MAX_OPEN_FILES, check_open_file, check_stamp, older_half
 from ..shared.source import IndexedSource, column_view
@@ -67,13 +67,15 @@ class TableSource(IndexedSource):
 
     def _prepare(self) -> None:
         index = self._index
-        self._tables = self._open_tables()
         self._fields = {field.data_key: field for field in self._options.tables.fields}
         for key, field in self._fields.items():
             field.settle(self.specs[key], self.labels.get(key), index.meta["facts"].get(key))
         self._columns = tuple(index.locator(name) for name in ("table", "piece", "row"))
         self._tables_of, self._pieces_of, self._rows_of = map(column_view, self._columns)
-        self._lengths = {key: column_view(index.lengths(key)) for key in self.specs}
+
+    def _prepare_files(self) -> None:
+        super()._prepare_files()
+        self._tables = self._open_tables()
         self._cache: OrderedDict[tuple[int, int, str], tuple[Sequence[Cells], int]] = OrderedDict()
         self._held_bytes = 0
         self._num_reads = self._num_decoded = 0
@@ -94,6 +96,19 @@ class TableSource(IndexedSource):
         array = slice_frames(self._view(corpus_idx, data_key), self.specs[data_key], start, end).copy()
         self._tables.confirm(table)
         return array
+
+    def reads_slices(self, data_key: str) -> bool:
+        """Yes, if values are stored as they are given: a slice is a view of the rows that are held."""
+        return data_key in self._fields and self._fields[data_key].is_plain
+
+    def read_seq(self, corpus_idx: int) -> dict[str, NDArray[Any]]:
+        """Return all data keys of one sequence; its table is compared with the index once before and after."""
+        table = self._tables_of[check_corpus_idx(corpus_idx, self._num_seqs)]
+        self._tables.confirm(table)
+        arrays = {key: self._view(corpus_idx, key) for key in self.specs}
+        arrays = {key: array.copy() if self._fields[key].is_plain else array for key, array in arrays.items()}
+        self._tables.confirm(table)
+        return arrays
 
     def _checked(self, corpus_idx: int, data_key: str, array: NDArray[Any]) -> NDArray[Any]:  # noqa: ARG002
         """Return the array: `_view` has compared its length, for one sequence and for several."""
@@ -257,16 +272,21 @@ class TableFiles(Tables, Generic[_Handle]):
         return array
 
     def confirm(self, table_idx: int) -> None:
-        """Refuse an open file that is not what it was when it was indexed.
+        """Refuse a file that is not what it was when it was indexed.
 
         Raises:
             SourceError: It changed.
         """
         descriptor = self._descriptors.get(table_idx)
-        if descriptor is not None:
-            now, stamp = os.fstat(descriptor), self._stamps[table_idx]
-            if now.st_mtime_ns != stamp.mtime_ns or now.st_size != stamp.size:
-                check_open_file(stamp, descriptor)
+        if descriptor is None:
+            self._confirm_closed(table_idx)
+            return
+        now, stamp = os.fstat(descriptor), self._stamps[table_idx]
+        if now.st_mtime_ns != stamp.mtime_ns or now.st_size != stamp.size:
+            check_open_file(stamp, descriptor)
+
+    def _confirm_closed(self, table_idx: int) -> None:
+        """Refuse a file that is not open and changed, if what was had from it may still be used."""
 
     def handle(self, table_idx: int) -> _Handle:
         """Return an open file.

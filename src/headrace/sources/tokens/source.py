@@ -193,6 +193,10 @@ class TokenSource(IndexedSource):
         tokens = self._read_tokens(corpus_idx, key, 0, num_frames + 1)
         return {key: tokens[:-1].copy(), target: tokens[1:].copy()}
 
+    def reads_slices(self, data_key: str) -> bool:
+        """Yes, also where the files have different number formats."""
+        return data_key in self.specs
+
     def _locate(self, corpus_idx: int, data_key: str) -> tuple[int, int, int]:
         num_frames = int(self._index.lengths(data_key)[corpus_idx])
         file_idx, position = self._position(corpus_idx, data_key, 0, num_frames)

@@ -112,6 +112,15 @@ class MetaReader(PartsReader):
         """Return some frames of one data key."""
         return self._ready(self._side_of[key]).frames(number, key, start, stop)
 
+    def sliced_frames(self, number: int) -> dict[str, int | None] | None:
+        """Ask the sub-datasets; where one must be loaded, sequences are read whole."""
+        if self.needs_load:
+            return None
+        found: dict[str, int | None] = {}
+        for side in self._sides:
+            found.update(self._ready(side).sliced_frames(number) or dict.fromkeys(side.reader.keys))
+        return {key: found[key] for key in self._data_keys}
+
     def num_frames(self, number: int) -> NumbersDict:
         """Return data key -> number of frames."""
         found: dict[str, Any] = {}

@@ -13,7 +13,7 @@ from .read_ahead import ReadAheadPipe
 
 
 @functional_pipe("prefetch")
-class Prefetcher(ReadAheadPipe):
+class Prefetcher(ReadAheadPipe, skips_ahead=True):
     """Read the source in a thread, some items ahead. What it raises comes where its item would have come.
 
     The thread lives as long as the iteration. What runs in it shares Python's lock with the consumer: it helps where
