@@ -19,7 +19,7 @@ from headrace.errors import HeadraceError, takes_note
 from headrace.order import occurrences
 
 from ...base import Dataset
-from ...reading.reader import ReadRequest
+from ...reading.reader import GivenOrder, ReadRequest
 from ...reading.whole import WholeSeqReader
 from ...seq import DatasetSeq
 from ..multi_proc import MultiProcDataset
@@ -58,7 +58,8 @@ class MapReader(WholeSeqReader):
 
     def _start(self, wanted: ReadRequest, *, is_all: bool) -> None:
         if wanted.tags is not None:  # what is drawn is keyed by corpus indices, where they are known
-            order, counted = self._dataset.get_epoch_order(wanted.epoch, seq_list=wanted.tags, counts=self._draws)
+            given = GivenOrder(wanted.tags)
+            order, counted = self._dataset.get_epoch_order(wanted.epoch, given, counts=self._draws)
             wanted = replace(wanted, order=order, occurrences=counted)
         super().start(wanted)
         self._inner.start(wanted)
