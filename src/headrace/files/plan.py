@@ -107,7 +107,7 @@ class FilePlan:
             shard_index: 0 to `num_shards - 1`.
 
         Returns:
-            `int64[k]`, k >= 1, places in the file list, in the order in which they are to be read; read-only.
+            `int64[k]`, k >= 1, indices into the file list, in the order in which they are to be read; read-only.
 
         Raises:
             ConfigError: The epoch is negative, the shard index out of range, or the seed one that no generator takes.

@@ -1,8 +1,8 @@
 """Which files this process will need, in order, where all processes that share the folder can see it.
 
 A plan is a file that its process keeps locked: when the process is gone, the lock is too, and whoever sees it removes
-the file. Its first line is the place that the process has reached, written over in place; the second the digests of the
-sources. Invariant: a plan says only what should go last; a wrong or truncated one costs time, never a file in use.
+the file. Its first line is the position that the process has reached, overwritten each time; the second the digests of
+the sources. Invariant: a plan says only what should go last; a wrong or truncated one costs time, never a file in use.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class FuturePlan:
         self._mutex = threading.RLock()
         self._lock: FileLock | None = None
         self._sources: list[str] = []
-        self._places: dict[str, deque[int]] = {}  # by digest: where in the plan it is still needed
+        self._positions: dict[str, deque[int]] = {}  # by digest: where in the plan it is still needed
         self._is_used = bytearray()
         self._position = 0
 
@@ -53,14 +53,14 @@ class FuturePlan:
             CacheError: No more files can be opened.
         """
         digests = [derive_source_digest(source) for source in sources]
-        places: dict[str, deque[int]] = {}
-        for place, digest in enumerate(digests):
-            places.setdefault(digest, deque()).append(place)
+        positions: dict[str, deque[int]] = {}
+        for position, digest in enumerate(digests):
+            positions.setdefault(digest, deque()).append(position)
         with self._mutex:
             self._withdraw()
-            self._sources, self._places, self._is_used, self._position = (
+            self._sources, self._positions, self._is_used, self._position = (
                 list(sources),
-                places,
+                positions,
                 bytearray(len(digests)),
                 0,
             )
@@ -69,12 +69,12 @@ class FuturePlan:
                     self._lock = _publish(self._folder, digests[:_MAX_PUBLISHED])
 
     def note_used(self, source: str) -> None:
-        """Note that a source is needed now: its next place in the plan is done."""
+        """Note that a source is needed now: its next position in the plan is done."""
         with self._mutex:
-            places = self._places.get(derive_source_digest(source))
-            if not places:
+            positions = self._positions.get(derive_source_digest(source))
+            if not positions:
                 return
-            self._is_used[places.popleft()] = 1
+            self._is_used[positions.popleft()] = 1
             position = self._is_used.find(0, self._position)
             position = len(self._is_used) if position < 0 else position
             if position != self._position:
@@ -91,14 +91,14 @@ class FuturePlan:
     def distance_of(self, source: str) -> float:
         """Return how many files are needed before this one; infinite if it is not in the plan."""
         with self._mutex:
-            places = self._places.get(derive_source_digest(source))
-            return max(0, places[0] - self._position) if places else math.inf
+            positions = self._positions.get(derive_source_digest(source))
+            return max(0, positions[0] - self._position) if positions else math.inf
 
     def close(self) -> None:
         """Withdraw the plan. A second call does nothing."""
         with self._mutex:
             self._withdraw()
-            self._sources, self._places, self._is_used, self._position = [], {}, bytearray(), 0
+            self._sources, self._positions, self._is_used, self._position = [], {}, bytearray(), 0
 
     def _withdraw(self) -> None:
         lock, self._lock = self._lock, None
@@ -123,8 +123,8 @@ def read_distances(folder: str) -> dict[str, float]:
             dead.close()
             continue
         position, digests = _read(path)
-        for place in range(len(digests) - 1, position - 1, -1):
-            digest, distance = digests[place], float(place - position)
+        for later in range(len(digests) - 1, position - 1, -1):
+            digest, distance = digests[later], float(later - position)
             if distance < distances.get(digest, math.inf):
                 distances[digest] = distance
     return distances

@@ -91,12 +91,12 @@ class _Work:
 
 def _steps(names: Sequence[str]) -> list[tuple[int, int]]:
     steps: list[tuple[int, int]] = []
-    for place, name in enumerate(names):
+    for file_idx, name in enumerate(names):
         start, stop = steps[-1] if steps else (0, 0)
         if steps and stop - start < _FILES_PER_STEP and not is_url(name) and not is_url(names[start]):
-            steps[-1] = start, place + 1
+            steps[-1] = start, file_idx + 1
         else:
-            steps.append((place, place + 1))
+            steps.append((file_idx, file_idx + 1))
     return steps
 
 

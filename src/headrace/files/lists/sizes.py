@@ -127,7 +127,7 @@ class FileTable:
         dataset over the same files will read it here.
 
         Args:
-            tree_idx: Place in the list.
+            tree_idx: Index in the list.
             num_seqs: -1 if unknown.
             num_frames: -1 if unknown.
 

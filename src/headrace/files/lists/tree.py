@@ -88,7 +88,7 @@ def _mapped(tree: FileTree, function: Callable[[str], Any], depth: int) -> Any:
 
 
 def _children(tree: Any, depth: int) -> list[tuple[Any, Any]] | None:
-    """Return (key or place, child) of an inner node in order; None for what should be a leaf."""
+    """Return (key or index, child) of an inner node in order; None for what should be a leaf."""
     if isinstance(tree, dict):
         wrong = next((key for key in tree if not isinstance(key, str)), None)
         if wrong is not None:

@@ -146,7 +146,7 @@ def gather_jsonl(options: JsonlOptions) -> CorpusIndex:
     decoder = RowDecoder(names)
     lengths: dict[str, list[int]] = {key: [] for key in options.fields}
     tags: list[str] = []
-    places: list[NDArray[np.int64]] = []
+    spans: list[NDArray[np.int64]] = []
     for file_idx, (path, name) in enumerate(zip(options.files, options.names, strict=True)):
         for block in scan_lines(path):
             decode_utf8(block.data, name, first_byte=block.position, first_line=block.first_line)
@@ -157,10 +157,10 @@ def gather_jsonl(options: JsonlOptions) -> CorpusIndex:
             for key, field in options.fields.items():
                 lengths[key] += _scan_column(field.scan, columns[names.index(field.name)], numbers, name)
             starts, stops = block.starts[kept], block.stops[kept]
-            places.append(np.stack([np.full(len(kept), file_idx), starts + block.position, stops - starts]))
+            spans.append(np.stack([np.full(len(kept), file_idx), starts + block.position, stops - starts]))
     for field in options.fields.values():
         field.end_scan()
-    file_of, line_start, line_bytes = np.concatenate(places, axis=1) if places else np.zeros((3, 0), np.int64)
+    file_of, line_start, line_bytes = np.concatenate(spans, axis=1) if spans else np.zeros((3, 0), np.int64)
     locators = {"line_start": line_start, "line_bytes": line_bytes}
     if len(options.files) > 1:
         locators["file"] = file_of
@@ -323,7 +323,7 @@ class JsonlSource(RecordSource):
 
     A number becomes a key without a time axis, a list a key with time, a list of equally long lists frames that are
     vectors, and a text its UTF-8 bytes; a text may also become classes of a vocabulary. The files are read once, to
-    find the lines and the lengths; then an object is read by its place. Blank lines are skipped.
+    find the lines and the lengths; then an object is read at its position. Blank lines are skipped.
 
     Args:
         files: One path, or several; `.gz`, `.bz2` and `.xz` are decompressed once, see `plain_copy`.
