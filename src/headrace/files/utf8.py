@@ -1,4 +1,4 @@
-"""Bytes to text, with errors that say where."""
+"""Decodes UTF-8, with errors that name line and byte."""
 
 from __future__ import annotations
 

@@ -42,6 +42,18 @@ def known_length(sources: Sequence[Any]) -> list[int]:
     return [len(source) for source in sources]
 
 
+def wanted_columns(num_columns: int, skipped: Sequence[int] | None) -> list[int]:
+    """Return the columns that are not skipped.
+
+    Raises:
+        RuntimeError: All are.
+    """
+    wanted = [column for column in range(num_columns) if column not in (skipped or ())]
+    if not wanted:
+        raise RuntimeError("All instances are being filtered out: check `sequence_length` and `columns_to_skip`.")
+    return wanted
+
+
 def check_takes(function: Callable[..., Any], num_arguments: int) -> None:
     """Check that a function can be called with so many positional arguments.
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
+from copy import copy
 from typing import Any, ClassVar, Self
 
 from .base import IterPipe, State, T_co
@@ -17,7 +18,8 @@ class Positioned(IterPipe[T_co]):
     """A pipe whose position is some of its attributes, or none: then its source's position is all there is to say.
 
     Attributes:
-        _position_names: Those attributes, without their underscore. The class has what they are as an epoch begins.
+        _position_names: Those attributes, without their underscore. The class has what they are as an epoch begins. A
+            state has copies of those that are lists.
     """
 
     _position_names: ClassVar[tuple[str, ...]] = ()
@@ -27,11 +29,11 @@ class Positioned(IterPipe[T_co]):
             setattr(self, f"_{name}", getattr(type(self), f"_{name}"))
 
     def state(self) -> State:
-        return {name: getattr(self, f"_{name}") for name in self._position_names}
+        return {name: copy(getattr(self, f"_{name}")) for name in self._position_names}
 
     def restore(self, state: State) -> None:
         for name in self._position_names:
-            setattr(self, f"_{name}", state[name])
+            setattr(self, f"_{name}", copy(state[name]))
 
 
 class SameLength(IterPipe[T_co]):
@@ -49,6 +51,19 @@ class SameLength(IterPipe[T_co]):
 
     def __len__(self) -> int:
         return len(getattr(self, self._source_name))
+
+
+class ToldLength(IterPipe[T_co]):
+    """A pipe that cannot know its length, but may be told.
+
+    Attributes:
+        length: What `len` is; -1: unknown.
+    """
+
+    length = -1
+
+    def __len__(self) -> int:
+        return super().__len__() if self.length == -1 else self.length
 
 
 class OneForOne(SameLength[T_co], Positioned[T_co]):

@@ -14,7 +14,7 @@ from headrace.errors import ConfigError
 from headrace.global_rng import globals_state, kept_globals, seed_globals
 
 from ..core.base import IterPipe, MapPipe, is_iter_pipe, is_map_pipe
-from ..core.checks import check_positive, check_takes
+from ..core.checks import check_positive, check_takes, wanted_columns
 from ..core.draws import Draws, fix_seeds, seeds_of
 from ..core.registry import functional_pipe, register_function
 from ..core.skeletons import Positioned, ShufflingPipe
@@ -151,16 +151,29 @@ class MapBatcher(MapPipe[Any]):
         return whole + (rest > 0 and not self.drop_last)
 
 
-class MapShuffler(ShufflingPipe[Any]):
+class _Indexed(Positioned[Any]):
+    """Reads a map-style pipe by some of its indices, all of them if that is None, one after another."""
+
+    _position_names = ("num_given",)
+    _num_given = 0
+    datapipe: MapPipe[Any]
+    indices: Sequence[Any] | None
+
+    def _read(self, indices: Sequence[Any]) -> Iterator[Any]:
+        for self._num_given, index in enumerate(indices[self._num_given :], self._num_given + 1):
+            yield self.datapipe[index]
+
+    def __len__(self) -> int:
+        return len(self.datapipe) if self.indices is None else len(self.indices)
+
+
+class MapShuffler(_Indexed, ShufflingPipe[Any]):
     """Give all items of a map-style pipe in a random order: an iterable pipe, as documented.
 
     Args:
         datapipe: The source.
         indices: Its keys; `None`: `0..len-1`.
     """
-
-    _position_names = ("num_given",)
-    _num_given = 0
 
     def __init__(self, datapipe: MapPipe[Any], *, indices: Sequence[Any] | None = None) -> None:
         self.datapipe = datapipe
@@ -173,11 +186,7 @@ class MapShuffler(ShufflingPipe[Any]):
         if self._enabled:
             self._draws.generator.shuffle(indices)
             self._draws.restore(before)  # so that a state says how the order came about
-        for self._num_given, index in enumerate(indices[self._num_given :], self._num_given + 1):
-            yield self.datapipe[index]
-
-    def __len__(self) -> int:
-        return len(self.datapipe) if self.indices is None else len(self.indices)
+        yield from self._read(indices)
 
 
 @functional_pipe("in_memory_cache")
@@ -231,17 +240,14 @@ def map_unzip(
     Raises:
         RuntimeError: All columns are skipped.
     """
-    wanted = [column for column in range(sequence_length) if column not in (columns_to_skip or ())]
-    if not wanted:
-        raise RuntimeError("All instances are being filtered out: check `sequence_length` and `columns_to_skip`.")
-    return [MapUnZipper(source_datapipe, column) for column in wanted]
+    return [MapUnZipper(source_datapipe, column) for column in wanted_columns(sequence_length, columns_to_skip)]
 
 
 register_function(MapPipe, "shuffle", MapShuffler)
 register_function(MapPipe, "unzip", map_unzip)
 
 
-class MapToIterConverter(Positioned[Any]):
+class MapToIterConverter(_Indexed):
     """Give the items of a map-style pipe, one after another.
 
     Args:
@@ -252,9 +258,6 @@ class MapToIterConverter(Positioned[Any]):
         TypeError: It is no map-style pipe.
     """
 
-    _position_names = ("num_given",)
-    _num_given = 0
-
     def __init__(self, datapipe: MapPipe[Any], indices: Sequence[Any] | None = None) -> None:
         if not is_map_pipe(datapipe):
             raise TypeError(f"MapToIterConverter can only apply on MapDataPipe, but found {type(datapipe)}")
@@ -262,12 +265,7 @@ class MapToIterConverter(Positioned[Any]):
         self.indices = indices
 
     def __iter__(self) -> Iterator[Any]:
-        indices = range(len(self.datapipe)) if self.indices is None else self.indices
-        for self._num_given, index in enumerate(indices[self._num_given :], self._num_given + 1):
-            yield self.datapipe[index]
-
-    def __len__(self) -> int:
-        return len(self.datapipe) if self.indices is None else len(self.indices)
+        yield from self._read(range(len(self.datapipe)) if self.indices is None else self.indices)
 
 
 class IterToMapConverter(MapPipe[Any]):

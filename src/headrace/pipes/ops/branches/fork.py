@@ -10,7 +10,7 @@ from typing import Any
 from headrace.errors import ConfigError
 
 from ...core.base import IterPipe, State
-from ...core.checks import check_takes
+from ...core.checks import check_takes, wanted_columns
 from ...core.registry import register_function
 from .splitter import Splitter, children_of
 
@@ -234,9 +234,7 @@ def unzip(
         RuntimeError: All columns are skipped.
         BufferError: A reader is too far ahead (while iterating).
     """
-    wanted = [column for column in range(sequence_length) if column not in (columns_to_skip or ())]
-    if not wanted:
-        raise RuntimeError("All instances are being filtered out: check `sequence_length` and `columns_to_skip`.")
+    wanted = wanted_columns(sequence_length, columns_to_skip)
     return children_of(UnZipper(source_datapipe, sequence_length, buffer_size), wanted)
 
 

@@ -6,7 +6,7 @@ None of these looks at its items, which is why `graph/hoist.py` may move them be
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -74,8 +74,14 @@ class Zipper(Positioned[Any]):
         return min(known_length(self.datapipes))
 
 
+def _read_rest(pipe: ZipperLongest | MultiplexerLongest | SampleMultiplexer) -> tuple[list[bool], list[Iterator[Any]]]:
+    """Return which sources of a pipe have ended, as a list that is its state, and the iterators over the others."""
+    pipe._ended = ended = list(pipe._ended) or [False] * len(pipe.datapipes)
+    return ended, [iter(()) if over else read(source) for over, source in zip(ended, pipe.datapipes, strict=True)]
+
+
 @functional_pipe("zip_longest")
-class ZipperLongest(IterPipe[Any]):
+class ZipperLongest(Positioned[Any]):
     """Give tuples with an item of each source, until the longest ends.
 
     Args:
@@ -87,17 +93,16 @@ class ZipperLongest(IterPipe[Any]):
         TypeError: One is no pipe.
     """
 
+    _position_names = ("ended",)
+    _ended: Sequence[bool] = ()
+
     def __init__(self, *datapipes: IterPipe[Any], fill_value: Any = None) -> None:
         self.datapipes = check_sources("ZipperLongest", datapipes)
         self.fill_value = fill_value
-        self._ended = [False] * len(datapipes)
-
-    def reset(self) -> None:
-        self._ended = [False] * len(self.datapipes)
 
     def __iter__(self) -> Iterator[Any]:
-        fill, ended = self.fill_value, self._ended
-        sources = [iter(()) if over else read(source) for over, source in zip(ended, self.datapipes, strict=True)]
+        fill = self.fill_value
+        ended, sources = _read_rest(self)
         while True:
             items = []
             for source_idx, source in enumerate(sources):
@@ -112,12 +117,6 @@ class ZipperLongest(IterPipe[Any]):
             if all(ended):
                 return
             yield tuple(items)
-
-    def state(self) -> State:
-        return {"ended": list(self._ended)}
-
-    def restore(self, state: State) -> None:
-        self._ended = list(state["ended"])
 
     def __len__(self) -> int:
         return max(known_length(self.datapipes))
@@ -148,7 +147,7 @@ class Multiplexer(PendingPipe[Any]):
 
 
 @functional_pipe("mux_longest")
-class MultiplexerLongest(IterPipe[Any]):
+class MultiplexerLongest(Positioned[Any]):
     """Give an item of each source in turn, until all have ended; those that have are passed over.
 
     Args:
@@ -159,17 +158,15 @@ class MultiplexerLongest(IterPipe[Any]):
         TypeError: One is no pipe.
     """
 
+    _position_names = ("ended", "turn")
+    _ended: Sequence[bool] = ()
+    _turn = 0
+
     def __init__(self, *datapipes: IterPipe[Any]) -> None:
         self.datapipes = check_sources("MultiplexerLongest", datapipes)
-        self.reset()
-
-    def reset(self) -> None:
-        self._ended = [False] * len(self.datapipes)
-        self._turn = 0
 
     def __iter__(self) -> Iterator[Any]:
-        ended = self._ended
-        sources = [iter(()) if over else read(source) for over, source in zip(ended, self.datapipes, strict=True)]
+        ended, sources = _read_rest(self)
         turn, last = self._turn, len(sources)
         while not all(ended):
             for source_idx in range(turn, last):
@@ -183,12 +180,6 @@ class MultiplexerLongest(IterPipe[Any]):
                 self._turn = source_idx + 1
                 yield item
             turn = 0
-
-    def state(self) -> State:
-        return {"ended": list(self._ended), "turn": self._turn}
-
-    def restore(self, state: State) -> None:
-        self._ended, self._turn = list(state["ended"]), state["turn"]
 
     def __len__(self) -> int:
         return sum(known_length(self.datapipes))
@@ -207,6 +198,9 @@ class SampleMultiplexer(RandomPipe[Any]):
         ConfigError: There is no source, or a weight is not positive.
     """
 
+    _position_names = ("ended",)
+    _ended: Sequence[bool] = ()
+
     def __init__(self, pipes_to_weights_dict: Mapping[IterPipe[Any], float], seed: int | None = None) -> None:
         if not pipes_to_weights_dict:
             raise ConfigError("Empty dictionary passed to SampleMultiplexer")
@@ -217,20 +211,15 @@ class SampleMultiplexer(RandomPipe[Any]):
         self.weights = [float(weight) for weight in pipes_to_weights_dict.values()]
         self.seed = seed
         self._draws = Draws("pipes: sample multiplexer", seed)
-        self._ended = [False] * len(self.weights)
 
     @property
     def pipes_to_weights_dict(self) -> dict[Any, float]:
         """Source -> weight."""
         return dict(zip(self.datapipes, self.weights, strict=True))
 
-    def reset(self) -> None:
-        super().reset()
-        self._ended = [False] * len(self.weights)
-
     def __iter__(self) -> Iterator[Any]:
-        ended, draw = self._ended, self._draws.generator.random
-        sources = [iter(()) if over else read(source) for over, source in zip(ended, self.datapipes, strict=True)]
+        draw = self._draws.generator.random
+        ended, sources = _read_rest(self)
         while not all(ended):
             bounds = list(accumulate(0.0 if over else weight for over, weight in zip(ended, self.weights, strict=True)))
             total = bounds[-1]
@@ -243,13 +232,6 @@ class SampleMultiplexer(RandomPipe[Any]):
                     ended[source_idx] = True
                     break
                 yield item
-
-    def state(self) -> State:
-        return super().state() | {"ended": list(self._ended)}
-
-    def restore(self, state: State) -> None:
-        super().restore(state)
-        self._ended = list(state["ended"])
 
     def __len__(self) -> int:
         return sum(known_length(self.datapipes))

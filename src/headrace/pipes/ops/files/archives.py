@@ -22,7 +22,7 @@ from headrace.errors import ConfigError, SourceError
 
 from ...core.base import IterPipe, read
 from ...core.registry import functional_pipe, register_function
-from ...core.skeletons import OneForOne, Positioned
+from ...core.skeletons import OneForOne, Positioned, ToldLength
 from ...core.streams import StreamWrapper, unwrap
 from .parts import FilePartsPipe, check_pair
 
@@ -102,7 +102,7 @@ def extract(source_datapipe: IterPipe[Any], file_type: str | CompressionType | N
 register_function(IterPipe, "extract", extract)
 
 
-class _OneSuffix(Positioned[Any]):
+class _OneSuffix(Positioned[Any], ToldLength[Any]):
     """What pipes of one type have in common: the path is given without the suffix."""
 
     _kind: CompressionType
@@ -115,9 +115,6 @@ class _OneSuffix(Positioned[Any]):
         for item in read(self.datapipe):
             path, stream = check_pair(item)
             yield os.path.splitext(path)[0], StreamWrapper(_OPENERS[self._kind](stream), stream, path)
-
-    def __len__(self) -> int:
-        return super().__len__() if self.length == -1 else self.length
 
 
 @functional_pipe("load_from_xz")
@@ -144,17 +141,8 @@ class Bz2FileLoader(_OneSuffix):
     _kind = CompressionType.BZIP2
 
 
-class _ArchivePipe(FilePartsPipe):
-    """What pipes of archives have in common."""
-
-    length = -1
-
-    def __len__(self) -> int:
-        return super().__len__() if self.length == -1 else self.length
-
-
 @functional_pipe("load_from_tar")
-class TarArchiveLoader(_ArchivePipe):
+class TarArchiveLoader(FilePartsPipe, ToldLength[Any]):
     """Give (archive/name, open file) of each file in tar archives, in the order of the archive.
 
     Links and folders are left out. From an archive that cannot seek, each file must be read before the next is asked
@@ -195,7 +183,7 @@ class TarArchiveLoader(_ArchivePipe):
 
 
 @functional_pipe("load_from_zip")
-class ZipArchiveLoader(_ArchivePipe):
+class ZipArchiveLoader(FilePartsPipe, ToldLength[Any]):
     """Give (archive/name, open file) of each file in zip archives, in the order of the archive.
 
     Args:

@@ -13,7 +13,7 @@ from headrace.files.lists.ranges import expand_ranges
 
 from ...core.base import IterPipe, is_iter_pipe, read
 from ...core.registry import functional_pipe
-from ...core.skeletons import Positioned
+from ...core.skeletons import Positioned, ToldLength
 from ..sources import IterableWrapper
 
 
@@ -57,7 +57,7 @@ def fits_masks(name: str, masks: str | Sequence[str]) -> bool:
 
 
 @functional_pipe("list_files")
-class FileLister(FolderLister):
+class FileLister(FolderLister, ToldLength[str]):
     """Give the paths of the files in folders, sorted: those of a folder before those of the folders in it.
 
     Args:
@@ -99,9 +99,6 @@ class FileLister(FolderLister):
             for name in sorted(names):
                 if fits_masks(name, self.masks):
                     yield os.path.join(parent, name)
-
-    def __len__(self) -> int:
-        return super().__len__() if self.length == -1 else self.length
 
 
 def _raise(error: OSError) -> None:

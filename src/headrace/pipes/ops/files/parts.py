@@ -12,28 +12,28 @@ from itertools import islice
 from typing import Any
 
 from ...core.base import IterPipe, State, read
+from ...core.skeletons import Positioned
 from ...core.streams import StreamWrapper, reopen
 
 
-class FilePartsPipe(IterPipe[Any]):
+class FilePartsPipe(Positioned[Any]):
     """Reads pairs of a path and an open file, and gives the parts of each file.
 
     Args:
         source_datapipe: The source.
     """
 
+    _position_names = ("path", "origin", "num_given")
+    _path: str | None = None  # of the file under way
+    _origin: dict[str, Any] | None = None
+    _num_given = 0
+
     def __init__(self, source_datapipe: IterPipe[Any]) -> None:
         self.source_datapipe = source_datapipe
-        self.reset()
 
     @abstractmethod
     def _parts(self, path: str, stream: Any) -> Iterator[Any]:
         """Yield what a file consists of."""
-
-    def reset(self) -> None:
-        self._path: str | None = None  # of the file under way
-        self._origin: dict[str, Any] | None = None
-        self._num_given = 0
 
     def __iter__(self) -> Iterator[Any]:
         if self._path is not None and self._origin is not None:
@@ -52,13 +52,8 @@ class FilePartsPipe(IterPipe[Any]):
             del parts
             self._path = None
 
-    def state(self) -> State | None:
-        if self._path is not None and self._origin is None:
-            return None
-        return {"path": self._path, "origin": self._origin, "num_given": self._num_given}
-
-    def restore(self, state: State) -> None:
-        self._path, self._origin, self._num_given = state["path"], state["origin"], state["num_given"]
+    def state(self) -> State | None:  # type: ignore[override]
+        return None if self._path is not None and self._origin is None else super().state()
 
 
 def check_pair(item: Any) -> tuple[str, Any]:
