@@ -34,8 +34,8 @@ def draw_chart(amounts: Amounts) -> str:
     height = _ABOVE + _BARS + _BELOW
     rows = [range(start, min(start + in_row, len(amounts.epochs))) for start in range(0, len(amounts.epochs), in_row)]
     parts = [
-        f'<g transform="translate({_LEFT},{number * height})">{"".join(_draw_row(amounts, row, group, pitch))}</g>'
-        for number, row in enumerate(rows)
+        f'<g transform="translate({_LEFT},{place * height})">{"".join(_draw_row(amounts, row, group, pitch))}</g>'
+        for place, row in enumerate(rows)
     ]
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {len(rows) * height}" role="img" '
@@ -49,18 +49,18 @@ def _draw_row(amounts: Amounts, row: range, group: float, pitch: float) -> Itera
     top, mean = max(int(drawn.max()), 1), float(drawn.mean())
     base = _ABOVE + _BARS
     right = group * len(row)
-    for column, epoch_idx in enumerate(row):
+    for place, epoch_idx in enumerate(row):
         values = drawn[epoch_idx]
         for rank in range(amounts.num_ranks):
             length = int(values[rank]) / top * _BARS
             is_most = amounts.num_ranks > 1 and rank == int(values.argmax())
-            x = column * group + _BETWEEN / 2 + rank * pitch
+            x = place * group + _BETWEEN / 2 + rank * pitch
             yield (
                 f'<rect class="{"most" if is_most else "bar"}" x="{x:.1f}" y="{base - length:.1f}" '
                 f'width="{pitch * 0.86:.1f}" height="{length:.1f}"><title>{describe_bin(amounts, epoch_idx, rank)}'
                 "</title></rect>"
             )
-        middle = (column + 0.5) * group
+        middle = (place + 0.5) * group
         yield f'<text x="{middle:.1f}" y="{base + 14}" text-anchor="middle">{amounts.epochs[epoch_idx]}</text>'
     yield f'<line class="axis" x1="0" x2="{right:.1f}" y1="{base}" y2="{base}"/>'
     y = base - mean / top * _BARS

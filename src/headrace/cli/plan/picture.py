@@ -77,14 +77,14 @@ def _draw(panel: Any, amounts: Amounts, row: range) -> None:
     everything = amounts.by_name[name] / size
     values = everything[row.start : row.stop]
     starts = np.arange(len(row)) * (num_ranks + _BETWEEN)
-    centers = starts[:, None] + np.arange(num_ranks)
+    places = starts[:, None] + np.arange(num_ranks)
     is_most = np.arange(num_ranks) == values.argmax(axis=1)[:, None]
     colors = np.where(is_most & (num_ranks > 1), _MOST, _BAR)
-    panel.bar(centers.ravel(), values.ravel(), width=0.86, color=colors.ravel().tolist())
+    panel.bar(places.ravel(), values.ravel(), width=0.86, color=colors.ravel().tolist())
     panel.axhline(everything.mean(), color=_MOST, linewidth=0.8, linestyle="--")
     ticks = np.arange(0, len(row), -(-len(row) // _MAX_TICKS))
     panel.set_xticks(starts[ticks] + (num_ranks - 1) / 2, [str(amounts.epochs[row[tick]]) for tick in ticks])
-    panel.set_xlim(-_BETWEEN, centers.max() + _BETWEEN)
+    panel.set_xlim(-_BETWEEN, places.max() + _BETWEEN)
     panel.set_ylim(0, max(everything.max(), 1e-9) * 1.05)
     panel.set_xlabel("sub-epoch")
     panel.set_ylabel(f"{name} ({unit})" if unit else name)

@@ -109,7 +109,7 @@ class FilesSubject(Subject):
         self._is_counted = is_counted
         self._bytes, self._seqs, self._frames = table.sizes, table.num_seqs, table.num_frames
         # Equal entries of the list have equal amounts, so it does not matter which of them is meant.
-        self._tree_idx = {tree_key(tree): number for number, tree in enumerate(files.files)}
+        self._places = {tree_key(tree): place for place, tree in enumerate(files.files)}
 
     @property
     def size(self) -> str:
@@ -140,17 +140,17 @@ class FilesSubject(Subject):
         """Return the files, bytes, sequences and frames of one rank in one sub-epoch."""
         shards = range(rank * self.facts.num_workers, (rank + 1) * self.facts.num_workers)
         trees = [tree for shard in shards for tree in self._files.get_files(epoch, shard)]
-        tree_idx = np.array([self._tree_idx[tree_key(tree)] for tree in trees], np.int64)
+        places = np.array([self._places[tree_key(tree)] for tree in trees], np.int64)
         if self._is_counted:
             num_seqs = sum(self._files.num_seqs_of(epoch, shard) or 0 for shard in shards)
         else:
-            num_seqs = _sum_if_known(self._seqs[tree_idx])
-        return len(tree_idx), int(self._bytes[tree_idx].sum()), num_seqs, self._frames_of(tree_idx, num_seqs)
+            num_seqs = _sum_if_known(self._seqs[places])
+        return len(places), int(self._bytes[places].sum()), num_seqs, self._frames_of(places, num_seqs)
 
-    def _frames_of(self, tree_idx: NDArray[np.int64] | slice, num_seqs: int) -> int:
+    def _frames_of(self, places: NDArray[np.int64] | slice, num_seqs: int) -> int:
         """Return the frames of some files, known if all sequences in them are read."""
-        all_are_read = num_seqs != UNKNOWN and num_seqs == _sum_if_known(self._seqs[tree_idx])
-        return _sum_if_known(self._frames[tree_idx]) if all_are_read else UNKNOWN
+        all_are_read = num_seqs != UNKNOWN and num_seqs == _sum_if_known(self._seqs[places])
+        return _sum_if_known(self._frames[places]) if all_are_read else UNKNOWN
 
 
 class OrderSubject(Subject):
