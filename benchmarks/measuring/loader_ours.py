@@ -8,7 +8,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from headrace import Buckets, DataLoader, FrameBudget, HDFDataset
-from headrace.loading.iterate import Place
+from headrace.loading.iterate import LoaderPosition
 
 from .loader_contender import NUM_WORKERS, WORLD_SIZE, Batch, Contender, Saved, dear_work
 from .loader_corpora import Corpus
@@ -48,7 +48,7 @@ class Ours(Contender):
             found: list[Saved] = []
             for share in shares:
                 position = int(loader.num_steps(1) * share)
-                state = loader.state_at(Place(1, position, plan.locate(position)))
+                state = loader.state_at(LoaderPosition(1, position, plan.locate(position)))
                 found.append((state, lengths[plan.task(position)[0].indices].tolist()))
             return found
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
 from headrace.errors import ConfigError, check_count
-from headrace.loading import Batch, DataLoader, Packing, Place
+from headrace.loading import Batch, DataLoader, LoaderPosition, Packing
 
 
 def map_leaves(value: Any, function: Callable[[Any], Any]) -> Any:
@@ -96,14 +96,14 @@ class RunAhead:
     def __init__(self, loader: DataLoader, depth: int, name: str) -> None:
         self._loader = loader
         self._depth = check_count(f"{name}: depth", depth, minimum=1)
-        self._place: Place | None = None  # of the consumer, while batches are ahead of it
+        self._place: LoaderPosition | None = None  # of the consumer, while batches are ahead of it
 
     def run(self, begin: Callable[[], Iterator[Any]], sender: Sender) -> Iterator[Any]:
         """Return the batches of an iterator, each once it was handed over."""
         return self._run(begin(), sender)
 
     def _run(self, batches: Iterator[Any], sender: Sender) -> Iterator[Any]:
-        ahead: deque[tuple[Sent, Place]] = deque()
+        ahead: deque[tuple[Sent, LoaderPosition]] = deque()
         busy: deque[tuple[Event, list[Any]]] = deque()  # memory that may still be read from
         error: Exception | None = None
         if self._place is None:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from .packed_layout import PackedBatch, RowLayout, pack_batch, pack_columns
     from .pieces import Pieces, PlanCounts
     from .plan import PLAN_VERSION, WINDOW_SEQS, BatchOrder, Groups, PlannedBatch, WindowKey, WindowPlan
+    from .stacking import ItemStack
     from .steps import BatchTable, Steps, num_windows, window_bounds
     from .windows import apply_window, parse_context_window, slice_pad_zeros
     from .wrappers import Chunks, LimitLengths
@@ -50,6 +51,7 @@ __all__ = [
     "FixedCount",
     "FrameBudget",
     "Groups",
+    "ItemStack",
     "LayoutOptions",
     "LimitLengths",
     "NumbersDict",
@@ -107,6 +109,7 @@ __getattr__, __dir__ = export_lazily(
         "pack": ("Pack",),
         "packed_layout": ("PackedBatch", "RowLayout", "pack_batch", "pack_columns"),
         "plan": ("PLAN_VERSION", "WINDOW_SEQS", "BatchOrder", "Groups", "PlannedBatch", "WindowKey", "WindowPlan"),
+        "stacking": ("ItemStack",),
         "steps": ("Steps", "BatchTable", "num_windows", "window_bounds"),
         "windows": ("apply_window", "parse_context_window", "slice_pad_zeros"),
     },

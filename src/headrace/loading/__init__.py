@@ -11,7 +11,7 @@ from headrace.exports import export_lazily
 
 if TYPE_CHECKING:
     from .batch import Batch, Packing
-    from .iterate import BatchIterator, LoaderEpoch, Place
+    from .iterate import BatchIterator, LoaderEpoch, LoaderPosition
     from .loader import DataLoader
     from .state import LoaderState
 
@@ -20,16 +20,16 @@ __all__ = [
     "BatchIterator",
     "DataLoader",
     "LoaderEpoch",
+    "LoaderPosition",
     "LoaderState",
     "Packing",
-    "Place",
 ]
 
 __getattr__, __dir__ = export_lazily(
     __name__,
     {
         "batch": ("Batch", "Packing"),
-        "iterate": ("BatchIterator", "LoaderEpoch", "Place"),
+        "iterate": ("BatchIterator", "LoaderEpoch", "LoaderPosition"),
         "loader": ("DataLoader",),
         "state": ("LoaderState",),
     },

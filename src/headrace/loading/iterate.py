@@ -1,7 +1,7 @@
 """The iterator over the batches of one epoch on one rank: joins the plan to the workers.
 
-Invariants: where the consumer is, `place`, moves when a batch is handed over and never when one is prefetched; it is
-the same on all ranks after as many steps. All runs in the consumer's thread.
+Invariants: the position of the consumer moves when a batch is handed over and never when one is prefetched; it is the
+same on all ranks after as many steps. All runs in the consumer's thread.
 """
 
 from __future__ import annotations
@@ -10,27 +10,24 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.engine import Delivered, Run
+from headrace.engine import Delivered
 from headrace.errors import HeadraceError, TransformError
 from headrace.ranks import Ranks
 
-from .batch import Batch, Packing
+from .batch import Batch, Made, Packing, is_made, tags_of
 from .steps import Agreement, Plan, Step
-from .streams.marks import WindowMarks
-from .streams.plan import Progress
-from .streams.work import StreamBroken, StreamEnd
-from .work import MadeBatch, Task
+from .work import Task
 
 _logger = logging.getLogger("headrace.loading")
+_TEXTS = None, 0  # the layout of a data key that has no arrays
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class LoaderPosition(NamedTuple):
     """Where a consumer is.
 
     Attributes:
@@ -42,6 +39,17 @@ class Place:
     epoch: int
     position: int = 0
     window: tuple[int, int] = (0, 0)
+
+
+@dataclass(slots=True)
+class Consumer:
+    """Who takes the batches of a loader.
+
+    Attributes:
+        position: Where it is.
+    """
+
+    position: LoaderPosition
 
 
 @dataclass(slots=True)
@@ -84,63 +92,43 @@ class Arrivals(Protocol):
 
 
 class PlannedArrivals:
-    """Batches that the trainer has planned: each ticket is a task."""
+    """Batches that were planned before they are made.
+
+    Attributes:
+        asked: What is known of them, without their values, from the next ticket on.
+    """
 
     def __init__(self) -> None:
-        self._asked: deque[Arrived] = deque()  # without their values
+        self.asked: deque[Arrived] = deque()
         self.next_ticket = 0
 
     def tasks(self, plan: Plan, steps: Iterator[Step]) -> Iterator[Task]:
         """Return the tasks of the steps, each of which is remembered when it is asked for."""
-        return _tasks(plan, steps, self._asked)
+        return _tasks(plan, steps, self.asked)
 
     def take(self, delivered: Delivered) -> Arrived:
         """Return the batch of a ticket."""
-        arrived = self._asked.popleft()
+        arrived = self.asked.popleft()
         self.next_ticket = delivered.ticket + 1
         arrived.value = delivered.value
         return arrived
 
     def num_skipped(self, delivered: Delivered | None) -> int:
         """Return how many tickets were left out."""
-        num = len(self._asked) if delivered is None else delivered.ticket - self.next_ticket
+        num = len(self.asked) if delivered is None else delivered.ticket - self.next_ticket
         for _ in range(num):
-            self._asked.popleft()
+            self.asked.popleft()
         self.next_ticket += num
         return num
 
 
-class StreamArrivals:
-    """Batches of a stream, which workers read.
+class CloseableRun(Protocol):
+    """What was begun: an iterator over what workers give."""
 
-    Args:
-        on_progress: Called with what is known of the stream.
-        marks: Compares what the workers have read.
-    """
+    def __next__(self) -> Delivered: ...
 
-    def __init__(self, on_progress: Callable[[Progress], None], marks: WindowMarks) -> None:
-        self._marks = marks
-        self._on_progress = on_progress
-        self.next_ticket = 0
-
-    def take(self, delivered: Delivered) -> Arrived | None:
-        """Return the step that a worker made."""
-        self.next_ticket = delivered.ticket + 1
-        made = delivered.value
-        if isinstance(made, StreamBroken):
-            raise made.raisable(delivered.ticket, delivered.worker_idx)
-        self._on_progress(made.progress)
-        self._marks.take(delivered.worker_idx, made.marks)
-        if isinstance(made, StreamEnd):
-            self._marks.end(made.num_windows)
-            return None
-        return Arrived(made.step, made.seq_idx, np.full(len(made.seq_idx), -1), made.chunk_starts, made.value)
-
-    def num_skipped(self, delivered: Delivered | None) -> int:
-        """Return how many tickets were left out."""
-        if delivered is None:
-            raise self._marks.difference("they have different numbers of steps")
-        return delivered.ticket - self.next_ticket
+    def close(self) -> None:
+        """Give up what is under way; harmless at any time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,17 +136,17 @@ class Begun:
     """A run that has begun: batches are on their way, and none was handed over yet.
 
     Attributes:
-        place: Where it begins.
+        position: Where it begins.
         ranks: For which rank.
-        run: Of the engine.
+        run: Of the workers.
         arrivals: What its tickets are.
         agreement: By which the ranks find out how many steps they have; None: they know.
         equal_steps_of: Which rank this is of those that must have equally many steps; None: it need not.
     """
 
-    place: Place
+    position: LoaderPosition
     ranks: Ranks
-    run: Run
+    run: CloseableRun
     arrivals: Arrivals
     agreement: Agreement | None
     equal_steps_of: str | None
@@ -172,7 +160,8 @@ class BatchIterator(Iterator[Any]):
 
     Args:
         start: Returns what is iterated over, when the first batch is asked for.
-        on_place: Called with this iterator and each new place of the consumer.
+        consumer: Gets each new position.
+        on_event: Called with this iterator when it has its first batch, or none, and when it is at its end.
         data_key: Of the batches.
         begun: What `start` may return, if nothing has happened in between.
     """
@@ -180,16 +169,17 @@ class BatchIterator(Iterator[Any]):
     def __init__(
         self,
         start: Callable[[BatchIterator], Begun],
-        on_place: Callable[[BatchIterator, Place], None],
+        consumer: Consumer,
+        on_event: Callable[[BatchIterator], None],
         data_key: str | None,
         begun: Begun | None,
     ) -> None:
         self.is_over = False
-        self.has_started = False
         self.has_delivered = False
         self.begun = begun
+        self._active: Begun | None = None  # what it iterates over, from its first batch to its end
         self._superseded: str | None = None
-        self._start, self._on_place = start, on_place
+        self._start, self._consumer, self._on_event = start, consumer, on_event
         self._data_key = data_key
         self._layout: dict[str, tuple[Any, int]] | None = None
 
@@ -202,51 +192,54 @@ class BatchIterator(Iterator[Any]):
                 several ranks.
             BaseException: What user code raised.
         """
-        if self._superseded is not None:
-            where = None if self.begun is None else f"epoch {self.begun.place.epoch}"
-            raise HeadraceError(f"this iterator is over, because {self._superseded}", where=where)
-        if self.is_over:
-            raise StopIteration
-        if not self.has_started:
-            self.begun = self._start(self)
-            self.has_started = True
-        begun = self.begun
-        assert begun is not None
-        arrived = self._receive(begun)
-        try:
-            if begun.agreement is not None and not self._is_agreed(begun, arrived, begun.agreement):
-                arrived = None
-            if arrived is not None:
-                made = arrived.value
-                value = self._batch(begun, arrived, made) if isinstance(made, MadeBatch) else made
-        except BaseException:
-            self.close()
-            raise
-        epoch = begun.place.epoch
-        if arrived is None:
-            self.close()
-            self._on_place(self, Place(epoch + 1))
-            raise StopIteration
-        self._on_place(self, Place(epoch, arrived.step.position, arrived.step.window))
-        self.has_delivered = True
-        return value
-
-    def _receive(self, begun: Begun) -> Arrived | None:
-        """Wait for the next batch; None at the end of this rank's epoch."""
+        begun = self._activate() if self._active is None else self._active
         try:
             delivered = next(begun.run, None)
         except BaseException:
-            self.is_over = True
+            self.is_over, self._active = True, None
             raise
+        arrived, arrivals = None, begun.arrivals
         try:
-            arrivals = begun.arrivals
             is_gap = delivered is None or delivered.ticket != arrivals.next_ticket
             if is_gap and arrivals.num_skipped(delivered):
                 self._check_gap(begun)
-            return None if delivered is None else arrivals.take(delivered)
+            if delivered is not None:
+                arrived = arrivals.take(delivered)
+            if begun.agreement is not None and not self._is_agreed(begun, arrived, begun.agreement):
+                arrived = None
+            if arrived is not None:
+                value = arrived.value
+                if is_made(value):
+                    value = self._batch(begun, arrived, value)
         except BaseException:
             self.close()
             raise
+        if arrived is None:
+            self.close()
+            self._consumer.position = LoaderPosition(begun.position.epoch + 1)
+            self._on_event(self)
+            raise StopIteration
+        step = arrived.step
+        self._consumer.position = LoaderPosition(begun.position.epoch, step.position, step.window)
+        if not self.has_delivered:
+            self._on_event(self)
+            self.has_delivered = True
+        return value
+
+    def _activate(self) -> Begun:
+        """Return what it iterates over, when its first batch is asked for.
+
+        Raises:
+            StopIteration: It is over.
+            HeadraceError: It is over, and not by itself.
+        """
+        if self._superseded is not None:
+            where = None if self.begun is None else f"epoch {self.begun.position.epoch}"
+            raise HeadraceError(f"this iterator is over, because {self._superseded}", where=where)
+        if self.is_over:
+            raise StopIteration
+        self.begun = self._active = self._start(self)
+        return self.begun
 
     def _is_agreed(self, begun: Begun, arrived: Arrived | None, agreement: Agreement) -> bool:
         """Tell whether all ranks have the step that comes next; ask them, if that is due."""
@@ -255,14 +248,14 @@ class BatchIterator(Iterator[Any]):
             if num_left:
                 _logger.info(
                     "epoch %d ends, as other ranks have no more steps; this one leaves out %d or more",
-                    begun.place.epoch,
+                    begun.position.epoch,
                     num_left,
                 )
             return False
         if arrived is None:
             raise HeadraceError(
                 "this rank has no batch that it could repeat, and the others have more steps",
-                where=f"epoch {begun.place.epoch}, {begun.equal_steps_of}",
+                where=f"epoch {begun.position.epoch}, {begun.equal_steps_of}",
                 fix='give each rank a share that is not empty, or remainder="drop"',
             )
         agreement.take_step()
@@ -270,7 +263,7 @@ class BatchIterator(Iterator[Any]):
 
     def close(self) -> None:
         """Give up what is under way; the workers stay. Harmless at any time."""
-        self.is_over = True
+        self.is_over, self._active = True, None
         if self.begun is not None:
             self.begun.run.close()
 
@@ -290,22 +283,25 @@ class BatchIterator(Iterator[Any]):
         if begun.equal_steps_of is not None:
             raise HeadraceError(
                 "a batch was left out because of an error, so this rank would have one step less than the others",
-                where=f"epoch {begun.place.epoch}, {begun.equal_steps_of}",
+                where=f"epoch {begun.position.epoch}, {begun.equal_steps_of}",
                 fix="mend what fails (the quarantine file names it); single sequences are skipped without harm",
             )
 
-    def _batch(self, begun: Begun, arrived: Arrived, made: MadeBatch) -> Batch:
+    def _batch(self, begun: Begun, arrived: Arrived, made: Made) -> Batch:
         step, seq_idx, corpus_idx, starts = arrived.step, arrived.seq_idx, arrived.corpus_idx, arrived.chunk_starts
-        epoch = begun.place.epoch
-        self._check_layout(epoch, step.number, made)
-        if made.kept is not None:
-            seq_idx, corpus_idx = seq_idx[made.kept], corpus_idx[made.kept]
-            starts = None if starts is None else starts[made.kept]
-        data_key = self._data_key if self._data_key in made.lengths else next(iter(made.lengths), None)
+        _, tags, kept, arrays, lengths, packing = made
+        epoch = begun.position.epoch
+        self._check_layout(epoch, step.number, arrays)
+        if kept is None:  # a batch that is kept keeps no plan: it has arrays of its own
+            seq_idx, corpus_idx = seq_idx.copy(), corpus_idx.copy()
+            starts = None if starts is None else starts.copy()
+        else:
+            seq_idx, corpus_idx = seq_idx[kept], corpus_idx[kept]
+            starts = None if starts is None else starts[kept]
         return Batch(
-            made.arrays,
-            made.lengths,
-            made.tags,
+            arrays,
+            lengths,
+            tags_of(tags),
             seq_idx,
             corpus_idx,
             epoch,
@@ -313,22 +309,27 @@ class BatchIterator(Iterator[Any]):
             step.step,
             step.is_repeat,
             starts,
-            None if made.packing is None else Packing(*made.packing),
-            data_key,
+            None if packing is None else Packing(*packing),
+            self._data_key if self._data_key in lengths else next(iter(lengths), None),
         )
 
-    def _check_layout(self, epoch: int, number: int, made: MadeBatch) -> None:
+    def _check_layout(self, epoch: int, number: int, arrays: dict[str, Any]) -> None:
         """Refuse a data key whose dtype or axes change in mid-epoch, and keys that come and go."""
+        known = self._layout
+        if known is not None and len(known) == len(arrays):
+            for key, value in arrays.items():
+                if known.get(key) != ((value.dtype, value.ndim) if isinstance(value, np.ndarray) else _TEXTS):
+                    break
+            else:
+                return
         layout = {
-            key: (value.dtype, value.ndim) if isinstance(value, np.ndarray) else (None, 0)
-            for key, value in made.arrays.items()
+            key: (value.dtype, value.ndim) if isinstance(value, np.ndarray) else _TEXTS for key, value in arrays.items()
         }
-        if self._layout is None:
+        if known is None:
             self._layout = layout
-        if layout == self._layout:
             return
-        key = next(key for key in (*layout, *self._layout) if layout.get(key) != self._layout.get(key))
-        before, now = (_layout_text(one.get(key)) for one in (self._layout, layout))
+        key = next(key for key in (*layout, *known) if layout.get(key) != known.get(key))
+        before, now = (_layout_text(one.get(key)) for one in (known, layout))
         raise TransformError(
             f"the data key {key!r} changes in mid-epoch: {before} before, and {now} now",
             where=f"batch {number} of epoch {epoch}",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,19 +18,17 @@ from headrace.batching import Column
 from headrace.datasets.configs import init_dataset
 from headrace.datasets.parts import open_reader
 from headrace.datasets.reading import reader as datasets
+from headrace.datasets.reading.chunks import Cutter, SeqChunks
 from headrace.datasets.reading.reader import Failed as Failed
-from headrace.engine import WorkerInfo, note_place, note_places
+from headrace.engine import WorkerInfo, note_places
 from headrace.sources import Source
 from headrace.specs import DataSpec
-
-from .chunks import Cutter, SeqChunks
 
 # Read between two signs of life: few enough that no storage takes a minute for them.
 _SEQS_AT_ONCE = 64
 
 
-@dataclass(frozen=True, slots=True)
-class ReadRequest:
+class ReadRequest(NamedTuple):
     """Sequences of one epoch that a worker is to read.
 
     Attributes:
@@ -51,31 +49,29 @@ class Reader(ABC):
 
     Attributes:
         is_all_ours: Whether no code of the user's reads, which might draw from the global generators.
+        has_columns: Whether `columns` may be asked.
     """
 
     is_all_ours = False
+    has_columns = False
 
     @abstractmethod
-    def read(self, wish: ReadRequest) -> Iterator[tuple[str, Any]]:
-        """Yield for each sequence of the wish, in order, its tag and what was read; or a `Failed`."""
+    def read(self, wanted: ReadRequest) -> Iterator[tuple[str, Any]]:
+        """Yield for each sequence that is wanted, in order, its tag and what was read; or a `Failed`."""
 
     def read_chunks(
-        self, wish: ReadRequest, chunks: Sequence[SeqChunks], cutter: Cutter
+        self, wanted: ReadRequest, chunks: Sequence[SeqChunks], cutter: Cutter
     ) -> Iterator[tuple[str, list[Any] | Failed]]:
-        """Yield for each sequence of the wish, in order, its tag and its chunks; or a `Failed`."""
-        for (tag, seq), own in zip(self.read(wish), chunks, strict=True):
+        """Yield for each sequence that is wanted, in order, its tag and its chunks; or a `Failed`."""
+        for (tag, seq), own in zip(self.read(wanted), chunks, strict=True):
             yield tag, seq if isinstance(seq, Failed) else cutter.cut(tag, seq, own)
 
-    def columns(self, wish: ReadRequest) -> tuple[list[str], dict[str, Column]] | None:
-        """Return the tags and the columns of a wish, which are read when they are written into a batch.
+    def columns(self, wanted: ReadRequest) -> tuple[list[str], dict[str, Column]]:
+        """Return the tags and the columns of a request, which are read when they are written into a batch.
 
         What comes out is the same as from `read`, but an error need not name the sequence.
-
-        Returns:
-            None if the sequences have to be read one by one.
         """
-        del wish
-        return None
+        raise NotImplementedError(f"{type(self).__name__} reads one by one, also epoch {wanted.epoch}")
 
 
 class Reading(ABC):
@@ -118,19 +114,22 @@ class _DatasetReader(Reader):
     def __init__(self, reader: datasets.Reader) -> None:
         self._reader = reader
         source = reader.fast_source()
-        has_texts = source is not None and any(_is_text(spec) for spec in source.specs.values())
-        self._source = None if has_texts else source
-        self.is_all_ours = self._source is not None and type(self._source).__module__.startswith("headrace.")
+        if source is not None and not all(_SourceKey.can_read(source, key) for key in source.specs):
+            source = None
+        self._source, self.has_columns = source, source is not None
+        self._keys = [] if source is None else [_SourceKey(source, key) for key in source.specs]
+        self.is_all_ours = source is not None and type(source).__module__.startswith("headrace.")
 
-    def columns(self, wish: ReadRequest) -> tuple[list[str], dict[str, Column]] | None:
-        source = self._source
-        if source is None:
-            return None
-        tags = source.tags_of(wish.indices)
-        return tags, {key: _SourceColumn(source, key, wish, tags) for key in source.specs}
+    def columns(self, wanted: ReadRequest) -> tuple[list[str], dict[str, Column]]:
+        source, columns = self._source, dict[str, Column]()
+        assert source is not None
+        tags = source.tags_of(wanted.indices)
+        for key in self._keys:
+            columns[key.name] = _SourceColumn(source, key, wanted, tags)
+        return tags, columns
 
     def read_chunks(
-        self, wish: ReadRequest, chunks: Sequence[SeqChunks], cutter: Cutter
+        self, wanted: ReadRequest, chunks: Sequence[SeqChunks], cutter: Cutter
     ) -> Iterator[tuple[str, list[Any] | Failed]]:
         reader = self._reader
 
@@ -141,55 +140,69 @@ class _DatasetReader(Reader):
             seq = reader.read(number)
             return seq.seq_tag, cutter.cut(seq.seq_tag, dict(seq.features), chunks[number])
 
-        for tag, taken in reader.take_each(_wanted(wish), take):
+        for tag, taken in reader.take_each(_request_of(wanted), take):
             if isinstance(taken, Failed):
                 yield tag, taken
             else:
                 own_tag, found = taken
                 yield tag if own_tag is None else own_tag, found
 
-    def read(self, wish: ReadRequest) -> Iterator[tuple[str, Any]]:
-        wanted, are_own = _wanted(wish), self._reader.gives_own
-        for tag, seq in self._reader.read_each(wanted):
+    def read(self, wanted: ReadRequest) -> Iterator[tuple[str, Any]]:
+        are_own = self._reader.gives_own
+        for tag, seq in self._reader.read_each(_request_of(wanted)):
             if isinstance(seq, Failed):
                 yield tag, seq
             else:  # a transform may put others into it
                 yield tag, seq.features if are_own else dict(seq.features)
 
 
-def _wanted(wish: ReadRequest) -> datasets.ReadRequest:
+def _request_of(wanted: ReadRequest) -> datasets.ReadRequest:
     # the members of a batch are not neighbours in the epoch: they have no positions there
-    return datasets.ReadRequest.of(wish.epoch, wish.indices, wish.occurrences)
+    return datasets.ReadRequest.of(wanted.epoch, wanted.indices, wanted.occurrences)
+
+
+class _SourceKey:
+    """What a source says of a data key, for all batches: its dtype, the shape of a value without time, all lengths."""
+
+    def __init__(self, source: Source, name: str) -> None:
+        spec = source.specs[name]
+        self.name, self.dtype = name, np.dtype(spec.dtype)
+        self.inner = tuple(size or 0 for size in spec.shape)  # it has no free axes
+        self.lengths = source.index.lengths(name) if spec.has_time else None
+
+    @staticmethod
+    def can_read(source: Source, name: str) -> bool:
+        """Tell whether values are numbers, and how long they are is known."""
+        spec = source.specs[name]
+        return np.dtype(spec.dtype).kind in "biufc" and (not spec.has_time or source.index.has_lengths(name))
 
 
 class _SourceColumn(Column):
-    """What a source has for one data key of the sequences of a wish. Lengths are those of the index."""
+    """What a source has for one data key of the sequences that are wanted. Lengths are those of the index."""
 
-    def __init__(self, source: Source, key: str, wish: ReadRequest, tags: list[str]) -> None:
-        spec, indices = source.specs[key], wish.indices
-        self.key, self.num_seqs, self.dtype = key, len(indices), np.dtype(spec.dtype)
-        self.inner = tuple(size or 0 for size in spec.shape)  # it has no free axes
-        self.lengths = source.index.lengths(key)[indices].astype(np.int32) if spec.has_time else None
-        self._source, self._wish, self._tags = source, wish, tags
+    def __init__(self, source: Source, key: _SourceKey, wanted: ReadRequest, tags: list[str]) -> None:
+        indices, lengths = wanted.indices, key.lengths
+        self.key, self.num_seqs, self.dtype, self.inner = key.name, len(indices), key.dtype, key.inner
+        self.lengths = None if lengths is None else lengths[indices].astype(np.int32)
+        self._source, self._wanted, self._tags = source, wanted, tags
 
     def write(self, outs: Sequence[NDArray[Any]]) -> None:
-        for part in self._parts():
-            self._source.read_into(self._wish.indices[part], self.key, outs[part])
-
-    def stack(self, out: NDArray[Any]) -> None:
-        for part in self._parts():
-            self._source.read_rows(self._wish.indices[part], self.key, out[part])
-
-    def _parts(self) -> Iterator[slice]:
-        """Yield a part of the sequences after the other, each with a sign of life."""
+        indices = self._wanted.indices
         for start in range(0, self.num_seqs, _SEQS_AT_ONCE):
             part = slice(start, start + _SEQS_AT_ONCE)
-            note_places(self._tags[part], self._wish.epoch)(-1)
-            yield part
+            self._tell_of(part)
+            self._source.read_into(indices[part], self.key, outs[part])
 
+    def stack(self, out: NDArray[Any]) -> None:
+        indices = self._wanted.indices
+        for start in range(0, self.num_seqs, _SEQS_AT_ONCE):
+            part = slice(start, start + _SEQS_AT_ONCE)
+            self._tell_of(part)
+            self._source.read_rows(indices[part], self.key, out[part])
 
-def _is_text(spec: DataSpec) -> bool:
-    return np.dtype(spec.dtype).kind not in "biufc"
+    def _tell_of(self, part: slice) -> None:
+        """Give a sign of life, and say which sequences are read next, all of them together."""
+        note_places(self._tags[part], self._wanted.epoch)(-1)
 
 
 @dataclass(frozen=True)
@@ -213,15 +226,22 @@ class ItemsReading(Reading):
 class _ItemsReader(Reader):
     def __init__(self, items: Any) -> None:
         self._items = items
-        self._get_tag = getattr(items, "get_seq_tag", "seq-{}".format)
+        self._get_tag = getattr(items, "get_seq_tag", None)
 
-    def read(self, wish: ReadRequest) -> Iterator[tuple[str, Any]]:
-        for corpus_idx in wish.indices.tolist():
-            tag = f"(item {corpus_idx})"
-            note_place(tag, wish.epoch)
-            try:
-                tag, item = str(self._get_tag(corpus_idx)), self._items[corpus_idx]
-            except Exception as error:  # noqa: BLE001 - the engine's policy decides what becomes of one of many
-                yield tag, Failed(error)
-            else:
-                yield tag, item
+    def read(self, wanted: ReadRequest) -> Iterator[tuple[str, Any]]:
+        items, get_tag, indices = self._items, self._get_tag, wanted.indices.tolist()
+        for start in range(0, len(indices), _SEQS_AT_ONCE):
+            names = [f"(item {corpus_idx})" for corpus_idx in indices[start : start + _SEQS_AT_ONCE]]
+            go_to = note_places(names, wanted.epoch)  # the first one is noted by this
+            for number, name in enumerate(names):
+                corpus_idx = indices[start + number]
+                if number:
+                    go_to(number)
+                try:
+                    tag = f"seq-{corpus_idx}" if get_tag is None else str(get_tag(corpus_idx))
+                    item = items[corpus_idx]
+                except Exception as error:  # noqa: BLE001 - the engine's policy decides what becomes of one of many
+                    yield name, Failed(error)
+                else:
+                    yield tag, item
+            go_to(-1)
