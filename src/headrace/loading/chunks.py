@@ -14,10 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.batching import Batching, cut_seq, find_cut_keys, frames_to_cut, slice_pad_zeros
+from headrace.batching.data_key import data_key_of_item
 from headrace.datasets.reading.reader import Failed, Reader
 from headrace.errors import SourceError
-
-from .data_key import data_key_of_item
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,12 +13,12 @@ from dataclasses import dataclass, fields
 from typing import Protocol, Self
 
 from headrace.batching import PLAN_VERSION, WINDOW_SEQS, Batching, PlanCounts, Steps
+from headrace.batching.data_key import choose_data_key
 from headrace.engine import Engine, Job, Run
 from headrace.errors import ConfigError
 from headrace.ranks import Ranks
 from headrace.rng import wants_rng
 
-from .data_key import choose_data_key
 from .inputs import EpochOrder, PlanNeeds, Subject
 from .iterate import Arrivals, LoaderPosition, PlannedArrivals, StreamArrivals
 from .options import LoaderOptions

@@ -151,7 +151,7 @@ class _DatasetReader(Reader):
     def read(self, wanted: ReadRequest) -> Iterator[tuple[str, Any]]:
         are_own = self._reader.gives_own
         for tag, seq in self._reader.read_each(_request_of(wanted)):
-            if type(seq) is Failed:
+            if isinstance(seq, Failed):
                 yield tag, seq
             else:  # a transform may put others into it
                 yield tag, seq.features if are_own else dict(seq.features)

@@ -74,8 +74,9 @@ class Task(msgspec.Struct, frozen=True):
 def _task_of(
     epoch: int, number: int, carried: list[tuple[str, bytes] | None], seqs: list[tuple[str, Any]] | None
 ) -> Task:
-    arrays = [None if one is None else np.frombuffer(one[1], one[0]) for one in carried]
-    return Task(epoch, number, *arrays, seqs)  # type: ignore[arg-type]  # the first one is never None
+    arrays: list[Any] = [None if one is None else np.frombuffer(one[1], one[0]) for one in carried]
+    indices, occurrences, rows, chunk_starts, chunk_frames, seq_frames = arrays
+    return Task(epoch, number, indices, occurrences, rows, chunk_starts, chunk_frames, seq_frames, seqs)
 
 
 @dataclass(frozen=True)
