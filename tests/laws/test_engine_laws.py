@@ -160,7 +160,11 @@ def end_as(end: str, number: int) -> Any:
         case "empty array":
             return np.empty((0, number), np.float32)
         case "dict":
-            return {"data": np.full((2, number % 3), number, np.float32), "tag": f"seq-{number}", "pair": (number, None)}
+            return {
+                "data": np.full((2, number % 3), number, np.float32),
+                "tag": f"seq-{number}",
+                "pair": (number, None),
+            }
         case "slot":
             return [np.full(3000, number), number]
         case "in place":
