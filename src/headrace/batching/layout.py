@@ -202,10 +202,10 @@ def gather_columns(
     """
     if not seqs:
         return {}
-    keys = list(seqs[0])
+    keys, keys_of_first = list(seqs[0]), seqs[0].keys()
     for row, seq in enumerate(seqs):
-        if seq.keys() != seqs[0].keys():
-            odd = sorted(seq.keys() ^ seqs[0].keys())
+        if seq.keys() != keys_of_first:
+            odd = sorted(seq.keys() ^ keys_of_first)
             raise SourceError(
                 f"the sequences of a batch have different data keys: {odd[0]!r} is not in all of them",
                 where=name_seqs(tags, 0, row),
@@ -228,15 +228,15 @@ def _gather_column(
         return TextColumn(key, values)
     has_time = first.ndim > 0 and options.has_time(key)
     layouts = [(array.dtype, array.ndim, array.shape[has_time:]) for array in arrays]
-    for row, layout in enumerate(layouts):
-        if layout != layouts[0]:
-            whats = zip(("dtype", "number of axes", "shape"), layouts[0], layout, strict=True)
-            what, ours, theirs = next(difference for difference in whats if difference[1] != difference[2])
-            raise SourceError(
-                f"the data key {key!r} has another {what} in two sequences of a batch: {ours} and {theirs}",
-                where=name_seqs(tags, 0, row),
-                fix="only the first axis, time, may differ in length; convert it, or drop the key, in a transform",
-            )
+    if layouts.count(layouts[0]) < len(layouts):
+        row, layout = next((row, layout) for row, layout in enumerate(layouts) if layout != layouts[0])
+        whats = zip(("dtype", "number of axes", "shape"), layouts[0], layout, strict=True)
+        what, ours, theirs = next(difference for difference in whats if difference[1] != difference[2])
+        raise SourceError(
+            f"the data key {key!r} has another {what} in two sequences of a batch: {ours} and {theirs}",
+            where=name_seqs(tags, 0, row),
+            fix="only the first axis, time, may differ in length; convert it, or drop the key, in a transform",
+        )
     return ArrayColumn(key, arrays, has_time=has_time)
 
 

@@ -45,22 +45,28 @@ class ItemStack:
     Args:
         num_items: How many there are at most.
         allocate: Called as `allocate("", shape, dtype)` for each array of the batch.
+
+    Attributes:
+        items: Those that were added; large arrays are views of their rows.
+        has_rows: Whether items may be copied to rows; if not, they may be put into `items` as well.
     """
 
     def __init__(self, num_items: int, allocate: Allocate) -> None:
         self.items: list[Any] = []
+        self.has_rows = True
         self._num_items, self._allocate = num_items, allocate
         self._rows: Any = None  # `_Rows`, or a dict of them by the numbers of the parts of a tuple
 
-    def append(self, item: Any) -> None:
-        """Take an item."""
+    def add(self, item: Any) -> None:
+        """Take the next item."""
         if not self.items:
             self._rows = self._open(item)
+            self.has_rows = self._rows is not None
         rows = self._rows
         if type(rows) is _Rows:
             item = rows.take(item)
         elif rows is not None and type(item) is tuple:
-            item = tuple([rows[n].take(part) if n in rows else part for n, part in enumerate(item)])
+            item = tuple([rows[number].take(part) if number in rows else part for number, part in enumerate(item)])
         self.items.append(item)
 
     def stacked(self) -> Any:

@@ -1,6 +1,6 @@
 """Begins epochs on the engine: of datasets whose order is known, which the trainer plans; of streams, see `streams/`.
 
-Invariant: a run is a pure function of (data, recipe, place); what is remembered here from one to the next saves time
+Invariant: a run is a pure function of (data, recipe, position); what is remembered here from one to the next saves time
 only.
 """
 
@@ -156,19 +156,19 @@ class Epochs(ABC):
         self.engine.close()
 
     @abstractmethod
-    def begin(self, place: LoaderPosition, ranks: Ranks) -> tuple[CloseableRun, Arrivals]:
-        """Begin at a place of an epoch, for one of the ranks.
+    def begin(self, position: LoaderPosition, ranks: Ranks) -> tuple[CloseableRun, Arrivals]:
+        """Begin at a position of an epoch, for one of the ranks.
 
         Raises:
-            ResumeError: There is no such place.
+            ResumeError: There is no such position.
         """
 
-    def _run_at(self, place: LoaderPosition, ranks: Ranks) -> EpochRun:
+    def _run_at(self, position: LoaderPosition, ranks: Ranks) -> EpochRun:
         options = self._recipe.options
         return EpochRun(
-            place.epoch,
-            place.position,
-            place.window,
+            position.epoch,
+            position.position,
+            position.window,
             ranks.rank,
             ranks.world_size,
             options.remainder,
@@ -231,12 +231,12 @@ class PlannedEpochs(Epochs):
         self.engine = recipe.open_engine(recipe.work)
         self.plan: EpochPlan | None = None
 
-    def begin(self, place: LoaderPosition, ranks: Ranks) -> tuple[CloseableRun, Arrivals]:
-        """Plan the window of the place, and begin."""
-        if self.plan is not None and self.plan.epoch == place.epoch and not self.plan.knows(place.window):
+    def begin(self, position: LoaderPosition, ranks: Ranks) -> tuple[CloseableRun, Arrivals]:
+        """Plan the window of the position, and begin."""
+        if self.plan is not None and self.plan.epoch == position.epoch and not self.plan.knows(position.window):
             self.plan = None
-        plan = self.plan_of(place.epoch, place.window)
-        run, arrivals = self._run_at(place, ranks), PlannedArrivals()
+        plan = self.plan_of(position.epoch, position.window)
+        run, arrivals = self._run_at(position, ranks), PlannedArrivals()
         check_position(run, plan)
         return self.engine.run(arrivals.tasks(plan, steps_of(run, plan))), arrivals
 

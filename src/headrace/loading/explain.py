@@ -89,22 +89,22 @@ class Explainer:
                 epoch,
             )
 
-    def explain(self, place: LoaderPosition) -> str:
+    def explain(self, position: LoaderPosition) -> str:
         """Return a text about what is loaded, how, and what was left out so far.
 
         Args:
-            place: Where the consumer is.
+            position: Where the consumer is.
         """
         subject, options, plan = self._subject, self._recipe.options, self._recipe.plan
         agreed = "" if options.agree is None else f", steps agreed on in blocks of {options.agree_every}"
         grows = " or more" if plan.grows else ""
         executor = options.executor if isinstance(options.executor, str) else options.executor.name
         lines = [
-            f"dataset:  {subject.name}, order {self._recipe.order_text(subject, place.epoch)}",
+            f"dataset:  {subject.name}, order {self._recipe.order_text(subject, position.epoch)}",
             f"batching: {plan.batching}, {plan.batch_order}, windows of {plan.window_seqs:,} sequences{grows}",
             f"ranks:    {self._ranks}, remainder {options.remainder!r}{agreed}",
             f"workers:  {self._runs.who_works}, executor {executor if options.num_workers else 'inline'}",
-            f"place:    epoch {place.epoch}, batch {place.position}",
+            f"place:    epoch {position.epoch}, batch {position.position}",
         ]
         epoch, progress = self._runs.progress()
         for counts, of_what in ((subject.corpus.num_filtered(), ""), (self._runs.num_filtered(), f" of epoch {epoch}")):

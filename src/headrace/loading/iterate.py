@@ -1,7 +1,7 @@
 """The iterator over the batches of one epoch on one rank: joins the plan to the workers.
 
-Invariants: where the consumer is, `place`, moves when a batch is handed over and never when one is prefetched; it is
-the same on all ranks after as many steps. All runs in the consumer's thread.
+Invariants: the position of the consumer moves when a batch is handed over and never when one is prefetched; it is the
+same on all ranks after as many steps. All runs in the consumer's thread.
 """
 
 from __future__ import annotations
@@ -39,6 +39,17 @@ class LoaderPosition(NamedTuple):
     epoch: int
     position: int = 0
     window: tuple[int, int] = (0, 0)
+
+
+@dataclass(slots=True)
+class Consumer:
+    """Who takes the batches of a loader.
+
+    Attributes:
+        position: Where it is.
+    """
+
+    position: LoaderPosition
 
 
 @dataclass(slots=True)
@@ -125,7 +136,7 @@ class Begun:
     """A run that has begun: batches are on their way, and none was handed over yet.
 
     Attributes:
-        place: Where it begins.
+        position: Where it begins.
         ranks: For which rank.
         run: Of the workers.
         arrivals: What its tickets are.
@@ -133,7 +144,7 @@ class Begun:
         equal_steps_of: Which rank this is of those that must have equally many steps; None: it need not.
     """
 
-    place: LoaderPosition
+    position: LoaderPosition
     ranks: Ranks
     run: CloseableRun
     arrivals: Arrivals
@@ -149,7 +160,8 @@ class BatchIterator(Iterator[Any]):
 
     Args:
         start: Returns what is iterated over, when the first batch is asked for.
-        on_place: Called with this iterator and each new place of the consumer.
+        consumer: Gets each new position.
+        on_event: Called with this iterator when it has its first batch, or none, and when it is at its end.
         data_key: Of the batches.
         begun: What `start` may return, if nothing has happened in between.
     """
@@ -157,16 +169,17 @@ class BatchIterator(Iterator[Any]):
     def __init__(
         self,
         start: Callable[[BatchIterator], Begun],
-        on_place: Callable[[BatchIterator, LoaderPosition], None],
+        consumer: Consumer,
+        on_event: Callable[[BatchIterator], None],
         data_key: str | None,
         begun: Begun | None,
     ) -> None:
         self.is_over = False
-        self.has_started = False
         self.has_delivered = False
         self.begun = begun
+        self._active: Begun | None = None  # what it iterates over, from its first batch to its end
         self._superseded: str | None = None
-        self._start, self._on_place = start, on_place
+        self._start, self._consumer, self._on_event = start, consumer, on_event
         self._data_key = data_key
         self._layout: dict[str, tuple[Any, int]] | None = None
 
@@ -179,51 +192,54 @@ class BatchIterator(Iterator[Any]):
                 several ranks.
             BaseException: What user code raised.
         """
-        if self._superseded is not None:
-            where = None if self.begun is None else f"epoch {self.begun.place.epoch}"
-            raise HeadraceError(f"this iterator is over, because {self._superseded}", where=where)
-        if self.is_over:
-            raise StopIteration
-        if not self.has_started:
-            self.begun = self._start(self)
-            self.has_started = True
-        begun = self.begun
-        assert begun is not None
-        arrived = self._receive(begun)
-        try:
-            if begun.agreement is not None and not self._is_agreed(begun, arrived, begun.agreement):
-                arrived = None
-            if arrived is not None:
-                made = arrived.value
-                value = self._batch(begun, arrived, made) if is_made(made) else made
-        except BaseException:
-            self.close()
-            raise
-        epoch = begun.place.epoch
-        if arrived is None:
-            self.close()
-            self._on_place(self, LoaderPosition(epoch + 1))
-            raise StopIteration
-        self._on_place(self, LoaderPosition(epoch, arrived.step.position, arrived.step.window))
-        self.has_delivered = True
-        return value
-
-    def _receive(self, begun: Begun) -> Arrived | None:
-        """Wait for the next batch; None at the end of this rank's epoch."""
+        begun = self._activate() if self._active is None else self._active
         try:
             delivered = next(begun.run, None)
         except BaseException:
-            self.is_over = True
+            self.is_over, self._active = True, None
             raise
+        arrived, arrivals = None, begun.arrivals
         try:
-            arrivals = begun.arrivals
             is_gap = delivered is None or delivered.ticket != arrivals.next_ticket
             if is_gap and arrivals.num_skipped(delivered):
                 self._check_gap(begun)
-            return None if delivered is None else arrivals.take(delivered)
+            if delivered is not None:
+                arrived = arrivals.take(delivered)
+            if begun.agreement is not None and not self._is_agreed(begun, arrived, begun.agreement):
+                arrived = None
+            if arrived is not None:
+                value = arrived.value
+                if is_made(value):
+                    value = self._batch(begun, arrived, value)
         except BaseException:
             self.close()
             raise
+        if arrived is None:
+            self.close()
+            self._consumer.position = LoaderPosition(begun.position.epoch + 1)
+            self._on_event(self)
+            raise StopIteration
+        step = arrived.step
+        self._consumer.position = LoaderPosition(begun.position.epoch, step.position, step.window)
+        if not self.has_delivered:
+            self._on_event(self)
+            self.has_delivered = True
+        return value
+
+    def _activate(self) -> Begun:
+        """Return what it iterates over, when its first batch is asked for.
+
+        Raises:
+            StopIteration: It is over.
+            HeadraceError: It is over, and not by itself.
+        """
+        if self._superseded is not None:
+            where = None if self.begun is None else f"epoch {self.begun.position.epoch}"
+            raise HeadraceError(f"this iterator is over, because {self._superseded}", where=where)
+        if self.is_over:
+            raise StopIteration
+        self.begun = self._active = self._start(self)
+        return self.begun
 
     def _is_agreed(self, begun: Begun, arrived: Arrived | None, agreement: Agreement) -> bool:
         """Tell whether all ranks have the step that comes next; ask them, if that is due."""
@@ -232,14 +248,14 @@ class BatchIterator(Iterator[Any]):
             if num_left:
                 _logger.info(
                     "epoch %d ends, as other ranks have no more steps; this one leaves out %d or more",
-                    begun.place.epoch,
+                    begun.position.epoch,
                     num_left,
                 )
             return False
         if arrived is None:
             raise HeadraceError(
                 "this rank has no batch that it could repeat, and the others have more steps",
-                where=f"epoch {begun.place.epoch}, {begun.equal_steps_of}",
+                where=f"epoch {begun.position.epoch}, {begun.equal_steps_of}",
                 fix='give each rank a share that is not empty, or remainder="drop"',
             )
         agreement.take_step()
@@ -247,7 +263,7 @@ class BatchIterator(Iterator[Any]):
 
     def close(self) -> None:
         """Give up what is under way; the workers stay. Harmless at any time."""
-        self.is_over = True
+        self.is_over, self._active = True, None
         if self.begun is not None:
             self.begun.run.close()
 
@@ -267,16 +283,19 @@ class BatchIterator(Iterator[Any]):
         if begun.equal_steps_of is not None:
             raise HeadraceError(
                 "a batch was left out because of an error, so this rank would have one step less than the others",
-                where=f"epoch {begun.place.epoch}, {begun.equal_steps_of}",
+                where=f"epoch {begun.position.epoch}, {begun.equal_steps_of}",
                 fix="mend what fails (the quarantine file names it); single sequences are skipped without harm",
             )
 
     def _batch(self, begun: Begun, arrived: Arrived, made: Made) -> Batch:
         step, seq_idx, corpus_idx, starts = arrived.step, arrived.seq_idx, arrived.corpus_idx, arrived.chunk_starts
         _, tags, kept, arrays, lengths, packing = made
-        epoch = begun.place.epoch
+        epoch = begun.position.epoch
         self._check_layout(epoch, step.number, arrays)
-        if kept is not None:
+        if kept is None:  # a batch that is kept keeps no plan: it has arrays of its own
+            seq_idx, corpus_idx = seq_idx.copy(), corpus_idx.copy()
+            starts = None if starts is None else starts.copy()
+        else:
             seq_idx, corpus_idx = seq_idx[kept], corpus_idx[kept]
             starts = None if starts is None else starts[kept]
         return Batch(

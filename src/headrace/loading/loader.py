@@ -23,7 +23,7 @@ from headrace.version import __version__
 
 from .epochs import Epochs, PlannedEpochs, Recipe
 from .explain import Explainer
-from .iterate import BatchIterator, Begun, LoaderEpoch, LoaderPosition
+from .iterate import BatchIterator, Begun, Consumer, LoaderEpoch, LoaderPosition
 from .loader_ranks import LoaderRanks
 from .options import LoaderOptions, Remainder
 from .rank_check import CheckRanks, compare_cards, fingerprint
@@ -157,7 +157,7 @@ class DataLoader:
             self._runs = PlannedEpochs(subject, self._recipe)
         self._epoch = 1  # the next one to be iterated over
         self._resumed: LoaderPosition | None = None
-        self._place = LoaderPosition(1)  # where the consumer is
+        self._consumer = Consumer(LoaderPosition(1))
         self._current: weakref.ref[BatchIterator] | None = None  # the last that was asked for a batch
         self._waiting: weakref.ref[BatchIterator] | None = None  # for which a run has begun, and that was not asked yet
         self._is_agreed = options.check_ranks is None
@@ -234,7 +234,7 @@ class DataLoader:
             )
             self._resumed = None
         if self._live() is None:
-            self._place = self._resumed or LoaderPosition(self._epoch)
+            self._consumer.position = self._resumed or LoaderPosition(self._epoch)
 
     def _begin(self, epoch: int | None) -> BatchIterator:
         """Return an iterator over an epoch, None: over the one that is next when it is asked for its first batch."""
@@ -242,14 +242,13 @@ class DataLoader:
             raise HeadraceError("this loader is closed", fix="make a new one")
         begun = None
         if self._live() is None:
-            place = self._place_of(epoch)
-            if epoch is not None and self._place.epoch != epoch:
-                self._place = place
+            position = self._position_of(epoch)
+            if epoch is not None and self._consumer.position.epoch != epoch:
+                self._consumer.position = position
             waiting = self._take_waiting()
-            begun = waiting if waiting is not None and waiting.place == place else self._begin_run(place)
-        iterator = BatchIterator(
-            partial(self._start, epoch, self._is_watched_next), self._move, self._recipe.data_key, begun
-        )
+            begun = waiting if waiting is not None and waiting.position == position else self._begin_run(position)
+        start = partial(self._start, epoch, self._is_watched_next)
+        iterator = BatchIterator(start, self._consumer, self._note, self._recipe.data_key, begun)
         self._is_watched_next = False
         if begun is not None:
             self._waiting = weakref.ref(iterator)
@@ -259,30 +258,30 @@ class DataLoader:
         """Return what an iterator iterates over, which is asked for its first batch; all others are over."""
         if self._is_closed:
             raise HeadraceError("this loader is closed", fix="make a new one")
-        place, ranks = self._place_of(epoch), self._ranks.settle()
+        position, ranks = self._position_of(epoch), self._ranks.settle()
         live = self._live()
         if live is not None:
             live.supersede("another iteration over the same loader has begun")
         begun = iterator.give_up_begun()
-        if begun is None or begun.place != place or begun.ranks != ranks:
+        if begun is None or begun.position != position or begun.ranks != ranks:
             self._take_waiting()
-            begun = self._begin_run(place)
+            begun = self._begin_run(position)
         if not is_watched:
             self._runs.engine.watch_memory(None)
         self._waiting, self._current = None, weakref.ref(iterator)
         return begun
 
-    def _place_of(self, epoch: int | None) -> LoaderPosition:
+    def _position_of(self, epoch: int | None) -> LoaderPosition:
         number = self._epoch if epoch is None else epoch
         resumed = self._resumed
         return LoaderPosition(number) if resumed is None or resumed.epoch != number else resumed
 
-    def _begin_run(self, place: LoaderPosition) -> Begun:
+    def _begin_run(self, position: LoaderPosition) -> Begun:
         ranks = self._ranks.look_up()
-        self._agree(place, ranks)
-        run, arrivals = self._runs.begin(place, ranks)
-        self._explainer.log_filtered(place.epoch)
-        return Begun(place, ranks, run, arrivals, self._options.start_agreement(), self._ranks.equal_steps_of(ranks))
+        self._agree(position, ranks)
+        run, arrivals = self._runs.begin(position, ranks)
+        self._explainer.log_filtered(position.epoch)
+        return Begun(position, ranks, run, arrivals, self._options.start_agreement(), self._ranks.equal_steps_of(ranks))
 
     def _take_waiting(self) -> Begun | None:
         """Return what has begun for an iterator that was not asked for a batch yet; it will have to begin by itself."""
@@ -290,32 +289,29 @@ class DataLoader:
         self._waiting = None
         return None if waiting is None or waiting.is_over else waiting.give_up_begun()
 
-    def _move(self, iterator: BatchIterator, place: LoaderPosition) -> None:
-        """Take note of where the consumer is."""
+    def _note(self, iterator: BatchIterator) -> None:
+        """Take note that an iterator has its first batch, or is at its end."""
         assert iterator.begun is not None
-        begun, is_first = iterator.begun, not iterator.has_delivered
-        if is_first:
-            self._epoch, self._resumed = begun.place.epoch + 1, None
-        is_over = place.epoch != begun.place.epoch
-        if is_first or is_over:
-            self._explainer.log_left_out()
-            if is_first and is_over and not begun.place.position:
-                self._explainer.log_no_batch(begun.place.epoch, begun.ranks)
-        self._place = place
+        begun = iterator.begun.position
+        if not iterator.has_delivered:
+            self._epoch, self._resumed = begun.epoch + 1, None
+        self._explainer.log_left_out()
+        if iterator.is_over and not iterator.has_delivered and not begun.position:
+            self._explainer.log_no_batch(begun.epoch, iterator.begun.ranks)
 
-    def _agree(self, place: LoaderPosition, ranks: Ranks) -> None:
+    def _agree(self, position: LoaderPosition, ranks: Ranks) -> None:
         """Compare with the other ranks, once; see `rank_check.py`."""
         check_ranks, options = self._options.check_ranks, self._options
         if self._is_agreed or check_ranks is None:
             return
-        digests = self._runs.digests(place.epoch)
+        digests = self._runs.digests(position.epoch)
         if self._subject.num_shards > 1:
             for part in ("order", "lengths"):  # each rank has its own
                 digests.pop(part, None)
         parts = {
             "version": __version__,
-            "epoch": place.epoch,
-            "position": place.position,
+            "epoch": position.epoch,
+            "position": position.position,
             "remainder": options.remainder,
             "steps_per_epoch": options.steps_per_epoch,
             "agree_every": options.agree_every,
@@ -334,7 +330,7 @@ class DataLoader:
         It plans the whole epoch, 0.1 to 1 us a sequence, once for each epoch (of a large corpus, once on each machine,
         see `plan_cache.py`); the batches come without it.
         """
-        return self.num_steps(self._place.epoch)
+        return self.num_steps(self._consumer.position.epoch)
 
     def num_steps(self, epoch: int, position: int = 0) -> int:
         """Return the number of steps of an epoch on this rank, from a position on."""
@@ -359,17 +355,17 @@ class DataLoader:
         JSON data of less than 1 KB, the same on every rank between two steps. O(1), but for the first digest of a
         corpus in memory, and the first one in an epoch of lengths that a class of your own tells.
         """
-        return self.state_at(self._place)
+        return self.state_at(self._consumer.position)
 
-    def state_at(self, place: LoaderPosition) -> dict[str, Any]:
-        """Return the state of a place, for who reads ahead of its own consumer and knows `place` for each batch."""
-        digests = self._runs.digests(place.epoch)
-        return LoaderState(FORMAT, place.epoch, place.position, place.window, digests).to_dict()
+    def state_at(self, position: LoaderPosition) -> dict[str, Any]:
+        """Return the state of a position, for who reads ahead of its own consumer and knows `place` for each batch."""
+        digests = self._runs.digests(position.epoch)
+        return LoaderState(FORMAT, *position, digests).to_dict()
 
     @property
     def place(self) -> LoaderPosition:
         """Where the consumer is."""
-        return self._place
+        return self._consumer.position
 
     @property
     def is_iterating(self) -> bool:
@@ -388,12 +384,12 @@ class DataLoader:
         if self._live() is not None:
             raise ResumeError(
                 "load_state_dict comes too late: an iteration over this loader has begun",
-                where=f"epoch {self._place.epoch}, batch {self._place.position}",
+                where=f"epoch {self._consumer.position.epoch}, batch {self._consumer.position.position}",
                 fix="load the state before the first batch, or finish or drop the iterator first",
             )
         loaded = LoaderState.of_dict(state)
         loaded.check_digests(self._runs.digests(loaded.epoch))
-        self._resumed = self._place = LoaderPosition(loaded.epoch, loaded.position, loaded.window)
+        self._resumed = self._consumer.position = LoaderPosition(loaded.epoch, loaded.position, loaded.window)
         self._epoch = loaded.epoch
         self._is_agreed = False
 
@@ -415,7 +411,7 @@ class DataLoader:
 
     def explain(self) -> str:
         """Return a text about what is loaded, how, and what was left out so far."""
-        return self._explainer.explain(self._place)
+        return self._explainer.explain(self._consumer.position)
 
     def close(self) -> None:
         """End the workers and close the dataset; harmless twice. Batches that were delivered stay valid."""
@@ -434,11 +430,11 @@ class DataLoader:
         self.close()
 
     def __reduce__(self) -> NoReturn:
-        """Refuse to be pickled: workers and the place in an epoch belong to this process."""
+        """Refuse to be pickled: workers and the position in an epoch belong to this process."""
         raise ConfigError(
             "a loader cannot be carried to another process, or copied", fix="build it there; carry its state_dict()"
         )
 
     def __repr__(self) -> str:
-        place = f"epoch {self._place.epoch}, batch {self._place.position}"
-        return f"<DataLoader of {self._subject.name}, {self._options.batching}, {place}>"
+        position = f"epoch {self.place.epoch}, batch {self.place.position}"
+        return f"<DataLoader of {self._subject.name}, {self._options.batching}, {position}>"

@@ -63,6 +63,7 @@ class _Window:
     """The plan of a window, and what its tasks say of each member, batch after batch."""
 
     plan: WindowPlan
+    starts: list[int]  # of its batches, and the end
     seq_idx: NDArray[np.int64]
     indices: NDArray[np.int64]
     occurrences: NDArray[np.int64] | None
@@ -250,25 +251,26 @@ class EpochPlan:
         return window, first
 
     def task(self, number: int) -> tuple[Task, NDArray[np.int64]]:
-        """Return a batch that there is, as a task for a worker, and where its members are in the order."""
-        if self._current is None or not self._current[0] <= number < self._current[1]:
+        """Return a batch that there is, as a task for a worker, and where its members are; both view the plan."""
+        current = self._current
+        if current is None or not current[0] <= number < current[1]:
             window_number, first = self.locate(number)
             window = self._plan(window_number)
-            self._current = first, first + len(window.plan), window
-        first, _, window = self._current
-        plan = window.plan
-        part = slice(int(plan.starts[number - first]), int(plan.starts[number - first + 1]))
-        task = Task(  # with arrays of its own: a batch that is kept keeps no window
+            current = self._current = first, first + len(window.plan), window
+        first, _, window = current
+        plan, starts = window.plan, window.starts
+        part = slice(starts[number - first], starts[number - first + 1])
+        task = Task(
             self.epoch,
             number,
-            window.indices[part].copy(),
+            window.indices[part],
             None if window.occurrences is None else window.occurrences[part],
             None if plan.rows is None else plan.rows[part],
-            None if plan.chunk_starts is None else plan.chunk_starts[part].copy(),
+            None if plan.chunk_starts is None else plan.chunk_starts[part],
             None if plan.chunk_frames is None else plan.chunk_frames[part],
             None if window.seq_frames is None else window.seq_frames[part],
         )
-        return task, window.seq_idx[part].copy()
+        return task, window.seq_idx[part]
 
     def _chain_of(self, number: int) -> _Chain:
         return self._tail if number >= self._tail.first else self._head
@@ -354,6 +356,7 @@ class EpochPlan:
         seq_idx = plan.members.astype(np.int64) + start
         return _Window(
             plan,
+            plan.starts.tolist(),
             seq_idx,
             indices[plan.members],
             None if order.occurrences is None else order.occurrences[seq_idx],

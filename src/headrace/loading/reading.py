@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,19 +18,17 @@ from headrace.batching import Column
 from headrace.datasets.configs import init_dataset
 from headrace.datasets.parts import open_reader
 from headrace.datasets.reading import reader as datasets
+from headrace.datasets.reading.chunks import Cutter, SeqChunks
 from headrace.datasets.reading.reader import Failed as Failed
 from headrace.engine import WorkerInfo, note_places
 from headrace.sources import Source
 from headrace.specs import DataSpec
 
-from .chunks import Cutter, SeqChunks
-
 # Read between two signs of life: few enough that no storage takes a minute for them.
 _SEQS_AT_ONCE = 64
 
 
-@dataclass(frozen=True, slots=True)
-class ReadRequest:
+class ReadRequest(NamedTuple):
     """Sequences of one epoch that a worker is to read.
 
     Attributes:
@@ -51,9 +49,11 @@ class Reader(ABC):
 
     Attributes:
         is_all_ours: Whether no code of the user's reads, which might draw from the global generators.
+        has_columns: Whether `columns` may be asked.
     """
 
     is_all_ours = False
+    has_columns = False
 
     @abstractmethod
     def read(self, wanted: ReadRequest) -> Iterator[tuple[str, Any]]:
@@ -66,16 +66,12 @@ class Reader(ABC):
         for (tag, seq), own in zip(self.read(wanted), chunks, strict=True):
             yield tag, seq if isinstance(seq, Failed) else cutter.cut(tag, seq, own)
 
-    def columns(self, wanted: ReadRequest) -> tuple[list[str], dict[str, Column]] | None:
+    def columns(self, wanted: ReadRequest) -> tuple[list[str], dict[str, Column]]:
         """Return the tags and the columns of a request, which are read when they are written into a batch.
 
         What comes out is the same as from `read`, but an error need not name the sequence.
-
-        Returns:
-            None if the sequences have to be read one by one.
         """
-        del wanted
-        return None
+        raise NotImplementedError(f"{type(self).__name__} reads one by one, also epoch {wanted.epoch}")
 
 
 class Reading(ABC):
@@ -120,18 +116,17 @@ class _DatasetReader(Reader):
         source = reader.fast_source()
         if source is not None and not all(_SourceKey.can_read(source, key) for key in source.specs):
             source = None
-        self._source = source
+        self._source, self.has_columns = source, source is not None
         self._keys = [] if source is None else [_SourceKey(source, key) for key in source.specs]
         self.is_all_ours = source is not None and type(source).__module__.startswith("headrace.")
 
-    def columns(self, wanted: ReadRequest) -> tuple[list[str], dict[str, Column]] | None:
-        source = self._source
-        if source is None:
-            return None
-        tags, columns = source.tags_of(wanted.indices), {}
+    def columns(self, wanted: ReadRequest) -> tuple[list[str], dict[str, Column]]:
+        source, columns = self._source, dict[str, Column]()
+        assert source is not None
+        tags = source.tags_of(wanted.indices)
         for key in self._keys:
             columns[key.name] = _SourceColumn(source, key, wanted, tags)
-        return tags, columns  # type: ignore[return-value]  # a dict of `Column`s
+        return tags, columns
 
     def read_chunks(
         self, wanted: ReadRequest, chunks: Sequence[SeqChunks], cutter: Cutter
@@ -237,7 +232,7 @@ class _ItemsReader(Reader):
         items, get_tag, indices = self._items, self._get_tag, wanted.indices.tolist()
         for start in range(0, len(indices), _SEQS_AT_ONCE):
             names = [f"(item {corpus_idx})" for corpus_idx in indices[start : start + _SEQS_AT_ONCE]]
-            go_to = note_places(names, wanted.epoch)
+            go_to = note_places(names, wanted.epoch)  # the first one is noted by this
             for number, name in enumerate(names):
                 corpus_idx = indices[start + number]
                 if number:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,8 +60,7 @@ class EpochRun:
         return self.agree_every is not None and self.remainder == "pad"
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(NamedTuple):
     """One step of one rank.
 
     Attributes:
@@ -149,14 +148,15 @@ def plan_steps(plan: Plan, rank: int, world_size: int, position: int, remainder:
         position: Batches of the epoch that are done, on all ranks.
         remainder: `"drop"`, `"pad"` or `"keep"`, see `Steps`, whose arithmetic this is.
     """
-    # which batch of a step must be there for this rank to have a step, and for any rank to have one
-    own, any_rank = {"drop": (world_size - 1, world_size - 1), "pad": (0, 0), "keep": (rank, 0)}[remainder]
+    # A step has a batch for each rank, from `position` on. Which of them must exist for this rank to take the step,
+    # and which one for any rank to take it, says the remainder: the last one, the first one, or the rank's own.
+    needed, needed_by_any = {"drop": (world_size - 1, world_size - 1), "pad": (0, 0), "keep": (rank, 0)}[remainder]
     step, done = position // world_size, position
-    while position + own < plan.end or plan.has(position + own):
+    while position + needed < plan.end or plan.has(position + needed):
         number, position = position + rank, position + world_size
         done = position
-        if position + any_rank >= plan.end and not plan.has(position + any_rank):
-            position = plan.end  # the epoch is over, also if a remainder is left out
+        if position + needed_by_any >= plan.end and not plan.has(position + needed_by_any):
+            position = plan.end  # no rank has a further step: the epoch is over, also if batches are left out
         is_repeat = number >= plan.end and not plan.has(number)
         yield Step(number % plan.end if is_repeat else number, step, is_repeat, position, plan.locate(position))
         step += 1

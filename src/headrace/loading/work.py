@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -25,13 +26,14 @@ from headrace.batching import (
     pack_columns,
     pad_columns,
 )
+from headrace.datasets.reading.chunks import Cutter, chunks_by_seq
 from headrace.engine import WorkerInfo, empty, note_place, skip_item
 from headrace.errors import CacheError, TransformError, takes_note
 from headrace.global_rng import kept_globals, seed_globals
 from headrace.rng import derive_rng, wants_rng
 
 from .batch import Made, pack_made
-from .chunks import Cutter, chunks_by_seq
+from .data_key import data_key_of_item
 from .reading import Failed, Reader, Reading, ReadRequest
 
 Transform = Callable[..., Any]
@@ -144,12 +146,18 @@ class _BatchMaker:
         self._reader = reader
         self._options = options
         self._is_by_key = reading.is_by_key
-        self._is_plain = options.transform is None and options.collate is None
+        is_plain = options.transform is None and options.collate is None
+        self._reads_at_once = is_plain and reader.has_columns
         self._stacks_items = not reading.is_by_key and options.collate is None
-        self.seeds_globals = options.seeds_globals and not (self._is_plain and reader.is_all_ours)
+        self.seeds_globals = options.seeds_globals and not (is_plain and reader.is_all_ours)
         self._keep_globals = keep_globals
         self._wants_rng = options.transform is not None and wants_rng(options.transform)
-        self._cutter = Cutter(options.data_key, options.batching, are_own=options.transform is not None)
+        self._cutter = Cutter(
+            options.data_key,
+            partial(data_key_of_item, options.batching),
+            options.batching.whole_keys,
+            are_own=options.transform is not None,
+        )
         self._layout = LayoutOptions(reading.specs, options.pad_values, options.pad_multiple)
 
     def make_seeded(self, task: Task) -> Any:
@@ -160,13 +168,13 @@ class _BatchMaker:
 
     def make(self, task: Task) -> Any:
         """Make the batch of a task: what `pack_made` returns, or what a collate does, the user's or that of items."""
-        if self._is_plain and task.chunk_starts is None:
+        if self._reads_at_once and task.chunk_starts is None:
             made = self._make_at_once(task)
             if made is not None:
                 return made
         stack = ItemStack(len(task.indices), _allocate) if self._stacks_items else None
         members = _Members() if stack is None else _Members(stack.items)
-        self._read(task, members, members.seqs.append if stack is None else stack.append)
+        self._read(task, members, stack)
         for _, tag, error in members.failures:
             note_place(tag, task.epoch)
             if len(members.failures) == len(task.indices):
@@ -185,30 +193,29 @@ class _BatchMaker:
     def _make_at_once(self, task: Task) -> Made | None:
         """Read the sequences straight into the batch, if nothing goes wrong; None if they are to be read one by one."""
         try:
-            found = self._reader.columns(ReadRequest(task.epoch, task.indices, task.occurrences, task.seqs))
-            if found is None or not found[1].keys() >= self._layout.pad_values.keys():
+            tags, columns = self._reader.columns(ReadRequest(task.epoch, task.indices, task.occurrences, task.seqs))
+            if not columns.keys() >= self._layout.pad_values.keys():
                 return None
-            tags, columns = found
             return self._lay_out(task, tags, columns, None)
         except CacheError:  # no room for them: they would not take less one by one
             raise
         except Exception:  # noqa: BLE001 - they are read one by one next, to find out which of them fails
             return None
 
-    def _read(self, task: Task, members: _Members, add_seq: Callable[[Any], None]) -> None:
+    def _read(self, task: Task, members: _Members, stack: ItemStack | None) -> None:
         """Read the members of a task, with what is done to each of them.
 
         Args:
             task: It.
-            members: Gets their tags, and what failed.
-            add_seq: Gets the others.
+            members: Gets them.
+            stack: Takes them for it, where they are items to be stacked.
         """
         if task.chunk_starts is None:
             found = self._reader.read(ReadRequest(task.epoch, task.indices, task.occurrences, task.seqs))
         else:
             found = self._read_chunks(task)
         is_changed = self._options.transform is not None or task.seq_frames is not None
-        add_tag, failures = members.tags.append, members.failures
+        tags, seqs, failures = members.tags, members.seqs, members.failures
         for number, (tag, seq) in enumerate(found):
             if is_changed and type(seq) is not Failed:
                 try:
@@ -219,8 +226,11 @@ class _BatchMaker:
             if type(seq) is Failed:
                 failures.append((number, tag, seq.error))
             else:
-                add_tag(tag)
-                add_seq(seq)
+                tags.append(tag)
+                if stack is None or not stack.has_rows:
+                    seqs.append(seq)
+                else:
+                    stack.add(seq)
 
     def _changed(self, task: Task, number: int, tag: str, seq: Any) -> Any:
         """Return a sequence that was read as it comes into the batch."""

@@ -39,7 +39,7 @@ class StreamStarter(Protocol):
     engines: tuple[Engine, ...]
 
     def begin(self, run: EpochRun, on_progress: Callable[[Progress], None]) -> tuple[CloseableRun, Arrivals]:
-        """Begin; what is wrong with the place is said by the first batch."""
+        """Begin; what is wrong with the position is said by the first batch."""
 
     def close(self) -> None:
         """End the workers."""
@@ -178,10 +178,10 @@ class StreamEpochs(Epochs):
         """End all workers."""
         self._starter.close()
 
-    def begin(self, place: LoaderPosition, ranks: Ranks) -> tuple[CloseableRun, Arrivals]:
-        """Begin; what is wrong with the place is said by the first batch."""
-        self._epoch, self._progress = place.epoch, Progress()
-        return self._starter.begin(self._run_at(place, ranks), self._take_progress)
+    def begin(self, position: LoaderPosition, ranks: Ranks) -> tuple[CloseableRun, Arrivals]:
+        """Begin; what is wrong with the position is said by the first batch."""
+        self._epoch, self._progress = position.epoch, Progress()
+        return self._starter.begin(self._run_at(position, ranks), self._take_progress)
 
     def _take_progress(self, progress: Progress) -> None:
         if progress.num_planned >= self._progress.num_planned:  # one worker may be behind another
