@@ -69,6 +69,23 @@ class ReadRequest:
         return self.order.block(0, len(self.order))
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class GivenOrder:
+    """An order that is given in place of the one that an epoch has: tags, or else corpus indices."""
+
+    seq_list: Sequence[str] | None = None
+    seq_order: Sequence[int] | NDArray[np.int64] | None = None
+
+    @classmethod
+    def of(cls, seq_list: Sequence[str] | None, seq_order: Sequence[int] | None) -> GivenOrder | None:
+        """Return what `init_seq_order` was given; `None`: nothing."""
+        return None if seq_list is None and seq_order is None else cls(seq_list, seq_order)
+
+
+CountedOrder = tuple[Order, NDArray[np.int64] | None]
+"""Corpus indices; and how often each of them came before, `int64[n]`, or `None` if nothing is drawn by it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Failed:
     """What stands for a sequence that could not be read or transformed."""

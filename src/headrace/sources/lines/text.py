@@ -225,8 +225,8 @@ class TextSource(RecordSource):
     """The lines of UTF-8 text files, one file after the other.
 
     The files are read once, to find the lines and their lengths: as bytes at the speed of the disk, with a vocabulary
-    at that of the vocabulary. Then a line is read by its place. Compressed files are decompressed once, into the cache
-    folder, see `plain_copy`.
+    at that of the vocabulary. Then a line is read at its position. Compressed files are decompressed once, into the
+    cache folder, see `plain_copy`.
 
     Args:
         files: One path, or several; `.gz`, `.bz2` and `.xz` are decompressed.
