@@ -96,7 +96,7 @@ class OpenSubEpoch:
         self._reader = PartsReader(reader)
         self._whole: ReadRequest | None = None  # where any sequence can be read
         if not reader.needs_load:
-            order, counted = dataset.get_checked_seq_order(), dataset.get_occurrences()
+            order, counted = dataset.get_epoch_order(spec.full_epoch)
             self._whole = ReadRequest(spec.full_epoch, order, counted, 0)
 
     def read(self, start: int, stop: int) -> tuple[Parts, bool]:

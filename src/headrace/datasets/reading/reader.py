@@ -35,7 +35,7 @@ class ReadRequest:
         occurrences: How often each of them came before in the epoch, `int64[n]`; `None` if never, or nothing is drawn.
         first: The position of the first one in the epoch, if they are neighbours there; `None`: they are not.
         tags: What is asked for where the corpus indices are not known; the order is then 0, 1, ...
-        is_started_at: `order_version` of a dataset that has this order already, and need not be started.
+        is_whole: Whether they are all of the epoch, in the order that the dataset itself gives it.
     """
 
     epoch: int | None
@@ -43,7 +43,7 @@ class ReadRequest:
     occurrences: NDArray[np.int64] | None = None
     first: int | None = None
     tags: Sequence[str] | None = None
-    is_started_at: int | None = None
+    is_whole: bool = False
 
     @classmethod
     def of(
@@ -67,6 +67,23 @@ class ReadRequest:
     def indices(self) -> NDArray[np.int64]:
         """The corpus indices, `int64[n]`."""
         return self.order.block(0, len(self.order))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GivenOrder:
+    """An order that is given in place of the one that an epoch has: tags, or else corpus indices."""
+
+    seq_list: Sequence[str] | None = None
+    seq_order: Sequence[int] | NDArray[np.int64] | None = None
+
+    @classmethod
+    def of(cls, seq_list: Sequence[str] | None, seq_order: Sequence[int] | None) -> GivenOrder | None:
+        """Return what `init_seq_order` was given; `None`: nothing."""
+        return None if seq_list is None and seq_order is None else cls(seq_list, seq_order)
+
+
+CountedOrder = tuple[Order, NDArray[np.int64] | None]
+"""Corpus indices; and how often each of them came before, `int64[n]`, or `None` if nothing is drawn by it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +119,11 @@ class Reader(ABC):
         """Return the tags of the sequences that are wanted, where that reads none of them; `None` elsewhere."""
         return None
 
+    def tag(self, number: int) -> str | None:
+        """Return the tag of a sequence, `None` if only reading it tells."""
+        tags = self.tags()
+        return None if tags is None else tags[number]
+
     def load(self, start: int, stop: int) -> None:  # noqa: B027 (not all keep anything)
         """Get sequences start..stop ready, all at once; those before `start` may be gone afterwards."""
 
@@ -116,6 +138,10 @@ class Reader(ABC):
     def array(self, number: int, key: str) -> NDArray[Any]:
         """Return one data key of a sequence, `dtype[T, ...]`."""
         return self.features(number)[key]
+
+    def texts(self, number: int) -> Features:  # noqa: ARG002 (a contract)
+        """Return the texts of a sequence, see `Dataset.get_text_keys`."""
+        return {}
 
     def frames(self, number: int, key: str, start: int, stop: int) -> NDArray[Any]:
         """Return frames start..stop of one data key of a sequence; where it can, it reads no others."""

@@ -333,8 +333,8 @@ class DedicatedWork:
             if reader.needs_load:
                 yield from _runs_to_the_end(dataset, epoch, limits)
             else:
-                whole = ReadRequest(epoch, dataset.get_checked_seq_order(), dataset.get_occurrences(), 0)
-                yield from _runs_of_order(reader, whole, limits)
+                order, counted = dataset.get_epoch_order(epoch)
+                yield from _runs_of_order(reader, ReadRequest(epoch, order, counted, 0), limits)
 
         return read_epoch
 

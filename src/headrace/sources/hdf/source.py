@@ -24,6 +24,7 @@ from headrace.specs import DataSpec
 
 from ..base import check_corpus_idx, check_data_key
 from ..shared.data_types import layout_text
+from ..shared.parts import count_workers, map_parts
 from ..shared.paths import Files, IndexOption, list_paths
 from ..shared.source import IndexedSource, PlainKey, column_view, make_index
 from .handles import FileHandles
@@ -31,6 +32,7 @@ from .layout import INPUT_KEY, NOT_CONTIGUOUS, FileLayout, StoredColumn, read_la
 
 INDEX_KIND = "returnn-hdf5/2"  # with the version of what `_meta` and the locators say
 FILE_LOCATOR = "file"
+_MIN_SHARED_FILES = 500  # seconds of work; fewer are read before processes have started
 
 
 def frame_locator(data_key: str) -> str:
@@ -46,7 +48,8 @@ def gather_index(paths: Sequence[str | os.PathLike[str]]) -> CorpusIndex:
     Raises:
         SourceError: A file is missing, truncated or not of the documented layout, or two files disagree.
     """
-    layouts = [read_layout(os.path.abspath(path)) for path in paths]
+    num_workers = count_workers(len(paths), pays=len(paths) >= _MIN_SHARED_FILES)
+    layouts = list(map_parts(read_layout, [os.path.abspath(path) for path in paths], num_workers=num_workers))
     specs = _common_specs(layouts)
     num_seqs = [layout.num_seqs for layout in layouts]
     locators = {FILE_LOCATOR: np.repeat(np.arange(len(paths), dtype=np.int32), num_seqs)}
@@ -165,9 +168,9 @@ class _Column:
         dtype: Of the arrays to return.
         frame_shape: Shape of one row.
         row_bytes: Size of one row.
-        places: For each file, the position of the first row, or -1 where the rows have to be read through HDF5; and
+        extents: For each file, the position of the first row, or -1 where the rows have to be read through HDF5; and
             how many rows it has.
-        place_table: The same, `int64[2, F]`.
+        extent_table: The same, `int64[2, F]`.
         rows: `int64[N]`, the first row of each sequence in its file.
         lengths: `int32[N]` or `int64[N]`.
 
@@ -178,8 +181,8 @@ class _Column:
     dtype: np.dtype[Any]
     frame_shape: tuple[int | None, ...]
     row_bytes: int
-    places: list[tuple[int, int]]
-    place_table: NDArray[np.int64]
+    extents: list[tuple[int, int]]
+    extent_table: NDArray[np.int64]
     rows: memoryview[int]
     lengths: memoryview[int]
 
@@ -214,7 +217,7 @@ class HDFSource(IndexedSource):
             key: self._column(key, key, spec, meta["byte_offsets"][key]) for key, spec in self.specs.items()
         }
         for key, column in self._columns.items():
-            if None not in column.frame_shape and all(offset >= 0 or not rows for offset, rows in column.places):
+            if None not in column.frame_shape and all(offset >= 0 or not rows for offset, rows in column.extents):
                 self._plain[key] = PlainKey.of(self.specs[key], self._index.lengths(key))
         times = meta["times"]
         self._times = times and self._column(None, INPUT_KEY, DataSpec.from_json(times["spec"]), times["byte_offsets"])
@@ -228,9 +231,9 @@ class HDFSource(IndexedSource):
         rows = column_view(self._index.locator(frame_locator(length_key)))
         lengths = column_view(self._index.lengths(length_key))
         num_frames = self._index.meta["num_frames"][length_key]  # `times` has as many rows as `inputs`
-        places = list(zip(byte_offsets, num_frames, strict=True))
-        place_table = np.array([byte_offsets, num_frames], np.int64)
-        return _Column(name, dtype, spec.shape, row_bytes, places, place_table, rows, lengths)
+        extents = list(zip(byte_offsets, num_frames, strict=True))
+        extent_table = np.array([byte_offsets, num_frames], np.int64)
+        return _Column(name, dtype, spec.shape, row_bytes, extents, extent_table, rows, lengths)
 
     def reads_slices(self, data_key: str) -> bool:
         """Yes: HDF5 itself finds the chunks that hold some frames."""
@@ -307,7 +310,7 @@ class HDFSource(IndexedSource):
         # A damaged index must not read other frames: the columns of its file are checked here, where they are used.
         if not 0 <= file_idx < self._num_files:
             raise self._index.damaged(f"it says that sequence {corpus_idx} is in file {file_idx} of {self._num_files}")
-        byte_offset, num_frames = column.places[file_idx]
+        byte_offset, num_frames = column.extents[file_idx]
         if not 0 <= row <= row + num_rows <= num_frames:
             what = f"frames {row}..{row + num_rows} of the {num_frames} in {self.files[file_idx]}"
             raise self._index.damaged(f"it says that sequence {corpus_idx} is in {what}")
@@ -317,7 +320,7 @@ class HDFSource(IndexedSource):
         column = self._columns[data_key]
         files = np.asarray(self._file_of)[corpus_indices]
         if files.size and 0 <= int(files.min()) <= int(files.max()) < self._num_files:
-            byte_offsets, num_frames = column.place_table[:, files]
+            byte_offsets, num_frames = column.extent_table[:, files]
             rows = np.asarray(column.rows)[corpus_indices]
             num_rows = np.asarray(column.lengths)[corpus_indices]
             if ((rows >= 0) & (num_rows >= 0) & (rows <= num_frames - num_rows)).all():
