@@ -81,10 +81,12 @@ class Subject(ABC):
         sharded_by: The options that say so.
         has_even_shards: Whether all shards have as many sequences.
         is_stream: Whether the order is not known beforehand.
+        window_seqs: How many sequences are planned at a time, if nobody says it.
         workers: Those that the dataset was given, where the loader's read it in their place.
     """
 
     is_stream = False
+    window_seqs = WINDOW_SEQS
     name: str
     reading: Reading
     data_key: str | None = None

@@ -29,8 +29,6 @@ from ..reading import Reader, Reading, ReadRequest
 from ..state import digest_text
 from .marks import mark_of
 
-STREAM_WINDOW_SEQS = 512  # they are in the reader's memory, so not as many as are planned from an index
-
 
 class StreamSubject(Subject):
     """A stream, as the trainer sees it, and as whoever reads it.
@@ -40,6 +38,7 @@ class StreamSubject(Subject):
     """
 
     is_stream = True
+    window_seqs = 512  # they are in the reader's memory, so not as many as are planned from an index
     has_workers = False
 
     @abstractmethod
