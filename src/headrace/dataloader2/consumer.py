@@ -26,7 +26,7 @@ from headrace.pipes import IterPipe
 
 from .dispatch.client import DispatchLostError
 from .dispatch.process import Dispatch
-from .plain_data import Optional
+from .plain_data import OptionalList
 from .replica import Group, ReplicaRequest
 from .transport.epoch_start import Snapshot, StartFile
 
@@ -36,7 +36,7 @@ _FEWER = 8
 _Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
-class _Place(msgspec.Struct, forbid_unknown_fields=True):
+class _WorkerPosition(msgspec.Struct, forbid_unknown_fields=True):
     """Where one worker is, in a state."""
 
     item: _Count
@@ -48,7 +48,7 @@ class _Place(msgspec.Struct, forbid_unknown_fields=True):
 class _Progress(msgspec.Struct, forbid_unknown_fields=True):
     """What `WorkerConsumer.state` returns."""
 
-    workers: list[_Place]
+    workers: list[_WorkerPosition]
     turn: _Count
 
 
@@ -129,7 +129,7 @@ class WorkerConsumer(IterPipe[Any]):
                     "item": count,
                     "has_ended": self._ended[worker_id],
                     "snapshot_item": None if snapshot is None else snapshot.item,
-                    "snapshot": None if snapshot is None else Optional(pickle.loads(snapshot.data)),  # noqa: S301 - ours
+                    "snapshot": None if snapshot is None else OptionalList(pickle.loads(snapshot.data)),  # noqa: S301 - ours
                 }
             )
         return {"workers": workers, "turn": self._turn_now()}

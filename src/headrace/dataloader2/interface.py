@@ -11,11 +11,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from headrace.errors import InternalError
-from headrace.pipes import IterPipe
-from headrace.pipes.core.registry import find_function
 from headrace.pipes.graph import list_pipes
 from headrace.pipes.graph.seeds import SeedGenerator
+from headrace.pipes.ops.buffers.prefetch import Prefetcher
 
 ResetFn: TypeAlias = Callable[[Any], Any]
 """Called with a graph when an epoch begins; returns the graph."""
@@ -116,19 +114,7 @@ def _call(pipe: Any, method: str) -> None:
 
 def prefetched(datapipe: Any, count: int) -> Any:
     """Return a pipe that reads another up to `count` items ahead, in a thread; the same pipe if it is 0."""
-    return appended("prefetch", datapipe, count) if count > 0 else datapipe
-
-
-def appended(name: str, datapipe: Any, *arguments: Any) -> Any:
-    """Return an operation of ours, by its functional name, over any pipe.
-
-    Raises:
-        InternalError: There is none of this name.
-    """
-    operation = find_function(IterPipe, name)
-    if operation is None:
-        raise InternalError(f"there is no operation {name!r}")
-    return operation(datapipe, *arguments)
+    return Prefetcher(datapipe, count) if count > 0 else datapipe
 
 
 def shut_down(datapipe: Any) -> None:

@@ -21,7 +21,7 @@ class NotPlainError(TypeError):
     """The data hold an object that is not plain."""
 
 
-class Optional(list[Any]):
+class OptionalList(list[Any]):
     """A list in whose place there is None, where it cannot be written."""
 
     __slots__ = ()
@@ -42,7 +42,7 @@ def to_json(
     Args:
         value: The data.
         max_bytes: How much of it there may be, about.
-        note_left_out: Called with the reason why an `Optional` is left out.
+        note_left_out: Called with the reason why an `OptionalList` is left out.
 
     Raises:
         NotPlainError: There is something else in it, or too much.
@@ -81,7 +81,7 @@ class _Writer:
             return {"$dict": [[self.write(key), self.write(element)] for key, element in value.items()]}
         if kind in (set, frozenset, deque):
             return {f"${kind.__name__}": [self.write(element) for element in value]}
-        if kind is Optional:
+        if kind is OptionalList:
             return self._optional(list(value))
         return self._array(value)
 

@@ -7,9 +7,10 @@ from typing import Any
 
 from headrace.errors import check_count
 from headrace.pipes.graph.seeds import SeedGenerator, set_graph_random_seed
+from headrace.pipes.ops.buffers.fullsync import FullSync
 from headrace.pipes.sharding import SHARDING_PRIORITIES, apply_sharding
 
-from ..interface import ReadingServiceInterface, ResetFn, appended, shut_down
+from ..interface import ReadingServiceInterface, ResetFn, shut_down
 
 DEFAULT_TIMEOUT_SECONDS = 1800
 _SYNC_NAMES = ("FullSync", "FullSyncIterDataPipe")
@@ -41,7 +42,7 @@ class DistributedReadingService(ReadingServiceInterface):
         self._group = distributed.new_group(backend="gloo")
         apply_sharding(datapipe, self._world_size, self._rank, SHARDING_PRIORITIES.DISTRIBUTED)
         if type(datapipe).__name__ not in _SYNC_NAMES:
-            datapipe = appended("fullsync", datapipe, self._timeout)
+            datapipe = FullSync(datapipe, self._timeout)
         self._end = datapipe
         return datapipe
 
