@@ -18,7 +18,7 @@ from headrace.engine import (
     WorkerInfo,
     empty,
     get_worker_info,
-    note_place,
+    note_item,
 )
 from headrace.errors import ConfigError, HeadraceError, TransformError, WorkerDiedError
 
@@ -165,7 +165,7 @@ class NeedsTwo(Exception):
 @EXECUTORS
 def test_an_error_keeps_its_type_and_says_where_it_was(executor: str) -> None:
     def fail(number: int) -> int:
-        note_place(tag=f"seq-{number}", epoch=7)
+        note_item(tag=f"seq-{number}", epoch=7)
         if number == 1:
             raise NeedsTwo("this", "that")
         return number
@@ -336,7 +336,7 @@ def exit_once(at: int):
     seen = []
 
     def function(number: int) -> int:
-        note_place(tag=f"seq-{number}")
+        note_item(tag=f"seq-{number}")
         if number == at and not seen:
             seen.append(number)
             raise SystemExit(3)

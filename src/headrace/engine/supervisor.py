@@ -353,15 +353,15 @@ class Supervisor:
         if event.accident is None or event.accident != self._last_accident:
             self._num_deaths += 1
         self._last_accident = event.accident
-        place = str(event.place or "")
-        self._deaths_at[place] += 1
-        where = self._where(event.worker_idx, place)
+        item = str(event.item or "")
+        self._deaths_at[item] += 1
+        where = self._where(event.worker_idx, item)
         what = f"worker {event.worker_idx} {event.cause}"
         error = WorkerDiedError(what, where=where)
         actions = self._restart_or_raise(event.worker_idx, self._options.on_death, self._num_deaths, error, "on_death")
         if error.fix is not None:
-            number = self._deaths_at[place]
-            again = f"{number} workers died at {place}" if place and number > 1 else ""
+            number = self._deaths_at[item]
+            again = f"{number} workers died at {item}" if item and number > 1 else ""
             error.fix = "; ".join(filter(None, (event.advice, error.fix, again)))
         return actions
 
@@ -422,10 +422,10 @@ class Supervisor:
         self.workers_are_lost = True
         return self._fail(Raise(error, stack_of))
 
-    def _where(self, worker_idx: int, place: str) -> str:
+    def _where(self, worker_idx: int, item: str) -> str:
         worker = self._workers[worker_idx]
         ticket = f"ticket {worker.unanswered[0]}" if worker.unanswered else "between tickets"
-        return f"{place}, {ticket}" if place else ticket
+        return f"{item}, {ticket}" if item else ticket
 
 
 def _not_replayed(event: StreamEnded, num_answered: int) -> TransformError:

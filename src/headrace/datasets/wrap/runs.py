@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.engine import WorkerInfo, is_in_place, note_place, note_places, skip_item
+from headrace.engine import WorkerInfo, is_in_place, note_item, note_items, skip_item
 from headrace.errors import CacheError
 from headrace.order import Order
 from headrace.sources import MapSource, Source
@@ -182,7 +182,7 @@ class ReadSeqs:
         if not dataset.is_less_than_num_seqs(seq_idx):
             return False
         try:
-            note_place(name, epoch)
+            note_item(name, epoch)
             dataset.load_seqs(seq_idx, seq_idx + 1)
             seq = dataset.get_seq(seq_idx)
         except Exception as error:  # noqa: BLE001 - the engine's policy decides what becomes of one of many
@@ -262,7 +262,7 @@ class PartsReader:
         indices = wanted.indices
         try:
             tags = source.tags_of(indices)
-            note_places(tags, wanted.epoch if told_epoch is None else told_epoch)(-1)
+            note_items(tags, wanted.epoch if told_epoch is None else told_epoch)(-1)
             return tags, indices.tolist(), None, read_columns(source, indices)
         except CacheError:  # no room for them: they would not take less one by one
             raise

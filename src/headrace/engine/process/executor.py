@@ -277,7 +277,7 @@ class ProcessExecutor(Executor):
         return life
 
     def restart(self, worker_idx: int, first_item: int) -> None:
-        """Start a new process in the place of one that ended, or that is ended now."""
+        """Start a new process to replace one that ended, or that is ended now."""
         old = self._lives[worker_idx]
         self._events = [event for event in self._events if event.worker_idx != worker_idx]
         self._hang_up(old)
@@ -437,7 +437,7 @@ class ProcessExecutor(Executor):
         if not life.has_exited:
             life.has_exited = True
             self._hang_up(life)
-            self._events.append(Exited(life.worker_idx, cause, life.place, advice, accident))
+            self._events.append(Exited(life.worker_idx, cause, life.item, advice, accident))
 
     def _lose_warden(self, warden: WardenClient) -> None:
         """The warden is gone, and with it, or soon, all workers: their guards see to their children."""
