@@ -10,12 +10,12 @@ from typing import Annotated, Any
 
 import typer
 
+from headrace.datasets import gathering
 from headrace.errors import ConfigError, SourceError
 from headrace.files.cache.options import format_bytes
 from headrace.index import CorpusIndex
 from headrace.sources import AudioSource
 from headrace.sources.registry import keeps_index
-from headrace.sources.shared.parts import gathering
 
 from .console import bold, open_messages, open_output, print_json
 from .drawing import format_count, format_seconds
@@ -78,17 +78,22 @@ def index(
     kept = f"{corpus.path} ({format_bytes(size)})" if corpus.path else "not kept: building it is as fast as finding it"
     screen.print(bold(f"{format_count(corpus.num_seqs)} sequences"), f"{state} in {format_seconds(seconds)}: {kept}")
     screen.print(f"  digest  {corpus.digest}")
+    if corpus_files.encodes_texts:
+        screen.print(
+            "  each epoch encodes its texts again; `headrace convert` with the same options stores them encoded"
+        )
     if corpus.num_duplicates:
         screen.print(f"  {format_count(corpus.num_duplicates)} sequences have the tag of an earlier one")
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Files:
     """The files of a corpus, and how to open them."""
 
     files: Sequence[Path]
     source_class: str | None
     options: Mapping[str, Any]
+    encodes_texts: bool = False  # known once they were opened
 
     def check(self) -> None:
         """Refuse formats without an index to keep, or with one that depends on options that are unknown here.
@@ -123,6 +128,7 @@ class _Files:
     def _opened(self, index: str | Path | None) -> CorpusIndex:
         source = open_corpus(self.files, self.source_class, self.options, index)
         source.close()
+        self.encodes_texts = source.encodes_texts
         return source.index
 
 

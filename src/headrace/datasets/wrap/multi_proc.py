@@ -1,6 +1,6 @@
 """`MultiProcDataset`: a dataset loaded by worker processes, the same stream as the dataset itself.
 
-The order comes from one place, the inner dataset in this process, and reaches the workers as slices of an array.
+The order comes from the inner dataset in this process alone, and reaches the workers as slices of an array.
 Sequences come back in shared memory, many in one block; what a reader gets are views, which hold their block until they
 are gone.
 """
@@ -26,7 +26,7 @@ from ..checks import check_count
 from ..configs import init_dataset
 from ..corpus import Corpus
 from ..delegating import InnerAnswers
-from ..reading.reader import ReadRequest
+from ..reading.reader import CountedOrder, GivenOrder, ReadRequest
 from ..seq import DatasetSeq
 from .blockwise import BlockwiseDataset, SeqBlock
 from .runs import DedicatedWork, OrderedWork, RunLimits, RunOfSeqs
@@ -258,7 +258,7 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
                     fix='use sharding_method="seq_order"',
                 )
             return True
-        self._order, self._occurrences = self._order_of_inner(epoch, seq_list, seq_order)
+        self._order, self._occurrences = self._order_of_inner(epoch, GivenOrder.of(seq_list, seq_order))
         self._num_seqs = None if self._skips() else len(self._order)
         return True
 
@@ -269,11 +269,9 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
             self._occurrences = wanted.occurrences  # in the whole epoch, not in this part
         return position
 
-    def _order_of_inner(
-        self, epoch: int | None, seq_list: Sequence[str] | None, seq_order: Sequence[int] | None
-    ) -> tuple[Order, NDArray[np.int64] | None]:
+    def _order_of_inner(self, epoch: int | None, given: GivenOrder | None) -> CountedOrder:
         try:
-            return self.inner.get_epoch_order(epoch, seq_list=seq_list, seq_order=seq_order)
+            return self.inner.get_epoch_order(epoch, given)
         except NotImplementedError as error:
             raise ConfigError(
                 f'{type(self.inner).__name__} does not tell its order, which sharding_method="seq_order" shares out',
@@ -282,14 +280,14 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
             ) from error
 
     def _runs_from(self, first: int, epoch: int) -> Iterator[RunOfSeqs]:
-        """Yield the runs of the current order from a place on."""
+        """Yield the runs of the current order from a position on."""
         occurrences = self._occurrences
         for start, indices in self._run_limits.cut(self._order, first, max(self.num_workers, 1)):
             part = None if occurrences is None else _as_bytes(occurrences[start : start + len(indices)])
             yield epoch, start, _as_bytes(indices), part
 
     def _start_run(self, place: int) -> None:
-        """Let the workers begin at a place; what they had under way is cancelled."""
+        """Let the workers begin at a position; their current work is cancelled."""
         self._stop_run()
         engine = self._open_engine()
         epoch = int(self.epoch)
@@ -331,7 +329,7 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
         self._reset()
 
     def _is_far(self, seq_idx: int) -> bool:
-        """Whether a place lies so far ahead that the sequences in between should not be loaded."""
+        """Whether a position is so far ahead that the sequences in between should not be loaded."""
         ahead = seq_idx - self._upcoming
         return self.sharding_method == "seq_order" and not self._skips() and ahead >= self._look_ahead()
 
@@ -380,7 +378,7 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
         return self.sharding_method == "seq_order"
 
     def get_corpus_seq_idx(self, seq_idx: int) -> int:
-        """Return the place in the corpus of a sequence of the current order."""
+        """Return the corpus index of a sequence of the current order."""
         return self.get_current_seq_order()[seq_idx]
 
     def have_get_corpus_seq(self) -> bool:

@@ -26,7 +26,7 @@ from ...configs import DatasetConfig
 from ...corpus import Corpus, LengthsOf
 from ...digests import digest_array
 from ...parts import MetaPart, PartReader
-from ...reading.reader import Reader
+from ...reading.reader import GivenOrder, Reader
 from ...seq import DatasetSeq
 from ..base import sort_lengths_of
 from .corpus import MetaCorpus, join_corpora
@@ -48,7 +48,7 @@ class MetaDataset(LaidOutByParts):
         datasets: Key -> config of a sub-dataset. Only those are opened that are needed.
         data_map: Data key -> (key of a sub-dataset, its data key).
         seq_list_file: Which sequences belong together, if their tags differ, see `read_seq_lists`: what stands at the
-            same place of each list. Without a control dataset they are also which sequences there are.
+            same index of each list. Without a control dataset they are also which sequences there are.
         seq_order_control_dataset: The sub-dataset that gives the order. Of this dataset's own options that say an order
             only `seq_list_filter_file`, `_num_shards` and `random_seed_offset` then have an effect: they are passed on.
         seq_lens_file: JSON tag -> data key -> length: those of "data" are sorted by, where this dataset's own options
@@ -231,16 +231,11 @@ class MetaDataset(LaidOutByParts):
             _ = self._order_reader  # they say now whether they take the order
         return True
 
-    def _plan(
-        self,
-        epoch: int | None,
-        seq_list: Sequence[str] | None,
-        seq_order: Sequence[int] | NDArray[np.int64] | None,
-    ) -> tuple[Order, Callable[[], NDArray[np.int64]]]:
-        if epoch is not None and seq_list is None and seq_order is None:
+    def _plan(self, epoch: int | None, given: GivenOrder | None) -> tuple[Order, Callable[[], NDArray[np.int64]]]:
+        if epoch is not None and given is None:
             self._check_corpus()
-        order, count = super()._plan(epoch, seq_list, seq_order)
-        if seq_list is not None or seq_order is not None:
+        order, count = super()._plan(epoch, given)
+        if given is not None:
             self.corpus.check_these(order.block(0, len(order)))
         return order, count
 
