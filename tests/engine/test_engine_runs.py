@@ -350,7 +350,7 @@ def test_a_thread_that_exits_is_replaced_and_the_stream_is_the_same(caplog: pyte
         assert values_of(engine.run(range(40))) == list(range(40))
         assert engine.report.num_restarts == 1
     (record,) = caplog.records
-    assert "ended by SystemExit: 3; it is started anew" in record.getMessage()
+    assert "ended by SystemExit: 3; it is restarted" in record.getMessage()
 
 
 def test_a_stream_goes_on_where_it_was_when_its_thread_exits() -> None:

@@ -400,7 +400,7 @@ def test_a_death_is_raised_with_cause_and_ticket_and_remedy_unless_restarts_are_
     assert isinstance(action, Raise)
     assert str(action.error) == (
         "worker 1 ended with exit code 0\n  where: ticket 1\n"
-        "  fix: on_death=Restarting() starts it anew and does its tickets again"
+        "  fix: on_death=Restarting() restarts it and does its tickets again"
     )
 
 

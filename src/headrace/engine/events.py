@@ -83,7 +83,7 @@ class Done(WorkerEvent, Generic[R], frozen=True, tag=1):
 
 
 class Failed(WorkerEvent, frozen=True, tag=2):
-    """User code raised an exception over a ticket; the worker goes on with its next ticket."""
+    """User code raised an exception over a ticket; the worker continues with its next ticket."""
 
     worker_idx: int
     ticket: int
@@ -196,7 +196,7 @@ class Skip:
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """Start a worker anew.
+    """Restart a worker.
 
     Attributes:
         first_item: Stream mode: the item at which its iterator has to go on.

@@ -84,7 +84,7 @@ class Failure:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Failure:
-        """Decode what a worker of ours encoded."""
+        """Decode what a Headrace worker encoded."""
         (type_name, text, trace, item, ends_stream), carried = pickle.loads(data)  # noqa: S301 - from our own worker
         exception: Any = None
         if carried is not None:
@@ -105,7 +105,7 @@ class Failure:
     def raisable(self, ticket: int | None, worker_idx: int) -> BaseException:
         """Return what the consumer gets: the exception with a note of where it comes from.
 
-        A `StopIteration` would end the consumer's loop in silence, so it becomes a `TransformError` too.
+        A `StopIteration` would end the consumer's loop silently, so it becomes a `TransformError` too.
         """
         error, note = self.exception, self._note(ticket, worker_idx)
         if error is not None and not isinstance(error, StopIteration) and takes_note(error, note):

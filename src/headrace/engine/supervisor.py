@@ -58,7 +58,7 @@ class Supervisor:
         num_workers: At least 1.
         mode: Tasks or streams.
         options: Budgets and limits.
-        replayable: Stream mode: whether an iterator that is made anew gives the same items again.
+        replayable: Stream mode: whether an iterator that is made again gives the same items again.
         in_turns: Task mode: ticket t is worker t mod W's, and not whoever's has the fewest.
         max_open: Returns how many tickets may be open now, see `Engine.run`.
 
@@ -406,9 +406,9 @@ class Supervisor:
         stack_of = worker_idx if isinstance(error, StalledError) else None
         is_lost = not self._replayable and worker.next_item > 0 and worker.num_items is None
         if isinstance(policy, Raising):
-            error.fix = policy.advice or f"{option}=Restarting() starts it anew and does its tickets again"
+            error.fix = policy.advice or f"{option}=Restarting() restarts it and does its tickets again"
         elif is_lost:
-            error.fix = "its stream cannot be replayed, so it was not started anew"
+            error.fix = "its stream cannot be replayed, so it was not restarted"
         elif count > policy.budget:
             error.fix = f"it was number {count} of this run and {option} allows {policy.budget}"
         else:
@@ -416,7 +416,7 @@ class Supervisor:
             worker.last_failed = False
             first_item = 0 if self._mode is Mode.TASK else self._num_answered(worker)
             again: list[Action] = [Assign(worker_idx, ticket) for ticket in worker.unanswered]
-            return [Warn(f"{error.what}; it is started anew", stack_of), Restart(worker_idx, first_item), *again]
+            return [Warn(f"{error.what}; it is restarted", stack_of), Restart(worker_idx, first_item), *again]
         self.workers_are_lost = True
         return self._fail(Raise(error, stack_of))
 
@@ -428,7 +428,7 @@ class Supervisor:
 
 def _not_replayed(event: StreamEnded, num_answered: int) -> TransformError:
     return TransformError(
-        f"the stream of worker {event.worker_idx} had given {num_answered} items before the worker was started anew, "
+        f"the stream of worker {event.worker_idx} had given {num_answered} items before the worker was restarted, "
         f"and only {event.num_items} after it",
         fix="make a stream that gives the same items each time, or say replayable=False",
     )

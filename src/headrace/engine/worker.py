@@ -64,7 +64,7 @@ class Worker:
         self._mode, self._payload, self._first_item = mode, payload, first_item
 
     def end_run(self) -> None:
-        """Close the iterator of a stream, if there is one; what its cleaning up raises is of no use to anybody."""
+        """Close the iterator of a stream, if there is one; what its cleaning up raises is of no use."""
         stream, self._stream = self._stream, None
         self._payload, self._num_items, self._ended = None, 0, False
         if isinstance(stream, GeneratorType):

@@ -295,7 +295,7 @@ def _ask_each(get_seq_len: Callable[[int], int]) -> LengthsOf:
 
 
 def check_dataset_options(dataset: Dataset, name: str, *, is_stream: bool) -> None:
-    """Refuse what belongs to the batches of the epoch API, and would be left out in silence; also of parts.
+    """Refuse what belongs to the batches of the epoch API, and would be left out silently; also of parts.
 
     Raises:
         ConfigError: A dataset, or one that it is made of, has such an option.

@@ -37,7 +37,7 @@ class GeneratingDataset(CachedDataset2):
 
     While that runs, `self.random` is a `RandomState` seeded by the pair (epoch seed, corpus index), as RETURNN's
     classes have it, so that what they draw is the same to the bit. Sorting orders generate
-    every sequence once per full epoch to learn its length. (RETURNN takes them for "default" in silence.)
+    every sequence once per full epoch to learn its length. (RETURNN takes them for "default" silently.)
 
     Args:
         input_dim: Size of a frame of "data", or its number of classes; `None` if there is no "data".

@@ -292,7 +292,7 @@ class TurnsDataset(CachedDataset2):
             turn = self._next_turn()
             if turn is None:
                 return None
-            if self._has_failed:  # nobody wants it any more
+            if self._has_failed:  # it is no longer needed
                 turn.used += 1
             else:
                 turn.pass_over()

@@ -61,7 +61,7 @@ class _Life:
 
     def __init__(self, job: Job, info: WorkerInfo, shared: _Shared) -> None:
         self.commands: queue.SimpleQueue[_Begin | _Ticket | _EndRun | None] = queue.SimpleQueue()
-        self.is_over = False  # written by the consumer: nobody wants the rest
+        self.is_over = False  # written by the consumer: the rest is not needed
         self._worker = Worker(job, info)
         self._num_items_seen = 0
         self.info = info

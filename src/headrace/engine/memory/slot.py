@@ -179,7 +179,7 @@ class SlotWriter:
         return array
 
     def rewind(self) -> None:
-        """Begin anew: nobody needs what was written."""
+        """Begin anew: what was written is not needed."""
         self.used = 0
         self._handed_out.clear()
 

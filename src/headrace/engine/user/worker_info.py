@@ -27,7 +27,8 @@ class WorkerInfo:
         seed: A seed of this worker's own, for foreign code that wants one: data that depend on it depend on the number
             of workers. A worker that is started again has the same seed.
         runs_in: What it shares with the consumer: with a "thread", objects that were not carried to it are everybody's.
-        handed: Descriptors that the executor's `hand_over` gave to this worker process; whoever uses them owns them.
+        handed: Descriptors that the executor's `hand_over` gave to this worker process; the code that uses them owns
+            them.
     """
 
     worker_idx: int
@@ -170,7 +171,7 @@ class ItemRun:
 class _OfThisThread(threading.local):
     """Which worker the calling thread is.
 
-    No context variable: a run that nobody holds any more is ended by the garbage collector, which may run within a
+    No context variable: a run that is no longer referenced is ended by the garbage collector, which may run within a
     `ContextVar.set`, and one that is set there in turn makes CPython read freed memory.
     """
 
