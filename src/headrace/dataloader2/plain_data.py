@@ -37,11 +37,11 @@ def _note_nothing(error: NotPlainError) -> None:
 def to_json(
     value: Any, max_bytes: int = sys.maxsize, note_left_out: Callable[[NotPlainError], None] = _note_nothing
 ) -> Any:
-    """Return plain data as what `json` can write.
+    """Return plain data in a form that `json` can write.
 
     Args:
         value: The data.
-        max_bytes: How much of it there may be, about.
+        max_bytes: Approximate limit on its size.
         note_left_out: Called with the reason why an `OptionalList` is left out.
 
     Raises:
@@ -134,14 +134,14 @@ def from_json(value: Any) -> Any:
 
 
 def _from_json(value: Any) -> Any:
-    if isinstance(value, (list, tuple)):  # some of what carries states makes tuples of lists
+    if isinstance(value, (list, tuple)):  # some formats for states turn lists into tuples
         return [_from_json(element) for element in value]
     if isinstance(value, float) and not np.isfinite(value):
         raise ResumeError(f"a state is damaged: it holds {value}")
     if not isinstance(value, dict):
         return value
     if not all(isinstance(key, str) for key in value):
-        raise ResumeError("a state is damaged: a key of it is no text")
+        raise ResumeError("a state is damaged: a key of it is not a text")
     tag = next(iter(value), "")
     if not tag.startswith("$"):
         return {key: _from_json(element) for key, element in value.items()}

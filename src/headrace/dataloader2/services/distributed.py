@@ -17,7 +17,7 @@ _SYNC_NAMES = ("FullSync", "FullSyncIterDataPipe")
 
 
 class DistributedReadingService(ReadingServiceInterface):
-    """Shards by rank, has all ranks end together (`fullsync`), and shares rank 0's seeds with all.
+    """Shards by rank, makes all ranks end together (`fullsync`), and shares rank 0's seeds with all.
 
     Needs torch, and a process group that was initialised. It makes a gloo group of its own.
 
@@ -62,7 +62,7 @@ class DistributedReadingService(ReadingServiceInterface):
         return iter_reset_fn
 
     def finalize(self) -> None:
-        """Give the process group back; harmless when that was done."""
+        """Destroy the process group; a second call does nothing."""
         group, self._group = self._group, None
         end, self._end = self._end, None
         if group is not None:

@@ -69,7 +69,7 @@ def count_workers(num_parts: int, *, pays: bool) -> int:
 
     Args:
         num_parts: How many there are at most.
-        pays: Whether it is worth starting processes, if nobody said how many.
+        pays: Whether it is worth starting processes, if the number is not given.
     """
     wanted = _wish.get().num_workers
     if wanted is None:
