@@ -290,12 +290,12 @@ def test_a_dataset_of_unknown_length_has_no_plan(invoke: Invoke, tmp_path: Path)
 def test_too_few_files_are_said_plainly(invoke: Invoke, config: Path) -> None:
     several = invoke("plan", config, "--ranks", "1,2,64")
     assert several.exit_code == 0
-    assert "   64  12 files cannot be shared out to 128 bins" in several.stdout
+    assert "   64  12 files cannot be distributed over 128 bins" in several.stdout
     assert plan_json(invoke, config, "--ranks", "2,64")["plans"][1]["error"].startswith("12 files cannot")
     for ranks in ("64", "64,8"):
         result = invoke("plan", config, "--ranks", ranks)
         assert result.exit_code == 2
-        assert "12 files cannot be shared out to 128 bins" in result.stderr
+        assert "12 files cannot be distributed over 128 bins" in result.stderr
         assert "fix:" in result.stderr
 
 
@@ -421,7 +421,7 @@ def test_the_page_is_one_file_without_script_or_network(invoke: Invoke, config: 
     Rows().feed(text)
     assert tags.count("rect") == 2 + 6
     assert tags.count("tr") == 1 + 3 + (2 + 1 + 2) + (3 + 1 + 6)
-    assert "12 files cannot be shared out to 128 bins" in text
+    assert "12 files cannot be distributed over 128 bins" in text
     assert invoke("plan", named, "--ranks", "1,3,64", "--count", "--html", page).exit_code == 0
     assert page.read_text() == text  # nothing in it depends on when it is made
 

@@ -24,6 +24,7 @@ from headrace.datasets import (
     SingleStreamPipeDataset,
     SourceDataset,
     StaticDataset,
+    VariableDataset,
     init_dataset,
 )
 from headrace.datasets.parts import open_reader
@@ -85,6 +86,17 @@ def drawn(first):
     return CachedDataset(source=source, transform=noisy, seq_ordering="random", repeat_epoch=2)
 
 
+def doubled(seq, *, rng, **_):
+    return {**seq, "data": 2 * seq["data"] + np.float32(rng.rand())}
+
+
+def alternating(*datasets):
+    def get_dataset(epoch, **_):
+        return datasets[epoch % len(datasets)]
+
+    return VariableDataset(get_dataset=get_dataset, always_same_tags=True)
+
+
 def joined_in_pairs(dataset, tmp_path):
     path = tmp_path / "pairs.txt"
     path.write_text("seq-0;seq-3\nseq-2\nseq-5;seq-5\n")
@@ -99,6 +111,22 @@ READ = {
     "joined": joined_in_pairs,
     "epochs": lambda part, _: MultiEpochDataset(dataset=part, multi_epoch=2),
     "nested": lambda part, tmp: ConcatDataset([ConcatDataset([joined_in_pairs(part, tmp)])]),
+    "mapped": lambda part, _: PostprocessingDataset(dataset=part, map_seq=doubled),
+    "variable": lambda part, _: alternating(part, part),
+    "epochs, mapped, of a variable": lambda part, _: MultiEpochDataset(
+        dataset=PostprocessingDataset(dataset=alternating(part, part), map_seq=doubled), multi_epoch=3
+    ),
+    "mapped epochs": lambda part, _: PostprocessingDataset(
+        dataset=MultiEpochDataset(dataset=alternating(part, part), multi_epoch=2), map_seq=doubled
+    ),
+    "joined, mapped and variable": lambda part, _: ConcatDataset(
+        [alternating(part, part), PostprocessingDataset(dataset=part, map_seq=doubled)], seq_ordering="random"
+    ),
+    "meta of mapped and variable": lambda part, _: MetaDataset(
+        {"a": PostprocessingDataset(dataset=part, map_seq=doubled), "b": alternating(part, part)},
+        {"data": ("a", "data"), "same": ("b", "data")},
+        seq_order_control_dataset="b",
+    ),
 }
 
 

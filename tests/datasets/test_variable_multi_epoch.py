@@ -11,6 +11,7 @@ from joint_cases import Stream, add_noise, part, print_of, prints, row, rows, st
 
 from headrace.batching import Buckets, FixedCount, FrameBudget, NumbersDict
 from headrace.datasets import AnythingDataset, DummyDataset, VariableDataset, init_dataset
+from headrace.datasets.reading.reader import ReadRequest
 from headrace.errors import ConfigError, OptionalNotImplementedError
 from headrace.loading import DataLoader
 
@@ -328,9 +329,9 @@ def test_parts_of_several_epochs_know_their_order(ordering):
             ]
         assert found == [(tag, features["data"]) for tag, _, features in expected]
     dataset = init_dataset(inner)
-    place = dataset.init_part(2, 4, np.array([3, 0]), np.array([1, 2]))
+    place = dataset.start_part(ReadRequest.of(2, np.array([3, 0]), np.array([1, 2]), 4))
     assert list(dataset.get_current_seq_order()) == [3, 0]
-    assert dataset.get_occurrences().tolist() == [1, 2]
+    assert dataset.count_occurrences().tolist() == [1, 2]
     assert [dataset.get_corpus_seq_idx(place + i) for i in range(2)] == [3, 0]
 
 

@@ -175,7 +175,7 @@ def test_empty_files_do_not_pile_up_in_one_bin() -> None:
 @pytest.mark.parametrize(
     ("sizes", "num_bins", "error", "what"),
     [
-        ([1, 2], 3, ConfigError, "2 files cannot be shared out to 3 bins"),
+        ([1, 2], 3, ConfigError, "2 files cannot be distributed over 3 bins"),
         ([], 1, ConfigError, "0 files"),
         ([1], 0, ConfigError, "num_bins must be at least 1"),
         ([1, -1], 1, SourceError, r"size -1 is not in 0\.\."),

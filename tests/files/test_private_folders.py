@@ -71,12 +71,12 @@ def test_users_that_share_a_named_folder_have_folders_of_their_own(
 @pytest.mark.parametrize("mode", [0o777, 0o707])
 def test_a_folder_in_which_everybody_may_exchange_things_is_refused(tmp_path: Path, mode: int) -> None:
     tmp_path.chmod(mode)
-    with pytest.raises(CacheError, match="everybody may exchange"):
+    with pytest.raises(CacheError, match="all users may replace"):
         make_private(tmp_path / "cache", trusted=tmp_path)
     tmp_path.chmod(0o1777)
     make_private(tmp_path / "a" / "cache", trusted=tmp_path)
     (tmp_path / "a").chmod(mode)
-    with pytest.raises(CacheError, match="everybody may exchange"):
+    with pytest.raises(CacheError, match="all users may replace"):
         make_private(tmp_path / "a" / "cache", trusted=tmp_path)
 
 

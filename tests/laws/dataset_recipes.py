@@ -359,6 +359,12 @@ def _meta(draw):
     parts["y"] |= draw.some({"transform": negate})
     if draw.depth > 1:
         parts["y"] = {"class": "PostprocessingDataset", "dataset": parts["y"], "map_seq": change_seq}
+    if draw.rng.random() < 0.3:
+        parts["y"] = {
+            "class": "VariableDataset",
+            "get_dataset": Alternate(parts["y"], copy.deepcopy(parts["y"])),
+            "always_same_tags": True,
+        }
     return {
         "class": "MetaDataset",
         "datasets": {"x": {**parts["x"], **order}, "y": parts["y"]},
@@ -389,10 +395,11 @@ def _concat_seqs(draw):
 
 
 def _variable(draw):
-    same = draw.rng.random() < 0.5
-    first = draw.inner(leaf=True, indexed=True)
-    second = copy.deepcopy(first) if same else draw.inner(leaf=True, indexed=True)
-    return {"class": "VariableDataset", "get_dataset": Alternate(first, second)}
+    first = draw.inner(indexed=True)
+    if draw.indexed or draw.rng.random() < 0.5:
+        same = {"always_same_tags": True}
+        return {"class": "VariableDataset", "get_dataset": Alternate(first, copy.deepcopy(first)), **same}
+    return {"class": "VariableDataset", "get_dataset": Alternate(first, draw.inner(indexed=True))}
 
 
 def _multi_proc(draw):
@@ -461,7 +468,7 @@ RECIPES: dict[str, Entry] = {
         },
         idle=_NAMED,
     ),
-    "VariableDataset": Entry(_variable, is_indexed=False, idle={"dataset_lru_cache_size": (3,)}),
+    "VariableDataset": Entry(_variable, idle={"dataset_lru_cache_size": (3,)}),
     "MultiProcDataset": Entry(_multi_proc, idle={"buffer_size": (1, 9), "num_workers": (0,)}),
 }
 

@@ -330,7 +330,7 @@ def test_another_reader_of_a_dataset_that_cannot_be_copied_is_noticed():
         iterator = iter(loader)
         next(iterator)
         dataset.init_seq_order(epoch=2)
-        with pytest.raises(HeadraceError, match="a dataset of its own"):
+        with pytest.raises(HeadraceError, match="use a second dataset object"):
             list(iterator)
 
 

@@ -1,6 +1,8 @@
-"""Streams that are not the same in each worker are refused, and those that are the same never are."""
+"""A stream that is another one when it is read again is refused, and one that is the same never is."""
 
 import random
+import signal
+import time
 
 import numpy as np
 import pytest
@@ -26,43 +28,79 @@ class Stream:
 
 def worker():
     info = get_worker_info()
-    return 0 if info is None else info.worker_idx
+    return (0, 1) if info is None else (info.worker_idx, info.num_workers)
 
 
-def shuffled():
-    return random.Random(worker()).sample(range(60), 60)
+def copy_of(seq):
+    return dict(seq)
 
 
 def numbers_of(stream, executor="process", **options):
-    options = {"batching": FixedCount(4), "window_seqs": 12, "num_workers": 2, **options}
+    options = {"batching": FixedCount(4), "window_seqs": 12, "num_workers": 2, "transform": copy_of, **options}
     with DataLoader(stream, executor=executor, **options) as loader:
         return [number for batch in loader for number in batch["data"][:, 0].tolist()]
 
 
+@pytest.mark.parametrize("transform", [None, copy_of])
 @pytest.mark.parametrize("executor", ["process", "thread"])
-@pytest.mark.parametrize(
-    "numbers",
-    [
-        shuffled,
-        lambda: range(worker(), 60, 2),  # shares itself out among the workers
-        lambda: range(50 + worker()),
-        lambda: range(60 + 12 * worker()),
-        lambda: [*range(48), *(range(48, 60) if worker() else range(59, 47, -1))],
-    ],
-)
-def test_a_stream_that_differs_between_workers_is_refused(numbers, executor):
-    with pytest.raises(SourceError, match="the workers of the loader have read different streams"):
-        numbers_of(Stream(numbers), executor)
+def test_a_stream_that_shares_itself_out_among_workers_is_read_whole_as_one_worker_reads_it(executor, transform):
+    def share():
+        return range(worker()[0], 60, worker()[1])
+
+    found = numbers_of(Stream(share), executor, num_workers=3, transform=transform)
+    assert found == list(range(60))
 
 
-def test_a_stream_that_nobody_seeded_may_be_read_by_one_worker():
-    assert sorted(numbers_of(Stream(shuffled), num_workers=1)) == list(range(60))
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_stream_that_nobody_seeded_gives_each_sequence_once(workers):
+    stream = Stream(lambda: random.Random(time.monotonic()).sample(range(60), 60))
+    assert sorted(numbers_of(stream, num_workers=workers)) == list(range(60))
 
 
-@pytest.mark.parametrize("batch_size", [1, 12, 40])
-def test_windows_that_different_workers_make_batches_of_are_compared(batch_size):
-    with pytest.raises(SourceError, match="different streams"):
-        numbers_of(Stream(shuffled), batching=FixedCount(batch_size), window_seqs=12, executor="thread")
+def draws_anew():
+    """Give other numbers each time, after 20 of which the process is killed the first time."""
+    numbers = random.Random(time.monotonic()).sample(range(60), 60)
+    yield from numbers[:20]
+    die_once()
+    yield from numbers[20:]
+
+
+@pytest.fixture
+def deaths(tmp_path, monkeypatch):
+    monkeypatch.setenv("TEST_DEATH", str(tmp_path / "died"))
+
+
+def die_once():
+    import os
+
+    try:
+        os.close(os.open(os.environ["TEST_DEATH"], os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_stream_that_is_another_one_after_its_reader_died_is_refused(deaths, workers):
+    with pytest.raises(SourceError, match="is another one now: they differ in window"):
+        numbers_of(Stream(draws_anew), num_workers=workers)
+
+
+def test_a_stream_that_is_shorter_after_its_reader_died_is_refused(deaths):
+    def ends_early():
+        import os
+
+        was_there = os.path.exists(os.environ["TEST_DEATH"])
+        yield from range(20)
+        die_once()
+        yield from range(20, 24 if was_there else 60)
+
+    assert len(numbers_of(Stream(ends_early), num_workers=2)) == 24  # nobody has seen what would have come
+
+    marks = WindowMarks("stream", 1)
+    marks.take([(0, 5), (1, 6)])
+    with pytest.raises(SourceError, match="the first one has window 1, and the second one ends before it"):
+        marks.end(1)
 
 
 def test_what_is_no_array_is_no_reason_to_refuse_a_stream():
@@ -72,7 +110,8 @@ def test_what_is_no_array_is_no_reason_to_refuse_a_stream():
     def collate(seqs):
         return {"data": np.stack([seq["data"] for seq in seqs])}
 
-    assert numbers_of(Stream(lambda: range(60), make), collate=collate, executor="thread") == list(range(60))
+    found = numbers_of(Stream(lambda: range(60), make), collate=collate, executor="thread", transform=None)
+    assert found == list(range(60))
 
 
 ITEMS = st.recursive(
@@ -102,12 +141,13 @@ def test_a_mark_is_of_all_windows_before():
     assert mark_of_window(first, lengths, [b"c", b"d"]) != mark_of_window(other, lengths, [b"c", b"d"])
 
 
-def test_windows_are_forgotten_once_all_workers_have_told_them():
-    marks = WindowMarks("stream", 1, 2)
+def test_windows_that_were_told_before_must_be_the_same():
+    marks = WindowMarks("stream", 1)
     for window in range(5000):
-        for worker_idx in (0, 1):
-            marks.take(worker_idx, [(window, 7 * window)])
-        assert not marks._open
+        marks.take([(window - 1, 7 * window - 7), (window, 7 * window)] if window else [(0, 0)])
+    marks.take([(4999, 7 * 4999)])
     marks.end(5000)
-    with pytest.raises(SourceError, match="one worker has read 4999 windows"):
+    with pytest.raises(SourceError, match="they differ in window 4999"):
+        marks.take([(4999, 1), (5000, 2)])
+    with pytest.raises(SourceError, match="has window 4999"):
         marks.end(4999)

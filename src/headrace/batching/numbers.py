@@ -139,7 +139,7 @@ class NumbersDict:
 
     def __bool__(self) -> bool:
         """Tell whether any number is not zero, the default included."""
-        return any(self.values())
+        return bool(self._default) or any(self._numbers.values())
 
     # --- over all keys ---
 

@@ -25,8 +25,8 @@ from headrace.files.cache.options import FileCacheOptions, format_bytes, parse_b
 from headrace.files.cache.plan import read_distances
 from headrace.files.cache.room import DAY_SECONDS, CacheRoom, Candidate, is_due, order_candidates
 from headrace.files.fetch.fetch import stat_source
+from headrace.files.locations import shown_url
 from headrace.files.locks import LockTable, lock_shared_nowait
-from headrace.files.places import shown_url
 
 from .console import bold, open_messages, open_output, print_json
 from .drawing import format_count, format_seconds

@@ -15,13 +15,16 @@ from headrace.files.cache.options import format_bytes
 from headrace.index import CorpusIndex
 from headrace.sources import AudioSource
 from headrace.sources.registry import keeps_index
+from headrace.sources.shared.parts import gathering
 
-from .console import bold, open_output, print_json
+from .console import bold, open_messages, open_output, print_json
 from .drawing import format_count, format_seconds
 from .opening import class_of, open_corpus, parse_settings
 from .options import AsJson, SourceClass, SourceSettings
+from .progress import telling
 
 _INDEX_MAGIC = b"HRINDEX\n"
+_PATIENCE_SECONDS = 2.0  # what takes less is over before anybody looks at a bar
 
 
 def index(
@@ -35,19 +38,27 @@ def index(
     settings: SourceSettings = None,
     refresh: Annotated[bool, typer.Option("--refresh", help="Rebuild it even if it is up to date.")] = False,
     verify: Annotated[bool, typer.Option("--verify", help="Check the index against the data files.")] = False,
+    num_workers: Annotated[
+        int | None,
+        typer.Option(min=0, help="Processes that read; 0: none but this one. Default: all cores, for large corpora."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Build the index of a corpus: tags, lengths and offsets of all sequences, in one memory-mapped file."""
     corpus_files = _Files(files, source_class, parse_settings(settings))
     corpus_files.check()
     start = time.perf_counter()
-    if verify:
-        corpus, state = corpus_files.open(output), "verified"
-        _verify(corpus, corpus_files)
-    elif output is None:
-        corpus, state = _index_in_cache(corpus_files, refresh=refresh)
-    else:
-        corpus, state = _index_at(corpus_files, output, refresh=refresh)
+    with (
+        telling(open_messages(), "indexing", unit="part", quiet=as_json, after=_PATIENCE_SECONDS) as tell,
+        gathering(num_workers=num_workers, tell=tell),
+    ):
+        if verify:
+            corpus, state = corpus_files.open(output), "verified"
+            _verify(corpus, corpus_files)
+        elif output is None:
+            corpus, state = _index_in_cache(corpus_files, refresh=refresh)
+        else:
+            corpus, state = _index_at(corpus_files, output, refresh=refresh)
     seconds = time.perf_counter() - start
     size = Path(corpus.path).stat().st_size if corpus.path else 0
     if as_json:

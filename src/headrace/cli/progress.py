@@ -102,12 +102,25 @@ def open_reporter(console: Console, label: str, total: int | None, *, quiet: boo
 
 
 @contextmanager
-def telling(console: Console, label: str, *, unit: str, quiet: bool) -> Iterator[Callable[[int, int], None]]:
-    """Yield a function of (how many are done, of how many), for work that knows its total when it begins."""
+def telling(
+    console: Console, label: str, *, unit: str, quiet: bool, after: float = 0.0
+) -> Iterator[Callable[[int, int], None]]:
+    """Yield a function of (how many are done, of how many), for work that knows its total when it begins.
+
+    Args:
+        console: Where to tell it.
+        label: What is being done.
+        unit: What is counted.
+        quiet: Whether nothing is told.
+        after: Seconds before which nothing is told.
+    """
     reporters: list[Reporter] = []
+    begin = time.monotonic() + after
     with ExitStack() as stack:
 
         def tell(num_done: int, total: int) -> None:
+            if time.monotonic() < begin:
+                return
             if not reporters:
                 reporters.append(stack.enter_context(open_reporter(console, label, total, quiet=quiet, unit=unit)))
             reporters[0].update(num_done, 0)

@@ -234,8 +234,7 @@ class DataLoader2(Generic[T_co]):
             self._is_in_epoch = False
             self._epoch += 1
             self._position = 0
-        if isinstance(self._end, IterPipe):
-            stop(self._end)
+        stop(self._end)
 
     def _give_up_iteration(self) -> None:
         if self._iterator is not None:

@@ -26,7 +26,7 @@ from headrace.engine.memory.arena import ValueTooLargeError
 from headrace.engine.process.channel import Channel
 from headrace.errors import TransformError
 from headrace.global_rng import globals_state, seed_globals, set_globals_state
-from headrace.pipes.core.base import IterPipe, read, stop
+from headrace.pipes.core.base import read, stop
 from headrace.pipes.graph import is_pipe, list_pipes
 from headrace.pipes.graph.seeds import note_seeds_of_globals, set_graph_random_seed
 from headrace.pipes.graph.state import can_skip_ahead, graph_state, restore_graph, skip_ahead
@@ -93,8 +93,8 @@ class Group:
 
     def as_tuple(self) -> tuple[Any, ...]:
         """Return the fields, in a form that costs little to carry."""
-        error = None if self.error is None else (self.error.type_name, self.error.text, self.error.pickled)
-        snapshot = None if self.snapshot is None else (self.snapshot.item, self.snapshot.data)
+        error = None if self.error is None else tuple(self.error)
+        snapshot = None if self.snapshot is None else tuple(self.snapshot)
         return self.items, self.has_ended, error, self.seconds, self.item_bytes, snapshot
 
     @classmethod
@@ -249,8 +249,7 @@ class Replica:
     def _leave(self) -> None:
         """Close the iteration of the epoch before."""
         self._iterator = None
-        if isinstance(self._graph, IterPipe):
-            stop(self._graph)
+        stop(self._graph)
 
     def _pass_over(self, first: int) -> None:
         """Make again what was delivered before, and drop it."""

@@ -11,18 +11,20 @@ import dataclasses
 import operator
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from headrace.errors import ConfigError
+from headrace.order import Order
 from headrace.sources import Source
 
 from .corpus import Corpus, sum_left_out
 from .digests import IDLE_OPTIONS, digest_array, digest_text, given_options, options_text, recipe_text
-from .reading.apart import AskedApart
-from .reading.by_epoch import EpochReader
+from .reading.by_epoch import EpochReader, EpochStream
+from .reading.foreign import ForeignAnswers
 from .reading.reader import Reader
 
 if TYPE_CHECKING:
@@ -40,7 +42,9 @@ _PLAIN_OPTIONS = (
 )
 # What a class of the user's own may read in its way, by the same names as in RETURNN.
 _ways_of = operator.attrgetter("load_seqs", "get_seq", "get_data", "get_tag")
-_MAKE_ORDER = ("init_seq_order", "get_current_seq_order", "get_seq_order_for_epoch", "_order_of_epoch")
+_orders_of = operator.attrgetter(
+    "init_seq_order", "get_current_seq_order", "get_seq_order_for_epoch", "_order_of_epoch"
+)
 
 
 class DistributesFiles(Protocol):
@@ -60,7 +64,7 @@ class DistributesFiles(Protocol):
         """Count the sequences of all files."""
 
 
-class Dataset(AskedApart):
+class Dataset(ForeignAnswers):
     """Sequences by epoch, in an order that is a pure function of the recipe and the epoch number.
 
     Args:
@@ -108,6 +112,19 @@ class Dataset(AskedApart):
     _content: str | None = None
     claimed_by: Callable[[], object] | None = None
     """Whose part it is, if it cannot be copied; see `parts.py`."""
+
+    _is_ours: ClassVar[bool] = True  # whether it is no class of the user's own
+    _has_user_ways: ClassVar[bool] = False  # whether such a class reads in another way
+    _has_user_order: ClassVar[bool] = False  # whether it makes the order in another way
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Note what a class of the user's own does in its way."""
+        super().__init_subclass__(**kwargs)
+        cls._is_ours = is_of_headrace(cls)
+        cls._has_user_ways = not all(map(is_of_headrace, _ways_of(cls)))
+        cls._has_user_order = not all(map(is_of_headrace, _orders_of(cls)))
+        if cls._has_user_ways:
+            cls.gives_own = False
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """Remember the constructor's arguments: a pickled dataset is made again from them, not from its open files."""
@@ -187,25 +204,66 @@ class Dataset(AskedApart):
         """Return the datasets that this one is made of; nobody else has them."""
         return ()
 
-    def get_corpus(self) -> Corpus:
+    def get_corpus(self, epoch: int | None = None) -> Corpus:
         """Return what is known of the sequences without reading them. Nothing is worked out for it yet.
 
         Of a class of the user's own: what `get_all_tags`, `get_total_num_seqs` and `get_seq_length` tell.
+
+        Args:
+            epoch: Where lengths are others in each epoch, they are those of this one; `None`: of the current one.
         """
-        parts = [part.get_corpus() for part in self.get_parts()]
+        parts = [part.get_corpus(epoch) for part in self.get_parts()]
         return Corpus(
             digest_text=self._digest_of_tags,
             knows_order=self._knows_order,
             size=self._told_size,
-            lengths=self._told_lengths,
+            lengths=partial(self._told_lengths, epoch=self._epoch if epoch is None else epoch),
             may_change_lengths=any(part.may_change_lengths for part in parts),
             num_filtered=lambda: sum_left_out(parts),
         )
 
+    def get_epoch_order(
+        self,
+        epoch: int | None,
+        *,
+        seq_list: Sequence[str] | None = None,
+        seq_order: Sequence[int] | NDArray[np.int64] | None = None,
+        counts: bool = False,
+    ) -> tuple[Order, NDArray[np.int64] | None]:
+        """Return the order of an epoch. The current epoch, which somebody may be reading, stays as it is.
+
+        A class of the user's own that makes its order by `init_seq_order` is asked by a copy, see `answer_alone`.
+
+        Args:
+            epoch: The epoch number; `None`: of no epoch.
+            seq_list: Tags: then these are the order.
+            seq_order: Corpus indices: then these are the order.
+            counts: Whether the caller draws by how often a sequence came before.
+
+        Returns:
+            Corpus indices; and how often each of them came before, `int64[n]`, or `None` if nothing is drawn by it.
+
+        Raises:
+            OptionalNotImplementedError: The order is not known.
+        """
+        ask = self._ask_for_order if self._has_user_order else self._make_order
+        return ask(epoch, seq_list, seq_order, counts=counts)
+
+    def _make_order(
+        self,
+        epoch: int | None,
+        seq_list: Sequence[str] | None,
+        seq_order: Sequence[int] | NDArray[np.int64] | None,
+        *,
+        counts: bool,
+    ) -> tuple[Order, NDArray[np.int64] | None]:
+        """Do what `get_epoch_order` says, where no class of the user's own makes the order."""
+        return self._ask_for_order(epoch, seq_list, seq_order, counts=counts)
+
     def may_draw_order(self) -> bool:
         """Whether code of the user's says the order, here or in a part: it may draw from the global generators."""
         ordering = self._seq_ordering
-        is_ours = is_of_headrace(type(self)) and (isinstance(ordering, str) or is_of_headrace(type(ordering)))
+        is_ours = self._is_ours and (isinstance(ordering, str) or is_of_headrace(type(ordering)))
         return not is_ours or any(part.may_draw_order() for part in self.get_parts())
 
     def order_text(self, epoch: int) -> str:
@@ -254,12 +312,10 @@ class Dataset(AskedApart):
 
     def _own_order_text(self, epoch: int) -> str:
         """Return the order of a class of the user's own that makes it itself, O(N); else nothing."""
-        makes_order = any(not is_of_headrace(getattr(type(self), name)) for name in _MAKE_ORDER)
-        apart = self._asked_apart() if makes_order and self.get_corpus().knows_order() else None
-        if apart is None:
+        if not self._has_user_order or not self.get_corpus().knows_order() or self._asked_apart() is None:
             return ""
-        apart.init_seq_order(epoch)
-        return f"own order {digest_array(np.asarray(apart.get_current_seq_order(), np.int64))}"
+        order, _ = self.get_epoch_order(epoch)
+        return f"own order {digest_array(order.block(0, len(order)))}"
 
     def draws_text(self) -> str:
         """Return the seeds of what this dataset itself draws for the content of sequences; or nothing."""
@@ -273,7 +329,7 @@ class Dataset(AskedApart):
         if self._content is None:
             args, kwargs = self._given
             given = given_options(type(self), args, kwargs)
-            if is_of_headrace(type(self)) or self.get_corpus().knows_order():
+            if self._is_ours or self.get_corpus().knows_order():
                 given = {name: given[name] for name in self.content_options if name in given}
             self._content = options_text(given, dataset_text) if given else ""
         return self._content
@@ -336,13 +392,10 @@ class Dataset(AskedApart):
             found += inner.batch_options()
         return found
 
-    def forget_places(self) -> None:
-        """Take it that this is read in parts, whose places are not those of the epoch.
-
-        Datasets that tell places to functions then tell corpus indices instead, and not how much of the epoch is done.
-        """
+    def forget_positions(self) -> None:
+        """Say so to the parts as well, see `ForeignAnswers.forget_positions`."""
         for inner in self.get_parts():
-            inner.forget_places()
+            inner.forget_positions()
 
     def make_reader(self) -> Reader:
         """Return what reads sequences by their corpus indices, for the owner of this dataset.
@@ -351,10 +404,19 @@ class Dataset(AskedApart):
         """
         return EpochReader(self) if self._has_user_ways else self._new_reader()
 
-    @cached_property
-    def _has_user_ways(self) -> bool:
-        """Whether a class of the user's own reads in another way."""
-        return not all(map(is_of_headrace, _ways_of(type(self))))
+    def stream(self, epoch: int, start: int = 0) -> EpochStream:
+        """Start an epoch, and return an iterator over its sequences: for what has no index.
+
+        Args:
+            epoch: The epoch number.
+            start: The position from which on the caller wants them.
+
+        Returns:
+            The sequences from `start` on, where any of them is given at once (see `supports_jumps`); else all of them:
+            its `position` says which comes first, and the caller passes over those that are not wanted.
+        """
+        self.init_seq_order(epoch=epoch)
+        return EpochStream(self, start if self.supports_jumps else 0)
 
     def _new_reader(self) -> Reader:
         """Return what reads any sequence, where no class of the user's own reads in another way."""

@@ -9,7 +9,8 @@ How it is read is in `reading/source.py`.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
+from functools import cached_property, partial
 from typing import Any, Self
 
 import numpy as np
@@ -17,12 +18,13 @@ from numpy.typing import NDArray
 
 from headrace.errors import ConfigError, OptionalNotImplementedError, did_you_mean
 from headrace.index import CorpusIndex
-from headrace.order import ArrayOrder, Order, OrderCorpus, OrderPlanner, RangeOrder
+from headrace.order import Order, OrderCorpus, OrderPlanner, RangeOrder, occurrences
 from headrace.rng import wants_rng
 from headrace.sources import SORT_LENGTHS, MapSource, Source
 
+from . import index_workers as index_workers  # offers workers to the sources that are opened here
 from .base import is_of_headrace
-from .checks import check_count, check_tags
+from .checks import check_count
 from .corpus import Corpus, LengthsOf, num_left_out
 from .digests import digest_array
 from .ordered import OrderedDataset
@@ -50,6 +52,7 @@ class CachedDataset(OrderedDataset):
     supports_window = True
     supports_frame_shuffling = True
     supports_jumps = True
+    gives_own = True
     sorts_by_column = False  # whether `_sort_lengths` are numbers that are stored besides, and no lengths of data
 
     draws_classes = False
@@ -69,12 +72,13 @@ class CachedDataset(OrderedDataset):
         self._transform = transform
         self._transform_wants_rng = transform is not None and wants_rng(transform)
         self._source: Source | None = None
+        self._known: Corpus | None = None  # what the source knows
         self._has_user_lengths = not is_of_headrace(type(self).get_seq_length)
         if source is not None:
             self._set_source(source)
 
     def _set_source(self, source: Source) -> None:
-        self._source = source
+        self._source = self.source = source
         self.num_outputs = {key: spec.num_outputs for key, spec in source.specs.items()}
         self.labels = dict(source.labels)
         if "data" in source.specs:
@@ -88,22 +92,27 @@ class CachedDataset(OrderedDataset):
                 )
         self._planner.invalidate()
         self._cache.clear()
-        self._started_reader = None
+        self._started_reader = self._known = None
 
-    @property
+    @cached_property
     def source(self) -> Source:
         """Where the sequences come from.
 
         Raises:
             ConfigError: None was given yet.
         """
-        if self._source is None:
-            raise ConfigError(
-                f"{type(self).__name__} has no data yet",
-                where=f"dataset {self.name!r}",
-                fix="name them in the constructor (HDFDataset: files=, or add_file)",
-            )
-        return self._source
+        raise ConfigError(
+            f"{type(self).__name__} has no data yet",
+            where=f"dataset {self.name!r}",
+            fix="name them in the constructor (HDFDataset: files=, or add_file)",
+        )
+
+    def initialize(self) -> None:
+        """Get ready to read. One that is new has the order of no epoch already."""
+        if self._source is None or self.order_version or not self._is_ours:
+            super().initialize()
+        else:
+            self.order_version = 1
 
     # --- copies ---
 
@@ -122,36 +131,22 @@ class CachedDataset(OrderedDataset):
 
     def _source_of_copy(self) -> Source | None:
         """Return what a copy of this dataset reads from; `None` if its constructor has to say it."""
-        if self._source is None or self.get_parts() or not is_of_headrace(type(self)):
+        if self._source is None or not self._is_ours or self.get_parts():
             return None
         return self._source.for_another_reader()
 
     def _begin_as_copy(self, source: Source) -> None:
         """Let go of the epoch of the dataset that this is a copy of, and of all that would be changed in both."""
         self._check_shard()
-        self._source, self._cache = source, SeqCache(self._cache.max_bytes)
+        self._source = self.source = source
+        self._cache = SeqCache(self._cache.max_bytes)
         self.labels, self.weights = dict(self.labels), dict(self.weights)
         self._order_options, self._planner = dict(self._order_options), OrderPlanner(self._recipe)
-        self._apart, self.claimed_by = (False, None), None
+        self._apart, self.claimed_by, self._known = (False, None), None, None
         self.order_version, self._rnd_seq_drop = 0, None
         self._take_order(RangeOrder(range(0)))
 
     # --- order ---
-
-    def init_seq_order(
-        self, epoch: int | None = None, seq_list: Sequence[str] | None = None, seq_order: Sequence[int] | None = None
-    ) -> bool:
-        """Start a (sub-)epoch, see `Dataset.init_seq_order`."""
-        super().init_seq_order(epoch, seq_list, seq_order)
-        is_given = seq_list is not None or seq_order is not None
-        if seq_list is not None:
-            order: Order = ArrayOrder(self.source.index.find_tags(check_tags(seq_list)))
-        elif seq_order is not None:
-            order = self._explicit_order(seq_order, len(self.source))
-        else:
-            order = RangeOrder(range(0)) if epoch is None else self._order_of_epoch(epoch)
-        self._take_order(order, is_given=is_given or self._has_own_order())
-        return True
 
     @property
     def _corpus_index(self) -> CorpusIndex:
@@ -163,6 +158,9 @@ class CachedDataset(OrderedDataset):
     def _has_own_order(self) -> bool:
         """Whether the order of an epoch does not come from the planner."""
         return False
+
+    def _counter(self, epoch: int, order: Order) -> Callable[[], NDArray[np.int64]]:
+        return partial(occurrences, order) if self._has_own_order() else super()._counter(epoch, order)
 
     def _order_of_epoch(self, epoch: int) -> Order:
         return self._lazy_order_for_epoch(epoch, len(self.source))
@@ -200,21 +198,30 @@ class CachedDataset(OrderedDataset):
 
     # --- what is known without reading ---
 
-    def get_corpus(self) -> Corpus:
+    def get_corpus(self, epoch: int | None = None) -> Corpus:
         """Return what the source knows; of lengths, what a class of the user's own says, if it says other ones."""
-        source = self.source
+        if self._has_user_lengths:
+            return self._make_corpus(epoch)
+        if self._known is None:
+            self._known = self._make_corpus(epoch)
+        return self._known
+
+    def _make_corpus(self, epoch: int | None) -> Corpus:
+        source, has_user_lengths = self.source, self._has_user_lengths
         return Corpus(
             digest_text=lambda: source.index.digest,
-            knows_order=self._knows_order,
+            knows_order=self._knows_order if self._has_user_order else lambda: True,
             size=lambda: len(source),
             is_indexed=True,
             index=lambda: source.index,
             tags_of=source.tags_of,
             specs=source.specs,
             knows_dtypes=True,
-            lengths=self._told_lengths if self._has_user_lengths else self._lengths_of_index,
-            covers_lengths=lambda _: not self._has_user_lengths,
-            has_fixed_lengths=not self._has_user_lengths,
+            lengths=partial(self._told_lengths, epoch=self._epoch if epoch is None else epoch)
+            if has_user_lengths
+            else self._lengths_of_index,
+            covers_lengths=lambda _: not has_user_lengths,
+            has_fixed_lengths=not has_user_lengths,
             may_change_lengths=self._transform is not None or self._has_user_ways,
             sort_lengths=self._sort_lengths,
             kept=self._kept,
@@ -224,10 +231,11 @@ class CachedDataset(OrderedDataset):
 
     def _lengths_of_index(self, key: str, may_cost: bool) -> LengthsOf | None:
         self._check_key(key)
-        is_asked = isinstance(self.source, MapSource)
+        source = self.source
+        is_asked = isinstance(source, MapSource)
         if is_asked and not may_cost:
             return None
-        index = self.source.index
+        index = source.index
         if not index.has_lengths(key) and is_asked and index.has_lengths(SORT_LENGTHS):
             key = SORT_LENGTHS
         return index.lengths(key).__getitem__ if index.has_lengths(key) else None
@@ -255,7 +263,12 @@ class CachedDataset(OrderedDataset):
     # --- reading ---
 
     def _new_reader(self) -> Reader:
-        return SourceReader(self.source, self._cache, self._finishing(), self.shuffle_frames_of_nseqs)
+        texts_of = self._texts_of if self.get_text_keys() else None
+        return SourceReader(self.source, self._cache, self._finishing(), self.shuffle_frames_of_nseqs, texts_of)
+
+    def _texts_of(self, corpus_idx: int) -> Features:
+        """Return the texts of a sequence by their keys, where there are some, see `get_text_keys`."""
+        self._not_offered(f"texts, sequence {corpus_idx}")
 
     def _finishing(self) -> Finishing:
         """Return what is done to sequences behind the source."""
@@ -269,13 +282,8 @@ class CachedDataset(OrderedDataset):
             self.seeds_by_tag,
         )
 
-    @property
-    def reads_singly(self) -> bool:
-        """Yes, but for a class of the user's own that reads in another way."""
-        return not self._has_user_ways
-
     def _iterate(self, version: int) -> Iterator[DatasetSeq]:
-        if not self.reads_singly:
+        if self._has_user_ways:
             yield from super()._iterate(version)
             return
         for seq_idx in range(len(self._cursor)):

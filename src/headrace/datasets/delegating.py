@@ -22,7 +22,7 @@ from headrace.order import Order, OrderReport
 from .base import Dataset
 from .checks import remark_once
 from .corpus import Corpus
-from .reading.reader import Reader
+from .reading.reader import Reader, ReadRequest
 from .seq import DatasetSeq
 
 
@@ -57,9 +57,19 @@ class InnerCorpus(Dataset):
         self.inner.set_sharding(num_shards, shard_index)
         self._follow_order()
 
-    def get_corpus(self) -> Corpus:
+    def get_corpus(self, epoch: int | None = None) -> Corpus:
         """Return what the inner dataset knows."""
-        return self.inner.get_corpus()
+        return self.inner.get_corpus(epoch)
+
+    def _make_order(
+        self,
+        epoch: int | None,
+        seq_list: Sequence[str] | None,
+        seq_order: Sequence[int] | NDArray[np.int64] | None,
+        *,
+        counts: bool,
+    ) -> tuple[Order, NDArray[np.int64] | None]:
+        return self.inner.get_epoch_order(epoch, seq_list=seq_list, seq_order=seq_order, counts=counts)
 
     def order_text(self, epoch: int) -> str:
         """Return the text of the inner dataset."""
@@ -162,16 +172,10 @@ class DelegatingDataset(InnerAnswers):
         self.inner.start_given(epoch, seq_list, seq_order)
         return True
 
-    def init_part(
-        self, epoch: int, first: int, indices: NDArray[np.int64], occurrences: NDArray[np.int64] | None = None
-    ) -> int:
-        """Start a part of an epoch, see `Dataset.init_part`."""
-        super().init_seq_order(epoch)
-        return self.inner.init_part(epoch, first, indices, occurrences)
-
-    def get_occurrences(self) -> NDArray[np.int64] | None:
-        """Return how often each sequence of the current order came before, where that matters."""
-        return self.inner.get_occurrences()
+    def start_part(self, wanted: ReadRequest) -> int:
+        """Start the epoch of a request with its sequences."""
+        super().init_seq_order(wanted.epoch)
+        return self.inner.start_part(wanted)
 
     def count_occurrences(self) -> NDArray[np.int64]:
         """Return how often each sequence of the current order came before, `int64[n]`."""

@@ -15,7 +15,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from headrace.files.places import is_url
+from headrace.files.locations import is_url
 from headrace.order import OrderRecipe
 
 # Options of any class, also of one that is not ours, that only say how fast, from where, or under which name.

@@ -7,7 +7,8 @@ what the reader was asked for. Invariant: the reader is this object's own, and r
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from headrace.index import CorpusIndex
 from headrace.order import ArrayOrder, Order, RangeOrder, occurrences
 
 from .base import Dataset, is_of_headrace
-from .checks import check_indices
+from .checks import check_epoch, check_indices, check_tags
 from .reading.loaded import OrderCursor, outside_of_epoch
 from .reading.reader import Reader, ReadRequest
 from .seq import DatasetSeq
@@ -37,20 +38,21 @@ class OrderedDataset(Dataset):
         order: Order,
         first: int = 0,
         *,
-        is_given: bool = False,
-        occurrences: NDArray[np.int64] | None = None,
+        count: Callable[[], NDArray[np.int64]] | None = None,
+        is_whole: bool = False,
     ) -> None:
         """Take the order of an epoch, or of a part of one.
 
         Args:
             order: Corpus indices.
             first: The position of the first one.
-            is_given: Whether it is another one than that of the epoch.
-            occurrences: How often each sequence came before, `int64[n]`, where that is known.
+            count: Returns how often each sequence came before, `int64[n]`; `None`: it is counted in this order.
+            is_whole: Whether it is the order that this dataset gives an epoch.
         """
         self._cursor = OrderCursor(order, first)
-        self._order_is_given = is_given
-        self._occurrences = occurrences
+        self._count = partial(occurrences, order) if count is None else count
+        self._counted: NDArray[np.int64] | None = None
+        self._order_is_whole = is_whole
         self._started_reader: Reader | None = None
 
     @property
@@ -73,40 +75,81 @@ class OrderedDataset(Dataset):
         return reader
 
     def _order_request(self) -> ReadRequest:
-        return ReadRequest(self._epoch, self._cursor.order, self.get_occurrences(), self._cursor.first)
+        order = self._cursor.order
+        draws = order.may_repeat and self.get_corpus().draws_by_occurrence
+        counted = self.count_occurrences() if draws else None
+        return ReadRequest(self._epoch, order, counted, self._cursor.first, is_whole=self._order_is_whole)
 
     # --- order ---
 
-    def init_part(
-        self, epoch: int, first: int, indices: NDArray[np.int64], occurrences: NDArray[np.int64] | None = None
-    ) -> int:
-        """Start a part of an epoch under its own positions, see `Dataset.init_part`."""
-        super().init_seq_order(epoch)
-        checked = check_indices(indices, self._num_stored(), f"dataset {self.name!r}")
-        order = ArrayOrder(checked, may_repeat=occurrences is not None)
-        self._take_order(order, first, is_given=True, occurrences=occurrences)
-        return first
+    def init_seq_order(
+        self, epoch: int | None = None, seq_list: Sequence[str] | None = None, seq_order: Sequence[int] | None = None
+    ) -> bool:
+        """Start a (sub-)epoch, see `Dataset.init_seq_order`. Reads no data."""
+        super().init_seq_order(epoch, seq_list, seq_order)
+        self._take_order(RangeOrder(range(0)))  # if there is no other one: an error is no reason to read on
+        order, count = self._plan(epoch, seq_list, seq_order)
+        self._take_order(order, count=count, is_whole=seq_list is None and seq_order is None and epoch is not None)
+        return True
 
-    def get_occurrences(self) -> NDArray[np.int64] | None:
-        """Return how often each sequence of the current order came before, if a transform draws by it."""
-        if not self._cursor.order.may_repeat or not self.get_corpus().draws_by_occurrence:
-            return None
-        return self.count_occurrences()
+    def _plan(
+        self,
+        epoch: int | None,
+        seq_list: Sequence[str] | None,
+        seq_order: Sequence[int] | NDArray[np.int64] | None,
+    ) -> tuple[Order, Callable[[], NDArray[np.int64]]]:
+        """Return an order, and what counts how often each sequence came before; touches nothing of the current epoch.
+
+        It is that of the tags or corpus indices that are given, or else of the epoch; `None`: an empty one.
+        """
+        if seq_list is not None:
+            order: Order = ArrayOrder(self._corpus_index.find_tags(check_tags(seq_list)))
+        elif seq_order is not None:
+            order = self._explicit_order(seq_order, self._num_stored())
+        elif epoch is not None:
+            order = self._order_of_epoch(epoch)
+            return order, self._counter(epoch, order)
+        else:
+            order = RangeOrder(range(0))
+        return order, partial(occurrences, order)
+
+    def _counter(self, epoch: int, order: Order) -> Callable[[], NDArray[np.int64]]:  # noqa: ARG002 (not all plan it)
+        """Return what counts how often each sequence of the order of an epoch, just made, came before."""
+        return self._planner.counter(epoch)
+
+    def _make_order(
+        self,
+        epoch: int | None,
+        seq_list: Sequence[str] | None,
+        seq_order: Sequence[int] | NDArray[np.int64] | None,
+        *,
+        counts: bool,
+    ) -> tuple[Order, NDArray[np.int64] | None]:
+        self._check_shard()
+        order, count = self._plan(check_epoch(epoch), seq_list, seq_order)
+        draws = order.may_repeat and (counts or self.get_corpus().draws_by_occurrence)
+        return order, count() if draws else None
+
+    def start_part(self, wanted: ReadRequest) -> int:
+        """Start the epoch of a request with its sequences, under their own positions."""
+        super().init_seq_order(wanted.epoch)
+        order, first = wanted.order, wanted.first or 0
+        if isinstance(order, ArrayOrder):
+            check_indices(wanted.indices, self._num_stored(), f"dataset {self.name!r}")
+        counted = wanted.occurrences
+        self._take_order(order, first, count=None if counted is None else lambda: counted)
+        return first
 
     def count_occurrences(self) -> NDArray[np.int64]:
         """Return how often each sequence of the current order came before, `int64[n]`."""
-        if self._occurrences is None:
-            given = self._order_is_given
-            self._occurrences = occurrences(self._cursor.order) if given else self._count_in_epoch(int(self.epoch))
-        return self._occurrences
-
-    def _count_in_epoch(self, epoch: int) -> NDArray[np.int64]:
-        return self._planner.occurrences_for_epoch(epoch)
+        if self._counted is None:
+            self._counted = self._count()
+        return self._counted
 
     def finish_epoch(self, *, free_resources: bool = False) -> None:
         """End the epoch, see `Dataset.finish_epoch`."""
         super().finish_epoch(free_resources=free_resources)
-        self._take_order(RangeOrder(range(0)), is_given=True)
+        self._take_order(RangeOrder(range(0)))
         if free_resources:
             self._file_lengths = None
 

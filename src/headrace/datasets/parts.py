@@ -79,7 +79,8 @@ def open_apart(config: Any, *, in_thread: bool = False) -> Dataset:
             takes_note(error, f"each thread needs a copy of the {type(config).__name__} {config.name!r}")
             raise
         made = config
-    return init_dataset(made)
+    made.initialize()
+    return made
 
 
 def open_reader(config: Any, *, in_thread: bool = False) -> Reader:
@@ -181,7 +182,7 @@ class MetaPart:
 
     Args:
         name: Its key among the sub-datasets.
-        dataset: It.
+        dataset: It; it is read by readers only.
         keys: Data key of the whole -> data key of this dataset; may be empty.
     """
 
@@ -189,6 +190,7 @@ class MetaPart:
         self.name = name
         self.dataset = dataset
         self.keys = dict(keys)
+        dataset.answer_alone()
 
     @property
     def corpus(self) -> Corpus:

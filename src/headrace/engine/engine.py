@@ -72,7 +72,7 @@ class Engine:
         """Start the workers now, so that the first run need not wait for them."""
         self._workers.start()
 
-    def run(self, payloads: Iterable[Any], *, in_turns: bool = False) -> Run:
+    def run(self, payloads: Iterable[Any], *, in_turns: bool = False, max_open: Callable[[], int] | None = None) -> Run:
         """Map payloads to results, in the order of the payloads: task mode.
 
         Payloads are pulled in the caller's thread as workers need them; the first ones at once. What the iterator of
@@ -83,8 +83,10 @@ class Engine:
             in_turns: Whether payload t goes to worker t mod W, whoever has less to do: for work that a worker goes on
                 with from one payload to the next. A worker that is started anew gets its unanswered payloads again,
                 and none from before.
+            max_open: Returns how many tickets may be under way or waiting for the consumer now, at least 1, where
+                their payloads hold something that there is not much of.
         """
-        return self._begin(Mode.TASK, None, iter(payloads), in_turns=in_turns)
+        return self._begin(Mode.TASK, None, iter(payloads), in_turns=in_turns, max_open=max_open)
 
     def run_stream(self, payload: Any = None, *, replayable: bool = True) -> Run:
         """Take turns with one iterator in each worker: stream mode.
@@ -110,13 +112,21 @@ class Engine:
         *,
         replayable: bool = True,
         in_turns: bool = False,
+        max_open: Callable[[], int] | None = None,
     ) -> Run:
         self._drop_run()
         run_id = self._workers.begin_run(mode, payload)
         run = Run(
             self._workers,
             run_id,
-            Supervisor(self._workers.num_workers, mode, self._options, replayable=replayable, in_turns=in_turns),
+            Supervisor(
+                self._workers.num_workers,
+                mode,
+                self._options,
+                replayable=replayable,
+                in_turns=in_turns,
+                max_open=max_open,
+            ),
             payloads,
             ahead=self._options.adaptive_ahead(),
             report=self.report,

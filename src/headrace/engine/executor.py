@@ -61,6 +61,13 @@ class Executor(ABC):
         Must not wait, nor raise: what is wrong is for `start` to say.
         """
 
+    def another(self) -> Executor:
+        """Return one of the same options, for an engine of its own; by default one of ours that runs where this does.
+
+        Its `hand_over`, if there is one, is this one's alone.
+        """
+        return make_executor(next(name for name, where in _RUNS_IN.items() if where == self.runs_in))
+
     @abstractmethod
     def start(self, job: Job, num_workers: int) -> None:
         """Start the workers; need not wait until they are ready. May be called again after `close`.

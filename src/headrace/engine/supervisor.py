@@ -60,6 +60,7 @@ class Supervisor:
         options: Budgets and limits.
         replayable: Stream mode: whether an iterator that is made anew gives the same items again.
         in_turns: Task mode: ticket t is worker t mod W's, and not whoever's has the fewest.
+        max_open: Returns how many tickets may be open now, see `Engine.run`.
 
     Attributes:
         workers_are_lost: Whether the run, when it ends, leaves workers that cannot serve another one.
@@ -76,11 +77,18 @@ class Supervisor:
     """
 
     def __init__(
-        self, num_workers: int, mode: Mode, options: EngineOptions, *, replayable: bool = True, in_turns: bool = False
+        self,
+        num_workers: int,
+        mode: Mode,
+        options: EngineOptions,
+        *,
+        replayable: bool = True,
+        in_turns: bool = False,
+        max_open: Callable[[], int] | None = None,
     ) -> None:
         self._mode = mode
         self._options = options
-        self._replayable, self._in_turns = replayable, in_turns
+        self._replayable, self._in_turns, self._max_open = replayable, in_turns, max_open
         self._workers = [WorkerState() for _ in range(num_workers)]
         self.look_further(options.min_tickets)
         self.assigns_one = self.is_short = False
@@ -176,6 +184,8 @@ class Supervisor:
         if self._over or self._fatal is not None:
             return []
         room = self._look_ahead - self.num_open
+        if self._max_open is not None:
+            room = min(room, self._max_open() - self.num_open)
         if room <= 0:  # there was more of it; but what the consumer waits for is always asked for
             room = int(self._wanted and self._next_delivered not in self._answers and self.awaited_worker() is None)
         if self.num_open > self.num_open_for_burst:

@@ -1,8 +1,8 @@
-"""Where bytes are: safe writing, stamps, lists and trees of files, how files are shared out, the cache, object stores.
+"""Files: safe writing, stamps, lists and trees of files, their distribution over shards, the cache, object stores.
 
-This room decides how a file comes into being (whole or not at all), whether it is still the file it was, and which
-files go to which sub-epoch and shard. It never interprets sequences and executes nothing that it reads. Read
-`atomic/pending.py` first, `plan.py` for who gets which files, and `cache/cache.py` for copies on the local disk.
+This room decides how a file comes into being (whole or not at all), whether it has changed, and which files go to which
+sub-epoch and shard. It never interprets sequences and executes nothing that it reads. Read `atomic/pending.py` first,
+`plan.py` for who gets which files, and `cache/cache.py` for copies on the local disk.
 """
 
 from typing import TYPE_CHECKING
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .lists.sizes import FileTable
     from .lists.tag_list import read_seq_lens, read_tag_list
     from .lists.tree import FileTree, map_leaves, tree_key, tree_leaves
-    from .places import TOO_MANY_OPEN, TOO_MANY_OPEN_FIX, open_regular, resolve_inside, user_cache_dir
+    from .locations import TOO_MANY_OPEN, TOO_MANY_OPEN_FIX, open_regular, resolve_inside, user_cache_dir
     from .plan import FilePlan, distribute_in_order, distribute_largest_first
     from .stamps import FileStamp
 
@@ -74,7 +74,7 @@ __getattr__, __dir__ = export_lazily(
         ),
         "lists.file_list": ("Files", "read_file_list"),
         "lists.tag_list": ("read_seq_lens", "read_tag_list"),
-        "places": ("resolve_inside", "user_cache_dir", "TOO_MANY_OPEN", "TOO_MANY_OPEN_FIX", "open_regular"),
+        "locations": ("resolve_inside", "user_cache_dir", "TOO_MANY_OPEN", "TOO_MANY_OPEN_FIX", "open_regular"),
         "lists.sizes": ("FileTable",),
         "stamps": ("FileStamp",),
         "lists.tree": ("FileTree", "map_leaves", "tree_key", "tree_leaves"),

@@ -1,4 +1,4 @@
-"""Two ways to share out files by size. Pure: nothing here touches a file.
+"""Two ways to distribute files by size. Pure: nothing here touches a file.
 
 Everything follows from the numbers given, so that all ranks come to the same bins without asking each other. Invariant:
 the bins hold each file exactly once, and none is empty.
@@ -24,9 +24,9 @@ _CLASSES_PER_DOUBLING = 8  # files of one class differ by a factor below 1 + 1/8
 def distribute_in_order(sizes: ArrayLike, num_bins: int) -> list[int]:
     """Cut a list of files into bins of about equal bytes, in the order of the list.
 
-    A bin is filled up to the average of what is left for it and those after it. The file that would go over it is still
-    taken if that comes at least as close to the average as leaving it to the next bin. The boundaries are those of
-    RETURNN's `DistributeFilesDataset`, bit for bit. O(n).
+    A bin is filled up to the average of the bytes left for it and those after it. The file that would exceed it is
+    still taken if that comes at least as close to the average as leaving it to the next bin. The boundaries are those
+    of RETURNN's `DistributeFilesDataset`, bit for bit. O(n).
 
     Args:
         sizes: `int64[n]`, bytes of each file, in order.
@@ -53,7 +53,7 @@ def distribute_in_order(sizes: ArrayLike, num_bins: int) -> list[int]:
             bounds.extend(range(one_for_each, num_files))
             break
         taken, size = ends[too_large] - ends[start], ends[too_large + 1] - ends[too_large]
-        # floating point like the documented system, since a tie decides
+        # floating point as in RETURNN, since ties matter
         takes_it = too_large == start or abs(taken + size - average) <= abs(taken - average)
         undecided = too_large + 1
         bounds.append(undecided if takes_it else too_large)
@@ -82,7 +82,7 @@ def distribute_largest_first(sizes: ArrayLike, num_bins: int, rng_seed: int | No
     Args:
         sizes: `int64[n]`, bytes of each file.
         num_bins: 1 to n.
-        rng_seed: What the random orders are drawn with, 64 bits. None draws nothing: files of a class, those of a
+        rng_seed: Seed of the random orders, 64 bits. None draws nothing: files of a class, those of a
             bin, and the bins by their first files come in the order of the list.
 
     Returns:
@@ -99,7 +99,7 @@ def distribute_largest_first(sizes: ArrayLike, num_bins: int, rng_seed: int | No
 def bins_largest_first(
     sizes: NDArray[np.int64], num_bins: int, rng_seed: int | None
 ) -> tuple[NDArray[np.int64], list[int]]:
-    """Return what `distribute_largest_first` does as the files of all bins, one after the other, and boundaries."""
+    """Return the result of `distribute_largest_first` as the files of all bins, one after the other, and boundaries."""
     num_files = check_enough(len(sizes), num_bins)
     tie_order = file_order = np.arange(num_files)
     if rng_seed is not None:
@@ -142,7 +142,7 @@ def check_enough(num_files: int, num_bins: int, needed_for: str = "bins") -> int
     check_count("files: num_bins", num_bins, minimum=1)
     if num_files < num_bins:
         raise ConfigError(
-            f"{num_files} files cannot be shared out to {num_bins} {needed_for}, each of which needs one",
+            f"{num_files} files cannot be distributed over {num_bins} {needed_for}, each of which needs one",
             fix="split the data into more files, or ask for fewer sub-epochs or shards",
         )
     return num_files
@@ -160,7 +160,7 @@ def _size_classes(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
 
 def _fill(sizes: list[int], num_bins: int) -> list[int]:
     """Return, for each file in turn, the bin with the fewest bytes, of these one with the fewest files."""
-    bins = [(0, 0, bin_idx) for bin_idx in range(num_bins)]  # a valid heap; empty files do not pile up in one bin
+    bins = [(0, 0, bin_idx) for bin_idx in range(num_bins)]  # a valid heap; empty files are spread over the bins
     chosen = []
     for size in sizes:
         num_bytes, num_files, bin_idx = bins[0]

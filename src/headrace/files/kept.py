@@ -1,12 +1,12 @@
-"""Folders in which something is kept so that it need not be made again: this user's alone, and limited in size.
+"""Folders of cached files: private to this user, and limited in size.
 
-What is kept is used again later, by processes that may do more than whoever could put something else there. So each
-folder below one that is trusted must be this user's own: no link of somebody else, and nobody else may write to it. The
-last one has the mode 0700. A file is opened without waiting (a pipe would wait for its writer for ever), and is written
-in place of a link, not behind it, see `PendingFile`.
+Cached files are used again later, by processes with more rights than an attacker who could replace them. So each folder
+below a trusted one must be this user's own: not a link of another user, and not writable by others. The last one has
+the mode 0700. A file is opened without waiting (a pipe would wait for its writer for ever), and replaces a link rather
+than the file behind it, see `PendingFile`.
 
-A file is protected while it is used, and removed when it was not used for long. Nothing that is kept is needed: a
-folder that cannot be used costs time, and is logged once.
+A file is protected while it is used, and removed when it was not used for long. No cached file is needed: a folder that
+cannot be used costs time, and is logged once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pathlib import Path
 
 from headrace.errors import CacheError
 
-from .places import user_cache_dir
+from .locations import user_cache_dir
 
 _LOGGER = logging.getLogger("headrace.files")
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
@@ -36,32 +36,32 @@ def make_private(path: str | os.PathLike[str], *, trusted: str | os.PathLike[str
     """Make a folder for this user alone, and those above it up to a trusted one; check those that exist.
 
     Args:
-        path: The folder; if it exists, and is ours, its mode becomes 0700.
-        trusted: One above it, which is taken as it is: where temporary files or caches of the user go.
+        path: The folder; if it exists and belongs to this user, its mode becomes 0700.
+        trusted: A folder above it that is not checked: the one of temporary files or of the user's caches.
 
     Raises:
-        CacheError: A folder cannot be made, belongs to somebody else, or can be exchanged by others.
+        CacheError: A folder cannot be made, belongs to another user, or can be replaced by others.
     """
     _make_missing(os.path.abspath(trusted))
     _check_private(path, trusted, make=True)
 
 
 def _check_private(path: str | os.PathLike[str], trusted: str | os.PathLike[str], *, make: bool) -> None:
-    """Do what `make_private` says; without `make`, look only, and not at what is not there."""
+    """Do the work of `make_private`; without `make`, only check the folders that exist."""
     base = os.path.abspath(trusted)
     names = os.path.relpath(os.path.abspath(path), base).split(os.sep)
     if not make and not os.path.lexists(path):
         return
     if _mode_of(base) & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH:
-        raise _unsafe("everybody may exchange what is in this folder, as it is not sticky", base)
+        raise _unsafe("all users may replace what is in this folder, as it is not sticky", base)
     folder = base
     for name in names:
         folder = os.path.join(folder, name)
         is_last = folder == os.path.join(base, *names)
         if make:
-            with contextlib.suppress(FileExistsError), _telling(folder):
+            with contextlib.suppress(FileExistsError), _as_cache_errors(folder):
                 os.mkdir(folder, 0o700)
-        with _telling(folder):
+        with _as_cache_errors(folder):
             link, status = os.lstat(folder), os.stat(folder)
         if not stat.S_ISDIR(status.st_mode):
             raise _unsafe("this is a file, not a folder", folder)
@@ -70,37 +70,37 @@ def _check_private(path: str | os.PathLike[str], trusted: str | os.PathLike[str]
         if stranger is not None and not _is_vouched_for(base):
             raise _unsafe(f"the folder belongs to user {stranger}, and this is user {os.geteuid()}", folder)
         if is_last and status.st_mode & 0o077 and status.st_uid == os.geteuid():
-            with _telling(folder):
+            with _as_cache_errors(folder):
                 os.chmod(folder, 0o700)
         elif not is_last and status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX:
-            raise _unsafe("everybody may exchange what is in this folder, as it is not sticky", folder)
+            raise _unsafe("all users may replace what is in this folder, as it is not sticky", folder)
 
 
 def make_named(path: str | os.PathLike[str]) -> None:
-    """Make a folder that the user named, and check whose it is; its mode, and the folders above it, are the user's.
+    """Make a folder that the user named, and check its owner; its mode, and the folders above it, are up to the user.
 
     Raises:
-        CacheError: It cannot be made, or belongs to somebody else. Only root may use it then, and it is logged.
+        CacheError: It cannot be made, or belongs to another user (root may use it then, which is logged).
     """
     path = os.fspath(path)
     _make_missing(path)
-    with _telling(path):
+    with _as_cache_errors(path):
         owner = os.stat(path).st_uid
     if owner == os.geteuid():
         return
     what = f"the cache folder belongs to user {owner}, and this is user {os.geteuid()}"
     if os.geteuid() != 0:
         raise CacheError(what, where=path, fix="choose a folder of your own: cache_directory=...")
-    if path not in _warned_of_owners:  # of root's own files, too, where a server of files takes root for nobody
+    if path not in _warned_of_owners:  # of root's own files, too, where a file server maps root to "nobody"
         _warned_of_owners.add(path)
         _LOGGER.warning("%s: it is trusted, as it was named: %s", what, path)
 
 
 def kept_folder(name: str) -> Path:
-    """Return a folder in the user's cache folder, made if it is missing, that this user alone may look into.
+    """Return a folder in the user's cache folder, made if it is missing, that only this user may read.
 
-    If `$HEADRACE_CACHE` belongs to somebody else or a group may write to it, it is taken for one that several users
-    share: each has a folder `user-<number>` in it.
+    If `$HEADRACE_CACHE` belongs to another user or a group may write to it, it counts as shared by several users: each
+    has a folder `user-<number>` in it.
 
     Raises:
         CacheError: It cannot be made, or is not safe, see `make_private`.
@@ -113,13 +113,13 @@ def kept_folder(name: str) -> Path:
 
 
 def kept_path(name: str) -> Path:
-    """Return the folder that `kept_folder` makes, which may not be there; makes nothing.
+    """Return the folder that `kept_folder` makes, which may be missing; makes nothing.
 
     Raises:
-        CacheError: It is there and not safe, see `make_private`, or it cannot be looked at.
+        CacheError: It exists and is not safe, see `make_private`, or it cannot be checked.
     """
     root = user_cache_dir()
-    with _telling(str(root)):
+    with _as_cache_errors(str(root)):
         if not root.is_dir():
             return root / name
     for folder, trusted in _kept_folders(root, name):
@@ -128,10 +128,10 @@ def kept_path(name: str) -> Path:
 
 
 def _kept_folders(root: Path, name: str) -> list[tuple[Path, Path]]:
-    """Return the folders to make, each with the one above it that is trusted; the last one is what was asked for."""
+    """Return the folders to make, each with the trusted one above it; the last one is the requested one."""
     if not os.environ.get("HEADRACE_CACHE"):
         return [(root, root.parent), (root / name, root)]
-    with _telling(str(root)):
+    with _as_cache_errors(str(root)):
         status = os.stat(root)
     if status.st_uid != os.geteuid() or status.st_mode & _OTHERS_WRITE:
         return [(root / f"user-{os.geteuid()}", root), (root / f"user-{os.geteuid()}" / name, root)]
@@ -139,7 +139,7 @@ def _kept_folders(root: Path, name: str) -> list[tuple[Path, Path]]:
 
 
 def _is_vouched_for(base: str) -> bool:
-    """Whether root was told to use a folder: a server of files that takes root for nobody owns even what root makes."""
+    """Whether root named the folder: a file server that maps root to "nobody" owns even what root makes."""
     return os.geteuid() == 0 and bool(os.environ.get("HEADRACE_CACHE")) and base == str(user_cache_dir())
 
 
@@ -150,17 +150,17 @@ def _make_missing(path: str) -> None:
         missing.append(path)
         path = os.path.dirname(path)
     for folder in reversed(missing):
-        with contextlib.suppress(FileExistsError), _telling(folder):
+        with contextlib.suppress(FileExistsError), _as_cache_errors(folder):
             os.mkdir(folder, 0o700)
 
 
 def _mode_of(path: str) -> int:
-    with _telling(path):
+    with _as_cache_errors(path):
         return os.stat(path).st_mode
 
 
 @contextlib.contextmanager
-def _telling(path: str) -> Iterator[None]:
+def _as_cache_errors(path: str) -> Iterator[None]:
     try:
         yield
     except FileExistsError:
@@ -172,7 +172,7 @@ def _telling(path: str) -> Iterator[None]:
 
 
 def _unsafe(what: str, where: str) -> CacheError:
-    fix = "see who made it, remove it or correct its mode, or choose another: cache_directory=..., or HEADRACE_CACHE"
+    fix = "check its owner, remove it or correct its mode, or choose another: cache_directory=..., or HEADRACE_CACHE"
     return CacheError(what, where=where, fix=fix)
 
 
@@ -183,13 +183,13 @@ _warned_of: set[tuple[str, str]] = set()  # logger and folder
 
 @dataclass(frozen=True, slots=True)
 class KeepLimit:
-    """How much is kept in a folder; what was used longest ago goes first.
+    """How much is kept in a folder; files used longest ago are removed first.
 
     Attributes:
         max_bytes: Of all files together.
         max_files: How many.
-        days: What was not used for so many days goes in any case.
-        idle_days: What was used since stays in any case.
+        days: Files not used for this many days are removed in any case.
+        idle_days: Files used within this many days are kept in any case.
     """
 
     max_bytes: float = math.inf
@@ -202,10 +202,10 @@ def warn_once_of_folder(logger: logging.Logger, folder: str, message: str, error
     """Log that a folder cannot be used, once for each logger and folder.
 
     Args:
-        logger: Where to.
-        folder: The folder; empty if it is not even known which.
-        message: What follows from it.
-        error: Why.
+        logger: The logger.
+        folder: The folder; empty if unknown.
+        message: The consequence.
+        error: The reason.
     """
     if (logger.name + message, folder) not in _warned_of:
         _warned_of.add((logger.name + message, folder))
@@ -213,35 +213,35 @@ def warn_once_of_folder(logger: logging.Logger, folder: str, message: str, error
 
 
 def note_use(path: Path) -> None:
-    """Note that a kept file was used, for `remove_unused`: its time of access, whatever the disk does by itself.
+    """Set the access time of a cached file, for `remove_unused`, whatever the mount options.
 
-    Its time of modification stays: for some it is that of the file that they were made from.
+    Its modification time is kept: for some it is that of the file that they were made from.
     """
     with contextlib.suppress(OSError):
         os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))
 
 
 def hold_in_use(descriptor: int) -> None:
-    """Protect a kept file from `remove_unused` until its descriptor, and what was duplicated from it, is closed."""
-    with contextlib.suppress(OSError):  # a disk without locks, or about to be removed: what is open can be read
+    """Protect a cached file from `remove_unused` until its descriptor and all duplicates of it are closed."""
+    with contextlib.suppress(OSError):  # a disk without locks, or about to be removed: an open file can be read
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
 
 
 def remove_unused(folder: Path, pattern: str, *, limit: KeepLimit, now: float | None = None) -> None:
-    """Remove what was not used for long, and what was used longest ago if there is too much.
+    """Remove files that were not used for long, and those used longest ago if there are too many.
 
-    What a process holds by `hold_in_use` stays.
+    Files that a process protects by `hold_in_use` are kept.
 
     Args:
-        folder: Where.
-        pattern: Which files.
+        folder: The folder.
+        pattern: Glob pattern of the files.
         limit: How much is kept.
         now: In seconds since 1970; `None` asks the clock.
     """
     now = time.time() if now is None else now
     found = []
     for path in folder.glob(pattern):
-        if path.name.startswith("."):  # in the making
+        if path.name.startswith("."):  # unfinished
             continue
         with contextlib.suppress(OSError):  # another process removes them, too
             status = path.lstat()
@@ -258,7 +258,7 @@ def remove_unused(folder: Path, pattern: str, *, limit: KeepLimit, now: float | 
 def _remove_unless_held(path: Path) -> bool:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
-    except OSError as error:  # a link, or what is no file and nobody can have opened as one
+    except OSError as error:  # a link, or not a regular file: not in use
         if error.errno != errno.ELOOP:
             return False
         descriptor = -1
@@ -266,7 +266,7 @@ def _remove_unless_held(path: Path) -> bool:
         if descriptor >= 0:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         path.unlink(missing_ok=True)
-    except OSError:  # somebody uses it, or the disk has no locks: then nobody knows
+    except OSError:  # it is in use, or unknown because the disk has no locks
         return False
     finally:
         if descriptor >= 0:

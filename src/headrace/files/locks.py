@@ -1,16 +1,16 @@
-"""Locks on files that die with their holder, and waiting for others with a limit.
+"""Locks on files that end with their holder, and waits with a limit.
 
 A lock is an flock(2) on an open file: it belongs to the open file, so that two threads exclude each other as two
-processes do, and the kernel frees it when the holder ends, by SIGKILL too. No time makes a lock stale, and nobody can
-release another's. Invariants: an attempt never blocks in the kernel (who waits asks again, with a limit of its own); a
-lock that was handed out lies on the file that has the name now; a forked child gives up its copies of the locks at
-once, so that it holds none of its parent's.
+processes do, and the kernel frees it when the holder ends, by SIGKILL too. No lock expires, and no process can release
+another's. Invariants: an attempt never blocks in the kernel (a waiting caller tries again, with a limit of its own); a
+lock that was returned is on the file that has the name now; a forked child closes its copies of the locks at once, so
+that it holds none of its parent's.
 
 A disk without flock is refused with an error. A network disk may keep the locks of each node apart (NFS mounted with
 `nolock` or `local_lock`, Lustre with `localflock`): then they exclude the processes of one node only.
 
-Nobody waits for ever, and who gives up says for whom. The limit counts from the last sign of life. There is nothing in
-the system to wait on with a limit, so `StallTimeout` asks again and again, at first often, then every 50 ms or so.
+No wait is without a limit, and its error names the holder. The limit counts from the last sign of life. The system
+cannot wait for a lock with a limit, so `StallTimeout` tries again and again, at first often, then every 50 ms or so.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from pathlib import Path
 
 from headrace.errors import CacheError
 
-from .places import TOO_MANY_OPEN, TOO_MANY_OPEN_FIX
+from .locations import TOO_MANY_OPEN, TOO_MANY_OPEN_FIX
 
 _FIRST_SECONDS = 0.001
 _MAX_PAUSE_SECONDS = 0.05
 
 
 class StallTimeout:
-    """One wait, of one thread.
+    """One wait of one thread, with a limit.
 
     Args:
-        limit_seconds: How long without a sign of life.
+        limit_seconds: The longest time without a sign of life.
         stop: Ends the wait early, if given.
-        max_pause_seconds: The longest pause between two questions.
+        max_pause_seconds: The longest pause between two tries.
     """
 
     def __init__(
@@ -59,8 +59,8 @@ class StallTimeout:
         """Wait a moment.
 
         Args:
-            progress: Anything that is not equal to what it was if there was a sign of life.
-            give_up: Makes the error, given how long the wait was.
+            progress: Any value that changes with each sign of life.
+            give_up: Makes the error, given the reason as text.
 
         Raises:
             CacheError: The limit is reached, or the wait was stopped.
@@ -76,10 +76,10 @@ class StallTimeout:
 
 
 _NOT_OFFERED = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL})
-_MAX_REPLACED = 100  # how often in a row a file may be replaced while we open it; more is no accident
+_MAX_REPLACED = 100  # how often in a row a file may be replaced while it is opened; more is not an accident
 
-# Protects _OPEN and the moment between opening a file and noting it there: a fork must not fall into it. Held for a few
-# system calls. Reentrant, because the garbage collector may close a lock while its thread notes another.
+# Protects _OPEN and the moment between opening a file and noting it there: a fork must not happen in between. Held for
+# a few system calls. Reentrant, because the garbage collector may close a lock while its thread notes another.
 _GUARD = threading.RLock()
 _OPEN: set[int] = set()
 
@@ -106,7 +106,7 @@ class FileLock:
 
     @property
     def is_current(self) -> bool:
-        """Whether the lock is held and its file still has its name: nobody removed or replaced it."""
+        """Whether the lock is held and its file still has its name, not removed or replaced."""
         if self.descriptor < 0:
             return False
         ours = os.fstat(self._descriptor)
@@ -126,14 +126,14 @@ class FileLock:
         return True
 
     def read(self) -> bytes:
-        """Return what is in the locked file."""
+        """Return the content of the locked file."""
         return os.pread(self._descriptor, os.fstat(self._descriptor).st_size, 0)
 
     def write(self, data: bytes) -> None:
-        """Replace what is in the locked file.
+        """Replace the content of the locked file.
 
-        Written over in place: what was there first keeps its room on a full disk. A machine that fails in between may
-        leave a mixture.
+        It is overwritten in place, so that the room on a full disk is kept. If the machine fails in between, the
+        content may be mixed.
         """
         if os.pwrite(self._descriptor, data, 0) < len(data):
             os.ftruncate(self._descriptor, 0)
@@ -141,12 +141,12 @@ class FileLock:
         os.ftruncate(self._descriptor, len(data))
 
     def touch(self) -> None:
-        """Set the modification time of the locked file to now, if the disk lets us."""
+        """Set the modification time of the locked file to now, if the disk allows it."""
         with contextlib.suppress(OSError):
             os.utime(self._descriptor)
 
     def close(self) -> None:
-        """Give the lock back. A second call does nothing."""
+        """Release the lock. A second call does nothing."""
         with _GUARD:
             descriptor, self._descriptor = self.descriptor, -1
             if descriptor < 0:
@@ -162,7 +162,7 @@ class FileLock:
 
 
 def lock_shared_nowait(path: str) -> FileLock | None:
-    """Lock a file that stays as it is while others may do the same; None if it is missing or locked exclusively.
+    """Take a shared lock on a file; None if it is missing or locked exclusively.
 
     Raises:
         CacheError: The disk offers no locks, or no more files can be opened.
@@ -171,7 +171,7 @@ def lock_shared_nowait(path: str) -> FileLock | None:
 
 
 def lock_exclusive_nowait(path: str, *, create: bool = True) -> FileLock | None:
-    """Lock a file for this holder alone; None if anybody else has a lock on it, or it is missing and not created.
+    """Take an exclusive lock on a file; None if it is locked by another holder, or missing and not created.
 
     Raises:
         CacheError: The disk offers no locks, or no more files can be opened.
@@ -181,7 +181,7 @@ def lock_exclusive_nowait(path: str, *, create: bool = True) -> FileLock | None:
 
 
 def describe_holders(path: str) -> list[str]:
-    """Name the processes that have a lock on a file, as far as this system tells: `["process 123 (python)"]`.
+    """Name the processes that have a lock on a file, if the system shows them: `["process 123 (python)"]`.
 
     Reads all locks of the system: for error messages only.
     """
@@ -254,8 +254,8 @@ def _cannot_open(path: str, error: OSError) -> Exception:
         what = f"cannot lock a file: {error.strerror}; each file in use takes one descriptor"
         return CacheError(what, where=path, fix=TOO_MANY_OPEN_FIX)
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return error  # whoever asked makes room
-    return CacheError(f"cannot open the lock: {error.strerror}", where=path, fix="check who may write to the folder")
+        return error  # the caller makes room
+    return CacheError(f"cannot open the lock: {error.strerror}", where=path, fix="check the permissions of the folder")
 
 
 def _cannot_lock(path: str, error: OSError) -> Exception:

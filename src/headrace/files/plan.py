@@ -31,33 +31,34 @@ _Bins = tuple[NDArray[np.int64], list[int]]  # the files of all bins, one after 
 
 @dataclass(frozen=True, eq=False)
 class FilePlan:
-    """Gives the files of any sub-epoch and shard. Checked when built; may be used by several threads.
+    """Assigns files to each sub-epoch and shard. Checked when built; thread-safe.
 
     The files of a full epoch, in the order of the list or shuffled, are put into `partition_epoch * num_shards` bins.
     Shard `s` has the bins from `partition_epoch * s` on, one for each sub-epoch. (Sequences are cut the other way
-    round, see `headrace.order.slice_bounds`: there the shards of a sub-epoch lie side by side.)
+    round, see `headrace.order.slice_bounds`: there the shards of a sub-epoch are adjacent.)
 
     With `num_canonical_shards` = C there are `partition_epoch * C` bins, whatever the number of shards: a sub-epoch is
-    C canonical shards, and these are given to the `num_shards` that there are now. So a job may go on with another
+    C canonical shards, and these are distributed over the current `num_shards`. So a job can continue with another
     number of ranks: each file of a sub-epoch still comes exactly once, in the same canonical shard and in the same
-    order there. They are given by bytes: the largest first, each to the shard that has the fewest bytes so far. Where
-    `num_shards` does not divide C, some shards have more than others, so take a C that the expected numbers divide.
+    order there. They are distributed by bytes: the largest first, each to the shard that has the fewest bytes so far.
+    Where `num_shards` does not divide C, some shards get more than others, so choose a C that the expected numbers
+    divide.
 
     Args:
         sizes: `int64[n]`, bytes of each entry of the file list.
         partition_epoch: Sub-epochs of a full epoch.
         num_shards: For example one per rank.
         ordering: `"default"` keeps the order of the list, the same files in each full epoch; `"random"` shuffles them
-            for each full epoch, by the documented seed rule and generator.
+            for each full epoch, by RETURNN's seed rule and generator.
         random_seed_offset: Added to the number of the full epoch (from 1); must be the same on all ranks.
         fixed_random_seed: The seed of every full epoch instead.
-        balance: `"in_order"` is the documented distribution, see `distribute_in_order`. `"largest_first"` makes the
-            bins as equal as can be, see `distribute_largest_first`; with `"random"` each full epoch mixes anew.
+        balance: `"in_order"` is RETURNN's distribution, see `distribute_in_order`. `"largest_first"` makes the
+            bins as equal as can be, see `distribute_largest_first`; with `"random"` each full epoch mixes differently.
         num_canonical_shards: See above. A part of the recipe: another number gives other bins.
 
     Raises:
         ConfigError: An option is wrong, there are fewer files than bins, or more shards than canonical ones.
-        SourceError: The sizes are not whole numbers from 0 on, or together 2**63 or more.
+        SourceError: The sizes are not non-negative integers, or their sum is 2**63 or more.
     """
 
     sizes: NDArray[np.int64]
@@ -78,7 +79,7 @@ class FilePlan:
         for option, valid in _CHOICES.items():
             value = getattr(self, option)
             if value not in valid:
-                raise ConfigError(f"{option}={value!r}: no such way", fix=did_you_mean(str(value), valid))
+                raise ConfigError(f"{option}={value!r} is unknown", fix=did_you_mean(str(value), valid))
         limits = {"minimum": -_MAX_OFFSET, "maximum": _MAX_OFFSET}
         offset = check_count("files: random_seed_offset", self.random_seed_offset, **limits)
         set_field(self, "random_seed_offset", offset)
@@ -91,7 +92,7 @@ class FilePlan:
             if self.num_shards > num_canonical:
                 raise ConfigError(
                     f"{self.num_shards} shards cannot share {num_canonical} canonical shards: some would get nothing",
-                    fix=f"use up to {num_canonical} ranks, or begin a new run with a larger num_canonical_shards",
+                    fix=f"use up to {num_canonical} ranks, or start a new run with a larger num_canonical_shards",
                 )
         what = "shards" if self.num_canonical_shards is None else "canonical shards"
         needed_for = f"bins ({self.partition_epoch} sub-epochs x {self._shards_of_bins} {what})"
@@ -107,10 +108,10 @@ class FilePlan:
             shard_index: 0 to `num_shards - 1`.
 
         Returns:
-            `int64[k]`, k >= 1, places in the file list, in the order in which they are to be read; read-only.
+            `int64[k]`, k >= 1, positions in the file list, in the order of reading; read-only.
 
         Raises:
-            ConfigError: The epoch is negative, the shard index out of range, or the seed one that no generator takes.
+            ConfigError: The epoch is negative, the shard index out of range, or the seed out of the generator's range.
         """
         shards = self.canonical_shards_of(epoch, shard_index)
         if len(shards) == 1:
@@ -145,9 +146,9 @@ class FilePlan:
 
     @property
     def digest(self) -> str:
-        """What decides the bins, as 32 hex digits: equal plans on all ranks, and after a resume, have the same ones.
+        """Digest of all that decides the bins, 32 hex digits: plans on all ranks, and after a resume, must agree on it.
 
-        The sizes in order and the options count; `num_shards` only where there are no canonical shards. O(n).
+        Covers the sizes in order and the options; `num_shards` only where there are no canonical shards. O(n).
         """
         decisive = ["partition_epoch", "balance", "ordering"]
         if self.ordering == "random":

@@ -1,4 +1,4 @@
-"""What a file was when it was read, so that a change can be seen later.
+"""Stamps of files: size, time and a sampled digest, to notice later changes.
 
 A stamp is a sample, not a proof: its digest covers the size and 16 blocks of 4 KiB, which is cheap on files of any
 size, and misses a change that keeps size and modification time and touches no sampled block.
@@ -14,7 +14,7 @@ import xxhash
 
 from headrace.errors import SourceError
 
-from .places import open_regular
+from .locations import open_regular
 
 _NUM_BLOCKS = 16
 _BLOCK_BYTES = 4096
@@ -56,7 +56,7 @@ class FileStamp:
         return cls(absolute, status.st_size, status.st_mtime_ns, digest)
 
     def difference(self) -> str | None:
-        """Compare with the file on disk now: say how it differs, or return None if nothing is seen to differ.
+        """Compare with the file on disk now: return how it differs, or None if no difference is noticed.
 
         Any difference counts, also a modification time alone: the sample cannot prove that the content is the same.
         """
@@ -78,7 +78,7 @@ class FileStamp:
         return replace(self, path=str(path.relative_to(root)) if path.is_relative_to(root) else str(path))
 
     def resolved(self, folder: str | os.PathLike[str]) -> FileStamp:
-        """Return the stamp with an absolute path: undo `relative_to`, perhaps in the folder's new place."""
+        """Return the stamp with an absolute path: undo `relative_to`, perhaps in another location of the folder."""
         return replace(self, path=os.path.abspath(os.path.join(folder, self.path)))
 
 

@@ -1,4 +1,4 @@
-"""Bytes to text, with errors that say where."""
+"""Decodes UTF-8, with errors that name line and byte."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def decode_utf8(data: bytes, where: str, *, first_byte: int = 0, first_line: int
     Args:
         data: The bytes.
         where: The file, or the file and line.
-        first_byte: Place of the first byte in the file, for the error.
+        first_byte: Offset of the first byte in the file, for the error.
         first_line: Number of the first line, for the error.
 
     Raises:

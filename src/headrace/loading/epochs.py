@@ -1,4 +1,4 @@
-"""Begins epochs on the engine: of datasets whose order is known, which the trainer plans, and of streams.
+"""Begins epochs on the engine: of datasets whose order is known, which the trainer plans; of streams, see `streams/`.
 
 Invariant: a run is a pure function of (data, recipe, position); what is remembered here from one to the next saves time
 only.
@@ -7,30 +7,28 @@ only.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, fields
-from typing import Protocol, Self
+from dataclasses import dataclass, fields, replace
+from typing import Any, Self
 
 from headrace.batching import PLAN_VERSION, WINDOW_SEQS, Batching, PlanCounts, Steps
 from headrace.batching.data_key import choose_data_key
-from headrace.engine import Engine, Job, Run
+from headrace.engine import Engine, Job, WorkerInfo
 from headrace.errors import ConfigError
 from headrace.ranks import Ranks
 from headrace.rng import wants_rng
 
 from .inputs import EpochOrder, PlanNeeds, Subject
-from .iterate import Arrivals, LoaderPosition, PlannedArrivals, StreamArrivals
+from .iterate import Arrivals, CloseableRun, LoaderPosition, PlannedArrivals
 from .options import LoaderOptions
 from .plan import EpochPlan, PlanRecipe
 from .plan_cache import is_worth_keeping, table_name
 from .state import digest_text
-from .steps import EpochRun, check_position, checked_steps, steps_of
-from .streams.input import STREAM_WINDOW_SEQS, StreamSubject
-from .streams.marks import WindowMarks
-from .streams.plan import NoLengthError, Progress, StreamPlan
-from .streams.work import StreamWork
-from .work import BatchWork, Task, WorkOptions
+from .steps import EpochRun, check_position, steps_of
+from .streams.input import STREAM_WINDOW_SEQS
+from .streams.plan import NoLengthError, Progress
+from .work import BatchWork, WorkOptions
 
 
 @dataclass(frozen=True)
@@ -109,9 +107,14 @@ class Recipe:
         is_seeded = self.options.seeds_globals and subject.may_draw_order()
         return self.options.order_seeded(epoch) if is_seeded else nullcontext()
 
-    def open_engine(self, work: BatchWork | StreamWork) -> Engine:
-        """Return an engine; workers are started by the first run, and what they import begins to be imported."""
-        options = self.options
+    def open_engine(self, work: Callable[[WorkerInfo], Callable[[Any], Any]], **others: Any) -> Engine:
+        """Return an engine; workers are started by the first run, and what they import begins to be imported.
+
+        Args:
+            work: What they do.
+            **others: Options of the loader that are others for these workers.
+        """
+        options = replace(self.options, **others)
         engine = Engine(
             Job(work, options.worker_init, options.seed),
             num_workers=options.num_workers,
@@ -130,7 +133,7 @@ class Epochs(ABC):
         recipe: How.
 
     Attributes:
-        engine: Whose runs they are.
+        engine: Whose runs they are: whose workers make the batches.
     """
 
     engine: Engine
@@ -139,8 +142,21 @@ class Epochs(ABC):
         self._subject, self._recipe = subject, recipe
         self._digests: tuple[int, dict[str, str]] | None = None  # of an epoch
 
+    @property
+    def who_works(self) -> str:
+        """How many workers there are, as text."""
+        return str(self._recipe.options.num_workers)
+
+    def start(self) -> None:
+        """Start the workers."""
+        self.engine.start()
+
+    def close(self) -> None:
+        """End the workers."""
+        self.engine.close()
+
     @abstractmethod
-    def begin(self, position: LoaderPosition, ranks: Ranks) -> tuple[Run, Arrivals]:
+    def begin(self, position: LoaderPosition, ranks: Ranks) -> tuple[CloseableRun, Arrivals]:
         """Begin at a position of an epoch, for one of the ranks.
 
         Raises:
@@ -215,7 +231,7 @@ class PlannedEpochs(Epochs):
         self.engine = recipe.open_engine(recipe.work)
         self.plan: EpochPlan | None = None
 
-    def begin(self, position: LoaderPosition, ranks: Ranks) -> tuple[Run, Arrivals]:
+    def begin(self, position: LoaderPosition, ranks: Ranks) -> tuple[CloseableRun, Arrivals]:
         """Plan the window of the position, and begin."""
         if self.plan is not None and self.plan.epoch == position.epoch and not self.plan.knows(position.window):
             self.plan = None
@@ -295,104 +311,6 @@ class PlannedEpochs(Epochs):
         if plan is None:
             return 0, Progress()
         return plan.epoch, Progress(plan.num_planned, str(plan.num_windows), plan.counts)
-
-
-class StreamStarter(Protocol):
-    """Has a stream read, planned and made into batches.
-
-    Attributes:
-        engine: Whose workers make the batches.
-    """
-
-    engine: Engine
-
-    def begin(self, run: EpochRun, on_progress: Callable[[Progress], None]) -> tuple[Run, Arrivals]:
-        """Begin; what is wrong with the position is said by the first batch."""
-
-
-class ReadByWorkers:
-    """Each worker reads and plans the stream for itself, see `streams/work.py`."""
-
-    def __init__(self, subject: StreamSubject, recipe: Recipe) -> None:
-        options = recipe.options
-        work = StreamWork(subject, recipe.plan, recipe.work)
-        self.engine = recipe.open_engine(work)
-        self._name, self._num_workers = subject.name, max(options.num_workers, 1)
-
-    def begin(self, run: EpochRun, on_progress: Callable[[Progress], None]) -> tuple[Run, Arrivals]:
-        """Begin a pass over the stream in each worker."""
-        marks = WindowMarks(self._name, run.epoch, self._num_workers)
-        return self.engine.run_stream(run), StreamArrivals(on_progress, marks)
-
-
-class ReadByTrainer:
-    """The trainer reads and plans the stream, which has workers of its own; sequences are carried to the loader's."""
-
-    def __init__(self, subject: StreamSubject, recipe: Recipe) -> None:
-        self._subject, self._recipe = subject, recipe
-        self.engine = recipe.open_engine(recipe.work)
-
-    def begin(self, run: EpochRun, on_progress: Callable[[Progress], None]) -> tuple[Run, Arrivals]:
-        """Begin a pass over the stream here."""
-        recipe, arrivals = self._recipe, PlannedArrivals()
-        plan = StreamPlan(self._subject, recipe.plan, run.epoch, run.window)
-        tasks = arrivals.tasks(plan, checked_steps(run, plan))
-        return self.engine.run(_with_progress(tasks, plan, on_progress)), arrivals
-
-
-def _with_progress(tasks: Iterator[Task], plan: StreamPlan, on_progress: Callable[[Progress], None]) -> Iterator[Task]:
-    for task in tasks:
-        on_progress(plan.progress)
-        yield task
-    on_progress(plan.progress)
-
-
-class StreamEpochs(Epochs):
-    """Epochs of a stream, whose order is known when it was read."""
-
-    def __init__(self, subject: StreamSubject, recipe: Recipe) -> None:
-        super().__init__(subject, recipe)
-        is_carried = subject.has_workers and recipe.options.num_workers > 0
-        self._starter: StreamStarter = ReadByTrainer(subject, recipe) if is_carried else ReadByWorkers(subject, recipe)
-        self.engine = self._starter.engine
-        self._epoch = 0
-        self._progress = Progress()
-
-    def begin(self, position: LoaderPosition, ranks: Ranks) -> tuple[Run, Arrivals]:
-        """Begin; what is wrong with the position is said by the first batch."""
-        self._epoch, self._progress = position.epoch, Progress()
-        return self._starter.begin(self._run_at(position, ranks), self._take_progress)
-
-    def _take_progress(self, progress: Progress) -> None:
-        if progress.num_planned >= self._progress.num_planned:  # one worker may be behind another
-            self._progress = progress
-
-    def num_steps(self, epoch: int, position: int, ranks: Ranks) -> int:
-        """Return what the user said.
-
-        Raises:
-            NoLengthError: Nobody said it.
-        """
-        del epoch
-        options = self._recipe.options
-        if options.steps_per_epoch is None:
-            raise NoLengthError("the number of steps of a stream is not known", fix="give steps_per_epoch=")
-        return max(options.steps_per_epoch - position // ranks.world_size, 0)
-
-    def count(self, epoch: int, ranks: Ranks) -> PlanCounts:
-        """Not known."""
-        del ranks
-        raise NoLengthError(
-            f"what epoch {epoch} of a stream holds is not known before it was read", fix="see explain()"
-        )
-
-    def is_empty(self) -> bool:
-        """Ask those who read it."""
-        return self._progress.counts.seqs == 0
-
-    def progress(self) -> tuple[int, Progress]:
-        """Return what those who read it have told."""
-        return self._epoch, self._progress
 
 
 def is_of_headrace(policy: object) -> bool:

@@ -103,8 +103,8 @@ class Explainer:
             f"dataset:  {subject.name}, order {self._recipe.order_text(subject, position.epoch)}",
             f"batching: {plan.batching}, {plan.batch_order}, windows of {plan.window_seqs:,} sequences{grows}",
             f"ranks:    {self._ranks}, remainder {options.remainder!r}{agreed}",
-            f"workers:  {options.num_workers}, executor {executor if options.num_workers else 'inline'}",
-            f"place:    epoch {position.epoch}, batch {position.position}",
+            f"workers:  {self._runs.who_works}, executor {executor if options.num_workers else 'inline'}",
+            f"position: epoch {position.epoch}, batch {position.position}",
         ]
         epoch, progress = self._runs.progress()
         for counts, of_what in ((subject.corpus.num_filtered(), ""), (self._runs.num_filtered(), f" of epoch {epoch}")):

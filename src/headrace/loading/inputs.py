@@ -172,11 +172,11 @@ class DatasetSubject(Subject):
         """Return the order of an epoch."""
         with self._ordering():
             order, counted = self.dataset.get_epoch_order(epoch, counts=wanted.occurrences)
-        lengths_of = self._lengths_of(wanted.data_key, may_cost=wanted.lengths)
+        lengths_of = self._lengths_of(wanted.data_key, may_cost=wanted.lengths, epoch=epoch)
         return EpochOrder(epoch, order, lengths_of, counted, self._shortest_by(lengths_of))
 
-    def _lengths_of(self, data_key: str | None, *, may_cost: bool) -> LengthsOf | None:
-        """Return the lengths of a data key by corpus index.
+    def _lengths_of(self, data_key: str | None, *, may_cost: bool, epoch: int | None = None) -> LengthsOf | None:
+        """Return the lengths of a data key by corpus index, in an epoch where they are others in each.
 
         Raises:
             ConfigError: There is no such data key.
@@ -186,7 +186,7 @@ class DatasetSubject(Subject):
         key = data_key or self.data_key
         if key not in self.dataset.get_data_keys():
             self.dataset.get_data_dtype(key)  # raises, with the keys that there are
-        return self.corpus.lengths(key, may_cost)
+        return self.dataset.get_corpus(epoch).lengths(key, may_cost)
 
     def _shortest_by(self, lengths_of: LengthsOf | None) -> Callable[[], int] | None:
         if lengths_of is None:

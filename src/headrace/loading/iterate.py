@@ -15,15 +15,12 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.engine import Delivered, Run
+from headrace.engine import Delivered
 from headrace.errors import HeadraceError, TransformError
 from headrace.ranks import Ranks
 
 from .batch import Batch, Made, Packing, is_made, tags_of
 from .steps import Agreement, Plan, Step
-from .streams.marks import WindowMarks
-from .streams.plan import Progress
-from .streams.work import StreamBroken, StreamEnd
 from .work import Task
 
 _logger = logging.getLogger("headrace.loading")
@@ -64,7 +61,7 @@ class Arrived:
         seq_idx: Positions of its members in the order of the epoch, `int64[n]`.
         corpus_idx: Their corpus indices, `int64[n]`.
         chunk_starts: First frame of each, `int64[n]`; None if all are whole.
-        value: A `MadeBatch`, or what the user's collate returned.
+        value: What `pack_made` returned, or what the user's collate returned.
     """
 
     step: Step
@@ -95,63 +92,43 @@ class Arrivals(Protocol):
 
 
 class PlannedArrivals:
-    """Batches that the trainer has planned: each ticket is a task."""
+    """Batches that were planned before they are made.
+
+    Attributes:
+        asked: What is known of them, without their values, from the next ticket on.
+    """
 
     def __init__(self) -> None:
-        self._asked: deque[Arrived] = deque()  # without their values
+        self.asked: deque[Arrived] = deque()
         self.next_ticket = 0
 
     def tasks(self, plan: Plan, steps: Iterator[Step]) -> Iterator[Task]:
         """Return the tasks of the steps, each of which is remembered when it is asked for."""
-        return _tasks(plan, steps, self._asked)
+        return _tasks(plan, steps, self.asked)
 
     def take(self, delivered: Delivered) -> Arrived:
         """Return the batch of a ticket."""
-        arrived = self._asked.popleft()
+        arrived = self.asked.popleft()
         self.next_ticket = delivered.ticket + 1
         arrived.value = delivered.value
         return arrived
 
     def num_skipped(self, delivered: Delivered | None) -> int:
         """Return how many tickets were left out."""
-        num = len(self._asked) if delivered is None else delivered.ticket - self.next_ticket
+        num = len(self.asked) if delivered is None else delivered.ticket - self.next_ticket
         for _ in range(num):
-            self._asked.popleft()
+            self.asked.popleft()
         self.next_ticket += num
         return num
 
 
-class StreamArrivals:
-    """Batches of a stream, which workers read.
+class CloseableRun(Protocol):
+    """What was begun: an iterator over what workers give."""
 
-    Args:
-        on_progress: Called with what is known of the stream.
-        marks: Compares what the workers have read.
-    """
+    def __next__(self) -> Delivered: ...
 
-    def __init__(self, on_progress: Callable[[Progress], None], marks: WindowMarks) -> None:
-        self._marks = marks
-        self._on_progress = on_progress
-        self.next_ticket = 0
-
-    def take(self, delivered: Delivered) -> Arrived | None:
-        """Return the step that a worker made."""
-        self.next_ticket = delivered.ticket + 1
-        made = delivered.value
-        if isinstance(made, StreamBroken):
-            raise made.raisable(delivered.ticket, delivered.worker_idx)
-        self._on_progress(made.progress)
-        self._marks.take(delivered.worker_idx, made.marks)
-        if isinstance(made, StreamEnd):
-            self._marks.end(made.num_windows)
-            return None
-        return Arrived(made.step, made.seq_idx, np.full(len(made.seq_idx), -1), made.chunk_starts, made.value)
-
-    def num_skipped(self, delivered: Delivered | None) -> int:
-        """Return how many tickets were left out."""
-        if delivered is None:
-            raise self._marks.difference("they have different numbers of steps")
-        return delivered.ticket - self.next_ticket
+    def close(self) -> None:
+        """Give up what is under way; harmless at any time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +138,7 @@ class Begun:
     Attributes:
         position: Where it begins.
         ranks: For which rank.
-        run: Of the engine.
+        run: Of the workers.
         arrivals: What its tickets are.
         agreement: By which the ranks find out how many steps they have; None: they know.
         equal_steps_of: Which rank this is of those that must have equally many steps; None: it need not.
@@ -169,7 +146,7 @@ class Begun:
 
     position: LoaderPosition
     ranks: Ranks
-    run: Run
+    run: CloseableRun
     arrivals: Arrivals
     agreement: Agreement | None
     equal_steps_of: str | None

@@ -21,7 +21,7 @@ from headrace.global_rng import kept_globals
 from headrace.ranks import Ranks
 from headrace.version import __version__
 
-from .epochs import Epochs, PlannedEpochs, Recipe, StreamEpochs
+from .epochs import Epochs, PlannedEpochs, Recipe
 from .explain import Explainer
 from .iterate import BatchIterator, Begun, Consumer, LoaderEpoch, LoaderPosition
 from .loader_ranks import LoaderRanks, compare_cards, fingerprint
@@ -29,6 +29,7 @@ from .opening import open_subject
 from .options import CheckRanks, LoaderOptions, Remainder
 from .state import FORMAT, LoaderState
 from .steps import Agree
+from .streams.epochs import StreamEpochs
 from .streams.input import StreamSubject
 from .torch_args import take_foreign
 
@@ -48,8 +49,8 @@ class DataLoader:
             `partition_epoch` and filters say what an epoch is. Items that are dicts become padded batches by data key,
             other items are stacked in their own structure.
         batching: Which sequences form a batch: `FrameBudget`, `Buckets`, `FixedCount`, `Pack`, `Chunks`, ...
-        num_workers: Worker processes; 0 makes the batches in this thread, when they are asked for. Each of them reads
-            all of a stream, unless the stream has workers of its own. `None`: as many as the dataset was given, if it
+        num_workers: Worker processes; 0 makes the batches in this thread, when they are asked for. A stream is read by
+            one of them, or one more, for all others. `None`: as many as the dataset was given, if it
             is a `MultiProcDataset` or the like, whose other options of workers hold then as well; else 0.
         seed: Of the order of batches, and of the generators that `transform` gets. The order of the dataset is not
             changed by it.
@@ -80,7 +81,8 @@ class DataLoader:
             about to load. `headrace.adapters.torch_ranks.gather_texts` does it by torch.distributed.
         engine_options: What to do about errors, deaths and stalls.
         max_bytes: Limit on the shared memory of all workers together.
-        worker_init: Called in each worker before anything else, with its `WorkerInfo`.
+        worker_init: Called in each worker before anything else, with its `WorkerInfo`; also in the one that reads a
+            stream for the others, as 0 of 1.
         batch_order: In which order batches come. Default: in that of the dataset where batches are runs of it
             (`FixedCount`, `FrameBudget`), else `BatchOrder()`: shuffled, and sorted by cost in groups, so that ranks do
             not wait for each other.
@@ -170,7 +172,7 @@ class DataLoader:
 
         For several loaders in one process: start each of them, and iterate then.
         """
-        self._runs.engine.start()
+        self._runs.start()
 
     @property
     def ranks(self) -> Ranks:
@@ -418,7 +420,7 @@ class DataLoader:
             iterator = None if found is None else found()
             if iterator is not None:
                 iterator.supersede("its loader was closed")
-        self._runs.engine.close()
+        self._runs.close()
         self._subject.close()
 
     def __enter__(self) -> Self:

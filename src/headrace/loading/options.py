@@ -211,8 +211,8 @@ class LoaderOptions:
             return None
         return Agreement(self.agree, self.agree_every, may_repeat=self.remainder == "pad")
 
-    def limited_executor(self) -> str | Executor:
-        """Return the executor, with the limit on memory shared out to the workers."""
+    def limited_executor(self, num_shares: int | None = None) -> str | Executor:
+        """Return the executor, with the limit on memory shared out: to the workers, if nobody says among how many."""
         if self.max_bytes is None:
             return self.executor
         if self.executor != "process":
@@ -220,7 +220,7 @@ class LoaderOptions:
                 f"max_bytes bounds the shared memory of worker processes, and executor={self.executor!r}",
                 fix="leave max_bytes out, or give an executor that was made with a limit of its own",
             )
-        per_worker = self.max_bytes // max(self.num_workers, 1)
+        per_worker = max(self.max_bytes // (num_shares or max(self.num_workers, 1)), 1)
         return ProcessExecutor(max_bytes=per_worker, slot_bytes=min(1 << 20, per_worker))
 
     @property

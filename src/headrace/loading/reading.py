@@ -18,12 +18,11 @@ from headrace.batching import Column
 from headrace.datasets.configs import init_dataset
 from headrace.datasets.parts import open_reader
 from headrace.datasets.reading import reader as datasets
+from headrace.datasets.reading.chunks import Cutter, SeqChunks
 from headrace.datasets.reading.reader import Failed as Failed
 from headrace.engine import WorkerInfo, note_places
 from headrace.sources import Source
 from headrace.specs import DataSpec
-
-from .chunks import Cutter, SeqChunks
 
 # Read between two signs of life: few enough that no storage takes a minute for them.
 _SEQS_AT_ONCE = 64

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -25,13 +26,14 @@ from headrace.batching import (
     pack_columns,
     pad_columns,
 )
+from headrace.batching.data_key import data_key_of_item
+from headrace.datasets.reading.chunks import Cutter, chunks_by_seq
 from headrace.engine import WorkerInfo, empty, note_place, skip_item
 from headrace.errors import CacheError, TransformError, takes_note
 from headrace.global_rng import kept_globals, seed_globals
 from headrace.rng import derive_rng, wants_rng
 
 from .batch import Made, pack_made
-from .chunks import Cutter, chunks_by_seq
 from .reading import Failed, Reader, Reading, ReadRequest
 
 Transform = Callable[..., Any]
@@ -151,7 +153,12 @@ class _BatchMaker:
         self.seeds_globals = options.seeds_globals and not (is_plain and reader.is_all_ours)
         self._keep_globals = keep_globals
         self._wants_rng = options.transform is not None and wants_rng(options.transform)
-        self._cutter = Cutter(options.data_key, options.batching, are_own=options.transform is not None)
+        self._cutter = Cutter(
+            options.data_key,
+            partial(data_key_of_item, options.batching),
+            options.batching.whole_keys,
+            are_own=options.transform is not None,
+        )
         self._layout = LayoutOptions(reading.specs, options.pad_values, options.pad_multiple)
 
     def make_seeded(self, task: Task) -> Any:

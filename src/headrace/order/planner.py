@@ -141,34 +141,38 @@ class OrderPlanner:
         self._lengths = np.array(lengths)
         return replace(corpus, lengths=lambda: lengths)
 
-    def occurrences_for_epoch(self, epoch: int) -> NDArray[np.int64]:
-        """Return, for each position of the last order, how often its sequence came before in this sub-epoch.
+    def counter(self, epoch: int) -> Callable[[], NDArray[np.int64]]:
+        """Return what counts, for each position of the order last given, how often its sequence came before.
 
-        All shards of the sub-epoch count, so that a sequence which two of them have does not get the same number twice.
+        It counts in all shards of the sub-epoch, so that a sequence which two of them have does not get the same number
+        twice.
 
         Args:
-            epoch: The epoch that `order_for_epoch` was last asked for.
+            epoch: The epoch that `order_for_epoch` was last asked for. Others may be asked for before it counts.
 
         Returns:
-            `int64[n]`; O(n) memory, and O(n log n) time for an order that may repeat.
+            A function that returns `int64[n]`; O(n) memory, and O(n log n) time for an order that may repeat.
         """
-        recipe = self.recipe
-        starts, stops = zip(
-            *(
-                slice_bounds(len(self._full), epoch, recipe.num_sub_epochs, recipe.num_shards, shard)
-                for shard in (0, recipe.shard_index, recipe.num_shards - 1)
-            ),
-            strict=True,
-        )
-        first, last = starts[0], stops[2]
-        whole = self._full.slice(first, last)
-        counted = occurrences(whole if recipe.num_repeats == 1 else RepeatedOrder(whole, recipe.num_repeats))
-        own = counted.reshape(recipe.num_repeats, last - first)[:, starts[1] - first : stops[1] - first]
-        return own.reshape(-1)
+        return partial(_count, self.recipe, self._full, epoch)
 
     def invalidate(self) -> None:
         """Forget the full-epoch order: the corpus, its lengths, tags or filter have changed."""
         self._key, self._full, self._make_report, self._report = None, _EMPTY, None, None
+
+
+def _count(recipe: OrderRecipe, full: Order, epoch: int) -> NDArray[np.int64]:
+    starts, stops = zip(
+        *(
+            slice_bounds(len(full), epoch, recipe.num_sub_epochs, recipe.num_shards, shard)
+            for shard in (0, recipe.shard_index, recipe.num_shards - 1)
+        ),
+        strict=True,
+    )
+    first, last = starts[0], stops[2]
+    whole = full.slice(first, last)
+    counted = occurrences(whole if recipe.num_repeats == 1 else RepeatedOrder(whole, recipe.num_repeats))
+    own = counted.reshape(recipe.num_repeats, last - first)[:, starts[1] - first : stops[1] - first]
+    return own.reshape(-1)
 
 
 _EMPTY: Order = RangeOrder(range(0))

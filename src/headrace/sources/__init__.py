@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from .ogg_zip.source import OggZipSource
     from .ogg_zip.writer import OggZipWriter
     from .registry import init_source, open_source
+    from .shared.data_types import parse_about
     from .shared.paths import list_paths
     from .shared.source import IndexedSource, PlainKey, RecordSource, column_view, make_index
     from .shared.writer import FileWriter, Writer
@@ -85,6 +86,7 @@ __all__ = [
     "list_paths",
     "make_index",
     "open_source",
+    "parse_about",
     "register_format",
 ]
 
@@ -118,6 +120,7 @@ __getattr__, __dir__ = export_lazily(
         "tokens.writer": ("TokenWriter",),
         "tokens.source": ("TokenSource",),
         "headrace.vocabularies.base": ("Vocabulary", "init_vocabulary"),
+        "shared.data_types": ("parse_about",),
         "shared.paths": ("list_paths",),
         "shared.source": ("IndexedSource", "PlainKey", "RecordSource", "column_view", "make_index"),
         "shared.writer": ("FileWriter", "Writer"),

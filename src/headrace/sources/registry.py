@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from headrace.errors import ConfigError
 from headrace.files.lists.patterns import glob_local, is_pattern
-from headrace.files.places import is_url
+from headrace.files.locations import is_url
 
 from .base import Source
 from .formats import FORMATS, Format, files_of, find_format, format_named, format_of_source, load_entry_points

@@ -19,6 +19,7 @@ from headrace.sources import Source
 from headrace.specs import DataSpec
 
 _MAX_SEQS = 50  # sequences looked at in a large corpus
+_UNTOUCHED = 0xA5
 _EVERY_READ = "the same sequence must give the same array on every read"
 
 
@@ -165,10 +166,21 @@ def _check_rows(source: Source, seqs: list[int]) -> None:
         same = rows.tobytes() == b"".join(array.tobytes() for array in arrays)
         _require(same, f"{where}: read_rows and read give different arrays")
         if spec.has_time:
-            outs = [np.empty_like(array) for array in arrays]
-            source.read_into(indices, data_key, outs)
-            same = all(map(_same, outs, arrays))
-            _require(same, f"{where}: read_into and read give different arrays")
+            _check_into(source, indices, data_key, arrays, where)
+
+
+def _check_into(
+    source: Source, indices: NDArray[np.int64], data_key: str, arrays: list[NDArray[Any]], where: str
+) -> None:
+    """Read sequences into the rows of a padded array, whose padding stays as it is."""
+    longest = max(map(len, arrays), default=0) + 1
+    padded = np.empty((len(arrays), longest, *arrays[0].shape[1:]), arrays[0].dtype) if arrays else np.empty((0, 0))
+    padded.reshape(-1).view(np.uint8)[...] = _UNTOUCHED
+    source.read_into(indices, data_key, [row[: len(array)] for row, array in zip(padded, arrays, strict=True)])
+    for row, array in zip(padded, arrays, strict=True):
+        _require(_same(row[: len(array)], array), f"{where}: read_into and read give different arrays")
+        padding = row[len(array) :].tobytes()
+        _require(padding == bytes([_UNTOUCHED]) * len(padding), f"{where}: read_into writes beyond an array")
 
 
 def _check_order_of_reads(source: Source, seqs: list[int]) -> None:
@@ -218,14 +230,18 @@ def _check_other_reader(source: Source, seqs: list[int]) -> None:
     other = source.for_another_reader()
     if other is None:
         return
+    _require(dict(other.specs) == dict(source.specs), f"{type(source).__name__}: another reader has other specs")
     held = {pair: source.read(*pair) for pair in _pairs(source, seqs)}
-    for pair, array in held.items():
-        _require(_same(other.read(*pair), array), f"{_place(source, *pair)}: another reader reads another array")
+    for reader, closed in ((other, source), (source, other)):
+        for pair, array in held.items():
+            _require(_same(reader.read(*pair), array), f"{_place(source, *pair)}: another reader reads another array")
+            _require(_same(closed.read(*pair), array), f"{_place(source, *pair)}: {_EVERY_READ}, beside another reader")
+        closed.close()
+        for pair, array in held.items():
+            _require(
+                _same(reader.read(*pair), array), f"{_place(source, *pair)}: {_EVERY_READ}, also after another's close"
+            )
     other.close()
-    for pair, array in held.items():
-        _require(
-            _same(source.read(*pair), array), f"{_place(source, *pair)}: {_EVERY_READ}, also after another's close"
-        )
 
 
 def _check_close(source: Source, seqs: list[int]) -> None:

@@ -105,7 +105,7 @@ def test_the_environment_goes_over_the_config_and_both_over_the_defaults(monkeyp
 @pytest.mark.parametrize(
     ("environment", "config", "message"),
     [
-        ("{", {}, "no JSON"),
+        ("{", {}, "not JSON"),
         ("[1]", {}, "a JSON object"),
         ('{"max_byte": 1}', {}, "did you mean 'max_bytes'"),
         ("", {"max_byte": 1}, "did you mean 'max_bytes'"),

@@ -334,7 +334,7 @@ def test_any_number_of_files_and_threads_give_the_same_sizes(
 
 
 def test_files_that_never_answer_are_given_up_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measure, "_MAX_SILENCE_SECONDS", 0.3)
+    monkeypatch.setattr(measure, "_TIMEOUT_SECONDS", 0.3)
     released = threading.Event()
 
     def hang(name: str) -> Any:

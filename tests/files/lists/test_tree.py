@@ -94,10 +94,10 @@ def test_a_path_object_is_a_leaf_and_counts_as_its_text() -> None:
 @pytest.mark.parametrize(
     ("tree", "what"),
     [
-        (None, "None is no file name, but of type NoneType"),
-        (("a", 3), "3 is no file name, but of type int"),
-        (["a", b"b"], "b'b' is no file name, but of type bytes"),
-        ({"a", "b"}, "is no file name, but of type set"),
+        (None, "None is not a file name, but of type NoneType"),
+        (("a", 3), "3 is not a file name, but of type int"),
+        (["a", b"b"], "b'b' is not a file name, but of type bytes"),
+        ({"a", "b"}, "is not a file name, but of type set"),
         ({1: "a"}, "has the key 1"),
         (("a", ""), "a file name is empty"),
         ("a\0b", "null character"),

@@ -10,7 +10,6 @@ from headrace.errors import ConfigError, WorkerDiedError
 from headrace.pipes import IterPipe
 
 from ..transport.wire import Items, Want, decode_items, say
-from ..transport.worker_error import CarriedError
 
 
 class DispatchLostError(WorkerDiedError):
@@ -70,7 +69,7 @@ class DispatchClient(IterPipe[Any]):
                 self._ask(epoch)
             yield from items
             if answer.error is not None:
-                raise CarriedError(*answer.error).raisable()
+                raise answer.error.raisable()
             if answer.has_ended:
                 return
 

@@ -25,7 +25,7 @@ from headrace.engine.group_size import GroupSize
 from headrace.engine.process.channel import Channel, close_all
 from headrace.engine.user.ship import unship
 from headrace.errors import CacheError
-from headrace.pipes.core.base import IterPipe, read, stop
+from headrace.pipes.core.base import read, stop
 from headrace.pipes.graph import list_pipes
 from headrace.pipes.graph.seeds import SeedGenerator, note_seeds_of_globals, set_datapipes_seed
 
@@ -186,8 +186,7 @@ class DispatchServer:
 
     def _leave(self) -> None:
         self._iterator = None
-        if isinstance(self._graph, IterPipe):
-            stop(self._graph)
+        stop(self._graph)
 
     # --- what goes ---
 
@@ -265,13 +264,11 @@ class DispatchServer:
         items = [client.items.popleft() for _ in range(limit)]
         is_last = is_over and not client.items
         error = self._error if is_last else None
-        fields = None if error is None else (error.type_name, error.text, error.pickled)
         try:
-            answer = encode_items(want.epoch, items, has_ended=is_last, error=fields)
+            answer = encode_items(want.epoch, items, has_ended=is_last, error=error)
         except Exception as failure:  # noqa: BLE001 - pickling runs user code: it goes on as data
             told = CarriedError.of(failure, WHERE)
-            fields = (told.type_name, told.text, told.pickled)
-            answer = encode_items(want.epoch, _before_failure(items), has_ended=True, error=fields)
+            answer = encode_items(want.epoch, _before_failure(items), has_ended=True, error=told)
         self._send(client, channel, *answer)
 
     def _send(self, client: _Client, channel: Channel, packet: bytes, fd: int | None) -> None:

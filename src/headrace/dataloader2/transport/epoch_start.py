@@ -11,7 +11,7 @@ import random
 import struct
 import sys
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -66,8 +66,7 @@ class EpochStart:
         return ship(self, what="iter_reset_fn and seeds")
 
 
-@dataclass(frozen=True)
-class Snapshot:
+class Snapshot(NamedTuple):
     """Where a worker's graph was.
 
     Attributes:

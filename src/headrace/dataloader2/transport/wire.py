@@ -21,6 +21,8 @@ from headrace.engine.codec.format import ALIGNMENT
 from headrace.engine.memory.memfd import Mapping, create_memfd, extend_memfd
 from headrace.engine.process.channel import MAX_PACKET_BYTES, Channel
 
+from .worker_error import CarriedError
+
 
 class Join(msgspec.Struct, frozen=True, tag=True):
     """The main process: the descriptor that comes with this is the channel of a worker, in place of an older one."""
@@ -52,7 +54,7 @@ class Items(msgspec.Struct, frozen=True, tag=True):
         data: The bytes of the slot, or none if they lie in the file that came with this.
         num_bytes: How many they are.
         has_ended: Whether nothing comes after them.
-        error: What comes after them, as the fields of a `CarriedError`.
+        error: What comes after them.
     """
 
     epoch: int
@@ -61,7 +63,7 @@ class Items(msgspec.Struct, frozen=True, tag=True):
     data: bytes = b""
     num_bytes: int = 0
     has_ended: bool = False
-    error: tuple[str, str, bytes] | None = None
+    error: CarriedError | None = None
 
 
 _ENCODER = msgspec.msgpack.Encoder()
@@ -114,7 +116,7 @@ class _AnswerSlot:
 
 
 def encode_items(
-    epoch: int, items: list[Any], *, has_ended: bool, error: tuple[str, str, bytes] | None
+    epoch: int, items: list[Any], *, has_ended: bool, error: CarriedError | None
 ) -> tuple[bytes, int | None]:
     """Return the packet of an answer, and the descriptor of the file that goes with it, which the caller owns.
 

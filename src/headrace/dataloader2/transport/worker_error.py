@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import pickle
 import traceback
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import cloudpickle
 
 from headrace.pipes.core.naming import describe, find_raiser
 
 
-@dataclass(frozen=True)
-class CarriedError:
+class CarriedError(NamedTuple):
     """An exception as data.
 
     Attributes:

@@ -245,9 +245,9 @@ class DistributeFilesDataset(LaidOutByFiles, BlockwiseDataset):
         """Return those of the dataset that the layout was learnt from as well."""
         return [*super().batch_options(), *self._options_inside]
 
-    def get_corpus(self) -> Corpus:
+    def get_corpus(self, epoch: int | None = None) -> Corpus:
         """Return the file list, and no more."""
-        return replace(super().get_corpus(), digest_text=lambda: f"files {self._share.names_text(self.files)}")
+        return replace(super().get_corpus(epoch), digest_text=lambda: f"files {self._share.names_text(self.files)}")
 
     def order_text(self, epoch: int) -> str:
         """Return the files of a sub-epoch, and what the dataset is that they make."""

@@ -15,16 +15,16 @@ import numpy as np
 
 from headrace.engine import Delivered, Engine, EngineReport, Failure, Job, Run, where_runs
 
+from ..wrap.runs import seqs_in_run
 from .options import StreamOptions
 from .shared import Shared
 from .sub_epoch import ReadPart, SubEpochPlan
 from .tickets import Answer, AskDataset, CountSeqs, RangeTickets
 from .worker import SubEpochWork
 
-_MAX_RANGE = 256  # sequences in a ticket: more gain nothing, as the cost of a message is shared by enough of them
 _MAX_RANGE_BYTES = 4 << 20  # one kept sequence holds the memory of its whole ticket
-_TICKETS_AHEAD = 8  # where `buffer_size` allows: fewer leave a worker idle between small ones
-_DEFAULT_RANGE = 64  # and half as many tickets ahead, so that four very large sequences are the most that wait
+_DEFAULT_RANGE = 256  # sequences in a ticket, where no `buffer_size` is given
+_DEFAULT_TICKETS = 4  # ahead: so many very large sequences are the most that wait
 _UNMEASURED_RANGE = 8  # while it is not known how large sequences are
 _NUM_MEASURED = 256  # sequences after which it is known well enough
 
@@ -175,11 +175,11 @@ class SubEpochStream:
 
     def _largest_range(self) -> int:
         size = self._options.buffer_size
-        return _DEFAULT_RANGE if size is None else min(max(size // _TICKETS_AHEAD, 1), _MAX_RANGE)
+        return _DEFAULT_RANGE if size is None else seqs_in_run(size)
 
     def _tickets_ahead(self) -> int:
         size = self._options.buffer_size
-        return _TICKETS_AHEAD // 2 if size is None else max(size // self._largest_range(), 1)
+        return _DEFAULT_TICKETS if size is None else max(size // self._largest_range(), 1)
 
     def _range_size(self) -> int:
         """Return how many sequences may go into one ticket."""

@@ -11,7 +11,7 @@ from headrace.engine import note_place
 from ..base import Dataset
 from ..reading.reader import ReadRequest
 from ..wrap.blockwise import Parts
-from ..wrap.runs import ReadSeqs
+from ..wrap.runs import PartsReader, ReadSeqs
 from .layout import SubEpochLayout
 from .sub_dataset import SubDataset
 
@@ -92,24 +92,24 @@ class OpenSubEpoch:
         dataset.seed_by_tag()
         dataset.init_seq_order(epoch=spec.full_epoch)
         self.num_seqs = dataset.known_num_seqs()
-        self._reader = dataset.make_reader()
+        reader = dataset.make_reader()
+        self._reader = PartsReader(reader)
         self._whole: ReadRequest | None = None  # where any sequence can be read
-        if not self._reader.needs_load:
-            order, counted = dataset.get_checked_seq_order(), dataset.get_occurrences()
+        if not reader.needs_load:
+            order, counted = dataset.get_epoch_order(spec.full_epoch)
             self._whole = ReadRequest(spec.full_epoch, order, counted, 0)
 
-    def read(self, start: int, stop: int) -> tuple[ReadSeqs, bool]:
+    def read(self, start: int, stop: int) -> tuple[Parts, bool]:
         """Read sequences start..stop (exclusive; may exceed the sub-epoch); tell whether it ends there, or before.
 
         A sequence that fails is passed to the engine's policy, and left out.
         """
-        seqs = ReadSeqs()
         if self.num_seqs is not None:
             stop = min(stop, self.num_seqs)
         if self._whole is not None:
-            if start < stop:
-                seqs.read_all(self._reader, self._whole.part(start, stop), self.spec.epoch)
-            return seqs, stop == self.num_seqs
+            wanted = self._whole.part(start, max(start, stop))
+            return self._reader.read(wanted, self.spec.epoch), stop == self.num_seqs
+        seqs = ReadSeqs()
         if start < stop:
             self._go_to(start)
         has_more = True
@@ -117,7 +117,7 @@ class OpenSubEpoch:
             name = f"(sequence {self._position} of sub-epoch {self.spec.epoch})"
             has_more = seqs.read(self.dataset, self._position, epoch=self.spec.epoch, name=name)
             self._position += has_more
-        return seqs, not has_more or stop == self.num_seqs
+        return seqs.parts(), not has_more or stop == self.num_seqs
 
     def _go_to(self, position: int) -> None:
         """Make a position the next one, by reading those before it if there is no other way."""

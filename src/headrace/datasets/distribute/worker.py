@@ -15,7 +15,7 @@ import numpy as np
 from headrace.engine import Failure, WorkerInfo, note_place
 from headrace.errors import ConfigError
 from headrace.files.cache.entry import replace_cached_files
-from headrace.files.places import is_url
+from headrace.files.locations import is_url
 
 from ..base import Dataset
 from ..files.hdf import HDFDataset
@@ -106,10 +106,10 @@ class SubEpochReader:
         except Exception as error:  # noqa: BLE001 - raised in the trainer, whatever the policy on errors is
             self._failure = Failure.of(error).to_bytes()
             return ReadPart(failure=self._failure)
-        seqs, is_last = opened.read(ticket.start, ticket.stop)
+        parts, is_last = opened.read(ticket.start, ticket.stop)
         assert self._plan is not None
         layout = self._shelf.layout() if self._plan.layout is None else None
-        tags, _, fracs, columns = seqs.parts()  # without corpus indices: they are those of these files alone
+        tags, _, fracs, columns = parts  # without corpus indices: they are those of these files alone
         return ReadPart((tags, None, fracs, columns), opened.num_seqs, is_last, layout)
 
     def _count(self, ticket: CountSeqs) -> Counted:

@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,12 +18,15 @@ from numpy.typing import NDArray
 from headrace.batching import NumbersDict
 from headrace.errors import ConfigError
 from headrace.index import CorpusIndex, GeneratedTags
-from headrace.order import Order, RangeOrder
+from headrace.order import Order, RangeOrder, occurrences
 
+from ..base import is_of_headrace
 from ..cached2 import CachedDataset2
-from ..checks import check_count, check_outputs, check_tags
+from ..checks import check_count, check_epoch, check_outputs, check_tags
 from ..corpus import Corpus, LengthsOf, num_left_out
 from ..reading.loaded import OrderCursor
+from ..reading.reader import Reader, ReadRequest
+from ..reading.whole import WholeSeqReader
 from ..seq import DatasetSeq
 
 _SEEDS = 2**32  # that a RandomState takes
@@ -73,14 +77,19 @@ class GeneratingDataset(CachedDataset2):
         """Return the sequence of one corpus index, drawing from `self.random`."""
         self._not_offered("generate_seq")
 
-    def _generate(self, corpus_idx: int) -> DatasetSeq:
-        self.random.seed((self._epoch_seed % _SEEDS, corpus_idx % _SEEDS))
-        return self.generate_seq(corpus_idx)
+    def _generate(self, corpus_idx: int, epoch_seed: int | None = None) -> DatasetSeq:
+        seed = self._epoch_seed if epoch_seed is None else epoch_seed
+        self.random.seed((seed % _SEEDS, corpus_idx % _SEEDS))
+        seq = self.generate_seq(corpus_idx)
+        seq.corpus_idx, seq.seq_tag = corpus_idx, f"seq-{corpus_idx}"
+        return seq
 
-    def _lengths(self) -> NDArray[np.int64]:
+    def _lengths(self, epoch: int | None = None) -> NDArray[np.int64]:
+        """Return `int64[N]`, the lengths of the first data key in an epoch; `None`: in the current one."""
+        seed = None if epoch is None else self.get_random_seed_for_epoch(epoch)
         lengths = np.empty(int(self._corpus_num_seqs), dtype=np.int64)
         for corpus_idx in range(len(lengths)):
-            lengths[corpus_idx] = self._generate(corpus_idx).num_frames[self.get_data_keys()[0]]
+            lengths[corpus_idx] = self._generate(corpus_idx, seed).num_frames[self.get_data_keys()[0]]
         return lengths
 
     def init_seq_order(
@@ -90,30 +99,50 @@ class GeneratingDataset(CachedDataset2):
         super().init_seq_order(epoch, seq_list, seq_order)
         self._epoch_seed = self.get_random_seed_for_epoch(epoch)
         self.random.seed(self._epoch_seed % _SEEDS)
-        if seq_list is not None:
-            seq_order = [_corpus_idx_of_tag(tag) for tag in check_tags(seq_list)]
-        infinite = self._corpus_num_seqs == math.inf
-        order: Order
-        if seq_order is not None:
-            order = self._explicit_order(seq_order, 2**62 if infinite else int(self._corpus_num_seqs))
-        elif epoch is None:
-            order = RangeOrder(range(0))
-        elif infinite:
-            order = RangeOrder(range(self._recipe.shard_index, 2**62, self._recipe.num_shards))
-        else:
-            order = self._lazy_order_for_epoch(epoch, int(self._corpus_num_seqs), self._lengths_once())
+        order = self._plan(epoch, seq_list, seq_order)
         self._cursor = OrderCursor(order)
-        if not (infinite and seq_order is None and epoch is not None):
+        is_given = seq_list is not None or seq_order is not None
+        if epoch is None or is_given or self._corpus_num_seqs != math.inf:
             self._num_seqs = len(order)
         return True
 
-    def _lengths_once(self) -> Any:
+    def _plan(
+        self,
+        epoch: int | None,
+        seq_list: Sequence[str] | None,
+        seq_order: Sequence[int] | NDArray[np.int64] | None,
+    ) -> Order:
+        """Return the order of an epoch, or the one that is given."""
+        is_infinite = self._corpus_num_seqs == math.inf
+        if seq_list is not None:
+            seq_order = [_corpus_idx_of_tag(tag) for tag in check_tags(seq_list)]
+        if seq_order is not None:
+            return self._explicit_order(seq_order, 2**62 if is_infinite else int(self._corpus_num_seqs))
+        if epoch is None:
+            return RangeOrder(range(0))
+        if is_infinite:
+            return RangeOrder(range(self._recipe.shard_index, 2**62, self._recipe.num_shards))
+        return self._lazy_order_for_epoch(epoch, int(self._corpus_num_seqs), self._lengths_once(epoch))
+
+    def _make_order(
+        self,
+        epoch: int | None,
+        seq_list: Sequence[str] | None,
+        seq_order: Sequence[int] | NDArray[np.int64] | None,
+        *,
+        counts: bool,
+    ) -> tuple[Order, NDArray[np.int64] | None]:
+        self._check_shard()
+        order = self._plan(check_epoch(epoch), seq_list, seq_order)
+        return order, occurrences(order) if counts and order.may_repeat else None
+
+    def _lengths_once(self, epoch: int) -> Any:
         """Return the lengths only when asked: an order that needs none generates nothing."""
         lengths: list[NDArray[np.int64]] = []
 
         def length_of(corpus_idx: int) -> int:
             if not lengths:
-                lengths.append(self._lengths())
+                lengths.append(self._lengths(epoch))
             return int(lengths[0][corpus_idx])
 
         return length_of
@@ -123,9 +152,13 @@ class GeneratingDataset(CachedDataset2):
             return None
         corpus_idx = self._cursor[seq_idx]
         seq = self._generate(corpus_idx)
-        seq.seq_idx, seq.corpus_idx, seq.seq_tag = seq_idx, corpus_idx, f"seq-{corpus_idx}"
+        seq.seq_idx = seq_idx
         seq.complete_frac = super().get_complete_frac(seq_idx)
         return seq
+
+    def _new_reader(self) -> Reader:
+        # what a class of the user's own draws by may be the current epoch
+        return GeneratedSeqs(self) if is_of_headrace(type(self).generate_seq) else super()._new_reader()
 
     @property
     def num_seqs(self) -> int:
@@ -151,9 +184,9 @@ class GeneratingDataset(CachedDataset2):
     supports_jumps = True
     content_options: tuple[str, ...] = ("input_dim", "output_dim")
 
-    def get_corpus(self) -> Corpus:
+    def get_corpus(self, epoch: int | None = None) -> Corpus:
         """Return what is known: of finite data, tags and order, and lengths once they were generated."""
-        corpus = super().get_corpus()
+        corpus = super().get_corpus(epoch)
         if self._corpus_num_seqs == math.inf:
             return replace(corpus, knows_order=lambda: False)
         tags = self.get_corpus_tags()
@@ -166,8 +199,8 @@ class GeneratingDataset(CachedDataset2):
             is_indexed=True,
             index=lambda: index,
             tags_of=tags.take,
-            lengths=self._lengths_of_epoch,
-            sort_lengths=self._lengths,
+            lengths=partial(self._lengths_of_epoch, epoch=epoch),
+            sort_lengths=partial(self._lengths, epoch),
             kept=self._kept,
             num_filtered=lambda: num_left_out(self._kept()),
         )
@@ -175,11 +208,11 @@ class GeneratingDataset(CachedDataset2):
     def _kept(self) -> NDArray[np.bool_] | None:
         return None if self._wanted_tags is None else self._keep_mask()
 
-    def _lengths_of_epoch(self, key: str, may_cost: bool) -> LengthsOf | None:
-        """Generate all sequences of the current epoch, to learn the lengths of the first data key."""
+    def _lengths_of_epoch(self, key: str, may_cost: bool, epoch: int | None) -> LengthsOf | None:
+        """Generate all sequences of an epoch, to learn the lengths of the first data key."""
         if key != self.get_data_keys()[0] or not may_cost:
             return None
-        return self._lengths().__getitem__  # now: they differ from epoch to epoch
+        return self._lengths(epoch).__getitem__  # now: they differ from epoch to epoch
 
     def get_corpus_tags(self) -> GeneratedTags:
         """Return the tags of the whole corpus, before any filter."""
@@ -214,9 +247,38 @@ class GeneratingDataset(CachedDataset2):
 
     def get_corpus_seq(self, corpus_seq_idx: int) -> DatasetSeq:
         """Return any sequence, as the current epoch's seed makes it."""
-        seq = self._generate(corpus_seq_idx)
-        seq.corpus_idx, seq.seq_tag = corpus_seq_idx, f"seq-{corpus_seq_idx}"
-        return seq
+        return self._generate(corpus_seq_idx)
+
+
+class GeneratedSeqs(WholeSeqReader):
+    """Reads toy data: whoever wants a sequence of an epoch generates it.
+
+    Args:
+        dataset: It.
+    """
+
+    gives_own = True
+
+    def __init__(self, dataset: GeneratingDataset) -> None:
+        super().__init__()
+        self._dataset, self._epoch_seed = dataset, 0
+
+    def start(self, wanted: ReadRequest) -> None:
+        """Take what is read next."""
+        if wanted.tags is not None:
+            indices = np.array([_corpus_idx_of_tag(tag) for tag in wanted.tags], np.int64)
+            wanted = ReadRequest.of(wanted.epoch, indices, first=wanted.first)
+        super().start(wanted)
+        self._epoch_seed = self._dataset.get_random_seed_for_epoch(wanted.epoch)
+
+    def tags(self) -> list[str]:
+        """Return the tags, which are made of the corpus indices."""
+        return [f"seq-{corpus_idx}" for corpus_idx in self._wanted.indices.tolist()]
+
+    def _make(self, number: int) -> DatasetSeq:
+        seq = self._dataset._generate(self._cursor[number], self._epoch_seed)
+        seq.seq_idx = number
+        return self._dataset._with_window(seq)
 
 
 class DummyDataset(GeneratingDataset):
@@ -270,7 +332,7 @@ class DummyDataset(GeneratingDataset):
         classes = ((seq_idx + count + np.arange(self.seq_len)) % dim).astype(np.int32)
         return DatasetSeq(seq_idx, data, targets=classes)
 
-    def _lengths(self) -> NDArray[np.int64]:
+    def _lengths(self, epoch: int | None = None) -> NDArray[np.int64]:  # noqa: ARG002 (they are those of all)
         return np.full(int(self._corpus_num_seqs), self.seq_len, dtype=np.int64)
 
     def get_num_timesteps(self) -> NumbersDict:

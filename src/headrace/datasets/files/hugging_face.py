@@ -18,6 +18,7 @@ from headrace.sources.tables.hugging_face import import_datasets, load_hugging_f
 from headrace.specs import DataSpec
 
 from ..cached import CachedDataset
+from ..reading.reader import Features
 
 _FORMAT_OPTIONS = ("dim", "dtype", "feature_dim", "ndim", "shape", "sparse", "sparse_dim", "vocab")
 
@@ -113,12 +114,16 @@ class HuggingFaceDataset(CachedDataset):
         """Return one data key of one sequence, see `Dataset.get_data`; also a text, as an array `str[]`."""
         if key not in self._text_keys:
             return super().get_data(seq_idx, key)
+        return self._texts_of(self._corpus_idx(seq_idx))[key]
+
+    def _texts_of(self, corpus_idx: int) -> Features:
         if self._texts is None:
             assert isinstance(self.source, HuggingFaceSource)
             fields = {name: {"field": name, "vocab": "bytes"} for name in self._text_keys}
             columns = self.source.dataset.select_columns(self._text_keys)
             self._texts = HuggingFaceSource(columns, fields=fields, nulls=self._nulls, index=None)
-        return np.array(self._texts.read(self._corpus_idx(seq_idx), key).tobytes().decode())
+        texts = self._texts
+        return {key: np.array(texts.read(corpus_idx, key).tobytes().decode()) for key in self._text_keys}
 
     def get_data_dtype(self, key: str) -> str:
         """Return the dtype of a data key; "string" for a text."""

@@ -17,6 +17,7 @@ from headrace.vocabularies.bpe import DrawnClasses, SamplingBytePairEncoding
 
 from ..cached import CachedDataset
 from ..checks import absolute_name
+from ..reading.reader import Features
 from ..returnn.epoch_wise_filter import EpochWiseFilter, FilteredOrders
 
 _RAW = "raw"
@@ -145,7 +146,7 @@ class OggZipDataset(CachedDataset):
         """Return one data key of one sequence, see `Dataset.get_data`; also the text as key "raw", an array `str[]`."""
         if key != _RAW:
             return super().get_data(seq_idx, key)
-        return np.array(self._text(seq_idx))
+        return self._texts_of(self._corpus_idx(seq_idx))[key]
 
     def get_text_keys(self) -> list[str]:
         """Return ["raw"], the text itself."""
@@ -155,10 +156,10 @@ class OggZipDataset(CachedDataset):
         """Return the dtype of a data key; "string" for "raw"."""
         return "string" if key == _RAW else super().get_data_dtype(key)
 
-    def _text(self, seq_idx: int) -> str:
+    def _texts_of(self, corpus_idx: int) -> Features:
         source = self.source
         assert isinstance(source, OggZipSource)
-        return source.read_text(self._corpus_idx(seq_idx))
+        return {_RAW: np.array(source.read_text(corpus_idx))}
 
 
 class _Chain:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -52,6 +53,10 @@ class OverCorpora(OrderedDataset):
     def _num_stored(self) -> int:
         return len(self.corpus)
 
+    @abstractmethod
+    def _sort_lengths(self, epoch: int | None = None) -> NDArray[Any]:
+        """Return `int[N]`: what sequences are sorted by in an epoch; `None`: in the current one."""
+
     def _take_order(self, order: Order, first: int = 0, **options: Any) -> None:
         super()._take_order(order, first, **options)
         self._tag_start, self._tag_block = 0, ()
@@ -71,11 +76,12 @@ class OverCorpora(OrderedDataset):
     def _made_of(self) -> Sequence[MetaPart]:
         """The parts."""
 
-    def _corpus_over(self, parts: Sequence[tuple[MetaPart, Corpus]], **own: Any) -> Corpus:
+    def _corpus_over(self, parts: Sequence[tuple[MetaPart, Corpus]], epoch: int | None, **own: Any) -> Corpus:
         """Return what is known of the corpora of the parts as one.
 
         Args:
             parts: All of them, with what is known of each.
+            epoch: In which, see `Dataset.get_corpus`.
             **own: What the class itself has to say of it.
         """
         return Corpus(
@@ -89,7 +95,7 @@ class OverCorpora(OrderedDataset):
             ),
             has_fixed_lengths=all(corpus.has_fixed_lengths for _, corpus in parts),
             may_change_lengths=any(corpus.may_change_lengths for _, corpus in parts),
-            sort_lengths=self._sort_lengths,
+            sort_lengths=partial(self._sort_lengths, epoch),
             kept=self._kept,
             num_filtered=lambda: num_left_out(self._kept()),
             draws_by_occurrence=any(corpus.draws_by_occurrence for _, corpus in parts),
@@ -110,9 +116,10 @@ class OverCorpora(OrderedDataset):
         return ""
 
 
-def sort_lengths_of(part: MetaPart) -> NDArray[Any]:
-    """Return what a dataset sorts by, from its file of lengths if it has one."""
+def sort_lengths_of(part: MetaPart, epoch: int | None = None) -> NDArray[Any]:
+    """Return what a dataset sorts by in an epoch, from its file of lengths if it has one."""
     dataset = part.dataset
     while isinstance(dataset, MultiProcDataset):
         dataset = dataset.inner
-    return part.corpus.sort_lengths() if dataset.seq_order_seq_lens_file is None else dataset._lengths_of_file()
+    corpus = part.dataset.get_corpus(epoch)
+    return corpus.sort_lengths() if dataset.seq_order_seq_lens_file is None else dataset._lengths_of_file()

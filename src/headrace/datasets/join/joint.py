@@ -8,7 +8,8 @@ behind `CombinedDataset` and `ConcatDataset` where all parts know their corpus; 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,10 +18,8 @@ from numpy.typing import NDArray
 
 from headrace.errors import ConfigError, did_you_mean
 from headrace.order import (
-    ArrayOrder,
     FilteredOrder,
     Order,
-    OrderCorpus,
     RangeOrder,
     full_epoch_of,
     occurrences,
@@ -30,7 +29,7 @@ from headrace.order import (
 from headrace.specs import DataSpec
 
 from ..base import Dataset
-from ..checks import check_indices, check_tags
+from ..checks import check_indices
 from ..corpus import Corpus, LengthsOf
 from ..digests import recipe_text
 from ..parts import MetaPart, PartReader
@@ -79,7 +78,7 @@ class JointDataset(OverCorpora):
         self._offered: NDArray[np.int64] | None = None
         self._version = 0
         self._filtered: tuple[int, int] | None = None  # of the orders of the parts, what filters of their epochs drop
-        self._counted: tuple[Order, NDArray[np.int64]] | None = None
+        self._counted_full: tuple[Order, NDArray[np.int64]] | None = None
 
     def _change_recipe(self, **changes: Any) -> None:
         if "seq_ordering" in changes:
@@ -115,9 +114,9 @@ class JointDataset(OverCorpora):
     def _made_of(self) -> Sequence[MetaPart]:
         return self.members
 
-    def get_corpus(self) -> Corpus:
+    def get_corpus(self, epoch: int | None = None) -> Corpus:
         """Return what is known of the corpora of the parts, one after the other."""
-        parts = [(part, part.corpus) for part in self.members]
+        parts = [(part, part.dataset.get_corpus(self._part_epoch(part, epoch))) for part in self.members]
 
         def lengths_of(key: str, may_cost: bool) -> LengthsOf | None:
             self._spec_of(key)
@@ -135,7 +134,7 @@ class JointDataset(OverCorpora):
             return xxhash.xxh3_128_hexdigest(" | ".join(["joint", *texts]).encode())
 
         specs = {key: spec for key, spec in self.layout.specs.items() if spec is not None}
-        return self._corpus_over(parts, specs=specs, lengths=lengths_of, digest_text=digest_text)
+        return self._corpus_over(parts, epoch, specs=specs, lengths=lengths_of, digest_text=digest_text)
 
     def order_text(self, epoch: int) -> str:
         """Return what decides the joint order, and the orders of the parts."""
@@ -155,30 +154,14 @@ class JointDataset(OverCorpora):
 
     # --- order ---
 
-    def init_seq_order(
-        self, epoch: int | None = None, seq_list: Sequence[str] | None = None, seq_order: Sequence[int] | None = None
-    ) -> bool:
-        """Start a (sub-)epoch, see `Dataset.init_seq_order`. Reads no data.
-
-        Args:
-            epoch: The epoch number.
-            seq_list: Tags; each must be that of one sequence of one part.
-            seq_order: Corpus indices: those of the parts, one part after the other.
-        """
-        super().init_seq_order(epoch, seq_list, seq_order)
-        self._take_order(RangeOrder(range(0)))
-        if seq_list is not None:
-            order: Order = ArrayOrder(self.corpus.index.find_tags(check_tags(seq_list)))
-        elif seq_order is not None:
-            order = self._explicit_order(seq_order, len(self.corpus))
-        else:
-            order = RangeOrder(range(0)) if epoch is None else self._order_of_epoch(epoch)
-        self._take_order(order, is_given=seq_list is not None or seq_order is not None)
-        return True
-
     def _order_of_epoch(self, epoch: int) -> Order:
         self._set_policy(epoch)
-        order = self._planner.order_for_epoch(epoch, self._order_corpus(len(self.corpus), None))
+        corpus = dataclasses.replace(
+            self._order_corpus(len(self.corpus), None), is_fixed=self.get_corpus().has_fixed_lengths
+        )
+        if self.seq_order_seq_lens_file is None:
+            corpus = dataclasses.replace(corpus, lengths=lambda: self._sort_lengths(epoch))
+        order = self._planner.order_for_epoch(epoch, corpus)
         return order if self._filtered is None else FilteredOrder(order, self._filtered)
 
     def _set_policy(self, epoch: int) -> None:
@@ -197,8 +180,7 @@ class JointDataset(OverCorpora):
         self._planner.recipe = dataclasses.replace(self._recipe, seq_ordering=policy)
 
     def _own_order(self, part: MetaPart, full_epoch: int) -> Order:
-        part.dataset.init_seq_order(full_epoch + self._epoch_offset(part))
-        return part.dataset.get_checked_seq_order()
+        return part.dataset.get_epoch_order(full_epoch + self._epoch_offset(part))[0]
 
     def _epoch_offset(self, part: MetaPart) -> int:  # noqa: ARG002 (a sub-class reads other epochs of some)
         """Return what is added to the number of a full epoch to get the epoch that a part is read in."""
@@ -230,37 +212,39 @@ class JointDataset(OverCorpora):
             offered.append(indices + start)
         return np.concatenate(offered), may_repeat
 
-    def _order_corpus(self, num_seqs: int, get_seq_len: Any) -> OrderCorpus:
-        corpus = super()._order_corpus(num_seqs, get_seq_len)
-        lengths = corpus.lengths or self._sort_lengths
-        return dataclasses.replace(corpus, lengths=lengths, is_fixed=self.get_corpus().has_fixed_lengths)
-
-    def _sort_lengths(self) -> NDArray[Any]:
-        """Return `int[N]`: what the parts sort by."""
+    def _sort_lengths(self, epoch: int | None = None) -> NDArray[Any]:
+        """Return `int[N]`: what the parts sort by, in an epoch; `None`: in the current one."""
         _ = self.corpus  # forgets lengths that are too old
         if self._lengths is not None:
             return self._lengths
-        lengths = np.concatenate([sort_lengths_of(part) for part in self.members])
+        lengths = np.concatenate([sort_lengths_of(part, self._part_epoch(part, epoch)) for part in self.members])
         if self.get_corpus().has_fixed_lengths:
             self._lengths = lengths
         return lengths
 
-    def _count_in_epoch(self, epoch: int) -> NDArray[np.int64]:
-        return super()._count_in_epoch(epoch) if self.partition_epoch == 1 else self._count_in_full_epoch(epoch)
+    def _part_epoch(self, part: MetaPart, epoch: int | None) -> int | None:
+        """Return the epoch that a part is read in."""
+        if epoch is None:
+            return None
+        return full_epoch_of(epoch, self.partition_epoch) + 1 + self._epoch_offset(part)
 
-    def _count_in_full_epoch(self, epoch: int) -> NDArray[np.int64]:
+    def _counter(self, epoch: int, order: Order) -> Callable[[], NDArray[np.int64]]:
+        if self.partition_epoch == 1:
+            return super()._counter(epoch, order)
+        return partial(self._count_in_full_epoch, self._planner.full_order, epoch)
+
+    def _count_in_full_epoch(self, full: Order, epoch: int) -> NDArray[np.int64]:
         """Count over all sub-epochs: the parts draw by the full epoch, and must not draw the same in two of them."""
-        full = self._planner.full_order
-        if self._counted is None or self._counted[0] is not full:
-            self._counted = full, occurrences(full)
+        if self._counted_full is None or self._counted_full[0] is not full:
+            self._counted_full = full, occurrences(full)
         start, stop = slice_bounds(len(full), epoch, self.partition_epoch, self.num_shards, self.shard_index)
-        return self._counted[1][start:stop]
+        return self._counted_full[1][start:stop]
 
     def finish_epoch(self, *, free_resources: bool = False) -> None:
         """End the epoch, of the parts as well, see `Dataset.finish_epoch`."""
         super().finish_epoch(free_resources=free_resources)
         if free_resources:
-            self._corpus, self._offered, self._lengths, self._counted = None, None, None, None
+            self._corpus, self._offered, self._lengths, self._counted_full = None, None, None, None
             self._version += 1
 
     def supports_seq_order_sorting(self) -> bool:

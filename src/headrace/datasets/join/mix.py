@@ -346,10 +346,7 @@ class _MixedCorpus(JointDataset):
         return mixture.first_position_with(totals, reached_by="any" if wanted == "first_exhausted" else "all")
 
     def _lanes(self, mixture: Mixture, sizes: Sequence[Sequence[int]], positions: range) -> list[Lane]:
-        """Return the parts as lanes that know the orders of their epochs which the positions need.
-
-        They are asked for now: a part has one current order, and while the mixture is read, that is its share of it.
-        """
+        """Return the parts as lanes that know the orders of their epochs which the positions need."""
         lanes: list[Lane] = []
         asked: list[Order] = []
         bounds = zip(mixture.num_draws(positions.start), mixture.num_draws(positions.stop), strict=True)

@@ -203,11 +203,11 @@ class TurnsDataset(CachedDataset2):
         """Return nothing: the sub-datasets draw."""
         return ""
 
-    def get_corpus(self) -> Corpus:
+    def get_corpus(self, epoch: int | None = None) -> Corpus:
         """Return what is known of the sub-datasets, as far as it does not matter whose turn it is."""
-        corpora = [(turn.name, turn.dataset.get_corpus()) for turn in self.turns]
+        corpora = [(turn.name, turn.dataset.get_corpus(epoch)) for turn in self.turns]
         return replace(
-            super().get_corpus(),
+            super().get_corpus(epoch),
             digest_text=lambda: " | ".join(f"{name} {corpus.digest_text()}" for name, corpus in corpora),
         )
 

@@ -1,18 +1,54 @@
-"""`EpochReader`: reads by the epoch API, so whatever class of the user's was written for it."""
+"""Reading by the epoch API, so whatever class of the user's was written for it: any sequences, or one after another.
+
+No other reader positions a dataset.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from headrace.batching import NumbersDict
 from headrace.errors import SourceError
 
+from ..returnn.walk import check_not_stale
 from ..seq import DatasetSeq
-from .partial import PartialEpochs
+from .foreign import ForeignAnswers
 from .reader import Features, Reader, ReadRequest
+
+
+class EpochStream(Iterator[DatasetSeq]):
+    """The sequences of the current epoch of a dataset, one after the other, from a position on.
+
+    Args:
+        dataset: It is read by nobody else meanwhile.
+        position: Of the first one.
+
+    Attributes:
+        position: Of the sequence that comes next.
+    """
+
+    def __init__(self, dataset: ForeignAnswers, position: int = 0) -> None:
+        self.position = position
+        self._dataset, self._version = dataset, dataset.order_version
+
+    def __next__(self) -> DatasetSeq:
+        """Read the next sequence.
+
+        Raises:
+            ConfigError: The dataset has ended this epoch, or started another.
+        """
+        dataset, position = self._dataset, self.position
+        check_not_stale(dataset, self._version, "the stream of an epoch", where=f"sequence {position}")
+        if not dataset.is_less_than_num_seqs(position):
+            raise StopIteration
+        dataset.load_seqs(position, position + 1)
+        seq = dataset.get_seq(position)
+        self.position = position + 1
+        return seq
 
 
 class EpochReader(Reader):
@@ -24,28 +60,36 @@ class EpochReader(Reader):
         dataset: Its owner is that of this reader.
     """
 
-    def __init__(self, dataset: PartialEpochs) -> None:
+    def __init__(self, dataset: ForeignAnswers) -> None:
         self._dataset = dataset
+        self.gives_own = dataset.gives_own
         self._wanted: ReadRequest | None = None
         self._version: int | None = None
         self._first = 0
         self._num_checked = 0  # of the tags that were asked for
 
     def start(self, wanted: ReadRequest) -> None:
-        """Start a part of an epoch."""
+        """Start an epoch with the sequences that are wanted."""
         dataset = self._dataset
         if wanted.first is None:
-            dataset.forget_places()
+            dataset.forget_positions()
         self._first = self._num_checked = 0
-        if wanted.is_started_at == dataset.order_version:
+        if wanted.is_whole and self._starts_by_itself(wanted):
             self._num_checked = len(wanted.order)  # it was not asked by tags
         elif wanted.tags is not None:
             dataset.start_given(wanted.epoch, seq_list=wanted.tags)
-        elif wanted.epoch is None:
-            dataset.start_order(None, wanted.indices)
         else:
-            self._first = dataset.init_part(wanted.epoch, wanted.first or 0, wanted.indices, wanted.occurrences)
+            self._first = dataset.start_part(wanted)
         self._wanted, self._version = wanted, dataset.order_version
+
+    def _starts_by_itself(self, wanted: ReadRequest) -> bool:
+        """Start a whole epoch, as a class can that takes no order; tell whether the order is the one that is wanted."""
+        dataset = self._dataset
+        dataset.init_seq_order(epoch=wanted.epoch)
+        if not dataset.may_draw_order():
+            return True
+        started = dataset.get_checked_seq_order()
+        return np.array_equal(np.asarray(started), wanted.indices)
 
     def _position(self) -> int:
         """Return the position of the first one that is wanted."""
@@ -101,6 +145,11 @@ class EpochReader(Reader):
     def array(self, number: int, key: str) -> NDArray[Any]:
         """Take one data key."""
         return self._dataset.get_data(self._seq_idx(number), key)
+
+    def texts(self, number: int) -> Features:
+        """Take the texts."""
+        dataset, seq_idx = self._dataset, self._seq_idx(number)
+        return {key: dataset.get_data(seq_idx, key) for key in dataset.get_text_keys()}
 
     def frames(self, number: int, key: str, start: int, stop: int) -> NDArray[Any]:
         """Take some frames."""

@@ -26,7 +26,7 @@ class KeepingReader(Reader):
 
     def __init__(self, data_keys: Sequence[str]) -> None:
         self._num_keys = len(data_keys)
-        self._loaded = LoadedSeqs()  # by position
+        self._loaded: LoadedSeqs[Features] = LoadedSeqs()  # by position
         self._wanted = ReadRequest.of(None, np.zeros(0, np.int64))
         self._cursor = OrderCursor()
 

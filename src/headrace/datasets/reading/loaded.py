@@ -12,7 +12,7 @@ from __future__ import annotations
 import heapq
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,7 @@ from headrace.sources import Source
 from ..epoch import EpochApi
 from .reader import Features
 
+_Seq = TypeVar("_Seq")
 _BLOCK = 4096  # positions decoded at a time: a look-up in a lazy order alone costs as much as hundreds in a block
 
 
@@ -123,7 +124,7 @@ class SeqCache:
         self.num_bytes = 0
 
 
-class LoadedSeqs:
+class LoadedSeqs(Generic[_Seq]):
     """Sequences by place in the current order: the window that was loaded, and the last ones that were asked for alone.
 
     Memory does not grow with random access: of what lies outside of the window only the last sequence, or group of
@@ -131,9 +132,9 @@ class LoadedSeqs:
     """
 
     def __init__(self) -> None:
-        self._window: dict[int, Features] = {}
+        self._window: dict[int, _Seq] = {}
         self._places: list[int] = []  # a heap of the keys of _window, so that dropping the first ones is cheap
-        self._alone: dict[int, Features] = {}
+        self._alone: dict[int, _Seq] = {}
 
     def __contains__(self, seq_idx: object) -> bool:
         return seq_idx in self._window or seq_idx in self._alone
@@ -141,18 +142,18 @@ class LoadedSeqs:
     def __len__(self) -> int:
         return len(self._window) + len(self._alone)
 
-    def put_window(self, seqs: dict[int, Features]) -> None:
+    def put_window(self, seqs: dict[int, _Seq]) -> None:
         """Keep sequences until `drop_before` passes them."""
         for seq_idx, features in seqs.items():
             if seq_idx not in self._window:
                 heapq.heappush(self._places, seq_idx)
             self._window[seq_idx] = features
 
-    def put_alone(self, seqs: dict[int, Features]) -> None:
+    def put_alone(self, seqs: dict[int, _Seq]) -> None:
         """Keep sequences until others are asked for alone."""
         self._alone = seqs
 
-    def get(self, seq_idx: int) -> Features | None:
+    def get(self, seq_idx: int) -> _Seq | None:
         """Return what is left of a sequence, `None` if it is not held."""
         features = self._window.get(seq_idx)
         return self._alone.get(seq_idx) if features is None else features

@@ -35,7 +35,7 @@ class ReadRequest:
         occurrences: How often each of them came before in the epoch, `int64[n]`; `None` if never, or nothing is drawn.
         first: The position of the first one in the epoch, if they are neighbours there; `None`: they are not.
         tags: What is asked for where the corpus indices are not known; the order is then 0, 1, ...
-        is_started_at: `order_version` of a dataset that has this order already, and need not be started.
+        is_whole: Whether they are all of the epoch, in the order that the dataset itself gives it.
     """
 
     epoch: int | None
@@ -43,7 +43,7 @@ class ReadRequest:
     occurrences: NDArray[np.int64] | None = None
     first: int | None = None
     tags: Sequence[str] | None = None
-    is_started_at: int | None = None
+    is_whole: bool = False
 
     @classmethod
     def of(
@@ -116,6 +116,10 @@ class Reader(ABC):
     def array(self, number: int, key: str) -> NDArray[Any]:
         """Return one data key of a sequence, `dtype[T, ...]`."""
         return self.features(number)[key]
+
+    def texts(self, number: int) -> Features:  # noqa: ARG002 (a contract)
+        """Return the texts of a sequence, see `Dataset.get_text_keys`."""
+        return {}
 
     def frames(self, number: int, key: str, start: int, stop: int) -> NDArray[Any]:
         """Return frames start..stop of one data key of a sequence; where it can, it reads no others."""

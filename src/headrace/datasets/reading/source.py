@@ -130,13 +130,22 @@ class SourceReader(KeepingReader):
         cache: What keeps sequences as they are stored.
         finishing: What is done to them.
         group: Neighbours whose frames are shuffled among each other; 0: none are.
+        texts_of: Returns the texts of a corpus index; `None`: there are none.
     """
 
-    def __init__(self, source: Source, cache: SeqCache, finishing: Finishing, group: int = 0) -> None:
+    def __init__(
+        self,
+        source: Source,
+        cache: SeqCache,
+        finishing: Finishing,
+        group: int = 0,
+        texts_of: Callable[[int], Features] | None = None,
+    ) -> None:
         super().__init__(list(source.specs))
         self._source, self._cache, self._finishing, self._group = source, cache, finishing, group
         self.gives_own = finishing.transform is None
         self._is_stored, self._draws = finishing.does_nothing, finishing.draws
+        self._texts_of = texts_of
         self._occurrences: NDArray[np.int64] | None = None
         self._tags: list[str] | None = None
 
@@ -227,6 +236,10 @@ class SourceReader(KeepingReader):
         except Exception as error:
             self._add_note(error, number)
             raise
+
+    def texts(self, number: int) -> Features:
+        """Look them up."""
+        return {} if self._texts_of is None else self._texts_of(self._corpus_idx(number))
 
     def frames(self, number: int, key: str, start: int, stop: int) -> NDArray[Any]:
         """Return frames start..stop (what lies behind the last one is left out) of one data key."""

@@ -182,6 +182,8 @@ _NO_SEQS = SeqBlock([], None, None, ({}, {}))
 class BlockwiseDataset(CachedDataset2):
     """Sequences collected in order, block by block. A sub-class defines `_next_block`, `_lose_count` and `_restart`."""
 
+    gives_own = True
+
     def _reset(self) -> None:
         super()._reset()
         self._block = _NO_SEQS

@@ -131,9 +131,9 @@ class ConcatSeqsDataset(CachedDataset):
         """Whether a transform of the inner dataset may change lengths, so that the index does not say them."""
         return self._inner.get_corpus().may_change_lengths
 
-    def get_corpus(self) -> Corpus:
+    def get_corpus(self, epoch: int | None = None) -> Corpus:
         """Return what the index of the joined sequences knows."""
-        corpus, inner = super().get_corpus(), self._inner.get_corpus()
+        corpus, inner = super().get_corpus(epoch), self._inner.get_corpus(epoch)
         joining = self._seqs.joining
         return replace(
             corpus,

@@ -1,8 +1,8 @@
 """`MultiEpochDataset`: several epochs of another dataset as one.
 
-If the inner dataset says its order, so does this one: a place leads to an epoch of the inner dataset and a corpus
-index. Which of the epochs it is travels with the number of times that the sequence came before (`get_occurrences`), so
-that whoever reads a part of an epoch reads the same.
+If the inner dataset knows its corpus, an epoch is the orders of its epochs, one after the other. Which of these a
+sequence is of is told together with the number of times that it came before there, as one number: so that whoever reads
+a part of an epoch reads the same. Else it is a stream, read from its start on.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,19 +19,22 @@ from numpy.typing import NDArray
 
 from headrace.batching import NumbersDict
 from headrace.errors import ConfigError, check_count
-from headrace.order import ArrayOrder, Order, occurrences, sum_filtered
+from headrace.order import Order, occurrences, sum_filtered
 
 from ..base import Dataset, Owned
 from ..cached2 import CachedDataset2
-from ..checks import check_indices
+from ..checks import check_epoch
 from ..configs import DatasetConfig
 from ..corpus import Corpus
 from ..delegating import InnerAnswers, inherited_options, outer_options
 from ..parts import check_no_cycle, open_part, taken_away
+from ..reading.passing import PassingReader
+from ..reading.reader import Reader, ReadRequest
 from ..seq import DatasetSeq
 
 _MAX_EPOCHS = 1_000_000  # more are a mistake, most likely
 _MAX_TOLD = 10_000  # whose recipes are told one by one
+_NOT_STARTED = -1
 _MAX_SEQS = 2**31  # of an epoch: 16 GiB for their order
 
 
@@ -40,16 +43,12 @@ class Segment:
     """Neighbours in one epoch of the inner dataset.
 
     Attributes:
-        epoch: Of the inner dataset; `None`: what it was started with already.
-        start: The place of the first one.
-        indices: Corpus indices, `int64[n]`; `None`: the whole epoch.
-        occurrences: How often each of them came before in that epoch.
+        start: The number of the first one.
+        wanted: What is asked of the inner dataset.
     """
 
-    epoch: int | None
     start: int
-    indices: NDArray[np.int64] | None = None
-    occurrences: NDArray[np.int64] | None = None
+    wanted: ReadRequest
 
 
 class MultiEpochDataset(InnerAnswers, CachedDataset2):
@@ -81,20 +80,17 @@ class MultiEpochDataset(InnerAnswers, CachedDataset2):
         self.shuffle_frames_of_nseqs = self.inner.shuffle_frames_of_nseqs
         self._follow_order()
         self._is_ordered = self.inner.get_corpus().is_indexed
-        self._orders: list[Order] = []
-        self._counts: list[NDArray[np.int64] | None] = []
+        if self._is_ordered:
+            self.inner.answer_alone()
         self._forget()
         if type(self).__init__ is MultiEpochDataset.__init__:  # a copy may be made in another folder
             self._ctor_args = ((), {**kwargs, "dataset": Owned(self.inner), "multi_epoch": self.multi_epoch})
 
     def _forget(self) -> None:
-        self._segments: list[Segment] = []
-        self._coming: list[int] = []  # epochs of a stream that are not begun yet
-        self._current: Segment | None = None
-        self._shift = 0  # from a place to the place in the inner dataset
-        self._version: int | None = None  # of the inner dataset, with the current segment
-        self._orders, self._counts = [], []
-        self._codes: NDArray[np.int64] | None = None  # occurrences of a part of an epoch
+        self._segments: list[Segment] = []  # of the current order
+        self._first = 0  # its first position
+        self._order_reader: EpochsReader | None = None
+        self._stream = EpochStream(self.inner, iter(()))
 
     def inner_epochs(self, epoch: int) -> range:
         """Return the epochs of the inner dataset that an epoch consists of."""
@@ -106,7 +102,7 @@ class MultiEpochDataset(InnerAnswers, CachedDataset2):
         """The dataset whose epochs are read."""
         return self._inner
 
-    def get_corpus(self) -> Corpus:
+    def get_corpus(self, epoch: int | None = None) -> Corpus:  # noqa: ARG002 (they are those of all)
         """Return what the inner dataset knows; of lengths, those that are the same in all of its epochs."""
         corpus = self.inner.get_corpus()
         is_fixed = corpus.is_indexed and corpus.has_fixed_lengths
@@ -114,6 +110,7 @@ class MultiEpochDataset(InnerAnswers, CachedDataset2):
             corpus.without_index(),
             knows_order=lambda: self._is_ordered,
             lengths=corpus.lengths if is_fixed else lambda key, may_cost: None,  # noqa: ARG005
+            draws_by_occurrence=self._is_ordered,
         )
 
     @property
@@ -139,25 +136,33 @@ class MultiEpochDataset(InnerAnswers, CachedDataset2):
         """Start an epoch. An order that is given is read once, in the first of the inner epochs."""
         super().init_seq_order(epoch, seq_list, seq_order)
         self._forget()
+        is_given = seq_list is not None or seq_order is not None
+        if epoch is None and not is_given:
+            self._num_seqs = 0
+        elif self._is_ordered:
+            self._take(self._plan(epoch, seq_list, seq_order))
+        elif is_given:
+            self.inner.start_given(None if epoch is None else self.inner_epochs(epoch)[0], seq_list, seq_order)
+            self._stream = EpochStream(self.inner, iter(()), is_started=True)
+        elif epoch is not None:
+            self._stream = EpochStream(self.inner, iter(self.inner_epochs(epoch)))
+        return True
+
+    def _plan(
+        self,
+        epoch: int | None,
+        seq_list: Sequence[str] | None,
+        seq_order: Sequence[int] | NDArray[np.int64] | None,
+    ) -> list[Segment]:
+        """Return what is read of which inner epoch; touches nothing of the current epoch."""
+        inner = self.inner
         if epoch is None or seq_list is not None or seq_order is not None:
             first = None if epoch is None else self.inner_epochs(epoch)[0]
-            self.inner.start_given(first, seq_list, seq_order)
-            if epoch is None and seq_list is None and seq_order is None:
-                self._num_seqs = 0
-                return True
-            self._segments = [Segment(None, 0)]
-            self._current, self._version = self._segments[0], self.inner.order_version
-            if self._is_ordered:
-                self._orders, self._counts = [self.inner.get_current_seq_order()], [self.inner.get_occurrences()]
-                self._num_seqs = len(self._orders[0])
-            return True
-        if not self._is_ordered:
-            self._coming = list(self.inner_epochs(epoch))
-            return True
-        start = 0
+            order, counted = inner.get_epoch_order(first, seq_list=seq_list, seq_order=seq_order)
+            return [Segment(0, ReadRequest(first, order, counted, 0))]
+        segments, start = [], 0
         for number in self.inner_epochs(epoch):
-            self.inner.init_seq_order(number)
-            order = self.inner.get_checked_seq_order()
+            order, counted = inner.get_epoch_order(number)
             if len(order) * self.multi_epoch > _MAX_SEQS:
                 raise ConfigError(
                     f"multi_epoch={self.multi_epoch} times {len(order):,} sequences are too many: their order is in "
@@ -165,48 +170,74 @@ class MultiEpochDataset(InnerAnswers, CachedDataset2):
                     where=f"dataset {self.name!r}, epoch {epoch}",
                     fix="lower multi_epoch; an epoch may end sooner",
                 )
-            self._orders.append(order)
-            self._counts.append(self.inner.get_occurrences())
-            self._segments.append(Segment(number, start))
+            segments.append(Segment(start, ReadRequest(number, order, counted, 0, is_whole=True)))
             start += len(order)
-        self._num_seqs = start
-        return True
+        return segments
 
-    def init_part(
-        self, epoch: int, first: int, indices: NDArray[np.int64], occurrences: NDArray[np.int64] | None = None
-    ) -> int:
-        """Start a part of an epoch under its own places; `occurrences` are those of `get_occurrences`."""
-        super().init_seq_order(epoch)
-        self._forget()
-        indices = check_indices(indices, 2**62, f"dataset {self.name!r}")
-        codes = np.zeros(len(indices), np.int64) if occurrences is None else np.asarray(occurrences)
+    def _take(self, segments: list[Segment], first: int = 0) -> None:
+        """Take what is read in the current epoch, from a position on."""
+        self._segments, self._first = segments, first
+        self._num_seqs = first + _num_seqs_of(segments)
+
+    def _make_order(
+        self,
+        epoch: int | None,
+        seq_list: Sequence[str] | None,
+        seq_order: Sequence[int] | NDArray[np.int64] | None,
+        *,
+        counts: bool,
+    ) -> tuple[Order, NDArray[np.int64] | None]:
+        del counts  # which epoch a sequence is of is always told
+        if not self._is_ordered:
+            self._not_offered("the order of an epoch")
+        self._check_shard()
+        segments = self._plan(check_epoch(epoch), seq_list, seq_order)
+        return ChainedOrder([segment.wanted.order for segment in segments]), self._codes(segments)
+
+    def _codes(self, segments: Sequence[Segment]) -> NDArray[np.int64]:
+        """Return, for each sequence, (times that it came before in its inner epoch) M + number of that epoch."""
+        codes = [np.zeros(0, np.int64)]
+        for wanted in (segment.wanted for segment in segments):
+            # nothing inside may draw, but who reads it may
+            counts = occurrences(wanted.order) if wanted.occurrences is None else wanted.occurrences
+            codes.append(counts * self.multi_epoch + ((wanted.epoch or 1) - 1) % self.multi_epoch)
+        return np.concatenate(codes)
+
+    def segments_of(self, wanted: ReadRequest) -> list[Segment]:
+        """Return what is read of which inner epoch, for sequences with the numbers that tell their epochs."""
+        if wanted.epoch is None:
+            return [Segment(0, wanted)]
+        indices = wanted.indices
+        codes = np.zeros(len(indices), np.int64) if wanted.occurrences is None else np.asarray(wanted.occurrences)
         passes, counts = codes % self.multi_epoch, codes // self.multi_epoch
         ends = np.flatnonzero(np.diff(passes)) + 1
+        segments = []
         for start, stop in itertools.pairwise([0, *ends.tolist(), len(indices)]):
             if start < stop:
-                number = self.inner_epochs(epoch)[int(passes[start])]
+                number = self.inner_epochs(wanted.epoch)[int(passes[start])]
                 own = counts[start:stop] if counts[start:stop].any() else None
-                self._segments.append(Segment(number, first + start, indices[start:stop], own))
-        self._orders, self._codes = [ArrayOrder(indices, may_repeat=occurrences is not None)], occurrences
-        self._num_seqs = first + len(indices)
-        return first
+                first = None if wanted.first is None else wanted.first + start
+                segments.append(Segment(start, ReadRequest.of(number, indices[start:stop], own, first)))
+        return segments
+
+    def start_part(self, wanted: ReadRequest) -> int:
+        """Start the epoch of a request with its sequences, under their own positions."""
+        if not self._is_ordered:
+            return super().start_part(wanted)
+        super().init_seq_order(wanted.epoch)
+        self._forget()
+        self._take(self.segments_of(wanted), wanted.first or 0)
+        return self._first
 
     def get_current_seq_order(self) -> Order:
         """Return the corpus indices of the current epoch, in order, if the inner dataset tells them."""
         if not self._is_ordered:
             self._not_offered("get_current_seq_order")
-        return ChainedOrder(self._orders)
+        return ChainedOrder([segment.wanted.order for segment in self._segments])
 
-    def get_occurrences(self) -> NDArray[np.int64] | None:
-        """Return, for each sequence of the current order, (times that it came before in its inner epoch) M + pass."""
-        if not self._orders or not self._counts:
-            return self._codes
-        codes = []
-        for number, (order, counts) in enumerate(zip(self._orders, self._counts, strict=True)):
-            if counts is None:  # nothing inside draws, but who reads it may
-                counts = occurrences(order) if order.may_repeat else np.zeros(len(order), np.int64)
-            codes.append(counts * self.multi_epoch + number)
-        return np.concatenate(codes)
+    def count_occurrences(self) -> NDArray[np.int64]:
+        """Return what tells the inner epoch of each sequence of the current order, `int64[n]`, see `_codes`."""
+        return self._codes(self._segments)
 
     def finish_epoch(self, *, free_resources: bool = False) -> None:
         """End the epoch, also inside."""
@@ -215,44 +246,23 @@ class MultiEpochDataset(InnerAnswers, CachedDataset2):
 
     # --- reading ---
 
+    def _new_reader(self) -> Reader:
+        return EpochsReader(self.inner.make_reader(), self.segments_of) if self._is_ordered else super()._new_reader()
+
+    def _open_reader(self) -> EpochsReader:
+        """Return what reads the current order."""
+        if self._order_reader is None:
+            self._order_reader = EpochsReader(self.inner.make_reader(), self.segments_of)
+            self._order_reader.start_segments(self._segments)
+        return self._order_reader
+
     def _collect_single_seq(self, seq_idx: int) -> DatasetSeq | None:
-        place = self._inner_place(seq_idx)
-        if place is None:
-            return None
-        self.inner.load_seqs(place, place + 1)
-        seq = self.inner.get_seq(place)
-        return DatasetSeq.made_of(seq_idx, seq.features, seq.seq_tag, None, seq.corpus_idx)
-
-    def _inner_place(self, seq_idx: int) -> int | None:
-        """Return the place of a sequence in the inner dataset, started with its epoch; `None` behind the end."""
-        if self._num_seqs is not None:
-            if seq_idx >= self._num_seqs:
-                return None
-            number = bisect_right(self._segments, seq_idx, key=lambda segment: segment.start) - 1
-            self._begin(self._segments[number])
-            return seq_idx + self._shift
-        while True:
-            if self._segments:
-                self._begin(self._segments[-1])
-                if self.inner.is_less_than_num_seqs(seq_idx + self._shift):
-                    return seq_idx + self._shift
-            if not self._coming:
-                return None
-            self._segments.append(Segment(self._coming.pop(0), seq_idx))
-
-    def _begin(self, segment: Segment) -> None:
-        if segment is self._current:
-            if self._version == self.inner.order_version:
-                return
-            if segment.epoch is None:
-                raise taken_away(self.inner, self)
-        place = 0
-        if segment.indices is not None:
-            assert segment.epoch is not None
-            place = self.inner.init_part(segment.epoch, segment.start, segment.indices, segment.occurrences)
-        elif segment.epoch is not None:
-            self.inner.init_seq_order(segment.epoch)
-        self._current, self._shift, self._version = segment, place - segment.start, self.inner.order_version
+        if not self._is_ordered:
+            seq = self._stream.read(seq_idx)
+        else:
+            number = seq_idx - self._first
+            seq = self._open_reader().read(number) if 0 <= number < _num_seqs_of(self._segments) else None
+        return None if seq is None else DatasetSeq.made_of(seq_idx, seq.features, seq.seq_tag, None, seq.corpus_idx)
 
     # --- how much there is, layout ---
 
@@ -261,19 +271,108 @@ class MultiEpochDataset(InnerAnswers, CachedDataset2):
         return self._is_ordered
 
     def get_corpus_seq_idx(self, seq_idx: int) -> int:
-        """Return the place in the corpus of a sequence of the current order."""
-        first = self._segments[0].start if self._segments else 0  # of a part of an epoch
-        return self.get_current_seq_order()[seq_idx - first]
+        """Return the corpus index of a sequence of the current order."""
+        return self.get_current_seq_order()[seq_idx - self._first]
 
     def get_num_timesteps(self) -> NumbersDict:
         """Return data key -> number of frames of the current epoch. Reads it where the inner dataset would."""
-        if self._num_seqs is None:
+        if self._num_seqs is None or not self._is_ordered:
             self._not_offered("get_num_timesteps")
-        total = NumbersDict(0)
-        for segment in self._segments:
-            self._begin(segment)
-            total += self.inner.get_num_timesteps()
+        total, corpus = NumbersDict(0), self.inner.get_corpus()
+        if corpus.has_fixed_lengths and not corpus.may_change_lengths:
+            known = {key: corpus.lengths(key, False) for key in self.get_data_keys()}
+            order = self.get_current_seq_order()
+            indices = order.block(0, len(order))
+            sums = {key: int(of(indices).sum(dtype=np.int64)) for key, of in known.items() if of is not None}
+            if len(sums) == len(known):
+                return NumbersDict(sums)
+        reader = self._open_reader()
+        for number in range(_num_seqs_of(self._segments)):
+            total += reader.num_frames(number)
         return total
+
+
+def _num_seqs_of(segments: Sequence[Segment]) -> int:
+    return segments[-1].start + len(segments[-1].wanted.order) if segments else 0
+
+
+class EpochsReader(PassingReader):
+    """Reads sequences of several epochs of a dataset; each segment of neighbours is started when it is reached.
+
+    Args:
+        inner: Reads the dataset.
+        cut: Returns the segments of a request.
+    """
+
+    needs_load = False
+
+    def __init__(self, inner: Reader, cut: Callable[[ReadRequest], list[Segment]]) -> None:
+        self._inner, self._cut = inner, cut
+        self.gives_own = inner.gives_own
+        self.start_segments([])
+
+    def start(self, wanted: ReadRequest) -> None:
+        """Take what is read next."""
+        self.start_segments(self._cut(wanted))
+
+    def start_segments(self, segments: list[Segment]) -> None:
+        """Take what is read next."""
+        self._segments = segments
+        self._current: Segment | None = None
+
+    def _at(self, number: int) -> tuple[Reader, int]:
+        segment = self._segments[bisect_right(self._segments, number, key=lambda segment: segment.start) - 1]
+        if segment is not self._current:
+            self._inner.start(segment.wanted)
+            self._current = segment
+        own = number - segment.start
+        if self._inner.needs_load:
+            self._inner.load(own, own + 1)
+        return self._inner, own
+
+
+class EpochStream:
+    """Several epochs, one after the other, of a dataset that is read from the start of each to its end.
+
+    Args:
+        dataset: Nobody else reads it.
+        epochs: Their numbers.
+        is_started: Whether it was started with something that comes before them.
+    """
+
+    def __init__(self, dataset: Dataset, epochs: Iterator[int], *, is_started: bool = False) -> None:
+        self._dataset, self._epochs = dataset, epochs
+        self._epoch: int | None = None  # the current one; `None`: what was started before
+        self._begins_at = 0  # its first position
+        self._version = dataset.order_version if is_started else None
+
+    def read(self, seq_idx: int) -> DatasetSeq | None:
+        """Return the sequence at a position, `None` behind the end. Positions rise from call to call.
+
+        Raises:
+            HeadraceError: Somebody else has started an epoch of the dataset, in which a given order was read.
+        """
+        dataset = self._dataset
+        while True:
+            if self._version is not None:
+                self._start()
+                if dataset.is_less_than_num_seqs(seq_idx - self._begins_at):
+                    own = seq_idx - self._begins_at
+                    dataset.load_seqs(own, own + 1)
+                    return dataset.get_seq(own)
+            epoch = next(self._epochs, None)
+            if epoch is None:
+                return None
+            self._epoch, self._begins_at, self._version = epoch, seq_idx, _NOT_STARTED
+
+    def _start(self) -> None:
+        """Start the current epoch, unless it is: somebody else may have started another one."""
+        if self._version == self._dataset.order_version:
+            return
+        if self._epoch is None:
+            raise taken_away(self._dataset, "a MultiEpochDataset")
+        self._dataset.init_seq_order(self._epoch)
+        self._version = self._dataset.order_version
 
 
 class ChainedOrder(Order):

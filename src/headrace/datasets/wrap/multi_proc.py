@@ -26,6 +26,7 @@ from ..checks import check_count
 from ..configs import init_dataset
 from ..corpus import Corpus
 from ..delegating import InnerAnswers
+from ..reading.reader import ReadRequest
 from ..seq import DatasetSeq
 from .blockwise import BlockwiseDataset, SeqBlock
 from .runs import DedicatedWork, OrderedWork, RunLimits, RunOfSeqs
@@ -118,6 +119,7 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
         """The inner dataset in this process: it says order and layout, and reads nothing."""
         if self._inner is None:
             self._inner = init_dataset(self._config)
+            self._inner.answer_alone()  # it is read by nobody, or by a reader
             self.num_inputs = self._inner.num_inputs
             self.num_outputs = self._inner.num_outputs
             self.labels = dict(self._inner.labels)
@@ -132,14 +134,10 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
     def _is_ordered(self) -> bool:
         return self.sharding_method == "seq_order"
 
-    def get_corpus(self) -> Corpus:
+    def get_corpus(self, epoch: int | None = None) -> Corpus:
         """Return what the inner dataset knows; "dedicated" takes no order, and tells none."""
-        corpus = self.inner.get_corpus()
+        corpus = self.inner.get_corpus(epoch)
         return corpus if self._is_ordered else dataclasses.replace(corpus.without_index(), knows_order=lambda: False)
-
-    def count_occurrences(self) -> NDArray[np.int64]:
-        """Return how often each sequence of the current order came before, `int64[n]`."""
-        return self.inner.count_occurrences()
 
     def order_text(self, epoch: int) -> str:
         """Return what decides the inner order; with "dedicated" also who takes turns, and how long they are."""
@@ -260,24 +258,22 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
                     fix='use sharding_method="seq_order"',
                 )
             return True
-        self.inner.start_given(epoch, seq_list, seq_order)
-        self._order = self._current_order_of_inner()
-        self._occurrences = self.inner.get_occurrences()
+        self._order, self._occurrences = self._order_of_inner(epoch, seq_list, seq_order)
         self._num_seqs = None if self._skips() else len(self._order)
         return True
 
-    def init_part(
-        self, epoch: int, first: int, indices: NDArray[np.int64], occurrences: NDArray[np.int64] | None = None
-    ) -> int:
-        """Start a part of an epoch, see `Dataset.init_part`. Its places count from 0."""
-        place = super().init_part(epoch, first, indices, occurrences)
-        if occurrences is not None and self._occurrences is not None:
-            self._occurrences = occurrences  # in the whole epoch, not in this part
-        return place
+    def start_part(self, wanted: ReadRequest) -> int:
+        """Start the epoch of a request with its sequences. Their positions count from 0."""
+        position = super().start_part(wanted)
+        if wanted.occurrences is not None and self._occurrences is not None:
+            self._occurrences = wanted.occurrences  # in the whole epoch, not in this part
+        return position
 
-    def _current_order_of_inner(self) -> Order:
+    def _order_of_inner(
+        self, epoch: int | None, seq_list: Sequence[str] | None, seq_order: Sequence[int] | None
+    ) -> tuple[Order, NDArray[np.int64] | None]:
         try:
-            return self.inner.get_checked_seq_order()
+            return self.inner.get_epoch_order(epoch, seq_list=seq_list, seq_order=seq_order)
         except NotImplementedError as error:
             raise ConfigError(
                 f'{type(self.inner).__name__} does not tell its order, which sharding_method="seq_order" shares out',

@@ -39,6 +39,11 @@ _SHARE_OF_RUN = 8  # runs that fit into a limit in bytes
 _NUM_SAMPLED = 10_000  # lengths looked at
 
 
+def seqs_in_run(buffer_size: int) -> int:
+    """Return how many sequences a run has at most, where a worker may be so many ahead."""
+    return min(max(buffer_size // _MIN_RUNS, 1), _MAX_SEQS)
+
+
 class SeqBytes:
     """How many bytes the sequences of a source have, by the lengths in its index.
 
@@ -109,7 +114,7 @@ class RunLimits:
         run_bytes = MAX_RUN_BYTES if max_bytes is None else min(MAX_RUN_BYTES, max(max_bytes // _SHARE_OF_RUN, 1))
         group = dataset.shuffle_frames_of_nseqs or 1  # frames are shuffled among the sequences of a whole group
         seq_bytes = SeqBytes.of(dataset)
-        num_seqs = min(max(buffer_size // _MIN_RUNS, 1), _MAX_SEQS)
+        num_seqs = seqs_in_run(buffer_size)
         if seq_bytes is not None:
             num_seqs = min(num_seqs, max(run_bytes // seq_bytes.mean(), 1))
         num_seqs = -(-num_seqs // group) * group
@@ -224,18 +229,45 @@ def _own(features: Features) -> Features:
     return {key: array if is_in_place(array) else array.copy(order="K") for key, array in features.items()}
 
 
-def _read_at_once(source: Source | None, indices: NDArray[np.int64], epoch: int) -> Parts | None:
-    """Read sequences together, if there is a source that can and nothing goes wrong."""
-    if source is None:
-        return None
-    try:
-        tags = source.tags_of(indices)
-        note_places(tags, epoch)(-1)
-        return tags, indices.tolist(), None, read_columns(source, indices)
-    except CacheError:  # no room for them: they would not take less one by one
-        raise
-    except Exception:  # noqa: BLE001 - they are read one by one next, to find out which of them fails
-        return None
+class PartsReader:
+    """Reads many sequences as the parts of a block: all at once where their source can, else one by one.
+
+    Args:
+        reader: Where to read; with random access.
+    """
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+        self._source = reader.fast_source()
+
+    def read(self, wanted: ReadRequest, told_epoch: int | None = None) -> Parts:
+        """Read what is wanted; a sequence that fails is passed to the engine's policy, and left out.
+
+        Args:
+            wanted: The sequences.
+            told_epoch: The number of the epoch outside, if it is another one.
+        """
+        parts = self._read_at_once(wanted, told_epoch)
+        if parts is None:
+            seqs = ReadSeqs()
+            seqs.read_all(self._reader, wanted, told_epoch)
+            parts = seqs.parts()
+        return parts
+
+    def _read_at_once(self, wanted: ReadRequest, told_epoch: int | None) -> Parts | None:
+        """Read sequences together, if there is a source that can and nothing goes wrong."""
+        source = self._source
+        if source is None:
+            return None
+        indices = wanted.indices
+        try:
+            tags = source.tags_of(indices)
+            note_places(tags, wanted.epoch if told_epoch is None else told_epoch)(-1)
+            return tags, indices.tolist(), None, read_columns(source, indices)
+        except CacheError:  # no room for them: they would not take less one by one
+            raise
+        except Exception:  # noqa: BLE001 - they are read one by one next, to find out which of them fails
+            return None
 
 
 @dataclass(frozen=True)
@@ -251,19 +283,13 @@ class OrderedWork:
     def __call__(self, info: WorkerInfo) -> Callable[[RunOfSeqs], Parts]:
         """Build the dataset in a worker."""
         del info  # any worker does any ticket
-        reader = init_dataset(self.config).make_reader()
-        source = reader.fast_source()
+        reader = PartsReader(init_dataset(self.config).make_reader())
 
         def read_run(run: RunOfSeqs) -> Parts:
             epoch, first, index_bytes, occurrence_bytes = run
             indices = np.frombuffer(index_bytes, np.int64)
-            parts = _read_at_once(source, indices, epoch)
-            if parts is not None:
-                return parts
             occurrences = None if occurrence_bytes is None else np.frombuffer(occurrence_bytes, np.int64)
-            seqs = ReadSeqs()
-            seqs.read_all(reader, ReadRequest.of(epoch, indices, occurrences, first))
-            return seqs.parts()
+            return reader.read(ReadRequest.of(epoch, indices, occurrences, first))
 
         return read_run
 
@@ -307,21 +333,16 @@ class DedicatedWork:
             if reader.needs_load:
                 yield from _runs_to_the_end(dataset, epoch, limits)
             else:
-                whole = ReadRequest(epoch, dataset.get_checked_seq_order(), dataset.get_occurrences(), 0)
-                yield from _runs_of_order(reader, whole, limits)
+                order, counted = dataset.get_epoch_order(epoch)
+                yield from _runs_of_order(reader, ReadRequest(epoch, order, counted, 0), limits)
 
         return read_epoch
 
 
 def _runs_of_order(reader: Reader, whole: ReadRequest, limits: RunLimits) -> Iterator[Parts]:
-    source, epoch = reader.fast_source(), whole.epoch or 0
+    parts_reader = PartsReader(reader)
     for first, indices in limits.cut(whole.order, 0, 1):
-        parts = _read_at_once(source, indices, epoch)
-        if parts is None:
-            seqs = ReadSeqs()
-            seqs.read_all(reader, whole.part(first, first + len(indices)))
-            parts = seqs.parts()
-        yield parts
+        yield parts_reader.read(whole.part(first, first + len(indices)))
 
 
 def _runs_to_the_end(dataset: Dataset, epoch: int, limits: RunLimits) -> Iterator[Parts]:

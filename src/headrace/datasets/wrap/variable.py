@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import ConfigError, check_count, takes_note
-from headrace.order import occurrences
+from headrace.order import Order, occurrences
 from headrace.specs import DataSpec
 
 from ..base import Dataset
@@ -19,8 +19,8 @@ from ..checks import check_flag
 from ..corpus import Corpus
 from ..delegating import DelegatingDataset, inherited_options, outer_options
 from ..parts import open_part, spec_of
-from ..reading.by_epoch import EpochReader
-from ..reading.reader import Reader
+from ..reading.passing import PassingReader
+from ..reading.reader import Reader, ReadRequest
 
 GetDataset = Callable[..., "Mapping[str, Any] | Dataset"]
 
@@ -63,7 +63,7 @@ class VariableDataset(DelegatingDataset):
         self._open: list[tuple[Any, Dataset]] = []  # config or dataset that was returned, and what it became
         self._asked: tuple[int, tuple[Any, Dataset]] | None = None  # an epoch that somebody asks about, and its dataset
         self._specs: dict[str, DataSpec | None] | None = None
-        self._knows_places = True
+        self._knows_positions = True
         self._loaded = 0  # the epoch whose dataset is the current one
         self._load(1)
 
@@ -72,18 +72,18 @@ class VariableDataset(DelegatingDataset):
         """The dataset of the current epoch; before the first one, that of epoch 1."""
         return self._open[-1][1]
 
-    def forget_places(self) -> None:
-        """See `Dataset.forget_places`; those that are made later are told, too."""
-        self._knows_places = False
-        for _, dataset in self._open:
-            dataset.forget_places()
+    def forget_positions(self) -> None:
+        """See `ForeignAnswers.forget_positions`; those that are made later are told, too."""
+        self._knows_positions = False
+        super().forget_positions()
 
-    def get_corpus(self) -> Corpus:
+    def get_corpus(self, epoch: int | None = None) -> Corpus:
         """Return what is known of the one corpus, of which each epoch may have other lengths.
 
         Where there are several, almost nothing is known; `order_text` tells that of the epoch.
         """
-        corpus = dataclasses.replace(super().get_corpus(), has_fixed_lengths=False)
+        chosen = self.inner if epoch is None else self.dataset_of(epoch)
+        corpus = dataclasses.replace(chosen.get_corpus(epoch), has_fixed_lengths=False)
         if self.has_one_corpus:
             return corpus
         return dataclasses.replace(
@@ -92,6 +92,22 @@ class VariableDataset(DelegatingDataset):
             size=lambda: None,
             covers_lengths=lambda _: False,
         )
+
+    def _make_order(
+        self,
+        epoch: int | None,
+        seq_list: Sequence[str] | None,
+        seq_order: Sequence[int] | NDArray[np.int64] | None,
+        *,
+        counts: bool,
+    ) -> tuple[Order, NDArray[np.int64] | None]:
+        self._check_has_epoch(epoch, seq_list, seq_order)
+        given: dict[str, Any] = {"seq_list": seq_list, "seq_order": seq_order}
+        chosen = self.inner if epoch is None else self.dataset_of(epoch)
+        order, counted = chosen.get_epoch_order(epoch, **given, counts=counts and self.has_one_corpus)
+        if counted is None and counts and order.may_repeat:
+            counted = occurrences(order)
+        return order, counted
 
     def count_occurrences(self) -> NDArray[np.int64]:
         """Return how often each sequence of the current order came before; in it alone, if each epoch has its own."""
@@ -119,12 +135,16 @@ class VariableDataset(DelegatingDataset):
         self._open = [entry for entry in self._open if entry is not found] + [found]  # not `remove`: arrays in configs
         while len(self._open) > self._max_open:
             self._open.pop(0)[1].close()
-        if self.seeds_by_tag:
-            self.inner.seed_by_tag()
-        if not self._knows_places:
-            self.inner.forget_places()
+        self._tell(self.inner)
         self._loaded = epoch
         self._follow()
+
+    def _tell(self, dataset: Dataset) -> None:
+        """Tell a dataset what this one was told."""
+        if self.seeds_by_tag:
+            dataset.seed_by_tag()
+        if not self._knows_positions:
+            dataset.forget_positions()
 
     def _find(self, epoch: int) -> tuple[Any, Dataset]:
         """Return what the function returns for an epoch, and the dataset: one that is open, or a new one."""
@@ -153,7 +173,7 @@ class VariableDataset(DelegatingDataset):
         return made
 
     def dataset_of(self, epoch: int) -> Dataset:
-        """Return the dataset of an epoch, to ask it about its order; the current one, which is read, stays that."""
+        """Return the dataset of an epoch, to ask it or to read it by a reader; the current one stays that."""
         if self._loaded == epoch:
             return self.inner
         if self._asked is None or self._asked[0] != epoch:
@@ -163,6 +183,7 @@ class VariableDataset(DelegatingDataset):
             if self._asked is not None and self._asked[1] is not found:
                 self._asked[1][1].close()
             self._asked = epoch, found
+            self._tell(found[1])
         return self._asked[1][1]
 
     def _check_layout(self, dataset: Dataset, where: str) -> None:
@@ -203,21 +224,24 @@ class VariableDataset(DelegatingDataset):
         Raises:
             ConfigError: An order is given without an epoch, or the function returns no dataset that fits.
         """
-        if epoch is None and (seq_list is not None or seq_order is not None):
-            raise ConfigError("seq_list and seq_order need an epoch here", where=f"dataset {self.name!r}")
+        self._check_has_epoch(epoch, seq_list, seq_order)
         if epoch is not None:
             self._load(epoch)
         return super().init_seq_order(epoch, seq_list, seq_order)
 
-    def init_part(
-        self, epoch: int, first: int, indices: NDArray[np.int64], occurrences: NDArray[np.int64] | None = None
-    ) -> int:
-        """Start a part of an epoch, with its dataset."""
-        self._load(epoch)
-        return super().init_part(epoch, first, indices, occurrences)
+    def _check_has_epoch(self, epoch: int | None, *given: object) -> None:
+        if epoch is None and any(order is not None for order in given):
+            raise ConfigError("seq_list and seq_order need an epoch here", where=f"dataset {self.name!r}")
+
+    def start_part(self, wanted: ReadRequest) -> int:
+        """Start the epoch of a request, with its dataset."""
+        self._check_has_epoch(wanted.epoch, wanted.order)
+        assert wanted.epoch is not None
+        self._load(wanted.epoch)
+        return super().start_part(wanted)
 
     def _new_reader(self) -> Reader:
-        return EpochReader(self)  # it makes the dataset of the epoch the current one
+        return VariableReader(self)
 
     def finish_epoch(self, *, free_resources: bool = False) -> None:
         """End the epoch; with `free_resources` all datasets that are open release theirs."""
@@ -250,6 +274,44 @@ class VariableDataset(DelegatingDataset):
         if not self.has_one_corpus:
             self._not_offered("get_total_num_seqs without always_same_tags=True")
         return super().get_total_num_seqs(fast=fast)
+
+
+class VariableReader(PassingReader):
+    """Reads the dataset of each epoch, by a reader of that.
+
+    Args:
+        dataset: Says which dataset an epoch has.
+    """
+
+    def __init__(self, dataset: VariableDataset) -> None:
+        self._dataset = dataset
+        self._chosen = dataset.inner
+        self._reader = self._chosen.make_reader()
+
+    def start(self, wanted: ReadRequest) -> None:
+        """Take what is read next.
+
+        Raises:
+            ConfigError: It is of no epoch, or the function returns no dataset that fits.
+        """
+        if wanted.epoch is not None:
+            chosen = self._dataset.dataset_of(wanted.epoch)
+            if chosen is not self._chosen:
+                self._chosen, self._reader = chosen, chosen.make_reader()
+        elif len(wanted.order):
+            raise ConfigError("sequences of no epoch are asked for", where=f"dataset {self._dataset.name!r}")
+        self._reader.start(wanted)
+
+    def _at(self, number: int) -> tuple[Reader, int]:
+        return self._reader, number
+
+    def tags(self) -> list[str] | None:
+        """Ask the reader."""
+        return self._reader.tags()
+
+    def load(self, start: int, stop: int) -> None:
+        """Load them."""
+        self._reader.load(start, stop)
 
 
 def _takes(function: Callable[..., Any], name: str) -> bool:

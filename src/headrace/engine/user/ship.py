@@ -142,6 +142,8 @@ LARGE_BYTES = 10 * 1000 * 1000
 _SEARCH_SECONDS = 0.1  # to name the part is a courtesy: each step down pickles what is left once more
 _SEARCH_BYTES = 400 * 1000 * 1000
 _SHARED_BYTES = 64 << 10  # smaller arrays are in the pickle: a mapped one costs a page of its own
+_APART_BYTES = 1 << 10  # the same of a payload, whose arrays are copied: a buffer costs 0.5 us
+_MAIN = b"__main__"
 _OWN = "headrace."
 # Modules of others that are imported once for all workers, if those need them: they take a second, and start no thread
 # where there is one thread for numerical libraries.
@@ -245,7 +247,26 @@ def ship_payload(payload: object) -> bytes:
         data = pickle.dumps(payload, pickle.HIGHEST_PROTOCOL)
     except Exception:  # noqa: BLE001 - whatever it is, `ship` carries it or says what is wrong
         return ship(payload, what="payload", warn=False)
-    return ship(payload, what="payload", warn=False) if b"__main__" in data else data
+    return ship(payload, what="payload", warn=False) if _MAIN in data else data
+
+
+def split_payload(payload: object) -> tuple[bytes, list[pickle.PickleBuffer]]:
+    """Pickle as `ship_payload` does, with larger arrays apart: for who has a better way to carry these.
+
+    Returns:
+        The pickle, and the buffers that `unship` needs with it. They still belong to the payload.
+    """
+    buffers: list[pickle.PickleBuffer] = []
+    try:
+        data = pickle.dumps(
+            payload, pickle.HIGHEST_PROTOCOL, buffer_callback=partial(_is_small, buffers, min_bytes=_APART_BYTES)
+        )
+    except Exception:  # noqa: BLE001 - as in `ship_payload`
+        data = _MAIN
+    if _MAIN not in data:
+        return data, buffers
+    parcel = _pack(payload, "payload", warn=False, splits=True)
+    return parcel.data, parcel.buffers
 
 
 def unship(data: bytes | memoryview, buffers: Iterable[memoryview] = ()) -> Any:
@@ -259,7 +280,7 @@ def unship(data: bytes | memoryview, buffers: Iterable[memoryview] = ()) -> Any:
         ConfigError: A module that the parcel refers to cannot be imported here.
     """
     try:
-        if type(data) is bytes and b"__main__" not in data:  # nothing to plant: a third of the time
+        if type(data) is bytes and _MAIN not in data:  # nothing to plant: a third of the time
             return pickle.loads(data, buffers=buffers)  # noqa: S301 - from our own trainer
         file = io.BytesIO(data)
         unpickler = pickle.Unpickler(file, buffers=buffers)  # noqa: S301 - the same
@@ -391,9 +412,11 @@ def _namespace_of(module: object) -> dict[str, Any]:
     return namespace
 
 
-def _is_small(buffers: list[pickle.PickleBuffer], buffer: pickle.PickleBuffer) -> bool:
+def _is_small(
+    buffers: list[pickle.PickleBuffer], buffer: pickle.PickleBuffer, *, min_bytes: int = _SHARED_BYTES
+) -> bool:
     """Tell whether an array goes into the pickle; add it to the buffers if not."""
-    if buffer.raw().nbytes < _SHARED_BYTES:
+    if buffer.raw().nbytes < min_bytes:
         return True
     buffers.append(buffer)
     return False

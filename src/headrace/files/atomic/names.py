@@ -1,12 +1,12 @@
-"""Names of files in the making: a temporary one, which says whose it is, and the final one, taken in one step.
+"""Names of unfinished files: a temporary one, which names its process, and the final one, taken in one step.
 
 A process that is killed cannot remove its temporary files. So their names carry where it ran (this boot of this
-machine, and which set of process numbers), its process number and when it started: whoever writes next in the same
-folder sees whether it still runs. Where that cannot be known (another machine, or this one before it was booted again),
-a file counts as left behind when nothing was written to it for a week. Files of other users are left alone: whether
-their processes run may be hidden from us.
+machine, and which set of process numbers), its process number and when it started: the next writer in the same folder
+sees whether it still runs. Where that cannot be known (another machine, or this one before it was booted again), a file
+counts as left behind when nothing was written to it for a week. Files of other users are never removed: whether their
+processes run may be hidden from us.
 
-A rename to a name that must be free, and of two names that change places, is one step. Linux has both (`renameat2`), on
+A rename to a name that must be free, or an exchange of two names, is one step. Linux has both (`renameat2`), on
 most file systems. Where it has not, a name is taken by a hard link, which the system refuses if the name is taken, or
 by an empty file or folder that is replaced at once.
 """
@@ -29,7 +29,7 @@ from pathlib import Path
 
 import xxhash
 
-from ..places import boot_id
+from ..locations import boot_id
 
 _AT_FDCWD, _RENAME_NOREPLACE, _RENAME_EXCHANGE = -100, 1, 2  # see renameat2(2)
 _NOT_OFFERED = frozenset({errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP})
@@ -37,12 +37,12 @@ _NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK
 
 
 def rename_new(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
-    """Rename a file or folder to a name on the same file system that nothing has.
+    """Rename a file or folder to a free name on the same file system.
 
     Of several processes that do so at once, one succeeds.
 
     Raises:
-        FileExistsError: Something has the name.
+        FileExistsError: The name is taken.
         OSError: The file system refused.
     """
     if _renameat2(source, target, _RENAME_NOREPLACE):
@@ -63,14 +63,14 @@ def rename_new(source: str | os.PathLike[str], target: str | os.PathLike[str]) -
 
 
 def exchange(left: str | os.PathLike[str], right: str | os.PathLike[str]) -> None:
-    """Let two names on one file system change places, in one step if the system can.
+    """Exchange two names on one file system, in one step if the system can.
 
     Raises:
         OSError: The file system refused.
     """
     if _renameat2(left, right, _RENAME_EXCHANGE):
         return
-    # Not a temporary name: what is killed in between must not lose both.
+    # Not a temporary name: a process that is killed in between must not lose both.
     aside = f"{os.fspath(right)}.headrace-old"
     os.rename(right, aside)
     try:
@@ -99,15 +99,15 @@ def _system_call() -> Callable[..., int] | None:
     return getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
 
 
-_NAME = re.compile(r"\.headrace-(?P<place>[0-9a-f]{16})-(?P<pid>\d{1,10})-(?P<start>\d{1,20})-[0-9a-f]{16}\.tmp")
-_ABANDONED_SECONDS = 7 * 24 * 3600.0  # no writer that lives pauses so long, and no clocks differ by so much
+_NAME = re.compile(r"\.headrace-(?P<scope>[0-9a-f]{16})-(?P<pid>\d{1,10})-(?P<start>\d{1,20})-[0-9a-f]{16}\.tmp")
+_ABANDONED_SECONDS = 7 * 24 * 3600.0  # no live writer pauses this long, and clocks differ by less
 _NO_START = "0"  # where the system does not tell
 
 
 def temporary_name() -> str:
     """Return a new name for a temporary file of this process."""
     pid = os.getpid()
-    return f".headrace-{_place()}-{pid}-{_start_of(pid) or _NO_START}-{secrets.token_hex(8)}.tmp"
+    return f".headrace-{_pid_scope()}-{pid}-{_start_of(pid) or _NO_START}-{secrets.token_hex(8)}.tmp"
 
 
 @functools.lru_cache(maxsize=1024)
@@ -134,13 +134,13 @@ def _is_left_over(entry: os.DirEntry[str], match: re.Match[str]) -> bool:
         return False
     if status.st_uid != os.geteuid():
         return False
-    if match["place"] != _place():
+    if match["scope"] != _pid_scope():
         return time.time() - status.st_mtime > _ABANDONED_SECONDS
     return not _is_running(int(match["pid"]), match["start"])
 
 
 def _is_running(pid: int, start: str) -> bool:
-    """Tell whether a process of this place still runs, and is not another one that was given the same number."""
+    """Tell whether a process still runs here, and is not another one that was given the same number."""
     if start != _NO_START:
         return _start_of(pid) == start
     try:
@@ -163,11 +163,11 @@ def _start_of(pid: int) -> str | None:
     return None if state in (b"Z", b"X") else numbers[18].decode()
 
 
-def _place() -> str:
-    """Return 16 hex digits that stand for this boot of this machine and its set of process numbers.
+def _pid_scope() -> str:
+    """Return 16 hex digits that identify this boot of this machine and its set of process numbers.
 
-    Not remembered: a forked process may be in another set. If `/proc` shows another set than ours, the digits are
-    random: no place is this one.
+    Not cached: a forked process may be in another set. If `/proc` shows another set than ours, the digits are random,
+    and match nothing.
     """
     numbers = ""
     with contextlib.suppress(OSError):

@@ -2,7 +2,7 @@
 
 Data go to a temporary name beside the target and are renamed over it at the end, so that a reader sees the old file or
 the new one, never a part. Where nothing may be replaced the name is taken in one step, so that of two writers one
-fails. A folder, for formats of many files, changes places with an existing target in one step where the file system can
+fails. A folder, for formats of many files, is exchanged with an existing target in one step where the file system can
 do that. Invariant: after `commit` or `abort` the temporary name is gone. Only a SIGKILL between the two can leave one
 behind; the next process that writes to the same folder removes it, see `names.py`.
 """
@@ -23,7 +23,7 @@ from headrace.errors import ConfigError, SourceError
 
 from .names import exchange, remove_leftovers_once, rename_new, temporary_name
 
-# What a file system says when it takes no more bytes. Another OSError from inside a `with` block is the caller's own.
+# Errors of a file system that takes no more bytes. Another OSError from inside a `with` block is the caller's own.
 _CANNOT_WRITE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS, errno.ESTALE})
 
 _FIXES = {
@@ -38,7 +38,7 @@ _FIXES = {
 
 
 class PendingFile:
-    """A file under its temporary name, until `commit` gives it its own or `abort` removes it.
+    """A file under its temporary name, until `commit` gives it its final name or `abort` removes it.
 
     For writers that live longer than a `with` block; otherwise use `atomic_write` or `atomic_path`. As a context
     manager it commits if the block succeeds and aborts if it fails.
@@ -46,7 +46,7 @@ class PendingFile:
     Args:
         path: The target. Its folder must exist.
         fsync: Whether to wait until the bytes and the name are on the disk.
-        overwrite: Whether a file that has the name, before or in the end, is replaced.
+        overwrite: Whether an existing file of this name is replaced.
         follow_links: If the target is a symbolic link, replace the file behind it; else the link itself, which is
             right where others may make links.
 
@@ -89,10 +89,10 @@ class PendingFile:
         remove_leftovers_once(str(self.path.parent))
 
     def commit(self) -> None:
-        """Give the file its own name; whoever wrote it must have closed it. A second call does nothing.
+        """Give the file its final name; its writer must have closed it. A second call does nothing.
 
         Raises:
-            ConfigError: Another file has come to the name meanwhile, and may not be replaced. It stays.
+            ConfigError: Another file has taken the name meanwhile, and may not be replaced. It stays.
             SourceError: The file system refused; the temporary file is removed and the target is as it was.
         """
         if not self._is_open:
@@ -162,7 +162,7 @@ def atomic_write(
         SourceError: The file cannot be written, for example because the disk is full (also if the block ran into it).
     """
     if mode not in ("wb", "w"):
-        raise ConfigError(f"mode {mode!r} is not one for a new file", fix="use 'wb' or 'w'")
+        raise ConfigError(f"mode {mode!r} is not valid for a new file", fix="use 'wb' or 'w'")
     encoding, newline = (None, None) if mode == "wb" else ("utf-8", "\n")
     with (
         PendingFile(path, fsync=fsync, follow_links=follow_links) as pending,
@@ -172,7 +172,7 @@ def atomic_write(
 
 
 def target_exists(path: str, what: str = "file") -> ConfigError:
-    """Return what to raise for a target that may not be replaced."""
+    """Return the error for a target that may not be replaced."""
     return ConfigError(f"the {what} exists", where=path, fix="give another path, or overwrite=True")
 
 
@@ -186,7 +186,7 @@ def fsync_path(path: str | os.PathLike[str]) -> None:
 
 
 def write_error(path: str | os.PathLike[str], error: OSError, what: str = "file") -> SourceError:
-    """Return what to raise for a file, or a folder, that cannot be written."""
+    """Return the error for a file, or a folder, that cannot be written."""
     reason, fix = error.strerror or error, _FIXES.get(error.errno or 0)
     return SourceError(f"cannot write the {what}: {reason}", where=os.fspath(path), fix=fix)
 
@@ -195,7 +195,7 @@ _MAX_SYNCED = 64  # files and folders, one after the other; each takes some mill
 
 
 class PendingFolder:
-    """A folder under its temporary name, until `commit` gives it its own or `abort` removes it.
+    """A folder under its temporary name, until `commit` gives it its final name or `abort` removes it.
 
     Args:
         path: The target; the folder above it must exist.
@@ -234,13 +234,13 @@ class PendingFolder:
             raise target_exists(self.path, "folder")
         if not os.path.isfile(os.path.join(self.path, self._marker)):
             raise ConfigError(
-                f"what is there is not of this format: it has no {self._marker}",
+                f"the existing folder is not of this format: it has no {self._marker}",
                 where=self.path,
                 fix="give another path, or remove it yourself",
             )
 
     def commit(self) -> None:
-        """Give the folder its own name. A second call does nothing.
+        """Give the folder its final name. A second call does nothing.
 
         Raises:
             ConfigError: A target came into being meanwhile.
@@ -270,7 +270,7 @@ class PendingFolder:
             self.abort()
 
     def abort(self) -> None:
-        """Remove what has the temporary name: the new folder, or after `commit` the old one."""
+        """Remove the folder with the temporary name: the new one, or after `commit` the old one."""
         if self._is_open:
             self._is_open = False
             shutil.rmtree(self.temporary, ignore_errors=True)
@@ -280,7 +280,7 @@ def sync_tree(folder: str) -> None:
     """Wait until all files below a folder, and their names, are on the disk.
 
     Many of them by one call for the whole file system, where the system has it (Linux): one for each of a million files
-    takes hours. It also waits for what others have written there.
+    takes hours. It also waits for data that others have written there.
 
     Raises:
         OSError: The disk could not take them.

@@ -1,9 +1,9 @@
-"""Several files that get their names together, or not at all: a file and what lies beside it.
+"""Several files that get their names together, or not at all: a file and those beside it.
 
 The files are made under their own names in a folder with a temporary one. That folder is then renamed to
-`.headrace-<digest>.ready`: from this moment on the new files count, and they are moved to their places one by one, the
-main one last. Who is killed in between has lost nothing: the next who writes this target, or reads it by `settle`,
-moves the rest. A lock, which ends with its process, keeps two from doing so at once.
+`.headrace-<digest>.ready`: from this moment on the new files are valid, and they are moved to their final names one by
+one, the main one last. If the process is killed in between, nothing is lost: the next one that writes this target, or
+reads it by `settle`, moves the rest. A lock, which ends with its process, keeps two from doing so at once.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _POLL_SECONDS = 0.01
 
 
 class PendingFiles:
-    """Files in a folder with a temporary name, until `commit` gives them their own or `abort` removes them.
+    """Files in a folder with a temporary name, until `commit` gives them their final names or `abort` removes them.
 
     Args:
         path: The main one; its folder must exist.
-        beside: The others that may belong to it, in the same folder. Those that are not made are removed by `commit`,
-            if older ones have their names.
+        beside: The others that may belong to it, in the same folder. Older files of these names are removed by `commit`
+            where no new ones are made.
         overwrite: Whether files that have these names are replaced.
 
     Attributes:
@@ -78,8 +78,9 @@ class PendingFiles:
         """Wait until the files are on the disk, and give them their names. A second call does nothing.
 
         Raises:
-            ConfigError: Another file has come to one of the names meanwhile, and may not be replaced. It stays.
-            SourceError: The file system refused. Nothing is left; once the new files count, `settle` moves the rest.
+            ConfigError: Another file has taken one of the names meanwhile, and may not be replaced. It stays.
+            SourceError: The file system refused. Nothing is left; once the new files are valid, `settle` moves the
+                rest.
         """
         if not self._is_open:
             return
@@ -90,7 +91,7 @@ class PendingFiles:
             with _locked(self.path):
                 _finish(self.path)
                 self._check_target()
-                self._note_what_goes(made)
+                self._note_files_to_remove(made)
                 fsync_path(self._folder)
                 os.rename(self._folder, _ready_folder(self.path))
                 self._is_open = False
@@ -101,8 +102,8 @@ class PendingFiles:
         finally:
             self.abort()
 
-    def _note_what_goes(self, made: Sequence[str]) -> None:
-        """Note the older files beside the main one in whose place no new ones are made."""
+    def _note_files_to_remove(self, made: Sequence[str]) -> None:
+        """Note the older files beside the main one that no new ones replace."""
         gone = [name for name in self._names[1:] if name not in made and os.path.lexists(f"{self._parent}/{name}")]
         if gone:
             with open(os.path.join(self._folder, _ABOUT), "x", encoding="utf-8") as file:
@@ -117,13 +118,13 @@ class PendingFiles:
 
 
 def settle(path: str | os.PathLike[str]) -> None:
-    """Finish what a writer of several files could not, because it was killed. Nearly always there is nothing to do.
+    """Finish the renames of a writer of several files that was killed. Nearly always there is nothing to do.
 
     Args:
         path: The main file.
 
     Raises:
-        SourceError: There is such a thing, and this process may not finish it.
+        SourceError: There are unfinished renames, and this process may not finish them.
     """
     path = os.path.abspath(path)
     ready = _ready_folder(path)
@@ -133,7 +134,7 @@ def settle(path: str | os.PathLike[str]) -> None:
         raise SourceError(
             "another user's writer was killed while it gave these files their names",
             where=path,
-            fix="let that user open them, which moves the new files to their places",
+            fix="let that user open them, which moves the new files to their final names",
         )
     try:
         with _locked(path):
@@ -147,7 +148,7 @@ def settle(path: str | os.PathLike[str]) -> None:
 
 
 def _finish(path: str) -> None:
-    """Move the files that count to their places, if there are any. The lock must be held."""
+    """Move valid new files to their final names, if there are any. The lock must be held."""
     ready, parent = _ready_folder(path), os.path.dirname(path)
     try:
         names = os.listdir(ready)
@@ -155,7 +156,7 @@ def _finish(path: str) -> None:
         return
     main = os.path.basename(path)
     if main in names:
-        # First the old one goes, so that who knows nothing of this never reads it with what is beside the new one.
+        # The old one is removed first, so that other readers never see it together with the files beside the new one.
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
     if _ABOUT in names:
@@ -166,7 +167,7 @@ def _finish(path: str) -> None:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(os.path.join(parent, name))
         os.unlink(os.path.join(ready, _ABOUT))
-    # None of this waits for the disk: after a power cut the rest is done again, whatever came there first.
+    # None of this waits for the disk: after a power cut the rest is done again, whichever rename was kept.
     for name in sorted(names, key=lambda name: name == main):
         if name != _ABOUT:
             os.rename(os.path.join(ready, name), os.path.join(parent, name))
@@ -175,7 +176,7 @@ def _finish(path: str) -> None:
 
 @contextlib.contextmanager
 def _locked(path: str) -> Iterator[None]:
-    """Hold the lock of a target; on a disk without locks, whoever starts two writers at once has to look after them."""
+    """Hold the lock of a target; on a disk without locks, two writers at once are the user's responsibility."""
     name = os.path.join(os.path.dirname(path), f".headrace-{_digest(path)}.lock")
     lock: FileLock | None = None
     deadline = time.monotonic() + _LOCK_SECONDS
@@ -189,7 +190,7 @@ def _locked(path: str) -> Iterator[None]:
     finally:
         if lock is not None:
             with contextlib.suppress(FileNotFoundError):
-                os.unlink(name)  # while it is locked: who opened it meanwhile sees that it is gone
+                os.unlink(name)  # while it is locked: a process that opened it meanwhile sees that it is gone
             lock.close()
 
 

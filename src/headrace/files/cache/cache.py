@@ -1,9 +1,9 @@
-"""Copies of files on the local disk: `FileCache`, and `CachedFile`, which marks a file that should come from there.
+"""Copies of files on the local disk: `FileCache`, and `CachedFile`, which marks a file to be read through it.
 
-Invariants: a path that `get_file` returns is a whole copy of one version of its source, and stays that until it is
+Invariants: a path that `get_file` returns is a whole copy of one version of its source, and stays one until it is
 released; a copy in use is locked by its process, so that it is safe for exactly as long as the process lives. Options
-are in `options.py`, the layout of the folder in `folder.py`, how a copy is made in `copy.py`, what
-goes when room is needed in `room.py`, and what is copied ahead in `prefetch.py`.
+are in `options.py`, the layout of the folder in `folder.py`, how a copy is made in `copy.py`, what is removed to make
+room in `room.py`, and what is copied ahead in `prefetch.py`.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ __all__ = ["CacheCounters", "CachedFile", "CleanupResult", "FileCache"]
 
 @dataclass(frozen=True, slots=True)
 class CleanupResult:
-    """What a cleanup did.
+    """The result of a cleanup.
 
     Attributes:
         freed: Bytes of the files that were removed.
-        num_files: How many that were.
+        num_files: Number of files that were removed.
         abort_reason: Why it removed nothing; None if it removed something.
     """
 
@@ -41,15 +41,15 @@ class CleanupResult:
 
 @dataclass(frozen=True, slots=True)
 class CacheCounters:
-    """What a cache did so far, in this process.
+    """Counters of a cache in this process.
 
     Attributes:
-        num_hits: Files that were there when they were asked for.
-        num_copies: Files that were copied when they were asked for, or whose copy was waited for.
-        copied_bytes: What was copied for those.
+        num_hits: Files that were in the cache when they were requested.
+        num_copies: Files that were copied when they were requested, or whose copy was waited for.
+        copied_bytes: Bytes that were copied for those.
         num_prefetched: Files that were copied ahead.
         num_removed: Copies that were removed.
-        removed_bytes: And their bytes.
+        removed_bytes: Bytes of the copies that were removed.
     """
 
     num_hits: int
@@ -61,7 +61,7 @@ class CacheCounters:
 
 
 class FileCache:
-    """Copies files to a local disk when they are asked for, or ahead of that, and removes what is needed last.
+    """Copies files to a local disk on request or ahead of time, and evicts those that are needed last.
 
     All processes that use one folder make one copy of a file together. A copy in use is locked (flock) by its process
     and is never removed; when the process ends, in whatever way, its locks end with it. Copies stay on the disk after
@@ -70,13 +70,13 @@ class FileCache:
     its own.
 
     A copy is valid as long as the source has the size and version (modification time, ETag, ...) that it was made
-    from; the source is asked at each `get_file`. (Of a store that tells no version only the size is compared.) A source
-    that changed gets a new copy; who has the old one keeps it. If the source cannot be asked (the network is away), a
-    whole copy is handed out with a `RuntimeWarning`; a source that is known to be gone is an error. After the machine
-    was booted again, only copies that its disk had confirmed are believed.
+    from; the source is checked at each `get_file`. (For a store without versions only the size is compared.) A source
+    that changed gets a new copy; readers of the old one keep it. If the source cannot be checked (the network is down),
+    a whole copy is returned with a `RuntimeWarning`; a source that is known to be gone is an error. After a reboot of
+    the machine, only copies that its disk had confirmed are trusted.
 
-    Safe to call from several threads. Pickling it, or forking the process, gives a cache of the same options that
-    holds nothing.
+    Safe to call from several threads. Pickling it, or forking the process, gives a cache with the same options that
+    holds no files.
 
     Args:
         cache_directory: The folder; `$NAME` and `~` are replaced.
@@ -84,10 +84,10 @@ class FileCache:
         cleanup_files_wanted_older_than_days: Days.
         cleanup_disk_usage_wanted_free_ratio: Of the disk.
         cleanup_disk_usage_wanted_multiplier: Of the size of a new file.
-        num_tries: If the disk is full in the middle of a copy.
+        num_tries: Number of tries if the disk gets full during a copy.
         max_bytes: The quota, such as `"500 GB"`.
-        wait_seconds: For another process without a sign of life.
-        fetch: How bytes are brought: tries, streams, checksum.
+        wait_seconds: Limit of a wait for another process without a sign of life.
+        fetch: How files are fetched: tries, streams, checksum.
 
     Raises:
         ConfigError: An option is wrong.
@@ -123,10 +123,10 @@ class FileCache:
 
     @classmethod
     def get_instance(cls, config: Mapping[str, Any] | None = None) -> FileCache:
-        """Return a new cache with the options of a config, and over them those of the environment.
+        """Return a new cache with the options of a config, overridden by those of the environment.
 
         Args:
-            config: May have a dict of options under `file_cache_opts`. `HEADRACE_FILE_CACHE_OPTS` (JSON) goes over it.
+            config: May have a dict of options under `file_cache_opts`. `HEADRACE_FILE_CACHE_OPTS` (JSON) overrides it.
 
         Raises:
             ConfigError: An option is wrong.
@@ -141,7 +141,7 @@ class FileCache:
 
     @property
     def counters(self) -> CacheCounters:
-        """What was done so far; still there after `close`."""
+        """Counters so far; still available after `close`."""
         parts = self._own_parts
         with parts.mutex:
             return CacheCounters(
@@ -155,14 +155,14 @@ class FileCache:
 
     @property
     def prefetch_status(self) -> PrefetchStatus:
-        """How far the prefetch is, and what it could not fetch."""
+        """Progress of the prefetch, and what it could not fetch."""
         return self._parts().prefetcher.status()
 
     def get_file(self, src: str | os.PathLike[str]) -> str:
         """Return the path of a copy, made now if there is none; it stays until it is released.
 
-        If another process makes the copy, this waits for it. A copy that is there costs one question to the source and
-        some ten system calls.
+        If another process makes the copy, this waits for it. A copy that exists costs one check of the source and some
+        ten system calls.
 
         Args:
             src: Absolute path or URL.
@@ -175,9 +175,9 @@ class FileCache:
         return self._parts().get(plain_source(src))
 
     def release_files(self, paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> None:
-        """Say that one user less reads a copy, or several; once for each `get_file`.
+        """Release one use of a copy, or of several; once for each `get_file`.
 
-        They stay on the disk, and may be removed when room is needed. A path that is not held is passed over.
+        They stay on the disk, and may be removed when room is needed. A path that is not held is ignored.
 
         Args:
             paths: What `get_file` returned.
@@ -193,8 +193,8 @@ class FileCache:
             config: Dicts, lists and tuples in each other; it is not changed.
 
         Returns:
-            The structure with paths in their place (parts without any are the same objects), and these paths, one for
-            each `CachedFile`, to be released.
+            The structure with paths instead (parts without any are the same objects), and these paths, one for each
+            `CachedFile`, to be released.
 
         Raises:
             SourceError: As in `get_file`; nothing is held then.
@@ -213,14 +213,14 @@ class FileCache:
             raise
 
     def set_plan(self, sources: Iterable[str | os.PathLike[str]]) -> None:
-        """Tell in which order files will be needed from now on: the one needed soonest is removed last.
+        """Set the order in which files will be needed from now on: the one needed soonest is removed last.
 
-        It goes for all processes that use the folder, until this cache is closed or its process ends. Each `get_file`
+        It applies to all processes that use the folder, until this cache is closed or its process ends. Each `get_file`
         takes the first occurrence of its file off the plan. O(number of files).
 
         Args:
-            sources: Paths and URLs; one may occur several times. Instead of all that was planned before; what a
-                prefetch has left and the plan does not name is not fetched.
+            sources: Paths and URLs; one may occur several times. Replaces the previous plan; files that a prefetch has
+                not fetched yet and the plan does not name are not fetched.
         """
         self._parts().set_plan([plain_source(source) for source in sources])
 
@@ -231,25 +231,25 @@ class FileCache:
         without room it waits. Files that the plan does not name are planned after those that it does.
 
         Args:
-            sources: Paths and URLs. Instead of what an earlier call has left.
+            sources: Paths and URLs. Replaces what is left of an earlier call.
         """
         self._parts().prefetch([plain_source(source) for source in sources])
 
     def wait_prefetched(self, timeout_seconds: float | None = None) -> bool:
-        """Wait until each file of the last `prefetch` is there or was tried in vain; return False if it takes longer.
+        """Wait until each file of the last `prefetch` is copied or has failed; return False if it takes longer.
 
-        Where there is no room, or somebody else who makes a copy hangs, that may be for ever without a limit.
+        Without a limit this may wait for ever, if there is no room or another process that makes a copy hangs.
         """
         return self._parts().prefetcher.wait(timeout_seconds)
 
     def cleanup(self, *, need_at_least_free_space_size: int = 0) -> CleanupResult:
-        """Remove what was not used for long, and more if so much is not free on the disk. Looks at the whole folder.
+        """Remove what was not used for long, and more until enough is free on the disk. Looks at the whole folder.
 
         Args:
-            need_at_least_free_space_size: Bytes.
+            need_at_least_free_space_size: Bytes that must be free afterwards.
 
         Raises:
-            CacheError: So much cannot be free.
+            CacheError: This much cannot be freed.
         """
         parts = self._parts()
         num_files, freed, shortage = parts.room.clean(need_at_least_free_space_size)

@@ -1,8 +1,8 @@
-"""From a source to a whole copy with a record, or to nothing.
+"""Makes a whole copy of a source, with a record, or none.
 
-The steps, all under the exclusive lock of the entry: room is taken, the bytes are fetched into a part (which goes on
-from one that a killed process left), the part becomes the copy, the record is written. A process that ends in between
-leaves a part or a copy without a record, which is no copy; the kernel frees its lock, and the next one goes on.
+The steps, all under the exclusive lock of the entry: room is taken, the bytes are fetched into a part (which continues
+one that a killed process left), the part becomes the copy, the record is written. A process that ends in between leaves
+a part or a copy without a record, which does not count; the kernel frees its lock, and the next process continues.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from headrace.errors import CacheError
 
 from ..fetch.fetch import SourceChangedError, SourceStat, fetch_to
 from ..fetch.retry import NO_SPACE
+from ..locations import shown_url
 from ..locks import FileLock, StallTimeout, lock_exclusive_nowait, lock_shared_nowait
-from ..places import shown_url
 from .entry import ON_DISK_OFFSET, EntryKey, EntryRecord, derive_mtime_ns, name_of
 from .folder import CacheFolder, users_of
 from .options import FileCacheOptions, format_bytes
 from .room import CacheRoom, Need, Shortage
 
 _STEP_BYTES = 4 << 20
-# Who only looks whether a copy is in use (`headrace cache ls`) has its lock for a moment, also from those who would not
-# wait for a copy in the making. A loaded machine may take long over that moment.
+# A process that only checks whether a copy is in use (`headrace cache ls`) holds its lock for a moment, which must not
+# look like a copy in the making. On a loaded machine that moment may be long.
 _GLANCE_SECONDS = 2.0
 _FIRST_WAIT_SECONDS = 0.1  # after a full disk, before the next try; doubles
-_NUM_LOOKS, _LOOK_SECONDS = 4, 0.01  # how often, and how far apart, before what is locked counts as in use
+_NUM_LOOKS, _LOOK_SECONDS = 4, 0.01  # how often, and how far apart, before a locked entry counts as in use
 _ROOM_PAUSE_SECONDS = 0.5  # between two searches for room, each of which looks at everything
 
 
 class CopyStoppedError(Exception):
-    """A copy was stopped, by `close` or because its room is needed for another; what came is kept."""
+    """A copy was stopped, by `close` or because its room is needed for another; the bytes so far are kept."""
 
 
 class NoRoomError(Exception):
@@ -59,8 +59,8 @@ class CopyTask:
 
     Attributes:
         source: Path or URL.
-        stat: Which version.
-        key: The key of the two.
+        stat: Its version.
+        key: The key of source and version.
         stop: Ends the copy soon after it is set.
         distance: How many files are needed before it; -1: it is needed now, and waits for room.
     """
@@ -73,7 +73,7 @@ class CopyTask:
 
     @property
     def is_needed_now(self) -> bool:
-        """Whether somebody waits for it."""
+        """Whether a caller waits for it."""
         return self.distance < 0
 
     @property
@@ -87,10 +87,10 @@ class Copy:
     """A whole copy that stays as it is while `lock` is held.
 
     Attributes:
-        path: Where.
-        record: What is known of it.
+        path: Path of the copy.
+        record: Its record.
         lock: A shared lock.
-        is_new: Whether it was made for this.
+        is_new: Whether it was made by this call.
     """
 
     path: str
@@ -103,10 +103,10 @@ class Copier:
     """Finds copies and makes them.
 
     Args:
-        folder: Where.
+        folder: The folder of the cache.
         room: Makes room there.
-        options: How.
-        on_shortage: Called when a copy that is needed now has to wait for room that other copies in the making take.
+        options: Options of the cache.
+        on_shortage: Called when a copy that is needed now has to wait for room that unfinished copies take.
     """
 
     def __init__(
@@ -129,10 +129,10 @@ class Copier:
         return Copy(self._folder.data_path(key, name_of(source)), record, lock, is_new=False)
 
     def get(self, task: CopyTask) -> Copy:
-        """Return the copy; make it, or wait for who does.
+        """Return the copy; make it, or wait for the process that does.
 
         Raises:
-            CacheError: No room, or who makes the copy gives no sign of life.
+            CacheError: No room, or the process that makes the copy shows no sign of life.
             SourceError: The source cannot be read, or is of another version now.
         """
         for_copy = StallTimeout(self._options.wait_seconds, task.stop)
@@ -146,7 +146,7 @@ class Copier:
             patience.pause(progress, functools.partial(self._give_up, task))
 
     def make_nowait(self, task: CopyTask) -> Copy | None:
-        """Make the copy, unless anybody has a lock on the entry: then return None.
+        """Make the copy, unless the entry is locked: then return None.
 
         Raises:
             NoRoomError: It is not needed now, and there is no room for it.
@@ -164,21 +164,21 @@ class Copier:
         return Copy(self._folder.data_path(task.key, name_of(task.source)), record, lock, is_new=found is None)
 
     def settle(self, key: EntryKey, source: str) -> None:
-        """Wait until the bytes of a copy are on the disk, and note it: then the copy survives a failure of the machine.
+        """Wait until the bytes of a copy are on the disk, and record that: the copy then survives a machine failure.
 
         Raises:
-            OSError: They cannot be brought there, or the copy is gone.
+            OSError: They cannot be written, or the copy is gone.
         """
         path = self._folder.data_path(key, name_of(source))
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
-            os.fsync(descriptor)  # without a lock: it may take long, and would keep the room from who needs it
+            os.fsync(descriptor)  # without a lock: it may take long, and would block the room for others
             copy = self.find(key, source)
             if copy is not None:
                 if os.path.samestat(os.fstat(descriptor), os.lstat(path)) and copy.record.is_on_disk == 0:
                     used = os.fstat(copy.lock.descriptor)
                     os.pwrite(copy.lock.descriptor, b"1", ON_DISK_OFFSET)
-                    os.utime(copy.lock.descriptor, ns=(used.st_atime_ns, used.st_mtime_ns))  # this was no use
+                    os.utime(copy.lock.descriptor, ns=(used.st_atime_ns, used.st_mtime_ns))  # not counted as a use
                 copy.lock.close()
         finally:
             os.close(descriptor)
@@ -204,14 +204,14 @@ class Copier:
                 attempt += 1
 
     def _make(self, task: CopyTask, lock: FileLock) -> EntryRecord:
-        """Make the copy under its exclusive lock. On failure the lock is given back, and what is of no use goes."""
+        """Make the copy under its exclusive lock. On failure the lock is released, and useless files are removed."""
         try:
             return self._try_to_make(task, lock)
         except BaseException as error:
-            # What came of a source that is still the same is worth keeping: for after a preemption, or a network that
-            # was away. The first cleanup that needs the room, or comes a day later, removes it.
+            # The bytes of a source that is still the same are worth keeping: after a preemption, or a network failure.
+            # The first cleanup that needs the room, or comes a day later, removes them.
             is_useless = isinstance(error, SourceChangedError | CacheError | OSError)
-            with contextlib.suppress(OSError):  # what cannot be removed now has no record: a cleanup will
+            with contextlib.suppress(OSError):  # without a record, a cleanup removes it later
                 if is_useless or not self._folder.has_part(task.key):
                     self._folder.remove(task.key, lock)
                 else:
@@ -226,7 +226,8 @@ class Copier:
         for attempt in range(1, self._options.num_tries + 1):
             try:
                 self._folder.clear(task.key)
-                # No record, so that readers see no copy; it says who makes one, and takes the block of the record.
+                # Not a record, so that readers see no copy; it names the process that makes one, and reserves the block
+                # of the record.
                 lock.write(f'{{"made_by": "process {os.getpid()} on {socket.gethostname()}"}}'.encode())
                 self._take_room(task, refused_bytes)
                 fetch_to(
@@ -261,7 +262,7 @@ class Copier:
                 patience.pause(self._folder.progress(), functools.partial(_no_room, shortage, task.name))
             elif num_looks == _NUM_LOOKS:
                 raise shortage.error(task.name)
-            else:  # whoever looks whether a copy is there, or in use, has a lock on it for some microseconds
+            else:  # a process that checks for a copy holds its lock for some microseconds
                 num_looks += 1
                 task.stop.wait(_LOOK_SECONDS)
 

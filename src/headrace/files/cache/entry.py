@@ -5,7 +5,7 @@ changed gets another copy beside the old one, which others may still read. No pa
 path except its last component, made harmless: an entry never leaves the folder, and two sources never share one.
 
 The record of a copy is JSON in its lock file, written when the copy is whole. A record that is empty, truncated, of
-another format, or that does not describe the file that is there, means that there is no copy.
+another format, or that does not describe the file, means that there is no copy.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ import msgspec
 from headrace.errors import ConfigError
 
 from ..fetch.options import SourceStat
-from ..places import is_url, local_path
+from ..locations import is_url, local_path
 
-_FORMAT = 1  # of the record; another one is a miss
+_FORMAT = 1  # of the record; another format is a miss
 _MAX_NAME_BYTES = 255
 _KEY = re.compile(r"([0-9a-f]{32})-([0-9a-f]{16})-(\d{1,19})")
 
@@ -47,7 +47,7 @@ class EntryKey:
         source: Digest of the path or URL, 32 hex digits.
         version: Digest of the version and size, 16 hex digits.
         size: Bytes of the copy.
-        text: All three, as in file names: whoever lists a folder knows the sizes.
+        text: All three, as in file names, so that a listing of the folder tells the sizes.
     """
 
     source: str
@@ -64,29 +64,29 @@ class EntryKey:
 
     @classmethod
     def parse(cls, text: str) -> EntryKey | None:
-        """Return the key that starts a file name, or None if this is none of our names."""
+        """Return the key that starts a file name, or None if it has none."""
         match = _KEY.match(text)
         return None if match is None else cls(match[1], match[2], int(match[3]), match[0])
 
 
 def size_in(name: str) -> int:
-    """Return the size in a name that starts with a key, 0 if it is none. Quicker than `EntryKey.parse`."""
+    """Return the size in a name that starts with a key, 0 for other names. Quicker than `EntryKey.parse`."""
     digits = name[_SIZE_START:].partition("-")[0]
     return int(digits) if digits.isdecimal() else 0
 
 
 class EntryRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is known of a whole copy.
+    """The record of a whole copy.
 
     Attributes:
-        is_on_disk: 1 if the disk has confirmed the bytes; 0: a machine that fails now may lose some.
-        format: Of this record.
+        is_on_disk: 1 if the disk has confirmed the bytes; 0: some may be lost if the machine fails now.
+        format: Version of this record's format.
         boot: Which boot of the machine wrote it.
         key: The text of its key.
         source: The path or URL, see `source_text`.
         size: Bytes.
         version: Version of the source, for people: the key holds a digest of it.
-        mtime_ns: Modification time of the copy: whoever writes to it changes that.
+        mtime_ns: Modification time of the copy, which changes if it is written to.
         checksum: `"xxh3:..."`, `"md5:..."`, `"sha256:..."` over the content, if known.
         copied_at: When, in seconds since 1970.
     """
@@ -120,7 +120,7 @@ class EntryRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @classmethod
     def parse(cls, data: bytes) -> EntryRecord | None:
-        """Return the record, or None if this is none (any more), or one of another format."""
+        """Return the record, or None if this is not one, or one of another format."""
         try:
             record = _DECODER.decode(data)
         except msgspec.MsgspecError:
@@ -147,8 +147,8 @@ def derive_source_digest(source: str) -> str:
 def derive_mtime_ns(source: str, stat: SourceStat) -> int:
     """Return the modification time that each copy of this version gets, so that all of them look the same.
 
-    That of a local source, whose version it is; for others a time made from the version. An index that noted the time
-    of a copy stays valid for the next one.
+    That of a local source, whose version it is; for others a time derived from the version. An index that recorded the
+    time of a copy stays valid for the next one.
     """
     if not is_url(source) and stat.version.isdecimal() and len(stat.version) <= 19:
         return int(stat.version)
@@ -162,11 +162,11 @@ def plain_source(source: str | os.PathLike[str]) -> str:
     Paths are taken as they are: `..` and links stay, because what they mean can change.
 
     Raises:
-        ConfigError: A relative path, an empty name, a null character, or no name at all.
+        ConfigError: A relative path, an empty name, a null character, or not a path.
     """
     text = os.fspath(source) if isinstance(source, os.PathLike) else source
     if not isinstance(text, str):
-        what = f"{source!r} is no file name, but of type {type(source).__name__}"
+        what = f"{source!r} is not a file name, but of type {type(source).__name__}"
         raise ConfigError(what, where="FileCache", fix="give an absolute path or a URL, as a string or a path object")
     local = local_path(text)
     plain = text if local is None else local
@@ -184,8 +184,8 @@ def plain_source(source: str | os.PathLike[str]) -> str:
 def name_of(source: str) -> str:
     """Return the last component of a path or URL as a name for the copy: readers look at the suffix.
 
-    What cannot be a name is replaced, and the middle of what is too long is left out. Different sources may get the
-    same name: they have different folders.
+    Characters that are not allowed are replaced, and names that are too long are shortened in the middle. Different
+    sources may get the same name: they have different folders.
     """
     if is_url(source):
         first = source.split("::")[0] if "://" in source.split("::")[0] else source.rpartition("::")[2]
@@ -204,7 +204,7 @@ def name_of(source: str) -> str:
 
 
 def source_text(source: str) -> str:
-    """Return a path or URL as text that JSON can hold: bytes that are no UTF-8 are percent-encoded, all of them then.
+    """Return a path or URL as text that JSON can hold: if it is not UTF-8, all bytes are percent-encoded.
 
     Different sources have different texts: no path or URL starts with `percent:`.
     """
@@ -224,14 +224,14 @@ def parse_source_text(text: str) -> str:
 class CachedFile:
     """Marks a file in a dataset's dict that is to be read through the file cache.
 
-    It may stand wherever a file name may, in dicts, lists and tuples. It is no path on purpose: what opens paths would
-    read the source and pass the cache by without a word.
+    It may be used wherever a file name may, in dicts, lists and tuples. It is deliberately not a path: code that opens
+    paths would silently read the source and bypass the cache.
 
     Args:
         filename: Absolute path or URL.
 
     Raises:
-        ConfigError: The path is relative, or no name at all.
+        ConfigError: The path is relative, or not a path.
     """
 
     filename: str
@@ -242,9 +242,9 @@ class CachedFile:
 
 
 def replace_cached_files(value: Any, get: Callable[[CachedFile], Any]) -> Any:
-    """Return a structure of dicts, lists and tuples with `get(file)` in the place of each `CachedFile`.
+    """Return a structure of dicts, lists and tuples with `get(file)` instead of each `CachedFile`.
 
-    What has none in it stays the same object; the rest is new, of the same types, and what was given is not changed.
+    Parts without any are the same objects; the rest is new, of the same types, and the argument is not changed.
     """
     if isinstance(value, CachedFile):
         return get(value)

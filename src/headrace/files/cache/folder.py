@@ -1,17 +1,17 @@
-"""The folder of a cache: where copies lie, how they appear and vanish, and what the folder holds.
+"""The folder of a cache: its layout, how copies appear and vanish, and what it holds.
 
 * `entries/<key>.json`: lock of a copy and, when it is whole, its record; its modification time is the last use.
 * `data/<key>/<name>`: the copy.
-* `parts/<key>-<boot>/`: a copy in the making; it counts as `size` bytes from the start: nobody else takes the room.
+* `parts/<key>-<boot>/`: a copy in the making; it counts as `size` bytes from the start, so that its room is reserved.
 * `plans/*.json`: which files a process will need, in order.
 * `room.lock`: held while room is made; its modification time is that of the last full cleanup.
 
 Invariants: `data/<key>` and `parts/<key>-*` change only under the exclusive lock of the entry; a record is written last
 and goes first. The name of a part tells the machine's boot: two nodes over one network disk that keeps their locks
 apart never write to the same file. The folder belongs to one user (mode 0700). So do those above it at the default
-place, which others can foresee; elsewhere it is not defended against those whom its user lets write there.
+location, which others can predict; elsewhere it is not defended against those whom its user lets write there.
 
-Nothing is locked for a `survey`, so others may be changing what is seen: whoever removes something locks it first.
+A `survey` takes no locks, so its result may be out of date: lock an entry before removing it.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ import xxhash
 from headrace.errors import CacheError
 
 from ..kept import make_named, make_private
+from ..locations import boot_id
 from ..locks import FileLock, LockTable, lock_exclusive_nowait
-from ..places import boot_id
 from .entry import EntryKey, EntryRecord, name_of, parse_source_text, size_in
 
 _PART_NAME = "part"
@@ -51,8 +51,8 @@ class CacheFolder:
 
     Args:
         root: The folder; made if it is missing, with mode 0700.
-        trusted: The folder above it from which on all must be this user's own, see `make_private`; `None`: the user
-            named the folder, and vouches for the place.
+        trusted: The folder above it below which all must be this user's own, see `make_private`; `None`: the user named
+            the folder, and vouches for it.
 
     Raises:
         CacheError: It cannot be made or written to, belongs to another user, or its disk offers no locks.
@@ -67,12 +67,12 @@ class CacheFolder:
             f"{self.root}/{name}" for name in ("entries", "data", "parts", "plans")
         )
         self.make()
-        lock = lock_exclusive_nowait(self.room_path)  # are there locks at all? "Held by another" is an answer too
+        lock = lock_exclusive_nowait(self.room_path)  # does the disk support locks? "Held by another" is an answer too
         if lock is not None:
             lock.close()
 
     def make(self) -> None:
-        """Make what is missing: also in the middle of work, after a cleaner of the system removed the folder."""
+        """Make missing folders, also later on: a system cleaner may have removed them."""
         try:
             if self._trusted is None:
                 make_named(self.root)
@@ -94,23 +94,23 @@ class CacheFolder:
             raise CacheError(what, where=str(error.filename or self.root), fix=fix) from error
 
     def contains(self, path: str) -> bool:
-        """Whether a path is one in this folder, as the cache hands them out. Links are not looked at: this is cheap."""
+        """Whether a path is in this folder, in the form that the cache returns. Links are not resolved."""
         return path.startswith(f"{self.root}/")
 
     def entry_path(self, key: EntryKey) -> str:
-        """Return where lock and record are."""
+        """Return the path of lock and record."""
         return f"{self.entries}/{key.text}.json"
 
     def data_path(self, key: EntryKey, name: str) -> str:
-        """Return where the copy is."""
+        """Return the path of the copy."""
         return f"{self.data}/{key.text}/{name}"
 
     def part_path(self, key: EntryKey) -> str:
-        """Return where the copy is made; the name is short, so that what is noted beside it can have a longer one."""
+        """Return the path of the unfinished copy; it is short, so that the side file can have a longer name."""
         return f"{self._part_folder(key)}/{_PART_NAME}"
 
     def is_intact(self, record: EntryRecord, path: str) -> bool:
-        """Whether a copy is as it was written, as far as size, time and the fate of the machine tell."""
+        """Whether a copy is as it was written, judged by size, time and whether the machine was rebooted."""
         try:
             status = os.lstat(path)
         except OSError:
@@ -122,11 +122,11 @@ class CacheFolder:
         )
 
     def has_part(self, key: EntryKey) -> bool:
-        """Whether room is taken for a copy, by this boot of the machine."""
+        """Whether room is reserved for a copy, by this boot of the machine."""
         return os.path.lexists(self._part_folder(key))
 
     def reserve(self, key: EntryKey) -> None:
-        """Take room for a copy: its part exists from now on. The exclusive lock of the entry must be held."""
+        """Reserve room for a copy: its part exists from now on. The exclusive lock of the entry must be held."""
         with contextlib.suppress(FileExistsError):
             os.mkdir(self._part_folder(key), 0o700)
 
@@ -134,10 +134,10 @@ class CacheFolder:
         """Make a finished part the copy; return its modification time. The exclusive lock must be held."""
         part, folder = self._part_folder(key), f"{self.data}/{key.text}"
         for other in os.listdir(part):
-            if other != _PART_NAME:  # what was noted beside it
+            if other != _PART_NAME:  # the side file
                 _remove_tree(f"{part}/{other}")
         path = self.part_path(key)
-        os.chmod(path, 0o400)  # nobody writes to a copy by mistake
+        os.chmod(path, 0o400)  # against writing to a copy by mistake
         os.utime(path, ns=(mtime_ns, mtime_ns))
         os.rename(path, f"{part}/{name}")
         os.rename(part, folder)
@@ -147,7 +147,7 @@ class CacheFolder:
         """Remove all of an entry, whose exclusive lock is given, and the lock with it.
 
         Raises:
-            OSError: The disk refused. What is left has no record.
+            OSError: The disk refused. Any remains have no record.
         """
         os.ftruncate(lock.descriptor, 0)
         _remove_tree(f"{self.data}/{key.text}")
@@ -163,7 +163,7 @@ class CacheFolder:
         return os.listdir(self.parts)
 
     def written_bytes(self, part_name: str) -> tuple[int, float]:
-        """Return how much of a part has room on the disk, and when it was written to last."""
+        """Return the allocated bytes of a part, and when it was last written to."""
         allocated, latest = 0, 0.0
         with contextlib.suppress(OSError), os.scandir(f"{self.parts}/{part_name}") as found:
             for file in found:
@@ -177,11 +177,11 @@ class CacheFolder:
         return f"{key.text}-{self.boot}"
 
     def progress(self) -> tuple[object, ...]:
-        """Return something that changes when anybody goes on with a copy."""
+        """Return a value that changes when any process continues a copy."""
         return tuple((name, *self.written_bytes(name)) for name in sorted(self.part_names()))
 
     def used_bytes(self) -> int:
-        """Return what the quota counts: copies, and those in the making with their final size. Lists two folders.
+        """Return the bytes that the quota counts: copies, and unfinished ones with their final size. Lists two folders.
 
         A part that becomes a copy meanwhile is counted, and once: the parts are listed first.
         """
@@ -190,17 +190,17 @@ class CacheFolder:
         return sum(map(size_in, [*ours, *(name for name in os.listdir(self.data) if name not in ours)]))
 
     def pending_bytes(self, but_for: EntryKey | None) -> int:
-        """Return how much the copies in the making, but for one, will still take from the disk."""
+        """Return how much the unfinished copies, except for one, will still take from the disk."""
         keys = ((name, EntryKey.parse(name)) for name in self.part_names())
         others = ((name, key) for name, key in keys if key is not None and key != but_for)
         return sum(max(0, key.size - self.written_bytes(name)[0]) for name, key in others)
 
     def clear(self, key: EntryKey) -> None:
-        """Remove what a copy that never got its record left. The exclusive lock must be held."""
+        """Remove the remains of a copy that never got its record. The exclusive lock must be held."""
         _remove_tree(f"{self.data}/{key.text}")
 
     def disk_space(self) -> DiskSpace:
-        """Ask the disk."""
+        """Return the free and total bytes of the disk."""
         status = os.statvfs(self.root)
         return DiskSpace(status.f_bavail * status.f_frsize, status.f_blocks * status.f_frsize)
 
@@ -210,7 +210,7 @@ class CacheFolder:
 
 @functools.lru_cache(maxsize=1)
 def boot_digest() -> str:
-    """Return 16 hex digits that stand for this boot of this machine."""
+    """Return 16 hex digits that identify this boot of this machine."""
     return xxhash.xxh3_64_hexdigest((boot_id() or socket.gethostname()).encode())
 
 
@@ -220,21 +220,21 @@ def _remove_tree(path: str) -> None:
         os.unlink(path)
     except FileNotFoundError:
         pass
-    except (IsADirectoryError, PermissionError):  # which of the two is left to the system
+    except (IsADirectoryError, PermissionError):  # which of the two depends on the system
         with contextlib.suppress(FileNotFoundError):
             shutil.rmtree(path)
 
 
 @dataclass(frozen=True, slots=True)
 class EntryState:
-    """What the folder holds of one key.
+    """What the folder holds for one key.
 
     Attributes:
-        key: Which.
+        key: The key.
         has_copy: Whether there is a copy; its record may be missing, if its process was killed just before it wrote it.
-        num_bytes: What the quota counts for it: the size for the copy, and the same for each part.
+        num_bytes: Bytes that the quota counts for it: the size for the copy, and the same for each part.
         last_use: When it was used last, or last written to, in seconds since 1970.
-        is_foreign: Whether all there is are parts of another boot, or another machine.
+        is_foreign: Whether it has only parts of another boot, or another machine.
     """
 
     key: EntryKey
@@ -245,7 +245,7 @@ class EntryState:
 
 
 def survey(folder: CacheFolder) -> list[EntryState]:
-    """Look at everything; those of one source follow each other. Lists three folders, asks for the time of each file.
+    """Return the state of all entries, grouped by source. Lists three folders and stats each file.
 
     A part that becomes a copy meanwhile is seen: the parts are listed first.
     """
@@ -273,7 +273,7 @@ def survey(folder: CacheFolder) -> list[EntryState]:
 
 
 def record_of(folder: CacheFolder, state: EntryState) -> EntryRecord | None:
-    """Return what is known of a copy, or None if it is not whole and as it was written. Reads a small file."""
+    """Return the record of a copy, or None if it is not whole or was changed. Reads a small file."""
     if not state.has_copy:
         return None
     try:
@@ -299,7 +299,7 @@ def copies_of(folder: CacheFolder, source_digest: str) -> list[tuple[EntryKey, E
 
 
 def is_in_use(folder: CacheFolder, key: EntryKey) -> bool:
-    """Whether anybody has a lock on an entry at this moment."""
+    """Whether an entry is locked at this moment."""
     path = folder.entry_path(key)
     lock = lock_exclusive_nowait(path, create=False)
     if lock is not None:
@@ -309,13 +309,13 @@ def is_in_use(folder: CacheFolder, key: EntryKey) -> bool:
 
 
 def users_of(folder: CacheFolder, key: EntryKey, table: LockTable | None = None) -> str:
-    """Name who has a lock on an entry, for messages; a table of the locks, if there is one, saves making one."""
+    """Name the processes that lock an entry, for messages; `table` saves reading the locks of the system again."""
     holders = (table or LockTable()).holders_of(folder.entry_path(key))
     return ", ".join(holders) or "a process that this one cannot see"
 
 
 def find_users(folder: CacheFolder, key: EntryKey, table: LockTable) -> str | None:
-    """Name who has a lock on an entry, `None` if nobody has; the lock is tried only if the table names nobody."""
+    """Name the processes that lock an entry, `None` if none does; the lock is tried only if the table has no holder."""
     if table.holders_of(folder.entry_path(key)) or is_in_use(folder, key):
         return users_of(folder, key, table)
     return None
@@ -327,7 +327,7 @@ def _state(
     times = [folder.written_bytes(name)[1] for name in parts]
     if last_use is not None:
         times.append(last_use)
-    elif has_copy:  # somebody removed its lock
+    elif has_copy:  # its lock was removed
         with contextlib.suppress(OSError):
             times.append(os.lstat(f"{folder.data}/{key.text}").st_mtime)
     is_foreign = not has_copy and bool(parts) and not any(name.endswith(folder.boot) for name in parts)

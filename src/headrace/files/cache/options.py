@@ -1,7 +1,7 @@
 """The options of a file cache: by arguments, by config, by environment.
 
-All are checked when built. The names and the defaults of the clean-up are the documented ones; the folder is our own,
-because the files in it are.
+All are checked when built. The names and the defaults of the clean-up are RETURNN's; the default folder is not, because
+the files in it differ.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ class FileCacheOptions:
     Attributes:
         cache_directory: The folder. `$NAME`, `${NAME}` and `~` are replaced; `$TMPDIR` and `$USER` are known also where
             they are not set.
-        cleanup_files_always_older_than_days: A copy that was not used for so long goes in any case.
-        cleanup_files_wanted_older_than_days: A copy that was not used for so long goes if less is free on the disk than
-            is wanted.
-        cleanup_disk_usage_wanted_free_ratio: The part of the disk that is wanted free.
-        cleanup_disk_usage_wanted_multiplier: How many times the size of a new file is wanted free, at least 1. Prefetch
-            fetches only what leaves so much free.
-        num_tries: How often a copy is tried if the disk is full in the middle of it; room is made before each try.
-        max_bytes: The most bytes that the copies in the folder may have, those in the making included; None: the disk
-            is the limit. A number, or a text such as `"500 GB"`. If processes that share a folder disagree, each keeps
-            to its own.
-        wait_seconds: How long to wait for another process that makes a copy, without a sign of life from it. Bytes that
-            arrive are one.
-        fetch: How bytes are brought; a dict of options is one too.
+        cleanup_files_always_older_than_days: A copy that was not used for this long is removed in any case.
+        cleanup_files_wanted_older_than_days: A copy that was not used for this long is removed if less is free on the
+            disk than it should be.
+        cleanup_disk_usage_wanted_free_ratio: The part of the disk that should be free.
+        cleanup_disk_usage_wanted_multiplier: How many times the size of a new file should be free, at least 1. Prefetch
+            fetches only what leaves this much free.
+        num_tries: How often a copy is tried if the disk gets full during it; room is made before each try.
+        max_bytes: The most bytes that the copies in the folder may take, unfinished ones included; None: the disk is
+            the limit. A number, or a text such as `"500 GB"`. If processes that share a folder disagree, each applies
+            its own.
+        wait_seconds: How long to wait for another process that makes a copy, without a sign of life from it. Arriving
+            bytes are a sign of life.
+        fetch: How files are fetched: `FetchOptions`, or a dict of them.
 
     Raises:
         ConfigError: A value is out of its range, or of the wrong type.
@@ -67,7 +67,7 @@ class FileCacheOptions:
     fetch: FetchOptions | Mapping[str, Any] = field(default_factory=FetchOptions)
 
     def __post_init__(self) -> None:
-        """Check each value, and bring it into its plain form."""
+        """Check and normalize each value."""
         if isinstance(self.cache_directory, os.PathLike):
             object.__setattr__(self, "cache_directory", os.fspath(self.cache_directory))
         if not isinstance(self.cache_directory, str) or not self.cache_directory or "\0" in self.cache_directory:
@@ -119,7 +119,7 @@ class FileCacheOptions:
 
         Args:
             values: Name -> value.
-            where: What to call the mapping in errors.
+            where: Name of the mapping in errors.
 
         Raises:
             ConfigError: An unknown name, or a wrong value.
@@ -129,13 +129,13 @@ class FileCacheOptions:
 
     @classmethod
     def gather(cls, config: Mapping[str, Any] | None = None) -> FileCacheOptions:
-        """Return the options of this process: those of the environment over those of a config.
+        """Return the options of this process: those of the environment override those of a config.
 
         Args:
             config: May have a dict under `file_cache_opts`.
 
         Raises:
-            ConfigError: An unknown name, a wrong value, or an environment variable that is no JSON object.
+            ConfigError: An unknown name, a wrong value, or an environment variable that is not a JSON object.
         """
         options = (config or {}).get(CONFIG_KEY) or {}
         if not isinstance(options, Mapping):
@@ -146,14 +146,14 @@ class FileCacheOptions:
         try:
             over = json.loads(text)
         except (ValueError, RecursionError) as error:
-            what = f"the environment variable is no JSON: {error}"
+            what = f"the environment variable is not JSON: {error}"
             raise ConfigError(what, where=ENVIRONMENT_KEY, fix='write {"max_bytes": "500 GB"}') from error
         if not isinstance(over, dict):
             raise _wrong(ENVIRONMENT_KEY, over, "a JSON object")
         return cls.of({**options, **over}, f"{ENVIRONMENT_KEY} and {CONFIG_KEY}" if options else ENVIRONMENT_KEY)
 
     def to_arguments(self) -> dict[str, Any]:
-        """Return what builds the same options, for pickling."""
+        """Return the arguments that build the same options, for pickling."""
         return {option.name: getattr(self, option.name) for option in fields(self)}
 
 
@@ -188,7 +188,7 @@ def format_bytes(num_bytes: float) -> str:
     while True:
         num_bytes /= 1000
         unit = units.pop(0)
-        if num_bytes < 999.95 or not units:  # what would round to 1000.0 is shown in the next unit
+        if num_bytes < 999.95 or not units:  # values that would round to 1000.0 are shown in the next unit
             return f"{num_bytes:.1f} {unit}"
 
 
@@ -216,7 +216,7 @@ def _fall_back(name: str) -> str | None:
     if name == "TMPDIR":
         return tempfile.gettempdir()
     if name == "USER":
-        with contextlib.suppress(KeyError):  # no such user: a container that was given a mere number
+        with contextlib.suppress(KeyError):  # no such user: a container that was given only a number
             return pwd.getpwuid(os.getuid()).pw_name
         return f"user-{os.getuid()}"
     return None

@@ -1,6 +1,6 @@
-"""What one process has of a file cache: what it holds, its plan, its prefetch, and how a file is got.
+"""The state of a file cache in one process: the copies it holds, its plan, its prefetch, and how it gets a file.
 
-Nothing of it survives a fork: locks, threads and mutexes are the parent's. A child makes its own.
+It does not survive a fork: locks, threads and mutexes are the parent's. A child makes its own.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from headrace.errors import CacheError, ConfigError, SourceError, takes_note
 
 from ..fetch.fetch import SourceChangedError, stat_source
 from ..fetch.retry import status_of
-from ..places import shown_url
+from ..locations import shown_url
 from .copy import Copier, Copy, CopyStoppedError, CopyTask
 from .entry import EntryKey, derive_source_digest, name_of
 from .folder import CacheFolder, copies_of
@@ -30,7 +30,7 @@ _GONE = frozenset({404, 410})
 
 @dataclass(slots=True)
 class _Held:
-    """A copy that was handed out: how often, and the lock that protects it."""
+    """A copy in use: how many times, and the lock that protects it."""
 
     copy: Copy
     count: int
@@ -54,13 +54,13 @@ class CacheParts:
         self.plan = FuturePlan(self.folder.plans)
         self.copier = Copier(self.folder, self.room, options, on_shortage=lambda: self.prefetcher.interrupt())
         self.prefetcher = Prefetcher(self.copier, self.plan, options.fetch_options)
-        # Protects the plan against two writers, and what follows: what is planned because `prefetch` was told, and not
+        # Protects the plan against two writers, and the next attribute: the files planned by `prefetch`, not by
         # `set_plan`.
         self._order_mutex = threading.Lock()
         self._only_prefetched: frozenset[str] = frozenset()
         self.stop = threading.Event()  # set when the cache is closed
-        # Protects what follows; held for a few system calls. No finalizer takes it while its thread holds it: the one
-        # of the cache runs when nobody can call it any more.
+        # Protects the attributes below; held for a few system calls. No finalizer takes it while its thread holds it:
+        # that of the cache runs when nothing can call it any more.
         self.mutex = threading.Lock()
         self.held: dict[str, _Held] = {}
         self.num_hits = self.num_copies = self.copied_bytes = 0
@@ -81,7 +81,7 @@ class CacheParts:
                 num_changes += 1
                 if num_changes == _MAX_CHANGES:
                     raise
-        self.plan.note_used(source)  # not before it is held: in between it would be neither planned nor in use
+        self.plan.note_used(source)  # not before it is held: else it would be neither planned nor in use for a moment
         return path
 
     def prefetch(self, sources: Sequence[str]) -> None:
@@ -106,7 +106,7 @@ class CacheParts:
         try:
             stat = stat_source(source, options=self._options.fetch_options)
         except SourceError as error:
-            return self._get_unasked(source, error)
+            return self._get_unchecked(source, error)
         key = EntryKey.of(source, stat)
         path = self.folder.data_path(key, name_of(source))
         if self._hold_again(path):
@@ -117,24 +117,24 @@ class CacheParts:
             self.prefetcher.settle(key, source, copy.record.copied_at)
         return self._hold(copy, was_there=found is not None)
 
-    def _get_unasked(self, source: str, error: SourceError) -> str:
-        """Hand out the newest copy of a source that cannot be asked; raise if it is gone, or there is no copy."""
+    def _get_unchecked(self, source: str, error: SourceError) -> str:
+        """Return the newest copy of a source that cannot be checked; raise if it is gone, or there is no copy."""
         copies = copies_of(self.folder, derive_source_digest(source))
         if not copies:
             raise error
         key, _ = max(copies, key=lambda found: found[1].copied_at)
         path = self.folder.data_path(key, name_of(source))
         if _is_gone(error):
-            takes_note(error, f"the cache has a copy, which is not handed out because its source is gone: {path}")
+            takes_note(error, f"the cache has a copy, which is not used because its source is gone: {path}")
             raise error
         copy = self.copier.find(key, source)
         if copy is None:
             raise error
         warnings.warn(
-            f"the file cache hands out its copy of {shown_url(source)}, because the source cannot be asked whether it "
-            f"has changed: {error.what}",
+            f"the file cache uses its copy of {shown_url(source)}, because the source cannot be checked for changes: "
+            f"{error.what}",
             RuntimeWarning,
-            stacklevel=5,  # whoever called `FileCache.get_file`
+            stacklevel=5,  # the caller of `FileCache.get_file`
         )
         return self._hold(copy, was_there=True)
 
@@ -148,12 +148,12 @@ class CacheParts:
                 held.count += 1
                 self.num_hits += 1
                 return True
-            # Somebody removed or changed the copy behind our back. Our own lock would keep it from being made anew.
+            # The copy was removed or changed from outside. Our own lock would keep it from being made again.
             held.copy.lock.close()
             return False
 
     def _hold(self, copy: Copy, *, was_there: bool) -> str:
-        """Keep a copy from now on; return its path."""
+        """Hold a copy from now on; return its path."""
         with self.mutex:
             if self.stop.is_set():
                 copy.lock.close()
@@ -172,7 +172,7 @@ class CacheParts:
             return copy.path
 
     def release(self, path: str) -> None:
-        """Count one user less; the last one gives the copy free."""
+        """Release one use; the last one unlocks the copy."""
         with self.mutex:
             held = self.held.get(path)
             if held is None:
@@ -187,7 +187,7 @@ class CacheParts:
         self.prefetcher.note_news()
 
     def close(self) -> None:
-        """Stop what runs and give all copies free. A second call does nothing; nor does one in a forked child."""
+        """Stop the prefetch and release all copies. A second call, or one in a forked child, does nothing."""
         if self.pid != os.getpid():
             return
         self.stop.set()

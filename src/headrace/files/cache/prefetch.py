@@ -1,10 +1,10 @@
-"""One thread that copies what will be needed, in the order in which it will be, and gets copies onto the disk.
+"""One thread that copies files before they are needed, in that order, and syncs copies to the disk.
 
 It removes nothing that is needed sooner than what it fetches: where there is no room it waits until something is
-released. What it cannot fetch it leaves to whoever needs it, who then gets the error. The thread lives while there is
-something to do; `close` ends it within a second, also in the middle of a copy. (One that hangs in the system then, in
-an fsync or a read of a dead network disk, is left behind; it ends by itself and holds nothing that others wait for
-longer than their own limits.)
+released. A file that it cannot fetch raises its error where it is needed. The thread lives while there is something to
+do; `close` ends it within a second, also in the middle of a copy. (One that hangs in the system then, in an fsync or a
+read of a dead network disk, is left behind; it ends by itself and holds nothing that others wait for longer than their
+own limits.)
 """
 
 from __future__ import annotations
@@ -28,33 +28,33 @@ from .entry import EntryKey
 from .plan import FuturePlan
 
 _CLOSE_SECONDS = 0.9  # how long `close` waits for the thread: it must return within a second
-# After so long the system has written most of a new copy by itself (30 s, by default), and an fsync costs little.
-# Before, one for each of many small files would keep the disk from everybody else.
+# By then the system has written most of a new copy by itself (30 s, by default), and an fsync costs little. Earlier,
+# one for each of many small files would block the disk for all others.
 _SETTLE_SECONDS = 60.0
-# Other processes release room without telling us: look again after so long, then after twice as long, and so on. Each
+# Other processes release room without notice: look again after this time, then after twice as long, and so on. Each
 # look reads the whole folder.
 _LOOK_SECONDS, _MAX_LOOK_SECONDS = 1.0, 16.0
-_MAX_FAILURES = 100  # kept for people
+_MAX_FAILURES = 100  # kept for the status
 
 
 class _Outcome(Enum):
-    """What came of one try."""
+    """The outcome of one try."""
 
     DONE = auto()
-    NO_ROOM = auto()  # or its room was needed for another
-    ELSEWHERE = auto()  # somebody else is making the copy
+    NO_ROOM = auto()  # or its room was needed for another file
+    ELSEWHERE = auto()  # another process is making the copy
 
 
 @dataclass(frozen=True, slots=True)
 class PrefetchStatus:
-    """How far a prefetch is.
+    """The progress of a prefetch.
 
     Attributes:
         num_left: Files that are not done, the current one included.
         num_fetched: Files that were copied.
         current: The source that is being copied, or waits for room.
         is_waiting_for_room: Whether it waits.
-        failures: Source -> what was wrong, of the last hundred: whoever needs such a file gets the error.
+        failures: Source -> error text, of the last hundred; the error is raised where the file is needed.
     """
 
     num_left: int
@@ -65,40 +65,40 @@ class PrefetchStatus:
 
 
 class Prefetcher:
-    """The thread and what it has to do. Safe to call from several threads.
+    """The thread and its tasks. Safe to call from several threads.
 
     Args:
         copier: Makes the copies.
-        plan: Says how soon a file is needed.
-        fetch_options: How sources are asked.
+        plan: How soon each file is needed.
+        fetch_options: How sources are checked.
     """
 
     def __init__(self, copier: Copier, plan: FuturePlan, fetch_options: FetchOptions) -> None:
         self._copier = copier
         self._plan = plan
         self._fetch_options = fetch_options
-        # Protects all below; never held while anything else is waited for. Reentrant, as the lock of a condition is:
+        # Protects all below; never held while waiting for anything else. Reentrant, as the lock of a condition is:
         # the finalizer of a cache may close this in the thread that holds it.
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._is_running = False
         self._is_closed = False
         self._sources: deque[str] = deque()
-        self._unsettled: list[tuple[float, str, EntryKey, str]] = []  # a heap: when it is due, key, and the source
+        self._unsettled: list[tuple[float, str, EntryKey, str]] = []  # a heap: due time, key, and the source
         self._unsettled_keys: set[str] = set()  # the keys in it
         self._current: str | None = None
         self._stop = threading.Event()  # of the current copy
-        self._is_blocked = False  # the first source waits for room, or all of them for who makes the copies
+        self._is_blocked = False  # the first source waits for room, or all of them for processes that make the copies
         self._lacks_room = False
-        self._look_at = 0.0  # when it is tried again without news
+        self._look_at = 0.0  # when it is tried again without a change
         self._pause_seconds = _LOOK_SECONDS
-        self._num_elsewhere = 0  # how many in a row were passed over because somebody else is making them
-        self._num_news = 0  # how often there may have been more room: so that none is missed during a search for it
+        self._num_elsewhere = 0  # how many in a row were skipped because other processes are making them
+        self._num_news = 0  # how often room may have been released, so that none is missed during a search for it
         self._num_fetched = 0
         self._failures: dict[str, str] = {}
 
     def start(self, sources: Sequence[str]) -> None:
-        """Fetch these, in this order, instead of what was left to fetch. Returns at once."""
+        """Fetch these, in this order, instead of what is left of the last call. Returns at once."""
         with self._changed:
             self._sources = deque(sources)
             self._failures.clear()
@@ -109,10 +109,10 @@ class Prefetcher:
             self._run()
 
     def settle(self, key: EntryKey, source: str, copied_at: float) -> None:
-        """See to it that a copy reaches the disk some time after it was made, and note that. Returns at once.
+        """Schedule a copy to be synced to the disk some time after it was made, and recorded as such. Returns at once.
 
-        No thread waits for that time: what is due is done when something else happens, and what is not when the process
-        ends, by the next one that uses the copy.
+        No thread waits for that time: due copies are synced when something else happens, and those that remain when the
+        process ends by the next one that uses them.
         """
         with self._changed:
             if key.text not in self._unsettled_keys and not self._is_closed:
@@ -127,7 +127,7 @@ class Prefetcher:
             self._stop.set()
 
     def note_news(self) -> None:
-        """Note that there may be room now."""
+        """Note that there may be more room now."""
         with self._changed:
             self._num_news += 1
             self._pause_seconds = _LOOK_SECONDS
@@ -137,12 +137,12 @@ class Prefetcher:
             self._run_if_due()
 
     def wait(self, timeout_seconds: float | None = None) -> bool:
-        """Wait until everything is there, or was tried in vain; return False if it was not in that time."""
+        """Wait until everything is copied or has failed; return False if it takes longer."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._sources or self._is_closed, timeout_seconds)
 
     def status(self) -> PrefetchStatus:
-        """Return how far it is."""
+        """Return the progress."""
         with self._changed:
             return PrefetchStatus(
                 len(self._sources),
@@ -181,7 +181,7 @@ class Prefetcher:
             task()
 
     def _next_task(self) -> Callable[[], None] | None:
-        """Wait for the next thing to do; None: there is nothing left."""
+        """Wait for the next task; None: there are none left."""
         with self._changed:
             while not self._is_closed:
                 now = time.monotonic()
@@ -210,11 +210,11 @@ class Prefetcher:
             outcome = self._copy(source, stop)
         except (HeadraceError, OSError) as error:
             self._note_failure(source, str(error))
-        except Exception as error:  # noqa: BLE001 - the end of a thread: whoever needs the file meets it again
+        except Exception as error:  # noqa: BLE001 - the end of a thread: a caller that needs the file gets the error
             self._note_failure(source, f"{type(error).__name__}: {error}")
         with self._changed:
             self._lacks_room = outcome is _Outcome.NO_ROOM
-            if source not in self._sources:  # it is not wanted any more
+            if source not in self._sources:  # it is no longer requested
                 pass
             elif self._lacks_room:
                 if num_news == self._num_news:
@@ -233,7 +233,7 @@ class Prefetcher:
             self._changed.notify_all()
 
     def _copy(self, source: str, stop: threading.Event) -> _Outcome:
-        """Copy a source, if it is not there."""
+        """Copy a source, if it is not cached."""
         distance = self._plan.distance_of(source)
         if math.isinf(distance):  # it was needed meanwhile
             return _Outcome.DONE
@@ -264,5 +264,5 @@ class Prefetcher:
                 del self._failures[next(iter(self._failures))]
 
     def _settle(self, key: EntryKey, source: str) -> None:
-        with contextlib.suppress(HeadraceError, OSError):  # then it is not noted, and does not survive a reboot
+        with contextlib.suppress(HeadraceError, OSError):  # then it does not survive a reboot
             self._copier.settle(key, source)

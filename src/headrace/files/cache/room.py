@@ -1,11 +1,11 @@
-"""Room for a copy, within the quota and on the disk, by removing what goes first.
+"""Room for a copy, within the quota and on the disk, by evicting others.
 
-Room is taken and made under one lock, so that two processes never count the same free bytes twice. Nothing is removed
-before it is known that enough can be; who cannot have it gets a `Shortage`, with the numbers.
+Room is made and reserved under one lock, so that two processes never count the same free bytes twice. Nothing is
+removed before it is known that enough can be; otherwise the result is a `Shortage`, with the numbers.
 
-What goes first is a pure decision over what a survey saw: what is no copy; then what no process has planned to read,
-longest unused first; then what is planned, needed last first (Belady's rule, over the plans of all processes). What
-anybody uses at the moment never goes: that is found out by locking it. By age alone only unplanned copies go.
+The order of eviction is a pure decision over a survey: first what is not a copy; then what no process plans to read,
+longest unused first; then what is planned, needed last first (Belady's rule, over the plans of all processes). A copy
+in use is never removed: locking it shows. By age alone only unplanned copies are removed.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from .options import FileCacheOptions, format_bytes
 from .plan import read_distances
 
 DAY_SECONDS = 24 * 3600.0
-# A part that another machine writes to is younger; clocks differ by less. One that is removed too early costs a try.
+# A part that another machine writes to is younger; clocks differ by less. Removing one too early costs a try.
 _FOREIGN_SECONDS = 3600.0
-_LEFTOVER_DAYS = 1.0  # a copy that nobody went on with for so long is not resumed
+_LEFTOVER_DAYS = 1.0  # an unfinished copy of this age is not resumed
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """Something that may be removed.
+    """An entry that may be removed.
 
     Attributes:
-        state: What it is.
-        distance: How many files are needed before it, in the plan where that is least; infinite if in no plan.
-        is_stale: It is no copy, or another version of its source that was used after it is here too.
+        state: Its state.
+        distance: The least number of files that any plan needs before it; infinite if in no plan.
+        is_stale: It is not a copy, or the folder has another version of its source that was used later.
     """
 
     state: EntryState
@@ -48,10 +48,10 @@ class Candidate:
 
 
 def order_candidates(states: Iterable[EntryState], distances: Mapping[str, float], now: float) -> list[Candidate]:
-    """Return what may be removed, first what should go first.
+    """Return the entries that may be removed, in the order of eviction.
 
     Args:
-        states: All that is there.
+        states: All entries.
         distances: Source digest -> how many files are needed before it.
         now: Seconds since 1970.
     """
@@ -79,37 +79,37 @@ def may_go_for(candidate: Candidate, distance: float) -> bool:
 
 
 def is_due(candidate: Candidate, options: FileCacheOptions, now: float, *, wants_room: bool) -> bool:
-    """Whether a candidate goes without anybody needing its room at once.
+    """Whether a candidate is removed even though no copy needs its room now.
 
     Args:
-        candidate: What.
-        options: The ages.
+        candidate: The entry.
+        options: Have the age limits.
         now: Seconds since 1970.
-        wants_room: Whether less is free on the disk than is wanted.
+        wants_room: Whether less is free on the disk than should be.
     """
     age_days = (now - candidate.state.last_use) / DAY_SECONDS
     if not candidate.state.has_copy:
         return age_days > _LEFTOVER_DAYS
     if not math.isinf(candidate.distance):
         return False
-    wanted = options.cleanup_files_wanted_older_than_days
-    return age_days > options.cleanup_files_always_older_than_days or (wants_room and age_days > wanted)
+    min_age_days = options.cleanup_files_wanted_older_than_days
+    return age_days > options.cleanup_files_always_older_than_days or (wants_room and age_days > min_age_days)
 
 
-_CLEANUP_SECONDS = 600.0  # between two full cleanups that nobody asked for
-_MAX_ROUNDS = 4  # others fill the disk, or use what was found, while we remove: then look again, so often
+_CLEANUP_SECONDS = 600.0  # between two automatic full cleanups
+_MAX_ROUNDS = 4  # others fill the disk, or use what was found, while we remove: then search again, at most this often
 _MAX_NAMED = 8  # users in an error message
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What is needed.
+    """The room that is needed.
 
     Attributes:
-        key: The entry that gets the room; None: no copy, only a free disk.
+        key: The entry that gets the room; None: no entry, only free disk space.
         free_bytes: What must be free on the disk before the copy.
         distance: How many files are needed before it: nothing needed sooner is removed for it. -1: it is needed now.
-        forced_bytes: Remove at least so much, whatever the disk says of its free space: it has refused a write.
+        forced_bytes: Remove at least this much, whatever free space the disk reports: it has refused a write.
     """
 
     key: EntryKey | None
@@ -120,13 +120,13 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class RoomNumbers:
-    """How full it is.
+    """How full the cache is.
 
     Attributes:
-        used_bytes: What the copies in the folder have, those in the making included.
+        used_bytes: Bytes of the copies in the folder, unfinished ones included.
         quota: `max_bytes`.
-        disk: What the disk says.
-        pending_bytes: What copies in the making will still take.
+        disk: Free and total bytes of the disk.
+        pending_bytes: What unfinished copies will still take.
     """
 
     used_bytes: int
@@ -136,7 +136,7 @@ class RoomNumbers:
 
     @property
     def text(self) -> str:
-        """All of it, for messages."""
+        """All numbers, for messages."""
         quota = "no quota" if self.quota is None else f"a quota of {format_bytes(self.quota)}"
         text = (
             f"the copies have {format_bytes(self.used_bytes)} of {quota}; "
@@ -152,13 +152,13 @@ class Shortage:
     """Why there is no room, with all the numbers.
 
     Attributes:
-        need: What was asked for.
+        need: The room that was needed.
         missing_bytes: How much more would have to be removed.
-        numbers: What is there.
-        in_use: Copies in use: bytes, and by whom.
-        in_making: Copies in the making by others, as in `in_use`: when they are done, they may be removed.
+        numbers: How full the cache is.
+        in_use: Copies in use: bytes, and processes.
+        in_making: Unfinished copies of other processes, as in `in_use`: when they are done, they may be removed.
         sooner_bytes: Copies that are needed sooner.
-        stuck_bytes: What nobody uses, and yet could not be removed.
+        stuck_bytes: Copies that are not in use and yet could not be removed.
     """
 
     need: Need
@@ -176,7 +176,7 @@ class Shortage:
         return quota is not None and self.need.key is not None and self.need.key.size > quota
 
     def error(self, where: str) -> CacheError:
-        """Say it."""
+        """Return it as an error."""
         size = self.need.free_bytes if self.need.key is None else self.need.key.size
         parts = [
             f"the file cache cannot free enough: {format_bytes(size)} needed, "
@@ -200,7 +200,7 @@ class Shortage:
     def _fix(self, size: int) -> str:
         quota, used = self.numbers.quota, self.numbers.used_bytes
         if self.is_hopeless:
-            return f"raise max_bytes to at least {size}"  # to the byte: what is rounded may be too little
+            return f"raise max_bytes to at least {size}"  # to the byte: a rounded value may be too little
         release = "release files that are not read any more (release_files)" if self.in_use else ""
         if quota is not None and used + size > quota:
             other = "raise max_bytes"
@@ -211,7 +211,7 @@ class Shortage:
 
 @dataclass(slots=True)
 class _Found:
-    """What a search found: what may go and how much that is, what others hold, and what is needed sooner."""
+    """The result of a search: what may be removed and its bytes, what others hold, and what is needed sooner."""
 
     removable: list[EntryState] = field(default_factory=list)
     num_bytes: int = 0
@@ -223,12 +223,12 @@ class CacheRoom:
     """Makes room in one folder.
 
     Args:
-        folder: Which.
-        options: Quota, ages and wishes.
+        folder: The folder of the cache.
+        options: Quota, ages and free space.
 
     Attributes:
-        num_removed: How many copies were removed so far.
-        removed_bytes: And how many bytes.
+        num_removed: Number of copies removed so far.
+        removed_bytes: Their bytes.
     """
 
     def __init__(self, folder: CacheFolder, options: FileCacheOptions) -> None:
@@ -238,10 +238,10 @@ class CacheRoom:
         self.removed_bytes = 0
 
     def make(self, need: Need) -> Shortage | None:
-        """Make room, and take it for `need.key`, whose exclusive lock the caller has; return why not, if there is none.
+        """Make room and reserve it for `need.key`, whose exclusive lock the caller holds; return why if it failed.
 
-        Lists two folders. Only if something must go, or the last full cleanup was ten minutes ago, everything in the
-        folder is looked at.
+        Lists two folders. The whole folder is surveyed only if something must be removed, or the last full cleanup was
+        ten minutes ago.
         """
         with self._locked() as lock:
             shortage = self._make(need)
@@ -253,7 +253,7 @@ class CacheRoom:
             return shortage
 
     def clean(self, need_bytes: int) -> tuple[int, int, Shortage | None]:
-        """Remove what is due, then make room on the disk; return how many copies and bytes went, and what is short."""
+        """Remove what is due, then make room on the disk; return the copies and bytes removed, and what is short."""
         with self._locked() as lock:
             before = self.num_removed, self.removed_bytes
             self._clean(lock, need_bytes)
@@ -261,13 +261,13 @@ class CacheRoom:
             return self.num_removed - before[0], self.removed_bytes - before[1], shortage
 
     def remove(self, state: EntryState) -> bool:
-        """Remove an entry, if nobody uses it and the disk lets us; tell whether it went."""
+        """Remove an entry, if it is not in use and the disk allows it; tell whether it was removed."""
         lock = lock_exclusive_nowait(self._folder.entry_path(state.key))
         if lock is None:
             return False
         try:
             self._folder.remove(state.key, lock)
-        except OSError:  # what cannot be removed stays: the sizes that are asked for next tell
+        except OSError:  # it stays, which the next look at the sizes shows
             return False
         finally:
             lock.close()
@@ -276,7 +276,7 @@ class CacheRoom:
         return True
 
     def numbers(self, but_for: EntryKey | None = None) -> RoomNumbers:
-        """Return how full it is; `but_for` is a copy in the making that does not count as pending."""
+        """Return how full it is; `but_for` is an unfinished copy that does not count as pending."""
         pending = self._folder.pending_bytes(but_for)
         return RoomNumbers(self._folder.used_bytes(), self._options.quota, self._folder.disk_space(), pending)
 
@@ -285,11 +285,11 @@ class CacheRoom:
         now = time.time()
         for candidate in order_candidates(survey(self._folder), read_distances(self._folder.plans), now):
             disk = self._folder.disk_space()
-            wanted = max(
+            target_bytes = max(
                 self._options.cleanup_disk_usage_wanted_multiplier * need_bytes,
                 self._options.cleanup_disk_usage_wanted_free_ratio * disk.total,
             )
-            if is_due(candidate, self._options, now, wants_room=disk.free < wanted):
+            if is_due(candidate, self._options, now, wants_room=disk.free < target_bytes):
                 self.remove(candidate.state)
         lock.touch()
 
@@ -307,12 +307,12 @@ class CacheRoom:
                 return self._shortage(need, missing, found, stuck_bytes=found.num_bytes)
             for state in found.removable:
                 self.remove(state)
-            if must <= 0:  # the disk refused a write, but says that there is room: nothing more can be done than try
+            if must <= 0:  # the disk refused a write, but reports free space: there is nothing to do but try again
                 return None
         raise AssertionError
 
     def _missing_bytes(self, need: Need) -> int:
-        """Return how many bytes must go; 0 or less: none."""
+        """Return how many bytes must be removed; 0 or less: none."""
         numbers = self.numbers(need.key)
         disk_missing = need.free_bytes + numbers.pending_bytes - numbers.disk.free
         if numbers.quota is None:
@@ -321,7 +321,7 @@ class CacheRoom:
         return max(disk_missing, numbers.used_bytes + own - numbers.quota)
 
     def _search(self, need: Need, missing: int) -> _Found:
-        """Look for what may go until it is enough; nothing is removed yet."""
+        """Search for entries to remove until they are enough; nothing is removed yet."""
         found = _Found()
         for candidate in order_candidates(survey(self._folder), read_distances(self._folder.plans), time.time()):
             if found.num_bytes >= missing:

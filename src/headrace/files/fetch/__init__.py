@@ -1,6 +1,6 @@
-"""Bytes from anywhere into a partial file: local and network disks, web servers, object stores.
+"""Fetches bytes into a partial file: local and network disks, web servers, object stores.
 
-It decides which range is asked for next, and what is tried again. It knows nothing of the cache. Read `fetch.py` first,
+It decides which range is requested next, and what is tried again. It knows nothing of the cache. Read `fetch.py` first,
 `ranges.py` for its loop.
 """
 

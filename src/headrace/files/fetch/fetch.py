@@ -1,9 +1,9 @@
-"""Bytes from anywhere into a partial file: from local and network disks, web servers, object stores.
+"""Fetches bytes into a partial file: from local and network disks, web servers, object stores.
 
 Invariants: when `fetch_to` returns, the part holds exactly the bytes of exactly the version that was asked for (it is
-checked at the end against the digests that are known); when it raises, what came is kept beside a side file that says
-what it is, and the next call goes on from there. No wait is without a limit, and what is tried again is only what can
-pass. `ranges.py` has the loop.
+checked at the end against the digests that are known); when it raises, the bytes so far are kept with a side file that
+describes them, and the next call continues from there. No wait is without a limit, and only transient failures are
+tried again. `ranges.py` has the loop.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import xxhash
 
 from headrace.errors import CacheError, SourceError
 
-from ..places import is_url, local_path
+from ..locations import is_url, local_path
 from .local import LocalReader, local_error, stat_local
 from .options import MIB, FetchOptions, SourceChangedError, SourceStat, difference_text
 from .part import PartFile, discard_part, part_errors
@@ -41,11 +41,11 @@ _STEP_BYTES = 4 * MIB
 
 
 class ChecksumError(SourceError):
-    """The bytes that came are not the ones of which the store gives a checksum."""
+    """The received bytes do not match the checksum that the store gives."""
 
 
 def check_digests(part: PartFile, on_bytes: OnBytes) -> None:
-    """Compare each range in the part with what came.
+    """Compare each range in the part with what was received.
 
     Raises:
         CacheError: One differs: the disk did not keep what was written.
@@ -69,12 +69,12 @@ def check_store_digest(part: PartFile, stat: SourceStat, name: str, on_bytes: On
         ChecksumError: They differ.
     """
     assert stat.digest is not None
-    kind, _, wanted = stat.digest.partition(":")
+    kind, _, expected = stat.digest.partition(":")
     digest = hashlib.new(kind, usedforsecurity=False)
     _read_into(digest, part, ByteRange(0, stat.size), on_bytes)
-    if digest.hexdigest() != wanted:
+    if digest.hexdigest() != expected:
         raise ChecksumError(
-            f"the {kind} of what came is {digest.hexdigest()}, the store says {wanted}",
+            f"the {kind} of the received bytes is {digest.hexdigest()}, the store says {expected}",
             where=name,
             fix="an object that was encrypted by KMS has an ETag that is no MD5: use checksum='xxh3' there",
         )
@@ -96,7 +96,7 @@ _DEFAULTS = FetchOptions()
 
 
 def stat_source(path_or_url: str | os.PathLike[str], *, options: FetchOptions = _DEFAULTS) -> SourceStat:
-    """Say what a file or an object is now: its size and version.
+    """Return the current size and version of a file or an object.
 
     A local path costs a system call, a URL a request. Links are followed.
 
@@ -129,21 +129,22 @@ def fetch_to(
     """Write one version of a source to a part file: exactly `stat.size` bytes.
 
     Objects are read by ranges, several at a time; local files in order, by the kernel. A part that an earlier call left
-    is gone on with if it is of this version: the call may have failed, or its process may have been killed. Nothing is
-    synced to the disk: whoever gives the part its final name may want to. Not for two at once with the same part.
+    is continued if it is of this version: the call may have failed, or its process may have been killed. Nothing is
+    synced to the disk: that is left to the caller. Two calls at once must not use the same part.
 
     Args:
         path_or_url: A local path, or a URL of a kind that fsspec knows.
         part_path: Where to write; its folder must exist. A side file of this name and `.ranges` lies beside it until
             the part is whole. `discard_part` removes both.
-        stat: What `stat_source` said.
+        stat: The result of `stat_source`.
         options: How long, how often, how many at a time.
         on_bytes: Called in this thread with the number of bytes that were added to the part (first: those that were in
-            it; negative if the fetch starts over), so that the sum is what is in it; with 0 a few times a second while
-            nothing comes. What it raises ends the fetch within a second and goes to the caller; what came is kept.
+            it; negative if the fetch starts over), so that the sum is its bytes; with 0 a few times a second while
+            nothing arrives. An exception from it ends the fetch within a second and is passed on; the bytes so far are
+            kept.
 
     Raises:
-        SourceChangedError: The source is another version by now, or became one twice; the part is removed.
+        SourceChangedError: The source has changed, or did so twice; the part is removed.
         SourceError: The source is missing, is refused, does not answer, or is not what its store's checksum says.
         CacheError: The part cannot be written, or does not hold what was written.
         OSError: There is no space (ENOSPC) or the quota is used up (EDQUOT): make room and call again.
@@ -155,7 +156,7 @@ def fetch_to(
         reason = stopped.reason
     else:
         return
-    raise reason  # out here, so that its own cause and context stay as they are
+    raise reason  # out here, so that its own cause and context are kept
 
 
 def open_url(path_or_url: str | os.PathLike[str], *, options: FetchOptions = _DEFAULTS) -> IO[bytes]:
@@ -196,7 +197,7 @@ def _fetch_to(source: str, part_path: str, stat: SourceStat, options: FetchOptio
             if now != stat:
                 raise SourceChangedError(difference_text(stat, now), where=reader.name) from error
             _fetch(reader, part, stat, options, report)
-    except (SourceChangedError, ChecksumError, CacheError):  # what came is of no use
+    except (SourceChangedError, ChecksumError, CacheError):  # the received bytes are useless
         if part is not None:
             part.discard()
         raise
@@ -211,11 +212,11 @@ def _fetch_to(source: str, part_path: str, stat: SourceStat, options: FetchOptio
 
 def _fetch(reader: Reader, part: PartFile, stat: SourceStat, options: FetchOptions, on_bytes: OnBytes) -> None:
     by_store = options.checksum == "store" and not isinstance(reader, LocalReader)
-    wanted_digest = stat.digest
-    if by_store and wanted_digest is None:
-        wanted_digest = ask_stat(reader, options, on_bytes).digest
-        if wanted_digest is None:
-            fix = "use checksum='xxh3', which compares what was written with what came"
+    expected_digest = stat.digest
+    if by_store and expected_digest is None:
+        expected_digest = ask_stat(reader, options, on_bytes).digest
+        if expected_digest is None:
+            fix = "use checksum='xxh3', which compares what was written with what was received"
             raise SourceError("the store gives no checksum of it", where=reader.name, fix=fix)
     part.allocate()
     on_bytes(part.num_bytes)
@@ -232,15 +233,15 @@ def _fetch(reader: Reader, part: PartFile, stat: SourceStat, options: FetchOptio
     if options.checksum is not None:
         check_digests(part, on_bytes)
     if by_store:
-        check_store_digest(part, SourceStat(stat.size, stat.version, wanted_digest), reader.name, on_bytes)
+        check_store_digest(part, SourceStat(stat.size, stat.version, expected_digest), reader.name, on_bytes)
     if not reader.close():
-        what = f"a read of it hangs since {options.timeout_seconds:g} s or more, and cannot be ended"
+        what = f"a read of it has been hanging for {options.timeout_seconds:g} s or more, and cannot be ended"
         raise SourceError(what, where=reader.name, fix="check the disk that the file is on")
     part.finish()
 
 
 def _leave(part: PartFile, *, may_still_write: bool) -> None:
-    """Keep what came for the next call, unless there is nothing, or a call that hangs may still write into it."""
+    """Keep the received bytes for the next call, unless there are none or a hanging call may still write."""
     if may_still_write or not part.came:
         part.discard()
     else:

@@ -1,7 +1,7 @@
 """Files of web servers, through the session of fsspec's HTTP file system.
 
-The file system's own way to read a range believes what it gets. Here status, `Content-Range`, length and version of
-each answer are checked, a server that knows no ranges is noticed before its body is read, and `Retry-After` is heard.
+The file system's own way to read a range checks nothing. Here status, `Content-Range`, length and version of
+each answer are checked, a server that knows no ranges is noticed before its body is read, and `Retry-After` is obeyed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .reader import Piece, RangesIgnoredError, Reader, Stream
 from .retry import HttpStatusError, TransientError
 
 _CONTENT_RANGE = re.compile(r"bytes\s+(?:(\d+)-(\d+)|\*)/(\d+|\*)", re.IGNORECASE)
-_BUFFER_BYTES = 1 << 20  # of a connection: with aiohttp's own 64 KiB it stops and goes, at half the speed
+_BUFFER_BYTES = 1 << 20  # of a connection: aiohttp's own 64 KiB reach half the speed
 _MISSING = frozenset({404, 410})
 _VERSION_HEADERS = ("ETag", "Last-Modified")
 
@@ -48,10 +48,10 @@ class HttpReader(Reader):
         """Start to ask for size and version."""
         return self._start(self._stat())
 
-    def submit(self, wanted: ByteRange, stat: SourceStat, part: PartFile) -> Future[Piece]:
+    def submit(self, byte_range: ByteRange, stat: SourceStat, part: PartFile) -> Future[Piece]:
         """Start to read a range."""
         del part
-        return self._start(self._read(wanted, stat))
+        return self._start(self._read(byte_range, stat))
 
     def submit_stream(self, stat: SourceStat) -> Future[Stream]:
         """Start to read the whole."""
@@ -61,15 +61,15 @@ class HttpReader(Reader):
         return asyncio.run_coroutine_threadsafe(coroutine, self._file_system.loop)
 
     @asynccontextmanager
-    async def _ask(self, method: str, wanted: str | None) -> AsyncIterator[Any]:
-        """Send a request; give the answer, whatever its status, before its body is read."""
+    async def _ask(self, method: str, byte_range: str | None) -> AsyncIterator[Any]:
+        """Send a request; yield the answer, whatever its status, before its body is read."""
         import aiohttp
 
         options = dict(self._file_system.kwargs)
-        # `identity`: sizes and ranges are those of the file, not of a packed form of it.
+        # `identity`: sizes and ranges are those of the file, not of a compressed form.
         headers = {**options.pop("headers", {}), "Accept-Encoding": "identity"}
-        if wanted is not None:
-            headers["Range"] = f"bytes={wanted}"
+        if byte_range is not None:
+            headers["Range"] = f"bytes={byte_range}"
         session = await self._file_system.set_session()
         options = {"allow_redirects": True, "read_bufsize": _BUFFER_BYTES, **options}
         options["timeout"] = aiohttp.ClientTimeout(total=None)  # the loop of the fetch has the limit
@@ -87,7 +87,7 @@ class HttpReader(Reader):
             is_plain = answer.ok and not _is_packed(answer.headers)
             if is_plain and size is not None and size.isdecimal() and size != "0":
                 return SourceStat(int(size), _version_from(answer.headers), _digest_from(answer.headers))
-        # Some servers refuse HEAD, leave the size out, or say 0; a URL that is signed for GET is refused with 403.
+        # Some servers refuse HEAD, omit the size, or say 0; a URL that is signed for GET is refused with 403.
         async with self._ask("GET", "0-0") as answer:
             size = _parse_range(answer.headers)[1]
             if answer.status == 416 and size == "0":
@@ -95,16 +95,16 @@ class HttpReader(Reader):
             self._check_status(answer)
             if answer.status != 206:
                 size = answer.headers.get("Content-Length")
-                answer.close()  # the whole would follow
+                answer.close()  # else the whole body would follow
             if size is None or not size.isdecimal():
                 fix = "download it by other means, or serve it from a server that says Content-Length"
                 raise SourceError("the server does not say how large this is", where=self.name, fix=fix)
             return SourceStat(int(size), _version_from(answer.headers))
 
-    async def _read(self, wanted: ByteRange, stat: SourceStat) -> Piece:
-        async with self._ask("GET", f"{wanted.start}-{wanted.stop - 1}") as answer:
+    async def _read(self, byte_range: ByteRange, stat: SourceStat) -> Piece:
+        async with self._ask("GET", f"{byte_range.start}-{byte_range.stop - 1}") as answer:
             if answer.status == 416:
-                raise SourceChangedError(f"the server has no {wanted} of it any more", where=self.name)
+                raise SourceChangedError(f"the server has no {byte_range} of it any more", where=self.name)
             self._check_status(answer)
             self._check_version(answer.headers, stat)
             if answer.status != 206:
@@ -112,8 +112,8 @@ class HttpReader(Reader):
                 raise RangesIgnoredError
             came, size = _parse_range(answer.headers)
             self._check_size(size, stat)
-            num_bytes = _check_range(wanted, came)
-            return Piece(num_bytes, await _read_body(answer.content, num_bytes, wanted))
+            num_bytes = _check_range(byte_range, came)
+            return Piece(num_bytes, await _read_body(answer.content, num_bytes, byte_range))
 
     async def _open_stream(self, stat: SourceStat) -> Stream:
         context = contextlib.AsyncExitStack()
@@ -133,19 +133,19 @@ class HttpReader(Reader):
             raise HttpStatusError(answer.status, answer.headers.get("Retry-After"))
         if _is_packed(answer.headers):
             raise SourceError(
-                f"the server sends it packed (Content-Encoding: {answer.headers['Content-Encoding']}), though it was "
-                "asked not to: its size cannot be known",
+                f"the server sends it compressed (Content-Encoding: {answer.headers['Content-Encoding']}), though "
+                "it was asked not to: its size is unknown",
                 where=self.name,
                 fix="let the server send the file as it is",
             )
 
     def _check_version(self, headers: Mapping[str, str], stat: SourceStat) -> None:
         """Compare the header that the version came from; an answer without it says nothing."""
-        header, _, wanted = stat.version.partition(":")
+        header, _, expected = stat.version.partition(":")
         now = headers.get(header) if header else None
-        if now is not None and now != wanted:
+        if now is not None and now != expected:
             raise SourceChangedError(
-                f"the source has changed: {header} {wanted} was expected, it is {now} now", where=self.name
+                f"the source has changed: {header} {expected} was expected, it is {now} now", where=self.name
             )
 
     def _check_size(self, size: str | None, stat: SourceStat) -> None:
@@ -155,7 +155,7 @@ class HttpReader(Reader):
 
 
 class _HttpStream:
-    """The body of an answer that holds the whole."""
+    """The body of an answer that holds the whole file."""
 
     def __init__(self, answer: Any, context: contextlib.AsyncExitStack, loop: asyncio.AbstractEventLoop) -> None:
         self._answer = answer
@@ -167,7 +167,7 @@ class _HttpStream:
         return asyncio.run_coroutine_threadsafe(self._read(num_bytes), self._loop)
 
     def close(self) -> None:
-        """Drop the connection, soon."""
+        """Close the connection, without waiting."""
 
         async def close() -> None:
             self._answer.close()
@@ -183,21 +183,21 @@ class _HttpStream:
         return data
 
 
-async def _read_body(content: Any, num_bytes: int, wanted: ByteRange) -> list[bytes]:
+async def _read_body(content: Any, num_bytes: int, byte_range: ByteRange) -> list[bytes]:
     data: list[bytes] = []
     num_came = 0
     async for more in content.iter_any():
         data.append(more)
         num_came += len(more)
         if num_came > num_bytes:
-            raise TransientError(f"more than {num_bytes} bytes came for {wanted}")
+            raise TransientError(f"more than {num_bytes} bytes came for {byte_range}")
     if num_came < num_bytes:
-        raise TransientError(f"only {num_came} of {num_bytes} bytes came for {wanted}")
+        raise TransientError(f"only {num_came} of {num_bytes} bytes came for {byte_range}")
     return data
 
 
 def _parse_range(headers: Mapping[str, str]) -> tuple[ByteRange | None, str | None]:
-    """Return the range of an answer and the size of the whole, each if it is said."""
+    """Return the range of an answer and the size of the whole, each None if not given."""
     match = _CONTENT_RANGE.fullmatch(headers.get("Content-Range", "").strip())
     if match is None:
         return None, None
@@ -205,12 +205,12 @@ def _parse_range(headers: Mapping[str, str]) -> tuple[ByteRange | None, str | No
     return None if start is None else ByteRange(int(start), int(last) + 1), None if size == "*" else size
 
 
-def _check_range(wanted: ByteRange, came: ByteRange | None) -> int:
+def _check_range(byte_range: ByteRange, came: ByteRange | None) -> int:
     """Return how many bytes of the range the server sends; it may send fewer, from the start of the range on."""
     if came is None:
-        raise TransientError(f"the answer to {wanted} does not say what it is: its Content-Range is missing or odd")
-    if came.start != wanted.start or not came.start < came.stop <= wanted.stop:
-        raise TransientError(f"{wanted} were asked for, and the answer is said to hold {came}")
+        raise TransientError(f"the answer to {byte_range} is unclear: its Content-Range is missing or invalid")
+    if came.start != byte_range.start or not came.start < came.stop <= byte_range.stop:
+        raise TransientError(f"{byte_range} were requested, and the answer claims to hold {came}")
     return len(came)
 
 

@@ -2,7 +2,7 @@
 
 The kernel copies where it can: `copy_file_range`, which may share blocks or let the server copy, then `sendfile`, then
 reading and writing. Each block is copied by a thread of its own, which opens the source anew: so a disk that hangs
-stops a thread that nobody has to wait for, and each block is seen to be of the version that was asked for.
+stops only that thread, and each block is checked to be of the requested version.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import xxhash
 
 from headrace.errors import SourceError
 
-from ..places import TOO_MANY_OPEN, TOO_MANY_OPEN_FIX
+from ..locations import TOO_MANY_OPEN, TOO_MANY_OPEN_FIX
 from .options import MIB, FetchOptions, SourceChangedError, SourceStat, difference_text
 from .part import PartFile
 from .plan import ByteRange
@@ -27,7 +27,7 @@ from .retry import TransientError, is_transient
 _BLOCK_BYTES = 32 * MIB  # large: opening the source again costs a round trip on a network disk
 _STEP_BYTES = 4 * MIB  # a block is stopped between two steps
 
-# What a file system says that cannot copy in this way; the next way is tried.
+# Errors of a file system that cannot copy in this way; the next way is tried.
 _NO_SUCH_WAY = frozenset(
     {errno.EXDEV, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EBADF, errno.EPERM, errno.ETXTBSY}
 )
@@ -42,7 +42,7 @@ class LocalReader(Reader):
     """
 
     def __init__(self, path: str, options: FetchOptions) -> None:
-        super().__init__(path, range_bytes=_BLOCK_BYTES, num_streams=1)  # a disk is quickest in order
+        super().__init__(path, range_bytes=_BLOCK_BYTES, num_streams=1)  # a disk is fastest in order
         self._with_digests = options.checksum is not None
         self._calls = BlockingCalls()
 
@@ -50,11 +50,11 @@ class LocalReader(Reader):
         """Start to look at the file."""
         return self._calls.submit(stat_local, self.name)
 
-    def submit(self, wanted: ByteRange, stat: SourceStat, part: PartFile) -> Future[Piece]:
+    def submit(self, byte_range: ByteRange, stat: SourceStat, part: PartFile) -> Future[Piece]:
         """Start to copy a block into the part."""
         target = part.reopen()
         try:
-            return self._calls.submit(self._copy, wanted, stat, target)
+            return self._calls.submit(self._copy, byte_range, stat, target)
         except BaseException:
             os.close(target)
             raise
@@ -63,7 +63,7 @@ class LocalReader(Reader):
         """Stop the thread, if it can be stopped."""
         return self._calls.close()
 
-    def _copy(self, wanted: ByteRange, stat: SourceStat, target: int) -> Piece:
+    def _copy(self, byte_range: ByteRange, stat: SourceStat, target: int) -> Piece:
         source = -1
         try:
             source = _open_source(self.name)
@@ -72,37 +72,37 @@ class LocalReader(Reader):
                 os.posix_fadvise(source, 0, 0, os.POSIX_FADV_SEQUENTIAL)
             if self._with_digests:
                 digest = xxhash.xxh3_128()
-                self._copy_by_hand(source, target, wanted, digest)
-                return Piece(len(wanted), digest=digest.hexdigest())
-            self._copy_in_kernel(source, target, wanted)
-            return Piece(len(wanted))
+                self._copy_by_hand(source, target, byte_range, digest)
+                return Piece(len(byte_range), digest=digest.hexdigest())
+            self._copy_in_kernel(source, target, byte_range)
+            return Piece(len(byte_range))
         finally:
             for descriptor in (source, target):
                 if descriptor >= 0:
                     os.close(descriptor)
 
-    def _copy_in_kernel(self, source: int, target: int, wanted: ByteRange) -> None:
-        position = wanted.start
+    def _copy_in_kernel(self, source: int, target: int, byte_range: ByteRange) -> None:
+        position = byte_range.start
         for copy in (_copy_file_range, _send_file):
             try:
-                while position < wanted.stop:
+                while position < byte_range.stop:
                     self._check_stopped()
-                    num_copied = copy(source, target, position, min(_STEP_BYTES, wanted.stop - position))
+                    num_copied = copy(source, target, position, min(_STEP_BYTES, byte_range.stop - position))
                     if not num_copied:
-                        break  # some file systems say so where they cannot copy; reading tells
+                        break  # some file systems report 0 bytes where they cannot copy; reading decides
                     position += num_copied
             except OSError as error:
                 if error.errno not in _NO_SUCH_WAY:
                     raise
-        self._copy_by_hand(source, target, ByteRange(position, wanted.stop), None)
+        self._copy_by_hand(source, target, ByteRange(position, byte_range.stop), None)
 
-    def _copy_by_hand(self, source: int, target: int, wanted: ByteRange, digest: xxhash.xxh3_128 | None) -> None:
-        position = wanted.start
-        while position < wanted.stop:
+    def _copy_by_hand(self, source: int, target: int, byte_range: ByteRange, digest: xxhash.xxh3_128 | None) -> None:
+        position = byte_range.start
+        while position < byte_range.stop:
             self._check_stopped()
-            data = os.pread(source, min(_STEP_BYTES, wanted.stop - position), position)
+            data = os.pread(source, min(_STEP_BYTES, byte_range.stop - position), position)
             if not data:
-                raise SourceChangedError(f"the file ends at byte {position} and not where it did", where=self.name)
+                raise SourceChangedError(f"the file ends at byte {position}: it has become shorter", where=self.name)
             if digest is not None:
                 digest.update(data)
             view = memoryview(data)
@@ -130,7 +130,7 @@ def stat_local(path: str) -> SourceStat:
 
 
 def local_error(path: str, error: OSError) -> SourceError:
-    """Say what the system said of a local source."""
+    """Return the error for a failed system call on a local source."""
     if isinstance(error, FileNotFoundError):
         return SourceError("the file does not exist", where=path, fix="check the path")
     fix = TOO_MANY_OPEN_FIX if error.errno in TOO_MANY_OPEN else None

@@ -1,4 +1,4 @@
-"""How a fetch goes about its work, and what is known of a source before it.
+"""The options of a fetch, and the size and version of a source.
 
 Everything here is checked when it is built and never changes.
 """
@@ -15,7 +15,7 @@ MIB = 1 << 20
 CHECKSUMS = ("xxh3", "store")
 _MIN_RANGE_BYTES = 4096
 _MAX_STREAMS = 256
-_MAX_SECONDS = 1e9  # what waits can be told
+_MAX_SECONDS = 1e9  # the limit of waits in Python
 
 
 class SourceChangedError(SourceError):
@@ -24,15 +24,14 @@ class SourceChangedError(SourceError):
 
 @dataclass(frozen=True, slots=True)
 class SourceStat:
-    """What a source was when somebody looked.
+    """The size and version of a source at one moment.
 
     Attributes:
         size: Bytes.
         version: Differs when the content does: the modification time in nanoseconds of a local file, the ETag,
             generation or date of an object (a date is as exact as the clock behind it: often a second). Empty if the
-            store tells nothing of the kind: then only the size is compared, and nothing is resumed.
-        digest: What the store says of the content, `"md5:..."` or `"sha256:..."`; None if it says nothing. It takes no
-            part in comparisons.
+            store has none: then only the size is compared, and nothing is resumed.
+        digest: Checksum from the store, `"md5:..."` or `"sha256:..."`, or None. Not compared.
     """
 
     size: int
@@ -40,28 +39,29 @@ class SourceStat:
     digest: str | None = field(default=None, compare=False)
 
 
-def difference_text(wanted: SourceStat, now: SourceStat) -> str:
-    """Say how a source differs from what it was."""
-    if now.size != wanted.size:
-        return f"the source has changed: {wanted.size} bytes were expected, it has {now.size} now"
-    return f"the source has changed: version {wanted.version} was expected, it is {now.version or 'unknown'} now"
+def difference_text(expected: SourceStat, now: SourceStat) -> str:
+    """Describe how a source differs from what was expected."""
+    if now.size != expected.size:
+        return f"the source has changed: {expected.size} bytes were expected, it has {now.size} now"
+    return f"the source has changed: version {expected.version} was expected, it is {now.version or 'unknown'} now"
 
 
 @dataclass(frozen=True, slots=True)
 class FetchOptions:
-    """How bytes are brought: how often, how long, how many at a time.
+    """How files are fetched: number of tries, time limits, number of streams.
 
     Attributes:
-        num_tries: How often a range is tried before the fetch gives up. Only what can pass is tried again: network
-            errors, HTTP 408, 425, 429 and 5xx, EIO, ESTALE, short bodies, silence. A range that came starts no count.
+        num_tries: How often a range is tried before the fetch fails. Only transient failures are tried again: network
+            errors, HTTP 408, 425, 429 and 5xx, EIO, ESTALE, short bodies, time-outs. A range that arrived resets the
+            count.
         first_wait_seconds: The wait after the first failure of a range; it doubles with each further one, and a random
-            part of up to a half is taken off, so that many readers do not come back at once.
+            part of up to a half is subtracted, so that many readers do not return at once.
         max_wait_seconds: The longest wait between two tries, also where a server asks for more (Retry-After).
-        timeout_seconds: The longest wait for one answer: a range, the facts about a file, a piece of a stream.
-        num_streams: Ranges of one object in flight at a time. Fewer after each failure, more again as ranges come.
+        timeout_seconds: The longest wait for one answer: a range, the size and version of a file, a piece of a stream.
+        num_streams: Ranges of one object in flight at a time. Fewer after each failure, more again as ranges arrive.
         range_bytes: Size of a range. At most `num_streams * range_bytes` are in memory, twice that for a moment in
             libraries that join what they received.
-        checksum: None; `"xxh3"`: what was written is read again and compared with what came in; `"store"`: it is
+        checksum: None; `"xxh3"`: what was written is read again and compared with what was received; `"store"`: it is
             compared with the MD5 or SHA-256 that the store gives (S3: the ETag of an object uploaded in one part and
             not encrypted by KMS), which is refused where it gives none; local files are then compared as by `"xxh3"`.
 
@@ -96,13 +96,13 @@ class FetchOptions:
 
 
 def check_number(where: str, name: str, value: object, kind: type[int | float], least: float, most: float) -> None:
-    """Check that an option is a number of a kind, and in its range; integers are floats too.
+    """Check that an option is a number of a type, and in its range; integers are floats too.
 
     Raises:
         ConfigError: It is not.
     """
     kinds = int if kind is int else (int, float)
     if isinstance(value, bool) or not isinstance(value, kinds) or not least <= value <= most:
-        wanted = "a whole number" if kind is int else "a number"
+        expected = "a whole number" if kind is int else "a number"
         bounds = f"at least {least:g}" + ("" if most == math.inf else f", at most {most:g}")
-        raise ConfigError(f"{name} is {value!r}: it must be {wanted}, {bounds}", where=where)
+        raise ConfigError(f"{name} is {value!r}: it must be {expected}, {bounds}", where=where)

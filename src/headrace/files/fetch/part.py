@@ -1,15 +1,14 @@
-"""The partial file that a fetch writes, and its side file: of which version it is, which ranges of it have come.
+"""The partial file that a fetch writes, and its side file: its version, and the ranges that have arrived.
 
 Invariants: the file has exactly the size of the source from the start, its blocks allocated where the file system can
-do that, so that a full disk is met before the first byte is fetched; a part that starts over is a new file, never an
-old one emptied, so that nobody who still holds the old one can write into the new. Whoever calls sees to it that one
-thread of one process at a time writes a part.
+do that, so that a full disk is noticed before the first byte is fetched; a part that starts over is a new file, never a
+truncated old one, so that a thread that still has the old one open cannot write into the new one. The caller ensures
+that one thread of one process at a time writes a part.
 
-One line of JSON in the side file says what the part is to become, each further line names a range that is in it. A line
+The first line of JSON in the side file describes the complete part, each further line a range that is in it. A line
 is appended by a single write after the bytes are in the part, so that a process killed at any moment loses at most the
-ranges that were on their way. A truncated last line is dropped; a file that is odd in any other way is no ledger, and
-the part starts over. The part is not synced to the disk, so a ledger is believed only during the boot in which it was
-written.
+ranges in flight. A truncated last line is dropped; with any other defect the file is ignored, and the part starts over.
+The part is not synced to the disk, so a side file is trusted only during the boot in which it was written.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from typing import Any
 
 from headrace.errors import CacheError
 
-from ..places import TOO_MANY_OPEN, TOO_MANY_OPEN_FIX, boot_id
+from ..locations import TOO_MANY_OPEN, TOO_MANY_OPEN_FIX, boot_id
 from .options import SourceStat
 from .plan import ByteRange
 from .retry import NO_SPACE
@@ -40,7 +39,7 @@ _OPEN_LEDGER = os.O_CLOEXEC | os.O_NOFOLLOW
 
 @dataclass(frozen=True, slots=True)
 class CameRange:
-    """A range that is in the part, and the XXH3-128 of it as it came, if digests are kept."""
+    """A range that is in the part, and its XXH3-128 as received, if digests are kept."""
 
     where: ByteRange
     digest: str | None
@@ -49,8 +48,7 @@ class CameRange:
 class Ledger:
     """The side file while its part is being written.
 
-    It is a help, not a promise: where it cannot be written any more (a full disk), it ends where it is, and what it
-    says stays true.
+    It is optional: if it can no longer be written (a full disk), it ends there, and its lines stay true.
 
     Args:
         path: Where it is.
@@ -63,7 +61,7 @@ class Ledger:
 
     @classmethod
     def start(cls, path: str, header: dict[str, Any]) -> Ledger | None:
-        """Begin a new side file; None if it cannot be written. There must be none of this name."""
+        """Start a new side file; None if it cannot be written. There must be none of this name."""
         try:
             descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | _OPEN_LEDGER, 0o666)
         except OSError:
@@ -74,7 +72,7 @@ class Ledger:
 
     @classmethod
     def resume(cls, path: str, header: dict[str, Any]) -> tuple[Ledger, list[CameRange]] | None:
-        """Go on with a side file and return what it says; None if there is none, or one with another header."""
+        """Continue a side file and return its ranges; None if there is none, or one with another header."""
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_APPEND | _OPEN_LEDGER)
         except OSError:
@@ -112,7 +110,7 @@ class Ledger:
 
 
 def header_of(stat: SourceStat, status: os.stat_result, *, with_digests: bool) -> dict[str, Any]:
-    """Return what must agree for a part to be resumed: the version, the part file itself and the boot."""
+    """Return the values that must agree for a part to be resumed: the version, the part file itself and the boot."""
     return {
         "format": _FORMAT,
         "size": stat.size,
@@ -149,7 +147,7 @@ class PartFile:
     """A part while it is being written; `close`, `finish` or `discard` ends it.
 
     Args:
-        path: Where it is. A part that was left there is gone on with if its side file says that it is of this version.
+        path: Where it is. An existing part is continued if its side file says that it is of this version.
         stat: What the source is.
         with_digests: Whether the digest of each range is kept.
 
@@ -176,7 +174,7 @@ class PartFile:
 
     @property
     def num_bytes(self) -> int:
-        """How many bytes have come."""
+        """Number of bytes that have arrived."""
         return self._stat.size - sum(map(len, self.missing()))
 
     @property
@@ -199,7 +197,7 @@ class PartFile:
         raise CacheError("the part file was replaced while it was written", where=self.path, fix=_FIX_ALONE)
 
     def missing(self) -> list[ByteRange]:
-        """Return what has not come, in order."""
+        """Return the missing ranges, in order."""
         gaps, position = [], 0
         for came in sorted(self.came, key=lambda came: came.where):
             if came.where.start > position:
@@ -246,12 +244,12 @@ class PartFile:
             self._ledger.note(came)
 
     def start_over(self) -> None:
-        """Forget what came and go on with a new, empty file."""
+        """Discard the received bytes and continue with a new, empty file."""
         with part_errors(self.path):
             self._start()
 
     def finish(self) -> None:
-        """End with a whole part: its side file goes.
+        """End with a whole part, and remove its side file.
 
         Raises:
             CacheError: The file is gone, or is no longer the one that was written.
@@ -270,7 +268,7 @@ class PartFile:
             _remove(self.path + LEDGER_SUFFIX)
 
     def close(self) -> None:
-        """End and keep what came, for the next one. A second call does nothing."""
+        """End and keep the received bytes, for the next call. A second call does nothing."""
         if self._ledger is not None:
             self._ledger.close()
             self._ledger = None
@@ -320,14 +318,14 @@ def discard_part(part_path: str | os.PathLike[str]) -> None:
         OSError: They cannot be removed.
     """
     path = os.fspath(part_path)
-    # The side file first: what it says must never be read beside another part.
+    # The side file first: it must never be read with another part.
     _remove(path + LEDGER_SUFFIX)
     _remove(path)
 
 
 @contextmanager
 def part_errors(path: str) -> Iterator[None]:
-    """Turn what the system says about the part into a `CacheError`; no space goes through unchanged."""
+    """Turn system errors of the part into a `CacheError`; "no space" is passed on unchanged."""
     try:
         yield
     except OSError as error:
@@ -338,7 +336,7 @@ def part_errors(path: str) -> Iterator[None]:
 
 
 def _open_old(path: str) -> int | None:
-    """Open a part that is there; None if there is none that could be gone on with."""
+    """Open an existing part; None if there is none that could be continued."""
     try:
         descriptor = os.open(path, _OPEN)
     except OSError as error:

@@ -1,8 +1,8 @@
-"""Which range is asked for next: a pure plan, without a clock, a thread or a network.
+"""Which range is requested next: a pure plan, without a clock, a thread or a network.
 
 Invariants: each missing byte is in exactly one range, which waits, is delayed after a failure, or is in flight; at most
 `num_streams` are in flight. After a failure the number of streams is halved, and it grows by one for about as many
-ranges that come as there are streams: a store that is asked for too much is asked for less.
+arrivals as there are streams, so that an overloaded store gets fewer requests.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ class ByteRange:
         return self.stop - self.start
 
     def __str__(self) -> str:
-        """Say it with both ends included, as HTTP does."""
+        """Return it with both ends included, as HTTP does."""
         return f"bytes {self.start}-{self.stop - 1}"
 
 
 class RangePlan:
-    """The ranges of one fetch. Times are numbers in seconds on any clock that the caller keeps to.
+    """The ranges of one fetch. Times are in seconds on any one clock of the caller's.
 
     Args:
         missing: What is to be fetched; disjoint.
@@ -50,11 +50,11 @@ class RangePlan:
 
     @property
     def is_finished(self) -> bool:
-        """Whether every byte has come."""
+        """Whether every byte has arrived."""
         return not (self._ready or self._delayed or self._in_flight)
 
     def take(self, now: float) -> ByteRange | None:
-        """Return a range to ask for now, which is then in flight; None if nothing may be asked for now."""
+        """Return a range to request now, which is then in flight; None if nothing may be requested now."""
         if now < self._paused_until or len(self._in_flight) >= int(self._allowed):
             return None
         while self._delayed and self._delayed[0][0] <= now:
@@ -66,7 +66,7 @@ class RangePlan:
         return taken
 
     def note_came(self, taken: ByteRange, num_bytes: int) -> None:
-        """Note that the first `num_bytes` > 0 of a range came; what is left of it is asked for again."""
+        """Note that the first `num_bytes` > 0 of a range arrived; the rest of it is requested again."""
         self._in_flight.remove(taken)
         self._num_failed_in_row = 0
         self._num_failures.pop(taken.start, None)
@@ -75,7 +75,7 @@ class RangePlan:
             heapq.heappush(self._ready, ByteRange(taken.start + num_bytes, taken.stop))
 
     def note_failed(self, taken: ByteRange) -> int:
-        """Note that a range in flight failed; return how often it has by now. Then call `delay`, or give up."""
+        """Note that a range in flight failed; return its number of failures. Then call `delay`, or end the fetch."""
         self._in_flight.remove(taken)
         self._num_failed_in_row += 1
         self._allowed = max(1.0, self._allowed // 2)
@@ -84,21 +84,21 @@ class RangePlan:
         return num_failures
 
     def delay(self, failed: ByteRange, until: float) -> None:
-        """Ask for a range that failed again, but not before a time.
+        """Request a failed range again, but not before a time.
 
-        Nothing else is asked for before it either, if nothing came since an earlier failure or nothing is in flight:
-        then it is the store that fails and not this range.
+        Nothing else is requested before that time either, if nothing arrived since an earlier failure or nothing is in
+        flight: then the store fails, not this range.
         """
         heapq.heappush(self._delayed, (until, failed))
         if self._num_failed_in_row > 1 or not self._in_flight:
             self.pause(until)
 
     def pause(self, until: float) -> None:
-        """Ask for nothing before a time."""
+        """Request nothing before a time."""
         self._paused_until = max(self._paused_until, until)
 
     def next_time(self, now: float) -> float | None:
-        """Return when `take` may give something again without anything coming; None: only when something comes."""
+        """Return when `take` may return a range again without an arrival; None: only after one."""
         if len(self._in_flight) >= int(self._allowed) or not (self._ready or self._delayed):
             return None
         due = now if self._ready else self._delayed[0][0]

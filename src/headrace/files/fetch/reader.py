@@ -1,7 +1,7 @@
-"""What brings the bytes of one source: the contract between the loop of a fetch and each kind of store.
+"""Readers: the contract between the loop of a fetch and each kind of store.
 
-A reader starts an answer and returns a future; only the loop waits, and each wait has a limit. So a store that goes
-silent costs an abandoned call, never a fetch that hangs.
+A reader starts a request and returns a future; only the loop waits, and each wait has a limit. So a store that stops
+answering costs an abandoned call, never a fetch that hangs.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from .retry import TransientError
 Result = TypeVar("Result")
 OnBytes = Callable[[int], None]
 
-BEAT_SECONDS = 0.25  # how often `on_bytes(0)` is called while nothing comes, so that it can stop the fetch
+BEAT_SECONDS = 0.25  # how often `on_bytes(0)` is called while nothing arrives, so that it can stop the fetch
 _END_SECONDS = 1.0  # how long the end of a fetch waits for its threads
 
 
 class StoppedError(BaseException):
-    """What `on_bytes` raised, on its way to the caller: no retry may take it for a failure of the source.
+    """Carries an exception of `on_bytes` to the caller: it must not count as a failure of the source.
 
     Args:
-        reason: What was raised.
+        reason: The exception.
     """
 
     def __init__(self, reason: BaseException) -> None:
@@ -40,16 +40,16 @@ class StoppedError(BaseException):
 
 
 class RangesIgnoredError(Exception):
-    """The store answered a request for a range with the whole: read it as one stream."""
+    """The store answered a range request with the whole file: read it as one stream."""
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What came of a range: its first `num_bytes`.
+    """The part of a range that was received: its first `num_bytes`.
 
     Attributes:
         num_bytes: More than 0.
-        data: The bytes, in pieces as they came; None if the reader has written them to the part itself.
+        data: The bytes, in pieces as received; None if the reader has written them to the part itself.
         digest: XXH3-128 of the bytes, if the reader has written them and digests are kept.
     """
 
@@ -59,19 +59,19 @@ class Piece:
 
 
 class Stream(Protocol):
-    """One answer that holds the whole, read from its start."""
+    """One answer that holds the whole file, read from its start."""
 
     def submit(self, num_bytes: int) -> Future[list[bytes]]:
-        """Start to read the next bytes: as many as asked for, fewer only at the end, none after it."""
+        """Start to read the next bytes: as many as requested, fewer only at the end, none after it."""
         ...
 
     def close(self) -> None:
-        """Let go of the connection. Does not wait."""
+        """Close the connection. Does not wait."""
         ...
 
 
 class Reader(ABC):
-    """One source. The futures fail with whatever the store's library raises, or with one of ours.
+    """One source. The futures fail with the errors of the store's library, or with those of Headrace.
 
     Args:
         name: The source as errors show it.
@@ -84,18 +84,18 @@ class Reader(ABC):
 
     @abstractmethod
     def submit_stat(self) -> Future[SourceStat]:
-        """Start to ask what the source is now."""
+        """Start to request size and version of the source."""
 
     @abstractmethod
-    def submit(self, wanted: ByteRange, stat: SourceStat, part: PartFile) -> Future[Piece]:
+    def submit(self, byte_range: ByteRange, stat: SourceStat, part: PartFile) -> Future[Piece]:
         """Start to read a range of this version.
 
-        The future fails with `SourceChangedError` if the source is seen to be another version, and with
-        `RangesIgnoredError` if it gives no ranges.
+        The future fails with `SourceChangedError` if the source has changed, and with `RangesIgnoredError` if it does
+        not support ranges.
         """
 
     def submit_stream(self, stat: SourceStat) -> Future[Stream]:
-        """Start to read the whole of this version, for a source that gave no range; others are not asked to."""
+        """Start to read the whole of this version; only called for a source without ranges."""
         raise NotImplementedError
 
     def close(self) -> bool:
@@ -104,7 +104,7 @@ class Reader(ABC):
 
 
 class BlockingCalls:
-    """Calls that block, each in a daemon thread that nobody has to wait for."""
+    """Runs blocking calls, each in a daemon thread that need not be waited for."""
 
     def __init__(self) -> None:
         self._threads: list[threading.Thread] = []
@@ -119,7 +119,7 @@ class BlockingCalls:
                 return
             try:
                 result = function(*args, **kwargs)
-            except BaseException as error:  # noqa: BLE001 - the end of a thread: it goes to whoever waits
+            except BaseException as error:  # noqa: BLE001 - the end of a thread: it goes to the waiting caller
                 future.set_exception(error)
             else:
                 future.set_result(result)
@@ -144,14 +144,14 @@ def wait_for(future: Future[Result], who: str, options: FetchOptions, on_bytes: 
     """Wait for an answer, at most `timeout_seconds`; `on_bytes(0)` may raise to stop waiting.
 
     Raises:
-        PassingError: There was none.
+        TransientError: There was none.
     """
     deadline = time.monotonic() + options.timeout_seconds
     try:
         while not future.done():
             remaining = deadline - time.monotonic()
             if remaining <= 0:
-                raise silence(who, options)
+                raise timeout_error(who, options)
             concurrent.futures.wait([future], min(remaining, BEAT_SECONDS))
             on_bytes(0)
     finally:
@@ -159,13 +159,13 @@ def wait_for(future: Future[Result], who: str, options: FetchOptions, on_bytes: 
     return future.result()
 
 
-def silence(who: str, options: FetchOptions) -> TransientError:
-    """Return the error for an answer that did not come in time."""
+def timeout_error(who: str, options: FetchOptions) -> TransientError:
+    """Return the error for an answer that did not arrive in time."""
     return TransientError(f"no answer from {who} within {options.timeout_seconds:g} s")
 
 
 def pause(seconds: float, on_bytes: OnBytes) -> None:
-    """Let time pass; `on_bytes(0)` may raise to stop it."""
+    """Wait; `on_bytes(0)` may raise to stop it."""
     until = time.monotonic() + seconds
     while (remaining := until - time.monotonic()) > 0:
         time.sleep(min(remaining, BEAT_SECONDS))

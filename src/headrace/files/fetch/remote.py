@@ -1,16 +1,16 @@
-"""Objects behind URLs, through fsspec: which file system, what it says of an object, its bytes by ranges.
+"""Objects behind URLs, through fsspec: the file system, size and version of an object, its bytes by ranges.
 
-fsspec and its backends are imported when a URL is first used. File systems are asked for anew for each use, because
-fsspec itself keeps them, by process and thread: none is used in a child that was forked after it was made. Listings are
-never cached: a cached size is the size of an older version.
+fsspec and its backends are imported when a URL is first used. File systems are requested from fsspec for each use,
+which caches them by process and thread: none is used in a child that was forked after it was made. Listings are never
+cached: a cached size is the size of an older version.
 
 A process that is forked off must not touch the connections of its parent. fsspec's event loop waits by an epoll, and a
 fork shares it: the child has no thread that runs the loop, but what the child takes off the epoll is off for the parent
 too. It does so when a session of the parent is closed in the child, by the garbage collector or at exit; the parent
-then waits for answers on a connection that it is deaf to, and a TLS connection gets a goodbye that the parent never
-said. So in the child the descriptors of the epoll and of what it watches stand for nothing any more, and the file
-systems live on, because closing them would wait for the loop. Only what the epoll really watches is replaced, in the
-child alone.
+then waits for answers on a connection that it no longer watches, and a TLS connection gets a close notice that the
+parent never sent. So in the child the descriptors of the epoll and of what it watches are replaced by dummies, and the
+file systems are kept alive, because closing them would wait for the loop. Only what the epoll really watches is
+replaced, in the child alone.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from typing import Any
 
 from headrace.errors import ConfigError, SourceError, did_you_mean
 
-from ..places import shown_url
+from ..locations import shown_url
 from .http import HttpReader
 from .options import FetchOptions, SourceStat
 from .part import PartFile
@@ -51,7 +51,7 @@ _inherited: list[Any] = []
 
 
 def keep_over_fork(file_system: Any) -> None:
-    """Let a file system of fsspec, as long as it lives, not be closed in a process that is forked off this one."""
+    """Keep a file system of fsspec, as long as it lives, from being closed in a forked child."""
     _used[id(file_system)] = file_system
 
 
@@ -59,7 +59,7 @@ def _take_hold() -> None:
     # Before the fork: in the child fsspec's own handlers, which drop loop and file systems, may come before ours.
     module = sys.modules.get("fsspec.asyn")
     _at_fork.loop = None if module is None else module.loop[0]
-    _at_fork.file_systems = [ref() for ref in _used.valuerefs()]  # a list at once: other threads go on
+    _at_fork.file_systems = [ref() for ref in _used.valuerefs()]  # a list at once: other threads continue
 
 
 def _let_go() -> None:
@@ -76,8 +76,8 @@ def _cut_off() -> None:
 
 
 def _replace(epoll_fd: int) -> None:
-    """Put an epoll that watches nothing in the place of one, and sockets that are not connected for what it watched."""
-    # A datagram socket: whoever writes to it gets an error, and no SIGPIPE.
+    """Replace an epoll by one that watches nothing, and what it watched by sockets that are not connected."""
+    # A datagram socket: writing to it is an error, without a SIGPIPE.
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as nothing:
         for fd in list(_watched_by(epoll_fd)):
             os.dup2(nothing.fileno(), fd, inheritable=False)
@@ -102,7 +102,7 @@ os.register_at_fork(before=_take_hold, after_in_parent=_let_go, after_in_child=_
 
 _HEX_MD5 = re.compile(r"[0-9a-f]{32}")
 
-# The extra of ours that brings a backend. Another backend's package is named by fsspec.
+# The extra of Headrace with a backend. The packages of other backends are named by fsspec.
 _EXTRAS = {
     "http": "http",
     "https": "http",
@@ -113,19 +113,19 @@ _EXTRAS = {
     "hf": "hf",
 }
 
-# What stores call that which changes with the content: first what is exact, then dates.
+# Names by which stores report a version: exact ones first, then dates.
 _VERSION_FIELDS = ("ETag", "etag", "generation", "VersionId", "version_id", "blob_id", "sha", "oid", "content_hash")
 _DATE_FIELDS = (
     *("mtime", "LastModified", "last_modified", "Last-Modified", "updated", "modified", "modify", "modificationTime"),
     *("time_modified", "created"),
 )
 
-# Options of `open` for file systems that read ranges through a file object, which would else read ahead.
+# Options of `open` for file systems that read ranges through a file object, which would read ahead otherwise.
 _OPEN_OPTIONS: dict[str, dict[str, Any]] = {"hf": {"cache_type": "none"}}
 
 
 def open_remote(url: str, options: FetchOptions) -> Reader:
-    """Return the reader of a URL. Nothing is asked of the store yet.
+    """Return the reader of a URL. Sends no request yet.
 
     Raises:
         ConfigError: No such kind of URL is known, its package is not installed, or its options are wrong.
@@ -158,7 +158,7 @@ def file_system_of(url: str) -> tuple[Any, str]:
 
 @contextmanager
 def _config_errors(url: str) -> Iterator[None]:
-    """Say what is missing, or which kinds of URL there are."""
+    """Turn errors of fsspec into a `ConfigError` that names what is missing, or the valid kinds of URL."""
     where = shown_url(url)
     try:
         yield
@@ -189,27 +189,29 @@ class AsyncReader(Reader):
         self._file_system = file_system
 
     def submit_stat(self) -> Future[SourceStat]:
-        """Start to ask for the facts of the object."""
+        """Start to request size and version of the object."""
         return asyncio.run_coroutine_threadsafe(self._stat(), self._file_system.loop)
 
-    def submit(self, wanted: ByteRange, stat: SourceStat, part: PartFile) -> Future[Piece]:
+    def submit(self, byte_range: ByteRange, stat: SourceStat, part: PartFile) -> Future[Piece]:
         """Start to read a range."""
-        del stat, part  # the version is seen at the end: there is no common way to ask for one
-        return asyncio.run_coroutine_threadsafe(self._read(wanted), self._file_system.loop)
+        del stat, part  # the version is checked at the end: there is no common way to request one
+        return asyncio.run_coroutine_threadsafe(self._read(byte_range), self._file_system.loop)
 
     async def _stat(self) -> SourceStat:
         return stat_from_info(await self._file_system._info(self._path), self.name)
 
-    async def _read(self, wanted: ByteRange) -> Piece:
-        return _piece(wanted, await self._file_system._cat_file(self._path, start=wanted.start, end=wanted.stop))
+    async def _read(self, byte_range: ByteRange) -> Piece:
+        return _piece(
+            byte_range, await self._file_system._cat_file(self._path, start=byte_range.start, end=byte_range.stop)
+        )
 
 
 class BlockingReader(Reader):
     """The reader of a file system whose calls block; each call has its own thread, and so its own file system.
 
     Args:
-        url: What was asked for.
-        protocols: The names of its kind.
+        url: The URL.
+        protocols: The protocol names of its kind.
         options: Sizes and limits.
     """
 
@@ -220,16 +222,16 @@ class BlockingReader(Reader):
         self._calls = BlockingCalls()
 
     def submit_stat(self) -> Future[SourceStat]:
-        """Start to ask for the facts of the object."""
+        """Start to request size and version of the object."""
         return self._calls.submit(self._stat)
 
-    def submit(self, wanted: ByteRange, stat: SourceStat, part: PartFile) -> Future[Piece]:
+    def submit(self, byte_range: ByteRange, stat: SourceStat, part: PartFile) -> Future[Piece]:
         """Start to read a range."""
         del stat, part  # as above
-        return self._calls.submit(self._read, wanted)
+        return self._calls.submit(self._read, byte_range)
 
     def close(self) -> bool:
-        """Wait a moment for calls that cannot be cancelled; they have nothing of ours to write to."""
+        """Wait a moment for calls that cannot be cancelled; they do not write to the part."""
         self._calls.close()
         return True
 
@@ -238,19 +240,21 @@ class BlockingReader(Reader):
         file_system.invalidate_cache(path)
         return stat_from_info(file_system.info(path), self.name)
 
-    def _read(self, wanted: ByteRange) -> Piece:
+    def _read(self, byte_range: ByteRange) -> Piece:
         file_system, path = file_system_of(self._url)
-        return _piece(wanted, file_system.cat_file(path, start=wanted.start, end=wanted.stop, **self._open_options))
+        return _piece(
+            byte_range, file_system.cat_file(path, start=byte_range.start, end=byte_range.stop, **self._open_options)
+        )
 
 
-def _piece(wanted: ByteRange, data: bytes) -> Piece:
-    if len(data) != len(wanted):
-        raise TransientError(f"{len(data)} bytes came for {wanted}")
+def _piece(byte_range: ByteRange, data: bytes) -> Piece:
+    if len(data) != len(byte_range):
+        raise TransientError(f"{len(data)} bytes came for {byte_range}")
     return Piece(len(data), [data])
 
 
 def stat_from_info(info: Mapping[str, Any], name: str) -> SourceStat:
-    """Make a stat of what `info` of a file system says.
+    """Make a stat from the result of a file system's `info`.
 
     Raises:
         SourceError: It is a folder, or has no size.
@@ -268,7 +272,7 @@ def stat_from_info(info: Mapping[str, Any], name: str) -> SourceStat:
 
 
 def _sub_facts(info: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what Hugging Face says of large files and Azure of their content."""
+    """Return the nested facts that Hugging Face gives of large files and Azure of their content."""
     facts: dict[str, Any] = {}
     large = info.get("lfs")
     if isinstance(large, Mapping) and large.get("sha256"):

@@ -1,8 +1,8 @@
-"""Which failures can pass, and how long to wait before the next try.
+"""Which failures are transient, and how long to wait before the next try.
 
 Errors of many libraries arrive here (aiohttp, botocore, requests, httpx, gcsfs, the operating system). They are told
-apart by HTTP status, errno and the names of their classes, so that no library need be imported for it. What is not
-known to pass is final: a missing file, a refusal, wrong credentials do not get better by asking again.
+apart by HTTP status, errno and the names of their classes, so that no library need be imported for it. All others are
+permanent: a missing file, a refusal or wrong credentials do not get better by asking again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .options import FetchOptions
 # Disk full and quota used up are for the caller: a cache makes room and calls again.
 NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 
-_PASSING_STATUS = frozenset({408, 425, 429})  # and 500 to 599
+_TRANSIENT_STATUS = frozenset({408, 425, 429})  # and 500 to 599
 _FINAL_STATUS = frozenset({501, 505})
 _PASSING_ERRNO = frozenset(
     {
@@ -69,16 +69,16 @@ _PASSING_NAMES = frozenset(
 )
 _FINAL_NAMES = frozenset({"ClientConnectorCertificateError", "SSLCertVerificationError", "UnsupportedProtocol"})
 
-# The system's own generator of random numbers: it has no state that a user's seed could reach, or that we could move.
+# The system's random numbers: they have no state that a user's seed could reach, or that Headrace could change.
 _random = random.SystemRandom()
 
 
 class TransientError(Exception):
-    """A failure of our own finding that can pass: a short body, silence, a wrong header."""
+    """A transient failure that Headrace noticed: a short body, a time-out, a wrong header."""
 
 
 class HttpStatusError(Exception):
-    """A server answered with a status that is no success.
+    """A server answered with a status other than success.
 
     Args:
         status: The status code.
@@ -91,7 +91,7 @@ class HttpStatusError(Exception):
         self.headers = {} if retry_after is None else {"Retry-After": retry_after}
 
     def __str__(self) -> str:
-        """Say the status as people know it."""
+        """Return the status in words."""
         return status_text(self.status)
 
 
@@ -106,12 +106,12 @@ def is_transient(error: BaseException) -> bool:
         return True  # before the status: aiohttp gives a body that was cut the status 400
     status = status_of(error)
     if status is not None:
-        return status in _PASSING_STATUS or (500 <= status <= 599 and status not in _FINAL_STATUS)
+        return status in _TRANSIENT_STATUS or (500 <= status <= 599 and status not in _FINAL_STATUS)
     return isinstance(error, OSError) and error.errno in _PASSING_ERRNO
 
 
 def status_of(error: BaseException) -> int | None:
-    """Return the HTTP status that an error, or what caused it, carries; None if there is none."""
+    """Return the HTTP status of an error or its cause; None if there is none."""
     for part in _chain(error):
         for candidate in _status_candidates(part):
             if isinstance(candidate, int) and 100 <= candidate <= 599:
@@ -120,7 +120,7 @@ def status_of(error: BaseException) -> int | None:
 
 
 def _status_candidates(error: BaseException) -> Iterator[object]:
-    """Give what may be a status, lazily: aiohttp warns of its `code`, and has `status`, too."""
+    """Yield possible status values, lazily: aiohttp warns about its `code`, and has `status`, too."""
     yield getattr(error, "status", None)
     response = getattr(error, "response", None)
     yield getattr(response, "status_code", None)
@@ -139,7 +139,7 @@ def status_text(status: int) -> str:
 
 
 def cause_text(error: BaseException) -> str:
-    """Say in a line what an error is: its status or class, and its text."""
+    """Describe an error in a line: its status or class, and its text."""
     text = str(error).strip()
     if isinstance(error, TransientError | HttpStatusError):
         return text
@@ -147,10 +147,10 @@ def cause_text(error: BaseException) -> str:
 
 
 def retry_after_seconds(error: BaseException, now: float | None = None) -> float:
-    """Return how long the server asks to wait: `Retry-After`, in seconds or as a date; 0 if it does not ask.
+    """Return how long the server asks to wait: `Retry-After`, in seconds or as a date; 0 without one.
 
     Args:
-        error: What was raised.
+        error: The exception.
         now: The time since 1970 in seconds; None: the clock.
     """
     for part in _chain(error):

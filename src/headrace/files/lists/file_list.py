@@ -1,13 +1,13 @@
-"""The list of files of a corpus, from whatever form a user gives it in.
+"""Reads the list of files of a corpus, in any form that a user gives.
 
 A list file holds lines, JSON, or a Python literal: data only, nothing in it is executed. An entry of a list is a tree
 (see `tree.py`): a file name or URL, or several that belong together. An entry that is a single name may be a pattern,
 and then stands for all files that it matches, sorted.
 
-Where relative names begin: in a list that was given as a Python list they are left as they are. In a list file they are
-relative to the folder of that file, its root, so that a list can be read from any working directory and be moved
-together with its files. A relative name must not leave that folder by `..`; a name from anywhere else is written in
-full. Links are followed. A list that was read from a URL may name other URLs in full, but nothing on this machine.
+Relative names of a Python list are left as they are. Those in a list file are relative to the folder of that file, its
+root, so that a list can be read from any working directory and be moved together with its files. A relative name must
+not leave that folder by `..`; files elsewhere are named by absolute paths. Links are followed. A list that was read
+from a URL may name other full URLs, but no files of this machine.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from typing import Any
 from headrace.errors import ConfigError, HeadraceError, SourceError, takes_note
 
 from ..fetch.fetch import open_url
-from ..places import is_url, local_path, shown_url
+from ..locations import is_url, local_path, shown_url
 from .patterns import glob_local, glob_url, is_pattern
 from .tag_list import read_text, refuse_pickle, unpack_text
 from .tree import FileTree, map_leaves, tree_leaves
 
-# Below the blank, and DEL: no name of a file that people write has one, but a truncated block on disk is full of them.
+# Control characters: no sensible file name has one, but a truncated block on disk is full of them.
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _ONE_LIST = "let the file hold one list, such as ['a.hdf', 'b.hdf']: no assignment, no expression"
 
@@ -45,10 +45,10 @@ def parse_file_list(text: str, kind: str, where: str) -> list[tuple[int, Any]]:
     Args:
         text: The content.
         kind: `".txt"`, `".json"` or `".py"`.
-        where: The file, for error texts.
+        where: The file, for errors.
 
     Raises:
-        SourceError: It is no such list, or a line holds control characters.
+        SourceError: It is not such a list, or a line holds control characters.
     """
     if kind == ".txt":
         return _parse_lines(text, where)
@@ -88,7 +88,7 @@ def _parse_literal(text: str, where: str) -> Any:
 
 
 def _dict_without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a dict; a key that comes twice would drop a file without a word."""
+    """Return a dict; a repeated key would silently drop a file."""
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
@@ -122,14 +122,14 @@ def read_file_list(files: Files) -> list[FileTree]:
 
     Returns:
         The entries in order, patterns replaced by what they match. Entries may come more than once, also because two
-        patterns match the same file. Names inside of trees are no patterns, and neither is a name with `*`, `?` or `[`
-        if there is a file of exactly that name; in URLs only `*` makes a pattern. Whether the files exist is seen when
+        patterns match the same file. Names inside of trees are not patterns, nor is a name with `*`, `?` or `[` if
+        there is a file of exactly that name; in URLs only `*` makes a pattern. Whether the files exist is checked when
         they are measured, see `FileTable`.
 
     Raises:
         ConfigError: The argument has another form, or the list has a wrong entry or none.
-        SourceError: The list file is missing, truncated, not what its ending says, has a wrong entry or none, or a
-            relative name in it leaves its folder; or a pattern matches nothing.
+        SourceError: The list file is missing, truncated, of another format than its suffix, has a wrong entry or none,
+            or a relative name in it leaves its folder; or a pattern matches nothing.
     """
     origin, entries = _entries_of(files)
     found = [tree for number, entry in entries for tree in _expanded(entry, origin, number)]
@@ -143,10 +143,9 @@ class _Origin:
     """Where a list comes from.
 
     Attributes:
-        name: For error texts.
-        numbering: What an entry is called in error texts, for example `"{}, line {}"`.
-        root: What relative names in it are relative to: a folder or the URL of one, and a slash; None leaves them as
-            they are.
+        name: For errors.
+        numbering: Format of an entry's location in errors, for example `"{}, line {}"`.
+        root: Base of relative names: a folder or the URL of one, with a slash; None leaves them as they are.
         is_remote: Whether it was read from a URL.
     """
 
@@ -163,7 +162,7 @@ class _Origin:
         return self.name if number is None else self.numbering.format(self.name, number)
 
     def checked(self, name: str, number: int) -> str:
-        """Return a name, without detours if it is relative to the root."""
+        """Return a checked name, normalized if it is relative to the root."""
         if self.root is None:
             return name
         if self.is_remote and _is_of_this_machine(name):
@@ -174,11 +173,11 @@ class _Origin:
         inside = posixpath.normpath(name)
         if inside == ".." or inside.startswith("../"):
             what = f"the relative name {name!r} leads out of the folder of its list, {shown_url(self.root)}"
-            raise self.error(what, number, "write the names of files elsewhere in full")
+            raise self.error(what, number, "name files elsewhere by absolute paths")
         return inside
 
-    def placed(self, name: str, escape: Callable[[str], str] = str) -> str:
-        """Return a checked name as it counts from anywhere; `escape` is for the root in it."""
+    def resolved(self, name: str, escape: Callable[[str], str] = str) -> str:
+        """Return the full path or URL of a checked name; `escape` is applied to the root in it."""
         if self.root is None or is_url(name) or os.path.isabs(name):
             return name
         return escape(self.root) + name
@@ -241,31 +240,31 @@ def _entries_of_path(path: str) -> tuple[_Origin, Iterable[tuple[int, Any]]]:
 
 
 def _check_last_line(origin: _Origin, number: int, name: str) -> None:
-    """Refuse a line without an end that names no file. The other names are looked at when their sizes are needed."""
-    placed = origin.placed(origin.checked(name, number))
-    if not is_url(placed) and not os.path.lexists(placed) and not is_pattern(name, placed):
-        what = f"the last line has no end, and there is no file {placed!r}: the list may be truncated"
+    """Refuse a last line without a newline that names no file. Other names are checked when they are measured."""
+    full_name = origin.resolved(origin.checked(name, number))
+    if not is_url(full_name) and not os.path.lexists(full_name) and not is_pattern(name, full_name):
+        what = f"the last line has no newline, and there is no file {full_name!r}: the list may be truncated"
         raise origin.error(what, number, "write the list again")
 
 
 def _expanded(entry: Any, origin: _Origin, number: int) -> Iterable[FileTree]:
-    """Return the trees that an entry stands for."""
+    """Return the trees of an entry, with patterns expanded."""
     try:
         leaves = tree_leaves(entry)
     except ConfigError as error:
         raise origin.error(error.what, number, error.fix) from error
     if not leaves:
-        raise origin.error("an entry names no file", number, "take it out of the list")
+        raise origin.error("an entry names no file", number, "remove it from the list")
     if not isinstance(entry, (str, os.PathLike)):
         if origin.root is None:
             return [entry]
-        return [map_leaves(entry, lambda leaf: origin.placed(origin.checked(leaf, number)))]
+        return [map_leaves(entry, lambda leaf: origin.resolved(origin.checked(leaf, number)))]
     name = origin.checked(leaves[0], number)
-    placed = origin.placed(name)
-    if not is_pattern(name, placed):
-        return [entry if placed == leaves[0] else placed]
-    found = glob_url(placed) if is_url(placed) else glob_local(origin.placed(name, glob.escape))
+    full_name = origin.resolved(name)
+    if not is_pattern(name, full_name):
+        return [entry if full_name == leaves[0] else full_name]
+    found = glob_url(full_name) if is_url(full_name) else glob_local(origin.resolved(name, glob.escape))
     if not found:
-        what = f"no file matches the pattern {shown_url(placed)!r}"
+        what = f"no file matches the pattern {shown_url(full_name)!r}"
         raise SourceError(what, where=origin.where(number), fix="check the path")
     return found

@@ -1,7 +1,7 @@
-"""What many files are now: their sizes and versions, asked for in threads.
+"""Gets the sizes and versions of many files, in threads.
 
-On a network disk or a store each question takes a round trip, so many are asked at once. On a local disk it takes a few
-microseconds, and threads would only be in each other's way: there is one until it shows to be slow.
+On a network disk or a store each request takes a round trip, so many are sent at once. On a local disk it takes a few
+microseconds, and threads would only slow each other down: there is one until the disk turns out to be slow.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from headrace.errors import SourceError
 
 from ..fetch.fetch import SourceStat, stat_source
 from ..fetch.reader import BlockingCalls
-from ..places import is_url, shown_url
+from ..locations import is_url, shown_url
 
 Progress = Callable[[int, int], None]
 
 _FIRST_LOOK_SECONDS = 0.02
 _BEAT_SECONDS = 0.1
 _SLOW_SECONDS_PER_FILE = 1e-4  # a local disk takes 3 us, a round trip in one building 200 us
-_MAX_SILENCE_SECONDS = 300.0  # longer than a server takes to restart
+_TIMEOUT_SECONDS = 300.0  # longer than a server takes to restart
 _FILES_PER_STEP = 16  # local files that a thread takes at a time
-_MAX_FAILURES = 32  # other than missing files: each may have taken all its tries, and the next would, too
+_MAX_FAILURES = 32  # other than missing files: each may have used all its tries, and the next would, too
 _MAX_NAMED = 3
 _MISSING = "the file does not exist"
 
@@ -39,12 +39,12 @@ def measure_files(
     Args:
         names: Paths and URLs, each once.
         max_threads: How many may be asked for at a time.
-        progress: Called in this thread with the numbers of files done and of all, at most ten times a second. What it
-            raises ends the work.
+        progress: Called in this thread with the numbers of files done and of all, at most ten times a second. An
+            exception from it ends the work.
 
     Raises:
-        SourceError: Files are missing, unreadable or no regular files: one error says how many, and names some. Or none
-            of those asked for has answered for five minutes.
+        SourceError: Files are missing, unreadable or not regular files: one error gives the number, and names some. Or
+            no request was answered for five minutes.
         ConfigError: A URL is of an unknown kind, or its package is not installed.
     """
     work = _Work(names)
@@ -52,29 +52,29 @@ def measure_files(
     try:
         _wait(work, calls, max_threads, progress)
     finally:
-        calls.close()  # a thread that hangs is left alone
+        calls.close()  # a thread that hangs is abandoned
     if work.failures:
         raise _failed(work, len(names))
     return {name: work.found[name] for name in names}
 
 
 class _Work:
-    """What is to be done and what was found. Shared by threads: each operation on its members is a single one."""
+    """Tasks and results. Shared by threads: each operation on its members is atomic."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self.names = names
         self.steps = deque(_steps(names))
         self.found: dict[str, SourceStat] = {}
         self.failures: dict[str, SourceError] = {}
-        self.asking: dict[int, str] = {}  # which file each thread, by its number, asks for
-        self.num_unusual = 0  # failures other than missing files: only a brake, so that a lost count does not matter
+        self.asking: dict[int, str] = {}  # the file that each thread, by its number, is requesting
+        self.num_unusual = 0  # failures other than missing files; only to stop early, so a lost count does not matter
 
     @property
     def num_done(self) -> int:
         return len(self.found) + len(self.failures)
 
     def run(self, calls: BlockingCalls) -> None:
-        """Do steps until there are none. In a thread."""
+        """Do steps until none are left. Runs in a thread."""
         while not calls.stopped.is_set() and self.num_unusual < _MAX_FAILURES:
             try:
                 start, stop = self.steps.popleft()
@@ -91,12 +91,12 @@ class _Work:
 
 def _steps(names: Sequence[str]) -> list[tuple[int, int]]:
     steps: list[tuple[int, int]] = []
-    for place, name in enumerate(names):
+    for position, name in enumerate(names):
         start, stop = steps[-1] if steps else (0, 0)
         if steps and stop - start < _FILES_PER_STEP and not is_url(name) and not is_url(names[start]):
-            steps[-1] = start, place + 1
+            steps[-1] = start, position + 1
         else:
-            steps.append((place, place + 1))
+            steps.append((position, position + 1))
     return steps
 
 
@@ -116,17 +116,17 @@ def _wait(work: _Work, calls: BlockingCalls, max_threads: int, progress: Progres
             return
         if num_done > num_before:
             last_sign = now
-        elif now - last_sign > _MAX_SILENCE_SECONDS:
-            raise _silent(work)
+        elif now - last_sign > _TIMEOUT_SECONDS:
+            raise _timed_out(work)
         if len(threads) == 1 and now - before > _SLOW_SECONDS_PER_FILE * (num_done - num_before):
             threads += [calls.submit(work.run, calls) for _ in range(min(max_threads - 1, len(work.steps)))]
         before, num_before = now, num_done
 
 
-def _silent(work: _Work) -> SourceError:
-    silent = {name for name in list(work.asking.values()) if name not in work.found and name not in work.failures}
-    names = [name for name in work.names if name in silent] or list(work.names)  # in the order of the list
-    what = f"no answer for {_MAX_SILENCE_SECONDS:g} s about {_named(names)}; {work.num_done} of {len(work.names)} files"
+def _timed_out(work: _Work) -> SourceError:
+    unanswered = {name for name in list(work.asking.values()) if name not in work.found and name not in work.failures}
+    names = [name for name in work.names if name in unanswered] or list(work.names)  # in the order of the list
+    what = f"no answer for {_TIMEOUT_SECONDS:g} s about {_named(names)}; {work.num_done} of {len(work.names)} files"
     return SourceError(
         f"{what} were answered for before", where=shown_url(names[0]), fix="see whether the disk or server is up"
     )

@@ -1,6 +1,6 @@
-"""Which files a pattern names: on a disk of this machine, or in a store.
+"""Expands patterns to file names, on a disk of this machine or in a store.
 
-The order is that of the characters of the names, so that it is the same on every machine, in every locale.
+Names are sorted by their characters, so that the order is the same on every machine, in every locale.
 """
 
 from __future__ import annotations
@@ -14,27 +14,28 @@ from headrace.errors import ConfigError
 from ..fetch.options import FetchOptions
 from ..fetch.ranges import try_often
 from ..fetch.reader import BlockingCalls
-from ..places import is_url, shown_url
+from ..locations import is_url, shown_url
 
 _OPTIONS = FetchOptions(timeout_seconds=600.0)  # to list a million objects takes a thousand requests
 
 
-def is_pattern(name: str, placed: str) -> bool:
+def is_pattern(name: str, full_name: str) -> bool:
     """Tell whether a name is a pattern.
 
     Args:
-        name: As it was written: `*`, `?` and `[` count. In a URL only `*`, as the others have another meaning there.
-        placed: Where it leads, the name itself or a longer path. A file that is really called so is no pattern.
+        name: The name as written: `*`, `?` and `[` make a pattern. In a URL only `*`, as the others have another
+            meaning.
+        full_name: The full path or URL. A file that really has this name is not a pattern.
     """
-    if is_url(placed):
+    if is_url(full_name):
         return "*" in name
-    return glob.has_magic(name) and not os.path.lexists(placed)
+    return glob.has_magic(name) and not os.path.lexists(full_name)
 
 
 def glob_local(pattern: str) -> list[str]:
     """Return the files that a pattern matches (`**`: folders of any depth), sorted. No folders, no hidden files.
 
-    Folders are told from files by listing what holds them: to ask for each name would be slow on a network disk.
+    Folders are told from files by listing their parents: a system call for each name would be slow on a network disk.
     """
     folders: dict[str, set[str]] = {}
     found = []
@@ -48,7 +49,7 @@ def glob_local(pattern: str) -> list[str]:
 
 
 def glob_url(pattern: str) -> list[str]:
-    """Return the URLs of the files that a pattern matches in a store, sorted. What can pass is tried again.
+    """Return the URLs of the files that a pattern matches in a store, sorted. Transient failures are tried again.
 
     Raises:
         ConfigError: The URL is of an unknown kind or chained, or its package is not installed.
@@ -59,13 +60,13 @@ def glob_url(pattern: str) -> list[str]:
         raise ConfigError("a pattern in a chained URL is not expanded", where=where, fix="name the files one by one")
     calls = BlockingCalls()
     try:
-        return try_often(lambda: calls.submit(_glob_store, pattern), where, "list it", _OPTIONS, _go_on)
+        return try_often(lambda: calls.submit(_glob_store, pattern), where, "list it", _OPTIONS, _ignore)
     finally:
         calls.close()
 
 
 def _glob_store(pattern: str) -> list[str]:
-    """Return what matches; in one thread from the start, as some file systems are of the thread that made them."""
+    """Return the matches; in one thread throughout, as some file systems belong to the thread that made them."""
     from ..fetch.remote import file_system_of  # here, as asyncio takes 50 ms to import, and most patterns are local
 
     store, path = file_system_of(pattern)
@@ -78,9 +79,9 @@ def _folders_in(parent: str) -> set[str]:
     try:
         with os.scandir(parent or ".") as entries:
             return {entry.name for entry in entries if entry.is_dir()}
-    except OSError:  # it may be entered but not listed: then a folder stays, and is refused when it is measured
+    except OSError:  # it may be entered but not listed: then a folder remains, and is refused when it is measured
         return set()
 
 
-def _go_on(_num_bytes: int) -> None:
+def _ignore(_num_bytes: int) -> None:
     pass

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from headrace.errors import ConfigError
 
 _RANGE = re.compile(r"\{([0-9]{1,18})\.\.([0-9]{1,18})\}")
-_MAX_NAMES = 10_000_000  # of a list: some GB; more is a slip of the pen
+_MAX_NAMES = 10_000_000  # of a list: some GB; more is surely a mistake
 
 
 def has_ranges(name: str) -> bool:
@@ -18,19 +18,19 @@ def has_ranges(name: str) -> bool:
 
 
 def list_ranges(pattern: str) -> list[str]:
-    """Return the names that a pattern stands for, see `expand_ranges`.
+    """Return the names of a pattern with ranges, see `expand_ranges`.
 
     Raises:
         ConfigError: A range is wrong, or there are more names than 10 million.
     """
     num = math.prod(int(high) - int(low) + 1 for low, high in _RANGE.findall(pattern) if int(low) <= int(high))
     if num > _MAX_NAMES:
-        raise ConfigError(f"the ranges stand for {num:,} names", where=pattern, fix="name the files that there are")
+        raise ConfigError(f"the ranges stand for {num:,} names", where=pattern, fix="name only existing files")
     return list(expand_ranges(pattern))
 
 
 def expand_ranges(pattern: str) -> Iterator[str]:
-    """Yield the names that a pattern stands for: `a-{000..009}` is ten. Of several ranges, the last varies fastest.
+    """Yield the names of a pattern: `a-{000..009}` is ten. Of several ranges, the last varies fastest.
 
     Raises:
         ConfigError: A range goes down, or has leading zeros and ends of different widths.

@@ -1,9 +1,9 @@
-"""What is known of the files of a list: their sizes, and how much is in them.
+"""The sizes of the files of a list, and how many sequences and frames they hold.
 
-Sizes are measured each time, for all ranks must see the same ones, and a kept size may be an old one. What takes long
-to find out, how many sequences and frames the files of an entry hold, is kept in the user's cache folder, together with
-the sizes and versions (modification times, or what a store says) of the files it was true for. Invariant: a number is
-given out only for files that are as they were when it was noted, as far as size and version tell.
+Sizes are measured each time, since all ranks must see the same ones, and a cached size may be outdated. The numbers of
+sequences and frames of an entry, which take long to find, are cached in the user's cache folder, together with the
+sizes and versions (modification times, or what a store reports) of its files. Invariant: a cached number is used only
+for files that have not changed since, by size and version.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from headrace.errors import CacheError, ConfigError, SourceError
 from ..atomic.pending import atomic_write
 from ..fetch.fetch import SourceStat
 from ..kept import KeepLimit, kept_folder, kept_path, note_use, remove_unused, warn_once_of_folder
+from ..locations import is_url, open_regular
 from ..locks import StallTimeout, lock_exclusive_nowait
-from ..places import is_url, open_regular
 from .measure import Progress, measure_files
 from .tree import FileTree, map_leaves, tree_key, tree_leaves
 
 _LOGGER = logging.getLogger("headrace.files")
 _FORMAT_VERSION = 1
 _UNKNOWN = -1
-_LOCK_SECONDS = 5.0  # others hold it for some milliseconds; after that, only a count may be lost, which is found again
+_LOCK_SECONDS = 5.0  # others hold it for some milliseconds; without it, at worst a count is lost and found again
 
 _FOLDER = "files"  # in the user's cache folder
 _LIMIT = KeepLimit(max_files=1024)
-_NOT_KEPT = "what is known of the files cannot be kept, and is found out again the next time"
+_NOT_KEPT = "the numbers of sequences of the files cannot be kept, and are counted again the next time"
 
 
 class _Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -80,19 +80,19 @@ class FileTable:
         max_threads: int = 32,
         progress: Progress | None = None,
     ) -> FileTable:
-        """Measure the files of a list, and look up what was noted about them before.
+        """Measure the files of a list, and look up their cached counts.
 
-        Each file is asked for once, in threads where that takes long.
+        One request for each file, in threads where that takes long.
 
         Args:
             trees: The entries of the list.
-            folder: Where tables are kept; None: `files` in the user's cache folder (`$HEADRACE_CACHE`).
-            max_threads: How many files may be asked for at a time.
+            folder: The folder of cached tables; None: `files` in the user's cache folder (`$HEADRACE_CACHE`).
+            max_threads: Most requests at a time.
             progress: Called with the numbers of files done and of all, at most ten times a second.
 
         Raises:
-            SourceError: Files are missing or unreadable: one error says how many, and names some.
-            ConfigError: An entry is no tree of file names, or a URL is of an unknown kind.
+            SourceError: Files are missing or unreadable: one error gives the number, and names some.
+            ConfigError: An entry is not a tree of file names, or a URL is of an unknown kind.
         """
         leaves = [tree_leaves(tree) for tree in trees]
         names = list(dict.fromkeys(name for names in leaves for name in names))
@@ -102,7 +102,7 @@ class FileTable:
             raise SourceError("the files of an entry have 2**63 bytes or more", where=leaves[int(np.argmax(sizes))][0])
         versions = [_version([stats[name] for name in names]) for names in leaves]
         table = cls(_record_path(trees, folder), np.array(sizes, np.int64), np.array(versions, np.uint64))
-        table._take_what_is_kept()
+        table._load_cached()
         return table
 
     @property
@@ -121,13 +121,13 @@ class FileTable:
         return _read_only(self._num_frames)
 
     def note_counts(self, tree_idx: int, num_seqs: int, num_frames: int = _UNKNOWN) -> None:
-        """Note what the files of an entry hold.
+        """Record how much the files of an entry hold.
 
-        Only what follows from the files alone: what an option of a dataset leaves out must not count, as another
-        dataset over the same files will read it here.
+        The counts must depend on the files alone, not on options of a dataset that skip sequences: other datasets over
+        the same files use them.
 
         Args:
-            tree_idx: Place in the list.
+            tree_idx: Position in the list.
             num_seqs: -1 if unknown.
             num_frames: -1 if unknown.
 
@@ -141,9 +141,9 @@ class FileTable:
         self._num_seqs[tree_idx], self._num_frames[tree_idx] = num_seqs, num_frames
 
     def save(self) -> None:
-        """Keep what is known; what other processes have noted meanwhile is kept, too, and known here afterwards.
+        """Write the counts to the cache folder, merged with those that other processes have recorded meanwhile.
 
-        A folder that cannot be used is no error: it is logged, once. Nothing is written if nothing is new.
+        A folder that cannot be used is not an error: it is logged once. Nothing is written if nothing is new.
         """
         if self._path is None:
             return
@@ -152,7 +152,7 @@ class FileTable:
                 kept_folder(_FOLDER)
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with _locked(self._path.parent):
-                kept = self._take_what_is_kept()
+                kept = self._load_cached()
                 record = self._record()
                 if record != kept:
                     with atomic_write(self._path, follow_links=False) as file:
@@ -166,8 +166,8 @@ class FileTable:
         data = [column.astype(column.dtype.newbyteorder("<")).tobytes() for column in columns]
         return _Record(_FORMAT_VERSION, xxhash.xxh3_128_hexdigest(b"".join(data)), *data)
 
-    def _take_what_is_kept(self) -> _Record | None:
-        """Learn what is unknown from the kept table, and return that."""
+    def _load_cached(self) -> _Record | None:
+        """Fill in unknown counts from the cached table, and return that."""
         record = None if self._path is None else _read_record(self._path, len(self._sizes))
         if record is not None:
             is_same = np.frombuffer(record.versions, "<u8") == self._versions
@@ -183,7 +183,7 @@ def _version(stats: list[SourceStat]) -> int:
 
 
 def _record_path(trees: Sequence[FileTree], folder: str | os.PathLike[str] | None) -> Path | None:
-    """Return where the table of a list is kept: the name is a digest of the names in full, in the order of the list."""
+    """Return the path of the cached table of a list, named by a digest of the full names in the order of the list."""
     if folder is None:
         try:
             folder = kept_path(_FOLDER)
@@ -201,7 +201,7 @@ def _full_name(name: str) -> str:
 
 
 def _read_record(path: Path, num_rows: int) -> _Record | None:
-    """Return a kept table; None if there is none that can be read: then all is found out again."""
+    """Return a cached table; None if there is none that can be read: then all is counted again."""
     try:
         with open_regular(path) as file:
             record = msgspec.json.decode(file.read(), type=_Record)
@@ -221,7 +221,7 @@ def _read_record(path: Path, num_rows: int) -> _Record | None:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Hold the lock of a folder of tables, if it can be had: without it, what another process notes now may be lost."""
+    """Hold the lock of a folder of tables, if possible: without it, counts of another process may be lost."""
     path = str(folder / ".lock")
     lock = None
     try:

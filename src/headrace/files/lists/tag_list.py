@@ -14,7 +14,7 @@ from typing import Any
 
 from headrace.errors import SourceError
 
-from ..places import open_regular
+from ..locations import open_regular
 from ..utf8 import decode_utf8
 
 _MAX_LENGTH = 2**63 - 1
@@ -28,7 +28,7 @@ def read_tag_list(path: str | os.PathLike[str]) -> list[str]:
     r"""Read one tag per line (UTF-8, `.gz` is unpacked); empty lines are skipped, duplicates are kept.
 
     Only the newline (`\n` or `\r\n`) is taken off a line: other white space belongs to the tag. A byte order mark at
-    the start of the file is no part of the first tag.
+    the start of the file is not part of the first tag.
 
     Raises:
         SourceError: The file is missing, truncated, not UTF-8, or a pickle.
@@ -41,7 +41,7 @@ def read_seq_lens(path: str | os.PathLike[str]) -> dict[str, int]:
     """Read a dict tag -> length, written as JSON or as a Python literal (UTF-8, `.gz` is unpacked).
 
     Raises:
-        SourceError: The file is missing, truncated or no such dict, or a length is not a whole number >= 0.
+        SourceError: The file is missing, truncated or not such a dict, or a length is not a whole number >= 0.
     """
     lengths = _parse_dict(read_text(path, _LENS_FROM_PICKLE), path)
     for tag, length in lengths.items():
@@ -91,7 +91,7 @@ def read_text(path: str | os.PathLike[str], conversion: str) -> str:
 
     Args:
         path: The file; packed if its name ends in `.gz`.
-        conversion: Python code for the error text: how to convert a pickle, see above.
+        conversion: Python code that converts a pickle, for the error.
 
     Raises:
         SourceError: The file is missing, truncated, not UTF-8, or a pickle.
@@ -111,7 +111,7 @@ def read_text(path: str | os.PathLike[str], conversion: str) -> str:
 def unpack_text(data: bytes, where: str, *, is_packed: bool) -> str:
     """Return the text (UTF-8) that was read from a file.
 
-    A byte order mark, which some editors put before UTF-8, is no part of the text.
+    A byte order mark, which some editors put before UTF-8, is not part of the text.
 
     Raises:
         SourceError: The data are truncated, or not UTF-8.
@@ -127,10 +127,10 @@ def unpack_text(data: bytes, where: str, *, is_packed: bool) -> str:
 
 
 def refuse_pickle(path: Path, conversion: str) -> None:
-    """Refuse a file by its name, before anything of it is read.
+    """Refuse a pickle by its name, before anything of it is read.
 
     Raises:
-        SourceError: It is called a pickle.
+        SourceError: The name is that of a pickle.
     """
     if not path.name.removesuffix(".gz").endswith((".pkl", ".pickle")):
         return

@@ -1,4 +1,4 @@
-"""File trees: what belongs together in one entry of a file list.
+"""File trees: the files that belong together in one entry of a file list.
 
 A tree is the name of a file, or a tuple, list or dict of trees: a corpus in several modalities keeps the files of one
 part in one tree. The leaves come in the order of the tree, those of a dict in the order of its sorted keys, so that
@@ -16,7 +16,7 @@ from headrace.errors import ConfigError
 
 FileTree = str | os.PathLike[str] | tuple[Any, ...] | list[Any] | dict[str, Any]
 
-_MAX_DEPTH = 32  # far more than anybody nests; a list that holds itself ends here
+_MAX_DEPTH = 32  # far more than is ever nested; a list that contains itself ends here
 
 
 def tree_leaves(tree: FileTree) -> list[str]:
@@ -88,11 +88,11 @@ def _mapped(tree: FileTree, function: Callable[[str], Any], depth: int) -> Any:
 
 
 def _children(tree: Any, depth: int) -> list[tuple[Any, Any]] | None:
-    """Return (key or place, child) of an inner node in order; None for what should be a leaf."""
+    """Return (key or index, child) of an inner node in order; None for a leaf."""
     if isinstance(tree, dict):
         wrong = next((key for key in tree if not isinstance(key, str)), None)
         if wrong is not None:
-            raise ConfigError(f"a dict of files has the key {wrong!r}, which is no string", where=_brief(tree))
+            raise ConfigError(f"a dict of files has the key {wrong!r}, which is not a string", where=_brief(tree))
         children = sorted(tree.items(), key=lambda item: item[0])
     elif isinstance(tree, (tuple, list)):
         children = list(enumerate(tree))
@@ -105,11 +105,11 @@ def _children(tree: Any, depth: int) -> list[tuple[Any, Any]] | None:
 
 
 def _name(leaf: Any) -> str:
-    # strings first: to ask for an abstract class takes longer than all the rest
+    # strings first: an `isinstance` with an abstract class takes longer than all the rest
     name = leaf if isinstance(leaf, str) or not isinstance(leaf, os.PathLike) else os.fspath(leaf)
     if not isinstance(name, str):
         fix = "an entry is a file name, or a tuple, list or dict of file names"
-        raise ConfigError(f"{_brief(leaf)} is no file name, but of type {type(leaf).__name__}", fix=fix)
+        raise ConfigError(f"{_brief(leaf)} is not a file name, but of type {type(leaf).__name__}", fix=fix)
     if not name or "\0" in name:
         what = "a file name is empty" if not name else f"the file name {_brief(name)} holds a null character"
         raise ConfigError(what, fix="give the name of a file")

@@ -3,7 +3,7 @@
 A stream is read in its order, a window of some hundred sequences at a time, and the batches of the window are planned
 as those of any other (`plan.py`). So the number of batches is known at the end only, a rank of several that
 share one stream reads all of it, and a resume begins with the window of the position: at once, where the dataset can
-jump there, else by passing over what comes before. Who reads, the trainer or each worker for itself, is decided in
+go there, else by passing over what comes before. Who reads, the trainer or one worker for all, is decided in
 `epochs.py`.
 Invariant: what the batches hold is a pure function of (stream, recipe, epoch), whoever reads it.
 """
@@ -22,7 +22,7 @@ from headrace.datasets import Dataset, init_dataset
 from headrace.datasets.corpus import Corpus
 from headrace.datasets.parts import open_apart
 from headrace.engine import WorkerInfo
-from headrace.errors import ConfigError, HeadraceError
+from headrace.errors import ConfigError
 
 from ..inputs import EpochOrder, PlanNeeds, Subject, check_dataset_options
 from ..reading import Reader, Reading, ReadRequest
@@ -114,28 +114,18 @@ class DatasetStream(StreamSubject):
         return stream
 
     def read_from(self, epoch: int, place: int, on_read: Callable[[int], None]) -> Iterator[tuple[str, Any]]:
-        """Read one sequence after the other."""
-        dataset = self.dataset
+        """Read one sequence after the other: those before the place, too, where the dataset cannot go there."""
         on_read(0)
-        dataset.init_seq_order(epoch=epoch)
-        version = dataset.order_version
-        seq_idx = place if dataset.supports_jumps else 0
+        stream = self.dataset.stream(epoch, place)
         while True:
+            seq_idx = stream.position
             if seq_idx:
                 on_read(seq_idx)
-            if not dataset.is_less_than_num_seqs(seq_idx):
+            seq = next(stream, None)
+            if seq is None:
                 return
-            if dataset.order_version != version:
-                raise HeadraceError(
-                    "somebody else has started an epoch of the dataset that a loader is reading",
-                    where=f"{self.name}, epoch {epoch}, sequence {seq_idx}",
-                    fix="give the loader a dataset of its own",
-                )
-            dataset.load_seqs(seq_idx, seq_idx + 1)
             if seq_idx >= place:
-                seq = dataset.get_seq(seq_idx)
                 yield seq.seq_tag, {key: np.array(value) for key, value in seq.features.items()}  # no lease is held
-            seq_idx += 1
 
     def close(self) -> None:
         """Close a dataset that was made for the loader."""
@@ -151,8 +141,8 @@ class IterableStream(StreamSubject):
     """Any iterable: each epoch is one pass over it, after its `set_epoch`, if it has one.
 
     Args:
-        iterable: It must give the same items for the same epoch, to be resumed and to be read by workers; these must
-            not share it out among themselves.
+        iterable: It must give the same items for the same epoch, to be resumed, and to be read on by a worker that is
+            started in the place of one that died.
     """
 
     def __init__(self, iterable: Any) -> None:

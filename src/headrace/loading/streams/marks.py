@@ -1,7 +1,7 @@
-"""Whether all workers of a loader read the same stream: each tells marks of the windows that it has planned.
+"""Whether a stream that is read a second time, because its reader died, is the one that was read before.
 
-A stream that draws from a generator which nobody seeded is another one in each worker: sequences would be lost, and
-others come twice, and nothing would be seen of it. Invariant: nothing that is marked depends on the process.
+A stream that draws from a generator which nobody seeded is another one: sequences would be lost, and others come
+twice, and nothing would be seen of it. Invariant: nothing that is marked depends on the process.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from headrace.errors import SourceError
 
 _MAX_LEAVES = 8  # of one sequence
 _MAX_VALUES = 64  # of one leaf, spread over it
-_MAX_OPEN = 1024  # windows that not all workers have told of; more after restarts only
+MAX_SEQS = 32  # of one block, spread over it: some microseconds each
 
 _ARRAYS, _LISTS, _NUMBERS = (np.ndarray, np.generic), (tuple, list), (int, float, complex)
 
@@ -66,48 +66,42 @@ def mark_of_window(before: int, lengths: NDArray[np.int64], marks: Sequence[byte
 
 
 class WindowMarks:
-    """Compares what the workers of one run tell.
+    """Compares what the lives of the worker that reads a stream tell, in one run.
 
     Args:
         name: Of the stream.
         epoch: That is read.
-        num_workers: How many workers tell of each window.
     """
 
-    def __init__(self, name: str, epoch: int, num_workers: int) -> None:
-        self._name, self._epoch, self._num_workers = name, epoch, num_workers
-        self._open: dict[int, tuple[int, int, int]] = {}  # window -> mark, who told it first, how many have told it
-        self._last = -1
+    def __init__(self, name: str, epoch: int) -> None:
+        self._name, self._epoch = name, epoch
+        self._last, self._mark = -1, 0  # the last window that was told of
 
-    def take(self, worker_idx: int, marks: Sequence[tuple[int, int]]) -> None:
-        """Take note of windows and their marks.
+    def take(self, marks: Sequence[tuple[int, int]]) -> None:
+        """Take note of windows and their marks, of which the first one was told before, see `StreamPlan.take_marks`.
 
         Raises:
-            SourceError: Another worker has read something else.
+            SourceError: They are not those of the stream that was read before.
         """
         for window, mark in marks:
-            self._last = max(self._last, window)
-            known, first, num_told = self._open.get(window, (mark, worker_idx, 0))
-            if known != mark:
-                raise self.difference(f"workers {first} and {worker_idx} differ in window {window}")
-            self._open[window] = known, first, num_told + 1
-            if num_told + 1 == self._num_workers or len(self._open) > _MAX_OPEN:
-                del self._open[window if num_told + 1 == self._num_workers else next(iter(self._open))]
+            if window == self._last and mark != self._mark:
+                raise self._difference(f"they differ in window {window} or before it")
+        if marks:
+            self._last, self._mark = marks[-1]
 
     def end(self, num_windows: int) -> None:
-        """Take note of how many windows the worker has read that came to the end first.
+        """Take note of how many windows there are.
 
         Raises:
-            SourceError: Another worker has read more.
+            SourceError: There were more before.
         """
         if self._last >= num_windows:
-            raise self.difference(f"one worker has read {num_windows} windows, and another one more")
+            raise self._difference(f"the first one has window {self._last}, and the second one ends before it")
 
-    def difference(self, what: str) -> SourceError:
-        """Return the error."""
+    def _difference(self, what: str) -> SourceError:
         return SourceError(
-            f"the workers of the loader have read different streams: {what}",
+            f"a stream was read again, because the worker that read it had died, and is another one now: {what}",
             where=f"{self._name}, epoch {self._epoch}",
-            fix="let it give the same for the same epoch in each process: seed what it draws by set_epoch(epoch), do "
-            "not share it out among workers, and augment in transform=; or let one process read it, by num_workers=1",
+            fix="let it give the same for the same epoch: seed what it draws by set_epoch(epoch), and augment in "
+            "transform=; or have deaths raised, by engine_options=EngineOptions(on_death=Raising())",
         )

@@ -28,7 +28,7 @@ from headrace.global_rng import kept_globals, seed_globals
 from ..plan import PlanRecipe, is_all_over
 from ..work import Task
 from .input import StreamSubject
-from .marks import mark_of_window
+from .marks import MAX_SEQS, mark_of_window
 
 _logger = logging.getLogger("headrace.loading")
 _MIN_BATCHES = 8  # that a window fills, where it grows: so the last one of a window, which is not full, is one in eight
@@ -69,7 +69,7 @@ class StreamPlan:
         recipe: How its sequences form batches.
         epoch: The epoch.
         start: The window to begin with, and the number of its first batch.
-        is_marked: Whether to mark what is read, to be compared with what others read.
+        is_marked: Whether to mark what is read, to be compared with what is read should this be begun anew.
         keeps_globals: Whether the global generators, where they are seeded, are somebody else's.
     """
 
@@ -112,8 +112,11 @@ class StreamPlan:
         return self._next_window
 
     def take_marks(self) -> list[tuple[int, int]]:
-        """Return the windows that were read since this was asked last, with their marks; none if nobody wants them."""
-        marks, self._marks = self._marks, []
+        """Return the windows that were read since this was asked last, with their marks; none if nobody wants them.
+
+        Before them comes the one that was told last: by it, who reads is compared with somebody else who has read it.
+        """
+        marks, self._marks = self._marks, self._marks[-1:]
         return marks
 
     def has(self, number: int) -> bool:
@@ -206,7 +209,7 @@ class StreamPlan:
             self._is_over = len(block) < recipe.window_seqs
             lengths = np.array([self._length_of(*seq) for seq in block], np.int64)
             if self._is_marked and block:
-                marks = [self._subject.mark_of(*seq) for seq in block]
+                marks = [self._subject.mark_of(*seq) for seq in block[:: len(block) // MAX_SEQS + 1]]
                 self._mark = mark_of_window(self._mark, lengths, marks)
                 self._marks.append((number + len(seqs) // recipe.window_seqs, self._mark))
             if recipe.grows:

@@ -1,12 +1,12 @@
-"""How the batches of a stream are made: each worker reads the stream for itself, and makes every W-th batch of a rank.
+"""What is done for a stream, and in which worker: one worker reads and plans it, whatever their number.
 
-So nothing goes through the trainer, the batches are the same for any number of workers, and what is expensive about a
-sequence (its transform, padding, a collate) is shared out; reading is not: it is done once in each worker. Without
-workers the trainer reads, when it waits for a batch. A worker that died begins anew where the run began. A stream with
-workers of its own is read by the trainer, and what it has read is carried to the workers of the loader, see
-`epochs.py`.
-Invariants of the first way: step s of a run is made by worker s mod W, as item s // W of its iterator; the run ends
-with one `StreamEnd` or one `StreamBroken`, whatever becomes of single batches.
+Where something is left to be done to the sequences (a transform, a collate), what was read is carried through the
+trainer to the other workers, which make the batches. Where nothing is, whoever has read the sequences lays them out:
+to carry them costs as much. So each sequence is read once in an epoch, and the batches are the same for any number of
+workers. Without workers the trainer reads, when it waits for a batch. A reader that died begins anew where the run
+began. Who reads is decided in `epochs.py`.
+Invariants: step s of a run is item s of the reader's iterator; the run ends with one `StreamEnd` or one `StreamBroken`,
+whatever becomes of single batches.
 """
 
 from __future__ import annotations
@@ -19,26 +19,33 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.engine import Failure, WorkerInfo
-from headrace.errors import ConfigError
+from headrace.engine.user.ship import ship_payload, unship
+from headrace.errors import ConfigError, takes_note
 
 from ..plan import PlanRecipe
 from ..steps import EpochRun, Step, checked_steps
 from ..work import BatchWork, Task
+from .exchange import Parcel, Receiver, Sender
 from .input import StreamSubject
 from .plan import Progress, StreamPlan
+
+_WHY_CARRIED = (
+    "headrace: one worker reads the stream, and its sequences are carried to others, which transform them: let them be "
+    "data (arrays, numbers, texts), or give num_workers=1, which reads and transforms in one worker"
+)
 
 
 @dataclass(slots=True)
 class MadeStep:
-    """One step, made.
+    """One step, made, or ready to be carried to who makes it.
 
     Attributes:
         step: Which.
         seq_idx: Positions of its members in the stream, `int64[n]`.
         chunk_starts: First frame of each, `int64[n]`; None if all are whole.
-        value: What `BatchWork` made.
+        value: What `BatchWork` made, or the parcel of the task.
         progress: So far.
-        marks: Of the windows that this worker has read since its last step, see `marks.py`.
+        marks: Of the windows that were read since the step before, see `StreamPlan.take_marks`.
     """
 
     step: Step
@@ -56,7 +63,7 @@ class StreamEnd:
     Attributes:
         progress: At the end.
         marks: As those of a step.
-        num_windows: How many windows this worker has found in the epoch.
+        num_windows: How many windows there are in the epoch.
     """
 
     progress: Progress
@@ -82,21 +89,22 @@ class StreamBroken:
 
 @dataclass(frozen=True)
 class StreamWork:
-    """Opens the stream in a worker; returns the function run -> iterator over this worker's steps.
+    """Opens the stream in the worker that reads it; returns the function run -> iterator over the steps.
 
     Attributes:
         subject: The stream.
         recipe: How its sequences form batches.
-        work: What is done to a batch.
+        work: What is done to a batch there.
     """
 
     subject: StreamSubject
     recipe: PlanRecipe
-    work: BatchWork
+    work: BatchWork | Carrying
 
     def __call__(self, info: WorkerInfo) -> Callable[[EpochRun], Iterator[Any]]:
         """Get ready in a worker."""
-        subject, make = self.subject.for_worker(info), self.work(info)
+        subject = self.subject.for_worker(info)
+        is_process, make = info.runs_in == "process", self.work(info)
 
         def begin(run: EpochRun) -> Iterator[Any]:
             if subject.num_shards != run.num_shards:
@@ -105,52 +113,94 @@ class StreamWork:
                     where=f"worker {info.worker_idx}, epoch {run.epoch}",
                     fix="start the distributed training before loader.start()",
                 )
-            is_marked = info.num_workers > 1
             plan = StreamPlan(
                 subject,
                 self.recipe,
                 run.epoch,
                 run.window,
-                is_marked=is_marked,
-                keeps_globals=info.runs_in != "process",
+                is_marked=info.runs_in != "caller",
+                keeps_globals=not is_process,
             )
-            return _Steps(run, plan, make, info)
+            if isinstance(make, Sender):
+                make.begin()
+            return _Steps(run, plan, make, is_process=is_process)
 
         return begin
+
+
+@dataclass(frozen=True)
+class Carrying:
+    """Opens what carries the sequences of a batch to others, in the worker that reads; see `exchange.py`.
+
+    Attributes:
+        max_bytes: Limit on the memory that is shared with them, where there is any.
+    """
+
+    max_bytes: int
+
+    def __call__(self, info: WorkerInfo) -> Callable[[Task], Any]:
+        """Get ready in the worker."""
+        if info.runs_in != "process":
+            return _pass_on
+        return Sender(info.handed, self.max_bytes) if info.handed else ship_payload
+
+
+@dataclass(frozen=True)
+class CarriedWork:
+    """Opens what makes the batches of a stream that another worker reads; returns the function parcel -> batch.
+
+    Attributes:
+        work: What is done to a batch.
+    """
+
+    work: BatchWork
+
+    def __call__(self, info: WorkerInfo) -> Callable[[Any], Any]:
+        """Get ready in a worker."""
+        make = self.work(info)
+        receiver = Receiver(info.handed) if info.handed else None
+
+        def make_carried(parcel: Task | Parcel | bytes) -> Any:
+            if isinstance(parcel, Parcel):
+                assert receiver is not None
+                return make(receiver.unpack(parcel))
+            return make(unship(parcel) if isinstance(parcel, bytes) else parcel)
+
+        return make_carried
 
 
 class _Steps(Iterator[Any]):
     """Not a generator: a batch that cannot be made is an error of its own, and the next one follows."""
 
-    def __init__(self, run: EpochRun, plan: StreamPlan, make: Callable[[Task], Any], info: WorkerInfo) -> None:
-        self._plan, self._make, self._info = plan, make, info
+    def __init__(self, run: EpochRun, plan: StreamPlan, make: Callable[[Task], Any], *, is_process: bool) -> None:
+        self._plan, self._make, self._is_process = plan, make, is_process
+        self._is_carried = isinstance(make, Sender) or make is ship_payload
         self._steps = checked_steps(run, plan)
-        self._num_steps = 0
         self._is_over = False
 
     def __next__(self) -> Any:
         if self._is_over:
             raise StopIteration
+        plan = self._plan
         try:
-            found = self._next_own()
+            step = next(self._steps, None)
+            found = None if step is None else plan.task(step.number)
         except Exception as error:  # noqa: BLE001 - what reads the stream is user code: it goes on as a Failure
             self._is_over = True
             failure = Failure.of(error)
-            return StreamBroken(failure.to_bytes() if self._info.runs_in == "process" else failure)
-        if found is None:
+            return StreamBroken(failure.to_bytes() if self._is_process else failure)
+        if step is None or found is None:
             self._is_over = True
-            if self._num_steps % self._info.num_workers == self._info.worker_idx:
-                return StreamEnd(self._plan.progress, self._plan.take_marks(), self._plan.num_windows)
-            raise StopIteration
-        step, task, seq_idx = found
-        value = self._make(task)  # may raise; the marks then go with the next step
-        return MadeStep(step, seq_idx, task.chunk_starts, value, self._plan.progress, self._plan.take_marks())
+            return StreamEnd(plan.progress, plan.take_marks(), plan.num_windows)
+        task, seq_idx = found
+        try:
+            value = self._make(task)  # may raise; the marks then go with the next step
+        except ConfigError as error:
+            if self._is_carried:
+                takes_note(error, _WHY_CARRIED)
+            raise
+        return MadeStep(step, seq_idx, task.chunk_starts, value, plan.progress, plan.take_marks())
 
-    def _next_own(self) -> tuple[Step, Task, NDArray[np.int64]] | None:
-        for step in self._steps:
-            self._num_steps += 1
-            if (self._num_steps - 1) % self._info.num_workers == self._info.worker_idx:
-                return step, *self._plan.task(step.number)
-            if not step.is_repeat:
-                self._plan.pass_over(step.number)
-        return None
+
+def _pass_on(task: Task) -> Task:
+    return task

@@ -269,12 +269,17 @@ def read(source: Any) -> Iterator[Any]:
     return chain(raw, _check_end(source, source._reading))
 
 
-def stop(pipe: IterPipe[Any]) -> None:
+def stop(pipe: Any) -> None:
     """End the iteration over a pipe that is under way, if there is one; its iterators are invalid from now on.
+
+    Args:
+        pipe: One of our iterable pipes; with anything else nothing is done.
 
     Raises:
         RuntimeError: The pipe is giving an item at this moment.
     """
+    if not isinstance(pipe, IterPipe):
+        return
     raw = pipe._raw()
     if raw is not None and raw.gi_running:
         raise RuntimeError(f"{pipe!r} is giving an item at this moment, in another thread or to a function of its own")

@@ -105,6 +105,10 @@ class RecordingCodec(Codec):
             raise SourceError(f"the recording has {rate} Hz, not {self.rate}", where=where)
         return self.of_samples(samples, rate)
 
+    def keeps_samples(self, rate: int) -> bool:
+        """Tell whether recordings of a sample rate stay as they are: part of the array is part of the samples."""
+        return self._log_mel is None and rate == self.rate
+
     def of_samples(self, samples: NDArray[np.float32], rate: int) -> NDArray[np.float32]:
         """Return the array of decoded samples, `float32[n]`."""
         samples = resample(samples, rate, self.rate or rate)

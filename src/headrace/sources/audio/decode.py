@@ -28,6 +28,10 @@ _MAX_OGG_PAGE_BYTES = _OGG_HEAD_BYTES + 255 + 255 * 255
 _OGG_END_OF_STREAM = 4  # a flag of a page
 _UNKNOWN_BYTES = 0x7FF00000  # sizes from here on stand for "not known": 0x7FFFF000 (SoX), 0xFFFFFFFF (FFmpeg), ...
 
+# Of libsndfile's. Seeking changes the last bits of Opus, and sometimes those of Vorbis, and more of MP3; GSM and G.72x
+# cannot be sought at all.
+_EXACT_SUBTYPES = ("PCM_", "FLOAT", "DOUBLE", "ULAW", "ALAW", "ALAC_", "IMA_ADPCM", "MS_ADPCM")
+
 if TYPE_CHECKING:
     from types import ModuleType
 
@@ -157,6 +161,48 @@ def read_samples(
         samples, sample_rate = soundfile.read(file, dtype="float32", always_2d=True)
     except (RuntimeError, OSError) as error:
         raise _unreadable(path, error) from error
+    return _mono(samples, channel, 0, path), int(sample_rate)
+
+
+def read_part(
+    path: str, channel: int | None, start: int, end: int, *, num_samples: int, sample_rate: int
+) -> NDArray[np.float32] | None:
+    """Return samples start..end of one channel, `float32[end - start]`, without decoding those before.
+
+    Args:
+        path: Of the recording.
+        channel: See `read_samples`.
+        start: First sample.
+        end: The one behind the last.
+        num_samples: That the whole recording is expected to have.
+        sample_rate: Likewise.
+
+    Returns:
+        The same as of the whole recording, to the bit; `None` where only reading all of it tells: the samples before
+        count (Vorbis, Opus, MP3, GSM), or its header does not say what is expected.
+
+    Raises:
+        SourceError: As for `read_samples`.
+    """
+    soundfile = _soundfile()
+    try:
+        with soundfile.SoundFile(path) as file:
+            if (file.frames, file.samplerate) != (num_samples, sample_rate) or not _can_seek(file):
+                return None
+            file.seek(start)
+            samples = file.read(end - start, dtype="float32", always_2d=True)
+    except (RuntimeError, OSError) as error:
+        raise _unreadable(path, error) from error
+    return _mono(samples, channel, start, path) if len(samples) == end - start else None
+
+
+def _can_seek(file: Any) -> bool:
+    """Tell whether a recording goes on from any sample as if it had been decoded from its start."""
+    return bool(file.seekable()) and file.subtype.startswith(_EXACT_SUBTYPES)
+
+
+def _mono(samples: NDArray[np.float32], channel: int | None, start: int, path: str) -> NDArray[np.float32]:
+    """Return one channel of `float32[n, C]`, the first of which is sample `start`, if it can be used."""
     num_channels = samples.shape[1]
     if channel is None and num_channels != 1:
         raise SourceError(f"the recording has {num_channels} channels", where=path, fix="choose one with channel=")
@@ -165,8 +211,9 @@ def read_samples(
     mono = np.ascontiguousarray(samples[:, channel or 0])
     wrong = np.flatnonzero(~np.isfinite(mono))
     if len(wrong):
-        raise SourceError(f"sample {wrong[0]} is {mono[wrong[0]]}, and {len(wrong)} are not finite", where=path)
-    return mono, int(sample_rate)
+        what = f"sample {start + wrong[0]} is {mono[wrong[0]]}, and {len(wrong)} are not finite"
+        raise SourceError(what, where=path)
+    return mono
 
 
 def resample(samples: NDArray[np.float32], from_rate: int, to_rate: int) -> NDArray[np.float32]:

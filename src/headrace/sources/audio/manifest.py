@@ -21,6 +21,7 @@ from headrace.errors import ConfigError, SourceError
 from headrace.files import resolve_inside
 
 from ..shared.fields import Field
+from ..shared.folder import for_each
 from ..shared.lines import decode_object, scan_lines
 from .decode import read_header
 
@@ -172,8 +173,8 @@ def scan_recordings(layout: Layout, fields: Mapping[str, Field]) -> ScannedManif
     finder.raise_if_missing(len(scanned.tags), layout.manifest)
     for target in fields.values():
         target.end_scan()
-    for corpus_idx, path, where in unmeasured:
-        header = read_header(str(resolve_inside(layout.root, path)))
+    headers = for_each(lambda found: read_header(str(resolve_inside(layout.root, found[1]))), unmeasured)
+    for (corpus_idx, path, where), header in zip(unmeasured, headers, strict=True):
         for column, actual, what in zip(
             (scanned.num_samples, scanned.sample_rate), header, ("samples", "Hz"), strict=True
         ):

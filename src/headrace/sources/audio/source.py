@@ -26,9 +26,12 @@ from headrace.files import resolve_inside
 from ..shared.lines import LineTable, decode_object
 from ..shared.paths import IndexOption, path_text
 from ..shared.source import RecordSource
-from .decode import read_samples
+from .decode import read_part, read_samples
 from .gather import AudioOptions, gather_index, index_kind
 from .manifest import DEFAULT_LENGTH_FIELD, Layout, field_of
+
+# Of one recording that cannot be sought, as decoded: an hour at 16 kHz has 230 MB. Longer ones are decoded each time.
+_MAX_HELD_BYTES = 256 << 20
 
 
 class RecordingSource(RecordSource):
@@ -40,6 +43,7 @@ class RecordingSource(RecordSource):
         for key, field in self._options.fields.items():
             field.settle(self.specs[key], self.labels.get(key))
         self._options.audio.settle(self.specs["data"], None, self._index.meta["sample_rate"])
+        self._held: tuple[int, NDArray[Any]] | None = None  # what was read last to take a part of it
 
     @abstractmethod
     def _recording(self, corpus_idx: int, record: Mapping[str, Any], where: str) -> str:
@@ -71,6 +75,31 @@ class RecordingSource(RecordSource):
                     fix=self._wrong_length_fix,
                 )
         return audio.of_samples(samples, rate)
+
+    def reads_slices(self, data_key: str) -> bool:
+        """Yes, of recordings: samples are sought, or a recording is decoded once for parts that follow each other."""
+        return data_key == "data"
+
+    def _load_part(self, corpus_idx: int, data_key: str, start: int, end: int) -> NDArray[Any]:
+        if data_key != "data":
+            return super()._load_part(corpus_idx, data_key, start, end)
+        if self._held is not None and self._held[0] == corpus_idx:
+            return self._held[1][start:end].copy()
+        audio, index = self._options.audio, self._index
+        num_samples, rate = (int(index.locator(name)[corpus_idx]) for name in ("num_samples", "sample_rate"))
+        if audio.keeps_samples(rate):
+            path = self._recording(corpus_idx, self._record(corpus_idx, (data_key,)), self._where(corpus_idx))
+            part = read_part(path, audio.channel, start, end, num_samples=num_samples, sample_rate=rate)
+            if part is not None:
+                return part[:, None]
+        whole = self._checked(corpus_idx, data_key, self._load(corpus_idx, data_key))
+        self._held = (corpus_idx, whole) if whole.nbytes <= _MAX_HELD_BYTES else None
+        return whole[start:end].copy()
+
+    def close(self) -> None:
+        """Release files, and what is held of a recording; a later read opens them again."""
+        self._held = None
+        super().close()
 
     _wrong_length_fix = "open the corpus again to have headers read again; replace a truncated recording"
 

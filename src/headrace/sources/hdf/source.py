@@ -24,6 +24,7 @@ from headrace.specs import DataSpec
 
 from ..base import check_corpus_idx, check_data_key
 from ..shared.data_types import layout_text
+from ..shared.parts import count_workers, map_parts
 from ..shared.paths import Files, IndexOption, list_paths
 from ..shared.source import IndexedSource, PlainKey, column_view, make_index
 from .handles import FileHandles
@@ -31,6 +32,7 @@ from .layout import INPUT_KEY, NOT_CONTIGUOUS, FileLayout, StoredColumn, read_la
 
 INDEX_KIND = "returnn-hdf5/2"  # with the version of what `_meta` and the locators say
 FILE_LOCATOR = "file"
+_MIN_SHARED_FILES = 500  # seconds of work; fewer are read before processes have started
 
 
 def frame_locator(data_key: str) -> str:
@@ -46,7 +48,8 @@ def gather_index(paths: Sequence[str | os.PathLike[str]]) -> CorpusIndex:
     Raises:
         SourceError: A file is missing, truncated or not of the documented layout, or two files disagree.
     """
-    layouts = [read_layout(os.path.abspath(path)) for path in paths]
+    num_workers = count_workers(len(paths), pays=len(paths) >= _MIN_SHARED_FILES)
+    layouts = list(map_parts(read_layout, [os.path.abspath(path) for path in paths], num_workers=num_workers))
     specs = _common_specs(layouts)
     num_seqs = [layout.num_seqs for layout in layouts]
     locators = {FILE_LOCATOR: np.repeat(np.arange(len(paths), dtype=np.int32), num_seqs)}

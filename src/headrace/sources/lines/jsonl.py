@@ -10,6 +10,8 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from dataclasses import field as dataclass_field
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -26,9 +28,18 @@ from headrace.specs import DataSpec
 from ..shared.codec import found_by
 from ..shared.data_types import parse_about
 from ..shared.decompressed import plain_copy
-from ..shared.fields import Field, parse_field
+from ..shared.fields import Field, VocabularyField, parse_field
 from ..shared.json_fields import JsonField
-from ..shared.lines import BAD_JSON, LineBlock, LineTable, decode_object, not_an_object, scan_lines
+from ..shared.lines import (
+    BAD_JSON,
+    LineBlock,
+    LineStretch,
+    LineTable,
+    decode_object,
+    not_an_object,
+    scan_lines,
+    take_stretches,
+)
 from ..shared.paths import Files, IndexOption, list_paths
 from ..shared.source import RecordSource, make_index
 
@@ -142,22 +153,20 @@ def gather_jsonl(options: JsonlOptions) -> CorpusIndex:
     Raises:
         SourceError: A file cannot be read, or a line is wrong.
     """
-    names = row_fields(options)
-    decoder = RowDecoder(names)
     lengths: dict[str, list[int]] = {key: [] for key in options.fields}
     tags: list[str] = []
     places: list[NDArray[np.int64]] = []
-    for file_idx, (path, name) in enumerate(zip(options.files, options.names, strict=True)):
-        for block in scan_lines(path):
-            decode_utf8(block.data, name, first_byte=block.position, first_line=block.first_line)
-            kept, columns = _decode_block(block, decoder, name)
-            numbers = kept + block.first_line
-            if options.tag_field is not None:
-                tags += _scan_column(tag_of, columns[0], numbers, name)
-            for key, field in options.fields.items():
-                lengths[key] += _scan_column(field.scan, columns[names.index(field.name)], numbers, name)
-            starts, stops = block.starts[kept], block.stops[kept]
-            places.append(np.stack([np.full(len(kept), file_idx), starts + block.position, stops - starts]))
+    fields = options.fields.values()
+    for _, _, part in take_stretches(
+        options.files,
+        partial(_take_stretch, options),
+        may_share=not any(field.learns for field in fields),
+        is_slow=any(isinstance(field, VocabularyField) for field in fields),
+    ):
+        tags += part.tags
+        places += part.places
+        for key, own in part.lengths.items():
+            lengths[key] += own
     for field in options.fields.values():
         field.end_scan()
     file_of, line_start, line_bytes = np.concatenate(places, axis=1) if places else np.zeros((3, 0), np.int64)
@@ -170,6 +179,34 @@ def gather_jsonl(options: JsonlOptions) -> CorpusIndex:
         lengths=lengths,
         locators=locators,
     )
+
+
+@dataclass
+class _Objects:
+    """What is known of the objects of a stretch of a file."""
+
+    lengths: dict[str, list[int]]
+    tags: list[str] = dataclass_field(default_factory=list)
+    places: list[NDArray[np.int64]] = dataclass_field(default_factory=list)
+    num_lines: int = 0
+
+
+def _take_stretch(options: JsonlOptions, stretch: LineStretch) -> _Objects:
+    names, file_idx = row_fields(options), stretch.file_idx
+    decoder, name = RowDecoder(names), options.names[file_idx]
+    found = _Objects({key: [] for key in options.fields})
+    for block in scan_lines(options.files[file_idx], stretch=stretch):
+        decode_utf8(block.data, name, first_byte=block.position, first_line=block.first_line)
+        kept, columns = _decode_block(block, decoder, name)
+        numbers = kept + block.first_line
+        if options.tag_field is not None:
+            found.tags += _scan_column(tag_of, columns[0], numbers, name)
+        for key, field in options.fields.items():
+            found.lengths[key] += _scan_column(field.scan, columns[names.index(field.name)], numbers, name)
+        starts, stops = block.starts[kept], block.stops[kept]
+        found.places.append(np.stack([np.full(len(kept), file_idx), starts + block.position, stops - starts]))
+        found.num_lines += len(block.starts)
+    return found
 
 
 def _decode_block(block: LineBlock, decoder: RowDecoder, name: str) -> tuple[NDArray[np.int64], list[list[Any]]]:

@@ -194,6 +194,7 @@ class OrthField(Field):
     """
 
     name = "text"
+    learns = False
 
     def __init__(self, vocabulary: Vocabulary, dtype: str | None, start: int | None = None) -> None:
         self.vocabulary = vocabulary

@@ -9,6 +9,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -23,7 +24,7 @@ from ..base import check_corpus_idx
 from ..shared.codec import found_by
 from ..shared.decompressed import plain_copy
 from ..shared.fields import ByteField, Field, parse_field
-from ..shared.lines import LineBlock, LineTable, scan_lines
+from ..shared.lines import LineBlock, LineStretch, LineTable, scan_lines, take_stretches
 from ..shared.paths import Files, IndexOption, list_paths
 from ..shared.source import PlainKey, RecordSource, make_index
 
@@ -73,14 +74,15 @@ class TextOptions:
 
 @dataclass
 class _Lines:
-    """Columns of the lines found so far, in pieces."""
+    """Columns of the lines of a stretch of a file, in pieces."""
 
     starts: list[NDArray[np.int64]] = field(default_factory=list)
     num_bytes: list[NDArray[np.int64]] = field(default_factory=list)
-    file_of: list[NDArray[np.int32]] = field(default_factory=list)
     numbers: list[NDArray[np.int64]] = field(default_factory=list)
+    line_idx: list[NDArray[np.int64]] = field(default_factory=list)
     lengths: dict[str, list[NDArray[np.int64]]] = field(default_factory=dict)
     num_seen: int = 0
+    num_lines: int = 0
 
 
 def gather_lines(options: TextOptions) -> CorpusIndex:
@@ -89,15 +91,28 @@ def gather_lines(options: TextOptions) -> CorpusIndex:
     Raises:
         SourceError: A file cannot be read or is not UTF-8, or a line has a part that its vocabulary lacks.
     """
-    found = _Lines(lengths={key: [] for key in options.fields})
     tags: list[str] = []
-    for file_idx, path in enumerate(options.files):
-        for block in scan_lines(path):
-            numbers = _take_block(block, file_idx, options, found)
-            if options.tags == "place":
-                name = os.path.basename(options.names[file_idx])
-                tags += [f"{name}:{number}" for number in numbers.tolist()]
-    for target in options.fields.values():
+    found = _Lines(lengths={key: [] for key in options.fields})
+    file_of: list[NDArray[np.int32]] = []
+    fields = options.fields.values()
+    for file_idx, lines_before, part in take_stretches(
+        options.files,
+        partial(_take_stretch, options),
+        may_share=not any(target.learns for target in fields),
+        is_slow=any(type(target) is not ByteField for target in fields),
+    ):
+        if options.tags == "place":
+            name = os.path.basename(options.names[file_idx])
+            for block in part.line_idx:
+                tags += [f"{name}:{number}" for number in (block + (lines_before + 1)).tolist()]
+        found.starts += part.starts
+        found.num_bytes += part.num_bytes
+        file_of += [np.full(len(starts), file_idx, np.int32) for starts in part.starts]
+        found.numbers += [numbers + found.num_seen for numbers in part.numbers]
+        for key, lengths in part.lengths.items():
+            found.lengths[key] += lengths
+        found.num_seen += part.num_seen
+    for target in fields:
         target.end_scan()
     starts = _joined(found.starts)
     names: Any = tags
@@ -113,13 +128,23 @@ def gather_lines(options: TextOptions) -> CorpusIndex:
             names = [names[number] for number in _joined(found.numbers).tolist()]
     locators = {"line_start": starts, "line_bytes": _joined(found.num_bytes)}
     if len(options.files) > 1:
-        locators["file"] = _joined(found.file_of)
+        locators["file"] = _joined(file_of)
     return make_index(
         **found_by(options.fields),
         tags=names,
         lengths={key: _joined(lengths) for key, lengths in found.lengths.items()},
         locators=locators,
     )
+
+
+def _take_stretch(options: TextOptions, stretch: LineStretch) -> _Lines:
+    found = _Lines(lengths={key: [] for key in options.fields})
+    for block in scan_lines(options.files[stretch.file_idx], stretch=stretch):
+        line_idx = _take_block(block, stretch.file_idx, options, found) - stretch.first_line
+        if options.tags == "place":
+            found.line_idx.append(line_idx)
+        found.num_lines += len(block.starts)
+    return found
 
 
 def _take_block(block: LineBlock, file_idx: int, options: TextOptions, found: _Lines) -> NDArray[np.int64]:
@@ -148,7 +173,6 @@ def _take_block(block: LineBlock, file_idx: int, options: TextOptions, found: _L
         kept, sequence = kept[is_good], sequence[is_good]
     found.starts.append(starts[kept] + block.position)
     found.num_bytes.append(stops[kept] - starts[kept])
-    found.file_of.append(np.full(len(kept), file_idx, np.int32))
     for key, column in lengths.items():
         found.lengths[key].append(column)
     if options.skip_invalid:

@@ -26,9 +26,11 @@ class Codec(ABC):
 
     Attributes:
         labels: Class labels, or `None`.
+        learns: Whether a scan keeps anything of the values: then one process has to see all of them.
     """
 
     labels: Sequence[str] | None = None
+    learns: bool = True
 
     @property
     @abstractmethod

@@ -47,7 +47,7 @@ class ClassField(Field):
 
     def __init__(self, name: str, labels: Sequence[str] | Mapping[str, int] | None) -> None:
         self.name = name
-        self._learns = labels is None
+        self.learns = labels is None
         self._seen: set[str] | None = set() if labels is None else None
         if isinstance(labels, Mapping):
             self._class_of = dict(labels)
@@ -68,7 +68,7 @@ class ClassField(Field):
     @property
     def identity(self) -> list[Any]:
         """Its kind, name, and the number and a digest of the labels that were given."""
-        if self._learns:
+        if self.learns:
             return [type(self).__name__, self.name]
         vocab = sorted((class_idx, label) for label, class_idx in self._class_of.items())
         return [type(self).__name__, self.name, len(vocab), xxhash.xxh3_128_hexdigest(json.dumps(vocab).encode())]
@@ -112,7 +112,7 @@ class ClassField(Field):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Without what it learnt, which may be large and is in the index: `settle` gives it back.
-        return type(self), (self.name, None if self._learns else self._class_of)
+        return type(self), (self.name, None if self.learns else self._class_of)
 
 
 class CharField(ClassField):
@@ -124,6 +124,8 @@ class CharField(ClassField):
 
 class ByteField(Field):
     """A text, as its UTF-8 bytes: `uint8[T]`, 256 classes."""
+
+    learns = False
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -145,6 +147,8 @@ class ByteField(Field):
 
 class IndexField(Field):
     """Class indices that the manifest holds as numbers: one, `int32[1]`, or a list of them, `int32[T]`."""
+
+    learns = False
 
     def __init__(self, name: str, num_classes: int) -> None:
         self.name = name
@@ -173,6 +177,8 @@ class IndexField(Field):
 
 class VocabularyField(Field):
     """A text, as the class indices of a vocabulary or tokenizer: `int32[T]`."""
+
+    learns = False
 
     def __init__(self, name: str, vocabulary: Vocabulary) -> None:
         self.name = name

@@ -8,10 +8,11 @@ the start is skipped.
 from __future__ import annotations
 
 import codecs
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import IO, Any
+from dataclasses import dataclass, replace
+from typing import IO, Any, Protocol, TypeVar
 
 import msgspec
 import numpy as np
@@ -21,10 +22,13 @@ from headrace.errors import SourceError
 from headrace.files import open_regular
 from headrace.index import CorpusIndex
 
+from .parts import count_workers, map_parts
 from .source import column_view
 
 BAD_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _BLOCK_BYTES = 4 << 20  # the scan of one takes milliseconds, and its arrays stay in the cache of the processor
+_STRETCH_BYTES = 1 << 20  # that one process reads by itself: a second or less with a slow tokenizer
+_MIN_SHARED_BYTES = 32 << 20  # some seconds of work, which starting processes must not outlast
 _NEWLINE = 10
 _decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
 
@@ -59,24 +63,112 @@ class LineBlock:
         return [self.data[a:b] for a, b in zip(self.starts.tolist(), self.stops.tolist(), strict=True)]
 
 
+@dataclass(frozen=True, slots=True)
+class LineStretch:
+    """Whole lines of one of several files, to be read by themselves.
+
+    Attributes:
+        file_idx: Which file.
+        start: First byte.
+        stop: The one behind the last; `None`: the end of the file.
+        first_line: Number of the first line, from 1, for messages; 1 where it is not known.
+    """
+
+    file_idx: int
+    start: int = 0
+    stop: int | None = None
+    first_line: int = 1
+
+
+class CountsLines(Protocol):
+    """What was taken down of a stretch."""
+
+    num_lines: int
+
+
+_Taken = TypeVar("_Taken", bound=CountsLines)
+
+
+def take_stretches(
+    paths: Sequence[str], take: Callable[[LineStretch], _Taken], *, may_share: bool, is_slow: bool
+) -> Iterator[tuple[int, int, _Taken]]:
+    """Yield what is taken down of the lines of some files, stretch by stretch, by several processes where that pays.
+
+    An error is that of one process, and of the line that it would name: from the first one on, this process reads.
+
+    Args:
+        paths: The files.
+        take: Reads a stretch. The numbers of lines that it returns count from its first line.
+        may_share: Whether it keeps nothing from one stretch to the next, nor needs to.
+        is_slow: Whether it takes many times as long as reading.
+
+    Yields:
+        Number of the file, how many lines of it come before, and what was taken.
+    """
+    stretches = [LineStretch(file_idx) for file_idx in range(len(paths))]
+    num_workers = 0
+    if may_share:
+        sizes = [os.path.getsize(path) if os.path.isfile(path) else 0 for path in paths]
+        pays = is_slow and sum(sizes) >= _MIN_SHARED_BYTES
+        num_workers = count_workers(sum(-(-size // _STRETCH_BYTES) for size in sizes), pays=pays)
+    if num_workers:
+        stretches = [part for file_idx, path in enumerate(paths) for part in _stretches_of(file_idx, path)]
+    found = map_parts(take, stretches, num_workers=num_workers)
+    file_idx = num_lines = 0
+    is_alone = not num_workers
+    for part in stretches:
+        if part.file_idx != file_idx:
+            file_idx, num_lines = part.file_idx, 0
+        if not is_alone:
+            try:
+                taken = next(found)
+            except Exception:  # noqa: BLE001 - the next lines say what is wrong, if it is a line
+                is_alone = True
+        if is_alone:
+            taken = next(found) if not num_workers else take(replace(part, first_line=num_lines + 1))
+        yield file_idx, num_lines, taken
+        num_lines += taken.num_lines
+
+
+def _stretches_of(file_idx: int, path: str) -> Iterator[LineStretch]:
+    """Yield stretches of about one size, which end with lines."""
+    try:
+        with open_regular(path) as file:
+            size, start = os.fstat(file.fileno()).st_size, 0
+            while start < size:
+                file.seek(min(start + _STRETCH_BYTES, size))
+                file.readline()
+                stop = file.tell()
+                yield LineStretch(file_idx, start, stop if stop < size else None)
+                start = stop
+    except OSError as error:
+        raise SourceError(f"the file cannot be read: {error.strerror or error}", where=path) from error
+
+
 def scan_lines(
-    path: str, opened: Callable[[str], AbstractContextManager[IO[bytes]]] = open_regular
+    path: str,
+    opened: Callable[[str], AbstractContextManager[IO[bytes]]] = open_regular,
+    stretch: LineStretch | None = None,
 ) -> Iterator[LineBlock]:
     """Read a file and say where its lines are; O(its size), whatever the lengths of the lines.
 
     Args:
         path: The file.
         opened: Opens it, for a file whose lines are not its bytes as they are.
+        stretch: A part of the file; `None`: all of it.
 
     Raises:
         SourceError: The file cannot be read.
     """
     try:
         with opened(path) as file:
-            position, line = 0, 1
+            position, line, stop = (
+                (0, 1, None) if stretch is None else (stretch.start, stretch.first_line, stretch.stop)
+            )
+            file.seek(position)
             begun: list[bytes] = []  # of a line that has no end yet
-            block = file.read(_BLOCK_BYTES)
-            if block.startswith(codecs.BOM_UTF8):
+            block = file.read(_BLOCK_BYTES if stop is None else min(_BLOCK_BYTES, stop - position))
+            if position == 0 and block.startswith(codecs.BOM_UTF8):
                 position, block = len(codecs.BOM_UTF8), block[len(codecs.BOM_UTF8) :]
             while block:
                 end = block.rfind(b"\n") + 1
@@ -86,7 +178,7 @@ def scan_lines(
                     position, line = position + len(found.data), line + len(found.starts)
                     begun = []
                 begun.append(block[end:])
-                block = file.read(_BLOCK_BYTES)
+                block = file.read(_BLOCK_BYTES if stop is None else min(_BLOCK_BYTES, stop - file.tell()))
             rest = b"".join(begun)
             if rest:
                 yield _block_of(rest, position, line)

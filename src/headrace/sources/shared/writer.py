@@ -133,7 +133,7 @@ class FileWriter(Writer):
         self.path = os.path.abspath(path)
         self.labels = {key: self._checked_labels(key, names) for key, names in (labels or {}).items()}
         self.specs: dict[str, DataSpec] = {}
-        self._layouts: list[tuple[str, np.dtype[Any], int, tuple[int, ...], bool]] = []  # see `_stored_as_given`
+        self._layouts: list[tuple[str, np.dtype[Any], int, tuple[int | None, ...], bool]] = []  # see `_stored_as_given`
         self._given = dict(specs or {})
         self._class_ranges: dict[str, tuple[int, int]] = {}  # of sparse keys: the least (at most 0), the largest
         self._tags: set[str] = set()  # if they have to differ

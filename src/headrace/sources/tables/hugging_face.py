@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import ConfigError, SourceError
-from headrace.files.places import is_url
+from headrace.files.locations import is_url
 from headrace.index import CorpusIndex
 from headrace.specs import DataSpec
 

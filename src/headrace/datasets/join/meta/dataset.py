@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,15 +18,15 @@ import xxhash
 from numpy.typing import NDArray
 
 from headrace.errors import ConfigError
-from headrace.order import ArrayOrder, Order, OrderCorpus, OrderReport, RangeOrder, occurrences
+from headrace.order import Order, OrderCorpus, OrderReport, occurrences
 
-from ...base import Owned
-from ...checks import absolute_name, check_indices, check_path, check_tags, remark_once
+from ...base import Dataset, Owned
+from ...checks import absolute_name, check_indices, check_path, remark_once
 from ...configs import DatasetConfig
 from ...corpus import Corpus, LengthsOf
 from ...digests import digest_array
 from ...parts import MetaPart, PartReader
-from ...reading.reader import Reader, ReadRequest
+from ...reading.reader import Reader
 from ...seq import DatasetSeq
 from ..base import sort_lengths_of
 from .corpus import MetaCorpus, join_corpora
@@ -91,7 +92,6 @@ class MetaDataset(LaidOutByParts):
         self._corpus: MetaCorpus | None = None
         self._joined: list[Any] = []
         self._is_checked = False
-        self._control_version: int | None = None  # of the control dataset, with the current order
         self._own_lengths: NDArray[Any] | None = None
         self._take_parts(data_map, self._parts)
         check_layout(self, data_dims or {}, data_dtypes or {})
@@ -172,9 +172,9 @@ class MetaDataset(LaidOutByParts):
     def _made_of(self) -> Sequence[MetaPart]:
         return sorted(self._parts.values(), key=lambda part: part.name)
 
-    def get_corpus(self) -> Corpus:
+    def get_corpus(self, epoch: int | None = None) -> Corpus:
         """Return what is known of the sub-datasets, of each as far as its data keys are mapped."""
-        parts = [(part, part.corpus) for part in self._made_of]
+        parts = [(part, part.dataset.get_corpus(epoch)) for part in self._made_of]
         corpora = {part.name: corpus for part, corpus in parts}
 
         def lengths_of(key: str, may_cost: bool) -> LengthsOf | None:
@@ -194,6 +194,7 @@ class MetaDataset(LaidOutByParts):
         found = {key: corpora[name].specs.get(own) for key, (name, own) in self.data_map.items()}
         corpus = self._corpus_over(
             parts,
+            epoch,
             specs={key: spec for key, spec in found.items() if spec is not None},
             knows_dtypes=all(corpus.knows_dtypes for corpus in corpora.values()),
             lengths=lengths_of,
@@ -226,56 +227,53 @@ class MetaDataset(LaidOutByParts):
             SourceError: A sequence is not in all sub-datasets, or its tag is there more than once.
         """
         super().init_seq_order(epoch, seq_list, seq_order)
-        self._take_order(RangeOrder(range(0)))
-        if seq_list is not None:
-            order: Order = ArrayOrder(self.corpus.index.find_tags(check_tags(seq_list)))
-        elif seq_order is not None:
-            order = self._explicit_order(seq_order, len(self.corpus.index))
-        elif epoch is None:
-            return True
-        elif self._control is not None:
-            order = self._order_of_control(self._control, epoch)
-        else:
-            order = self._lazy_order_for_epoch(epoch, len(self._check_corpus().index))
-        is_given = seq_list is not None or seq_order is not None
-        if is_given:
-            self.corpus.check_these(order.block(0, len(order)))
-        self._take_order(order, is_given=is_given)
-        if not all(part.corpus.is_indexed for part in self._read_parts):
+        if len(self._cursor) and not all(part.corpus.is_indexed for part in self._read_parts):
             _ = self._order_reader  # they say now whether they take the order
         return True
 
-    def _order_of_control(self, control: MetaPart, epoch: int) -> Order:
-        corpus = self._check_corpus()
-        control.dataset.init_seq_order(epoch)
-        self._control_version = control.dataset.order_version
+    def _plan(
+        self,
+        epoch: int | None,
+        seq_list: Sequence[str] | None,
+        seq_order: Sequence[int] | NDArray[np.int64] | None,
+    ) -> tuple[Order, Callable[[], NDArray[np.int64]]]:
+        if epoch is not None and seq_list is None and seq_order is None:
+            self._check_corpus()
+        order, count = super()._plan(epoch, seq_list, seq_order)
+        if seq_list is not None or seq_order is not None:
+            self.corpus.check_these(order.block(0, len(order)))
+        return order, count
+
+    def _order_of_epoch(self, epoch: int) -> Order:
+        control = self._control
+        if control is None:
+            return self._lazy_order_for_epoch(epoch, len(self.corpus.index))
         try:
-            return control.dataset.get_checked_seq_order(len(corpus.index))
+            order, _ = control.dataset.get_epoch_order(epoch)
         except NotImplementedError as error:
             raise ConfigError(
                 f"{type(control.dataset).__name__} does not tell its order, so it cannot control that of others",
                 where=f"dataset {self.name!r}, seq_order_control_dataset={control.name!r}",
                 fix="choose another seq_order_control_dataset, or let it define get_current_seq_order",
             ) from error
+        if not control.corpus.is_indexed:  # a class of the user's own, which may say anything
+            where = f"{type(control.dataset).__name__} {control.dataset.name!r}"
+            check_indices(order, len(self.corpus.index), where, what="get_current_seq_order")
+        return order
 
-    def _order_request(self) -> ReadRequest:
-        wanted = super()._order_request()
-        if self._control is None or self._order_is_given:
-            return wanted
-        return dataclasses.replace(wanted, is_started_at=self._control_version)
-
-    def _count_in_epoch(self, epoch: int) -> NDArray[np.int64]:
-        if self._control is None:
-            return super()._count_in_epoch(epoch)
-        if not self._control.corpus.is_indexed:
-            return occurrences(self._cursor.order)
-        return self._control.dataset.count_occurrences()
+    def _counter(self, epoch: int, order: Order) -> Callable[[], NDArray[np.int64]]:
+        control = self._control
+        if control is None:
+            return super()._counter(epoch, order)
+        if not control.corpus.is_indexed:
+            return partial(occurrences, order)
+        return partial(_count_by, control.dataset, epoch, order)
 
     def _order_corpus(self, num_seqs: int, get_seq_len: Any) -> OrderCorpus:
         corpus = super()._order_corpus(num_seqs, get_seq_len)
         return dataclasses.replace(corpus, lengths=corpus.lengths or self._sort_lengths, is_fixed=True)
 
-    def _sort_lengths(self) -> NDArray[Any]:
+    def _sort_lengths(self, epoch: int | None = None) -> NDArray[Any]:  # noqa: ARG002 (they are those of all)
         """Return `int[N]`: what sequences are sorted by, if this dataset gives the order."""
         corpus = self.corpus
         if self._own_lengths is None:
@@ -366,3 +364,9 @@ class MetaDataset(LaidOutByParts):
         features = {key: found[key] for key in self.get_data_keys()}
         tag = self.corpus.index.tags[corpus_seq_idx]
         return DatasetSeq(corpus_seq_idx, features, seq_tag=tag, corpus_idx=corpus_seq_idx)
+
+
+def _count_by(control: Dataset, epoch: int, order: Order) -> NDArray[np.int64]:
+    """Return how often each sequence of the order of a control dataset came before, as it counts."""
+    counted = control.get_epoch_order(epoch, counts=True)[1]
+    return occurrences(order) if counted is None else counted

@@ -79,7 +79,7 @@ class MetaReader(PartsReader):
         else:
             tags = self._corpus.tags(name, wanted.indices)
             share = ReadRequest(wanted.epoch, RangeOrder(range(len(tags))), None, wanted.first, tags)
-        return dataclasses.replace(share, is_started_at=wanted.is_started_at) if side.gives_order else share
+        return dataclasses.replace(share, is_whole=wanted.is_whole) if side.gives_order else share
 
     def load(self, start: int, stop: int) -> None:
         """Get them ready in all sub-datasets."""

@@ -18,24 +18,25 @@ from numpy.typing import NDArray
 from headrace.batching import NumbersDict
 from headrace.engine import EngineOptions
 from headrace.errors import ConfigError
-from headrace.order import Order, OrderReport, derive_order_seed
+from headrace.order import Order, OrderReport, RangeOrder, derive_order_seed, occurrences
 
 from ...base import Dataset, Owned, Workers
 from ...configs import DatasetConfig
 from ...corpus import Corpus
 from ...delegating import InnerCorpus
 from ...parts import open_part
+from ...reading.reader import Reader, ReadRequest
 from ...seq import DatasetSeq
 from ..multi_proc import MultiProcDataset
-from .indexed import IndexedSeqs
 from .inner import gives_all_in_order, without_workers
 from .layout import LaidOut, check_keys, layout_of, parse_outputs
 from .map_seq import MapSeq
 from .map_stream import MapStream
 from .options import FunctionOptions, check_inherited
-from .readers import SeqReader
+from .readers import MapReader, OrderedSeqs, PoolReader, SeqReader
 from .streams import EachOfStream, FunctionStream, WholeStream
 
+_NOTHING = ReadRequest(None, RangeOrder(range(0)))
 _SEEDS = ("fixed_random_seed", "random_seed_offset")
 
 
@@ -117,10 +118,14 @@ class PostprocessingDataset(LaidOut, InnerCorpus):
         self._take_layout(layout if map_outputs is None else parse_outputs(map_outputs), self._inner)
         self._follow_order()
         self._is_indexed = self._options.map_seq is not None and gives_all_in_order(self._inner)
-        self._indexed: IndexedSeqs | None = None
+        if self._is_indexed:
+            self._inner.answer_alone()
+        self._wanted = _NOTHING  # the current order
+        self._pool: MultiProcDataset | None = None
+        self._length_reader: MapReader | None = None
         self._stream: FunctionStream | None = None
         self._reader: SeqReader | None = None
-        self._is_stale = False  # whether these two were made of what is no longer so
+        self._is_stale = False  # whether workers were told what is no longer so
         self._knows_positions = True
         if type(self).__init__ is PostprocessingDataset.__init__:  # a copy may be made in another folder
             options = {**vars(self._options), **kwargs, **self._own_seeds}
@@ -143,12 +148,12 @@ class PostprocessingDataset(LaidOut, InnerCorpus):
         """The inner dataset."""
         return self._inner
 
-    def get_corpus(self) -> Corpus:
+    def get_corpus(self, epoch: int | None = None) -> Corpus:
         """Return what the inner dataset knows, as far as the function leaves it as it is.
 
         Order and tags are those of the inner dataset if any sequence can be made without those before it.
         """
-        inner = super().get_corpus()
+        inner = super().get_corpus(epoch)
         corpus = dataclasses.replace(
             inner,
             knows_order=lambda: self._is_indexed,
@@ -156,9 +161,24 @@ class PostprocessingDataset(LaidOut, InnerCorpus):
             knows_dtypes=self._knows_dtypes,
             lengths=lambda key, may_cost: inner.lengths(key, may_cost) if self._keeps_lengths_of(key) else None,
             covers_lengths=lambda key: self._keeps_lengths_of(key) and inner.covers_lengths(key),
-            draws_by_occurrence=inner.is_indexed and (inner.draws_by_occurrence or self._options.draws),
+            draws_by_occurrence=inner.draws_by_occurrence or self._options.draws,
         )
         return corpus if self._is_indexed else dataclasses.replace(corpus.without_index(), size=lambda: None)
+
+    def _make_order(
+        self,
+        epoch: int | None,
+        seq_list: Sequence[str] | None,
+        seq_order: Sequence[int] | NDArray[np.int64] | None,
+        *,
+        counts: bool,
+    ) -> tuple[Order, NDArray[np.int64] | None]:
+        if not self._is_indexed:
+            self._not_offered("the order of an epoch")
+        order, counted = super()._make_order(epoch, seq_list, seq_order, counts=False)
+        if counted is None and order.may_repeat and (counts or self._options.draws):
+            counted = occurrences(order)
+        return order, counted
 
     @property
     def _keeps_lengths(self) -> bool:
@@ -203,9 +223,9 @@ class PostprocessingDataset(LaidOut, InnerCorpus):
         """Whether sequences that fail are left out; not where this is a part of a dataset that has workers."""
         return self._options.skips and not self.seeds_by_tag
 
-    def forget_places(self) -> None:
-        """See `Dataset.forget_places`."""
-        super().forget_places()
+    def forget_positions(self) -> None:
+        """See `ForeignAnswers.forget_positions`."""
+        super().forget_positions()
         self._knows_positions, self._is_stale = False, True
 
     @property
@@ -260,36 +280,35 @@ class PostprocessingDataset(LaidOut, InnerCorpus):
             self._inner.init_seq_order()
             return True
         if self._is_indexed:
-            seqs = self._open_indexed()
-            seqs.start(self._epoch, seq_list, seq_order)
-            self._num_seqs = None if self.skips_failed else len(seqs.part.order)
+            if self._is_pooled():
+                self._start_pool(epoch, seq_list, seq_order)
+            order, counted = self._make_order(epoch, seq_list, seq_order, counts=False)
+            first = 0 if self._knows_positions else None
+            self._wanted = ReadRequest(self._epoch, order, counted, first, is_whole=not given)
+            self._num_seqs = None if self.skips_failed else len(order)
             return True
         self._inner.start_given(epoch, seq_list, seq_order)
         if self._options.keeps_count and not self.skips_failed:
             self._num_seqs = self._inner.known_num_seqs()
         return True
 
-    def init_part(
-        self, epoch: int, first: int, indices: NDArray[np.int64], occurrences: NDArray[np.int64] | None = None
-    ) -> int:
-        """Start a part of an epoch, see `Dataset.init_part`; this process reads it, whatever `num_workers` says."""
+    def start_part(self, wanted: ReadRequest) -> int:
+        """Start the epoch of a request with its sequences; this process reads them, whatever `num_workers` says."""
         if not self._is_indexed:
-            return super().init_part(epoch, first, indices, occurrences)
-        super().init_seq_order(epoch)
+            return super().start_part(wanted)
+        super().init_seq_order(wanted.epoch)
         self._stop()
-        seqs = self._open_indexed()
-        start = seqs.start_part(int(self.epoch), first, indices, occurrences)
-        self._num_seqs = start + len(indices)
-        self._reader = seqs.open()
-        return start
-
-    def get_occurrences(self) -> NDArray[np.int64] | None:
-        """Return how often each sequence of the current order came before, if anything is drawn by it."""
-        return self._open_indexed().get_occurrences() if self._is_indexed else None
+        first = wanted.first or 0
+        self._wanted, self._num_seqs = wanted, first + len(wanted.order)
+        reader = self._make_reader(without_workers(self._inner))
+        reader.start(wanted)
+        self._reader = OrderedSeqs(reader, len(wanted.order), first)
+        return first
 
     def count_occurrences(self) -> NDArray[np.int64]:
         """Return how often each sequence of the current order came before, `int64[n]`."""
-        return self._open_indexed().part.count_occurrences()
+        counted = self._wanted.occurrences
+        return occurrences(self._wanted.order) if counted is None else counted
 
     def finish_epoch(self, *, free_resources: bool = False) -> None:
         """End the epoch, of the inner dataset as well; with `free_resources` also the workers."""
@@ -306,7 +325,7 @@ class PostprocessingDataset(LaidOut, InnerCorpus):
         """Return the corpus indices of the current epoch, in order, as the inner dataset does; `map_seq` only."""
         if not self._is_indexed:
             self._not_offered("get_current_seq_order")
-        return self._open_indexed().part.order
+        return self._wanted.order
 
     @property
     def order_report(self) -> OrderReport | None:
@@ -349,17 +368,19 @@ class PostprocessingDataset(LaidOut, InnerCorpus):
         pool.initialize()
         return pool
 
-    def _open_indexed(self) -> IndexedSeqs:
-        if self._indexed is None:
-            self._indexed = IndexedSeqs(
-                self._inner,
-                self._make_map_seq(),
-                draws=self._options.draws,
-                by_tag=self.seeds_by_tag,
-                knows_positions=self._knows_positions,
-                make_pool=self._make_pool if self._is_pooled() else None,
-            )
-        return self._indexed
+    def _start_pool(self, epoch: int | None, seq_list: Sequence[str] | None, seq_order: Sequence[int] | None) -> None:
+        """Start the workers with an order; they begin when something is read."""
+        if self._pool is None:
+            self._pool = self._make_pool()
+        self._pool.start_given(epoch, seq_list, seq_order)
+
+    def _make_reader(self, inner: Dataset) -> MapReader:
+        keys = self.get_data_keys() if self._keeps_lengths else None
+        draws, by_tag = self._options.draws, self.seeds_by_tag
+        return MapReader(inner, self._make_map_seq(), draws=draws, by_tag=by_tag, keys=keys)
+
+    def _new_reader(self) -> Reader:
+        return self._make_reader(without_workers(self._inner)) if self._is_indexed else super()._new_reader()
 
     def _make_map_seq(self) -> MapSeq:
         return MapSeq(
@@ -382,8 +403,12 @@ class PostprocessingDataset(LaidOut, InnerCorpus):
 
     def _open_reader(self) -> SeqReader:
         """Return what reads the current epoch, begun now if it was not yet."""
-        if self._reader is None and self._is_indexed:
-            self._reader = self._open_indexed().open()
+        if self._reader is None and self._pool is not None:
+            self._reader = PoolReader(self._pool)
+        elif self._reader is None and self._is_indexed:
+            reader = self._make_reader(self._inner)
+            reader.start_all(self._wanted)
+            self._reader = OrderedSeqs(reader, len(self._wanted.order), 0)
         elif self._reader is None:
             epoch = int(self.epoch)
             where = f"dataset {self.name!r}, epoch {epoch or None}"
@@ -408,8 +433,7 @@ class PostprocessingDataset(LaidOut, InnerCorpus):
     def _stop(self) -> None:
         """End what is under way; and the workers, if what they were told is no longer so."""
         reader, self._reader = self._reader, None
-        if self._indexed is not None:
-            self._indexed.forget()
+        self._wanted, self._length_reader = _NOTHING, None
         try:
             if reader is not None:
                 reader.close()
@@ -420,14 +444,18 @@ class PostprocessingDataset(LaidOut, InnerCorpus):
     def _close_workers(self) -> None:
         """End the workers; they come back with the next epoch."""
         self._is_stale = False
-        for maker in (self._indexed, self._stream):
-            if maker is not None:
-                maker.close()
-        self._indexed = self._stream = None
+        pool, self._pool = self._pool, None
+        stream, self._stream = self._stream, None
+        if pool is not None:
+            pool.close_workers()
+        if stream is not None:
+            stream.close()
 
     def get_seq_length(self, seq_idx: int) -> NumbersDict:
         """Return data key -> number of frames; reads the sequence, unless it was said that lengths stay."""
         if not self._keeps_lengths or self._is_loaded(seq_idx):
             return super().get_seq_length(seq_idx)
-        lengths = self._open_indexed().get_seq_length(seq_idx)
-        return NumbersDict({key: lengths[key] for key in self.get_data_keys()})
+        if self._length_reader is None:
+            self._length_reader = self._make_reader(without_workers(self._inner))
+            self._length_reader.start_all(self._wanted)
+        return self._length_reader.num_frames(seq_idx - (self._wanted.first or 0))

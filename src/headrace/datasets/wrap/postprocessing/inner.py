@@ -10,13 +10,13 @@ from headrace.errors import takes_note
 
 from ...base import Dataset
 from ...parts import taken_away
+from ...reading.reader import Features
 from ...seq import DatasetSeq
-from ..blockwise import BlockwiseDataset
 from ..multi_proc import MultiProcDataset
 
 
 def read_seqs(dataset: Dataset, first: int = 0, step: int = 1) -> Iterator[DatasetSeq]:
-    """Yield every `step`-th sequence of the current epoch from a place on; their arrays may be written to.
+    """Yield every `step`-th sequence of the current epoch from a position on; their arrays may be written to.
 
     Where the dataset can jump, the others are not read.
 
@@ -24,33 +24,39 @@ def read_seqs(dataset: Dataset, first: int = 0, step: int = 1) -> Iterator[Datas
         HeadraceError: Somebody else has started an epoch of it.
     """
     version, jumps = dataset.order_version, dataset.supports_jumps
-    place, tag = first if jumps else 0, None
+    position, tag = first if jumps else 0, None
     while True:
         if dataset.order_version != version:
             raise taken_away(dataset, "a PostprocessingDataset")
         try:
-            if not dataset.is_less_than_num_seqs(place):
+            if not dataset.is_less_than_num_seqs(position):
                 return
-            dataset.load_seqs(place, place + 1)
-            seq = dataset.get_seq(place) if (place - first) % step == 0 and place >= first else None
+            dataset.load_seqs(position, position + 1)
+            is_wanted = position >= first and (position - first) % step == 0
+            seq = dataset.get_seq(position) if is_wanted else None
         except Exception as error:
             after = "" if tag is None else f", after sequence {tag!r}"
-            takes_note(error, f"while sequence {place} of the inner dataset {dataset.name!r} was read{after}")
+            takes_note(error, f"while sequence {position} of the inner dataset {dataset.name!r} was read{after}")
             raise
         if seq is not None:
             tag = seq.seq_tag
-            yield own_seq(dataset, seq, place)
-        place += step if jumps else 1
+            texts = {key: dataset.get_data(position, key) for key in dataset.get_text_keys()}
+            yield with_texts(seq, texts, are_own=dataset.gives_own)
+        position += step if jumps else 1
 
 
-def own_seq(dataset: Dataset, seq: DatasetSeq, place: int) -> DatasetSeq:
-    """Return a sequence with its texts, whose arrays may be written to: some datasets keep what they give."""
-    texts = {key: dataset.get_data(place, key) for key in dataset.get_text_keys()}
-    is_own = dataset.reads_singly or isinstance(dataset, BlockwiseDataset)
-    if is_own and not texts:
+def with_texts(seq: DatasetSeq, texts: Features, *, are_own: bool) -> DatasetSeq:
+    """Return a sequence with its texts, whose arrays may be written to.
+
+    Args:
+        seq: It.
+        texts: By key.
+        are_own: Whether its arrays are the caller's: some datasets keep what they give.
+    """
+    if are_own and not texts:
         return seq
-    features = {**{key: array if is_own else np.array(array) for key, array in seq.features.items()}, **texts}
-    return DatasetSeq.made_of(seq.seq_idx, features, seq.seq_tag, seq.complete_frac, seq.corpus_idx)
+    features = {key: array if are_own else np.array(array) for key, array in seq.features.items()}
+    return DatasetSeq.made_of(seq.seq_idx, {**features, **texts}, seq.seq_tag, seq.complete_frac, seq.corpus_idx)
 
 
 def known_frac(dataset: Dataset, seq: DatasetSeq) -> float | None:

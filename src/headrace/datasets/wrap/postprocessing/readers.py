@@ -8,25 +8,109 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.batching import NumbersDict
 from headrace.errors import HeadraceError, takes_note
-from headrace.order import Order, RangeOrder, occurrences
+from headrace.order import occurrences
 
 from ...base import Dataset
-from ...parts import taken_away
+from ...reading.reader import ReadRequest
+from ...reading.whole import WholeSeqReader
 from ...seq import DatasetSeq
 from ..multi_proc import MultiProcDataset
-from .inner import own_seq
+from .inner import with_texts
 from .map_seq import DrawKey, MapSeq
 
 
+class MapReader(WholeSeqReader):
+    """Reads any sequence of the inner dataset, and calls the function.
+
+    Args:
+        inner: The inner dataset: it is asked, and read by a reader.
+        map_seq: The function.
+        draws: Whether it gets a generator.
+        by_tag: Whether tags are what generators are keyed by.
+        keys: Data keys whose lengths the function leaves as they are; `None`: it may change them.
+    """
+
+    def __init__(
+        self, inner: Dataset, map_seq: MapSeq, *, draws: bool, by_tag: bool, keys: list[str] | None = None
+    ) -> None:
+        super().__init__()
+        self._dataset, self._inner = inner, inner.make_reader()
+        self._map_seq, self._draws, self._by_tag, self._keys = map_seq, draws, by_tag, keys
+        self._occurrences: NDArray[np.int64] | None = None
+        self._num_seqs: int | None = None  # of the epoch, once somebody wants to know
+        self._is_all = False
+
+    def start(self, wanted: ReadRequest) -> None:
+        """Take what is read next."""
+        self._start(wanted, is_all=wanted.is_whole)
+
+    def start_all(self, wanted: ReadRequest) -> None:
+        """Take all sequences of an epoch, in its own order or in one that was given."""
+        self._start(wanted, is_all=True)
+
+    def _start(self, wanted: ReadRequest, *, is_all: bool) -> None:
+        if wanted.tags is not None:  # what is drawn is keyed by corpus indices, where they are known
+            order, counted = self._dataset.get_epoch_order(wanted.epoch, seq_list=wanted.tags, counts=self._draws)
+            wanted = replace(wanted, order=order, occurrences=counted)
+        super().start(wanted)
+        self._inner.start(wanted)
+        self._occurrences, self._is_all = wanted.occurrences, is_all
+        if self._draws and self._occurrences is None and (is_all or wanted.epoch is None):
+            self._occurrences = occurrences(wanted.order)
+        self._num_seqs = len(wanted.order) if is_all else None
+
+    def tags(self) -> list[str] | None:
+        """Ask the reader of the inner dataset: the function leaves tags as they are."""
+        return self._inner.tags()
+
+    def _make(self, number: int) -> DatasetSeq:
+        wanted = self._wanted
+        position = number + (wanted.first or 0)
+        try:
+            seq = with_texts(self._inner.read(number), self._inner.texts(number), are_own=self._inner.gives_own)
+        except Exception as error:
+            takes_note(error, f"while sequence {position} of the inner dataset {self._dataset.name!r} was read")
+            raise
+        corpus_idx = self._cursor[number]
+        told = corpus_idx if wanted.first is None else position
+        frac = None if wanted.first is None else lambda: self._frac(position)
+        key = self._key(seq.seq_tag, corpus_idx, number)
+        made = self._map_seq(seq, epoch=wanted.epoch or 0, seq_idx=told, key=key, frac=frac)
+        made.corpus_idx = corpus_idx
+        if made.complete_frac is None and self._is_all:
+            made.complete_frac = self._frac(position)
+        return made
+
+    def _key(self, tag: str, corpus_idx: int, number: int) -> DrawKey:
+        occurrence = 0 if self._occurrences is None else int(self._occurrences[number])
+        return (
+            DrawKey(f"map_seq of {tag}", 0, occurrence) if self._by_tag else DrawKey("map_seq", corpus_idx, occurrence)
+        )
+
+    def _frac(self, position: int) -> float:
+        """Return how much of the epoch is done after a position."""
+        if self._num_seqs is None:
+            self._num_seqs = len(self._dataset.get_epoch_order(self._wanted.epoch)[0])
+        return min(1.0, (position + 1) / max(self._num_seqs, 1))
+
+    def num_frames(self, number: int) -> NumbersDict:
+        """Return data key -> number of frames; reads the sequence, unless it was said that lengths stay."""
+        if self._keys is None or self.holds(number):
+            return super().num_frames(number)
+        lengths = self._inner.num_frames(number)
+        return NumbersDict({key: lengths[key] for key in self._keys})
+
+
 class SeqReader(ABC):
-    """Gives the sequences of one epoch, or of a part of it."""
+    """Gives the sequences of one epoch, from its start on."""
 
     @abstractmethod
     def read(self, seq_idx: int) -> DatasetSeq | None:
@@ -43,101 +127,22 @@ class SeqReader(ABC):
         """End what is under way."""
 
 
-@dataclass
-class EpochPart:
-    """What is known of an order, of an epoch or of a part of one.
+class OrderedSeqs(SeqReader):
+    """The sequences of an order, which are made in place.
 
-    Attributes:
-        epoch: The epoch.
-        order: Corpus indices.
-        occurrences: How often each came before, `int64[n]`; `None` if nobody has counted yet.
-        first: Position under which its first sequence is read.
-        shift: What is added to such a position to get the position in the epoch.
-        args: Of `init_part` of the inner dataset; `None` for a whole epoch.
+    Args:
+        reader: Started with them.
+        num_seqs: How many there are.
+        first: Position of the first one.
     """
 
-    epoch: int = 0
-    order: Order = field(default_factory=lambda: RangeOrder(range(0)))
-    occurrences: NDArray[np.int64] | None = None
-    first: int = 0
-    shift: int = 0
-    args: tuple[int, int, NDArray[np.int64], NDArray[np.int64] | None] | None = None
-
-    def count_occurrences(self) -> NDArray[np.int64]:
-        """Return how often each sequence came before, `int64[n]`."""
-        if self.occurrences is None:
-            self.occurrences = occurrences(self.order)
-        return self.occurrences
-
-
-@dataclass
-class IndexedReader(SeqReader):
-    """Reads any sequence of the inner dataset, and calls the function.
-
-    Attributes:
-        inner: The inner dataset, started with the order.
-        map_seq: The function.
-        part: The order.
-        sizes: Epoch -> sequences in all of it, where that is known: of a part it is found out when it is asked for.
-        counts: Whether what is drawn depends on how often a sequence came before.
-        by_tag: Whether tags are what generators are keyed by.
-        knows_positions: Whether positions in the epoch are known; else functions get corpus indices instead.
-    """
-
-    inner: Dataset
-    map_seq: MapSeq
-    part: EpochPart
-    sizes: dict[int, int]
-    counts: bool
-    by_tag: bool
-    knows_positions: bool
-
-    def __post_init__(self) -> None:
-        """Note that the inner dataset is where it should be."""
-        self._version = self.inner.order_version
+    def __init__(self, reader: MapReader, num_seqs: int, first: int) -> None:
+        self._reader, self._num_seqs, self._first = reader, num_seqs, first
 
     def read(self, seq_idx: int) -> DatasetSeq | None:
         """Read and change a sequence."""
-        inner, part = self.inner, self.part
-        offset = seq_idx - part.first
-        if not 0 <= offset < len(part.order):
-            return None
-        if inner.order_version != self._version:
-            raise taken_away(inner, "a PostprocessingDataset")
-        try:
-            if not inner.reads_singly:
-                inner.load_seqs(seq_idx, seq_idx + 1)
-            seq = own_seq(inner, inner.get_seq(seq_idx), seq_idx)
-        except Exception as error:
-            takes_note(error, f"while sequence {seq_idx} of the inner dataset {inner.name!r} was read")
-            raise
-        corpus_idx = int(part.order[offset])
-        key = self._key(seq.seq_tag, corpus_idx, offset)
-        position = seq_idx + part.shift if self.knows_positions else corpus_idx
-        frac = (lambda: self._frac(position)) if self.knows_positions else None
-        made = self.map_seq(seq, epoch=part.epoch, seq_idx=position, key=key, frac=frac)
-        made.corpus_idx = corpus_idx
-        if made.complete_frac is None and part.args is None:
-            made.complete_frac = (seq_idx + 1) / len(part.order)
-        return made
-
-    def _key(self, tag: str, corpus_idx: int, offset: int) -> DrawKey:
-        occurrence = int(self.part.count_occurrences()[offset]) if self.counts else 0
-        return (
-            DrawKey(f"map_seq of {tag}", 0, occurrence) if self.by_tag else DrawKey("map_seq", corpus_idx, occurrence)
-        )
-
-    def _frac(self, position: int) -> float:
-        """Return how much of the epoch is done after a position; in a part, the order is made once to know its size."""
-        part, inner = self.part, self.inner
-        if part.args is not None and part.epoch not in self.sizes:
-            inner.init_seq_order(epoch=part.epoch)
-            self.sizes.clear()
-            self.sizes[part.epoch] = len(inner.get_current_seq_order())
-            inner.init_part(*part.args)
-            self._version = inner.order_version
-        num_seqs = len(part.order) if part.args is None else self.sizes[part.epoch]
-        return min(1.0, (position + 1) / max(num_seqs, 1))
+        number = seq_idx - self._first
+        return self._reader.read(number) if 0 <= number < self._num_seqs else None
 
 
 class PoolReader(SeqReader):

@@ -6,17 +6,17 @@ plan says. Invariant: what is read for a chunk depends on the other chunks of it
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.batching import Batching, cut_seq, find_cut_keys, frames_to_cut, slice_pad_zeros
-from headrace.batching.data_key import data_key_of_item
-from headrace.datasets.reading.reader import Failed, Reader
+from headrace.batching import cut_seq, find_cut_keys, frames_to_cut, slice_pad_zeros
 from headrace.errors import SourceError
+
+from .reader import Failed, Reader
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +78,15 @@ class Cutter:
     """Cuts chunks out of sequences.
 
     Attributes:
-        data_key: The key that is cut by; None: the one that `batching` counts the frames of.
-        batching: How batches are planned.
+        data_key: The key that is cut by; None: that of each sequence.
+        key_of_item: Called with a sequence and its name, where there is no such key; returns its own, if it has one.
+        whole_keys: Keys that are given in full, see `cut_seq`.
         are_own: Whether each chunk has arrays of its own: a transform may write into them, and chunks may overlap.
     """
 
     data_key: str | None
-    batching: Batching
+    key_of_item: Callable[[Mapping[str, Any], str], str | None]
+    whole_keys: tuple[str, ...]
     are_own: bool
 
     def cut(self, tag: str, seq: Any, chunks: SeqChunks) -> list[Any]:
@@ -97,14 +99,14 @@ class Cutter:
             if key in seq:
                 _check_length(key, len(seq[key]), chunks.planned[number], tag)
             start, frames = chunks.starts[number], chunks.frames[number]
-            return self._finished(cut_seq(seq, start, frames, key, self.batching.whole_keys))
+            return self._finished(cut_seq(seq, start, frames, key, self.whole_keys))
         except Exception as error:  # noqa: BLE001 - the engine's policy decides what becomes of one of many
             return Failed(error)
 
     def _key_of(self, seq: Any, tag: str) -> str:
         key = self.data_key
         if key is None and isinstance(seq, Mapping):
-            key = data_key_of_item(self.batching, seq, f"sequence {tag!r}")  # as the plan of a stream does
+            key = self.key_of_item(seq, f"sequence {tag!r}")  # as the plan of a stream does
         if key is None or not isinstance(seq, Mapping):
             raise SourceError("only sequences by data key can be cut into chunks", where=f"sequence {tag!r}")
         return key
@@ -129,10 +131,10 @@ class Cutter:
         whole = {
             name: reader.array(number, name)
             for name, frames in lengths.items()
-            if frames is None or (name in self.batching.whole_keys and name != key)
+            if frames is None or (name in self.whole_keys and name != key)
         }
         sizes = {name: frames_to_cut(whole[name]) if name in whole else frames for name, frames in lengths.items()}
-        cut = find_cut_keys(sizes, key, self.batching.whole_keys)
+        cut = find_cut_keys(sizes, key, self.whole_keys)
         found: list[dict[str, Any]] = [{} for _ in chunks.starts]
         spans = chunks.spans(num_frames)
         for name in lengths:

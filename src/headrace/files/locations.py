@@ -1,7 +1,7 @@
-"""What the name of a file stands for: a URL or a path, inside its root, and a regular file when it is opened.
+"""Paths and URLs of files: what a name refers to, whether it stays inside its root, and the user's cache folder.
 
-Names come from users and from data, so none is believed: a path must not lead out of its root, a pipe is never waited
-for, and secrets in a URL are not shown. The cache folder of the user is found here, too. No store is asked anything.
+Names come from users and from data, so none is trusted: a path must not lead out of its root, a pipe is never waited
+for, and secrets in a URL are not shown. No request is sent to a store.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _QUERIES = re.compile(r"(https?://[^\s?'\"]*)\?[^\s'\"]+", re.IGNORECASE)
 
 
 def is_url(path: str | os.PathLike[str]) -> bool:
-    """Tell whether a path is a URL, `"s3://..."` or chained as `"zip://a.hdf::s3://..."`, and no local path."""
+    """Tell whether a path is a URL, `"s3://..."` or chained as `"zip://a.hdf::s3://..."`."""
     text = os.fspath(path)
     return _URL.match(text) is not None and "://" in text
 
 
 def local_path(path: str | os.PathLike[str]) -> str | None:
-    """Return the local path that is meant, taken out of `file://` if need be; None for a URL of another kind."""
+    """Return a local path, without `file://`; None for a URL of another kind."""
     text = os.fspath(path)
     if not is_url(text):
         return text
@@ -46,11 +46,11 @@ def shown_url(text: str) -> str:
 def resolve_inside(root: str | os.PathLike[str], path: str | os.PathLike[str]) -> Path:
     """Return the real path of `path`, read relative to `root`, if it lies inside `root`.
 
-    For paths that come from data (a manifest, an archive). Links are followed, and where they lead counts. The file
-    need not exist.
+    For paths that come from data (a manifest, an archive). Links are followed: their target counts. The file need not
+    exist.
 
     Raises:
-        SourceError: The path leads outside, by being absolute, by `..` or through a link, or is no path at all.
+        SourceError: The path leads outside, by being absolute, by `..` or through a link, or is not a path.
     """
     try:
         real_root = Path(root).resolve()
@@ -88,23 +88,23 @@ def user_cache_dir() -> Path:
 
 
 def boot_id() -> str:
-    """Return what stands for this boot of this machine; empty where the system does not tell."""
+    """Return an id of this boot of this machine; empty where the system has none."""
     with contextlib.suppress(OSError):
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     return ""
 
 
-# What the system says when no more files can be opened: by this process, or by all.
+# Errors of the system when no more files can be opened: by this process, or by all.
 TOO_MANY_OPEN = frozenset({errno.EMFILE, errno.ENFILE})
 TOO_MANY_OPEN_FIX = "raise the limit with `ulimit -n`, or close what this process has open"
 
 
 def open_regular(path: str | os.PathLike[str]) -> IO[bytes]:
-    """Open a file for reading; a pipe or a device is refused, and not waited for.
+    """Open a file for reading; a pipe or a device is refused without waiting.
 
     Raises:
         OSError: It is missing or cannot be opened.
-        SourceError: It is no regular file, its name has a NUL in it, or no more files can be opened.
+        SourceError: It is not a regular file, its name has a NUL in it, or no more files can be opened.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)

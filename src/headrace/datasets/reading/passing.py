@@ -1,0 +1,46 @@
+"""`PassingReader`: the base of readers that leave the reading to others."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any
+
+from numpy.typing import NDArray
+
+from headrace.batching import NumbersDict
+
+from ..seq import DatasetSeq
+from .reader import Features, Reader
+
+
+class PassingReader(Reader):
+    """Reads each sequence by another reader. A sub-class says by which."""
+
+    @abstractmethod
+    def _at(self, number: int) -> tuple[Reader, int]:
+        """Return what reads a sequence, started, and the number of the sequence there."""
+
+    def read(self, number: int) -> DatasetSeq:
+        """Read a sequence."""
+        reader, own = self._at(number)
+        return reader.read(own)
+
+    def features(self, number: int) -> Features:
+        """Read all data keys."""
+        reader, own = self._at(number)
+        return reader.features(own)
+
+    def array(self, number: int, key: str) -> NDArray[Any]:
+        """Read one data key."""
+        reader, own = self._at(number)
+        return reader.array(own, key)
+
+    def frames(self, number: int, key: str, start: int, stop: int) -> NDArray[Any]:
+        """Read some frames."""
+        reader, own = self._at(number)
+        return reader.frames(own, key, start, stop)
+
+    def num_frames(self, number: int) -> NumbersDict:
+        """Ask the reader of the sequence."""
+        reader, own = self._at(number)
+        return reader.num_frames(own)

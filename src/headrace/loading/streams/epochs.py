@@ -1,0 +1,215 @@
+"""Begins epochs of streams: decides who reads a stream, and who makes its batches.
+
+Where something is to be done to the sequences, one worker more reads for all others; where nothing is, one worker does
+all of it; a stream that has workers of its own is read by the trainer, as are all without workers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Protocol
+
+from headrace.batching import PlanCounts
+from headrace.engine import Engine, EngineOptions, Raising, where_runs
+from headrace.engine.process.executor import ProcessExecutor
+from headrace.ranks import Ranks
+
+from ..epochs import Epochs, Recipe
+from ..iterate import Arrivals, CloseableRun, LoaderPosition, PlannedArrivals
+from ..steps import EpochRun, checked_steps
+from ..work import Task
+from .exchange import Exchange, Load
+from .input import StreamSubject
+from .marks import WindowMarks
+from .plan import NoLengthError, Progress, StreamPlan
+from .runs import CarriedRun, StreamArrivals
+from .work import CarriedWork, Carrying, StreamWork
+
+_EXCHANGE_BYTES = 1 << 30  # limit on what of a stream was read, and is not with who makes batches of it
+
+
+class StreamStarter(Protocol):
+    """Has a stream read, planned and made into batches.
+
+    Attributes:
+        engines: Whose workers read it, or make its batches; those of the last one make them.
+    """
+
+    engines: tuple[Engine, ...]
+
+    def begin(self, run: EpochRun, on_progress: Callable[[Progress], None]) -> tuple[CloseableRun, Arrivals]:
+        """Begin; what is wrong with the position is said by the first batch."""
+
+    def close(self) -> None:
+        """End the workers."""
+
+
+class ReadAndMade:
+    """One worker, or the trainer, reads and plans the stream, and makes the batches."""
+
+    def __init__(self, subject: StreamSubject, recipe: Recipe) -> None:
+        num_workers = min(recipe.options.num_workers, 1)
+        self.engines = (recipe.open_engine(StreamWork(subject, recipe.plan, recipe.work), num_workers=num_workers),)
+        self._name = subject.name
+
+    def begin(self, run: EpochRun, on_progress: Callable[[Progress], None]) -> tuple[CloseableRun, Arrivals]:
+        """Begin a pass over the stream."""
+        return self.engines[0].run_stream(run), StreamArrivals(on_progress, WindowMarks(self._name, run.epoch))
+
+    def close(self) -> None:
+        """End the worker."""
+        self.engines[0].close()
+
+
+class ReadForAll:
+    """One more worker reads and plans the stream for all the others, which make the batches.
+
+    It may be as far ahead of them as all of them together are of the consumer.
+    """
+
+    def __init__(self, subject: StreamSubject, recipe: Recipe) -> None:
+        options = recipe.options
+        self._name, self._num_workers = subject.name, options.num_workers
+        num_shares = options.num_workers + 2  # that of the reader is for what it cannot exchange
+        max_bytes = _EXCHANGE_BYTES if options.max_bytes is None else max(options.max_bytes // num_shares, 1)
+        executor = options.limited_executor(num_shares)
+        if executor == "process":
+            executor = ProcessExecutor()
+        of_makers, of_reader = executor, executor if isinstance(executor, str) else executor.another()
+        self._exchange: Exchange | None = None
+        if type(executor) is ProcessExecutor:
+            self._exchange = exchange = Exchange(max_bytes)
+            of_makers, of_reader = map(executor.another, (exchange.hand_to_maker, exchange.hand_to_reader))
+        ahead = options.engine_options or EngineOptions()
+        reader = recipe.open_engine(
+            StreamWork(subject, recipe.plan, Carrying(max_bytes)),
+            num_workers=1,
+            executor=of_reader,
+            max_bytes=None,
+            engine_options=replace(
+                ahead,
+                on_error=Raising(),  # what is read is not skipped
+                tickets_per_worker=ahead.min_tickets * options.num_workers,
+                look_ahead=None,
+            ),
+        )
+        makers = recipe.open_engine(CarriedWork(recipe.work), executor=of_makers, max_bytes=None)
+        makers.report.workers += reader.report.workers
+        self.engines = reader, makers
+
+    def begin(self, run: EpochRun, on_progress: Callable[[Progress], None]) -> tuple[CloseableRun, Arrivals]:
+        """Begin a pass over the stream; the other workers begin with the first batch that is waited for."""
+        reader, makers = self.engines
+        load = Load(self._exchange, self._num_workers)  # before the reader begins
+        read = StreamArrivals(on_progress, WindowMarks(self._name, run.epoch))
+        carried = CarriedRun(reader.run_stream(run), makers, read, load)
+        return carried, carried.arrivals
+
+    def close(self) -> None:
+        """End the workers."""
+        for engine in self.engines:
+            engine.close()
+        if self._exchange is not None:
+            self._exchange.close()
+
+
+class ReadByTrainer:
+    """The trainer reads and plans the stream, which has workers of its own; sequences are carried to the loader's."""
+
+    def __init__(self, subject: StreamSubject, recipe: Recipe) -> None:
+        self._subject, self._recipe = subject, recipe
+        self.engines = (recipe.open_engine(recipe.work),)
+
+    def begin(self, run: EpochRun, on_progress: Callable[[Progress], None]) -> tuple[CloseableRun, Arrivals]:
+        """Begin a pass over the stream here."""
+        recipe, arrivals = self._recipe, PlannedArrivals()
+        plan = StreamPlan(self._subject, recipe.plan, run.epoch, run.window)
+        tasks = arrivals.tasks(plan, checked_steps(run, plan))
+        return self.engines[0].run(_with_progress(tasks, plan, on_progress)), arrivals
+
+    def close(self) -> None:
+        """End the workers."""
+        self.engines[0].close()
+
+
+def _with_progress(tasks: Iterator[Task], plan: StreamPlan, on_progress: Callable[[Progress], None]) -> Iterator[Task]:
+    for task in tasks:
+        on_progress(plan.progress)
+        yield task
+    on_progress(plan.progress)
+
+
+def _starter_of(subject: StreamSubject, recipe: Recipe) -> type[ReadAndMade | ReadForAll | ReadByTrainer]:
+    """Decide who reads a stream."""
+    options = recipe.options
+    if options.num_workers and subject.has_workers:
+        return ReadByTrainer
+    is_plain = options.transform is None and options.collate is None  # carrying costs as much as laying out
+    is_shared = options.num_workers > 1 and not is_plain and where_runs(options.executor) != "caller"
+    return ReadForAll if is_shared else ReadAndMade
+
+
+class StreamEpochs(Epochs):
+    """Epochs of a stream, whose order is known when it was read."""
+
+    def __init__(self, subject: StreamSubject, recipe: Recipe) -> None:
+        super().__init__(subject, recipe)
+        self._starter = _starter_of(subject, recipe)(subject, recipe)
+        self.engine = self._starter.engines[-1]
+        self._epoch = 0
+        self._progress = Progress()
+
+    @property
+    def who_works(self) -> str:
+        """How many workers there are, and who reads."""
+        num_workers = self._recipe.options.num_workers
+        if isinstance(self._starter, ReadForAll):
+            return f"{num_workers}, and one that reads for them"
+        is_one_enough = isinstance(self._starter, ReadAndMade) and num_workers > 1
+        return f"1 of {num_workers}, as nothing is done to what it reads" if is_one_enough else str(num_workers)
+
+    def start(self) -> None:
+        """Start the workers, also the one that reads."""
+        for engine in self._starter.engines:
+            engine.start()
+
+    def close(self) -> None:
+        """End all workers."""
+        self._starter.close()
+
+    def begin(self, position: LoaderPosition, ranks: Ranks) -> tuple[CloseableRun, Arrivals]:
+        """Begin; what is wrong with the position is said by the first batch."""
+        self._epoch, self._progress = position.epoch, Progress()
+        return self._starter.begin(self._run_at(position, ranks), self._take_progress)
+
+    def _take_progress(self, progress: Progress) -> None:
+        if progress.num_planned >= self._progress.num_planned:  # one worker may be behind another
+            self._progress = progress
+
+    def num_steps(self, epoch: int, position: int, ranks: Ranks) -> int:
+        """Return what the user said.
+
+        Raises:
+            NoLengthError: Nobody said it.
+        """
+        del epoch
+        options = self._recipe.options
+        if options.steps_per_epoch is None:
+            raise NoLengthError("the number of steps of a stream is not known", fix="give steps_per_epoch=")
+        return max(options.steps_per_epoch - position // ranks.world_size, 0)
+
+    def count(self, epoch: int, ranks: Ranks) -> PlanCounts:
+        """Not known."""
+        del ranks
+        raise NoLengthError(
+            f"what epoch {epoch} of a stream holds is not known before it was read", fix="see explain()"
+        )
+
+    def is_empty(self) -> bool:
+        """Ask those who read it."""
+        return self._progress.counts.seqs == 0
+
+    def progress(self) -> tuple[int, Progress]:
+        """Return what those who read it have told."""
+        return self._epoch, self._progress

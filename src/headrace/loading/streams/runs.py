@@ -1,0 +1,103 @@
+"""What comes of a stream that a worker reads: steps that are made already, or that others make next.
+
+Invariants: each step comes once, in order; a batch that is left out keeps its number.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from headrace.engine import Delivered, Engine, Run
+
+from ..iterate import Arrived, PlannedArrivals
+from .exchange import Load
+from .marks import WindowMarks
+from .plan import Progress
+from .work import StreamBroken, StreamEnd
+
+
+class StreamArrivals:
+    """Steps of a stream that one worker reads.
+
+    Args:
+        on_progress: Called with what is known of the stream.
+        marks: Compares what is read anew, if that worker dies, with what it had read.
+    """
+
+    def __init__(self, on_progress: Callable[[Progress], None], marks: WindowMarks) -> None:
+        self._marks = marks
+        self._on_progress = on_progress
+        self.next_ticket = 0
+
+    def take(self, delivered: Delivered) -> Arrived | None:
+        """Return the step."""
+        self.next_ticket = delivered.ticket + 1
+        made = delivered.value
+        if isinstance(made, StreamBroken):
+            raise made.raisable(delivered.ticket, delivered.worker_idx)
+        self._on_progress(made.progress)
+        self._marks.take(made.marks)
+        if isinstance(made, StreamEnd):
+            self._marks.end(made.num_windows)
+            return None
+        return Arrived(made.step, made.seq_idx, np.full(len(made.seq_idx), -1), made.chunk_starts, made.value)
+
+    def num_skipped(self, delivered: Delivered | None) -> int:
+        """Return how many tickets were left out."""
+        return 0 if delivered is None else delivered.ticket - self.next_ticket
+
+
+class CarriedRun:
+    """Two runs in a row: what one worker reads is carried to others, from the first batch that is waited for on.
+
+    Args:
+        reading: The run of the reader.
+        makers: Who make the batches.
+        read: What the tickets of the reader are.
+        load: What is carried.
+
+    Attributes:
+        arrivals: What the tickets of this run are.
+    """
+
+    def __init__(self, reading: Run, makers: Engine, read: StreamArrivals, load: Load) -> None:
+        self.arrivals = PlannedArrivals()
+        self._reading, self._makers, self._load = reading, makers, load
+        self._parcels = _carried(reading, read, self.arrivals.asked, load)
+        self._making: Run | None = None
+
+    def __next__(self) -> Delivered:
+        """Return the next batch."""
+        if self._making is None:
+            self._making = self._makers.run(self._parcels, max_open=self._load.max_tickets)
+        delivered = next(self._making)
+        self._load.lay_down(delivered.ticket + 1)
+        return delivered
+
+    def close(self) -> None:
+        """Give up both runs."""
+        for run in (self._making, self._reading):
+            if run is not None:
+                run.close()
+        self._load.give_up()
+
+
+def _carried(reading: Iterator[Delivered], read: StreamArrivals, asked: deque[Arrived], load: Load) -> Iterator[Any]:
+    """Yield the parcels of the steps that were read, and remember these. A function, as `_tasks`."""
+    while True:
+        with load.waiting():
+            delivered = next(reading, None)
+        arrived = None if delivered is None else read.take(delivered)
+        if arrived is None:
+            return
+        parcel, arrived.value = arrived.value, None
+        arrived.seq_idx = np.array(arrived.seq_idx)  # not in the reader's memory, of which the consumer may keep some
+        arrived.chunk_starts = None if arrived.chunk_starts is None else np.array(arrived.chunk_starts)
+        asked.append(arrived)
+        load.take_up(parcel)
+        del delivered, arrived
+        yield parcel

@@ -1,0 +1,93 @@
+"""Gathering of an index part by part: files, or stretches of one, which several processes may read side by side.
+
+What comes out is the same as of one process. Sources are below the engine, which has the workers: who knows both offers
+them here (`offer_workers`), and until then everything is done in place.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from headrace.errors import check_count
+
+_Part = TypeVar("_Part")
+_Result = TypeVar("_Result")
+Tell = Callable[[int, int], None]
+
+
+class PartWorkers(Protocol):
+    """Calls a function for each part in worker processes, and yields the results in order."""
+
+    def __call__(self, function: Callable[[Any], Any], parts: Sequence[Any], num_workers: int) -> Iterator[Any]: ...  # noqa: D102
+
+
+@dataclass(frozen=True)
+class _Wish:
+    """What was asked for by `gathering`."""
+
+    num_workers: int | None = None
+    tell: Tell | None = None
+
+
+_wish: ContextVar[_Wish] = ContextVar("headrace_gathering", default=_Wish())  # noqa: B039 (it is immutable)
+_offered: list[PartWorkers] = []
+
+
+def offer_workers(workers: PartWorkers) -> None:
+    """Let `map_parts` use worker processes from now on."""
+    _offered[:] = [workers]
+
+
+@contextmanager
+def gathering(*, num_workers: int | None = None, tell: Tell | None = None) -> Iterator[None]:
+    """Say how an index is gathered by sources that are opened within: with how many processes, and who is told.
+
+    Args:
+        num_workers: Processes; 0 or 1: none but this one. `None`: as many as there are cores, where that pays.
+        tell: Called with how many parts are done, and of how many.
+
+    Raises:
+        ConfigError: `num_workers` is negative, or no number.
+    """
+    if num_workers is not None:
+        num_workers = check_count("num_workers", num_workers, minimum=0)
+    token = _wish.set(_Wish(num_workers, tell))
+    try:
+        yield
+    finally:
+        _wish.reset(token)
+
+
+def count_workers(num_parts: int, *, pays: bool) -> int:
+    """Return how many processes should share so many parts; 0 for none.
+
+    Args:
+        num_parts: How many there are at most.
+        pays: Whether it is worth starting processes, if nobody said how many.
+    """
+    wanted = _wish.get().num_workers
+    if wanted is None:
+        wanted = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        wanted = wanted if pays else 0
+    return min(wanted, num_parts) if _offered and min(wanted, num_parts) > 1 else 0
+
+
+def map_parts(function: Callable[[_Part], _Result], parts: Sequence[_Part], *, num_workers: int) -> Iterator[_Result]:
+    """Yield what a function makes of each part, in order.
+
+    Args:
+        function: It keeps nothing from one part to the next. What it raises ends the iteration.
+        parts: Small: each is carried to a process.
+        num_workers: See `count_workers`.
+    """
+    tell = _wish.get().tell
+    found = _offered[0](function, parts, num_workers) if num_workers else map(function, parts)
+    for number, result in enumerate(found, 1):
+        if tell is not None:
+            tell(number, len(parts))
+        yield result

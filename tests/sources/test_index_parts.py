@@ -1,0 +1,230 @@
+"""An index that several processes gather part by part is that of one process, and so are its errors."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import headrace as hr
+from headrace.datasets.index_workers import map_in_workers
+from headrace.errors import ConfigError, SourceError
+from headrace.index import CorpusIndex
+from headrace.sources import HDFWriter
+from headrace.sources.shared import lines, parts
+from headrace.sources.shared.parts import gathering, map_parts
+
+VOCAB = {"class": "Vocabulary", "labels": ["a", "b", "ä"], "unknown_label": None}
+TEXTS = {"data": {"field": "text", "vocab": VOCAB}, "orth": {"field": "text", "vocab": "bytes"}}
+
+
+def content(index: CorpusIndex) -> Any:
+    columns = {name: index.locator(name).tolist() for name in ("line_start", "line_bytes")}
+    return list(index.tags), index.digest, index.meta, columns
+
+
+class Counting:
+    """Workers in this process, which get what others would get, and count their parts."""
+
+    def __init__(self) -> None:
+        self.num_parts = 0
+
+    def __call__(self, function: Callable[[Any], Any], parts: Sequence[Any], num_workers: int) -> Iterator[Any]:
+        assert num_workers > 1
+        function, parts = pickle.loads(pickle.dumps((function, list(parts))))
+        for part in parts:
+            self.num_parts += 1
+            yield pickle.loads(pickle.dumps(function(part)))
+
+
+@pytest.fixture
+def counting(monkeypatch: pytest.MonkeyPatch) -> Counting:
+    found = Counting()
+    monkeypatch.setattr(parts, "_offered", [found])
+    return found
+
+
+LINES = st.lists(st.sampled_from(["a b", "", "a", "ä b a", "\r", "b" + " a" * 9]), max_size=20)
+
+
+@given(
+    files=st.lists(LINES, min_size=1, max_size=3),
+    size=st.integers(1, 30),
+    ends=st.booleans(),
+    bom=st.booleans(),
+    tags=st.sampled_from(["number", "place"]),
+    skip_empty=st.booleans(),
+)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_lines_are_found_wherever_stretches_end(
+    tmp_path: Path,
+    counting: Counting,
+    monkeypatch: pytest.MonkeyPatch,
+    files: list[list[str]],
+    size: int,
+    ends: bool,
+    bom: bool,
+    tags: Any,
+    skip_empty: bool,
+) -> None:
+    monkeypatch.setattr(lines, "_STRETCH_BYTES", size)
+    paths = []
+    for number, own in enumerate(files):
+        text = ("\ufeff" if bom else "") + "\n".join(own) + ("\n" if ends and own else "")
+        path = tmp_path / f"{number}.txt"
+        path.write_bytes(text.encode())
+        paths.append(path)
+    options: dict[str, Any] = {"fields": TEXTS, "tags": tags, "skip_empty": skip_empty, "index": None}
+    expected = hr.TextSource(paths, **options)
+    with gathering(num_workers=3):
+        source = hr.TextSource(paths, **options)
+    assert content(source.index) == content(expected.index)
+    assert [source.read_text(i) for i in range(len(source))] == [expected.read_text(i) for i in range(len(expected))]
+
+
+@given(st.lists(st.sampled_from(["a b", "", "ä"]), max_size=20), st.integers(1, 60), st.lists(st.booleans()))
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_objects_are_found_wherever_stretches_end(
+    tmp_path: Path,
+    counting: Counting,
+    monkeypatch: pytest.MonkeyPatch,
+    texts: list[str],
+    size: int,
+    blanks: list[bool],
+) -> None:
+    monkeypatch.setattr(lines, "_STRETCH_BYTES", size)
+    path = tmp_path / "x.jsonl"
+    rows = [json.dumps({"tag": f"t{i}", "text": text}) for i, text in enumerate(texts)]
+    path.write_text("\n".join(row + ("\n" if i < len(blanks) and blanks[i] else "") for i, row in enumerate(rows)))
+    expected = hr.JsonlSource(path, fields=TEXTS, tag_field="tag", index=None)
+    with gathering(num_workers=3):
+        found = hr.JsonlSource(path, fields=TEXTS, tag_field="tag", index=None)
+    assert content(found.index) == content(expected.index)
+
+
+def test_worker_processes_gather_the_same_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lines, "_STRETCH_BYTES", 2000)
+    path = tmp_path / "x.txt"
+    path.write_text("".join("a b" + " a" * (i % 7) + "\n" for i in range(3000)))
+    told = []
+    with gathering(num_workers=2, tell=lambda done, total: told.append((done, total))):
+        source = hr.TextSource(path, fields=TEXTS, index=None)
+    assert content(source.index) == content(hr.TextSource(path, fields=TEXTS, index=None).index)
+    assert len(told) == told[-1][0] == told[-1][1] > 10
+
+
+def test_worker_processes_read_the_same_hdf_files(tmp_path: Path) -> None:
+    paths = []
+    for number in range(5):
+        paths.append(tmp_path / f"{number}.hdf")
+        with HDFWriter(paths[-1]) as writer:
+            for seq in range(number):
+                writer.append(f"{number}/{seq}", {"data": np.ones((seq + 1, 2), np.float32)})
+    with gathering(num_workers=2):
+        source = hr.HDFSource(paths, index=None)
+    expected = hr.HDFSource(paths, index=None)
+    assert (list(source.index.tags), source.index.digest, source.index.meta) == (
+        list(expected.index.tags),
+        expected.index.digest,
+        expected.index.meta,
+    )
+
+
+def test_an_error_names_the_line_as_one_process_does(
+    tmp_path: Path, counting: Counting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lines, "_STRETCH_BYTES", 50)
+    first, second = tmp_path / "a.txt", tmp_path / "b.txt"
+    first.write_text("a b\n" * 100)
+    second.write_text("b a\n" * 60 + "a c\n" + "b\n" * 90)
+    for workers in (counting, map_in_workers):
+        monkeypatch.setattr(parts, "_offered", [workers])
+        with gathering(num_workers=2), pytest.raises(SourceError) as info:
+            hr.TextSource([first, second], fields=TEXTS, index=None)
+        with pytest.raises(SourceError) as expected:
+            hr.TextSource([first, second], fields=TEXTS, index=None)
+        assert str(info.value) == str(expected.value)
+        assert "b.txt, line 61" in str(info.value)
+
+
+def test_labels_that_are_learnt_take_one_process(tmp_path: Path, counting: Counting) -> None:
+    path = tmp_path / "x.txt"
+    path.write_text("b\na\n" * 50)
+    with gathering(num_workers=4):
+        source = hr.TextSource(path, fields={"data": {"field": "text", "vocab": None}}, index=None)
+    assert source.labels["data"] == ["a", "b"]
+    assert not counting.num_parts
+
+
+def test_small_corpora_start_no_process_by_themselves(tmp_path: Path, counting: Counting) -> None:
+    path = tmp_path / "x.txt"
+    path.write_text("b\na\n" * 50)
+    hr.TextSource(path, fields=TEXTS, index=None)
+    assert not counting.num_parts
+
+
+def test_a_number_of_workers_is_checked() -> None:
+    with pytest.raises(ConfigError, match="num_workers"), gathering(num_workers=-1):
+        pass
+
+
+def test_a_worker_starts_none_of_its_own() -> None:
+    assert list(map_in_workers(_nested, [1, 2], 2)) == [[1, 2], [2, 3]]
+
+
+def _nested(part: int) -> list[int]:
+    with gathering(num_workers=2):
+        return list(map_parts(abs, [part, part + 1], num_workers=2))
+
+
+_SLOW = """
+    import sys, time
+    import headrace as hr
+    from headrace.sources.shared import lines
+    from headrace.vocabularies.labels import LabelVocabulary
+    from headrace.sources.shared.parts import gathering
+    lines._STRETCH_BYTES = 100
+
+    class Slow(LabelVocabulary):
+        def encode(self, text):
+            open(sys.argv[2], "a").write("x")
+            time.sleep(0.05)
+            return super().encode(text)
+
+    fields = {"data": {"field": "text", "vocab": Slow(labels=["a"], unknown_label=None)}}
+    with gathering(num_workers=2):
+        hr.SourceDataset({"class": "TextSource", "files": sys.argv[1], "fields": fields, "index": "auto"})
+"""
+
+
+def test_an_interrupt_ends_it_at_once_and_leaves_nothing(tmp_path: Path) -> None:
+    text, begun = tmp_path / "x.txt", tmp_path / "begun"
+    text.write_text("a a a\n" * 20_000)
+    begun.touch()
+    cache = tmp_path / "cache"
+    process = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(_SLOW), str(text), str(begun)],
+        env={**os.environ, "HEADRACE_CACHE": str(cache)},
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        text=True,
+    )
+    while not begun.stat().st_size and process.poll() is None:
+        os.sched_yield()
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=30)  # workers have its stderr, so this waits for the last of them
+    assert process.returncode != 0
+    assert "KeyboardInterrupt" in errors
+    assert not list(cache.rglob("*.hrindex"))
