@@ -144,6 +144,7 @@ class DatasetSubject(Subject):
     def __init__(self, config: Any, dataset: Dataset, specs: Mapping[str, DataSpec], *, is_own: bool) -> None:
         self.is_own = is_own
         own = dataset
+        self._epoch: int | None = None  # the one that was started last
         self._shuffled: str | None = None
         while (
             workers := own.get_workers()
@@ -166,17 +167,18 @@ class DatasetSubject(Subject):
     @property
     def corpus(self) -> Corpus:
         """What the dataset knows."""
-        return self.dataset.get_corpus()
+        return self.dataset.get_corpus(self._epoch)
 
     def start(self, epoch: int, wanted: PlanNeeds) -> EpochOrder:
         """Return the order of an epoch."""
+        self._epoch = epoch
         with self._ordering():
             order, counted = self.dataset.get_epoch_order(epoch, counts=wanted.occurrences)
-        lengths_of = self._lengths_of(wanted.data_key, may_cost=wanted.lengths, epoch=epoch)
+        lengths_of = self._lengths_of(wanted.data_key, may_cost=wanted.lengths)
         return EpochOrder(epoch, order, lengths_of, counted, self._shortest_by(lengths_of))
 
-    def _lengths_of(self, data_key: str | None, *, may_cost: bool, epoch: int | None = None) -> LengthsOf | None:
-        """Return the lengths of a data key by corpus index, in an epoch where they are others in each.
+    def _lengths_of(self, data_key: str | None, *, may_cost: bool) -> LengthsOf | None:
+        """Return the lengths of a data key by corpus index.
 
         Raises:
             ConfigError: There is no such data key.
@@ -186,7 +188,7 @@ class DatasetSubject(Subject):
         key = data_key or self.data_key
         if key not in self.dataset.get_data_keys():
             self.dataset.get_data_dtype(key)  # raises, with the keys that there are
-        return self.dataset.get_corpus(epoch).lengths(key, may_cost)
+        return self.corpus.lengths(key, may_cost)
 
     def _shortest_by(self, lengths_of: LengthsOf | None) -> Callable[[], int] | None:
         if lengths_of is None:
