@@ -61,7 +61,7 @@ class Arrived:
         seq_idx: Positions of its members in the order of the epoch, `int64[n]`.
         corpus_idx: Their corpus indices, `int64[n]`.
         chunk_starts: First frame of each, `int64[n]`; None if all are whole.
-        value: A `MadeBatch`, or what the user's collate returned.
+        value: What `pack_made` returned, or what the user's collate returned.
     """
 
     step: Step
