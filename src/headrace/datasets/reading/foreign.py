@@ -31,6 +31,10 @@ class ForeignAnswers(BatchApi):
 
     _apart: tuple[bool, ForeignAnswers | None] = False, None  # whether it is known who is asked, and who
 
+    _fresh: tuple[int | None, int] | None = (
+        None  # the epoch that was started to see its order, and `order_version` then
+    )
+
     # --- who is asked ---
 
     def answer_alone(self) -> None:
@@ -94,9 +98,15 @@ class ForeignAnswers(BatchApi):
         """Start an epoch to see its order, see `Dataset.get_epoch_order`; one that cannot be copied is started."""
         asked = self._asked_apart() or self
         asked.start_given(epoch, given)
+        asked._fresh = None if given is not None else (epoch, asked.order_version)
         order = asked.get_checked_seq_order()
         draws = order.may_repeat and (counts or asked.get_corpus().draws_by_occurrence)
         return order, asked.count_occurrences() if draws else None
+
+    def take_fresh(self, epoch: int | None) -> bool:
+        """Tell, once, whether an epoch was started just now to see its order, and nobody has read it since."""
+        fresh, self._fresh = self._fresh, None
+        return fresh == (epoch, self.order_version)
 
     def count_occurrences(self) -> NDArray[np.int64]:
         """Return how often each sequence of the current order came before, `int64[n]`."""
