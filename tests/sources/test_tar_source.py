@@ -492,11 +492,17 @@ def test_archives_that_were_joined_by_their_bytes_are_refused(tmp_path):
 @given(st.integers(0, 511), st.integers(1, 255))
 @example(154, 1)
 @example(155, 1)
+@example(148, 57)
+@example(148, 48)
+@example(148, 27)
+@example(149, 111)
 def test_a_header_with_any_wrong_byte_is_refused(tmp_path, position, change):
     path = write_tar(tmp_path / "shard.tar", [("a.txt", b"x")], tarfile.USTAR_FORMAT)
     data = bytearray(path.read_bytes())
     if position in (154, 155) and data[position] ^ change in b"\0 ":
         return  # a space or a zero at the end of the sum says the same
+    if position == 148 and data[position] ^ change == ord(" "):
+        return  # and so does a space in the place of its leading zero
     data[position] ^= change
     path.write_bytes(data)
     refused(path, "does not fit its sum|truncated|compressed")

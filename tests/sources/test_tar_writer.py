@@ -19,7 +19,7 @@ from hypothesis.extra import numpy as st_numpy
 
 from headrace.errors import ConfigError, SourceError
 from headrace.sources import HDFSource, HDFWriter, TarSource, TarWriter
-from headrace.sources.tar.archive import NOTE_NAME, escape, split_name, unescape
+from headrace.sources.tar.archive import METADATA_NAME, escape, split_name, unescape
 from headrace.specs import DataSpec
 from headrace.testing import check_source
 
@@ -49,7 +49,7 @@ def members_of(path):
 def test_each_array_is_a_member_that_numpy_reads_and_the_note_is_the_last(tmp_path):
     path = write_seqs(tmp_path / "shard.tar", [("a/1", SEQ), ("a/2", SEQ)])
     members = members_of(path)
-    assert list(members) == ["a/1.data.npy", "a/1.classes.npy", "a/2.data.npy", "a/2.classes.npy", NOTE_NAME]
+    assert list(members) == ["a/1.data.npy", "a/1.classes.npy", "a/2.data.npy", "a/2.classes.npy", METADATA_NAME]
     stream = io.BytesIO()
     np.save(stream, SEQ["data"])
     assert members["a/1.data.npy"] == stream.getvalue()
@@ -325,31 +325,31 @@ def test_a_wrong_option_is_refused_at_once_and_leaves_nothing(tmp_path, options,
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_damaged_or_changed_note_is_refused(tmp_path):
+def test_damaged_or_changed_metadata_are_refused(tmp_path):
     path = write_seqs(tmp_path / "shard.tar", [("a", SEQ)])
     members = members_of(path)
 
-    def rewrite(note, **changed):
+    def rewrite(metadata, **changed):
         with tarfile.open(path, "w") as archive:
-            for name, data in {**members, NOTE_NAME: note, **changed}.items():
+            for name, data in {**members, METADATA_NAME: metadata, **changed}.items():
                 info = tarfile.TarInfo(name)
                 info.size = len(data)
                 archive.addfile(info, io.BytesIO(data))
 
-    note = members[NOTE_NAME]
+    metadata = members[METADATA_NAME]
     stream = io.BytesIO()
     np.save(stream, np.ones((3, 5), np.float32))
     for wrong, match in (
         (b"{", "cannot be read"),
-        (note.replace(b'"version":1', b'"version":2'), "the version 2"),
-        (note.replace(b"float32", b"float99"), "cannot be read"),
-        (note.replace(b'"labels":{', b'"labels":{"more":["x"]'), "contradicts itself"),
-        (note.replace(b"float32", b"float64"), r"says float64\[None, 4\].*are float32\[3, 4\]"),
+        (metadata.replace(b'"version":1', b'"version":2'), "the version 2"),
+        (metadata.replace(b"float32", b"float99"), "cannot be read"),
+        (metadata.replace(b'"labels":{', b'"labels":{"more":["x"]'), "contradicts itself"),
+        (metadata.replace(b"float32", b"float64"), r"says float64\[None, 4\].*are float32\[3, 4\]"),
     ):
         rewrite(wrong)
         with pytest.raises(SourceError, match=match):
             TarSource(path)
-    rewrite(note, **{"a.data.npy": stream.getvalue()})
+    rewrite(metadata, **{"a.data.npy": stream.getvalue()})
     with pytest.raises(SourceError, match=r"says float32\[None, 4\].*are float32\[3, 5\]"):
         TarSource(path)
 

@@ -7,7 +7,7 @@ Invariant: everything that a subject says of an epoch is a pure function of the 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +20,7 @@ from headrace.datasets.base import Dataset, Workers
 from headrace.datasets.corpus import Corpus, LengthsOf
 from headrace.errors import ConfigError
 from headrace.order import Order, OrderCorpus, OrderPlanner, OrderRecipe, occurrences
+from headrace.specs import DataSpec
 
 from .reading import DatasetReading, ItemsReading, Reading
 from .state import digest_array, digest_text
@@ -136,10 +137,11 @@ class DatasetSubject(Subject):
     Args:
         config: What workers make theirs of: a config, or the dataset itself, which is copied.
         dataset: Initialized. It is asked for its order only.
+        specs: What it says of its layout.
         is_own: Whether it was made for the loader, which closes it.
     """
 
-    def __init__(self, config: Any, dataset: Dataset, *, is_own: bool) -> None:
+    def __init__(self, config: Any, dataset: Dataset, specs: Mapping[str, DataSpec], *, is_own: bool) -> None:
         self.is_own = is_own
         own = dataset
         self._epoch: int | None = None  # the one that was started last
@@ -151,12 +153,13 @@ class DatasetSubject(Subject):
             if workers.dataset is None or workers.dataset is own:
                 break
             config, own = workers.config, workers.dataset
+            specs = own.get_corpus().specs
         self.name = f"{type(own).__name__} {own.name!r}" if "dataset_id" not in own.name else type(own).__name__
         self.dataset = own
         if is_own:
             own.answer_alone()
         check_dataset_options(own, self.name, is_stream=False)
-        self.reading = DatasetReading(config, self.corpus.specs)
+        self.reading = DatasetReading(config, specs)
         self.data_key = next(iter(own.get_data_keys()), None)
         self.num_shards = own.num_shards
         self.sharded_by = f"{own.sharded_by} of {self.name}"

@@ -119,6 +119,11 @@ class Reader(ABC):
         """Return the tags of the sequences that are wanted, where that reads none of them; `None` elsewhere."""
         return None
 
+    def tag(self, number: int) -> str | None:
+        """Return the tag of a sequence, `None` if only reading it tells."""
+        tags = self.tags()
+        return None if tags is None else tags[number]
+
     def load(self, start: int, stop: int) -> None:  # noqa: B027 (not all keep anything)
         """Get sequences start..stop ready, all at once; those before `start` may be gone afterwards."""
 

@@ -71,7 +71,7 @@ class SafetensorsHeader:
     """What a header says.
 
     Attributes:
-        tensors: Name -> place and layout, in the order of the header.
+        tensors: Name -> position and layout, in the order of the header.
         metadata: Its own text, by name.
     """
 
@@ -107,11 +107,11 @@ def read_safetensors_header(path: str) -> SafetensorsHeader:
     if text.count(b'"data_offsets"') > len(tensors) + ("data_offsets" in tensors):
         raise _refusal("the header has a name twice", path)
     start = _SIZE_BYTES + num_bytes
-    _check_places(tensors, size - start, path)
+    _check_positions(tensors, size - start, path)
     return SafetensorsHeader({name: _stored(name, entry, start, path) for name, entry in tensors.items()}, metadata)
 
 
-def _check_places(tensors: dict[str, _Tensor], num_bytes: int, path: str) -> None:
+def _check_positions(tensors: dict[str, _Tensor], num_bytes: int, path: str) -> None:
     """Check that the tensors follow one another from the header to the end of the file."""
     end, before = 0, "the header"
     for name, entry in sorted(tensors.items(), key=lambda item: item[1].data_offsets):

@@ -62,7 +62,7 @@ class ScannedFolder:
     Attributes:
         suffixes: The suffixes that there are; `suffix` counts them.
         lists: Name, size and time of each file that lists texts; `text_file` counts them. For a text in a file of its
-            own it is -1 - its place in `TEXT_SUFFIXES`.
+            own it is -1 - its index in `TEXT_SUFFIXES`.
     """
 
     tags: list[str] = field(default_factory=list)
@@ -91,11 +91,11 @@ class Texts:
 
     Attributes:
         listing: The files that hold texts.
-        places: Tag -> number of the file, first byte, number of bytes.
+        spans: Tag -> number of the file, first byte, number of bytes.
     """
 
     listing: Listing
-    places: dict[str, tuple[int, int, int]]
+    spans: dict[str, tuple[int, int, int]]
 
 
 def list_texts(root: str, folders: Iterable[str] | None) -> Listing:
@@ -111,39 +111,39 @@ def list_texts(root: str, folders: Iterable[str] | None) -> Listing:
 
 
 def find_texts(listing: Listing) -> Texts:
-    """Read the lists, and note the place of every text.
+    """Read the lists, and note where every text is.
 
     Raises:
         SourceError: A list is not UTF-8, or has a name twice.
     """
-    places: dict[str, tuple[int, int, int]] = {}
+    spans: dict[str, tuple[int, int, int]] = {}
     for number, name in enumerate(listing.names):
         if name.endswith(LIST_SUFFIX):
             continue
         tag = os.path.splitext(name)[0]
-        places.setdefault(tag, (number, 0, listing.sizes[number]))  # .lab comes before .txt
+        spans.setdefault(tag, (number, 0, listing.sizes[number]))  # .lab comes before .txt
     for number, name in enumerate(listing.names):
         if name.endswith(LIST_SUFFIX):
-            places.update(_read_list(listing, number))
-    return Texts(listing, places)
+            spans.update(_read_list(listing, number))
+    return Texts(listing, spans)
 
 
 def _read_list(listing: Listing, number: int) -> dict[str, tuple[int, int, int]]:
-    """Return the places of the texts in a list: lines of a name, blanks, and the text."""
+    """Return the spans of the texts in a list: lines of a name, blanks, and the text."""
     path, folder = listing.path(number), os.path.dirname(listing.names[number])
     content = read_part(path, listing.sizes[number], listing.times[number], listing.sizes[number])
-    places: dict[str, tuple[int, int, int]] = {}
+    spans: dict[str, tuple[int, int, int]] = {}
     start = 0
     for line_number, line in enumerate(io.BytesIO(content), start=1):
         name, text = (*line.split(None, 1), b"", b"")[:2]
         if name:
             where = f"{path}, line {line_number}"
             tag = os.path.join(folder, decode_utf8(name, where))
-            if tag in places:
+            if tag in spans:
                 raise SourceError(f"the list has {tag!r} twice", where=where, fix="remove one of the lines")
-            places[tag] = number, start + len(line) - len(text), len(text.rstrip())
+            spans[tag] = number, start + len(line) - len(text), len(text.rstrip())
         start += len(line)
-    return places
+    return spans
 
 
 def text_of(content: bytes, where: str) -> str:
@@ -207,8 +207,8 @@ def scan_folder(listing: Listing, texts: Texts | None, fields: Mapping[str, Fiel
 
 
 def _take_text(scanned: ScannedFolder, texts: Texts, tag: str, lists: dict[int, int]) -> str:
-    """Note where a text is, and return it. `lists`: number of a list -> its place in `scanned.lists`."""
-    file, start, num_bytes = texts.places[tag]
+    """Note where a text is, and return it. `lists`: number of a list -> its index in `scanned.lists`."""
+    file, start, num_bytes = texts.spans[tag]
     listing = texts.listing
     name, size, time = listing.names[file], listing.sizes[file], listing.times[file]
     if name.endswith(LIST_SUFFIX):
@@ -237,7 +237,7 @@ def _reject_duplicate_tags(tags: Sequence[str], listing: Listing) -> None:
 
 
 def _require_transcripts(tags: Sequence[str], texts: Texts, root: str) -> None:
-    missing = [tag for tag in tags if tag not in texts.places]
+    missing = [tag for tag in tags if tag not in texts.spans]
     if missing:
         more = ", ..." if len(missing) > _MAX_NAMED else ""
         raise SourceError(

@@ -120,12 +120,12 @@ def index_of(options: AudioOptions, scanned: Scanned, where: str) -> CorpusIndex
         raise ConfigError(
             "an empty corpus does not say for which sample rate features are made", fix="give sample_rate="
         )
-    places = zip(scanned.num_samples, scanned.sample_rate, strict=True)
+    headers = zip(scanned.num_samples, scanned.sample_rate, strict=True)
     return make_index(
         **found_by({"data": audio, **options.fields}),
         tags=scanned.tags,
         lengths={
-            "data": [audio.num_frames(num_samples, rate, where) for num_samples, rate in places],
+            "data": [audio.num_frames(num_samples, rate, where) for num_samples, rate in headers],
             **scanned.target_lengths,
         },
         locators=scanned.locators(),

@@ -55,7 +55,7 @@ class CutFiles:
         return [*self.cuts, *(path for paths in self.fields.values() for path in paths)]
 
     def file_idx(self, field: str, shard: int) -> int:
-        """Return the place of a field's shard in `all`."""
+        """Return the index of a field's shard in `all`."""
         return len(self.cuts) * (1 + list(self.fields).index(field)) + shard
 
 
@@ -142,7 +142,7 @@ def _of_fields(files: Mapping[Any, Any]) -> CutFiles:
         for path in shards[str(name)]:
             if not path.endswith(_DATA if name != CUTS else _MANIFESTS):
                 raise ConfigError(
-                    f"a shard of {name!r} has an ending that cannot be read at any place",
+                    f"a shard of {name!r} has an ending that cannot be read at any position",
                     where=path,
                     fix=f"shards end in {', '.join(_DATA)}; pipes, URLs and compressed tars must be fetched first",
                 )
@@ -266,7 +266,7 @@ def _unpacked(path: str) -> Iterator[IO[bytes]]:
 
 
 class LineFiles:
-    """Reads lines of manifests by their place. Not thread-safe.
+    """Reads lines of manifests by position. Not thread-safe.
 
     Args:
         stamps: The manifests as they were when they were scanned.

@@ -1,4 +1,4 @@
-"""From manifests or Shar folders to one index of the corpus: ids, lengths, and the place of each part of each cut.
+"""From manifests or Shar folders to one index of the corpus: ids, lengths, and the position of each part of each cut.
 
 Every line is read once, through lhotse, some 50 us a cut; of Shar's tar files the headers and the small manifests.
 Nothing is decoded but one array of each custom key, whose dtype no manifest says.
@@ -25,7 +25,7 @@ from .files import CutFiles, Member, scan_lines, scan_tar
 from .keys import CutKey, custom_kinds, default_fields, parse_key
 from .library import lhotse_errors, recordings_of
 from .schema import NO_ROOTS, Roots
-from .table import LINE_BYTES, LINE_START, SHARD, Place, attach_data, attach_value, decode_cut
+from .table import LINE_BYTES, LINE_START, SHARD, FieldColumns, attach_data, attach_value, decode_cut
 
 INDEX_KIND = "lhotse-cuts/2"  # with the version of what the columns and `meta` say
 _MAX_NAMED = 5  # missing files that an error names; the rest is counted
@@ -76,7 +76,7 @@ class _Columns:
         """Take down where the data of a field of Shar are."""
         suffix = self.suffixes.setdefault(member.suffix, len(self.suffixes))
         numbers = (member.start, member.num_bytes, member.meta_start, member.meta_bytes, suffix)
-        for column, number in zip(Place.of(name), numbers, strict=True):
+        for column, number in zip(FieldColumns.of(name), numbers, strict=True):
             self.locators[column].append(number)
 
 
@@ -197,18 +197,18 @@ class _Members:
         part = next(self._parts, None)
         if part is None:
             raise self._unfit(f"it ends before the cut {cut.id!r}", where)
-        place = f"{self._path}, cut {cut.id!r}"
+        where = f"{self._path}, cut {cut.id!r}"
         if self._is_tar:
             member: Member = part
             cut_id = member.cut_id
             if member.start >= 0 and cut_id == cut.id:
                 data = (self._read(member), member.suffix) if self._reads_data else None
-                attach_data(cut, self._name, member.meta, data, self._roots, place)
+                attach_data(cut, self._name, member.meta, data, self._roots, where)
                 self._reads_data = False
         else:
             _, start, line = part
             self.text_bytes = start + len(line)
-            cut_id = attach_value(cut, self._name, line, place)
+            cut_id = attach_value(cut, self._name, line, where)
             member = Member(cut_id, "", start, len(line), -1, 0, b"")
         if cut_id != cut.id:
             raise self._unfit(f"it has the data of {cut_id!r} where the cut is {cut.id!r}", where)

@@ -190,7 +190,7 @@ def cut_of(record: dict[str, Any], roots: Roots, where: str) -> Any:
         SourceError: It is none, or says more than data may; or names a file outside of the roots.
     """
     with _checked(where, "make a cut of a line"):
-        return _cut(record, _Place(roots, where))
+        return _cut(record, _Origin(roots, where))
 
 
 def part_of_shar(record: dict[str, Any], roots: Roots, where: str) -> Any:
@@ -200,15 +200,15 @@ def part_of_shar(record: dict[str, Any], roots: Roots, where: str) -> Any:
         SourceError: As for `cut_of`.
     """
     with _checked(where, "read the manifest"):
-        place = _Place(roots, where)
+        origin = _Origin(roots, where)
         if "sources" in record:
-            return _recording(record, place)
+            return _recording(record, origin)
         if "num_features" in record:
-            return _features(record, place)
-        return _array(record, place)
+            return _features(record, origin)
+        return _array(record, origin)
 
 
-class _Place:
+class _Origin:
     """Where a record is, and what it may name."""
 
     __slots__ = ("roots", "where")
@@ -232,72 +232,72 @@ def _checked(where: str, doing: str) -> Iterator[None]:
         raise SourceError("the record is nested too deeply", where=where, fix="write it by lhotse") from error
 
 
-def _fit(record: Any, kind: type[msgspec.Struct], name: str, place: _Place) -> None:
+def _fit(record: Any, kind: type[msgspec.Struct], name: str, origin: _Origin) -> None:
     try:
         schema.fits(record, kind)
     except msgspec.ValidationError as error:
-        raise SourceError(f"a {name} cannot be read: {error}", where=place.where, fix="write it by lhotse") from error
+        raise SourceError(f"a {name} cannot be read: {error}", where=origin.where, fix="write it by lhotse") from error
 
 
-def _cut(record: dict[str, Any], place: _Place) -> Any:
+def _cut(record: dict[str, Any], origin: _Origin) -> Any:
     kind = record.get("type")
     if kind in _DATA_CUTS:
-        return _data_cut(record, place)
+        return _data_cut(record, origin)
     if kind == "PaddingCut":
-        return _padding(record, place)
+        return _padding(record, origin)
     if kind == "MixedCut":
-        return _mixed(record, place)
-    raise SourceError(f"a cut of the type {str(kind)[:100]!r} is not known", where=place.where)
+        return _mixed(record, origin)
+    raise SourceError(f"a cut of the type {str(kind)[:100]!r} is not known", where=origin.where)
 
 
-def _data_cut(record: dict[str, Any], place: _Place) -> Any:
-    _fit(record, schema.Data, "cut", place)
+def _data_cut(record: dict[str, Any], origin: _Origin) -> Any:
+    _fit(record, schema.Data, "cut", origin)
     kind = _DATA_CUTS[record.pop("type")]
     if isinstance(record["channel"], list) is not (kind is MultiCut):
-        raise SourceError(f"a {kind.__name__} has the channel {record['channel']!r}", where=place.where)
-    _replace(record, "features", _features, place)
-    _replace(record, "recording", _recording, place)
-    record["supervisions"] = [_supervision(one, place) for one in record.get("supervisions") or ()]
-    _replace(record, "custom", _custom, place)
+        raise SourceError(f"a {kind.__name__} has the channel {record['channel']!r}", where=origin.where)
+    _replace(record, "features", _features, origin)
+    _replace(record, "recording", _recording, origin)
+    record["supervisions"] = [_supervision(one, origin) for one in record.get("supervisions") or ()]
+    _replace(record, "custom", _custom, origin)
     return kind(**record)
 
 
-def _padding(record: dict[str, Any], place: _Place) -> Any:
-    _fit(record, schema.Padding, "padding", place)
+def _padding(record: dict[str, Any], origin: _Origin) -> Any:
+    _fit(record, schema.Padding, "padding", origin)
     del record["type"]
-    _replace(record, "custom", _custom, place)
+    _replace(record, "custom", _custom, origin)
     sizes = [record.get("num_samples") or 0, record["duration"] * record["sampling_rate"]]
     sizes.append((record.get("num_frames") or 0) * max(record.get("num_features") or 1, 1))
     if max(sizes) > schema.MAX_VALUES:
-        raise SourceError(f"a padding of {max(sizes):.0f} values is too long", where=place.where)
+        raise SourceError(f"a padding of {max(sizes):.0f} values is too long", where=origin.where)
     return PaddingCut(**record)
 
 
-def _mixed(record: dict[str, Any], place: _Place) -> Any:
-    _fit(record, schema.Mixed, "mixed cut", place)
-    tracks = [_track(one, place) for one in record["tracks"]]
+def _mixed(record: dict[str, Any], origin: _Origin) -> Any:
+    _fit(record, schema.Mixed, "mixed cut", origin)
+    tracks = [_track(one, origin) for one in record["tracks"]]
     if record.get("snr_reference") is not None:
-        reference = _track(record["snr_reference"], place)
+        reference = _track(record["snr_reference"], origin)
         reference.is_snr_reference = reference.mute = True
         tracks.append(reference)
-    cut = MixedCut(id=record["id"], tracks=tracks, transforms=_transforms(record.get("transforms"), place))
+    cut = MixedCut(id=record["id"], tracks=tracks, transforms=_transforms(record.get("transforms"), origin))
     if cut.duration * max(track.cut.sampling_rate or 1 for track in tracks) > schema.MAX_VALUES:
-        raise SourceError(f"a mix of {cut.duration} seconds is too long", where=place.where)
+        raise SourceError(f"a mix of {cut.duration} seconds is too long", where=origin.where)
     return cut
 
 
-def _track(record: dict[str, Any], place: _Place) -> MixTrack:
-    _fit(record, schema.Track, "track", place)
+def _track(record: dict[str, Any], origin: _Origin) -> MixTrack:
+    _fit(record, schema.Track, "track", origin)
     inner = record.pop("cut")
     inner["type"] = record.pop("type")
     if inner["type"] == "MixedCut":
-        raise SourceError("a mixed cut is a track of another one, which lhotse does not mix", where=place.where)
-    return MixTrack(_cut(inner, place), **record)
+        raise SourceError("a mixed cut is a track of another one, which lhotse does not mix", where=origin.where)
+    return MixTrack(_cut(inner, origin), **record)
 
 
-def _supervision(record: dict[str, Any], place: _Place) -> SupervisionSegment:
-    _fit(record, schema.Supervision, "supervision", place)
-    _replace(record, "custom", _custom, place)
+def _supervision(record: dict[str, Any], origin: _Origin) -> SupervisionSegment:
+    _fit(record, schema.Supervision, "supervision", origin)
+    _replace(record, "custom", _custom, origin)
     if record.get("alignment") is not None:
         record["alignment"] = {
             name: [AlignmentItem.deserialize(item) for item in items] for name, items in record["alignment"].items()
@@ -305,14 +305,14 @@ def _supervision(record: dict[str, Any], place: _Place) -> SupervisionSegment:
     return SupervisionSegment(**record)
 
 
-def _custom(record: dict[str, Any], place: _Place) -> dict[str, Any]:
+def _custom(record: dict[str, Any], origin: _Origin) -> dict[str, Any]:
     for name, value in record.items():
         if not isinstance(value, dict):
             continue
         if {"id", "sources", "sampling_rate"} <= value.keys():
-            record[name] = _recording(value, place)
+            record[name] = _recording(value, origin)
         elif ("storage_type" in value or _is_stored(value.get("array"))) and "width" not in value:
-            record[name] = _array(value, place)  # one with a width is an image, which stays a dict: none is read
+            record[name] = _array(value, origin)  # one with a width is an image, which stays a dict: none is read
     return record
 
 
@@ -320,89 +320,89 @@ def _is_stored(value: Any) -> bool:
     return isinstance(value, dict) and "storage_type" in value
 
 
-def _recording(record: dict[str, Any], place: _Place) -> Recording:
-    _fit(record, schema.AudioRecording, "recording", place)
-    record["sources"] = [_audio(one, place) for one in record["sources"]]
-    transforms = _transforms(record.pop("transforms", None), place)
+def _recording(record: dict[str, Any], origin: _Origin) -> Recording:
+    _fit(record, schema.AudioRecording, "recording", origin)
+    record["sources"] = [_audio(one, origin) for one in record["sources"]]
+    transforms = _transforms(record.pop("transforms", None), origin)
     rate = record["sampling_rate"]
     for transform in transforms or ():
         if isinstance(transform, Speed):
-            _check_rates(max(round(rate * transform.factor), 1), rate, place)
+            _check_rates(max(round(rate * transform.factor), 1), rate, origin)
     return Recording(**record, transforms=transforms)
 
 
-def _audio(record: dict[str, Any], place: _Place) -> FileAudio:
-    _fit(record, schema.Audio, "source of a recording", place)
+def _audio(record: dict[str, Any], origin: _Origin) -> FileAudio:
+    _fit(record, schema.Audio, "source of a recording", origin)
     if record["type"] == "file":
-        record["source"] = place.file(record["source"])
+        record["source"] = origin.file(record["source"])
     elif record["type"] != PLACEHOLDER:
-        raise place.refused(f"a recording has the source {record['source'][:200]!r} of the type {record['type']!r}")
+        raise origin.refused(f"a recording has the source {record['source'][:200]!r} of the type {record['type']!r}")
     if record.get("video") is not None:
         record["video"] = VideoInfo(**record["video"])
     return FileAudio(**record)
 
 
-def _features(record: dict[str, Any], place: _Place) -> StoredFeatures:
-    _fit(record, schema.FeatureMatrix, "feature matrix", place)
-    return StoredFeatures(**_stored(record, place))
+def _features(record: dict[str, Any], origin: _Origin) -> StoredFeatures:
+    _fit(record, schema.FeatureMatrix, "feature matrix", origin)
+    return StoredFeatures(**_stored(record, origin))
 
 
-def _array(record: dict[str, Any], place: _Place) -> StoredArray | StoredTemporalArray:
+def _array(record: dict[str, Any], origin: _Origin) -> StoredArray | StoredTemporalArray:
     if "array" not in record:
-        _fit(record, schema.Stored, "array", place)
-        return StoredArray(**_stored(record, place))
-    _fit(record, schema.Temporal, "array", place)
-    record["array"] = StoredArray(**_stored(record["array"], place))
+        _fit(record, schema.Stored, "array", origin)
+        return StoredArray(**_stored(record, origin))
+    _fit(record, schema.Temporal, "array", origin)
+    record["array"] = StoredArray(**_stored(record["array"], origin))
     if record["temporal_dim"] >= max(len(record["array"].shape), 1):
         raise SourceError(
-            f"an array of the shape {record['array'].shape} has no axis {record['temporal_dim']}", where=place.where
+            f"an array of the shape {record['array'].shape} has no axis {record['temporal_dim']}", where=origin.where
         )
     return StoredTemporalArray(**record)
 
 
-def _stored(record: dict[str, Any], place: _Place) -> dict[str, Any]:
+def _stored(record: dict[str, Any], origin: _Origin) -> dict[str, Any]:
     """Return a record with the real path of its file."""
     kind, folder = record["storage_type"], record.get("storage_path") or ""
     record["storage_path"] = folder
     if kind in FILES:
         # As lhotse joins them; a key never replaces the folder.
-        real = place.file(f"{folder}/{record['storage_key'].lstrip('/')}" if folder else record["storage_key"])
+        real = origin.file(f"{folder}/{record['storage_key'].lstrip('/')}" if folder else record["storage_key"])
         record["storage_path"], _, record["storage_key"] = real.rpartition("/")
     elif kind in ARCHIVES:
-        record["storage_path"] = place.file(folder)
+        record["storage_path"] = origin.file(folder)
     elif kind != PLACEHOLDER:
-        raise place.refused(f"an array is stored as {kind!r}")
+        raise origin.refused(f"an array is stored as {kind!r}")
     return record
 
 
-def _transforms(records: list[dict[str, Any]] | None, place: _Place) -> list[AudioTransform] | None:
+def _transforms(records: list[dict[str, Any]] | None, origin: _Origin) -> list[AudioTransform] | None:
     if records is None:
         return None
-    return [_transform(record, place) for record in records]
+    return [_transform(record, origin) for record in records]
 
 
-def _transform(record: dict[str, Any], place: _Place) -> AudioTransform:
-    _fit(record, schema.Transform, "transform", place)
+def _transform(record: dict[str, Any], origin: _Origin) -> AudioTransform:
+    _fit(record, schema.Transform, "transform", origin)
     name, options = record["name"], record["kwargs"]
     if name not in schema.TRANSFORMS:
-        raise place.refused(f"a transform has the name {name!r}, which is none of {sorted(schema.TRANSFORMS)}")
-    _fit(options, schema.TRANSFORMS[name], f"transform {name!r}", place)
+        raise origin.refused(f"a transform has the name {name!r}, which is none of {sorted(schema.TRANSFORMS)}")
+    _fit(options, schema.TRANSFORMS[name], f"transform {name!r}", origin)
     if name == "Resample":
-        _check_rates(options["source_sampling_rate"], options["target_sampling_rate"], place)
+        _check_rates(options["source_sampling_rate"], options["target_sampling_rate"], origin)
     if name == "Narrowband":
-        _check_rates(options["source_sampling_rate"], 8000, place)
+        _check_rates(options["source_sampling_rate"], 8000, origin)
     if options.get("rir") is not None:
         rir = options["rir"]
-        options["rir"] = _cut(rir, place) if "type" in rir else _recording(rir, place)
+        options["rir"] = _cut(rir, origin) if "type" in rir else _recording(rir, origin)
     return AudioTransform.KNOWN_TRANSFORMS[name](**options)
 
 
-def _check_rates(before: int, after: int, place: _Place) -> None:
+def _check_rates(before: int, after: int, origin: _Origin) -> None:
     divisor = math.gcd(before, after)
     if (before // divisor) * (after // divisor) > _MAX_FILTER:
-        raise SourceError(f"resampling from {before} to {after} Hz takes too large a filter", where=place.where)
+        raise SourceError(f"resampling from {before} to {after} Hz takes too large a filter", where=origin.where)
 
 
-def _replace(record: dict[str, Any], name: str, build: Callable[[Any, _Place], Any], place: _Place) -> None:
+def _replace(record: dict[str, Any], name: str, build: Callable[[Any, _Origin], Any], origin: _Origin) -> None:
     if record.get(name) is not None:
-        record[name] = build(record[name], place)
+        record[name] = build(record[name], origin)

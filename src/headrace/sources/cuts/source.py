@@ -1,8 +1,8 @@
 """A source of lhotse's cuts: manifests, Shar folders, and cut sets in memory, with random access.
 
-lhotse reads Shar in sequence. Here the place of each cut and of its data is indexed once, and one `pread` for each part
-finds it again; what is read goes through lhotse's own `Cut`, so transforms and mixes are lhotse's. A manifest is data:
-`schema.py` lists what it may say, its `Roots` say which files it may name, `record.py` makes lhotse's
+lhotse reads Shar in sequence. Here the position of each cut and of its data is indexed once, and one `pread` for each
+part finds it again; what is read goes through lhotse's own `Cut`, so transforms and mixes are lhotse's. A manifest is
+data: `schema.py` lists what it may say, its `Roots` say which files it may name, `record.py` makes lhotse's
 objects of it, and `library.py` reads their files without any program. Read `files.py` for what is a corpus,
 `gather.py` for what is indexed, `table.py` for how a cut is found, `keys.py` for what becomes an array.
 """

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 
-class Place(NamedTuple):
-    """Names of the locators of one file's part of a cut; all are in bytes."""
+class FieldColumns(NamedTuple):
+    """Names of the index columns that say where the data of a field of Shar are, in bytes."""
 
     start: str
     num_bytes: str
@@ -29,8 +29,8 @@ class Place(NamedTuple):
     suffix: str
 
     @classmethod
-    def of(cls, field: str) -> Place:
-        """Return those of a field of Shar."""
+    def of(cls, field: str) -> FieldColumns:
+        """Return those of a field."""
         return cls(*(f"{field}/{name}" for name in cls._fields))
 
 
@@ -111,19 +111,19 @@ class StoredCuts(CutTable):
         return cut
 
     def _attach(self, cut: Any, corpus_idx: int, shard: int, field: str) -> None:
-        place, where = Place.of(field), self.where(corpus_idx)
-        start = self._number(place.start, corpus_idx)
+        columns, where = FieldColumns.of(field), self.where(corpus_idx)
+        start = self._number(columns.start, corpus_idx)
         if start < 0:
             return
         file_idx = self._file_idx[field] + shard
-        num_bytes = self._number(place.num_bytes, corpus_idx)
+        num_bytes = self._number(columns.num_bytes, corpus_idx)
         if not self._is_tar[field][shard]:
             attach_value(cut, field, self._lines.read(file_idx, start, num_bytes), where)
             return
         meta = self._data.read(
-            file_idx, self._number(place.meta_start, corpus_idx), self._number(place.meta_bytes, corpus_idx)
+            file_idx, self._number(columns.meta_start, corpus_idx), self._number(columns.meta_bytes, corpus_idx)
         )
-        suffix = self._index.meta["suffixes"][self._number(place.suffix, corpus_idx)]
+        suffix = self._index.meta["suffixes"][self._number(columns.suffix, corpus_idx)]
         data = self._data.read(file_idx, start, num_bytes), suffix
         attach_data(cut, field, meta, data, self._roots, where)
 
@@ -166,7 +166,7 @@ def attach_data(cut: Any, field: str, meta: bytes, data: tuple[bytes, str] | Non
     """Give a cut what Shar has of a field.
 
     Args:
-        cut: Changed in place.
+        cut: Changed in columns.
         field: Of Shar.
         meta: Its manifest as JSON.
         data: The data and the ending of their name; None: only the manifest, for what needs no data.

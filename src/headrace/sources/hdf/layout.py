@@ -333,19 +333,19 @@ def _stored_dim(file: h5py.File, data_key: str, name: str, path: str) -> int | N
     if said is None and attributes.get("sparse"):
         return None  # not known; what other programs want to have is beside it
     if said is not None:
-        value, place = said, f"attribute dim of {name}"
+        value, name = said, f"attribute dim of {name}"
     elif name == "inputs":
         if file[name].ndim > 1:
             return None  # the attribute only describes; the last axis counts
-        value, place = file.attrs.get("inputPattSize"), "attribute inputPattSize"
+        value, name = file.attrs.get("inputPattSize"), "attribute inputPattSize"
     else:
         size = file.get("targets/size")
-        value, place = (None if size is None else size.attrs.get(data_key)), f"attribute {data_key} of targets/size"
+        value, name = (None if size is None else size.attrs.get(data_key)), f"attribute {data_key} of targets/size"
     if value is None:
         return None
     array = np.asarray(value)
     if array.dtype.kind not in "iu" or array.size == 0 or int(array.flat[0]) < 0:
-        raise SourceError(f"the {place} is {value!r}, not a dim or [dim, ndim]", where=path, fix="store whole numbers")
+        raise SourceError(f"the {name} is {value!r}, not a dim or [dim, ndim]", where=path, fix="store whole numbers")
     return int(array.flat[0])
 
 

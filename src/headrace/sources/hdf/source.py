@@ -168,9 +168,9 @@ class _Column:
         dtype: Of the arrays to return.
         frame_shape: Shape of one row.
         row_bytes: Size of one row.
-        places: For each file, the position of the first row, or -1 where the rows have to be read through HDF5; and
+        extents: For each file, the position of the first row, or -1 where the rows have to be read through HDF5; and
             how many rows it has.
-        place_table: The same, `int64[2, F]`.
+        extent_table: The same, `int64[2, F]`.
         rows: `int64[N]`, the first row of each sequence in its file.
         lengths: `int32[N]` or `int64[N]`.
 
@@ -181,8 +181,8 @@ class _Column:
     dtype: np.dtype[Any]
     frame_shape: tuple[int | None, ...]
     row_bytes: int
-    places: list[tuple[int, int]]
-    place_table: NDArray[np.int64]
+    extents: list[tuple[int, int]]
+    extent_table: NDArray[np.int64]
     rows: memoryview[int]
     lengths: memoryview[int]
 
@@ -217,7 +217,7 @@ class HDFSource(IndexedSource):
             key: self._column(key, key, spec, meta["byte_offsets"][key]) for key, spec in self.specs.items()
         }
         for key, column in self._columns.items():
-            if None not in column.frame_shape and all(offset >= 0 or not rows for offset, rows in column.places):
+            if None not in column.frame_shape and all(offset >= 0 or not rows for offset, rows in column.extents):
                 self._plain[key] = PlainKey.of(self.specs[key], self._index.lengths(key))
         times = meta["times"]
         self._times = times and self._column(None, INPUT_KEY, DataSpec.from_json(times["spec"]), times["byte_offsets"])
@@ -231,9 +231,9 @@ class HDFSource(IndexedSource):
         rows = column_view(self._index.locator(frame_locator(length_key)))
         lengths = column_view(self._index.lengths(length_key))
         num_frames = self._index.meta["num_frames"][length_key]  # `times` has as many rows as `inputs`
-        places = list(zip(byte_offsets, num_frames, strict=True))
-        place_table = np.array([byte_offsets, num_frames], np.int64)
-        return _Column(name, dtype, spec.shape, row_bytes, places, place_table, rows, lengths)
+        extents = list(zip(byte_offsets, num_frames, strict=True))
+        extent_table = np.array([byte_offsets, num_frames], np.int64)
+        return _Column(name, dtype, spec.shape, row_bytes, extents, extent_table, rows, lengths)
 
     def reads_slices(self, data_key: str) -> bool:
         """Yes: HDF5 itself finds the chunks that hold some frames."""
@@ -310,7 +310,7 @@ class HDFSource(IndexedSource):
         # A damaged index must not read other frames: the columns of its file are checked here, where they are used.
         if not 0 <= file_idx < self._num_files:
             raise self._index.damaged(f"it says that sequence {corpus_idx} is in file {file_idx} of {self._num_files}")
-        byte_offset, num_frames = column.places[file_idx]
+        byte_offset, num_frames = column.extents[file_idx]
         if not 0 <= row <= row + num_rows <= num_frames:
             what = f"frames {row}..{row + num_rows} of the {num_frames} in {self.files[file_idx]}"
             raise self._index.damaged(f"it says that sequence {corpus_idx} is in {what}")
@@ -320,7 +320,7 @@ class HDFSource(IndexedSource):
         column = self._columns[data_key]
         files = np.asarray(self._file_of)[corpus_indices]
         if files.size and 0 <= int(files.min()) <= int(files.max()) < self._num_files:
-            byte_offsets, num_frames = column.place_table[:, files]
+            byte_offsets, num_frames = column.extent_table[:, files]
             rows = np.asarray(column.rows)[corpus_indices]
             num_rows = np.asarray(column.lengths)[corpus_indices]
             if ((rows >= 0) & (num_rows >= 0) & (rows <= num_frames - num_rows)).all():

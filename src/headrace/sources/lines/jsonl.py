@@ -28,7 +28,7 @@ from headrace.specs import DataSpec
 from ..shared.codec import found_by
 from ..shared.data_types import parse_about
 from ..shared.decompressed import plain_copy
-from ..shared.fields import Field, VocabularyField, parse_field
+from ..shared.fields import Field, parse_field
 from ..shared.json_fields import JsonField
 from ..shared.lines import (
     BAD_JSON,
@@ -155,21 +155,21 @@ def gather_jsonl(options: JsonlOptions) -> CorpusIndex:
     """
     lengths: dict[str, list[int]] = {key: [] for key in options.fields}
     tags: list[str] = []
-    places: list[NDArray[np.int64]] = []
+    spans: list[NDArray[np.int64]] = []
     fields = options.fields.values()
     for _, _, part in take_stretches(
         options.files,
         partial(_take_stretch, options),
         may_share=not any(field.learns for field in fields),
-        is_slow=any(isinstance(field, VocabularyField) for field in fields),
+        is_slow=any(field.is_slow for field in fields),
     ):
         tags += part.tags
-        places += part.places
+        spans += part.spans
         for key, own in part.lengths.items():
             lengths[key] += own
     for field in options.fields.values():
         field.end_scan()
-    file_of, line_start, line_bytes = np.concatenate(places, axis=1) if places else np.zeros((3, 0), np.int64)
+    file_of, line_start, line_bytes = np.concatenate(spans, axis=1) if spans else np.zeros((3, 0), np.int64)
     locators = {"line_start": line_start, "line_bytes": line_bytes}
     if len(options.files) > 1:
         locators["file"] = file_of
@@ -187,7 +187,7 @@ class _Objects:
 
     lengths: dict[str, list[int]]
     tags: list[str] = dataclass_field(default_factory=list)
-    places: list[NDArray[np.int64]] = dataclass_field(default_factory=list)
+    spans: list[NDArray[np.int64]] = dataclass_field(default_factory=list)
     num_lines: int = 0
 
 
@@ -204,7 +204,7 @@ def _take_stretch(options: JsonlOptions, stretch: LineStretch) -> _Objects:
         for key, field in options.fields.items():
             found.lengths[key] += _scan_column(field.scan, columns[names.index(field.name)], numbers, name)
         starts, stops = block.starts[kept], block.stops[kept]
-        found.places.append(np.stack([np.full(len(kept), file_idx), starts + block.position, stops - starts]))
+        found.spans.append(np.stack([np.full(len(kept), file_idx), starts + block.position, stops - starts]))
         found.num_lines += len(block.starts)
     return found
 
@@ -408,6 +408,11 @@ class JsonlSource(RecordSource):
         options = JsonlOptions(paths, names, parsed, tag_field, given_labels)
         beside = [path for path in map(jsonl_specs_path, names) if os.path.exists(path)]
         self._open(options, [*paths, *beside], lambda: gather_jsonl(options), index=index, kind=options.kind)
+
+    @property
+    def encodes_texts(self) -> bool:
+        """Whether a key has a vocabulary."""
+        return any(field.is_slow for field in self._options.fields.values())
 
     def _prepare(self) -> None:
         self._lines = LineTable(self._index)

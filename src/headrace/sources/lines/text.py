@@ -99,7 +99,7 @@ def gather_lines(options: TextOptions) -> CorpusIndex:
         options.files,
         partial(_take_stretch, options),
         may_share=not any(target.learns for target in fields),
-        is_slow=any(type(target) is not ByteField for target in fields),
+        is_slow=any(target.is_slow for target in fields),
     ):
         if options.tags == "place":
             name = os.path.basename(options.names[file_idx])
@@ -225,8 +225,8 @@ class TextSource(RecordSource):
     """The lines of UTF-8 text files, one file after the other.
 
     The files are read once, to find the lines and their lengths: as bytes at the speed of the disk, with a vocabulary
-    at that of the vocabulary. Then a line is read by its place. Compressed files are decompressed once, into the cache
-    folder, see `plain_copy`.
+    at that of the vocabulary. Then a line is read at its position. Compressed files are decompressed once, into the
+    cache folder, see `plain_copy`.
 
     Args:
         files: One path, or several; `.gz`, `.bz2` and `.xz` are decompressed.
@@ -305,6 +305,11 @@ class TextSource(RecordSource):
     def files(self) -> tuple[str, ...]:
         """The paths of the files as they were given, absolute."""
         return self._options.names
+
+    @property
+    def encodes_texts(self) -> bool:
+        """Whether a key has a vocabulary."""
+        return any(field.is_slow for field in self._options.fields.values())
 
     def read_text(self, corpus_idx: int) -> str:
         """Return the text of a line."""

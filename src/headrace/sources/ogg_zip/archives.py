@@ -96,7 +96,7 @@ def _skip(text: bytes, position: int) -> int:
 
 
 def _read_dict(text: bytes, start: int, where: str) -> tuple[dict[str, Any], int]:
-    """Return the dict that begins at a place, and where it ends."""
+    """Return the dict that begins at a position, and where it ends."""
     values: dict[str, Any] = {}
     position, last = start + 1, b","
     while last == b",":
@@ -198,7 +198,7 @@ class Archive:
         return [*([] if self.is_folder else [self.path]), *([self.text_path] if self.text_path else [])]
 
     @property
-    def text_place(self) -> str:
+    def text_name(self) -> str:
         """What errors in the text name."""
         return self.text_path or f"{self.path}, {self.name}.txt"
 
@@ -273,7 +273,7 @@ def read_text(archive: Archive, members: dict[str, Member]) -> bytes:
                 fix="give content_name=, the name without .txt, if the archive was renamed",
             )
         with _opened(archive.path) as file:
-            return read_member(Descriptors([file.fileno()]), 0, member, archive.text_place)
+            return read_member(Descriptors([file.fileno()]), 0, member, archive.text_name)
     with _opened(archive.text_path) as file:
         try:
             return gzip.decompress(file.read()) if archive.text_path.endswith(".gz") else file.read()
@@ -307,7 +307,7 @@ class Descriptors:
 
 
 class EntryTexts:
-    """Bytes of the texts of archives, at any place. Opened when it first reads; may be pickled; not thread-safe.
+    """Bytes of the texts of archives, at any position. Opened when it first reads; may be pickled; not thread-safe.
 
     Args:
         archives: The archives.

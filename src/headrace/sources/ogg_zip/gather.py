@@ -157,7 +157,7 @@ def _rows_of(options: OggZipOptions, number: int, text: bytes, members: dict[str
     rows: list[_Row] = []
     missing: list[str | None] = []
     num_missing = 0
-    for start, num_bytes, entry in scan_entries(text, archive.text_place):
+    for start, num_bytes, entry in scan_entries(text, archive.text_name):
         member = None
         if options.features is not None:
             member, is_there = _find(archive, entry, options.has_prefix, members)
@@ -181,7 +181,7 @@ def _find(
     if entry.file is None:
         raise SourceError(
             f"the sequence {entry.tag!r} names no 'file'",
-            where=archive.text_place,
+            where=archive.text_name,
             fix="audio=None reads only the text",
         )
     name = archive.recording(entry.file, has_prefix)
@@ -204,9 +204,9 @@ def _lengths(options: OggZipOptions, rows: Sequence[_Row]) -> dict[str, NDArray[
         "orth": [len(row.entry.text.encode()) for row in rows],
     }
     if options.vocabulary is not None:
-        places = [f"{options.archives[row.archive].text_place}, tag {row.entry.tag!r}" for row in rows]
+        wheres = [f"{options.archives[row.archive].text_name}, tag {row.entry.tag!r}" for row in rows]
         texts = [row.entry.text for row in rows]
-        lengths["classes"] = [len(options.encode(text, where)) for text, where in zip(texts, places, strict=True)]
+        lengths["classes"] = [len(options.encode(text, where)) for text, where in zip(texts, wheres, strict=True)]
     if options.features is not None and options.data_lengths is not None:
         lengths["data"] = _data_lengths(options, rows)
     return {key: np.array(column, np.int64) for key, column in lengths.items()}

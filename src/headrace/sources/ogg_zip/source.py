@@ -109,9 +109,9 @@ class OggZipSource(RecordSource):
             self.labels["classes"] = options.vocabulary.labels
         self.specs["orth"] = DataSpec("uint8", sparse=True, dim=256)
         self.labels["orth"] = [chr(code) for code in range(256)]
-        places = {path: number for number, path in enumerate(options.files)}
-        self._stamps_of_texts = [index.files[places[archive.files[-1]]] for archive in options.archives]
-        self._file_of = [places[archive.files[0]] for archive in options.archives]
+        file_idx_of = {path: number for number, path in enumerate(options.files)}
+        self._stamps_of_texts = [index.files[file_idx_of[archive.files[-1]]] for archive in options.archives]
+        self._file_of = [file_idx_of[archive.files[0]] for archive in options.archives]
         self._archive_of = index.locator("archive")
 
     def _prepare_files(self) -> None:

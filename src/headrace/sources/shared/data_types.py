@@ -129,7 +129,7 @@ def checked_seq(
         seq: Data key -> array, or what `as_array` takes.
         specs: The expected layouts.
         exact: Whether a data key that has no spec is an error, rather than left out.
-        where: The place, for errors.
+        where: What errors name as the origin.
 
     Raises:
         SourceError: A key is missing or has another layout.

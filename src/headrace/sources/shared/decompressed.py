@@ -1,8 +1,9 @@
-"""Plain copies of compressed files, for sources that read at any place.
+"""Plain copies of compressed files, for sources that read at any position.
 
-A compressed file has no places: to read its last line, all of it must be decompressed. So that is done once, into the
-user's cache folder, for all processes and runs. The copy is named by the file and by what is in it (`FileStamp`),
-appears whole or not at all, and has the time of the original, so that one made again is the same file to `FileStamp`.
+A compressed file cannot be read from its middle: for its last line, all of it must be decompressed. So that is done
+once, into the user's cache folder, for all processes and runs. The copy is named by the file and by what is in it
+(`FileStamp`), appears whole or not at all, and has the time of the original, so that one made again is the same file to
+`FileStamp`.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def plain_copy(path: str, convert: Callable[[IO[bytes], IO[bytes]], None] | None
     suffix = os.path.splitext(path)[1]
     if suffix in _REFUSED and convert is None:
         raise SourceError(
-            f"{suffix} cannot be read at any place, and is not decompressed here",
+            f"{suffix} cannot be read at any position, and is not decompressed here",
             where=path,
             fix=f"decompress it, or use one of {', '.join(_OPEN)}",
         )

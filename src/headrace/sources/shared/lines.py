@@ -1,4 +1,4 @@
-"""Files of lines: where each one is, JSON objects as lines, and `LineTable`, which finds them again.
+"""Files of lines: where each one is; JSON objects as lines, and `LineTable`, which finds them again.
 
 A line ends with a line feed, or the file; a carriage return before that belongs to the end. No other character ends
 one, also if Unicode calls it a line separator: so every tool that counts lines counts the same. A byte order mark at
@@ -39,7 +39,7 @@ class LineBlock:
 
     Attributes:
         data: Their bytes.
-        position: Place of the first one in the file.
+        position: Offset of the first one in the file.
         first_line: Number of the first line, from 1.
         starts: `int64[n]`: where each line starts in `data`.
         stops: `int64[n]`: where each line ends there, before its line feed.

@@ -200,7 +200,7 @@ def older_half(handles: dict[int, Any]) -> list[int]:
 
 
 def check_stamp(stamp: FileStamp) -> None:
-    """Refuse a file whose size or time is not what it was: the places of what it holds may have moved.
+    """Refuse a file whose size or time is not what it was: what it holds may lie elsewhere.
 
     Raises:
         SourceError: It changed, or is gone.
@@ -243,6 +243,6 @@ def _ends_before(path: str, size: int, position: int, num_bytes: int) -> SourceE
 
 def _cannot_open(stamp: FileStamp, error: OSError | ValueError) -> SourceError:
     is_limit = isinstance(error, OSError) and error.errno in TOO_MANY_OPEN
-    fix = TOO_MANY_OPEN_FIX if is_limit else "restore it, or its place"
+    fix = TOO_MANY_OPEN_FIX if is_limit else "restore it, or its folder"
     what = getattr(error, "strerror", None) or error
     return SourceError(f"the file cannot be opened: {what}", where=stamp.path, fix=fix)

@@ -25,7 +25,7 @@ _MAX_RATIO = 1040  # of deflate, by how it works: more is a lie, and would fill 
 
 
 class Bytes(Protocol):
-    """Something that gives the bytes of a file by their place."""
+    """Something that gives bytes of a file by position."""
 
     def read(self, file_idx: int, position: int, num_bytes: int, /) -> bytes:
         """Return the bytes position..position + num_bytes of a file."""

@@ -89,10 +89,10 @@ class Cells:
     def first_wrong(self, rows: NDArray[np.int64] | None) -> int | None:
         """Return the first row that is wrong, of all, or of some."""
         found = [np.flatnonzero(mask if rows is None else mask[rows])[:1] for mask, _ in self.wrong]
-        places = [int(place[0]) for place in found if len(place)]
-        if not places:
+        first = [int(rows_found[0]) for rows_found in found if len(rows_found)]
+        if not first:
             return None
-        return min(places) if rows is None else int(rows[min(places)])
+        return min(first) if rows is None else int(rows[min(first)])
 
 
 def cells_of(array: Any, layout: Layout, *, nulls_are_empty: bool, where: str) -> Cells:

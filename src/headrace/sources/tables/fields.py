@@ -255,8 +255,8 @@ class ValueField(TableField):
         """Let the codec see all rows of a piece, or some; return the length of each, `int64[n]`."""
         lengths = []
         for row in range(cells[0].num_rows) if rows is None else rows.tolist():
-            place = f"{where}, row {row}"
-            lengths.append(self.codec.scan(self._value(cells, row, place), place))
+            at_row = f"{where}, row {row}"
+            lengths.append(self.codec.scan(self._value(cells, row, at_row), at_row))
         return np.array(lengths, np.int64)
 
     def end_scan(self) -> DataSpec:
@@ -270,8 +270,8 @@ class ValueField(TableField):
 
     def view(self, cells: Sequence[Cells], row: int, where: str) -> NDArray[Any]:
         """Return the array of one row."""
-        place = f"{where}, row {row}"
-        return self.codec.encode(self._value(cells, row, place), place)
+        at_row = f"{where}, row {row}"
+        return self.codec.encode(self._value(cells, row, at_row), at_row)
 
 
 class TextField(ValueField):

@@ -268,7 +268,7 @@ class _Gathered:
         self._options = options
         self._tags: list[bytes] = []
         self._lengths: dict[str, list[NDArray[np.int64]]] = {field.data_key: [] for field in options.fields}
-        self._places: dict[str, list[NDArray[Any]]] = {"table": [], "piece": [], "row": []}
+        self._locators: dict[str, list[NDArray[Any]]] = {"table": [], "piece": [], "row": []}
 
     def add(self, tables: Tables, table: int, piece: int, num_rows: int, chosen: Rows | None) -> None:
         """Take note of the rows of a piece, or of some."""
@@ -280,21 +280,21 @@ class _Gathered:
         rows = np.arange(num_rows, dtype=np.int32) if chosen is None else chosen.astype(np.int32)
         if self._options.tag is not None:
             self._tags += _tags_of(tables, table, piece, self._options.tag, rows, num_rows)
-        self._places["row"].append(rows)
-        self._places["table"].append(np.full(len(rows), table, np.int32))
-        self._places["piece"].append(np.full(len(rows), piece, np.int32))
+        self._locators["row"].append(rows)
+        self._locators["table"].append(np.full(len(rows), table, np.int32))
+        self._locators["piece"].append(np.full(len(rows), piece, np.int32))
 
     def index(self, order: Rows | None) -> CorpusIndex:
         """Return the index, its sequences in this order of those that were added."""
-        places = {name: _joined(parts, np.int32) for name, parts in self._places.items()}
+        locators = {name: _joined(parts, np.int32) for name, parts in self._locators.items()}
         lengths = {key: _joined(parts, np.int64) for key, parts in self._lengths.items()}
         tags = self._tags
         if order is not None:
-            places = {name: column[order] for name, column in places.items()}
+            locators = {name: column[order] for name, column in locators.items()}
             lengths = {key: column[order] for key, column in lengths.items()}
             tags = [tags[i] for i in order.tolist()] if tags else tags
         specs = {field.data_key: field.end_scan() for field in self._options.fields}
-        num_seqs = len(places["row"])
+        num_seqs = len(locators["row"])
         for key, spec in specs.items():
             if not spec.has_time:
                 lengths[key] = np.ones(num_seqs, np.int64)
@@ -304,7 +304,7 @@ class _Gathered:
             labels={field.data_key: list(field.labels) for field in fields if field.labels is not None},
             tags=tags if self._options.tag is not None else GeneratedTags(num_seqs),
             lengths=lengths,
-            locators=places,
+            locators=locators,
             facts={field.data_key: field.facts for field in fields if field.facts is not None},
         )
 

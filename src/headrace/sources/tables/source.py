@@ -132,9 +132,9 @@ class TableSource(IndexedSource):
         starts = stops - lengths
         tables = self._tables_in(corpus_indices)
         self._confirm(tables)
-        for place in self._by_piece(corpus_indices):
-            array = self._view(int(corpus_indices[place]), data_key)
-            out[int(starts[place]) : int(stops[place])] = array if spec.has_time else array[None]
+        for number in self._by_piece(corpus_indices):
+            array = self._view(int(corpus_indices[number]), data_key)
+            out[int(starts[number]) : int(stops[number])] = array if spec.has_time else array[None]
         self._confirm(tables)
 
     def read_into(self, corpus_indices: NDArray[np.int64], data_key: str, outs: Sequence[NDArray[Any]]) -> None:
@@ -143,11 +143,11 @@ class TableSource(IndexedSource):
         self._checked_indices(corpus_indices)
         tables = self._tables_in(corpus_indices)
         self._confirm(tables)
-        for place in self._by_piece(corpus_indices):
-            array = self._view(int(corpus_indices[place]), data_key)
-            if (array.shape, array.dtype) != (outs[place].shape, outs[place].dtype):
-                raise IndexError(f"{array.dtype} of the shape {array.shape} does not fit into {outs[place].shape}")
-            outs[place][...] = array
+        for number in self._by_piece(corpus_indices):
+            array = self._view(int(corpus_indices[number]), data_key)
+            if (array.shape, array.dtype) != (outs[number].shape, outs[number].dtype):
+                raise IndexError(f"{array.dtype} of the shape {array.shape} does not fit into {outs[number].shape}")
+            outs[number][...] = array
         self._confirm(tables)
 
     def _tables_in(self, corpus_indices: NDArray[np.int64]) -> list[int]:
@@ -160,7 +160,7 @@ class TableSource(IndexedSource):
             self._tables.confirm(table)
 
     def _by_piece(self, corpus_indices: NDArray[np.int64]) -> list[int]:
-        """Return the places of sequences, ordered so that no piece is needed twice."""
+        """Return the numbers of sequences in a list of them, ordered so that no piece is needed twice."""
         table, piece, row = (column[corpus_indices] for column in self._columns)
         order: list[int] = np.lexsort((row, piece, table)).tolist()
         return order

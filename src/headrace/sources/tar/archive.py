@@ -8,12 +8,12 @@ is truncated, and sequences would be missing in silence.
 
 A member is called `<key>.<extension>`: the key ends at the first dot of the last part of the path. That is the rule of
 the WebDataset format. Members of one sequence have one key and follow one another. What has no dot there, or nothing
-before it, belongs to no sequence, and neither does what lies in a folder called `__..__`, where tools keep notes on a
+before it, belongs to no sequence, and neither does what lies in a folder called `__..__`, where tools describe a
 shard.
 
 Tags may have any characters; `TarWriter` writes what would be read otherwise as `%` and two hexadecimal digits: `%`,
-dots, control characters, slashes that are no inner ones. A note in the shard (`NOTE_NAME`) says so. Without the note, a
-key is a tag as it is.
+dots, control characters, slashes that are no inner ones. The metadata in the shard (`METADATA_NAME`) says so. Without
+it a key is a tag as it is.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from typing import Any, NamedTuple, Self
 from headrace.errors import SourceError
 
 BLOCK = 512  # an archive is made of such blocks: a header, then the data, filled up with zeros
-_WINDOW_BYTES = 4096  # read at once: a page costs no more than a header, and a short member needs no other read
+_BUFFER_BYTES = 4096  # read at once: a page costs no more than a header, and a short member needs no other read
 _MAX_TEXT_BYTES = 1 << 20  # of a long name, or of a pax header; more is damage
 _MAX_LENGTH_DIGITS = 7  # of a record of the pax format
 _LINE_FEED = 10
@@ -77,7 +77,7 @@ class TarBytes:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self._window, self._start = b"", 0
+        self._buffer, self._start = b"", 0
         try:
             self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
@@ -87,9 +87,9 @@ class TarBytes:
     def read(self, position: int, num_bytes: int) -> bytes:
         """Return the bytes position..position + num_bytes; fewer at the end of the file."""
         offset = position - self._start
-        if offset < 0 or offset + num_bytes > len(self._window):
-            self._window, self._start, offset = self._pread(position, max(num_bytes, _WINDOW_BYTES)), position, 0
-        return self._window[offset : offset + num_bytes]
+        if offset < 0 or offset + num_bytes > len(self._buffer):
+            self._buffer, self._start, offset = self._pread(position, max(num_bytes, _BUFFER_BYTES)), position, 0
+        return self._buffer[offset : offset + num_bytes]
 
     def _pread(self, position: int, num_bytes: int) -> bytes:
         data = b""
@@ -210,7 +210,8 @@ def _size_in(header: bytes, path: str, start: int) -> int:
     """Return the size that a header says, after a look at its sum."""
     own_field = header[148:156]
     try:
-        said = int(own_field[:6], 8) if own_field[6] in b"\0 " and own_field[7] in b"\0 " else _number(own_field)
+        is_usual = own_field[:6].isdigit() and own_field[6] in b"\0 " and own_field[7] in b"\0 "
+        said = int(own_field[:6], 8) if is_usual else _number(own_field)
         num_bytes = int(header[124:135], 8) if header[135] in b"\0 " else _number(header[124:136])
     except ValueError:
         said, num_bytes = _number(own_field), _number(header[124:136])
@@ -228,7 +229,7 @@ def _number(digits: bytes) -> int:
     """Read a number in octal digits, or in binary after a byte 128; -1 if it is neither."""
     if digits[:1] == b"\x80":
         return int.from_bytes(digits[1:], "big")
-    text = digits.strip(b" \0")
+    text = digits.lstrip(b" ").rstrip(b" \0")
     return int(text, 8) if text.isdigit() and not set(text) & set(b"89") else 0 if not text else -1
 
 
@@ -338,7 +339,7 @@ def _text(name: bytes) -> str:
     return name.decode("utf-8", "backslashreplace")
 
 
-NOTE_NAME = "__headrace__/corpus.json"  # written by `TarWriter`: specs, labels, which member is which data key
+METADATA_NAME = "__headrace__/corpus.json"  # written by `TarWriter`: specs, labels, which member is which data key
 _NOTES = re.compile(r"__[^/]*__(/|$)")  # as WebDataset and Energon have it
 _ESCAPED = re.compile("[\\x00-\\x1f\\x7f%.]")
 _OUTER_SLASH = re.compile("^/|/(?=/)|/$")

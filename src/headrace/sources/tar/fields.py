@@ -10,7 +10,7 @@ from headrace.errors import ConfigError, did_you_mean
 from ..audio.codec import RecordingCodec
 from ..shared.fields import IndexField, NumberField, parse_field
 from ..shared.json_fields import JsonField
-from .members import AudioMembers, BytesMembers, Members, NpyMembers, NpzMembers, ValueMembers
+from .members import AudioDecoder, BytesDecoder, MemberDecoder, NpyDecoder, NpzDecoder, ValueDecoder
 
 AUDIO_EXTENSIONS = frozenset(("wav", "flac", "ogg", "oga", "opus", "mp3", "aiff", "aif", "au", "w64", "rf64", "caf"))
 _TEXT_EXTENSIONS = frozenset(("txt", "text", "transcript", "lab", "json", "jsn", "jsonl", "csv", "tsv", "srt", "xml"))
@@ -31,7 +31,7 @@ def default_data_key(ext: str) -> str:
     return name if dot and (last.lower() in AUDIO_EXTENSIONS | {"npy", "txt"}) else ext
 
 
-def parse_members(data_key: str, target: Any) -> Members:
+def parse_members(data_key: str, target: Any) -> MemberDecoder:
     """Choose how one data key is read.
 
     Args:
@@ -53,27 +53,27 @@ def parse_members(data_key: str, target: Any) -> Members:
     if last in AUDIO_EXTENSIONS:
         _refuse_options(options, _AUDIO_OPTIONS, where)
         features, sample_rate = options.get("features", "raw"), options.get("sample_rate")
-        return AudioMembers(field, RecordingCodec(features, sample_rate, options.get("channel")))
+        return AudioDecoder(field, RecordingCodec(features, sample_rate, options.get("channel")))
     _refuse_options(options, _VALUE_OPTIONS, where)
     if last in _ARRAY_EXTENSIONS and (steps or last == "npy"):
         vocab = _classes_of(options, where)
-        return NpzMembers(field, ".".join(steps), vocab) if steps else NpyMembers(field, vocab)
+        return NpzDecoder(field, ".".join(steps), vocab) if steps else NpyDecoder(field, vocab)
     is_bare = options.keys() == {"field"}
     if steps:
         named = JsonField(options["field"]) if is_bare else parse_field(data_key, options)
-        return ValueMembers(field, "json", steps, named)
+        return ValueDecoder(field, "json", steps, named)
     if is_bare:
-        return _members_of_ext(field, last)
+        return _decoder_of_ext(field, last)
     said = options.get("vocab")
     if last in _NUMBER_EXTENSIONS and isinstance(said, int | list | tuple):
-        return ValueMembers(field, "number", (), _index_field(data_key, field, said))
-    return ValueMembers(field, "text", (), parse_field(data_key, {**options, "field": field}))
+        return ValueDecoder(field, "number", (), _index_field(data_key, field, said))
+    return ValueDecoder(field, "text", (), parse_field(data_key, {**options, "field": field}))
 
 
-def _members_of_ext(ext: str, last: str) -> Members:
+def _decoder_of_ext(ext: str, last: str) -> MemberDecoder:
     if last in _NUMBER_EXTENSIONS:
-        return ValueMembers(ext, "number", (), NumberField(ext, is_class=last in _CLASS_EXTENSIONS))
-    return BytesMembers(ext, is_text=last in _TEXT_EXTENSIONS)
+        return ValueDecoder(ext, "number", (), NumberField(ext, is_class=last in _CLASS_EXTENSIONS))
+    return BytesDecoder(ext, is_text=last in _TEXT_EXTENSIONS)
 
 
 def split_field(field: str, where: str) -> tuple[str, tuple[str, ...]]:

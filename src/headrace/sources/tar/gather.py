@@ -1,8 +1,8 @@
 """From tar archives and the options of a source to one index of the corpus.
 
 `gather_index` walks through the headers of all archives once, joins consecutive members of one key to a sequence, and
-lets each data key look at its members. What `TarWriter` notes in an archive (layouts, labels, how tags are written) is
-taken from there; archives of others do without.
+lets each data key look at its members. What `TarWriter` stores about an archive (layouts, labels, how tags are written)
+is taken from there; archives of others do without.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from headrace.index import CorpusIndex
 
 from ..shared.codec import found_by
 from ..shared.source import make_index
-from .archive import NOTE_NAME, Member, TarBytes, scan_members, split_name, unescape
+from .archive import METADATA_NAME, Member, TarBytes, scan_members, split_name, unescape
 from .fields import default_data_key, parse_members
-from .members import Members, text_of
-from .note import Note, adopt_layout, merge_notes, read_note
+from .members import MemberDecoder, text_of
+from .metadata import Metadata, adopt_layout, merge_metadata, read_metadata
 
 INDEX_KIND = "tar/1"  # with the version of what the columns and `meta` say, and of how lengths are counted
 SHARD_AND_KEY = "shard/key"
@@ -43,14 +43,14 @@ class TarOptions:
         missing: What is done with a sequence that lacks a member.
     """
 
-    members: dict[str, Members] | None
+    members: dict[str, MemberDecoder] | None
     tag: tuple[str, tuple[str, ...]] | str | None
     missing: Literal["error", "skip"]
 
     @property
     def kind(self) -> str:
         """Names the source and every option that changes what is in its index: the same text in every process."""
-        said = self.members and [[key, members.identity] for key, members in self.members.items()]
+        said = self.members and [[key, decoder.identity] for key, decoder in self.members.items()]
         return f"{INDEX_KIND} {json.dumps([said, self.tag, self.missing], default=repr)}"
 
 
@@ -81,12 +81,12 @@ class _Gathering:
 
     def __init__(self, options: TarOptions) -> None:
         self._options = options
-        self._members = options.members
+        self._decoders = options.members
         self._columns = {key: _Column() for key in options.members or {}}
         self._tags: list[str] = []
         self._file_of = array("i")
-        self._notes: list[Note] = []
-        self._all_have_notes = True
+        self._metadata: list[Metadata] = []
+        self._all_have_metadata = True
         self._num_skipped = self._num_nameless = 0
         self._example = ""
 
@@ -95,13 +95,13 @@ class _Gathering:
         seen: set[str] = set()
         key: str | None = None
         parts: dict[str, Member] = {}
-        notes: list[Note] = []
+        found: list[Metadata] = []
         first = len(self._tags)
         with TarBytes(path) as archive:
             for member in scan_members(archive):
-                if member.name == NOTE_NAME:
+                if member.name == METADATA_NAME:
                     data = archive.read(member.position, member.num_bytes)
-                    notes.append(read_note(data, f"{path}, member {NOTE_NAME!r}"))
+                    found.append(read_metadata(data, f"{path}, member {METADATA_NAME!r}"))
                     continue
                 names = split_name(member.name)
                 if names is None:
@@ -129,20 +129,20 @@ class _Gathering:
                 parts[names[1]] = member
             if key is not None:
                 self._add_seq(archive, file_idx, key, parts)
-        self._notes += notes
-        self._all_have_notes &= bool(notes)
-        if notes and self._options.tag in (None, SHARD_AND_KEY):
+        self._metadata += found
+        self._all_have_metadata &= bool(found)
+        if found and self._options.tag in (None, SHARD_AND_KEY):
             self._tags[first:] = map(unescape, self._tags[first:])
         if self._options.tag == SHARD_AND_KEY:
             shard = Path(path).stem
             self._tags[first:] = [f"{shard}/{tag}" for tag in self._tags[first:]]
 
     def _add_seq(self, archive: TarBytes, file_idx: int, key: str, parts: dict[str, Member]) -> None:
-        if self._members is None:
-            self._members = self._members_of(archive, parts)
-            self._columns = {data_key: _Column() for data_key in self._members}
-        elif self._options.members is None and len(parts) > len(self._members):
-            known = {members.ext for members in self._members.values()}
+        if self._decoders is None:
+            self._decoders = self._decoders_of(archive, parts)
+            self._columns = {data_key: _Column() for data_key in self._decoders}
+        elif self._options.members is None and len(parts) > len(self._decoders):
+            known = {decoder.ext for decoder in self._decoders.values()}
             unknown = sorted(set(parts) - known)
             there = ", ".join("." + ext for ext in unknown)
             raise SourceError(
@@ -150,22 +150,22 @@ class _Gathering:
                 where=archive.path,
                 fix="name the ones to read: fields={data key: extension, ...}",
             )
-        for members in self._members.values():
-            if members.ext not in parts:
+        for decoder in self._decoders.values():
+            if decoder.ext not in parts:
                 if self._options.missing == "skip":
                     self._num_skipped += 1
                     return
                 there = ", ".join("." + ext for ext in parts)
                 raise SourceError(
-                    f"the sequence {key!r} has no member .{members.ext}, only {there}",
+                    f"the sequence {key!r} has no member .{decoder.ext}, only {there}",
                     where=archive.path,
                     fix='name the ones to read (fields={data key: extension, ...}), or leave it out: missing="skip"',
                 )
         self._tags.append(self._tag_of(archive, key, parts))
         self._file_of.append(file_idx)
-        for data_key, members in self._members.items():
-            member, column = parts[members.ext], self._columns[data_key]
-            column.lengths.append(members.scan(archive, member, f"{archive.path}, member {member.name!r}"))
+        for data_key, decoder in self._decoders.items():
+            member, column = parts[decoder.ext], self._columns[data_key]
+            column.lengths.append(decoder.scan(archive, member, f"{archive.path}, member {member.name!r}"))
             column.ends.append(member.position + member.num_bytes)
             column.sizes.append(member.num_bytes)
 
@@ -180,9 +180,9 @@ class _Gathering:
             raise SourceError(f"there is no member .{ext} for the tag", where=where, fix="choose another tag_field=")
         return text_of(archive.read(member.position, member.num_bytes), steps or None, where)
 
-    def _members_of(self, archive: TarBytes, parts: dict[str, Member]) -> dict[str, Members]:
+    def _decoders_of(self, archive: TarBytes, parts: dict[str, Member]) -> dict[str, MemberDecoder]:
         """Make data keys of the extensions of the first sequence."""
-        found: dict[str, Members] = {}
+        found: dict[str, MemberDecoder] = {}
         for ext in parts:
             data_key = default_data_key(ext)
             if data_key in found:
@@ -204,50 +204,50 @@ class _Gathering:
             )
         if self._num_skipped:
             _LOGGER.warning("%d sequences lack a member and are left out (missing='skip')", self._num_skipped)
-        for members in (self._members or {}).values():
+        for decoder in (self._decoders or {}).values():
             if self._tags:
-                members.codec.end_scan()
-        lengths = self._lengths_by_notes()
-        members_of = self._members or {}
+                decoder.codec.end_scan()
+        lengths = self._lengths_by_metadata()
+        decoders_of = self._decoders or {}
         locators: dict[str, NDArray[Any]] = {"file": np.array(self._file_of, np.int32)}
         for key, column in self._columns.items():
             locators[f"end/{key}"] = np.array(column.ends, np.int64)
             locators[f"bytes/{key}"] = np.array(column.sizes, np.int64)
         return make_index(
-            **found_by({key: members.codec for key, members in members_of.items()}),
+            **found_by({key: decoder.codec for key, decoder in decoders_of.items()}),
             tags=self._tags,
             lengths=lengths,
             locators=locators,
-            learnt={key: members.codec.learnt for key, members in members_of.items()},
-            extensions={key: members.ext for key, members in members_of.items()},
+            learnt={key: decoder.codec.learnt for key, decoder in decoders_of.items()},
+            extensions={key: decoder.ext for key, decoder in decoders_of.items()},
         )
 
-    def _lengths_by_notes(self) -> dict[str, NDArray[np.int64]]:
-        """Take names and layouts that writers noted, if all of the archives have notes; return the lengths."""
-        note = merge_notes(self._notes) if self._notes and self._all_have_notes else None
-        if note is not None and self._options.members is None:
-            self._take_names(note)
+    def _lengths_by_metadata(self) -> dict[str, NDArray[np.int64]]:
+        """Use names and layouts that the writer stored, if all archives have them; return the lengths."""
+        metadata = merge_metadata(self._metadata) if self._metadata and self._all_have_metadata else None
+        if metadata is not None and self._options.members is None:
+            self._rename_keys(metadata)
         lengths = {key: np.array(column.lengths, np.int64) for key, column in self._columns.items()}
-        keys = {} if note is None else {ext: key for key, ext in note.members.items()}
-        for key, members in (self._members or {}).items():
-            if note is not None and members.ext in keys and members.takes_notes:
-                lengths[key] = adopt_layout(note, keys[members.ext], members, lengths[key])
+        keys = {} if metadata is None else {ext: key for key, ext in metadata.members.items()}
+        for key, decoder in (self._decoders or {}).items():
+            if metadata is not None and decoder.ext in keys and decoder.has_stored_layout:
+                lengths[key] = adopt_layout(metadata, keys[decoder.ext], decoder, lengths[key])
         return lengths
 
-    def _take_names(self, note: Note) -> None:
-        """Name data keys as their writer did, in its order; what somebody added comes after them."""
-        ours = {members.ext: key for key, members in (self._members or {}).items()}
-        names = {key: ours.pop(ext, None) for key, ext in note.members.items()}
+    def _rename_keys(self, metadata: Metadata) -> None:
+        """Rename data keys as the writer had them, in its order; members that were added later come last."""
+        ours = {decoder.ext: key for key, decoder in (self._decoders or {}).items()}
+        names = {key: ours.pop(ext, None) for key, ext in metadata.members.items()}
         for key, own in names.items() if self._tags else ():
             if own is None:
                 raise SourceError(
-                    f"the note of the writer has the data key {key!r}, but there are no members .{note.members[key]}",
-                    where=note.where,
+                    f"the metadata names the data key {key!r}, but there are no members .{metadata.members[key]}",
+                    where=metadata.where,
                     fix="members were taken out after it was written: name the others by fields=",
                 )
         names |= {key: key for key in ours.values() if key not in names}
-        found, columns = self._members or {}, self._columns
-        self._members = {
-            key: parse_members(key, note.members[key]) if own is None else found[own] for key, own in names.items()
+        found, columns = self._decoders or {}, self._columns
+        self._decoders = {
+            key: parse_members(key, metadata.members[key]) if own is None else found[own] for key, own in names.items()
         }
         self._columns = {key: _Column() if own is None else columns[own] for key, own in names.items()}

@@ -1,7 +1,7 @@
 """How the members with one extension become the arrays of one data key.
 
-One class for each way to what a codec gets: `BytesMembers` (as they are), `ValueMembers` (a text, a number or a value
-in a JSON object), `NpyMembers` and `NpzMembers` (NumPy's formats: one array, or several by name), and `AudioMembers`;
+One class for each way to what a codec gets: `BytesDecoder` (as they are), `ValueDecoder` (a text, a number or a value
+in a JSON object), `NpyDecoder` and `NpzDecoder` (NumPy's formats: one array, or several by name), and `AudioDecoder`;
 `parse_members` in `fields.py` chooses. Nothing that a member holds is executed, whatever its extension: pickles stay
 bytes.
 """
@@ -29,8 +29,8 @@ from ..shared.npy import HEAD_BYTES, USUAL_BYTES, NpyHeader, parse_any_npy, pars
 from .archive import Member, MemberFile, TarBytes
 
 
-class Members:
-    """How the members with one extension become arrays: a codec, and what it gets of a member.
+class MemberDecoder:
+    """Decodes the members with one extension: takes a value out of a member, and a codec makes an array of it.
 
     Args:
         ext: The extension.
@@ -42,11 +42,11 @@ class Members:
         codec: The codec.
         identity: See above.
         is_plain: Whether the bytes of an array are the last bytes of its member, as they are.
-        takes_notes: Whether the layout that the writer of the archive noted is theirs.
+        has_stored_layout: Whether the layout that the writer stored holds for these arrays.
     """
 
     is_plain: bool = False
-    takes_notes: bool = False
+    has_stored_layout: bool = False
 
     def __init__(self, ext: str, codec: Codec, identity: list[Any]) -> None:
         self.ext, self.codec, self.identity = ext, codec, identity
@@ -64,11 +64,11 @@ class Members:
         return self.codec.encode(self.value(data, where), where)
 
 
-class BytesMembers(Members):
+class BytesDecoder(MemberDecoder):
     """Members as they are: `uint8[T]`; UTF-8 text has 256 classes, anything else has none."""
 
     is_plain = True
-    takes_notes = True
+    has_stored_layout = True
 
     def __init__(self, ext: str, *, is_text: bool) -> None:
         super().__init__(ext, _BytesCodec(is_text=is_text), ["bytes", ext, is_text])
@@ -96,7 +96,7 @@ class _BytesCodec(Codec):
         return np.frombuffer(value, np.uint8).copy()
 
 
-class ValueMembers(Members):
+class ValueDecoder(MemberDecoder):
     """Members that hold one value each: text, a whole number, or something in a JSON object.
 
     Args:
@@ -129,7 +129,7 @@ class ValueMembers(Members):
         return int(digits)
 
 
-class AudioMembers(Members):
+class AudioDecoder(MemberDecoder):
     """Recordings: samples, or features.
 
     Args:
@@ -226,7 +226,7 @@ class ArrayCodec(Codec):
         return array
 
 
-class NpyMembers(Members):
+class NpyDecoder(MemberDecoder):
     """One array a member.
 
     Args:
@@ -239,12 +239,12 @@ class NpyMembers(Members):
     def __init__(self, ext: str, vocab: int | Sequence[str] | None = None) -> None:
         super().__init__(ext, ArrayCodec(f"members .{ext}", vocab), ["npy", ext, vocab])
         # What a writer noted counts, unless the user said it.
-        self.takes_notes = vocab is None
+        self.has_stored_layout = vocab is None
 
     @property
     def is_plain(self) -> bool:  # type: ignore[override]
         """Whether an array is the last bytes of its member: nothing is to be turned, or to be looked at."""
-        return self.takes_notes and self.codec.learnt and None not in self.codec.spec.shape
+        return self.has_stored_layout and self.codec.learnt and None not in self.codec.spec.shape
 
     def scan(self, archive: TarBytes, member: Member, where: str) -> int:
         """Read a header; return the length of the first axis, 1 without one."""
@@ -255,7 +255,7 @@ class NpyMembers(Members):
         return self.codec.scan(header, where)
 
 
-class NpzMembers(Members):
+class NpzDecoder(MemberDecoder):
     """One array of several in a member, by its name, compressed or not.
 
     Args:

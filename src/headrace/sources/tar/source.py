@@ -1,6 +1,6 @@
 """`TarSource`: random access to sequences in tar archives of the WebDataset format.
 
-An archive is walked through once, for its index; from then on a sequence is read from its place in the file, and
+An archive is walked through once, for its index; from then on a sequence is read from its position in the file, and
 nothing is unpacked to the disk. Read `archive.py` for archives and for what makes a sequence,
 `fields.py` and `members.py` for how members become arrays, `gather.py` for what is indexed.
 """
@@ -21,7 +21,7 @@ from ..shared.paths import Files, IndexOption, list_paths
 from ..shared.source import IndexedSource, PlainKey, column_view
 from .fields import parse_members, split_field
 from .gather import SHARD_AND_KEY, TarOptions, gather_index
-from .members import Members
+from .members import MemberDecoder
 
 _MISSING = ("error", "skip")
 
@@ -31,13 +31,13 @@ class _Column:
     """What reading needs of one key, worked out once.
 
     Attributes:
-        members: How bytes become an array.
+        decoder: How bytes become an array.
         plain: What reading needs, if the arrays lie in the archives as they are returned.
         ends: `int64[N]`, where each member ends in its file.
         sizes: `int64[N]`, the size of each member.
     """
 
-    members: Members
+    decoder: MemberDecoder
     plain: PlainKey | None
     ends: memoryview[int]
     sizes: memoryview[int]
@@ -115,13 +115,13 @@ class TarSource(IndexedSource):
 
     def _column(self, data_key: str) -> _Column:
         index = self._index
-        members = (self._options.members or {}).get(data_key) or parse_members(
+        decoder = (self._options.members or {}).get(data_key) or parse_members(
             data_key, index.meta["extensions"][data_key]
         )
-        members.codec.settle(self.specs[data_key], self.labels.get(data_key), index.meta["learnt"][data_key])
+        decoder.codec.settle(self.specs[data_key], self.labels.get(data_key), index.meta["learnt"][data_key])
         ends, sizes = index.locator(f"end/{data_key}"), index.locator(f"bytes/{data_key}")
-        plain = PlainKey.of(self.specs[data_key], index.lengths(data_key)) if members.is_plain else None
-        return _Column(members, plain, column_view(ends), column_view(sizes))
+        plain = PlainKey.of(self.specs[data_key], index.lengths(data_key)) if decoder.is_plain else None
+        return _Column(decoder, plain, column_view(ends), column_view(sizes))
 
     def _locate(self, corpus_idx: int, data_key: str) -> tuple[int, int, int]:
         column = self._columns[data_key]
@@ -134,8 +134,8 @@ class TarSource(IndexedSource):
         return file_idx, end - size, size
 
     def _decode(self, data: bytes, data_key: str, where: str) -> NDArray[Any]:
-        members = self._columns[data_key].members
-        return members.decode(data, f"{where}, .{members.ext}")
+        decoder = self._columns[data_key].decoder
+        return decoder.decode(data, f"{where}, .{decoder.ext}")
 
     def _where(self, corpus_idx: int) -> str:
         return f"{self._index.files[self._file_of[corpus_idx]].path}, tag {self._index.tags[corpus_idx]!r}"

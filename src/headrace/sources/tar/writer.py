@@ -20,8 +20,8 @@ from headrace.specs import DataSpec
 
 from ..shared.npy import make_npy_header
 from ..shared.writer import FileWriter
-from .archive import BLOCK, NOTE_NAME, escape, escape_data_key
-from .note import Note
+from .archive import BLOCK, METADATA_NAME, escape, escape_data_key
+from .metadata import Metadata
 
 _BUFFER_BYTES = 1 << 20  # written at once; larger ones are no quicker
 _MAX_CLASS = 2**63 - 1  # of more, the number of classes cannot be noted
@@ -88,8 +88,8 @@ class TarWriter(FileWriter):
 
     def _finish(self) -> None:
         members = {name: self._extension(name) for name in self.specs}
-        note = Note(members, self._final_specs(), self.labels if members else {}).to_bytes()
-        self._file.writelines([*_member(NOTE_NAME, [note]), bytes(2 * BLOCK)])
+        metadata = Metadata(members, self._final_specs(), self.labels if members else {}).to_bytes()
+        self._file.writelines([*_member(METADATA_NAME, [metadata]), bytes(2 * BLOCK)])
         self._file.write(bytes(-self._file.tell() % _RECORD_BYTES))
         self._file.close()
 

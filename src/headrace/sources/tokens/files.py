@@ -42,7 +42,7 @@ class TokenFile:
         path: Absolute path of the file with the tokens.
         dtype: Of a token, in the byte order of the file.
         num_tokens: How many.
-        position: Place of the first one, in bytes.
+        position: Offset of the first one, in bytes.
         idx_path: The `.idx` that belongs to it, or `None`.
     """
 

@@ -167,8 +167,8 @@ class TokenSource(IndexedSource):
         self.specs, self.labels = dict(options.specs), dict(options.labels)
         self._first_of = [0, *accumulate(index.meta["num_seqs"])]  # corpus index of the first sequence of each file
         self._starts = index.locator("start") if options.cut.needs_bounds else None
-        places = [(file.num_tokens, file.position, file.dtype.itemsize) for file in options.files]
-        self._places = np.array(places, np.int64).T  # int64[3, F]
+        rows = [(file.num_tokens, file.position, file.dtype.itemsize) for file in options.files]
+        self._file_table = np.array(rows, np.int64).T  # int64[3, F]
         key, *others = self.specs
         self._ahead = {key: 0, **dict.fromkeys(others, 1)}
         stored, dtype, dim = options.files[0].dtype, np.dtype(self.specs[key].dtype), self.specs[key].dim
@@ -210,7 +210,7 @@ class TokenSource(IndexedSource):
             firsts = self._starts[corpus_indices]
         firsts = firsts + self._ahead[data_key]
         lengths = self._index.lengths(data_key)[corpus_indices]
-        num_tokens, positions, item_bytes = self._places[:, file_of]
+        num_tokens, positions, item_bytes = self._file_table[:, file_of]
         is_wrong = (lengths > 0) & ((firsts < 0) | (firsts > num_tokens - lengths))
         if is_wrong.any():
             wrong = int(np.argmax(is_wrong))

@@ -1,7 +1,7 @@
-"""What `TarWriter` notes in an archive: layouts and labels, and which members are which data key.
+"""Metadata that `TarWriter` puts into an archive: layouts, labels, and which member is which data key.
 
-The note is a JSON object, the last member, in a folder that readers of the WebDataset format leave alone. Several
-archives of one corpus have a note each; they must agree, but for the number of classes: each writer saw its own.
+It is a JSON object, the last member, in a folder that readers of the WebDataset format leave alone. Several archives of
+one corpus have one each; they must agree, but for the number of classes: each writer saw its own.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from headrace.errors import ConfigError, SourceError
 from headrace.specs import DataSpec
 
-from .members import Members
+from .members import MemberDecoder
 
-NOTE_VERSION = 1
+VERSION = 1
 
 
 class _Spec(msgspec.Struct, forbid_unknown_fields=True):
@@ -35,8 +35,8 @@ class _Stored(msgspec.Struct):
     labels: dict[str, list[str]]
 
 
-class Note:
-    """One note.
+class Metadata:
+    """Metadata of one archive, or of several that agree.
 
     Attributes:
         members: Data key -> extension.
@@ -51,9 +51,9 @@ class Note:
         self.members, self.specs, self.labels, self.where = members, specs, labels, where
 
     def to_bytes(self) -> bytes:
-        """Return the note as it is stored."""
+        """Return it as it is stored."""
         stored = {
-            "version": NOTE_VERSION,
+            "version": VERSION,
             "members": self.members,
             "specs": {key: spec.to_json() for key, spec in self.specs.items()},
             "labels": self.labels,
@@ -61,76 +61,78 @@ class Note:
         return msgspec.json.encode(stored)
 
 
-def read_note(data: bytes, where: str) -> Note:
-    """Read a note.
+def read_metadata(data: bytes, where: str) -> Metadata:
+    """Read what `to_bytes` returned.
 
     Raises:
         SourceError: It is damaged, or of a later version.
     """
-    fix = "write the archive again with TarWriter, or leave the note out"
+    fix = "write the archive again with TarWriter, or take its metadata out"
     try:
         stored = msgspec.json.decode(data, type=_Stored)
         specs = {key: DataSpec.from_json(msgspec.to_builtins(spec)) for key, spec in stored.specs.items()}
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ConfigError) as error:
-        raise SourceError(f"the note of the writer cannot be read: {error}", where=where, fix=fix) from error
-    if stored.version != NOTE_VERSION:
+        raise SourceError(f"the metadata of the archive cannot be read: {error}", where=where, fix=fix) from error
+    if stored.version != VERSION:
         raise SourceError(
-            f"the note of the writer has the version {stored.version}, and this program knows {NOTE_VERSION}",
+            f"the metadata of the archive has the version {stored.version}, and this program knows {VERSION}",
             where=where,
             fix="use a newer Headrace",
         )
     if stored.members.keys() != specs.keys() or not stored.labels.keys() <= specs.keys():
-        raise SourceError("the note of the writer contradicts itself", where=where, fix=fix)
-    return Note({key: stored.members[key] for key in specs}, specs, stored.labels, where)
+        raise SourceError("the metadata of the archive contradicts itself", where=where, fix=fix)
+    return Metadata({key: stored.members[key] for key in specs}, specs, stored.labels, where)
 
 
-def merge_notes(notes: list[Note]) -> Note:
+def merge_metadata(found: list[Metadata]) -> Metadata:
     """Return what several archives say of one corpus.
 
     Raises:
         SourceError: They say different things.
     """
-    first = notes[0]
+    first = found[0]
     specs = dict(first.specs)
-    for note in notes[1:]:
-        for key in sorted(specs.keys() ^ note.specs.keys()):
-            raise _disagreement(f"the data key {key!r} is in one of them only", first, note)
-        for key, spec in note.specs.items():
+    for metadata in found[1:]:
+        for key in sorted(specs.keys() ^ metadata.specs.keys()):
+            raise _disagreement(f"the data key {key!r} is in one of them only", first, metadata)
+        for key, spec in metadata.specs.items():
             ours = specs[key]
-            if replace(spec, dim=None) != replace(ours, dim=None) or note.labels.get(key) != first.labels.get(key):
-                raise _disagreement(f"layouts or labels of {key!r} differ ({ours}, {spec})", first, note)
-            if note.members[key] != first.members[key]:
-                raise _disagreement(f"members of {key!r} differ", first, note)
+            if replace(spec, dim=None) != replace(ours, dim=None) or metadata.labels.get(key) != first.labels.get(key):
+                raise _disagreement(f"layouts or labels of {key!r} differ ({ours}, {spec})", first, metadata)
+            if metadata.members[key] != first.members[key]:
+                raise _disagreement(f"members of {key!r} differ", first, metadata)
             dim = None if spec.dim is None or ours.dim is None else max(spec.dim, ours.dim)
             specs[key] = replace(ours, dim=dim)
-    return Note(first.members, specs, first.labels, first.where)
+    return Metadata(first.members, specs, first.labels, first.where)
 
 
-def adopt_layout(note: Note, data_key: str, members: Members, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Let members take the layout that their writer noted; return the lengths: 1 for a key without a time axis.
+def adopt_layout(
+    metadata: Metadata, data_key: str, decoder: MemberDecoder, lengths: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Give a decoder the layout that the writer stored; return the lengths: 1 for a key without a time axis.
 
     Raises:
         SourceError: The arrays do not have that layout.
     """
-    spec = note.specs[data_key]
+    spec = metadata.specs[data_key]
     if len(lengths):
-        found = members.codec.spec
+        found = decoder.codec.spec
         same_length = lengths.min() == lengths.max()
         axes = (*((int(lengths[0]) if same_length else None,) if found.has_time else ()), *found.shape)
         wanted = (None, *spec.shape) if spec.has_time else spec.shape
         fits = len(axes) == len(wanted) and all(w in (None, a) for w, a in zip(wanted, axes, strict=True))
         if found.dtype != spec.dtype or not fits:
             raise SourceError(
-                f"the note of the writer says {spec.dtype}{list(wanted)} for {data_key!r}, "
+                f"its metadata says {spec.dtype}{list(wanted)} for {data_key!r}, "
                 f"and the arrays are {found.dtype}{list(axes)}",
-                where=note.where,
+                where=metadata.where,
                 fix="the archive was changed after it was written: write it again with TarWriter",
             )
-    members.codec.settle(spec, note.labels.get(data_key), members.codec.learnt)
+    decoder.codec.settle(spec, metadata.labels.get(data_key), decoder.codec.learnt)
     return lengths if spec.has_time else np.ones_like(lengths)
 
 
-def _disagreement(what: str, first: Note, other: Note) -> SourceError:
+def _disagreement(what: str, first: Metadata, other: Metadata) -> SourceError:
     return SourceError(
         f"the archives are not of one corpus: {what}",
         where=f"{first.where} and {other.where}",
