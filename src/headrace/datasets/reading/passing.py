@@ -54,8 +54,3 @@ class PassingReader(Reader):
         """Ask the reader of the sequence."""
         reader, own = self._at(number)
         return reader.num_frames(own)
-
-    def sliced_frames(self, number: int) -> dict[str, int | None] | None:
-        """Ask the reader of the sequence."""
-        reader, own = self._at(number)
-        return reader.sliced_frames(own)
