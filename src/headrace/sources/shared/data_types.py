@@ -106,7 +106,7 @@ def learn_specs(seq: Mapping[str, Any], where: str) -> dict[str, DataSpec]:
 def learn_spec(
     dtype: np.dtype[Any], frame_shape: Sequence[int | None], *, has_time: bool, num_classes: int | None = None
 ) -> DataSpec:
-    """Return the layout of arrays of which nobody said what they are: the one rule that all formats follow.
+    """Return the layout of arrays of unspecified meaning: the one rule that all formats follow.
 
     Args:
         dtype: Of the arrays, in native byte order.
@@ -281,7 +281,7 @@ def extremes(integers: NDArray[Any]) -> tuple[int, int]:
 
 
 def parse_about(said: Any, what: str, where: str, *, fix: str) -> tuple[dict[str, DataSpec], dict[str, Sequence[str]]]:
-    """Read what a writer of ours noted in or beside its file.
+    """Read what a Headrace writer noted in or beside its file.
 
     Args:
         said: JSON data: "specs", data key -> layout; "labels", data key -> class labels.

@@ -66,5 +66,5 @@ class Spool:
 
     def close(self) -> None:
         """Remove the file. Harmless when called twice."""
-        with contextlib.suppress(OSError):  # it tries to write what it still holds, which nobody wants any more
+        with contextlib.suppress(OSError):  # it tries to write what it still holds, which is no longer needed
             self._file.close()

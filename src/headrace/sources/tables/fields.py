@@ -86,8 +86,8 @@ class NumberField(TableField):
         data_key: The data key.
         column: The column.
         declared: What our writer says of the layout; it counts where it fits.
-        labels: Class labels that somebody says.
-        num_classes: Number of classes that somebody says.
+        labels: Given class labels.
+        num_classes: Given number of classes.
     """
 
     is_plain = True
@@ -116,7 +116,7 @@ class NumberField(TableField):
 
     @property
     def labels(self) -> Sequence[str] | None:
-        """Class labels, if somebody says them."""
+        """Class labels, if given."""
         return self._labels
 
     def scan(self, cells: Sequence[Cells], rows: Rows, where: str) -> NDArray[np.int64]:
