@@ -23,7 +23,7 @@ from .corpus import Corpus, sum_left_out
 from .digests import IDLE_OPTIONS, digest_array, digest_text, given_options, options_text, recipe_text
 from .reading.by_epoch import EpochReader, EpochStream
 from .reading.foreign import ForeignAnswers
-from .reading.reader import CountedOrder, GivenOrder, Reader
+from .reading.reader import Reader
 
 if TYPE_CHECKING:
     from headrace.engine import EngineOptions, EngineReport, Executor, WorkerInfo
@@ -113,7 +113,6 @@ class Dataset(ForeignAnswers):
 
     _is_ours: ClassVar[bool] = True  # whether it is no class of the user's own
     _has_user_ways: ClassVar[bool] = False  # whether such a class reads in another way
-    _has_user_order: ClassVar[bool] = False  # whether it makes the order in another way
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Note what a class of the user's own does in its way."""
@@ -219,31 +218,6 @@ class Dataset(ForeignAnswers):
             may_change_lengths=any(part.may_change_lengths for part in parts),
             num_filtered=lambda: sum_left_out(parts),
         )
-
-    def get_epoch_order(
-        self, epoch: int | None, given: GivenOrder | None = None, *, counts: bool = False
-    ) -> CountedOrder:
-        """Return the order of an epoch. The current epoch, which somebody may be reading, stays as it is.
-
-        A class of the user's own that makes its order by `init_seq_order` is asked by a copy, see `answer_alone`.
-
-        Args:
-            epoch: The epoch number; `None`: of no epoch.
-            given: What is the order in place of that of the epoch.
-            counts: Whether the caller draws by how often a sequence came before.
-
-        Returns:
-            Corpus indices; and how often each of them came before, `int64[n]`, or `None` if nothing is drawn by it.
-
-        Raises:
-            OptionalNotImplementedError: The order is not known.
-        """
-        ask = self._ask_for_order if self._has_user_order else self._make_order
-        return ask(epoch, given, counts=counts)
-
-    def _make_order(self, epoch: int | None, given: GivenOrder | None, *, counts: bool) -> CountedOrder:
-        """Do what `get_epoch_order` says, where no class of the user's own makes the order."""
-        return self._ask_for_order(epoch, given, counts=counts)
 
     def may_draw_order(self) -> bool:
         """Whether code of the user's says the order, here or in a part: it may draw from the global generators."""

@@ -221,7 +221,7 @@ class EpochApi(DatasetOptions, DeclaredLayout):
 
     @property
     def order_report(self) -> OrderReport | None:
-        """What the recipe leaves out or repeats in the current full epoch; `None` before the first one."""
+        """What the recipe leaves out or repeats in the full epoch that was last asked for; `None` before the first."""
         return self._planner.report
 
     def supports_seq_order_sorting(self) -> bool:

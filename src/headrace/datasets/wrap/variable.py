@@ -168,15 +168,15 @@ class VariableDataset(DelegatingDataset):
         """Return the dataset of an epoch, to ask it or to read it by a reader; the current one stays that."""
         if self._loaded == epoch:
             return self.inner
-        if self._asked is None or self._asked[0] != epoch:
+        before = self._asked
+        if before is None or before[0] != epoch:
             found = self._find(epoch)
-            if any(found is entry for entry in self._open):
-                return found[1]
-            if self._asked is not None and self._asked[1] is not found:
-                self._asked[1][1].close()
             self._asked = epoch, found
+            if before is not None and not any(before[1] is entry for entry in (*self._open, found)):
+                before[1][1].close()
             self._tell(found[1])
-        return self._asked[1][1]
+            return found[1]
+        return before[1][1]
 
     def _check_layout(self, dataset: Dataset, where: str) -> None:
         specs = {key: spec_of(dataset, key) for key in dataset.get_data_keys()} if dataset.num_outputs else {}
