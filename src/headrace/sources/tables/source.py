@@ -200,7 +200,7 @@ class TableSource(IndexedSource):
         return cells
 
     def _note_decoded(self) -> None:
-        """Say it, once, if most reads decode a piece of which they need one row."""
+        """Log a hint, once, if most reads decode a whole piece for one row."""
         self._num_decoded += 1
         if self._num_decoded == _MANY_DECODED and self._num_reads < 2 * _MANY_DECODED:
             _LOGGER.warning("%s: %s", self._tables.name(0), self._tables.slow_hint)
