@@ -91,6 +91,16 @@ def best_of_multi_proc(figures: Figures) -> float:
     return best["headrace"] / best["RETURNN"]
 
 
+def items(case: str, least: float, peers: str = "torch") -> Goal:
+    """Return a goal of batches a second, against the best of the contenders whose names begin so."""
+
+    def find(figures: Figures) -> float:
+        rates = {name: row["batches"] for name, row in figures[case].items()}
+        return float(rates["headrace"] / max(rate for name, rate in rates.items() if name.startswith(peers)))
+
+    return Goal("loader_items", f"DataLoader, {case}: batches a second / {peers}", find, least=least)
+
+
 def order(mode: str, least: float) -> Goal:
     """Return a goal of the time of an order, against RETURNN."""
 
@@ -140,6 +150,23 @@ GOALS = [
     transport("16MiB", 4),
     Goal("transport", "items of 16MiB / what two processes can write", share_written, least=0.8),
     Goal("multi_proc", "sequences a second / RETURNN's", best_of_multi_proc, least=50),
+    items("1KiB x 1", 8),
+    items("64KiB x 1", 5),
+    items("1MiB x 1", 12),
+    items("16MiB x 1", 8),
+    items("image, label x 64", 10, "torch, tensors"),
+    Goal(
+        "loader_items",
+        "DataLoader, 1KiB x 1: processor time of the trainer, us a batch",
+        lambda figures: figures["1KiB x 1"]["headrace"]["trainer_us"],
+        most=15,
+    ),
+    Goal(
+        "loader_items",
+        "DataLoader, items of 5 ms: share of the workers' processor time that is the user's code",
+        lambda figures: figures["expensive x 1"]["headrace"]["user_share"],
+        least=0.97,
+    ),
     order("random", 1),
     order("laplace", 1.5),
     order("sorted", 3),

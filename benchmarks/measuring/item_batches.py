@@ -99,12 +99,14 @@ class Items:
     def _expensive(self) -> Any:
         """Return who has made this, the processor seconds of all calls of this so far, and those of the process."""
         start = now = time.thread_time()
+        item = self._full((3,), 0.0, dtype=self._dtype)
+        item[0] = os.getpid()
         while now - start < _EXPENSIVE_SECONDS:
             sum(range(1000))
             now = time.thread_time()
-        self._user_seconds += now - start
-        item = self._full((3,), 0.0, dtype=self._dtype)
-        item[0], item[1], item[2] = os.getpid(), self._user_seconds, time.process_time()
+        process_seconds = time.process_time()
+        self._user_seconds += time.thread_time() - start
+        item[1], item[2] = self._user_seconds, process_seconds
         return item
 
 

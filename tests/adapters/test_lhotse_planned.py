@@ -230,7 +230,7 @@ def test_no_cuts_are_an_empty_epoch():
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({}, "nothing says what a batch is"),
+        ({}, "the size of a batch is not given"),
         ({"max_duration": 0}, "max_duration must be"),
         ({"max_duration": float("nan")}, "max_duration must be"),
         ({"max_duration": "10"}, "max_duration must be"),

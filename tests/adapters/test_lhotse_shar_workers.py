@@ -50,7 +50,7 @@ def _nothing_is_left(request):
 
 @pytest.fixture(autouse=True)
 def _told_anew(monkeypatch):
-    monkeypatch.setattr(shar_module, "_told", set())
+    monkeypatch.setattr(shar_module, "_logged", set())
 
 
 @pytest.fixture(scope="module")

@@ -314,7 +314,7 @@ def test_a_damaged_state_is_refused(damage):
 
 @pytest.mark.parametrize("state", [None, 3, "text", [], {"epoch": 0, "drop_last": False}])
 def test_what_is_no_state_is_refused(state):
-    text = "no state of a LhotseDataLoader"
+    text = "not a state of a LhotseDataLoader"
     with LhotseDataLoader(Noisy(), Shuffled()) as loader, pytest.raises(ResumeError, match=text):
         loader.load_state_dict(state)
 

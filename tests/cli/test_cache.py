@@ -136,7 +136,7 @@ def test_verify_tells_what_is_damaged_and_removes_it_if_it_is_asked_to(call, fil
     _leave_a_part(tmp_path)
     text = call("verify", exit_code=1)
     assert f"do not have the checksum that was recorded: {tmp_path / 'b'}" in text
-    assert "1 files are no whole copies" in text
+    assert "1 files are not whole copies" in text
     assert "2 copies are damaged" in text
     assert _names(tmp_path) == "bc"
     report = call("verify", "--remove", "--json")
@@ -157,7 +157,7 @@ def test_verify_asks_the_sources(call, files, tmp_path):
     (tmp_path / "b").unlink()
     text = call("verify", "--source")
     assert f"their source has changed since: {tmp_path / 'a'}" in text
-    assert f"their source cannot be asked: the file does not exist: {tmp_path / 'b'}" in text
+    assert f"their source cannot be checked: the file does not exist: {tmp_path / 'b'}" in text
     assert _names(tmp_path) == "abc"
 
 

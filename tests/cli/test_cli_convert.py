@@ -104,8 +104,8 @@ def test_a_recording_that_fails_leaves_nothing_and_the_old_file_alone(
     [
         (["--label", "classes"], "expected KEY=FIELD"),
         (["--text", "=word"], "expected KEY=FIELD"),
-        (["--label", "a=word", "--text", "a=word"], "'a' is there already"),
-        (["--label", "data=word"], "'data' is there already"),
+        (["--label", "a=word", "--text", "a=word"], "'a' exists already"),
+        (["--label", "data=word"], "'data' exists already"),
         (["--features", "mfcc"], "mfcc"),
     ],
 )
@@ -343,7 +343,7 @@ def test_what_a_format_cannot_hold_is_said_before_or_with_the_sequence(invoke: I
     out = tmp_path / "out.hdf"
     result = invoke("convert", tmp_path, out, "--from", FREE)
     assert result.exit_code == 0, result.output
-    assert "warning: 'mark' has no time, and reads back as one frame" in result.stderr
+    assert "warning: 'mark' has no time axis, and reads back as one frame" in result.stderr
     result = invoke("convert", tmp_path, out, "--from", FREE, "--set", "shapes=free", "--overwrite")
     assert result.exit_code == 1
     assert "sequence 1 of the corpus" in result.stderr
@@ -370,7 +370,7 @@ def test_a_file_that_reads_back_otherwise_is_refused_and_not_left(
     )
     result = invoke("convert", hdf, tmp_path / "out.hdf")
     assert result.exit_code == 1
-    assert "reads back otherwise" in result.stderr
+    assert "reads back differently" in result.stderr
     assert not (tmp_path / "out.hdf").exists()
     assert invoke("convert", hdf, tmp_path / "out.hdf", "--no-verify").exit_code == 0
 
@@ -392,7 +392,7 @@ def test_an_old_target_is_replaced_by_a_verified_one_only(
         patch.setattr(convert_shards.SeqsDigest, "hexdigest", lambda self: f"{id(self)}")
         result = invoke("convert", hdf, folder / name, *options, "--overwrite")
     assert result.exit_code == 1
-    assert "reads back otherwise" in result.stderr
+    assert "reads back differently" in result.stderr
     assert f"{folder / name}" in result.stderr.replace("\n", "")
     assert content() == before
     with HDFWriter(tmp_path / "other.hdf") as writer:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from headrace.index import CorpusIndex
+from headrace.sources.shared import lines
 
 Invoke = Callable[..., Any]
 
@@ -166,3 +167,21 @@ def test_what_keeps_no_index_says_so(invoke: Invoke, hdf: Path) -> None:
     result = invoke("index", hdf, "--from", "MemorySource")
     assert result.exit_code == 2
     assert "keeps no index" in result.stderr
+
+
+def test_lines_that_are_encoded_are_indexed_by_processes_and_a_conversion_is_named(
+    invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lines, "_STRETCH_BYTES", 5000)
+    text = tmp_path / "x.txt"
+    text.write_text("b a\n" * 10_000)
+    options = ["--set", 'vocab={"class": "Vocabulary", "labels": ["a", "b"], "unknown_label": null}']
+    outputs = []
+    for num_workers in (0, 2):
+        out = tmp_path / f"{num_workers}.hrindex"
+        result = invoke("index", text, *options, "--output", out, "--num-workers", num_workers)
+        assert result.exit_code == 0, result.output
+        assert "`headrace convert` with the same options" in result.stdout
+        assert "indexing" not in result.output  # it took no two seconds
+        outputs.append(CorpusIndex.open(out).digest)
+    assert outputs[0] == outputs[1]

@@ -191,7 +191,7 @@ def test_a_worker_that_dies_once_changes_nothing_and_is_counted(
     result = invoke("run", program, "--num-workers", 2)
     assert result.exit_code == 0, result.output
     assert f"stream digest: {expected}" in result.stdout
-    assert "  started anew: 1 worker" in result.stdout.splitlines()
+    assert "  restarted: 1 worker" in result.stdout.splitlines()
 
 
 def test_a_worker_that_dies_for_good_is_exit_code_1_with_cause_and_sequence(

@@ -156,7 +156,7 @@ def test_what_a_filter_leaves_out_is_not_counted(invoke: Invoke, config: Path) -
     assert all("frames" not in entry or entry["sequences"] in (0, 9) for entry in counted.values())
     # without counting, it is what the files hold, and that is said
     assert sum(entry["sequences"] for entry in bins_of(invoke, config).values()) == sum(NUM_SEQS)
-    assert "those in the files; --count tells which are read" in invoke("plan", config).stdout
+    assert "those in the files; --count finds which are read" in invoke("plan", config).stdout
     assert "those in the files" not in invoke("plan", config, "--count").stdout
 
 
@@ -302,10 +302,10 @@ def test_too_few_files_are_said_plainly(invoke: Invoke, config: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--ranks", "1,x"], "'x' is no number of ranks"),
-        (["--ranks", "0"], "'0' is no number of ranks"),
-        (["--ranks", "1,,2"], "'' is no number of ranks"),
-        (["--ranks", "99999999"], "'99999999' is no number of ranks"),
+        (["--ranks", "1,x"], "'x' is not a number of ranks"),
+        (["--ranks", "0"], "'0' is not a number of ranks"),
+        (["--ranks", "1,,2"], "'' is not a number of ranks"),
+        (["--ranks", "99999999"], "'99999999' is not a number of ranks"),
         (["--epochs", "3-2"], "names no epochs"),
         (["--epoch", "0"], "--epoch"),
         (["--epoch", "1", "--epochs", "2"], "both given"),

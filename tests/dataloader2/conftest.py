@@ -7,9 +7,11 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
+from headrace.dataloader2 import replica
 from headrace.engine.process.proc_tree import descendants_of
 
 _DEADLINE_SECONDS = 20.0
@@ -27,6 +29,17 @@ def _wait_until(condition: Callable[[], bool], what: str) -> None:
 @pytest.fixture
 def wait_until() -> Callable[[Callable[[], bool], str], None]:
     return _wait_until
+
+
+@pytest.fixture
+def snapshot_each_group() -> Callable[[Any, Any], Any]:
+    """A `worker_init_fn` that has snapshots taken after each group, however fast it was made."""
+
+    def take_each(pipe: Any, _: Any) -> Any:
+        replica._SNAPSHOT_SECONDS = replica._SNAPSHOT_SHARE = 0  # in the worker's process
+        return pipe
+
+    return take_each
 
 
 @pytest.fixture(autouse=True)

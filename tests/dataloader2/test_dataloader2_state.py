@@ -87,17 +87,17 @@ def test_draws_from_global_generators_in_workers_go_on_too(num_read: int) -> Non
         assert list(again) == rest
 
 
-def test_workers_go_on_from_their_snapshots_and_not_from_the_start(tmp_path: Any) -> None:
+def test_workers_go_on_from_their_snapshots_and_not_from_the_start(tmp_path: Any, snapshot_each_group: Any) -> None:
     calls = tmp_path / "calls"
     calls.mkdir()
 
     def work(number: int) -> tuple[int, float]:
-        sum(range(20_000))  # long enough for snapshots
         (calls / f"{number}").touch()
         return _noise(number)
 
     pipe = IterableWrapper(range(2000)).sharding_filter().map(work)
-    with DataLoader2(pipe, reading_service=MultiProcessingReadingService(2)) as loader:
+    service = MultiProcessingReadingService(2, worker_init_fn=snapshot_each_group)
+    with DataLoader2(pipe, reading_service=service) as loader:
         iterator = iter(loader)
         for _ in range(1800):
             next(iterator)

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.dataloader2 import DataLoader2, MultiProcessingReadingService, replica
+from headrace.dataloader2 import DataLoader2, MultiProcessingReadingService
 from headrace.dataloader2.plain_data import NotPlainError, to_json
 from headrace.dataloader2.replica import TooManyBytesError, pickle_bounded
 from headrace.errors import CacheError
@@ -165,17 +165,6 @@ class _DieOnce:
         return item[..., :9].tolist()
 
 
-def _take_a_snapshot_after_each_group(pipe: Any, _: Any) -> Any:
-    replica._SNAPSHOT_SECONDS = replica._SNAPSHOT_SHARE = 0  # in this process
-    return pipe
-
-
-def _service(num_workers: int, max_bytes: int) -> MultiProcessingReadingService:
-    return MultiProcessingReadingService(
-        num_workers, max_bytes=max_bytes, worker_init_fn=_take_a_snapshot_after_each_group
-    )
-
-
 def _after_a_shuffle(pipe: Any) -> Any:
     return pipe.shuffle(buffer_size=NUM_HELD)
 
@@ -184,11 +173,16 @@ def _after_batches_of_shuffles(pipe: Any) -> Any:
     return pipe.shuffle(buffer_size=NUM_HELD).batch(3).collate().shuffle(buffer_size=2).prefetch(2)
 
 
-def _large_items(folder: Path, hold: Any, *, draws: bool = False) -> DataLoader2[Any]:
-    pipe = hold(IterableWrapper(range(NUM_ITEMS)).sharding_filter().map(_Make(folder, draws))).map(_DieOnce(folder))
-    loader: DataLoader2[Any] = DataLoader2(pipe, reading_service=_service(2, max_bytes=4 << 20))
-    loader.seed(5)
-    return loader
+@pytest.fixture
+def large_items(tmp_path: Path, snapshot_each_group: Any) -> Any:
+    def make(hold: Any, *, draws: bool = False) -> DataLoader2[Any]:
+        made = IterableWrapper(range(NUM_ITEMS)).sharding_filter().map(_Make(tmp_path, draws))
+        service = MultiProcessingReadingService(2, max_bytes=4 << 20, worker_init_fn=snapshot_each_group)
+        loader: DataLoader2[Any] = DataLoader2(hold(made).map(_DieOnce(tmp_path)), reading_service=service)
+        loader.seed(5)
+        return loader
+
+    return make
 
 
 def _num_made(folder: Path) -> int:
@@ -196,32 +190,34 @@ def _num_made(folder: Path) -> int:
 
 
 @pytest.mark.parametrize("hold", [_after_a_shuffle, _after_batches_of_shuffles])
-def test_of_large_items_only_those_in_hand_are_made_again_after_a_death_and_a_resume(tmp_path: Path, hold: Any) -> None:
-    with _large_items(tmp_path, hold) as killed:
+def test_of_large_items_only_those_in_hand_are_made_again_after_a_death_and_a_resume(
+    tmp_path: Path, large_items: Any, hold: Any
+) -> None:
+    with large_items(hold) as killed:
         found = list(killed)
         assert killed.reading_service.report.num_restarts == 1
     at_most = NUM_ITEMS // 4  # what is held, and the groups that were under way
     assert _num_made(tmp_path) < NUM_ITEMS + at_most
-    with _large_items(tmp_path, hold) as whole:
+    with large_items(hold) as whole:
         iterator = iter(whole)
         begun = list(itertools.islice(iterator, len(found) * 5 // 6))
         state = json.dumps(whole.state_dict())
         assert begun + list(iterator) == found
     assert len(state) < 4000
     before = _num_made(tmp_path)
-    with _large_items(tmp_path, hold) as again:
+    with large_items(hold) as again:
         again.load_state_dict(json.loads(state))
         assert list(again) == found[len(begun) :]
     assert _num_made(tmp_path) - before < NUM_ITEMS // 6 + 2 * at_most
 
 
 def test_large_items_for_which_functions_draw_from_global_generators_stay_the_same_after_a_death(
-    tmp_path: Path,
+    large_items: Any,
 ) -> None:
-    with _large_items(tmp_path, _after_a_shuffle, draws=True) as killed:
+    with large_items(_after_a_shuffle, draws=True) as killed:
         found = list(killed)
         assert killed.reading_service.report.num_restarts == 1
-    with _large_items(tmp_path, _after_a_shuffle, draws=True) as whole:
+    with large_items(_after_a_shuffle, draws=True) as whole:
         assert found == list(whole)
 
 
@@ -233,21 +229,24 @@ class _Locked:
         self.lock = threading.Lock()
 
 
-def test_items_in_hand_that_cannot_be_pickled_are_made_again_and_no_others(tmp_path: Path) -> None:
+def test_items_in_hand_that_cannot_be_pickled_are_made_again_and_no_others(
+    tmp_path: Path, snapshot_each_group: Any
+) -> None:
     make = _Make(tmp_path, draws=False)
 
     def graph() -> Any:
         pipe = IterableWrapper(range(NUM_ITEMS)).map(lambda number: _Locked(int(make(number)[:8].view(np.int64)[0])))
         return pipe.shuffle(buffer_size=NUM_HELD).map(lambda item: item.number)
 
-    with DataLoader2(graph(), reading_service=_service(1, max_bytes=4 << 20)) as whole:
+    service = MultiProcessingReadingService(1, worker_init_fn=snapshot_each_group)
+    with DataLoader2(graph(), reading_service=service) as whole:
         whole.seed(5)
         iterator = iter(whole)
         list(itertools.islice(iterator, 2000))
         state = json.loads(json.dumps(whole.state_dict()))
         rest = list(iterator)
     before = _num_made(tmp_path)
-    with DataLoader2(graph(), reading_service=_service(1, max_bytes=4 << 20)) as again:
+    with DataLoader2(graph(), reading_service=service) as again:
         again.load_state_dict(state)
         assert list(again) == rest
     assert _num_made(tmp_path) - before < NUM_ITEMS // 2

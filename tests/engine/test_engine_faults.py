@@ -91,7 +91,7 @@ class FakeExecutor(Executor):
         """Make a piece of script: time passes as it may, wait by wait."""
 
         def pass_time(timeout_seconds: float) -> list:
-            assert timeout_seconds > 0
+            assert timeout_seconds >= 0
             self.clock.now = min(self.clock.now + timeout_seconds, then)
             if self.clock.now < then:
                 self.script.appendleft(pass_time)

@@ -9,6 +9,7 @@ import random
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,33 @@ def test_small_results_that_are_kept_are_copied_when_slots_run_out(monkeypatch: 
     with Engine(job, num_workers=2, executor=ProcessExecutor(max_bytes=1 << 20)) as engine:
         kept = [delivered.value for delivered in engine.run(range(200))]
     assert all(np.all(array == number) for number, array in enumerate(kept))
+
+
+def test_a_small_result_that_is_kept_keeps_no_memory_of_others() -> None:
+    with Engine(Job(lambda info: lambda number: np.full(100, number)), num_workers=2) as engine:
+        kept = [value for ticket, value, _ in engine.run(range(3000)) if ticket % 100 == 0]
+    assert {len(value.base) for value in kept} == {800}
+    assert all(value.flags.writeable for value in kept)
+
+
+def test_no_result_waits_for_a_slow_ticket_of_the_same_burst(tmp_path: Path) -> None:
+    go_on = tmp_path / "go on"
+
+    def work(number: int) -> int:
+        if number in (1001, 1003):  # of both workers: nothing comes any more that could wake the consumer
+            deadline = time.monotonic() + 60
+            while not go_on.exists() and time.monotonic() < deadline:
+                time.sleep(0.001)
+        return number
+
+    with Engine(Job(lambda info: work), num_workers=2) as engine:
+        run = engine.run(range(2000))
+        for number in range(1001):  # would not end in less than a minute
+            assert next(run).value == number
+        assert run._supervisor.tickets_per_worker > 8
+        assert engine.report.seconds_waited < 50
+        go_on.touch()
+        assert [delivered.value for delivered in run] == list(range(1001, 2000))
 
 
 def test_a_worker_without_free_memory_waits_until_another_thread_drops_a_view() -> None:

@@ -145,6 +145,8 @@ COMPOSED: dict[str, Callable[[str, list[dict[str, Any]]], Any]] = {
     "cached": lambda file, seqs: hr.HDFDataset(file, cache_byte_size=-1),
     "window": lambda file, seqs: hr.HDFDataset(file, window=3),
     "concat": lambda file, seqs: hr.ConcatDataset([hr.HDFDataset(file), hr.HDFDataset(file)]),
+    "several epochs": lambda file, seqs: hr.MultiEpochDataset(multi_epoch=2, dataset=hr.HDFDataset(file)),
+    "variable": lambda file, seqs: hr.VariableDataset(get_dataset=HdfOfEpoch(file)),
     "meta": lambda file, seqs: hr.MetaDataset(
         {"a": hr.HDFDataset(file), "b": hr.HDFDataset(file, transform=negate)},
         data_map={"data": ("a", "data"), "names": ("a", "names"), "classes": ("b", "classes")},
@@ -158,6 +160,16 @@ COMPOSED: dict[str, Callable[[str, list[dict[str, Any]]], Any]] = {
         dataset=hr.HDFDataset(file), map_seq=map_seq, map_seq_preserves_lengths=True
     ),
 }
+
+
+class HdfOfEpoch:
+    """The same file in each epoch."""
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+
+    def __call__(self, **_: Any) -> Any:
+        return {"class": "HDFDataset", "files": [self.file]}
 
 
 def negate(features: dict[str, Any]) -> dict[str, Any]:
@@ -264,7 +276,7 @@ def test_overlapping_chunks_and_neighbours_in_one_batch_are_one_read() -> None:
     assert (source.frames["names"], source.frames["speaker"]) == (7 * count, count)
 
 
-@pytest.mark.parametrize("name", ["concat", "meta", "part with fewer keys"])
+@pytest.mark.parametrize("name", ["concat", "meta", "part with fewer keys", "several epochs", "variable"])
 def test_a_dataset_made_of_others_passes_slices_on(tmp_path: Path, name: str) -> None:
     with COMPOSED[name](written(str(tmp_path), [30, 20]), corpus([30, 20])) as dataset:
         reader = dataset.make_reader()
@@ -272,7 +284,10 @@ def test_a_dataset_made_of_others_passes_slices_on(tmp_path: Path, name: str) ->
         found = reader.sliced_frames(1)
         assert found is not None
         assert found["data"] == 20
-        assert found.get("classes") is None or name == "concat"  # what a transform may change is read whole
+        assert found.get("classes") is None or name not in (
+            "meta",
+            "part with fewer keys",
+        )  # what a transform may change is read whole
         assert reader.frames(1, "data", 3, 5).shape == (2, 2)
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import tempfile
 import threading
+import time
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -15,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.engine import Engine, EngineOptions, Job, Raising, Skipping, empty, note_place, skip_item
+from headrace.engine.group_size import GroupSize
 from headrace.engine.process.executor import ProcessExecutor
 from headrace.engine.user.worker_info import WorkerInfo
 from headrace.errors import HeadraceError
@@ -127,6 +131,113 @@ def test_neither_the_size_of_slots_nor_the_limit_on_memory_changes_the_stream(
                 num_delivered += 1
                 del delivered  # one that keeps its result while it waits for the next needs more memory
             assert num_delivered == len(lengths)
+
+
+class Picky(Exception):
+    """Cannot be made anew from what pickle has of it; its text is what it is given."""
+
+    def __init__(self, text: str, more: str) -> None:
+        super().__init__(text)
+
+
+class Trap:
+    """Raises where it is unpickled."""
+
+    def __reduce__(self) -> Any:
+        return int, ("no number",)
+
+
+# How a ticket ends -> what a consumer sees of it, besides the number. Small results, results in a slot, errors whose
+# text is too long for the ring of records (so that they go another way), items that are left out.
+ENDS = ("number", "array", "empty array", "dict", "slot", "in place", "error", "long error", "odd error", "left out")
+
+
+def end_as(end: str, number: int) -> Any:
+    """Do what a ticket of this kind does."""
+    match end:
+        case "array":
+            return np.full(number % 7, number)
+        case "empty array":
+            return np.empty((0, number), np.float32)
+        case "dict":
+            return {
+                "data": np.full((2, number % 3), number, np.float32),
+                "tag": f"seq-{number}",
+                "pair": (number, None),
+            }
+        case "slot":
+            return [np.full(3000, number), number]
+        case "in place":
+            array = empty(2000 + number, np.int32)
+            array.fill(number)
+            return array
+        case "error":
+            raise LookupError(number)
+        case "long error":
+            raise LookupError("x" * 50_000, number)
+        case "odd error":
+            raise Picky(f"odd {number}", "more")
+        case "left out":
+            skip_item(LookupError(number))
+    return number
+
+
+def told(value: Any) -> Any:
+    """Return a value in a form that can be compared."""
+    if isinstance(value, np.ndarray):
+        return value.dtype.str, value.shape, value.tobytes()
+    if isinstance(value, dict):
+        return {key: told(part) for key, part in value.items()}
+    return [told(part) for part in value] if isinstance(value, list) else value
+
+
+@settings(deadline=None, max_examples=20)
+@given(
+    ends=st.lists(st.sampled_from(ENDS), max_size=300),
+    num_workers=st.integers(1, 3),
+    ahead=st.lists(st.sampled_from([1, 2, 9, 64, 1000]), min_size=1, max_size=9),
+    pauses=st.frozensets(st.integers(0, 300), max_size=3),
+    trap=st.none() | st.integers(0, 300),
+)
+def test_whatever_comes_together_the_stream_is_the_same(
+    ends: list[str], num_workers: int, ahead: list[int], pauses: frozenset[int], trap: int | None
+) -> None:
+    def work(number: int) -> Any:
+        if number in pauses:
+            time.sleep(0.002)
+        return Trap() if number == trap else end_as(ends[number], number)
+
+    expected = []
+    for number, end in enumerate(ends):
+        if number == trap:
+            break
+        with contextlib.suppress(LookupError, Picky):
+            expected.append((number, told(number if end == "left out" else end_as(end, number))))
+    options = EngineOptions(on_error=Skipping(1000))
+    with (
+        patch.object(GroupSize, "choose", lambda self, choices=itertools.cycle(ahead): next(choices)),
+        Engine(Job(lambda info: work), num_workers=num_workers, options=options) as engine,
+    ):
+        kept, found = [], []
+        run = engine.run(range(len(ends)))
+        try:
+            for delivered in run:
+                found.append((delivered.ticket, told(delivered.value)))
+                if delivered.ticket % 5 == 0:
+                    kept.append(delivered)
+                if delivered.ticket in pauses:
+                    time.sleep(0.002)
+        except ValueError as error:
+            assert trap is not None
+            assert f"ticket {trap}, " in "".join(error.__notes__)
+        else:
+            assert trap is None or trap >= len(ends)
+        assert found == expected
+        assert [(ticket, told(value)) for ticket, value, _ in kept] == [one for one in expected if one[0] % 5 == 0]
+        assert engine.report.num_skipped == sum(
+            "error" in end or end == "left out" for end in ends[: len(ends) if trap is None else trap]
+        )
+        assert [delivered.value for delivered in engine.run([])] == []
 
 
 @settings(deadline=None, max_examples=25)

@@ -13,7 +13,7 @@ from headrace.engine import EngineOptions
 from headrace.loading import DataLoader
 
 WRONG = [
-    ({"batching": None}, "nothing says what a batch is"),
+    ({"batching": None}, "the size of a batch is not given"),
     ({"batching": 32}, "must be a policy"),
     ({"num_workers": -1}, "num_workers"),
     ({"num_workers": 1.5}, "num_workers"),

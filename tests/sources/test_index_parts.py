@@ -19,12 +19,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import headrace as hr
+from headrace.datasets import gathering
 from headrace.datasets.index_workers import map_in_workers
 from headrace.errors import ConfigError, SourceError
 from headrace.index import CorpusIndex
 from headrace.sources import HDFWriter
 from headrace.sources.shared import lines, parts
-from headrace.sources.shared.parts import gathering, map_parts
+from headrace.sources.shared.parts import map_parts
 
 VOCAB = {"class": "Vocabulary", "labels": ["a", "b", "ä"], "unknown_label": None}
 TEXTS = {"data": {"field": "text", "vocab": VOCAB}, "orth": {"field": "text", "vocab": "bytes"}}
@@ -194,7 +195,7 @@ _SLOW = """
     import headrace as hr
     from headrace.sources.shared import lines
     from headrace.vocabularies.labels import LabelVocabulary
-    from headrace.sources.shared.parts import gathering
+    from headrace.datasets import gathering
     lines._STRETCH_BYTES = 100
 
     class Slow(LabelVocabulary):

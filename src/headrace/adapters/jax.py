@@ -1,8 +1,8 @@
-"""Batches as JAX arrays, by device or sharding, put there ahead of the consumer.
+"""Batches as JAX arrays on a device or sharding, put there ahead of the consumer.
 
-JAX arrays of the CPU lie over the memory that a worker wrote, where its alignment allows; JAX then keeps the NumPy
-array for as long as it needs the bytes, and while a device still copies, so nothing is written over before. Invariant:
-what `state_dict` says is where the consumer is, however far ahead batches were put.
+JAX arrays on the CPU are views of the memory that a worker wrote, where its alignment allows; JAX then keeps the NumPy
+array for as long as it needs the bytes, and while a device still copies, so nothing is overwritten before. Invariant:
+`state_dict` is the position of the consumer, however far ahead batches were put.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class JaxLoader(LoaderOver):
     """A loader whose batches hold JAX arrays. Not thread-safe.
 
     Args:
-        loader: What to read.
+        loader: The loader to read.
         placement: See `to_jax`.
         depth: See `to_jax`.
     """
@@ -42,7 +42,7 @@ class JaxLoader(LoaderOver):
                 fix="give one of jax.devices(), a jax.sharding.Sharding, or None",
             )
         self._sender = _Putter(placement)
-        self._told_by = self._ahead = RunAhead(loader, depth, "to_jax")
+        self._tracker = self._ahead = RunAhead(loader, depth, "to_jax")
 
     def __iter__(self) -> Iterator[Any]:
         """Return the batches of the next epoch.
@@ -54,7 +54,7 @@ class JaxLoader(LoaderOver):
 
 
 class _HasHappened:
-    """JAX itself keeps what it still reads, and orders what is done with its arrays: nobody has to wait."""
+    """An event that has always happened: JAX itself keeps what it still reads, and orders the work on its arrays."""
 
     def query(self) -> bool:
         return True
@@ -64,7 +64,7 @@ class _HasHappened:
 
 
 class _Putter:
-    """Puts batches where they belong."""
+    """Puts batches on their devices."""
 
     def __init__(self, placement: jax.Device | Sharding | None) -> None:
         self._placement = placement
@@ -82,7 +82,7 @@ class _Putter:
         pass
 
     def _put_packed(self, batch: Batch) -> Batch:
-        """Divide the rows; how many sequences there are is not the same in each batch, so theirs stay NumPy arrays."""
+        """Divide the rows; the number of sequences varies from batch to batch, so their arrays stay NumPy arrays."""
         packing = batch.packing
         assert packing is not None
         parts = {"segment_ids": self._put(packing.segment_ids), "positions": self._put(packing.positions)}
@@ -106,7 +106,7 @@ class _Putter:
             ) from error
 
     def _placement_of(self, num_axes: int) -> Any:
-        """Return where an array goes: a sharding that names more axes than it has means those that it has."""
+        """Return the placement of an array: of a sharding that names more axes than it has, the axes that it has."""
         placement = self._placement
         if not isinstance(placement, NamedSharding) or len(placement.spec) <= num_axes:
             return placement
@@ -117,23 +117,23 @@ class _Putter:
 
 
 def to_jax(loader: DataLoader, placement: jax.Device | Sharding | None = None, depth: int = 2) -> JaxLoader:
-    """Return the loader with its batches as JAX arrays, put in place `depth` batches ahead of the consumer.
+    """Return the loader with its batches as JAX arrays, put on the devices `depth` batches ahead of the consumer.
 
-    The arrays, the lengths and the packing of a `Batch` become JAX arrays, and so do arrays in what a `collate` made.
-    JAX makes 32-bit numbers of 64-bit ones unless `jax_enable_x64` is set. Where a sharding divides packed batches,
-    their arrays by sequence (`lengths`, `packing.rows`, `packing.starts`) stay NumPy arrays.
+    The arrays, the lengths and the packing of a `Batch` become JAX arrays, and so do arrays in the result of a
+    `collate`. JAX converts 64-bit numbers to 32-bit ones unless `jax_enable_x64` is set. Where a sharding divides
+    packed batches, their arrays by sequence (`lengths`, `packing.rows`, `packing.starts`) stay NumPy arrays.
 
     With a sharding over several processes, the batch of each rank is its share of a global array; so all ranks need
     batches of the same shape: `FixedCount` with frames of a fixed number, or `Pack`.
 
     Args:
-        loader: What to read. A loader in a process of several needs `rank=jax.process_index()` and
-            `world_size=jax.process_count()`, unless the launcher says so.
+        loader: The loader to read. A loader in a process of several needs `rank=jax.process_index()` and
+            `world_size=jax.process_count()`, unless the launcher sets them.
         placement: A device, a sharding such as `NamedSharding(mesh, PartitionSpec("batch"))` (axes that an array does
-            not have are left out), or None: JAX's default device.
+            not have are ignored), or None: JAX's default device.
         depth: How many batches are put before they are asked for; each takes memory on the devices.
 
     Raises:
-        ConfigError: There is no such place.
+        ConfigError: There is no such device or sharding.
     """
     return JaxLoader(loader, placement, depth)

@@ -1,4 +1,4 @@
-"""What the ranks of a loader tell each other, by torch.distributed: `gather_texts` and `all_agree`.
+"""Communication between the ranks of a loader, by torch.distributed: `gather_texts` and `all_agree`.
 
 For `DataLoader(..., check_ranks=gather_texts)` and `DataLoader(..., agree=all_agree, agree_every=100)`. One collective
 a call, of tensors of bytes, so that nothing that another host sends is executed. All ranks must call it, in the thread
@@ -17,11 +17,11 @@ try:
 except ImportError as error:
     raise ConfigError("headrace.adapters.torch_ranks needs PyTorch", fix="pip install 'headrace[torch]'") from error
 
-_MAX_BYTES = 4096  # of a text, with the two that say how long it is: cards of ranks have less than 1 KB
+_MAX_BYTES = 4096  # of a text, with the two bytes of its length: fingerprints of ranks have less than 1 KB
 
 
 def gather_texts(text: str, group: Any = None) -> list[str]:
-    """Return the texts that all ranks gave, in the order of the ranks; waits for all of them.
+    """Return the texts of all ranks, in their order; waits for all of them.
 
     Args:
         text: Of this rank, less than 4 KB.
@@ -42,7 +42,7 @@ def gather_texts(text: str, group: Any = None) -> list[str]:
 
 
 def all_agree(flag: bool, group: Any = None) -> bool:
-    """Return whether all ranks gave it True; waits for all of them.
+    """Return whether the flag is True on all ranks; waits for all of them.
 
     Args:
         flag: Of this rank.

@@ -1,7 +1,7 @@
-"""The command `headrace`: its sub-commands, and the one place where an error becomes a paragraph and an exit code.
+"""The command `headrace`: its sub-commands, and how an error becomes a paragraph and an exit code.
 
 Exit codes: 0 all is well; 1 the run failed (data, files, the user's own code); 2 the command line or a config is wrong;
-130 Ctrl-C; 141 the reader of our output went away, as for a program that SIGPIPE ended.
+130 Ctrl-C; 141 the reader of the output closed it, as for a program that SIGPIPE ended.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _FRAME_IN_TEXT = re.compile(r'^  File "(.+)", line (\d+), in (.+)$', re.MULTILIN
 
 
 class _ErrorBoundary(TyperGroup):
-    """Runs a sub-command and tells what went wrong in one paragraph on stderr; usage errors stay typer's."""
+    """Runs a sub-command and reports an error as one paragraph on stderr; usage errors are left to typer."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Accept --debug anywhere: a user adds it to the end of the command that failed."""
@@ -47,7 +47,7 @@ class _ErrorBoundary(TyperGroup):
         """Run the sub-command.
 
         Raises:
-            typer.Exit: It failed; what went wrong has been printed.
+            typer.Exit: It failed; the error has been printed.
         """
         debug, messages = bool(ctx.params.get("debug")), open_messages()
         try:
@@ -86,7 +86,7 @@ def _describe_unexpected(error: Exception) -> str:
     lines = [f"unexpected {type(error).__name__}: {error}", *_notes_of(error)]
     frames = traceback.extract_tb(error.__traceback__)
     in_worker = _FRAME_IN_TEXT.findall("\n".join(getattr(error, "__notes__", [])))
-    if in_worker:  # our own frames say only that a worker's error was passed on
+    if in_worker:  # Headrace's own frames only show that a worker's error was passed on
         lines.append("  where: {}, line {}, in {}".format(*in_worker[-1]))
     elif frames:
         lines.append(f"  where: {frames[-1].filename}, line {frames[-1].lineno}, in {frames[-1].name}")
@@ -115,8 +115,8 @@ app = typer.Typer(
 )
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
+def _show_version(is_given: bool) -> None:
+    if is_given:
         open_output().print(f"headrace {__version__}")
         raise typer.Exit
 

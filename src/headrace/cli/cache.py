@@ -31,18 +31,18 @@ from headrace.files.locks import LockTable, lock_shared_nowait
 from .console import bold, open_messages, open_output, print_json
 from .drawing import format_count, format_seconds
 from .options import AsJson
-from .progress import telling
+from .progress import report_progress
 
 
 @dataclass(frozen=True)
 class CacheRequest:
-    """What `clean` is asked for; what is old goes in any case.
+    """What to remove, beyond copies that are old.
 
     Attributes:
-        everything: All that nobody uses.
-        older_than_days: What was not used for so long.
-        max_bytes: Until the copies have no more.
-        free_bytes: Until so much is free on the disk.
+        everything: All copies that are not in use.
+        older_than_days: Copies not used for this long.
+        max_bytes: Remove until the copies take at most this.
+        free_bytes: Remove until this much is free on the disk.
     """
 
     everything: bool
@@ -51,11 +51,11 @@ class CacheRequest:
     free_bytes: int
 
     def asks_for(self, candidate: Candidate, now: float) -> bool:
-        """Whether a file should go whatever the numbers say."""
+        """Whether a copy is to be removed regardless of the sizes."""
         return self.everything or now - candidate.state.last_use > self.older_than_days * DAY_SECONDS
 
     def check(self, folder: CacheFolder) -> None:
-        """See whether the numbers were reached.
+        """Check that the sizes were reached.
 
         Raises:
             CacheError: They were not: too much is in use.
@@ -77,9 +77,9 @@ class Cleaned:
 
     Attributes:
         removed: Sources, as they may be printed; the key where there is no record.
-        bytes_removed: Of those.
-        num_in_use: Files that should go and stay, because they are in use.
-        bytes_in_use: Of those.
+        bytes_removed: Their bytes.
+        num_in_use: Files that were kept only because they are in use.
+        bytes_in_use: Their bytes.
     """
 
     removed: list[str] = field(default_factory=list)
@@ -90,14 +90,14 @@ class Cleaned:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What was found of one file.
+    """The result of checking one file.
 
     Attributes:
-        state: Which.
-        source: Where it is from, as it may be printed.
-        text: What was found, with the files as the subject.
-        is_damaged: Whether it should go.
-        is_worth_a_line: Whether people want to know which file it is.
+        state: The entry.
+        source: Its source, in printable form.
+        text: The finding, a phrase with the files as its subject.
+        is_damaged: Whether it should be removed.
+        is_worth_a_line: Whether to print a line for this file.
     """
 
     state: EntryState
@@ -108,14 +108,14 @@ class Verdict:
 
 
 def describe_entries(folder: CacheFolder) -> list[dict[str, Any]]:
-    """Return what there is of each file, as plain JSON data, last used first."""
+    """Return a description of each file as plain JSON data, last used first."""
     table = LockTable()
     described = [_describe(folder, state, table) for state in survey(folder) if _is_there(state)]
     return sorted(described, key=lambda entry: -float(entry["last_use"]))
 
 
 def clean_folder(folder: CacheFolder, options: FileCacheOptions, request: CacheRequest, *, dry_run: bool) -> Cleaned:
-    """Remove what is old and what is wished, in the order in which room is made; what is in use stays."""
+    """Remove old and requested copies, in the order of eviction; those in use stay."""
     room, now, cleaned = CacheRoom(folder, options), time.time(), Cleaned()
     used, disk = folder.used_bytes(), folder.disk_space()
     free, wanted_free = disk.free, options.cleanup_disk_usage_wanted_free_ratio * disk.total
@@ -128,7 +128,7 @@ def clean_folder(folder: CacheFolder, options: FileCacheOptions, request: CacheR
         source = _shown(state, record_of(folder, state))
         is_gone = not is_in_use(folder, state.key) and (dry_run or room.remove(state))
         if not _is_there(state):
-            continue  # a mere lock
+            continue  # only a lock
         if is_gone:
             cleaned.removed.append(source)
             cleaned.bytes_removed += state.num_bytes
@@ -143,9 +143,9 @@ def verify_entries(folder: CacheFolder, *, ask_source: bool, tell: Callable[[int
     """Check each copy; those with a checksum are read whole.
 
     Args:
-        folder: Where.
-        ask_source: Whether to ask each source what it is now.
-        tell: Called with the number of copies that were checked, and of all.
+        folder: The folder of the cache.
+        ask_source: Whether to check each source for changes.
+        tell: Called with the number of copies checked so far, and of all.
     """
     states = [state for state in survey(folder) if _is_there(state)]
     for number, state in enumerate(states):
@@ -156,7 +156,7 @@ def verify_entries(folder: CacheFolder, *, ask_source: bool, tell: Callable[[int
             if is_in_use(folder, state.key):
                 yield Verdict(state, shown, "are being made")
             else:
-                yield Verdict(state, shown, "are no whole copies", is_damaged=True, is_worth_a_line=True)
+                yield Verdict(state, shown, "are not whole copies", is_damaged=True, is_worth_a_line=True)
             continue
         verdict = _verify(folder, state, record)
         yield _ask_source(verdict, record) if ask_source and not verdict.is_damaged else verdict
@@ -187,7 +187,7 @@ def _ask_source(verdict: Verdict, record: EntryRecord) -> Verdict:
             return verdict
         text = "their source has changed since"
     except SourceError as error:
-        text = f"their source cannot be asked: {error.what}"
+        text = f"their source cannot be checked: {error.what}"
     return Verdict(verdict.state, verdict.source, f"{verdict.text}; {text}", is_worth_a_line=True)
 
 
@@ -219,7 +219,7 @@ def _describe(folder: CacheFolder, state: EntryState, table: LockTable) -> dict[
 
 
 def _shown(state: EntryState, record: EntryRecord | None) -> str:
-    """Return the source of a copy as it may be printed: no secrets of a URL, no bytes that are no text."""
+    """Return the source of a copy in printable form: without secrets of a URL, non-text bytes escaped."""
     return _printable(state.key.text if record is None else shown_url(parse_source_text(record.source)))
 
 
@@ -279,7 +279,7 @@ def clean(
 ) -> None:
     """Remove old copies and leftovers of dead processes, and more on request. Copies in use stay.
 
-    First goes what no running process has planned to read, longest unused first; then what is needed last.
+    Removed first: what no running process plans to read, longest unused first; then what is needed last.
     """
     options = _options(cache_directory)
     folder = _open(options)
@@ -317,7 +317,7 @@ def verify(
     """Check each copy: size, time, and the checksum if one was recorded (`fetch={"checksum": "xxh3"}`)."""
     options = _options(cache_directory)
     folder = _open(options)
-    with telling(open_messages(), "verifying", unit="files", quiet=False) as tell:
+    with report_progress(open_messages(), "verifying", unit="files", quiet=False) as tell:
         verdicts = [] if folder is None else list(verify_entries(folder, ask_source=source, tell=tell))
     damaged = [verdict for verdict in verdicts if verdict.is_damaged]
     num_removed = 0
@@ -349,7 +349,7 @@ def _options(cache_directory: Path | None) -> FileCacheOptions:
 
 
 def _open(options: FileCacheOptions) -> CacheFolder | None:
-    """Return the folder, or None if it is none of a cache: looking at one must not make one."""
+    """Return the folder, or None if it is not a cache: listing must not create one."""
     if not os.path.isfile(os.path.join(options.folder, "room.lock")):
         return None
     return CacheFolder(options.folder, trusted=options.trusted_folder)

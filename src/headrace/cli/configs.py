@@ -53,9 +53,9 @@ PATH_OPTIONS = frozenset(
         "vocab_file",
     }
 )
-# Options that are a file name or a dict: options as elsewhere, or, of "dataset_opts", those of another library.
+# Options that are a file name or a dict: options of Headrace, or, in "dataset_opts", of another library.
 _PATH_OR_OPTIONS = frozenset({"dataset_opts", "source"})
-# Options whose values hold no file names, though their keys, names of the user's own, may look like options.
+# Options whose values hold no file names, though their keys, chosen by the user, may look like options.
 _WITHOUT_PATHS = frozenset({"data_map", "data_dims", "data_dtypes", "map_outputs", "sampling_sizes"})
 
 _NOT_PATHS = frozenset({"auto"})  # words with a meaning of their own among the values of PATH_OPTIONS
@@ -72,7 +72,7 @@ class Job:
     Attributes:
         dataset: Options for `init_dataset`, or a dataset that a `.py` config made.
         epochs: The epochs to run.
-        notes: What a user should know of how the config was understood.
+        notes: Remarks on how the config was interpreted.
     """
 
     dataset: Mapping[str, Any] | Dataset
@@ -89,7 +89,7 @@ def load_job(path: Path, settings: Iterable[str] = (), *, callables: Iterable[st
         callables: Modules whose functions and classes the config may name, see `check_callables`.
 
     Raises:
-        ConfigError: The file cannot be read or understood, has an unknown key, or names what it may not.
+        ConfigError: The file cannot be read or understood, has an unknown key, or names something that is not allowed.
     """
     if not path.is_file():
         raise ConfigError("no such config file", where=str(path))
@@ -121,7 +121,7 @@ def parse_epochs(value: object, where: str) -> range:
     """Return the epochs of `3` or "3" (epochs 1, 2, 3) or "2..4" (epochs 2, 3, 4).
 
     Raises:
-        ConfigError: It is none of these, or names no epoch.
+        ConfigError: It has another form, or names no epoch.
     """
     text = str(value) if isinstance(value, (int, str)) and not isinstance(value, bool) else ""
     match = _EPOCHS.fullmatch(text.strip())
@@ -181,13 +181,13 @@ def _parse(path: Path) -> Any:
         raise ConfigError(
             f"not {form}: {error}",
             where=str(path),
-            fix="the name tells the form: .toml, .json, .py, else one Python literal",
+            fix="the extension selects the format: .toml, .json, .py, else one Python literal",
         ) from error
     return parsed
 
 
 def _check_depth(value: Any) -> None:
-    """Raise a RecursionError for what is nested more deeply than anything that reads it later can follow."""
+    """Raise a RecursionError if a value is nested too deeply for the code that reads it later."""
     level = [value]
     for _ in range(_MAX_DEPTH):
         level = [
@@ -220,7 +220,7 @@ def _run_program(path: Path, folder: Path) -> dict[str, Any]:
         raise ConfigError(
             f"the config imports {error.name}, which is not installed",
             where=str(path),
-            fix="install it; or, if all that is wanted is CachedFile, write `from headrace import CachedFile`",
+            fix="install it; or, if only CachedFile is needed, write `from headrace import CachedFile`",
         ) from error
     except SyntaxError as error:
         raise ConfigError(f"not Python: {error.msg}", where=f"{error.filename}, line {error.lineno}") from error
@@ -263,7 +263,7 @@ def _job_of(content: Any, where: str, *, strict: bool) -> Job:
 def _with_settings_of_returnn(
     dataset: Mapping[str, Any], content: Mapping[str, Any]
 ) -> tuple[Mapping[str, Any], tuple[str, ...]]:
-    """Give `train` the settings of a RETURNN config that apply to it there; return it with what was taken."""
+    """Give `train` the settings of a RETURNN config that apply to it there; return it with these settings."""
     taken = {
         option: content[setting]
         for setting, (option, types) in SETTINGS_OF_RETURNN.items()

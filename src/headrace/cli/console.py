@@ -14,14 +14,14 @@ from rich.text import Text
 
 
 class ReaderGoneError(Exception):
-    """Nobody reads our output any more. Not a `BrokenPipeError`: that may come from the user's own code."""
+    """The output is no longer read. Not a `BrokenPipeError`: that may come from the user's own code."""
 
 
 class _PlainConsole(Console):
     """A console that leaves a broken pipe to the error boundary, where rich would exit with code 1."""
 
     def on_broken_pipe(self) -> None:
-        """Say so.
+        """Raise the error.
 
         Raises:
             ReaderGoneError: Always.
@@ -30,7 +30,7 @@ class _PlainConsole(Console):
 
 
 def open_output() -> Console:
-    """Return a console on stdout; long lines are left to the terminal, and to whoever reads the pipe."""
+    """Return a console on stdout; long lines are not wrapped."""
     return _PlainConsole(markup=False, highlight=False, emoji=False, soft_wrap=True)
 
 

@@ -1,4 +1,4 @@
-"""Numbers as people read them, and small pictures of lengths made of text. Pure."""
+"""Human-readable numbers, and small text charts of lengths. Pure."""
 
 from __future__ import annotations
 

@@ -10,18 +10,18 @@ from typing import Annotated, Any
 
 import typer
 
+from headrace.datasets import gathering
 from headrace.errors import ConfigError, SourceError
 from headrace.files.cache.options import format_bytes
 from headrace.index import CorpusIndex
 from headrace.sources import AudioSource
 from headrace.sources.registry import keeps_index
-from headrace.sources.shared.parts import gathering
 
 from .console import bold, open_messages, open_output, print_json
 from .drawing import format_count, format_seconds
 from .opening import class_of, open_corpus, parse_settings
 from .options import AsJson, SourceClass, SourceSettings
-from .progress import telling
+from .progress import report_progress
 
 _INDEX_MAGIC = b"HRINDEX\n"
 _PATIENCE_SECONDS = 2.0  # what takes less is over before anybody looks at a bar
@@ -49,7 +49,7 @@ def index(
     corpus_files.check()
     start = time.perf_counter()
     with (
-        telling(open_messages(), "indexing", unit="part", quiet=as_json, after=_PATIENCE_SECONDS) as tell,
+        report_progress(open_messages(), "indexing", unit="part", quiet=as_json, after=_PATIENCE_SECONDS) as tell,
         gathering(num_workers=num_workers, tell=tell),
     ):
         if verify:
@@ -75,31 +75,36 @@ def index(
         )
         return
     screen = open_output()
-    kept = f"{corpus.path} ({format_bytes(size)})" if corpus.path else "not kept: building it is as quick as finding it"
+    kept = f"{corpus.path} ({format_bytes(size)})" if corpus.path else "not kept: building it is as fast as finding it"
     screen.print(bold(f"{format_count(corpus.num_seqs)} sequences"), f"{state} in {format_seconds(seconds)}: {kept}")
     screen.print(f"  digest  {corpus.digest}")
+    if corpus_files.encodes_texts:
+        screen.print(
+            "  each epoch encodes its texts again; `headrace convert` with the same options stores them encoded"
+        )
     if corpus.num_duplicates:
         screen.print(f"  {format_count(corpus.num_duplicates)} sequences have the tag of an earlier one")
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Files:
-    """The files of a corpus, and how they are opened."""
+    """The files of a corpus, and how to open them."""
 
     files: Sequence[Path]
     source_class: str | None
     options: Mapping[str, Any]
+    encodes_texts: bool = False  # known once they were opened
 
     def check(self) -> None:
-        """Refuse what has no index to keep, or one that depends on options that are not known here.
+        """Refuse formats without an index to keep, or with one that depends on options that are unknown here.
 
         Raises:
-            ConfigError: What to do instead is said.
+            ConfigError: With the way to do it instead.
         """
         cls = class_of(self.files, self.source_class)
         if not keeps_index({"class": cls}):
             raise ConfigError(
-                f"{cls.__name__} keeps no index: opening it is quick, or it has one of its own",
+                f"{cls.__name__} keeps no index: opening it is fast, or it has one of its own",
                 where=str(self.files[0]),
             )
         if issubclass(cls, AudioSource) and not self.options and self.source_class is None:
@@ -113,7 +118,7 @@ class _Files:
             )
 
     def open(self, index: Path | None) -> CorpusIndex:
-        """Return the index at a path, which must be one of these files as they are now; else from cache or memory."""
+        """Return the index at a path, which must be of these files as they are now; else from cache or memory."""
         return self._opened("auto" if index is None else index)
 
     def gather(self) -> CorpusIndex:
@@ -123,6 +128,7 @@ class _Files:
     def _opened(self, index: str | Path | None) -> CorpusIndex:
         source = open_corpus(self.files, self.source_class, self.options, index)
         source.close()
+        self.encodes_texts = source.encodes_texts
         return source.index
 
 
@@ -161,7 +167,7 @@ def _is_index(path: Path) -> bool:
 
 
 def _verify(corpus: CorpusIndex, files: _Files) -> None:
-    """Check an index as a whole, and that it says what the files say.
+    """Check an index as a whole, and that it agrees with the files.
 
     Raises:
         SourceError: Something differs.

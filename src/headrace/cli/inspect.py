@@ -1,4 +1,4 @@
-"""`headrace inspect`: what files of any format, and index files, hold, without reading a sequence."""
+"""`headrace inspect`: the contents of data files and index files, without reading a sequence."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class _Corpus:
         kind: The title of the format, such as "HDF5", or "index".
         paths: The files that were named.
         index: Tags and lengths.
-        specs: Data key -> layout; empty for an index that does not say.
+        specs: Data key -> layout; empty for an index without them.
         labels: Data key -> class labels, for those that have some.
     """
 
@@ -89,7 +89,7 @@ def _open_corpora(
     for path in indices:
         if not path.is_file():
             raise ConfigError("no such file", where=str(path))
-        # Looking at an index must work where the files it describes are not.
+        # An index can be inspected without the files it describes.
         index = CorpusIndex.open(str(path), check_files=False)
         specs = {key: DataSpec.from_json(spec) for key, spec in index.meta.get("specs", {}).items()}
         corpora.append(_Corpus("index", [path], index, specs, index.meta.get("labels", {})))
@@ -97,7 +97,7 @@ def _open_corpora(
 
 
 def _by_format(files: list[Path], source_class: str | None) -> list[tuple[str, list[Path], bool]]:
-    """Group files by what they are, in the order in which formats come: (title, files, whether they are one corpus)."""
+    """Group files by format, in the order in which formats occur: (title, files, whether they are one corpus)."""
     for path in files:
         if not path.exists():
             raise ConfigError("no such file", where=str(path))

@@ -1,4 +1,4 @@
-"""Files that a command names, opened as one corpus: the same options in every command."""
+"""Opens the files that a command names as one corpus: the same options in every command."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def class_of(files: Sequence[Path], source_class: str | None) -> type[Source]:
 
     Raises:
         ConfigError: There is no such class, or the files are of different formats.
-        SourceError: A file is missing, or of no format that is known.
+        SourceError: A file is missing, or of an unknown format.
     """
     return resolve_files(files, source_class)[0]
 
@@ -46,8 +46,8 @@ def open_corpus(
     Args:
         files: Files, folders or patterns.
         source_class: Source class or format; default: detected.
-        options: Of the class.
-        index: `None`, `"auto"` or a path, for a class that keeps an index and if `options` do not say.
+        options: Options of the class.
+        index: `None`, `"auto"` or a path, for a class that keeps an index, unless given in `options`.
 
     Raises:
         ConfigError: An option is wrong.

@@ -17,7 +17,7 @@ from .drawing import format_count, format_seconds
 
 
 class Reporter:
-    """What a command tells while it works: open it as a context, then `update` it. This one tells nothing."""
+    """Shows the progress of a command: open it as a context, then `update` it. This one shows nothing."""
 
     def __enter__(self) -> Self:
         return self
@@ -26,17 +26,17 @@ class Reporter:
         return None
 
     def update(self, num_seqs: int, num_bytes: int) -> None:
-        """Tell how much is done: sequences and bytes since the start."""
+        """Report how much is done: sequences and bytes since the start."""
 
 
 class _TimedReporter(Reporter):
-    """Tells how far the work is, not more often than people can read.
+    """Shows the progress, not more often than can be read.
 
     Args:
-        console: Where to tell it.
-        label: What is being done.
+        console: The console to print to.
+        label: Name of the work.
         total: Number of sequences, if known.
-        unit: What is counted, if not sequences.
+        unit: Unit of the counts, if not sequences.
     """
 
     _PAUSE_SECONDS: ClassVar[float]
@@ -50,7 +50,7 @@ class _TimedReporter(Reporter):
         return self
 
     def update(self, num_seqs: int, num_bytes: int) -> None:
-        """Show it, if that was not done a moment ago."""
+        """Show the progress, unless it was shown a moment ago."""
         now = time.monotonic()
         if now >= self._next:
             self._next = now + self._PAUSE_SECONDS
@@ -90,7 +90,7 @@ class LineReporter(_TimedReporter):
         return self
 
     def _show(self, num_seqs: int, state: str) -> None:
-        del num_seqs  # the state says it
+        del num_seqs  # contained in the state
         self._console.print(f"{self._label}: {state}")
 
 
@@ -102,17 +102,17 @@ def open_reporter(console: Console, label: str, total: int | None, *, quiet: boo
 
 
 @contextmanager
-def telling(
+def report_progress(
     console: Console, label: str, *, unit: str, quiet: bool, after: float = 0.0
 ) -> Iterator[Callable[[int, int], None]]:
     """Yield a function of (how many are done, of how many), for work that knows its total when it begins.
 
     Args:
-        console: Where to tell it.
-        label: What is being done.
-        unit: What is counted.
-        quiet: Whether nothing is told.
-        after: Seconds before which nothing is told.
+        console: The console to print to.
+        label: Name of the work.
+        unit: Unit of the counts.
+        quiet: Whether to show nothing.
+        after: Seconds before which nothing is shown.
     """
     reporters: list[Reporter] = []
     begin = time.monotonic() + after

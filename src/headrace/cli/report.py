@@ -1,4 +1,4 @@
-"""How a dataset and what it delivered look in a terminal: a few plain lines each."""
+"""Prints a dataset and what it delivered, in a few plain lines each."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from .workers import describe_workers
 
 
 def describe_dataset(dataset: Dataset) -> dict[str, Any]:
-    """Return what a dataset holds, as plain JSON data; without keys if it knows them only from its first sequence.
+    """Return what a dataset holds, as plain JSON data; without keys if they are known only from its first sequence.
 
-    One that workers load is described as what it is to them, and with their number.
+    A dataset with workers is described as the one that they load, with their number.
     """
     workers = dataset.get_workers()
     if workers is not None and workers.dataset not in (None, dataset):
@@ -81,7 +81,7 @@ def print_total(output: Console, tallies: list[EpochTally]) -> None:
 
 
 def describe_rate(tally: EpochTally) -> str:
-    """Return how much came, in which time, how fast."""
+    """Return how much was delivered, in which time, how fast."""
     amount = f"{format_count(tally.num_seqs)} sequences, {format_bytes(tally.num_bytes)}"
     rate = f"{format_count(tally.seqs_per_second)} seq/s, {format_bytes(tally.bytes_per_second)}/s"
     return f"{amount} in {format_seconds(tally.seconds)}: {rate}"

@@ -1,4 +1,4 @@
-"""`headrace run`: read epochs of a corpus, and tell what came and how fast."""
+"""`headrace run`: reads epochs of a corpus, and reports what was delivered and how fast."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def run(
             tallies.append(read_epoch(dataset, epoch, messages, limit=limit, quiet=quiet))
             if not as_json and not quiet:
                 print_epoch(output, tallies[-1])
-        own_workers = dataset.get_workers()  # with their report, which is gone once it is closed
+        own_workers = dataset.get_workers()  # with their report, which is lost when it is closed
     if not as_json:
         print_total(output, tallies)
         if own_workers is not None and own_workers.report is not None:
@@ -100,7 +100,7 @@ def read_epoch(
     """Read one epoch to its end, or its first `limit` sequences, with progress on `messages` unless `quiet`.
 
     Raises:
-        KeyboardInterrupt: With a note that says how far the run came.
+        KeyboardInterrupt: With a note on how far the run came.
     """
     tally = EpochTally(epoch)
     start = time.perf_counter()

@@ -1,7 +1,7 @@
-"""What came: counts by data key, and a digest of the stream. Knows nothing of terminals.
+"""What was delivered: counts by data key, and a digest of the stream. Knows nothing of terminals.
 
-The digest covers tags, data keys, dtypes, shapes and bytes in the order in which they came, so two runs delivered the
-same stream if and only if (but for a collision of XXH3-128) their digests are equal.
+The digest covers tags, data keys, dtypes, shapes and bytes in the order of delivery, so two runs delivered the same
+stream if and only if (barring a collision of XXH3-128) their digests are equal.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class KeyTally:
     Attributes:
         frames: Sum of lengths; an array without a time axis counts 1.
         num_bytes: Sum of the sizes of the arrays.
-        shortest: Least length, 0 if nothing came.
-        longest: Largest length, 0 if nothing came.
+        shortest: Smallest length, 0 without sequences.
+        longest: Largest length, 0 without sequences.
     """
 
     frames: int = 0
@@ -60,7 +60,7 @@ class EpochTally:
     Attributes:
         epoch: The epoch number.
         num_seqs: Number of sequences.
-        keys: Data key -> counts, in the order in which the keys came first.
+        keys: Data key -> counts, in the order of first occurrence.
         seconds: Wall-clock time of the epoch, the digest included.
         first_tags: Tags of the first sequences.
         last_tags: Tags of the last sequences.
@@ -112,7 +112,7 @@ class EpochTally:
         return self.num_bytes / self.seconds if self.seconds > 0 else 0.0
 
     def rates_to_json(self) -> dict[str, Any]:
-        """Return how much came and how fast, as plain JSON data."""
+        """Return how much was delivered and how fast, as plain JSON data."""
         return {
             "num_seqs": self.num_seqs,
             "bytes": self.num_bytes,
@@ -143,7 +143,7 @@ class EpochTally:
 
 
 def sum_tallies(tallies: list[EpochTally]) -> EpochTally:
-    """Return how much came in several epochs together: only counts, bytes and seconds are meaningful."""
+    """Return the sums over several epochs: only counts, bytes and seconds are meaningful."""
     return EpochTally(
         epoch=0,
         num_seqs=sum(tally.num_seqs for tally in tallies),

@@ -23,7 +23,7 @@ _DEFAULT_MAX_ERRORS = Skipping().budget
 
 
 class OnError(enum.StrEnum):
-    """What becomes of a sequence whose loading fails: the values of `--on-error`."""
+    """What to do with a sequence that fails to load: the values of `--on-error`."""
 
     RAISE = "raise"
     SKIP = "skip"
@@ -31,12 +31,12 @@ class OnError(enum.StrEnum):
 
 @dataclass(frozen=True)
 class WorkerOptions:
-    """What the command line says about workers; `None` where it says nothing.
+    """Options of the command line about workers; `None` if not given.
 
     Attributes:
         num_workers: Number of worker processes; 0 loads in this process.
         buffer_size: How many sequences a worker may be ahead.
-        on_error: What becomes of a sequence that fails.
+        on_error: What to do with a sequence that fails.
         quarantine: Where skipped sequences are listed.
         max_errors: How many may be skipped in an epoch.
 
@@ -59,7 +59,7 @@ class WorkerOptions:
 
     @property
     def are_given(self) -> bool:
-        """Whether the command line says anything."""
+        """Whether any option was given."""
         return self != WorkerOptions()
 
     def apply_to(self, dataset: Mapping[str, Any] | Dataset) -> Mapping[str, Any] | Dataset:
@@ -91,7 +91,7 @@ class WorkerOptions:
         return {
             "class": "MultiProcDataset",
             "dataset": inner,
-            "num_workers": 0,  # unless the command line says more: skipping alone needs no process
+            "num_workers": 0,  # unless given: skipping alone needs no process
             "buffer_size": DEFAULT_BUFFER_SIZE,
         }
 
@@ -122,7 +122,7 @@ def report_to_json(workers: Workers, report: EngineReport) -> dict[str, Any]:
 
 
 def print_report(output: Console, workers: Workers, report: EngineReport, quarantine: Path | None) -> None:
-    """Print where the time went, here and in the workers, and what was skipped or started anew."""
+    """Print where the time went, here and in the workers, and what was skipped or restarted."""
     taken, consumer = format_seconds(report.seconds_taken), format_seconds(report.seconds_consumer)
     loading = format_seconds(report.seconds_loaded)
     if workers.num_workers:
@@ -136,7 +136,7 @@ def print_report(output: Console, workers: Workers, report: EngineReport, quaran
         where = "" if quarantine is None else f", listed in {quarantine}"
         output.print(f"  skipped because of errors: {_count(report.num_skipped, 'sequence')}{where}")
     if report.num_restarts:
-        output.print(f"  started anew: {_count(report.num_restarts, 'worker')}")
+        output.print(f"  restarted: {_count(report.num_restarts, 'worker')}")
 
 
 def describe_workers(num_workers: int) -> str:

@@ -8,12 +8,14 @@ with `_num_even`); a worker's start file holds its newest snapshot, which is nev
 
 from __future__ import annotations
 
+import pickle
 from collections import deque
 from collections.abc import Iterator
 from itertools import chain, islice
 from traceback import clear_frames
 from typing import Annotated, Any
 
+import cloudpickle
 import msgspec
 
 from headrace.engine import Engine
@@ -24,6 +26,7 @@ from headrace.pipes import IterPipe
 
 from .dispatch.client import DispatchLostError
 from .dispatch.process import Dispatch
+from .plain_data import Optional
 from .replica import Group, ReplicaRequest
 from .transport.epoch_start import Snapshot, StartFile
 
@@ -39,7 +42,7 @@ class _Place(msgspec.Struct, forbid_unknown_fields=True):
     item: _Count
     has_ended: bool
     snapshot_item: _Count | None
-    snapshot: bytes | None
+    snapshot: list[Any] | None
 
 
 class _Progress(msgspec.Struct, forbid_unknown_fields=True):
@@ -117,24 +120,19 @@ class WorkerConsumer(IterPipe[Any]):
         self._snapshots: list[list[Snapshot]] = [[] for _ in range(self._num_workers)]
 
     def state(self) -> dict[str, Any]:
-        """Return where each worker is, and the newest snapshot of it that is not beyond."""
-        counts = self._counts_now()
+        """Return where each worker is, and what the newest snapshot of it holds that is not beyond."""
         workers: list[dict[str, Any]] = []
-        for worker_id, count in enumerate(counts):
-            self._prune(worker_id, count)
-            snapshot = next(iter(self._snapshots[worker_id]), None)
-            if snapshot is not None and snapshot.item > count:
-                snapshot = None
+        for worker_id, count in enumerate(self._counts_now()):
+            snapshot = self._newest_snapshot(worker_id, count)
             workers.append(
                 {
                     "item": count,
                     "has_ended": self._ended[worker_id],
                     "snapshot_item": None if snapshot is None else snapshot.item,
-                    "snapshot": None if snapshot is None else snapshot.data,
+                    "snapshot": None if snapshot is None else Optional(pickle.loads(snapshot.data)),  # noqa: S301 - ours
                 }
             )
-        turn = self._even[self._num_even % len(self._even)] if self._even else self._turn
-        return {"workers": workers, "turn": turn}
+        return {"workers": workers, "turn": self._turn_now()}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on where `state` was.
@@ -161,7 +159,19 @@ class WorkerConsumer(IterPipe[Any]):
                         f"the state of worker {worker_id} is damaged: item {worker.item}, snapshot of "
                         f"{worker.snapshot_item}"
                     )
-                self._snapshots[worker_id] = [Snapshot(worker.snapshot_item, worker.snapshot)]
+                data = cloudpickle.dumps(tuple(worker.snapshot))
+                self._snapshots[worker_id] = [Snapshot(worker.snapshot_item, data)]
+
+    def _settle(self) -> None:
+        """Have the next iteration begin behind what was given out."""
+        self._counts, self._turn = self._counts_now(), self._turn_now()
+        self._even, self._num_even = [], 0
+        for worker_id, count in enumerate(self._counts):
+            snapshot = self._newest_snapshot(worker_id, count)
+            self._snapshots[worker_id] = [] if snapshot is None else [snapshot]
+
+    def _turn_now(self) -> int:
+        return self._even[self._num_even % len(self._even)] if self._even else self._turn
 
     def _counts_now(self) -> list[int]:
         counts = list(self._counts)
@@ -175,6 +185,11 @@ class WorkerConsumer(IterPipe[Any]):
         snapshots = self._snapshots[worker_id]
         while len(snapshots) > 1 and snapshots[1].item <= count:
             del snapshots[0]
+
+    def _newest_snapshot(self, worker_id: int, count: int) -> Snapshot | None:
+        """Return the newest snapshot that is not beyond `count`, if there is one."""
+        self._prune(worker_id, count)
+        return next((snapshot for snapshot in self._snapshots[worker_id] if snapshot.item <= count), None)
 
     # --- the iteration ---
 
@@ -191,7 +206,7 @@ class WorkerConsumer(IterPipe[Any]):
                     raise
                 max_items = max(size.most // _FEWER, 1) if isinstance(error, ValueTooLargeError) else 1
                 clear_frames(error.__traceback__)  # their variables hold items, and so the memory that is wanted
-                self.restore(self.state())
+                self._settle()
             else:
                 return
 

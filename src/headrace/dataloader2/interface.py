@@ -78,13 +78,15 @@ class PausableEnd:
 
     def _pause(self, pause_fn: ResetFn | None = None) -> None:
         """Have nothing be made ahead in this process; workers stop by themselves when they are far enough ahead."""
-        pause_graph(self._end)
+        for pipe in reversed(list_pipes(self._end)):  # readers first: they may be waiting for an item of their source
+            _call(pipe, "pause")
         if pause_fn is not None:
             pause_fn(self._end)
 
     def _resume(self, resume_fn: ResetFn | None = None) -> None:
         """Undo `_pause`."""
-        resume_graph(self._end)
+        for pipe in list_pipes(self._end):
+            _call(pipe, "resume")
         if resume_fn is not None:
             resume_fn(self._end)
 
@@ -104,18 +106,6 @@ class CheckpointableReadingServiceInterface(ReadingServiceInterface):
     @abstractmethod
     def restore(self, datapipe: Any, serialized_state: bytes) -> Any:
         """Take over a graph with a state: in place of `initialize`."""
-
-
-def pause_graph(end: Any) -> None:
-    """Pause the pipes that can be paused: readers before their sources, on whose next item they may be waiting."""
-    for pipe in reversed(list_pipes(end)):
-        _call(pipe, "pause")
-
-
-def resume_graph(end: Any) -> None:
-    """Undo `pause_graph`: sources first."""
-    for pipe in list_pipes(end):
-        _call(pipe, "resume")
 
 
 def _call(pipe: Any, method: str) -> None:

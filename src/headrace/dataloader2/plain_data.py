@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import sys
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -20,27 +21,41 @@ class NotPlainError(TypeError):
     """The data hold an object that is not plain."""
 
 
+class Optional(list[Any]):
+    """A list in whose place there is None, where it cannot be written."""
+
+    __slots__ = ()
+
+
 _SAFE_INT = 2**53
 
 
-def to_json(value: Any, max_bytes: int = sys.maxsize) -> Any:
+def _note_nothing(error: NotPlainError) -> None:
+    del error
+
+
+def to_json(
+    value: Any, max_bytes: int = sys.maxsize, note_left_out: Callable[[NotPlainError], None] = _note_nothing
+) -> Any:
     """Return plain data as what `json` can write.
 
     Args:
         value: The data.
         max_bytes: How much of it there may be, about.
+        note_left_out: Called with the reason why an `Optional` is left out.
 
     Raises:
         NotPlainError: There is something else in it, or too much.
     """
-    return _Writer(max_bytes).write(value)
+    return _Writer(max_bytes, note_left_out).write(value)
 
 
 class _Writer:
     """Writes one value, and counts its bytes."""
 
-    def __init__(self, max_bytes: int) -> None:
+    def __init__(self, max_bytes: int, note_left_out: Callable[[NotPlainError], None]) -> None:
         self._max_bytes = self._bytes_left = max_bytes
+        self._note_left_out = note_left_out
 
     def write(self, value: Any) -> Any:
         kind = type(value)
@@ -66,7 +81,18 @@ class _Writer:
             return {"$dict": [[self.write(key), self.write(element)] for key, element in value.items()]}
         if kind in (set, frozenset, deque):
             return {f"${kind.__name__}": [self.write(element) for element in value]}
+        if kind is Optional:
+            return self._optional(list(value))
         return self._array(value)
+
+    def _optional(self, value: list[Any]) -> Any:
+        bytes_left = self._bytes_left
+        try:
+            return self.write(value)
+        except NotPlainError as error:
+            self._bytes_left = bytes_left
+            self._note_left_out(error)
+            return None
 
     def _array(self, value: Any) -> Any:
         torch = sys.modules.get("torch")

@@ -8,11 +8,9 @@ that somebody edited, cannot become other items without a word.
 from __future__ import annotations
 
 import logging
-import pickle
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-import cloudpickle
 import msgspec
 
 from headrace.datasets.digests import digest_of_state
@@ -25,7 +23,6 @@ FORMAT = "headrace.DataLoader2/2"
 # Of the items that pipes have in hand, in one state: beyond this an epoch is read again rather than written down.
 MAX_GRAPH_BYTES = 256 << 20
 _NOT_OF_RECIPE = ("Prefetcher", "PinMemory")  # they may come and go: the items stay the same
-_OF_WORKERS = "WorkerConsumer"
 _UINT64 = 2**64
 _logger = logging.getLogger("headrace.dataloader2")
 
@@ -85,20 +82,21 @@ class LoaderState:
         graph = self.graph
         if graph is not None:
             try:
-                graph = to_json(
-                    [[name, _opened(name, progress), *rest] for name, progress, *rest in graph], MAX_GRAPH_BYTES
-                )
+                graph = to_json(graph, MAX_GRAPH_BYTES, self._warn_of)
             except NotPlainError as error:
-                _logger.warning(
-                    "%s is in hand (in a shuffle's buffer, say) and cannot be written as plain data: to resume from "
-                    "this state, the epoch is read again from its start up to item %d",
-                    error,
-                    self.position,
-                )
-                graph = _without_snapshots(graph)
+                self._warn_of(error)
+                graph = None
         saved = vars(self) | {"graph": graph, "reading_service_state": to_json(self.reading_service_state)}
         state = {"format": FORMAT, **saved}
         return {**state, "digest": _digest_of(state)}
+
+    def _warn_of(self, error: NotPlainError) -> None:
+        _logger.warning(
+            "%s is in hand (in a shuffle's buffer, say) and cannot be written as plain data: to resume from this "
+            "state, the epoch is read again from its start up to item %d",
+            error,
+            self.position,
+        )
 
     @classmethod
     def of_dict(cls, state: Any) -> LoaderState:
@@ -114,11 +112,11 @@ class LoaderState:
                 hint = "it is a state of torchdata's, which holds a pickled pipe: start the epoch anew"
             raise ResumeError(f"this is no state of {FORMAT}: {found}", fix=hint)
         saved = _checked(state)
-        graph = from_json(saved.graph)
-        if graph is not None:
-            graph = [[name, _closed(name, progress), draws] for name, progress, draws in graph]
         fields = {field: getattr(saved, field) for field in cls.__dataclass_fields__}
-        return cls(**fields | {"graph": graph, "reading_service_state": from_json(state["reading_service_state"])})
+        return cls(
+            **fields
+            | {"graph": from_json(saved.graph), "reading_service_state": from_json(state["reading_service_state"])}
+        )
 
     def check_pipes(self, pipes: list[str]) -> None:
         """Check that a graph is the one that the state is of, as far as the names of its pipes tell.
@@ -166,49 +164,3 @@ def _checked(state: dict[str, Any]) -> _Saved:
             fix="go on from an older state, and change none by hand",
         )
     return saved
-
-
-def _opened(name: str, progress: Any) -> Any:
-    """Return the state of a pipe; the workers' snapshots, which travel as bytes, as what they hold."""
-    return _with_snapshots(progress, _open) if _is_of_workers(name, progress) else progress
-
-
-def _without_snapshots(graph: list[list[Any]]) -> Any:
-    """Return the state of a graph whose workers begin the epoch anew, as JSON; None if that is not enough."""
-    if not any(_is_of_workers(name, progress) for name, progress, *_ in graph):
-        return None
-    saved = [
-        [name, _with_snapshots(progress, lambda _: None) if _is_of_workers(name, progress) else progress, *rest]
-        for name, progress, *rest in graph
-    ]
-    try:
-        return to_json(saved, MAX_GRAPH_BYTES)
-    except NotPlainError:
-        return None
-
-
-def _closed(name: str, progress: Any) -> Any:
-    """Undo `_opened`."""
-    if not _is_of_workers(name, progress):
-        return progress
-    try:
-        return _with_snapshots(progress, _close)
-    except (KeyError, TypeError) as error:
-        raise ResumeError(f"the state is damaged: that of {name} cannot be read ({error!r})") from error
-
-
-def _is_of_workers(name: str, progress: Any) -> bool:
-    return name == _OF_WORKERS and isinstance(progress, dict)
-
-
-def _with_snapshots(state: dict[str, Any], change: Any) -> dict[str, Any]:
-    workers = [{**worker, "snapshot": change(worker["snapshot"])} for worker in state["workers"]]
-    return {**state, "workers": workers}
-
-
-def _open(snapshot: bytes | None) -> Any:
-    return None if snapshot is None else list(pickle.loads(snapshot))  # noqa: S301 - from our own worker
-
-
-def _close(snapshot: list[Any] | None) -> bytes | None:
-    return None if snapshot is None else bytes(cloudpickle.dumps(tuple(snapshot)))

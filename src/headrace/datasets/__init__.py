@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from .files.ogg_zip import OggZipDataset
     from .files.pipe import SingleStreamPipeDataset
     from .files.source import SourceDataset
+    from .index_workers import gathering
     from .join.combined import CombinedDataset, ConcatDataset
     from .join.meta.dataset import MetaDataset
     from .join.mix import MixDataset
@@ -90,6 +91,7 @@ __all__ = [
     "VariableDataset",
     "answers_12ax",
     "batch_to_raw_dict",
+    "gathering",
     "index_shape_for_batches",
     "init_dataset",
     "open_part",
@@ -121,6 +123,7 @@ __getattr__, __dir__ = export_lazily(
             "Task12AXDataset",
             "answers_12ax",
         ),
+        "index_workers": ("gathering",),
         "files.hdf": ("HDFDataset",),
         "files.hugging_face": ("HuggingFaceDataset",),
         "files.lm": ("LmDataset",),

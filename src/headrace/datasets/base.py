@@ -15,17 +15,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from headrace.errors import ConfigError
-from headrace.order import Order
 from headrace.sources import Source
 
 from .corpus import Corpus, sum_left_out
 from .digests import IDLE_OPTIONS, digest_array, digest_text, given_options, options_text, recipe_text
 from .reading.by_epoch import EpochReader, EpochStream
 from .reading.foreign import ForeignAnswers
-from .reading.reader import Reader
+from .reading.reader import CountedOrder, GivenOrder, Reader
 
 if TYPE_CHECKING:
     from headrace.engine import EngineOptions, EngineReport, Executor, WorkerInfo
@@ -223,21 +221,15 @@ class Dataset(ForeignAnswers):
         )
 
     def get_epoch_order(
-        self,
-        epoch: int | None,
-        *,
-        seq_list: Sequence[str] | None = None,
-        seq_order: Sequence[int] | NDArray[np.int64] | None = None,
-        counts: bool = False,
-    ) -> tuple[Order, NDArray[np.int64] | None]:
+        self, epoch: int | None, given: GivenOrder | None = None, *, counts: bool = False
+    ) -> CountedOrder:
         """Return the order of an epoch. The current epoch, which somebody may be reading, stays as it is.
 
         A class of the user's own that makes its order by `init_seq_order` is asked by a copy, see `answer_alone`.
 
         Args:
             epoch: The epoch number; `None`: of no epoch.
-            seq_list: Tags: then these are the order.
-            seq_order: Corpus indices: then these are the order.
+            given: What is the order in place of that of the epoch.
             counts: Whether the caller draws by how often a sequence came before.
 
         Returns:
@@ -247,18 +239,11 @@ class Dataset(ForeignAnswers):
             OptionalNotImplementedError: The order is not known.
         """
         ask = self._ask_for_order if self._has_user_order else self._make_order
-        return ask(epoch, seq_list, seq_order, counts=counts)
+        return ask(epoch, given, counts=counts)
 
-    def _make_order(
-        self,
-        epoch: int | None,
-        seq_list: Sequence[str] | None,
-        seq_order: Sequence[int] | NDArray[np.int64] | None,
-        *,
-        counts: bool,
-    ) -> tuple[Order, NDArray[np.int64] | None]:
+    def _make_order(self, epoch: int | None, given: GivenOrder | None, *, counts: bool) -> CountedOrder:
         """Do what `get_epoch_order` says, where no class of the user's own makes the order."""
-        return self._ask_for_order(epoch, seq_list, seq_order, counts=counts)
+        return self._ask_for_order(epoch, given, counts=counts)
 
     def may_draw_order(self) -> bool:
         """Whether code of the user's says the order, here or in a part: it may draw from the global generators."""

@@ -22,7 +22,7 @@ from headrace.order import Order, OrderReport
 from .base import Dataset
 from .checks import remark_once
 from .corpus import Corpus
-from .reading.reader import Reader, ReadRequest
+from .reading.reader import CountedOrder, GivenOrder, Reader, ReadRequest
 from .seq import DatasetSeq
 
 
@@ -61,15 +61,8 @@ class InnerCorpus(Dataset):
         """Return what the inner dataset knows."""
         return self.inner.get_corpus(epoch)
 
-    def _make_order(
-        self,
-        epoch: int | None,
-        seq_list: Sequence[str] | None,
-        seq_order: Sequence[int] | NDArray[np.int64] | None,
-        *,
-        counts: bool,
-    ) -> tuple[Order, NDArray[np.int64] | None]:
-        return self.inner.get_epoch_order(epoch, seq_list=seq_list, seq_order=seq_order, counts=counts)
+    def _make_order(self, epoch: int | None, given: GivenOrder | None, *, counts: bool) -> CountedOrder:
+        return self.inner.get_epoch_order(epoch, given, counts=counts)
 
     def order_text(self, epoch: int) -> str:
         """Return the text of the inner dataset."""
@@ -169,7 +162,7 @@ class DelegatingDataset(InnerAnswers):
     ) -> bool:
         """Start a (sub-)epoch, see `Dataset.init_seq_order`."""
         super().init_seq_order(epoch, seq_list, seq_order)
-        self.inner.start_given(epoch, seq_list, seq_order)
+        self.inner.start_given(epoch, GivenOrder.of(seq_list, seq_order))
         return True
 
     def start_part(self, wanted: ReadRequest) -> int:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.engine import Engine, EngineOptions, Job, WorkerInfo, get_worker_info
+from headrace.sources.shared.parts import gathering as gathering
 from headrace.sources.shared.parts import offer_workers
 
 # A part may take long, and says nothing meanwhile.

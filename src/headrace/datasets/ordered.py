@@ -20,8 +20,9 @@ from headrace.order import ArrayOrder, Order, RangeOrder, occurrences
 
 from .base import Dataset, is_of_headrace
 from .checks import check_epoch, check_indices, check_tags
+from .corpus import Corpus
 from .reading.loaded import OrderCursor, outside_of_epoch
-from .reading.reader import Reader, ReadRequest
+from .reading.reader import CountedOrder, GivenOrder, Reader, ReadRequest
 from .seq import DatasetSeq
 
 
@@ -88,24 +89,20 @@ class OrderedDataset(Dataset):
         """Start a (sub-)epoch, see `Dataset.init_seq_order`. Reads no data."""
         super().init_seq_order(epoch, seq_list, seq_order)
         self._take_order(RangeOrder(range(0)))  # if there is no other one: an error is no reason to read on
-        order, count = self._plan(epoch, seq_list, seq_order)
-        self._take_order(order, count=count, is_whole=seq_list is None and seq_order is None and epoch is not None)
+        given = GivenOrder.of(seq_list, seq_order)
+        order, count = self._plan(epoch, given)
+        self._take_order(order, count=count, is_whole=given is None and epoch is not None)
         return True
 
-    def _plan(
-        self,
-        epoch: int | None,
-        seq_list: Sequence[str] | None,
-        seq_order: Sequence[int] | NDArray[np.int64] | None,
-    ) -> tuple[Order, Callable[[], NDArray[np.int64]]]:
+    def _plan(self, epoch: int | None, given: GivenOrder | None) -> tuple[Order, Callable[[], NDArray[np.int64]]]:
         """Return an order, and what counts how often each sequence came before; touches nothing of the current epoch.
 
-        It is that of the tags or corpus indices that are given, or else of the epoch; `None`: an empty one.
+        It is what is given, or else that of the epoch; `None`: an empty one.
         """
-        if seq_list is not None:
-            order: Order = ArrayOrder(self._corpus_index.find_tags(check_tags(seq_list)))
-        elif seq_order is not None:
-            order = self._explicit_order(seq_order, self._num_stored())
+        if given is not None and given.seq_list is not None:
+            order: Order = ArrayOrder(self._corpus_index.find_tags(check_tags(given.seq_list)))
+        elif given is not None and given.seq_order is not None:
+            order = self._explicit_order(given.seq_order, self._num_stored())
         elif epoch is not None:
             order = self._order_of_epoch(epoch)
             return order, self._counter(epoch, order)
@@ -117,16 +114,9 @@ class OrderedDataset(Dataset):
         """Return what counts how often each sequence of the order of an epoch, just made, came before."""
         return self._planner.counter(epoch)
 
-    def _make_order(
-        self,
-        epoch: int | None,
-        seq_list: Sequence[str] | None,
-        seq_order: Sequence[int] | NDArray[np.int64] | None,
-        *,
-        counts: bool,
-    ) -> tuple[Order, NDArray[np.int64] | None]:
+    def _make_order(self, epoch: int | None, given: GivenOrder | None, *, counts: bool) -> CountedOrder:
         self._check_shard()
-        order, count = self._plan(check_epoch(epoch), seq_list, seq_order)
+        order, count = self._plan(check_epoch(epoch), given)
         draws = order.may_repeat and (counts or self.get_corpus().draws_by_occurrence)
         return order, count() if draws else None
 
@@ -261,13 +251,8 @@ class OrderedDataset(Dataset):
 
     def get_num_timesteps(self) -> NumbersDict:
         """Return data key -> number of frames of the current epoch; from the index, where that tells them."""
-        corpus, totals, indices = self.get_corpus(), {}, np.asarray(self._cursor.order)
-        for key in self.get_data_keys():
-            lengths_of = None if corpus.may_change_lengths else corpus.lengths(key, False)
-            if lengths_of is None:
-                return super().get_num_timesteps()
-            totals[key] = int(lengths_of(indices).sum(dtype=np.int64))
-        return NumbersDict(totals)
+        known = sum_lengths(self.get_corpus(), self.get_data_keys(), self._cursor.order)
+        return super().get_num_timesteps() if known is None else known
 
     def have_corpus_seq_idx(self) -> bool:
         """Yes."""
@@ -281,3 +266,11 @@ class OrderedDataset(Dataset):
     def num_seqs(self) -> int:
         """Number of sequences of the current epoch."""
         return len(self._cursor)
+
+
+def sum_lengths(corpus: Corpus, data_keys: Sequence[str], order: Order) -> NumbersDict | None:
+    """Return data key -> number of frames of all sequences of an order, `None` if some would have to be read."""
+    lengths_of = {key: None if corpus.may_change_lengths else corpus.lengths(key, False) for key in data_keys}
+    indices = order.block(0, len(order))
+    sums = {key: int(of(indices).sum(dtype=np.int64)) for key, of in lengths_of.items() if of is not None}
+    return NumbersDict(sums) if len(sums) == len(lengths_of) else None

@@ -142,6 +142,8 @@ class Run(Iterator[Delivered]):
         answer: Deliver | Raise | End
         try:
             if supervisor.num_open <= supervisor.num_open_for_burst and workers.current_run_id == self._run_id:
+                if supervisor.num_open:  # who has what left to do is known by what is here
+                    self._hear(0.0, None)
                 self._refill()
                 start = self._clock()
             done: Done[Any] | None = None
@@ -228,16 +230,20 @@ class Run(Iterator[Delivered]):
             timeout, awaited = 0.0, supervisor.awaited_worker()
         elif deadline is not None:
             timeout = min(timeout, max(deadline - self._seconds_waited, 0.0))
+        self._hear(timeout, awaited)
+        if deadline is not None and self._seconds_waited >= deadline:
+            self._act(supervisor.handle(_SILENT))
+
+    def _hear(self, timeout_seconds: float, awaited: int | None) -> None:
+        """Have the executor wait, for a worker or for none, and tell the supervisor what has happened."""
         self._executor.awaited_worker_idx = awaited
         start = self._clock()
-        events = self._executor.wait(timeout)
+        events = self._executor.wait(timeout_seconds)
         seconds = self._clock() - start
         self._seconds_waited += seconds
         self._report.seconds_waited += seconds
-        supervisor.now = self._seconds_waited
+        self._supervisor.now = self._seconds_waited
         self._tell(events)
-        if deadline is not None and self._seconds_waited >= deadline:
-            self._act(supervisor.handle(_SILENT))
 
     def _refill(self) -> None:
         """Give the workers what they have room for."""

@@ -101,7 +101,7 @@ class Supervisor:
         self._payload_error: BaseException | None = None
         self._wanted = False
         self._over = False
-        self._fatal: Raise | None = None  # decided, raised when the consumer asks next
+        self._fatal: Raise | None = None  # decided, raised when the consumer has taken what is ready
         self.workers_are_lost = False
         self.now = 0.0
         self._num_deaths = self._num_stalls = self._num_skipped = 0
@@ -228,7 +228,7 @@ class Supervisor:
 
     def _decide(self, actions: list[Action]) -> list[Action]:
         """Add to the actions what follows from the state that an event has led to."""
-        if self._fatal is not None:
+        if self._fatal is not None and not self.ready:
             return [self._finish(self._fatal)] if self._wanted else []
         while self._wanted and not self._over:
             if self.ready:
@@ -298,10 +298,8 @@ class Supervisor:
         return self._finish(Raise(error))
 
     def _fail(self, action: Raise) -> list[Action]:
-        """End the run, though not because of a ticket whose turn it is: what was delivered just now stands."""
+        """End the run, though not because of a ticket whose turn it is: what is ready is handed over before."""
         self._fatal = action
-        self._answers.update({done.ticket: done for done in self.ready})  # nobody gets them any more
-        self.ready.clear()
         return []
 
     def _finish(self, action: Action) -> Action:

@@ -13,12 +13,12 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Self
 
 from headrace.batching import PLAN_VERSION, WINDOW_SEQS, Batching, PlanCounts, Steps
+from headrace.batching.data_key import choose_data_key
 from headrace.engine import Engine, Job, WorkerInfo
 from headrace.errors import ConfigError
 from headrace.ranks import Ranks
 from headrace.rng import wants_rng
 
-from .data_key import choose_data_key
 from .inputs import EpochOrder, PlanNeeds, Subject
 from .iterate import Arrivals, CloseableRun, LoaderPosition, PlannedArrivals
 from .options import LoaderOptions

@@ -7,7 +7,7 @@ Invariant: everything that a subject says of an epoch is a pure function of the 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +20,7 @@ from headrace.datasets.base import Dataset, Workers
 from headrace.datasets.corpus import Corpus, LengthsOf
 from headrace.errors import ConfigError
 from headrace.order import Order, OrderCorpus, OrderPlanner, OrderRecipe, occurrences
+from headrace.specs import DataSpec
 
 from .reading import DatasetReading, ItemsReading, Reading
 from .state import digest_array, digest_text
@@ -136,12 +137,14 @@ class DatasetSubject(Subject):
     Args:
         config: What workers make theirs of: a config, or the dataset itself, which is copied.
         dataset: Initialized. It is asked for its order only.
+        specs: What it says of its layout.
         is_own: Whether it was made for the loader, which closes it.
     """
 
-    def __init__(self, config: Any, dataset: Dataset, *, is_own: bool) -> None:
+    def __init__(self, config: Any, dataset: Dataset, specs: Mapping[str, DataSpec], *, is_own: bool) -> None:
         self.is_own = is_own
         own = dataset
+        self._epoch: int | None = None  # the one that was started last
         self._shuffled: str | None = None
         while (
             workers := own.get_workers()
@@ -150,12 +153,13 @@ class DatasetSubject(Subject):
             if workers.dataset is None or workers.dataset is own:
                 break
             config, own = workers.config, workers.dataset
+            specs = own.get_corpus().specs
         self.name = f"{type(own).__name__} {own.name!r}" if "dataset_id" not in own.name else type(own).__name__
         self.dataset = own
         if is_own:
             own.answer_alone()
         check_dataset_options(own, self.name, is_stream=False)
-        self.reading = DatasetReading(config, self.corpus.specs)
+        self.reading = DatasetReading(config, specs)
         self.data_key = next(iter(own.get_data_keys()), None)
         self.num_shards = own.num_shards
         self.sharded_by = f"{own.sharded_by} of {self.name}"
@@ -163,17 +167,18 @@ class DatasetSubject(Subject):
     @property
     def corpus(self) -> Corpus:
         """What the dataset knows."""
-        return self.dataset.get_corpus()
+        return self.dataset.get_corpus(self._epoch)
 
     def start(self, epoch: int, wanted: PlanNeeds) -> EpochOrder:
         """Return the order of an epoch."""
+        self._epoch = epoch
         with self._ordering():
             order, counted = self.dataset.get_epoch_order(epoch, counts=wanted.occurrences)
-        lengths_of = self._lengths_of(wanted.data_key, may_cost=wanted.lengths, epoch=epoch)
+        lengths_of = self._lengths_of(wanted.data_key, may_cost=wanted.lengths)
         return EpochOrder(epoch, order, lengths_of, counted, self._shortest_by(lengths_of))
 
-    def _lengths_of(self, data_key: str | None, *, may_cost: bool, epoch: int | None = None) -> LengthsOf | None:
-        """Return the lengths of a data key by corpus index, in an epoch where they are others in each.
+    def _lengths_of(self, data_key: str | None, *, may_cost: bool) -> LengthsOf | None:
+        """Return the lengths of a data key by corpus index.
 
         Raises:
             ConfigError: There is no such data key.
@@ -183,7 +188,7 @@ class DatasetSubject(Subject):
         key = data_key or self.data_key
         if key not in self.dataset.get_data_keys():
             self.dataset.get_data_dtype(key)  # raises, with the keys that there are
-        return self.dataset.get_corpus(epoch).lengths(key, may_cost)
+        return self.corpus.lengths(key, may_cost)
 
     def _shortest_by(self, lengths_of: LengthsOf | None) -> Callable[[], int] | None:
         if lengths_of is None:

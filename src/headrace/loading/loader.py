@@ -24,14 +24,14 @@ from headrace.version import __version__
 from .epochs import Epochs, PlannedEpochs, Recipe
 from .explain import Explainer
 from .iterate import BatchIterator, Begun, Consumer, LoaderEpoch, LoaderPosition
-from .loader_ranks import LoaderRanks
-from .options import LoaderOptions, Remainder
-from .rank_check import CheckRanks, compare_cards, fingerprint
+from .loader_ranks import LoaderRanks, compare_cards, fingerprint
+from .opening import open_subject
+from .options import CheckRanks, LoaderOptions, Remainder
 from .state import FORMAT, LoaderState
 from .steps import Agree
 from .streams.epochs import StreamEpochs
 from .streams.input import StreamSubject
-from .torch_args import open_subject, take_foreign
+from .torch_args import take_foreign
 
 _logger = logging.getLogger("headrace.loading")
 
@@ -300,7 +300,7 @@ class DataLoader:
             self._explainer.log_no_batch(begun.epoch, iterator.begun.ranks)
 
     def _agree(self, position: LoaderPosition, ranks: Ranks) -> None:
-        """Compare with the other ranks, once; see `rank_check.py`."""
+        """Compare with the other ranks, once; see `loader_ranks.py`."""
         check_ranks, options = self._options.check_ranks, self._options
         if self._is_agreed or check_ranks is None:
             return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -17,11 +17,11 @@ from headrace.engine.process.executor import ProcessExecutor
 from headrace.errors import ConfigError, check_count
 from headrace.global_rng import kept_globals, seed_globals
 
-from .rank_check import CheckRanks
 from .steps import Agree, Agreement
 
 _logger = logging.getLogger("headrace.loading")
 
+CheckRanks = Callable[[str], Sequence[str]]
 Remainder = Literal["drop", "pad", "keep"]
 _INT64_MAX = 2**63 - 1
 _IN_ORDER, _SHUFFLED = BatchOrder("keep", 1), BatchOrder()

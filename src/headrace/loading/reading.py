@@ -133,10 +133,11 @@ class _DatasetReader(Reader):
     ) -> Iterator[tuple[str, list[Any] | Failed]]:
         reader = self._reader
 
-        def take(number: int) -> tuple[str | None, list[Any]]:
+        def take(number: int) -> tuple[str, list[Any]]:
             found = cutter.read(reader, number, chunks[number])
-            if found is not None:
-                return None, found
+            tag = None if found is None else reader.tag(number)
+            if found is not None and tag is not None:
+                return tag, found
             seq = reader.read(number)
             return seq.seq_tag, cutter.cut(seq.seq_tag, dict(seq.features), chunks[number])
 
@@ -144,8 +145,7 @@ class _DatasetReader(Reader):
             if isinstance(taken, Failed):
                 yield tag, taken
             else:
-                own_tag, found = taken
-                yield tag if own_tag is None else own_tag, found
+                yield taken
 
     def read(self, wanted: ReadRequest) -> Iterator[tuple[str, Any]]:
         are_own = self._reader.gives_own

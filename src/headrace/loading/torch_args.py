@@ -1,4 +1,4 @@
-"""Translates what users of other loaders type: torch's DataLoader arguments, lists, and map-style datasets.
+"""Translates torch's DataLoader arguments.
 
 An argument that means something here is translated, one that changes nothing is accepted, and one that would be
 without effect, or contradicts another, is refused with what to write instead. `pin_memory` asks for speed and changes
@@ -11,27 +11,16 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from headrace.batching import Batching, FixedCount
-from headrace.datasets import Dataset, init_dataset
-from headrace.datasets.files.mapped import dataset_over
-from headrace.datasets.parts import open_apart
+from headrace.batching import FixedCount
 from headrace.engine import EngineOptions, WorkerInfo
 from headrace.engine.process.executor import ProcessExecutor
 from headrace.errors import ConfigError, did_you_mean
-from headrace.sources import Source
 
-from .data_key import data_key_of_item, frames_of
-from .inputs import DatasetSubject, ItemsSubject, Subject
-from .options import LoaderOptions
-from .sampler import Drawn, SampledBatches, SampledSubject, draw_batches, draw_indices
-from .streams.input import DatasetStream, IterableStream
+from .sampler import Drawn, SampledBatches, draw_batches, draw_indices
 
 _logger = logging.getLogger("headrace.loading")
 
@@ -172,103 +161,3 @@ class _WorkerInit:
 
     def __call__(self, info: WorkerInfo) -> None:
         self.function(info.worker_idx)
-
-
-def open_subject(dataset: Any, order: ForeignOrder, options: LoaderOptions) -> Subject:
-    """Turn what a user calls a dataset into a subject.
-
-    Raises:
-        ConfigError: It is nothing that can be loaded, or the order is said twice.
-    """
-    shuffled = f"permute:seed={options.seed}" if order.shuffle else None
-    if isinstance(dataset, Dataset | Mapping | str | Source) or _is_function(dataset):
-        own = open_apart(dataset_over(dataset) if isinstance(dataset, Source) else dataset)
-        config = own if isinstance(dataset, Dataset | Source) else dataset
-        subject = _subject_of(own, config, shuffled, is_own=own is not dataset)
-    elif isinstance(dataset, type) or not (hasattr(dataset, "__getitem__") or hasattr(dataset, "__iter__")):
-        raise ConfigError(
-            f"a loader reads a headrace dataset, a config of one, an object with __len__ and __getitem__, or an "
-            f"iterable, and {dataset if isinstance(dataset, type) else type(dataset)} is none",
-        )
-    elif not _is_map_style(dataset):
-        if isinstance(dataset, Iterator):
-            raise ConfigError(
-                f"a {type(dataset).__name__} gives its items once, and each epoch needs them",
-                fix="give an object whose __iter__ begins anew",
-            )
-        subject = IterableStream(dataset)
-    else:
-        subject = _open_items(dataset, shuffled or "default", options)
-    if subject.is_stream and (order.shuffle or order.sampler is not None):
-        raise ConfigError("a stream has its own order", where=subject.name, fix="leave shuffle and sampler out")
-    if order.sampler is not None:
-        subject = SampledSubject(subject, order.sampler, order.draw)
-    return subject
-
-
-def _subject_of(dataset: Dataset, config: Any, shuffled: str | None, *, is_own: bool) -> Subject:
-    if not dataset.get_corpus().knows_order():
-        return DatasetStream(dataset, is_own=is_own)
-    subject = DatasetSubject(config, dataset, is_own=is_own)
-    if shuffled is not None:
-        subject.shuffle(shuffled)
-    return subject
-
-
-def _is_function(dataset: Any) -> bool:
-    return callable(dataset) and not isinstance(dataset, type) and not hasattr(dataset, "__getitem__")
-
-
-def _is_map_style(dataset: Any) -> bool:
-    """Tell whether items can be asked for by their numbers. An iterable dataset of torch inherits what says so."""
-    of_torch = getattr(sys.modules.get("torch.utils.data"), "IterableDataset", None)
-    if of_torch is not None and isinstance(dataset, of_torch):
-        return False
-    return hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
-
-
-def _open_items(items: Any, seq_ordering: str, options: LoaderOptions) -> Subject:
-    """Items that are mappings of numbers become a dataset; others stay what they are, also for the user's collate."""
-    first = items[0] if options.collate is None and len(items) else None
-    if isinstance(first, Mapping) and all(np.asarray(value).dtype.kind in "biufc" for value in first.values()):
-        made = dataset_over(items, seq_ordering)
-        return _subject_of(init_dataset(made), made, None, is_own=True)
-    if options.batching.needs_lengths and isinstance(items, list | tuple) and items and isinstance(items[0], Mapping):
-        return _ListSubject(items, seq_ordering, options.batching)
-    return ItemsSubject(items, seq_ordering)
-
-
-class _ItemsWithLengths:
-    """A list of dicts that tells their lengths, as it is in memory."""
-
-    def __init__(self, items: Sequence[Mapping[str, Any]], data_key: str | None) -> None:
-        self._items, self._data_key = items, data_key
-
-    def __len__(self) -> int:
-        return len(self._items)
-
-    def __getitem__(self, number: int) -> Mapping[str, Any]:
-        return self._items[number]
-
-    def get_seq_len(self, number: int) -> int:
-        """Return the frames of the data key that counts."""
-        return 1 if self._data_key is None else frames_of(self._items[number][self._data_key])
-
-
-class _ListSubject(ItemsSubject):
-    """A list of dicts that are no dataset (they have texts, or a collate of the user's gets them): lengths are known.
-
-    Args:
-        items: At least one.
-        seq_ordering: The order.
-        batching: It may name a data key; the first item says which has a time axis.
-    """
-
-    def __init__(self, items: Sequence[Mapping[str, Any]], seq_ordering: str, batching: Batching) -> None:
-        data_key = data_key_of_item(batching, items[0], "the first item of the list")
-        super().__init__(_ItemsWithLengths(items, data_key), seq_ordering)
-        self.name, self.data_key = "list", data_key
-
-    def knows_lengths(self, data_key: str | None) -> bool:
-        """Return True for the key that counts."""
-        return data_key == self.data_key

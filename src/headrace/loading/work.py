@@ -26,6 +26,7 @@ from headrace.batching import (
     pack_columns,
     pad_columns,
 )
+from headrace.batching.data_key import data_key_of_item
 from headrace.datasets.reading.chunks import Cutter, chunks_by_seq
 from headrace.engine import WorkerInfo, empty, note_place, skip_item
 from headrace.errors import CacheError, TransformError, takes_note
@@ -33,7 +34,6 @@ from headrace.global_rng import kept_globals, seed_globals
 from headrace.rng import derive_rng, wants_rng
 
 from .batch import Made, pack_made
-from .data_key import data_key_of_item
 from .reading import Failed, Reader, Reading, ReadRequest
 
 Transform = Callable[..., Any]
@@ -76,8 +76,9 @@ class Task(msgspec.Struct, frozen=True):
 def _task_of(
     epoch: int, number: int, carried: list[tuple[str, bytes] | None], seqs: list[tuple[str, Any]] | None
 ) -> Task:
-    arrays = [None if one is None else np.frombuffer(one[1], one[0]) for one in carried]
-    return Task(epoch, number, *arrays, seqs)  # type: ignore[arg-type, call-arg]  # the first one is never None
+    arrays: list[Any] = [None if one is None else np.frombuffer(one[1], one[0]) for one in carried]
+    indices, occurrences, rows, chunk_starts, chunk_frames, seq_frames = arrays
+    return Task(epoch, number, indices, occurrences, rows, chunk_starts, chunk_frames, seq_frames, seqs)
 
 
 @dataclass(frozen=True)

@@ -116,6 +116,11 @@ class Source(ABC):
         array = self.read(corpus_idx, data_key)
         return slice_frames(array, self.specs[data_key], start, end).copy()
 
+    @property
+    def encodes_texts(self) -> bool:
+        """Whether each reading encodes texts by a vocabulary, as gathering the index did: a conversion stores them."""
+        return False
+
     def reads_slices(self, data_key: str) -> bool:  # noqa: ARG002 (a contract)
         """Tell whether `read_slice` of a data key reads hardly more than the frames that are asked for."""
         return False

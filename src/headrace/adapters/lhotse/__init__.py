@@ -1,7 +1,7 @@
-"""`LhotseDataLoader`, for samplers of lhotse that give whole batches, and `PlannedCutSampler`, which plans ours.
+"""`LhotseDataLoader`, for samplers of lhotse that give whole batches, and `PlannedCutSampler`, a planning sampler.
 
-It decides how a sampler is drawn from ahead and resumed. It knows nothing of our datasets, and needs lhotse for
-`planned.py` alone. Read `loader.py` first.
+It decides how a sampler is drawn from ahead of time and resumed. It knows nothing of Headrace's datasets, and only
+`planned.py` needs lhotse. Read `loader.py` first.
 """
 
 from typing import TYPE_CHECKING

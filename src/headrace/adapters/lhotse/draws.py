@@ -1,7 +1,8 @@
 """Batches drawn from a sampler, ahead of the training and in a thread of their own.
 
 A sampler may take milliseconds for a batch, and seconds now and then, when it fills its buckets. So one thread draws
-and packs for the workers, until enough is ready, and the training waits only if the sampler is slower than itself.
+and packs for the workers, until enough is ready, and the training waits only if the sampler is slower than the
+training.
 
 Invariants: one thread at a time uses the sampler; the first batch is drawn by the caller, so that what a sampler draws
 from global generators when it begins does not depend on threads; one that draws from them later has no thread. The two
@@ -33,7 +34,7 @@ from .sampler import SamplerSide, chain_digest
 from .seeds import plain_globals
 
 _logger = logging.getLogger("headrace.adapters")
-# A signal that arrives just before a wait begins is not seen before the wait is over.
+# A signal that arrives just before a wait begins is not handled before the wait is over.
 _MAX_WAIT_SECONDS = 0.25
 # Bytes of packed batches that wait here, beyond the least number: cuts may carry their audio.
 MAX_AHEAD_BYTES = 16 << 20
@@ -42,21 +43,21 @@ MAX_TICKET_BYTES = 1 << 20
 # Tickets for which batches wait here, where several share one. Each time that one thread wakes the other they wait for
 # one another, some 0.3 ms in all: so the thread is woken when half of them are gone, and draws as many at once.
 _TICKETS_AHEAD = 8
-# A state of the sampler may take so large a part of the time that drawing takes.
+# The largest share of the drawing time that states of the sampler may take.
 _SNAPSHOT_SHARE = 20
 _CLOSE_SECONDS = 2.0
 
 
 class Drawn(NamedTuple):
-    """A batch of the sampler, or what came in its place.
+    """A batch of the sampler, or an error or the end instead of one.
 
     Attributes:
-        number: Of the batch in the pass; that of the next one at the end.
-        content: What a worker gets: packed (an int as it is), or the batch itself where there is no worker; None at
+        number: Number of the batch in the pass; at the end, that of the next one.
+        content: The batch for a worker: packed (an int as it is), or the batch itself where there is no worker; None at
             the end.
-        digest: Of this batch and all before it.
-        state: The sampler's after this batch, if it was asked, else None.
-        error: What the sampler raised; nothing comes after it.
+        digest: Digest of this batch and all before it.
+        state: The sampler's state after this batch, if it was taken, else None.
+        error: Exception of the sampler; nothing comes after it.
         is_end: Whether there is no batch.
     """
 
@@ -69,27 +70,27 @@ class Drawn(NamedTuple):
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of what was packed."""
+        """Size of the packed batch."""
         return len(self.content) if type(self.content) is bytes else 0
 
 
 @dataclass(frozen=True)
 class DrawKey:
-    """What the randomness of drawing a batch depends on.
+    """The key of the randomness of drawing a batch.
 
     Attributes:
-        key: Of the pass.
+        key: Key of the pass.
         offset: Number of batch 0 of the pass among those of all ranks.
         stride: From one batch to the next among those of all ranks.
         transforms: The generators of the functions that the sampler applies to its batches.
-        is_wanted: Whether each batch is drawn with seeded generators from the first one on.
+        from_start: Whether each batch is drawn with seeded generators from the first one on.
     """
 
     key: int
     offset: int
     stride: int
     transforms: Keyed
-    is_wanted: bool
+    from_start: bool
 
 
 class Drawing:
@@ -97,16 +98,16 @@ class Drawing:
 
     A sampler that applies functions to its batches, or that needs numbers of global generators, or ids for new cuts, to
     begin, is drawn from with generators that are seeded for each batch. These belong to the whole process, so such a
-    sampler is of the thread that asks, and does not run beside it.
+    sampler is used by the requesting thread only, and does not run ahead.
 
     Args:
         side: The sampler.
-        iterator: Of the pass.
+        iterator: Iterator of the pass.
         packs: Whether batches are packed for a worker.
-        digest: Of what was drawn before.
-        number: Of the next batch.
-        key: Of the randomness; None: generators are left alone.
-        ids: Where ids of new cuts came from while the pass began.
+        digest: Digest of the batches drawn before.
+        number: Number of the next batch.
+        key: Key of the randomness; None: generators are not seeded.
+        ids: The generator of ids of new cuts when the pass began.
         reading: A block in which the sampler is drawn from, such as `left_to_workers()`; it is entered many times.
 
     Attributes:
@@ -129,8 +130,8 @@ class Drawing:
         self._side, self._iterator, self._packs, self._key = side, iterator, packs, key
         self._ids = NewIds() if ids is None else ids
         self.digest, self.number = digest, number
-        self.is_keyed = key is not None and key.is_wanted
-        self._is_settled = key is None or key.is_wanted
+        self.is_keyed = key is not None and key.from_start
+        self._is_settled = key is None or key.from_start
         self._seconds = 0.0  # of drawing, since the last state
         self._state_seconds = 0.0
 
@@ -144,7 +145,7 @@ class Drawing:
         return True
 
     def draw(self) -> Drawn:
-        """Draw a batch; what the sampler raises is returned."""
+        """Draw a batch; an exception of the sampler is returned."""
         keeps_state = self._side.keeps_state
         start = time.perf_counter() if keeps_state else 0.0
         number = self.number
@@ -185,7 +186,7 @@ class Drawing:
             return next(self._iterator)
 
     def _snapshot(self) -> Any:
-        """Ask for the sampler's state, if it is time for that."""
+        """Take the sampler's state, if it is time for that."""
         if not self._side.is_elastic and self._seconds < _SNAPSHOT_SHARE * self._state_seconds:
             return None
         start = time.perf_counter()
@@ -240,14 +241,14 @@ def _refuse(error: ConfigError) -> None:
 
 
 class Inline:
-    """Draws when asked, in the thread that asks.
+    """Draws on request, in the requesting thread.
 
     Args:
         drawing: The pass.
-        first: What was drawn of it already.
+        first: The batch that was drawn already.
 
     Attributes:
-        end: What came at the end of the pass, once it was taken.
+        end: The end of the pass, once it was taken.
     """
 
     def __init__(self, drawing: Drawing, first: Drawn) -> None:
@@ -256,7 +257,7 @@ class Inline:
         self.end: Drawn | None = None
 
     def take(self, max_num: int) -> list[Drawn]:
-        """Draw up to so many batches; at the end, that."""
+        """Draw up to `max_num` batches; at the end, that."""
         found: list[Drawn] = []
         num_bytes = 0
         while len(found) < max_num and num_bytes < MAX_TICKET_BYTES and self.end is None:
@@ -278,20 +279,20 @@ class Ahead:
 
     Args:
         drawing: The pass.
-        first: What was drawn of it already.
-        depth: How many batches may wait here.
+        first: The batch that was drawn already.
+        depth: How many batches may be drawn ahead.
         stall_seconds: For how long the training waits for one batch; 0: for ever.
-        name: Of the sampler, for messages.
+        name: Name of the sampler, for messages.
 
     Attributes:
-        end: What came at the end of the pass, once it was taken.
+        end: The end of the pass, once it was taken.
     """
 
     def __init__(self, drawing: Drawing, first: Drawn, depth: int, stall_seconds: float, name: str) -> None:
         self._depth, self._stall_seconds, self._name = depth, stall_seconds, name
         self._drawn: SimpleQueue[Drawn] = SimpleQueue()
         self._taken: SimpleQueue[_Taken | None] = SimpleQueue()  # None: it is over
-        self._num_untold = self._bytes_untold = 0  # taken, and the thread does not know it yet
+        self._num_unreported = self._bytes_unreported = 0  # taken, but not yet reported to the thread
         self._next_number = first.number
         self._drawn.put(first)
         self.end: Drawn | None = None
@@ -302,10 +303,10 @@ class Ahead:
             self._thread.start()
 
     def take(self, max_num: int) -> list[Drawn]:
-        """Return up to so many batches that are here, after waiting for the first; at the end, that.
+        """Return up to `max_num` batches that are ready, after waiting for the first; at the end, that.
 
         Raises:
-            StalledError: The sampler did not give one for too long.
+            StalledError: The sampler gave none for too long.
         """
         if self.end is not None:
             return [self.end]
@@ -328,11 +329,13 @@ class Ahead:
         return found
 
     def _tell(self, num: int, num_bytes: int, depth: int) -> None:
-        """Tell the thread what was taken, once it is worth waking it: half of what may wait here is gone."""
-        self._num_untold, self._bytes_untold = self._num_untold + num, self._bytes_untold + num_bytes
+        """Report to the thread what was taken, once waking it is worthwhile: half of the waiting batches are taken."""
+        self._num_unreported, self._bytes_unreported = self._num_unreported + num, self._bytes_unreported + num_bytes
         if self._drawn.qsize() <= depth // 2:
-            self._taken.put(_Taken(self._num_untold, self._bytes_untold, depth))
-            self._num_untold = self._bytes_untold = 0  # last: an interrupt may come in between, and twice is harmless
+            self._taken.put(_Taken(self._num_unreported, self._bytes_unreported, depth))
+            self._num_unreported = self._bytes_unreported = (
+                0  # last: an interrupt may come in between, and twice is harmless
+            )
 
     def _wait(self) -> Drawn:
         start = time.monotonic()
@@ -354,9 +357,9 @@ class Ahead:
         return "(it has ended)" if frame is None else "".join(traceback.format_stack(frame))
 
     def close(self, seconds: float = _CLOSE_SECONDS) -> bool:
-        """Have the thread end after the batch that it is drawing; return whether it has, within some seconds.
+        """Stop the thread after the batch that it is drawing; return whether it has ended within some seconds.
 
-        It can not be interrupted inside the sampler. One that hangs there ends with the process.
+        It cannot be interrupted inside the sampler. One that hangs there ends with the process.
         """
         self._taken.put(None)
         thread = self._thread
@@ -372,7 +375,7 @@ class Ahead:
 
 
 class _Taken(NamedTuple):
-    """What the thread is told: so much was taken, and so many batches may wait from now on."""
+    """Message to the thread: how much was taken, and how many batches may wait from now on."""
 
     num: int
     num_bytes: int
@@ -380,7 +383,7 @@ class _Taken(NamedTuple):
 
 
 class _Thread:
-    """What the thread runs; it knows neither the loader nor the `Ahead`, so that both can be dropped."""
+    """The target of the thread; it refers to neither the loader nor the `Ahead`, so that both can be dropped."""
 
     def __init__(
         self,
@@ -393,7 +396,7 @@ class _Thread:
         self._depth, self._num, self._bytes = before.depth, -before.num, -before.num_bytes
 
     def __call__(self) -> None:
-        """Draw until the end of the pass, or until told to stop."""
+        """Draw until the end of the pass, or until stopped."""
         while self._settle():
             drawn = self._draw()
             self._num, self._bytes = self._num + 1, self._bytes + drawn.num_bytes
@@ -402,12 +405,12 @@ class _Thread:
                 return
 
     def _settle(self) -> bool:
-        """Take note of what was taken, and wait while there is enough; return False when it is over."""
+        """Account for what was taken, and wait while there is enough; return False when it is over."""
         while True:
             is_enough = self._num >= self._depth or (self._num > 1 and self._bytes > MAX_AHEAD_BYTES)
             if not is_enough and self._taken.empty():
                 return True
-            told = self._taken.get()
-            if told is None:
+            taken = self._taken.get()
+            if taken is None:
                 return False
-            self._num, self._bytes, self._depth = self._num - told.num, self._bytes - told.num_bytes, told.depth
+            self._num, self._bytes, self._depth = self._num - taken.num, self._bytes - taken.num_bytes, taken.depth

@@ -1,13 +1,13 @@
 """`LhotseDataLoader`: a map-style dataset that is asked for whole batches, in the order of a sampler.
 
-The documented loader of lhotse 0.8 to 0.12, under its name and with its arguments, on the engine of this project. The
+The `LhotseDataLoader` of lhotse 0.8 to 0.12, with its name and arguments, on Headrace's engine. The
 parts: `sampler.py` (how a pass over a sampler begins, and how its position is kept), `draws.py` (drawing ahead),
 `work.py` (what a worker does), `passes.py` (one pass), `state.py` (what is saved), `seeds.py` (samplers that draw from
 global generators), `private.py` (generators, seeds and counters that samplers and datasets keep for themselves),
 `shar.py` and `payload.py` (Shar, whose data the workers read), `torch_args.py` (torch's arguments).
 
-Invariants: the stream does not depend on the number of workers, nor on what becomes of them; the state is that of what
-was handed over, never of what was prefetched. Neither lhotse nor torch is imported here.
+Invariants: the stream does not depend on the number of workers, nor on their deaths; the state is that of the delivered
+    batches, never of the prefetched ones. Neither lhotse nor torch is imported here.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from .torch_args import TorchWords, refuse_iterable
 from .work import DatasetSetup
 
 _logger = logging.getLogger("headrace.adapters")
-# What a worker of lhotse's takes seconds and hundreds of megabytes to import, torch among it.
+# Modules that take a lhotse worker seconds and hundreds of megabytes to import, torch among them.
 _PRELOAD = ("lhotse.dataset",)
 _MIN_AHEAD = 4  # packed batches that wait for the workers, at least
 
@@ -42,31 +42,31 @@ _MIN_AHEAD = 4  # packed batches that wait for the workers, at least
 class LhotseDataLoader:
     """Batches `dataset[batch]` for each batch that a sampler gives, made by workers, in the sampler's order.
 
-    The loader is its own iterator, as documented: `iter(loader)` begins a new pass over the sampler, whatever was left
-    of the one before, and returns the loader. A pass of which nothing was taken yet is that new pass. The workers stay
-    over passes, and end with `close`, a `with` block, `del` or the interpreter. They may start processes of their own.
-    Not thread-safe.
+    The loader is its own iterator, as in lhotse: `iter(loader)` begins a new pass over the sampler, whatever was left
+    of the one before, and returns the loader. A pass from which nothing was taken yet counts as that new pass. The
+    workers persist over passes, and end with `close`, a `with` block, `del` or the interpreter. They may start
+    processes of their own. Not thread-safe.
 
     Args:
         dataset: Any object with `dataset[batch] -> anything`: a lhotse dataset, or one of your own.
-        sampler: What gives the batches: any lhotse sampler, a `PlannedCutSampler`, or any iterable. It runs in a thread
-            of its own, ahead of the training.
+        sampler: The sampler of the batches: any lhotse sampler, a `PlannedCutSampler`, or any iterable. It runs in a
+            thread of its own, ahead of the training.
         num_workers: Worker processes; 0 makes the batches in this thread, when they are asked for.
         prefetch_factor: How many tickets a worker may be ahead; None: 2. A ticket is one batch; batches that take less
             than some milliseconds, and are small, share one.
         seed: The global generators of Python, NumPy and torch (if loaded) are seeded for each batch by (seed, epoch,
             batch) before `dataset[batch]`, so that random transforms do not depend on the workers. None: they are not.
-        resume: How `load_state_dict` finds the position: `"replay"` draws again what had been drawn, without loading
-            it; `"snapshot"` trusts the sampler's own state; `"auto"` replays lhotse's samplers and asks others.
+        resume: How `load_state_dict` finds the position: `"replay"` draws the same batches again, without loading them;
+            `"snapshot"` uses the sampler's own state; `"auto"` replays lhotse's samplers and uses the state of others.
         worker_init_fn: Called in each worker process with its number, before anything else; lhotse's
-            (`make_worker_init_fn(rank, ...)`) also says what a sampler's `seed="randomized"` stands for.
+            (`make_worker_init_fn(rank, ...)`) also defines the meaning of a sampler's `seed="randomized"`.
         threads_per_worker: How many threads torch, OpenMP and BLAS use in a worker.
-        start_method: How workers are started: None (a clean start of our own), `"spawn"`, `"forkserver"`, `"fork"`.
+        start_method: How workers are started: None (by a clean helper process), `"spawn"`, `"forkserver"`, `"fork"`.
         max_bytes: Limit on the shared memory of all workers together; default: 2 GiB each.
         engine_options: What to do about errors, deaths and stalls.
         **torch_words: Torch's arguments: `collate_fn` is applied to `dataset[batch]` in the worker, `timeout`,
-            `generator` and `multiprocessing_context` say `stall_seconds`, `seed` and `start_method`;
-            `persistent_workers` and `batch_size=None` are how it is; what is for the sampler to say is refused.
+            `generator` and `multiprocessing_context` set `stall_seconds`, `seed` and `start_method`;
+            `persistent_workers` and `batch_size=None` are always so; options of the sampler are refused.
 
     Raises:
         ConfigError: An option is wrong.
@@ -134,7 +134,7 @@ class LhotseDataLoader:
     def start(self) -> None:
         """Start the workers now; without this they are started by the first pass.
 
-        They import torch and lhotse, some seconds, while the caller goes on: call it before the model is built.
+        They import torch and lhotse for some seconds while the caller continues: call it before the model is built.
 
         Raises:
             HeadraceError: After `close`.
@@ -144,7 +144,7 @@ class LhotseDataLoader:
         self._engine.start()
 
     def __iter__(self) -> LhotseDataLoader:
-        """Begin a pass over the sampler, or go on where a loaded state was saved; return the loader itself.
+        """Begin a pass over the sampler, or continue from a loaded state; return the loader itself.
 
         Once more before the first batch changes nothing: progress bars and `itertools` ask an iterator for its
         iterator, and the position of a loaded state would be lost.
@@ -159,7 +159,7 @@ class LhotseDataLoader:
     def __next__(self) -> Any:
         """Return the next batch; without a pass under way, of a new one.
 
-        What the dataset raised is raised here, at its place, and the next call goes on behind it.
+        An exception of the dataset is raised here, at its position, and the next call continues after it.
 
         Raises:
             StopIteration: At the end of the pass, until `iter` begins another one.
@@ -179,7 +179,7 @@ class LhotseDataLoader:
         return len(self.sampler)
 
     def __bool__(self) -> bool:
-        """Return True: whether there is a loader is not a question about its length."""
+        """Return True: a loader is true whatever its length."""
         return True
 
     @property
@@ -189,21 +189,21 @@ class LhotseDataLoader:
         return self._epoch if own is None else own
 
     def set_epoch(self, epoch: int) -> None:
-        """Say which epoch the next pass is: the sampler is told, and random transforms draw anew.
+        """Set the epoch of the next pass, also in the sampler; random transforms draw new numbers.
 
-        A loaded position stays if it is of this epoch; else it is given up, with a warning.
+        A loaded position is kept if it is of this epoch; else it is dropped, with a warning.
         """
         self._epoch = check_count("epoch", epoch)
         loaded = self._loaded
         if loaded is not None and loaded.epoch != epoch:
             _logger.warning(
-                "set_epoch(%d) gives up the loaded position: batch %d of epoch %d", epoch, loaded.batches, loaded.epoch
+                "set_epoch(%d) drops the loaded position: batch %d of epoch %d", epoch, loaded.batches, loaded.epoch
             )
             self._loaded = None
         self._side.set_epoch(epoch)
 
     def _has_just_begun(self) -> bool:
-        """Tell whether the pass under way is what a new one would be."""
+        """Tell whether the current pass is the same as a new one."""
         live = self._pass
         return (
             live is not None
@@ -221,7 +221,7 @@ class LhotseDataLoader:
         private = self._side.private(self._seed, self._worker_init_fn)
         loaded = self._loaded
         if loaded is not None and loaded.epoch != self.epoch:
-            _logger.warning("the sampler's epoch was set to %d: the loaded position is given up", self.epoch)
+            _logger.warning("the sampler's epoch was set to %d: the loaded position is dropped", self.epoch)
             loaded = self._loaded = None
         if loaded is None or loaded.is_over:
             pending = None if loaded else self._side.pending_state()
@@ -245,7 +245,7 @@ class LhotseDataLoader:
         self._pass.start()
 
     def _open(self, course: Course, loaded: Saved | None, pass_key: PassKey) -> Ahead | Inline:
-        """Begin to draw, at the position of a state if there is one."""
+        """Start to draw, at the position of a state if there is one."""
         side, mark = self._side, course.mark
         packs = self.num_workers > 0
         is_resumed = loaded is not None and not loaded.is_over
@@ -283,7 +283,7 @@ class LhotseDataLoader:
         return source
 
     def _draw_again(self, drawing: Drawing, course: Course, saved: Saved) -> None:
-        """Pass over what had been consumed, and check that it is the same.
+        """Draw the consumed batches again, and check that they are the same.
 
         Raises:
             ResumeError: It is not.
@@ -307,10 +307,10 @@ class LhotseDataLoader:
         return self._last[1] + self._last[2]
 
     def _stop(self) -> None:
-        """End the pass under way.
+        """End the current pass.
 
         Raises:
-            StalledError: The sampler does not come back from drawing a batch.
+            StalledError: The sampler hangs in drawing a batch.
         """
         live = self._pass
         if live is None:
@@ -329,7 +329,7 @@ class LhotseDataLoader:
     # --- state ---
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where the training is: after the last batch that it got, whatever was drawn and made ahead.
+        """Return the position of the training: after the last batch that it got, whatever was drawn and made ahead.
 
         The dict is of plain data, except for a state that the sampler gave (`resume="snapshot"`, `PlannedCutSampler`).
         A batch whose error was raised counts once the next one was handed over.
@@ -362,10 +362,10 @@ class LhotseDataLoader:
         ).to_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state: the next pass gives the rest of the saved one. A pass under way is given up.
+        """Continue from a state: the next pass gives the rest of the saved one. A current pass is dropped.
 
         The number of workers may be another one, and with a `PlannedCutSampler` the number of ranks. The state itself
-        is not changed. Drawing again what had been drawn is done when the next pass begins.
+        is not changed. Replay takes place when the next pass begins.
 
         Raises:
             ResumeError: The state is damaged, or of another sampler or seed, which is named.
@@ -377,11 +377,11 @@ class LhotseDataLoader:
         if saved.world_size != side.world_size and not side.is_elastic:
             raise ResumeError(
                 f"the state was saved on {saved.world_size} ranks, and there are {side.world_size}",
-                fix="use as many, or PlannedCutSampler, which any number of ranks may go on with",
+                fix="use as many, or PlannedCutSampler, which can be resumed on any number of ranks",
             )
         if saved.state is not None and not side.keeps_state:
             raise ResumeError(
-                "the state holds one of the sampler, and this loader replays",
+                "the state holds a state of the sampler, but this loader replays",
                 fix="make the loader with the same resume=",
             )
         self._stop()
@@ -393,7 +393,7 @@ class LhotseDataLoader:
 
     @property
     def report(self) -> EngineReport:
-        """Where the time went, and how many workers were started anew."""
+        """Where the time went, and how many workers were restarted."""
         assert self._engine is not None
         return self._engine.report
 

@@ -1,8 +1,8 @@
-"""One pass over the batches of a sampler: from what is drawn to what the training gets, in order.
+"""One pass over the batches of a sampler: from drawing them to delivering the results, in order.
 
-Invariants: each batch that was drawn is delivered once, or raised once, or left out once, in the order of the sampler,
-whatever becomes of workers and of runs of the engine; a batch counts as consumed when it is handed over, and one that
-was raised when the next one is.
+Invariants: each batch that was drawn is delivered once, or raised once, or skipped once, in the order of the sampler,
+    whatever happens to workers and runs of the engine; a batch counts as consumed when it is delivered, and a raised
+    one when the next one is.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _TICKET_BYTES = 4 << 20
 
 @dataclass(frozen=True)
 class PassKey:
-    """What the randomness of a pass depends on, and where its batches stand among those of all ranks.
+    """The key of the randomness of a pass, and the numbers of its batches among those of all ranks.
 
     Attributes:
-        epoch: Of the sampler.
+        epoch: Epoch of the sampler.
         key: See `Ticket`.
         offset: Key number of batch 0 of this pass.
         world_size: Of the sampler: batches of all ranks that come between two of this one.
@@ -42,11 +42,11 @@ class PassKey:
 
 
 class Mark:
-    """How far the training is. Changes in place, once a batch.
+    """The position of the training. Changes in place, once a batch.
 
     Attributes:
         num: Batches of the pass that were consumed.
-        digest: Of them.
+        digest: Digest of these batches.
         state: The sampler's after `state_num` batches with the digest `state_digest`; None: from the start.
     """
 
@@ -58,7 +58,7 @@ class Mark:
         self.state_num, self.state_digest = num, digest
 
     def move(self, drawn: Drawn) -> None:
-        """Take note that a batch was handed over."""
+        """Note that a batch was delivered."""
         self.num, self.digest = drawn.number + 1, drawn.digest
         if drawn.state is not None:
             self.state, self.state_num, self.state_digest = drawn.state, self.num, self.digest
@@ -68,9 +68,9 @@ class Pass:
     """The iterator of one pass; not thread-safe.
 
     Args:
-        engine: Whose tickets are batches.
-        source: What draws from the sampler.
-        key: Of the randomness.
+        engine: The engine that makes the batches.
+        source: Draws from the sampler.
+        key: Key of the randomness.
         mark: Moved with each batch.
         groups: Whether small batches share a ticket.
     """
@@ -84,17 +84,17 @@ class Pass:
         self._run: Run | None = None
         self._next_ticket = 0
         self._first_number = self._next_number = mark.num
-        self._asked: deque[list[Drawn]] = deque()  # tickets under way
-        self._again: deque[list[Drawn]] = deque()  # of a run that broke off, to be asked for once more
-        self._here: deque[tuple[Drawn, Any, Any]] = deque()  # delivered, with what failed
+        self._asked: deque[list[Drawn]] = deque()  # tickets in flight
+        self._again: deque[list[Drawn]] = deque()  # tickets of a run that failed, to be requested again
+        self._here: deque[tuple[Drawn, Any, Any]] = deque()  # delivered, with failures
 
     @property
     def is_untouched(self) -> bool:
-        """Whether nothing of it was handed over, raised or left out so far, not even its end."""
+        """Whether nothing of it was delivered, raised or skipped so far, not even its end."""
         return self._next_number == self._first_number and not self.is_over
 
     def start(self) -> None:
-        """Have the workers begin."""
+        """Start the workers."""
         self._run, self._next_ticket = None, 0
         self._run = self._engine.run(_tickets(self._key, self.source, self._sizes, self._again, self._asked))
 
@@ -103,7 +103,7 @@ class Pass:
 
         Raises:
             StopIteration: At the end of the pass.
-            BaseException: What the dataset or the sampler raised, at its place; or what ended the workers.
+            BaseException: What the dataset or the sampler raised, at its position; or what ended the workers.
         """
         here = self._here
         while True:
@@ -126,7 +126,7 @@ class Pass:
             self._check_gap(drawn)
 
     def close(self) -> None:
-        """Give up what is under way; the workers stay."""
+        """Cancel the tickets in flight; the workers stay."""
         self.is_over = True
         run, self._run = self._run, None
         if run is not None:
@@ -159,35 +159,35 @@ class Pass:
                     self._end()
 
     def _take_in(self, delivered: Delivered) -> None:
-        """Note what a ticket holds; safe to be interrupted and to be done again with the same ticket."""
+        """Take the results of a ticket; safe to be interrupted and repeated with the same ticket."""
         ticket = self._asked[0]
         values, failed, seconds, item_bytes = delivered.value
         if failed is None:
             self._here.extend([(drawn, value, None) for drawn, value in zip(ticket, values, strict=True)])
         else:
-            for place, (drawn, value) in enumerate(zip(ticket, values, strict=True)):
-                failure = failed.get(place)
-                is_left_out = place in failed and failure is None
+            for position, (drawn, value) in enumerate(zip(ticket, values, strict=True)):
+                failure = failed.get(position)
+                is_skipped = position in failed and failure is None
                 self._here.append(
-                    (drawn, value, _SKIPPED if is_left_out else failure and (failure, delivered.worker_idx))
+                    (drawn, value, _SKIPPED if is_skipped else failure and (failure, delivered.worker_idx))
                 )
         self._next_ticket += 1
         self._asked.popleft()
         self._sizes.note(len(values), seconds, item_bytes)
 
     def _leave_out(self, num: int) -> None:
-        """Take note of tickets that the engine skipped as a whole."""
+        """Account for tickets that the engine skipped as a whole."""
         for _ in range(num):
             self._here.extend([(drawn, None, _SKIPPED) for drawn in self._asked[0]])
             self._next_ticket += 1
             self._asked.popleft()
 
     def _break_off(self, error: BaseException) -> None:
-        """Get ready to go on after a run of the engine has failed, and raise what it raised.
+        """Prepare to continue after a failed run of the engine, and raise its error.
 
         What fails outside of the dataset, in packing a result for example, fails a whole ticket. If that held several
-        batches, nothing is raised: they are made again one by one, so that the error comes at its own place. Of all
-        else no batch is guilty, and what was under way is done again when the training asks once more.
+        batches, nothing is raised: they are made again one by one, so that the error comes at its own position. Other
+        failures are not the fault of a batch, and the tickets in flight are done again at the next request.
         """
         is_of_ticket = _is_of_ticket(error, self._next_ticket)
         self._run = None
@@ -207,7 +207,7 @@ class Pass:
             raise error
 
     def _end(self) -> None:
-        """Note that nothing comes any more, and raise what the sampler raised."""
+        """Note the end of the pass, and raise the sampler's error if there is one."""
         self.is_over = True
         end = self.source.end
         if end is None or end.error is None:
@@ -218,13 +218,13 @@ class Pass:
         raise error
 
     def _check_gap(self, drawn: Drawn) -> None:
-        """Refuse that a batch is left out where ranks have equal steps."""
+        """Raise if a batch is skipped where ranks must have equal steps."""
         if self._key.world_size > 1:
             self.close()
             raise HeadraceError(
-                "a batch was left out because of an error, so this rank would have one step less than the others",
+                "a batch was skipped because of an error, so this rank would have one step less than the others",
                 where=f"batch {drawn.number} of epoch {self._key.epoch}",
-                fix="mend what fails (the quarantine file names it), or leave out single cuts in the dataset",
+                fix="fix what fails (the quarantine file names it), or skip single cuts in the dataset",
             )
 
 
@@ -234,7 +234,7 @@ _SKIPPED = object()
 def _tickets(
     key: PassKey, source: Ahead | Inline, sizes: GroupSize, again: deque[list[Drawn]], asked: deque[list[Drawn]]
 ) -> Iterator[Ticket]:
-    """Yield the payloads of a run, and remember each. A function, so that a dropped pass is no garbage cycle."""
+    """Yield the payloads of a run, and record each. A function, so that a dropped pass is not a garbage cycle."""
     while True:
         if not again:
             taken = [one for one in source.take(sizes.choose()) if not one.is_end]
@@ -250,14 +250,14 @@ def _tickets(
 
 
 def _is_of_ticket(error: BaseException, ticket: int) -> bool:
-    """Tell whether the engine says of an error that this ticket raised it. A want of memory is the consumer's fault."""
+    """Tell whether the engine attributes an error to this ticket. A lack of memory is the consumer's fault."""
     if not isinstance(error, Exception) or isinstance(error, CacheError):
         return False
     notes = getattr(error, "__notes__", [])
     return any(note.startswith("headrace: ") and f"ticket {ticket}, worker" in note for note in notes)
 
 
-def _raisable(told: tuple[bytes | Failure, int], drawn: Drawn) -> BaseException:
-    failure, worker_idx = told
+def _raisable(failed: tuple[bytes | Failure, int], drawn: Drawn) -> BaseException:
+    failure, worker_idx = failed
     found = Failure.from_bytes(failure) if isinstance(failure, bytes) else failure
     return found.raisable(drawn.number, worker_idx)

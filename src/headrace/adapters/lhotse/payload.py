@@ -1,8 +1,8 @@
-"""Data of cuts that stay in their shard until a worker makes the batch: where they are, and how they are read.
+"""Data of cuts that stay in their shard until a worker makes the batch: their location, and how they are read.
 
-A sampler looks at ids and durations, and hardly ever at samples. So while a loader draws, `shar.py` puts a
-`Payload` in the place of bytes; when it is pickled for a worker, it becomes the bytes themselves there. Whatever asks
-for the bytes before gets them as well, read on the spot.
+A sampler looks at ids and durations, and hardly ever at samples. So while a loader draws, `shar.py` substitutes a
+`Payload` for the bytes; when it is pickled for a worker, it becomes the bytes themselves there. Code that needs the
+bytes before gets them as well, read at once.
 
 Invariant: bytes that are read are those of the file that was scanned, or there is an error.
 """
@@ -91,7 +91,7 @@ def read_payload(shard: FileStamp, start: int, num_bytes: int) -> bytes:
 
 
 class LeftToWorkers:
-    """A `with` block in which this thread leaves the data of Shar's tar files where they are. May be nested."""
+    """A `with` block in which this thread does not read the data of Shar's tar files. May be nested."""
 
     def __enter__(self) -> LeftToWorkers:
         _thread.depth += 1

@@ -1,8 +1,8 @@
-"""`PlannedCutSampler`: our plan of batches as a lhotse sampler over a `CutSet`.
+"""`PlannedCutSampler`: Headrace's plan of batches as a lhotse sampler over a `CutSet`.
 
 The batches of an epoch are numbered over all ranks, and a window of 65536 cuts is planned at a time, from the durations
 alone. So every rank knows its batches without drawing those of the others, all have as many steps, no cut is lost at
-the end, and a position is one number, which any number of ranks goes on from without replay.
+the end, and a position is one number, from which any number of ranks can continue without replay.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ _UNITS, _COARSE_UNITS, _MAX_FINE_SECONDS = 100_000, 1000, 20_000
 
 
 class PlannedCutSampler(CutSampler):  # type: ignore[misc]
-    """Batches of cuts of like duration, planned for all ranks at once.
+    """Batches of cuts of similar duration, planned for all ranks at once.
 
     A batch costs its number of cuts times the longest of them, at most `max_duration`, as in lhotse; nothing exceeds it
     but a cut that is longer by itself, which makes a batch of its own. With fewer batches left than ranks, batches from
-    the start of the epoch are repeated, so that all ranks have equally many steps (`drop_last=True` leaves out what is
-    left over). An epoch begins, and is resumed, in a time that does not depend on where it is.
+    the start of the epoch are repeated, so that all ranks have equally many steps (`drop_last=True` drops the
+    remainder). The time to begin or resume an epoch does not depend on the position.
 
     Args:
         cuts: In memory (eager): durations are read once, O(N), and cuts by their number.
@@ -58,7 +58,7 @@ class PlannedCutSampler(CutSampler):  # type: ignore[misc]
         max_cuts: Most cuts of a batch.
         quadratic_duration: Seconds at which what is quadratic in the duration costs as much as what is linear: a cut
             counts `d + d**2 / quadratic_duration`.
-        num_buckets: How many buckets of like duration; None: 64.
+        num_buckets: How many buckets of similar duration; None: 64.
         shuffle: Whether cuts and batches are shuffled, by (seed, epoch).
         drop_last: Whether the last batches, fewer than ranks, are left out.
         world_size: How many ranks; found as `headrace.find_ranks` does if not given, when an epoch begins.
@@ -106,7 +106,7 @@ class PlannedCutSampler(CutSampler):  # type: ignore[misc]
         self._steps: Iterator[Step] = iter(())
 
     def _maybe_init_distributed(self, world_size: int | None, rank: int | None) -> None:
-        """Note what was said of the ranks; lhotse's would find them out here, before the training is distributed."""
+        """Store the given ranks; lhotse's method would look them up here, before the training is distributed."""
         self._ranks = LateRanks(partial(find_ranks, rank, world_size), type(self).__name__)
         if rank is not None or world_size is not None:
             self._ranks.look_up()
@@ -122,7 +122,7 @@ class PlannedCutSampler(CutSampler):  # type: ignore[misc]
         return self._ranks.look_up().world_size
 
     def __getstate__(self) -> dict[str, Any]:
-        """Tell a worker process, which cannot find it out, which rank it works for."""
+        """Pickle with the rank: a worker process cannot look it up."""
         return {**self.__dict__, "_ranks": (os.getpid(), self._ranks, self._ranks.look_up())}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -132,7 +132,7 @@ class PlannedCutSampler(CutSampler):  # type: ignore[misc]
         self.__dict__.update(state, _ranks=late)
 
     def _prepare(self) -> None:
-        """Make what depends on the cuts."""
+        """Compute what depends on the cuts."""
         units = _COARSE_UNITS if (self.max_duration or 0) > _MAX_FINE_SECONDS else _UNITS
         durations = np.fromiter((cut.duration for cut in self._cuts), np.float64, count=len(self._cuts))
         if self.quadratic_duration is not None:
@@ -144,7 +144,7 @@ class PlannedCutSampler(CutSampler):  # type: ignore[misc]
         elif self.max_cuts is not None:
             budget = FixedCount(self.max_cuts)
         else:
-            raise ConfigError("nothing says what a batch is", fix="give max_duration=, max_cuts=, or both")
+            raise ConfigError("the size of a batch is not given", fix="give max_duration=, max_cuts=, or both")
         order = BatchOrder("shuffle") if self.shuffle else BatchOrder("keep", group_batches=1)
         self._recipe = PlanRecipe(Buckets(budget, num_buckets=self.num_buckets), order, self._window_cuts, self.seed)
         digest = xxhash.xxh3_128(self._lengths.tobytes())
@@ -167,7 +167,7 @@ class PlannedCutSampler(CutSampler):  # type: ignore[misc]
         return
 
     def filter(self, predicate: Callable[[Any], bool]) -> PlannedCutSampler:
-        """Leave out the cuts of which the predicate is false, now and for good. O(N)."""
+        """Remove the cuts for which the predicate is false, permanently. O(N)."""
         self._cuts = [cut for cut in self._cuts if predicate(cut)]
         self._prepare()
         return self
@@ -175,7 +175,7 @@ class PlannedCutSampler(CutSampler):  # type: ignore[misc]
     # --- iteration ---
 
     def __iter__(self) -> PlannedCutSampler:
-        """Begin the epoch, or go on where a state was saved.
+        """Begin the epoch, or continue from a loaded state.
 
         Raises:
             ConfigError: Which rank this is is not known, or has changed since the first epoch began.
@@ -206,7 +206,7 @@ class PlannedCutSampler(CutSampler):  # type: ignore[misc]
         return num_batches // self.world_size if self.drop_last else -(-num_batches // self.world_size)
 
     def count(self) -> PlanCounts:
-        """Return what becomes of the cuts of the epoch: how many there are, and how much is padding. O(N)."""
+        """Return the counts of the epoch: its cuts, and how much is padding. O(N)."""
         return self._make_plan((0, 0)).count_all()
 
     def _make_plan(self, start: tuple[int, int]) -> EpochPlan:
@@ -222,7 +222,7 @@ class PlannedCutSampler(CutSampler):  # type: ignore[misc]
     # --- state ---
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where the sampler is, a small dict of plain data, the same on all ranks. O(1)."""
+        """Return the position of the sampler, a small dict of plain data, the same on all ranks. O(1)."""
         state = {
             "format": _FORMAT,
             "epoch": self.epoch,
@@ -233,13 +233,13 @@ class PlannedCutSampler(CutSampler):  # type: ignore[misc]
         return {**state, "checksum": checksum_of(state)}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go on from a state, on any number of ranks. O(1); the argument is not changed.
+        """Continue from a state, on any number of ranks. O(1); the argument is not changed.
 
         Raises:
             ResumeError: It is of other cuts, options or seed, or damaged.
         """
         if not isinstance(state_dict, Mapping) or state_dict.get("format") != _FORMAT:
-            raise ResumeError(f"this is no state of a PlannedCutSampler: {str(state_dict)[:200]}")
+            raise ResumeError(f"this is not a state of a PlannedCutSampler: {str(state_dict)[:200]}")
         if state_dict.get("digest") != self._digest:
             raise ResumeError(
                 "the state was saved with other cuts (or other durations), options or another seed",

@@ -1,14 +1,14 @@
-"""What samplers and datasets of lhotse keep for themselves, and what a stream of batches depends on.
+"""Private state of lhotse's samplers and datasets that a stream of batches depends on.
 
 Three kinds of things are found by walking over an object and its parts:
 
 * **Generators.** A transform (`CutMix`, `PerturbSpeed(randgen=...)`) has one of its own, or makes one when it is first
   called. `Keyed` seeds such generators for each batch, so that they depend on the batch and on nothing else.
 * **Seeds that are words.** "randomized" and "trng" become numbers once, when the first pass begins.
-* **Counters.** Lazy sets of cuts count their passes (`CutSet.from_shar(stateful_shuffle=True)`), or go on with a
-  generator from one pass to the next. `Private` saves and restores these.
+* **Counters.** Lazy sets of cuts count their passes (`CutSet.from_shar(stateful_shuffle=True)`), or carry a generator
+  over from one pass to the next. `Private` saves and restores these.
 
-Cuts, and containers of hundreds of things, are data and are not looked into.
+Cuts, and containers of hundreds of objects, are data and are not searched.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ _SKIPPED = (
 
 
 class Found(NamedTuple):
-    """An object that the walk came to.
+    """An object that the walk found.
 
     Attributes:
-        path: How one gets there: the same in every process that makes the same objects.
+        path: Its path from the root: the same in every process that makes the same objects.
         value: The object.
         in_transforms: Whether it is part of a transform that a sampler applies to its batches.
     """
@@ -124,7 +124,7 @@ def _is_generator(value: Any) -> bool:
 
 
 def parts_with_epochs(sampler: Any) -> list[Any]:
-    """Return those parts that shuffle by the epoch and that no sampler tells: WebDataset's shards."""
+    """Return the parts that shuffle by an epoch which no sampler sets: WebDataset's shards."""
     kind = getattr(sys.modules.get("lhotse.dataset.webdataset"), "LazyWebdatasetIterator", None)
     return [] if kind is None else [found.value for found in walk(sampler) if isinstance(found.value, kind)]
 
@@ -170,7 +170,7 @@ class Keyed:
 
     @contextlib.contextmanager
     def kept(self) -> Iterator[None]:
-        """Put them back in the end to where they are now."""
+        """Restore their current states at the end."""
         states = [_state_of(generator) for generator, _ in self._generators]
         try:
             yield
@@ -184,7 +184,7 @@ def _new(seed: int) -> random.Random:
 
 
 def _lazy_generator(value: Any) -> str | None:
-    """Return the attribute in which a transform of lhotse will keep the generator that it has not made yet."""
+    """Return the attribute in which a transform of lhotse will store a generator that it has not made yet."""
     if type(value).__module__.startswith("lhotse.dataset.cut_transforms"):
         for name in ("rng", "random"):
             if getattr(value, name, value) is None:
@@ -193,7 +193,7 @@ def _lazy_generator(value: Any) -> str | None:
 
 
 def _digest(path: str, generator: Any) -> int:
-    """Return what tells a generator from others: its place, and the seed that its owner gave it."""
+    """Return what identifies a generator: its path, and the seed that its owner gave it."""
     digest = xxhash.xxh3_64_intdigest(f"{path} {_plain_state(generator)!r}".encode("utf-8", "surrogatepass"))
     return digest - 2**64 if digest >= 2**63 else digest
 
@@ -228,7 +228,7 @@ def _set_state(generator: Any, state: Any) -> None:
 
 
 class NewIds:
-    """Has lhotse take the ids of new cuts (mixed, padded, joined) from a generator, in a `with` block.
+    """Makes lhotse take the ids of new cuts (mixed, padded, joined) from a generator, in a `with` block.
 
     It takes them from the system otherwise, so that two runs would have different ones.
 
@@ -249,7 +249,7 @@ class NewIds:
         return self
 
     def begin(self) -> None:
-        """Begin, and do not end."""
+        """Begin without an end."""
         utils: Any = sys.modules.get("lhotse.utils")
         if utils is not None:
             self._usual = getattr(utils, "_lhotse_uuid", None)
@@ -274,12 +274,12 @@ def new_ids(seed: int) -> NewIds:
 
 
 class Private:
-    """Seeds, counters and generators of a sampler that a pass takes over from the one before.
+    """Seeds, counters and generators of a sampler that carry over from one pass to the next.
 
     Args:
         sampler: Its parts are walked over once, here; seeds that are words become numbers.
         keys_transforms: Whether the generators of its transforms are seeded for each batch, and so are not kept.
-        base_seed: For "randomized": what the user's `worker_init_fn` starts from, the loader's seed, or None.
+        base_seed: For "randomized": the base seed of the user's `worker_init_fn`, the loader's seed, or None.
         rank: Of this process among those that train.
         is_sharing: Whether the sampler gives each rank a share of one stream, which must be the same on all of them.
 
@@ -366,8 +366,8 @@ class Private:
         counters = {path: ["count", getattr(owner, name)] for path, (owner, name) in self._counters.items()}
         chains = {}
         for path, (owner, original) in self._chains.items():
-            places = {id(part): number for number, part in enumerate(original)}
-            chains[path] = ["order", [places.get(id(part), -1) for part in owner.iterators]]
+            positions = {id(part): number for number, part in enumerate(original)}
+            chains[path] = ["order", [positions.get(id(part), -1) for part in owner.iterators]]
         generators = {**self._generators, **self._late}
         return {
             **seeds, **counters, **chains,
@@ -375,7 +375,7 @@ class Private:
         }  # fmt: skip
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Put everything to where it was.
+        """Restore everything.
 
         Raises:
             ResumeError: The state does not fit.
@@ -390,8 +390,8 @@ class Private:
                 elif kind == "order" and path in self._chains:
                     owner, original = self._chains[path]
                     if sorted(value) != list(range(len(original))):
-                        raise ValueError(f"{value} is no order of {len(original)} parts")  # noqa: TRY301
-                    owner.iterators[:] = [original[place] for place in value]
+                        raise ValueError(f"{value} is not an order of {len(original)} parts")  # noqa: TRY301
+                    owner.iterators[:] = [original[position] for position in value]
                 elif kind == "generator" and (path in self._generators or path in self._late):
                     generator = self._generators.get(path) or self._late[path]
                     _set_state(generator, _state_from_plain(generator, value))
@@ -402,12 +402,12 @@ class Private:
             ) from error
 
     def renew(self, start: Mapping[str, Any], epoch: int, last_epoch: int) -> None:
-        """Get ready for a pass after one that was broken off, wherever its thread was.
+        """Prepare a pass after one that was interrupted, at whatever position its thread was.
 
         Args:
             start: The state when that one began.
-            epoch: Of the new one.
-            last_epoch: Of the old one.
+            epoch: Epoch of the new one.
+            last_epoch: Epoch of the old one.
         """
         moved = {path for path, (owner, name) in self._counters.items() if getattr(owner, name) != start[path][1]}
         self.restore(start)

@@ -1,10 +1,10 @@
-"""What a loader knows of a sampler: how a pass over it begins, and how its position is kept.
+"""The sampler of a loader: how a pass over it begins, and how its position is kept.
 
-Two ways lead back to a position, and both are exact. *Replay*: begin the pass as it was begun and draw again, without
-loading anything, what had been drawn. *Snapshots*: the sampler's own state, and a replay of the few batches since it
-was taken. lhotse's own samplers are replayed, though they have a state: theirs counts in a way that loses or repeats
-cuts after `filter()`, with several ranks, and with random turns, and they replay too. Whichever way, what is drawn
-again is compared by a digest of the cuts' ids, so data or samplers that changed are an error and not another stream.
+Two ways lead back to a position, and both are exact. *Replay*: begin the pass in the same way and draw the same batches
+again, without loading anything. *Snapshots*: the sampler's own state, and a replay of the few batches since it was
+taken. lhotse's own samplers are replayed, though they have a state: theirs counts in a way that loses or repeats cuts
+after `filter()`, with several ranks, and with random turns, and they replay too. Either way, the batches drawn again
+are compared by a digest of the cuts' ids, so changed data or samplers are an error and not another stream.
 
 Invariant: nothing here runs while another thread draws from the sampler.
 """
@@ -37,7 +37,7 @@ class Start:
 
     Attributes:
         state: Of the sampler, or None: from the beginning of its epoch.
-        is_restart: Whether a position that was loaded into the sampler is to be given up.
+        is_restart: Whether to drop a position that was loaded into the sampler.
     """
 
     state: Any = None
@@ -53,10 +53,10 @@ class SamplerSide:
 
     Attributes:
         keeps_state: Whether positions are kept by the sampler's own state.
-        is_elastic: Whether that state is of all ranks, so that another number of ranks may go on with it.
+        is_elastic: Whether that state is of all ranks, so that it can be resumed on another number of ranks.
 
     Raises:
-        ConfigError: It is no sampler, or has no state of its own and `resume="snapshot"`.
+        ConfigError: It is not a sampler, or has no state of its own and `resume="snapshot"`.
     """
 
     def __init__(self, sampler: Any, resume: Resume = "auto") -> None:
@@ -81,11 +81,11 @@ class SamplerSide:
             self.keeps_state = resume == "snapshot"
         self.is_elastic = self.is_elastic and self.keeps_state
         self._ranks = LateRanks(self._find_ranks, type(sampler).__name__)
-        self._num_begun = 0
+        self._num_passes = 0
         self._private: Private | None = None
 
     def _find_ranks(self) -> Ranks:
-        """Ask the sampler, or the surroundings where it does not know."""
+        """Look the ranks up in the sampler, or in the environment if it does not know them."""
         rank, world_size = getattr(self.sampler, "rank", None), getattr(self.sampler, "world_size", None)
         if not isinstance(rank, int) or not isinstance(world_size, int):
             return find_ranks()
@@ -102,7 +102,7 @@ class SamplerSide:
         return self._ranks.look_up().world_size
 
     def settle_ranks(self) -> None:
-        """Take note that a pass begins: the ranks may not change any more.
+        """Note that a pass begins: the ranks may not change from then on.
 
         Raises:
             ConfigError: They are not known, or have changed.
@@ -110,7 +110,7 @@ class SamplerSide:
         self._ranks.settle()
 
     def private(self, seed: int | None, worker_init_fn: Any = None) -> Private:
-        """Return what the sampler keeps for itself; the first call settles it, and asks which rank this is.
+        """Return the private state of the sampler; the first call fixes it, and looks up the rank.
 
         Args:
             seed: Of the loader.
@@ -138,7 +138,7 @@ class SamplerSide:
         return epoch if isinstance(epoch, int) else None
 
     def set_epoch(self, epoch: int) -> None:
-        """Tell the sampler, if it wants to know."""
+        """Set the sampler's epoch, if it has one."""
         set_epoch = getattr(self.sampler, "set_epoch", None)
         if set_epoch is not None:
             set_epoch(epoch)
@@ -169,26 +169,26 @@ class SamplerSide:
                 where=type(self.sampler).__name__,
                 fix="make the sampler as it was"
                 + (
-                    ", or use PlannedCutSampler, which any number of ranks may go on with"
+                    ", or use PlannedCutSampler, which can be resumed on any number of ranks"
                     if name == "world_size"
                     else ""
                 ),
             )
 
     def begin(self, start: Start) -> Iterator[Any]:
-        """Begin a pass; the iterator stands where the pass was begun.
+        """Begin a pass; the iterator is at the start that was given.
 
         Raises:
             HeadraceError: It is a generator, which gives its batches once.
             ResumeError: The sampler refuses the state.
         """
         sampler = self.sampler
-        if isinstance(sampler, GeneratorType) and self._num_begun:
+        if isinstance(sampler, GeneratorType) and self._num_passes:
             raise HeadraceError(
                 "a generator gives its batches once, and this is the second pass over it",
                 fix="give a list, or an object whose __iter__ begins anew",
             )
-        self._num_begun += 1
+        self._num_passes += 1
         if start.is_restart:
             let_go = getattr(sampler, "allow_iter_to_reset_state", None)
             if let_go is not None:
@@ -220,7 +220,7 @@ class SamplerSide:
 
 
 def ids_of(batch: Any) -> list[str]:
-    """Return what a batch of a sampler consists of: the ids of its cuts, or the indices; of texts, the texts."""
+    """Return the contents of a batch of a sampler: the ids of its cuts, or the indices; of texts, the texts."""
     if isinstance(batch, np.ndarray):
         return [str(one) for one in batch.ravel().tolist()]
     if isinstance(batch, list | tuple):
@@ -244,7 +244,7 @@ def ids_of(batch: Any) -> list[str]:
 
 
 def chain_digest(before: int, batch: Any) -> int:
-    """Return the digest of a batch and of all that came before it, 64 bits."""
+    """Return the digest of a batch and all batches before it, 64 bits."""
     text = str(batch) if type(batch) in (int, str) else "\0".join(ids_of(batch))
     return xxhash.xxh3_64_intdigest(text.encode("utf-8", "surrogatepass"), before)
 
@@ -255,7 +255,7 @@ def is_of_lhotse(value: Any) -> bool:
 
 
 def _of_worker_init(function: Any) -> tuple[int | None, int | None]:
-    """Return the seed and the rank that lhotse's `make_worker_init_fn` was given; None for what it was not."""
+    """Return the seed and the rank that lhotse's `make_worker_init_fn` was given; None for those not given."""
     inner = getattr(function, "func", None)
     if getattr(inner, "__module__", "") != "lhotse.dataset.dataloading":
         return None, None

@@ -1,6 +1,7 @@
 """Samplers that draw from the global generators of Python, NumPy or torch when a pass begins.
 
-Where the generators were is noted, so that a resume can begin the pass likewise. torch is never imported for this.
+The states of the generators are recorded, so that a resume can begin the pass in the same way. torch is never imported
+for this.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ import numpy as np
 
 @contextmanager
 def watched_globals(replaced: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Note the generators as they are, if the block draws from them; or put in what was noted another time.
+    """Record the states of the generators, if the block draws from them; or set states that were recorded before.
 
     Args:
-        replaced: What was noted, by generator. Those are put back at the end.
+        replaced: Recorded states, by generator. The current ones are restored at the end.
 
     Yields:
         A dict that holds, after the block, plain data for each generator that was drawn from.
@@ -38,7 +39,7 @@ def watched_globals(replaced: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def plain_globals() -> dict[str, Any]:
-    """Return where the global generators are, as JSON data: `random` and `numpy`, and `torch` if it is loaded."""
+    """Return the states of the global generators as JSON data: `random` and `numpy`, and `torch` if it is loaded."""
     found = {"random": plain_python(random.getstate()), "numpy": plain_legacy(np.random.get_state(legacy=True))}
     torch = sys.modules.get("torch")
     if torch is not None:
@@ -63,7 +64,7 @@ def plain_python(state: Any) -> Any:
 
 
 def python_state(plain: Any) -> Any:
-    """Return what `plain_python` was given."""
+    """Return the state that `plain_python` was given."""
     version, words, gauss = plain
     return version, tuple(unpack(words, np.uint32).tolist()), gauss
 
@@ -75,7 +76,7 @@ def plain_legacy(state: Any) -> Any:
 
 
 def legacy_state(plain: Any) -> Any:
-    """Return what `plain_legacy` was given."""
+    """Return the state that `plain_legacy` was given."""
     name, keys, position, has_gauss, cached = plain
     return name, unpack(keys, np.uint32), position, has_gauss, cached
 
@@ -86,5 +87,5 @@ def pack(array: Any) -> str:
 
 
 def unpack(text: str, dtype: Any) -> Any:
-    """Return an array of what `pack` returned."""
+    """Return the array that `pack` encoded."""
     return np.frombuffer(base64.b64decode(text), dtype)

@@ -1,12 +1,12 @@
-"""lhotse's Shar without its data: cuts that say where their recordings, features and arrays are in the tar files.
+"""lhotse's Shar without its data: cuts with the locations of their recordings, features and arrays in the tar files.
 
 `LazySharIterator` does all that it does: shards, shuffles, slices, functions on cuts. Only the `TarIterator` that it
-opens for each tar file is exchanged, while a loader draws for its workers and in the thread that draws; everybody else
-gets lhotse's, also at the same time. Ours reads the headers and the small manifests, and gives objects of lhotse's with
-a `Payload` in the place of bytes. They are lhotse's in all else: what asks for the bytes gets them, a copy keeps the
-place, and in a worker they are lhotse's own classes with bytes.
+opens for each tar file is replaced, while a loader draws for its workers and in the drawing thread; all other code gets
+lhotse's, also at the same time. The replacement reads the headers and the small manifests, and gives objects of
+lhotse's with a `Payload` instead of bytes. They are lhotse's in all else: code that needs the bytes gets them, a copy
+keeps the location, and in a worker they are lhotse's own classes with bytes.
 
-lhotse's reader is taken for what cannot be read like that: commands, URLs, standard input, compressed tar files, other
+lhotse's reader is used for what cannot be read like that: commands, URLs, standard input, compressed tar files, other
 layouts, and versions of lhotse with another reader than the one known here. Each is logged once.
 """
 
@@ -36,9 +36,9 @@ from headrace.sources.cuts.files import Member, scan_tar
 from .payload import Payload, is_left_to_workers
 
 _logger = logging.getLogger("headrace.adapters")
-_told: set[str] = set()
+_logged: set[str] = set()
 
-# What those functions of lhotse's call that are stood in for here. One that calls others may do something else.
+# The names that the replaced functions of lhotse's call. A version that calls others may do something else.
 _KNOWN_CALLS: list[tuple[Callable[..., Any], str]] = [
     (
         TarIterator.__iter__,
@@ -56,14 +56,14 @@ _KNOWN_CALLS: list[tuple[Callable[..., Any], str]] = [
 
 
 def install() -> None:
-    """Have lhotse ask here for the reader of a tar file; harmless when done again."""
+    """Make lhotse use the reader of tar files defined here; harmless when repeated."""
     if lazy.TarIterator is _open_tar:
         return
     unknown = [function.__qualname__ for function, calls in _KNOWN_CALLS if not _calls_only(function, calls.split())]
     if lazy.TarIterator is not TarIterator:
         unknown.append("lazy.TarIterator")
     if unknown:
-        _tell("version", f"this version of lhotse has another {unknown[0]}")
+        _log_once("version", f"this version of lhotse has another {unknown[0]}")
         return
     lazy.TarIterator = _open_tar
 
@@ -73,19 +73,19 @@ def _calls_only(function: Any, names: list[str]) -> bool:
     return code is not None and set(code.co_names) <= set(names)
 
 
-def _tell(kind: str, reason: str) -> None:
-    if kind not in _told:
-        _told.add(kind)
+def _log_once(kind: str, reason: str) -> None:
+    if kind not in _logged:
+        _logged.add(kind)
         _logger.info("data of Shar are read by the sampler, not by the workers: %s", reason)
 
 
 def _open_tar(*args: Any, **options: Any) -> Any:
-    """Return an iterable over a tar file of Shar; what lhotse calls in place of `TarIterator`."""
+    """Return an iterable over a tar file of Shar; lhotse calls it instead of `TarIterator`."""
     if not is_left_to_workers():
         return TarIterator(*args, **options)
     if len(args) != 1 or options or not _is_plain_file(args[0]):
-        # What it is stays unsaid: a command or a URL may have a password in it.
-        _tell("place", "a tar file is a command, a URL, compressed, or opened by another backend of lhotse's")
+        # The source is not shown: a command or a URL may have a password in it.
+        _log_once("source", "a tar file is a command, a URL, compressed, or opened by another backend of lhotse's")
         return TarIterator(*args, **options)
     return ShardIterator(args[0])
 
@@ -103,7 +103,7 @@ def _is_plain_file(source: Any) -> bool:
 
 
 class ShardIterator:
-    """Manifests of a tar file of Shar, as `TarIterator` gives them, with their data left where they are.
+    """Manifests of a tar file of Shar, as `TarIterator` gives them, with their data left in the file.
 
     Args:
         source: Path of the tar file.
@@ -120,8 +120,8 @@ class ShardIterator:
                 yield _manifest_of(member, shard)
                 num += 1
         except SourceError as error:
-            # Whatever is odd about the file, lhotse shall say, or pass over.
-            _tell("layout", f"{error.what} ({self.source})")
+            # Errors in the file are left to lhotse, to report or to skip.
+            _log_once("layout", f"{error.what} ({self.source})")
         else:
             return
         yield from itertools.islice(TarIterator(self.source), num, None)
@@ -139,7 +139,7 @@ def _manifest_of(member: Member, shard: FileStamp) -> tuple[Any, Path]:
 
 
 def _leave(manifest: Any, payload: Payload, path: Path) -> bool:
-    """Fill a manifest with the place of its data; return False if it is none of those that are known here."""
+    """Fill a manifest with the location of its data; return False if its type is unknown here."""
     holder = manifest
     if type(manifest) is Recording:
         holder = manifest.sources[0] if len(manifest.sources) == 1 else None
@@ -156,7 +156,7 @@ def _leave(manifest: Any, payload: Payload, path: Path) -> bool:
 
 
 def _payload_property(name: str) -> Any:
-    """Return an attribute that is bytes for whoever asks, and in `__dict__` the place of the bytes."""
+    """Return an attribute that reads as bytes, and is stored in `__dict__` as the location of the bytes."""
 
     def get(self: Any) -> Any:
         value = vars(self)[name]
@@ -175,8 +175,8 @@ def _new_plain(kind: type) -> Any:
 class _Held:
     """An object of lhotse's whose bytes may still be in their shard.
 
-    `fastcopy` and `pickle` look into `__dict__`, where the place is: a copy is like its original, and what a worker
-    unpickles is of lhotse's own class.
+    `fastcopy` and `pickle` use `__dict__`, which holds the location: a copy is like its original, and a worker
+    unpickles lhotse's own class.
 
     Attributes:
         kind: lhotse's class.

@@ -1,8 +1,8 @@
-"""What is saved of a `LhotseDataLoader`: where the training is, and how the sampler gets there again.
+"""The state of a `LhotseDataLoader`: the position of the training, and how the sampler gets there again.
 
-All of it is plain data, but for a state that a sampler of the user's own gave. Nothing is trusted: what a state says is
-checked against the sampler and against what it gives, and a checksum covers what neither can tell, such as the number
-of the pass that random transforms draw by.
+All of it is plain data, except for a state of a user's own sampler. Nothing is trusted: a state is checked against the
+sampler and its batches, and a checksum covers what neither can confirm, such as the number of the pass that random
+transforms draw by.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Saved:
         rank: Who saved it.
         world_size: Of how many.
         seed: Of the loader.
-        sampler: What it was like.
+        sampler: Type and settings of the sampler.
         start_state: The sampler's state when the pass began, if it did not begin with its epoch.
         start_globals: The global generators then, if the sampler drew from them.
         start_private: The sampler's own seeds, counters and generators then; of a pass that is over, those after it.
@@ -75,11 +75,11 @@ class Saved:
         """Read a state.
 
         Raises:
-            ResumeError: It is none of ours, or damaged.
+            ResumeError: It is not such a state, or damaged.
         """
         if not isinstance(state, Mapping) or state.get("format") != "headrace.LhotseDataLoader":
             raise ResumeError(
-                f"this is no state of a LhotseDataLoader: {str(state)[:200]}",
+                f"this is not a state of a LhotseDataLoader: {str(state)[:200]}",
                 fix="give what loader.state_dict() returned; a sampler's own state goes to sampler.load_state_dict",
             )
         if state.get("version") != VERSION:
@@ -107,13 +107,13 @@ class Saved:
         except (KeyError, TypeError, ValueError) as error:
             raise ResumeError(f"the state is damaged: {type(error).__name__}: {error}") from error
         if not is_whole:
-            raise ResumeError("the state is damaged: its numbers do not go together", fix="give it as it was saved")
+            raise ResumeError("the state is damaged: its numbers do not fit together", fix="give it as it was saved")
         check(state)
         return saved
 
 
 def checksum_of(state: Mapping[str, Any]) -> str:
-    """Return the checksum of a state; of what samplers gave, it covers what can be written as JSON."""
+    """Return the checksum of a state; of samplers' states, it covers what can be written as JSON."""
     try:
         return digest_of_state(state, without=_CHECKSUM)
     except (TypeError, ValueError, OverflowError, RecursionError):
@@ -122,10 +122,10 @@ def checksum_of(state: Mapping[str, Any]) -> str:
 
 
 def check(state: Mapping[str, Any]) -> None:
-    """Refuse a state that is not as it was saved.
+    """Refuse a state that was changed since it was saved.
 
     Raises:
-        ResumeError: Its checksum is another one.
+        ResumeError: Its checksum differs.
     """
     try:
         checksum = checksum_of(state)
@@ -133,14 +133,15 @@ def check(state: Mapping[str, Any]) -> None:
         raise ResumeError(f"the state is damaged: {error}", fix="give it as it was saved") from error
     if state.get(_CHECKSUM, checksum) != checksum:
         raise ResumeError(
-            f"the state is not as it was saved: its checksum says {state[_CHECKSUM]}, its content gives {checksum}",
-            fix="go on from an older state, and change none by hand",
+            f"the state was changed since it was saved: its checksum is {state[_CHECKSUM]}, "
+            f"that of its content {checksum}",
+            fix="resume from an older state, and do not edit states",
         )
 
 
 @dataclass(frozen=True)
 class Course:
-    """What is fixed of a pass when it begins, and how far it is.
+    """The start of a pass, and its position.
 
     Attributes:
         epoch: Of the sampler.
@@ -149,7 +150,7 @@ class Course:
         start_state: See `Saved`.
         start_globals: See `Saved`; filled in when the pass has begun.
         start_private: See `Saved`; the same.
-        mark: How far the training is.
+        mark: The position of the training.
     """
 
     epoch: int = 0
@@ -162,7 +163,7 @@ class Course:
 
     @classmethod
     def of_saved(cls, saved: Saved, is_elastic: bool) -> Course:
-        """Return where a saved pass is to go on; with a state of all ranks, as a new course from there."""
+        """Return the start of a resumed pass; with a state of all ranks, a new course from its position."""
         if is_elastic:  # the sampler's own state is all it takes, and batches count from there
             state = saved.start_state if saved.state is None else saved.state
             return cls(saved.epoch, saved.passes, saved.position, state)  # generators are keyed by the batch

@@ -1,7 +1,7 @@
 """Torch's arguments of a `DataLoader`, for a loader whose sampler gives whole batches.
 
-One that means something here is translated, one that changes nothing is accepted, and one that the sampler decides is
-refused with where to say it.
+Arguments with a meaning here are translated, those without effect are accepted, and those that the sampler decides are
+refused, with the option to use instead.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _NAMES = (
 
 @dataclasses.dataclass
 class TorchWords:
-    """What torch's arguments come to.
+    """The options that torch's arguments translate to.
 
     Attributes:
         seed: Of the loader.
@@ -45,17 +45,17 @@ class TorchWords:
     collate_fn: Any = None
 
     def take(self, words: Mapping[str, Any]) -> None:
-        """Take in what the user gave by torch's names.
+        """Translate the arguments that the user gave.
 
         Raises:
-            ConfigError: One is unknown, is for the sampler to say, or contradicts an argument of ours.
+            ConfigError: One is unknown, is decided by the sampler, or contradicts another argument.
         """
         for name, value in words.items():
             if name not in _NAMES:
                 raise ConfigError(f"LhotseDataLoader has no option {name!r}", fix=did_you_mean(name, _NAMES))
             if name in _OF_THE_SAMPLER and value:
                 raise ConfigError(
-                    f"{name}={value!r} is for the sampler to say: it gives whole batches", fix=_OF_THE_SAMPLER[name]
+                    f"{name}={value!r} is decided by the sampler, which gives whole batches", fix=_OF_THE_SAMPLER[name]
                 )
         if words.get("pin_memory"):
             _logger.warning("pin_memory=True has no effect: batches lie in memory that the workers share")
@@ -65,23 +65,25 @@ class TorchWords:
         generator, timeout, context = (words.get(name) for name in ("generator", "timeout", "multiprocessing_context"))
         if generator is not None:
             if self.seed != 0:
-                raise ConfigError("seed and generator both say the seed", fix="leave generator out")
+                raise ConfigError("seed and generator both set the seed", fix="omit generator")
             self.seed = int(generator.initial_seed()) % 2**63
         if timeout:
             if self.engine_options is not None:
                 raise ConfigError(
-                    "engine_options says what timeout says",
-                    fix="EngineOptions(stall_seconds=...), without a time axisout",
+                    "engine_options and timeout both set the time limit",
+                    fix="EngineOptions(stall_seconds=...), without timeout",
                 )
             self.engine_options = EngineOptions(stall_seconds=timeout)
         if context is not None:
             if self.start_method is not None:
-                raise ConfigError("start_method says what multiprocessing_context says", fix="leave one of them out")
+                raise ConfigError(
+                    "start_method and multiprocessing_context both set the start method", fix="give only one of them"
+                )
             self.start_method = context if isinstance(context, str) else context.get_start_method()
 
 
 def refuse_iterable(dataset: Any) -> None:
-    """Refuse datasets of torch that are iterated over: they hold their sampler.
+    """Refuse iterable datasets of torch: they hold their sampler.
 
     Raises:
         ConfigError: This is one.

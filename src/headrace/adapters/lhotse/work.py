@@ -1,7 +1,7 @@
-"""What a worker does with the batches of a sampler: `dataset[batch]`, one after another.
+"""The work of a worker: `dataset[batch]` for the batches of a sampler, one after another.
 
-A ticket holds one batch, or several small ones. What the dataset raises is data, so that the batches beside it arrive,
-and the training may go on after it.
+A ticket holds one batch, or several small ones. An exception of the dataset is returned as data, so that the other
+batches of the ticket arrive, and the training may continue after it.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class DatasetSetup:
     Attributes:
         dataset: The user's.
         worker_init_fn: Called with the number of the worker; not where the training itself makes the batches.
-        skips: Whether batches that fail are left out.
+        skips: Whether batches that fail are skipped.
         collate_fn: Applied to what the dataset returns.
     """
 
@@ -64,8 +64,8 @@ class DatasetSetup:
     collate_fn: Callable[[Any], Any] | None = None
 
     def __call__(self, info: WorkerInfo) -> Callable[[Ticket], tuple[Any, ...]]:
-        """Begin the life of a worker."""
-        is_inline = info.runs_in == "caller"  # the training's own process, which is no worker
+        """Set the worker up."""
+        is_inline = info.runs_in == "caller"  # the training's own process, not a worker
         if not is_inline:
             _tell_torch(info, self.dataset)
             keep_shards_open()
@@ -77,8 +77,8 @@ class DatasetSetup:
 class _Work:
     """Makes the batches of a ticket.
 
-    Returns a tuple: the values; what stands for those that failed (place in the values -> a failure as bytes, or None
-    for one that is left out), or None; the seconds it took; about how many bytes the last value has.
+    Returns a tuple: the values; the failed ones (index of the value -> a failure as bytes, or None for a skipped one),
+    or None; the seconds it took; about how many bytes the last value has.
     """
 
     def __init__(self, dataset: Any, collate_fn: Callable[[Any], Any] | None, *, is_inline: bool, skips: bool) -> None:
@@ -91,9 +91,9 @@ class _Work:
         values: list[Any] = []
         failed: dict[int, bytes | Failure | None] = {}
         number = ticket.offset
-        # In the user's process the generators are the user's; in a worker nobody else draws from them.
+        # In the user's process the generators are the user's; in a worker no other code draws from them.
         with self._kept() if self._is_inline and ticket.key is not None else nullcontext():
-            for place, content in enumerate(ticket.contents):
+            for position, content in enumerate(ticket.contents):
                 if ticket.key is not None:
                     seed_globals(ticket.key, "lhotse: batch", number=number)
                     self._own_generators().seed(ticket.key, number)
@@ -101,16 +101,16 @@ class _Work:
                 batch: Any = None
                 try:
                     batch = unship(content) if type(content) is bytes and not self._is_inline else content
-                    note_place(_place_text(batch), ticket.epoch)
+                    note_place(_batch_name(batch), ticket.epoch)
                     value = self._dataset[batch]
                     values.append(value if self._collate_fn is None else self._collate_fn(value))
                 except Exception as error:  # noqa: BLE001 - the boundary of user code: it goes on as a Failure
                     values.append(None)
-                    failed[place] = self._note_failure(error, batch, ticket, place)
+                    failed[position] = self._note_failure(error, batch, ticket, position)
         return values, failed or None, time.perf_counter() - start, estimate_bytes(values[-1])
 
     def _own_generators(self) -> Keyed:
-        """Return the generators that the dataset keeps for itself."""
+        """Return the dataset's own generators."""
         if self._keyed is None:
             if not self._is_inline:
                 NewIds().begin()
@@ -119,13 +119,13 @@ class _Work:
 
     @contextmanager
     def _kept(self) -> Iterator[None]:
-        """Put the user's generators back in the end."""
+        """Restore the user's generators at the end."""
         with self._own_generators().kept(), kept_globals(), NewIds():
             yield
 
-    def _note_failure(self, error: Exception, batch: Any, ticket: Ticket, place: int) -> bytes | Failure | None:
+    def _note_failure(self, error: Exception, batch: Any, ticket: Ticket, position: int) -> bytes | Failure | None:
         ids = "" if batch is None else f", {_list_text(ids_of(batch))}"
-        takes_note(error, f"headrace: batch {ticket.first + place} of epoch {ticket.epoch}{ids}")
+        takes_note(error, f"headrace: batch {ticket.first + position} of epoch {ticket.epoch}{ids}")
         if self._skips:
             skip_item(error)
             return None
@@ -134,7 +134,7 @@ class _Work:
 
 
 def _tell_torch(info: WorkerInfo, dataset: Any) -> None:
-    """Have `torch.utils.data.get_worker_info` answer, if torch is there: lhotse and others ask it who they are."""
+    """Make `torch.utils.data.get_worker_info` work, if torch is loaded: lhotse and others use it."""
     worker: Any = sys.modules.get("torch.utils.data._utils.worker")
     if worker is not None:
         worker._worker_info = worker.WorkerInfo(
@@ -142,8 +142,8 @@ def _tell_torch(info: WorkerInfo, dataset: Any) -> None:
         )
 
 
-def _place_text(batch: Any) -> str:
-    """Return a short name of a batch, for when its worker dies."""
+def _batch_name(batch: Any) -> str:
+    """Return a short name of a batch, for the error if its worker dies."""
     if type(batch) in (int, str):
         return str(batch)
     ids = ids_of(batch)

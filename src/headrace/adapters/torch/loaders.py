@@ -1,8 +1,8 @@
-"""Batches as torch tensors, a loader where torch expects one, and copies to a GPU that run ahead.
+"""Batches as torch tensors, a loader where torch expects one, and copies to a GPU ahead of the training.
 
-Tensors of the CPU lie over the same memory as the arrays of the batch, which stays as it is while any of them lives.
-Invariants: memory that a copy reads from is held until the event behind the copy has happened (`ahead.py`), and memory
-that a copy wrote to is known to the stream that reads it.
+Tensors on the CPU share the memory of the arrays of the batch, which is not reused while any of them lives. Invariants:
+memory that a copy reads from is held until the event after the copy has happened (`ahead.py`), and memory that a copy
+wrote to is recorded for the stream that reads it.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ except ImportError as error:
 
 
 def as_tensors(value: Any) -> Any:
-    """Return a batch with tensors in place of arrays, over the same memory; nothing is copied.
+    """Return a batch with tensors instead of arrays, sharing their memory; nothing is copied.
 
-    The arrays, the lengths and the packing of a `Batch` become tensors; so do arrays in dicts, lists and tuples, for
-    those who have a `collate` of their own. Arrays of a dtype that torch does not know stay as they are.
+    The arrays, the lengths and the packing of a `Batch` become tensors; so do arrays in dicts, lists and tuples, as a
+    custom `collate` returns. Arrays of a dtype that torch does not have are left as they are.
     """
     return map_leaves(value, _as_tensor)
 
@@ -43,7 +43,7 @@ def _as_tensor(leaf: Any) -> Any:
     if not leaf.dtype.isnative:
         leaf = leaf.astype(leaf.dtype.newbyteorder("="))
     if not leaf.flags.writeable:
-        leaf = leaf.copy()  # torch has no tensors that cannot be written
+        leaf = leaf.copy()  # torch has no read-only tensors
     try:
         return torch.from_numpy(leaf)
     except TypeError:  # such as float128
@@ -58,7 +58,7 @@ class TorchLoader(LoaderOver, IterableDataset):  # type: ignore[misc, type-arg, 
     that `batch_size=None, num_workers=0, collate_fn=lambda batch: batch` (its own collate leaves a plain dict).
 
     Args:
-        loader: What to read.
+        loader: The loader to read.
     """
 
     def __init__(self, loader: DataLoader) -> None:
@@ -81,10 +81,10 @@ class TorchLoader(LoaderOver, IterableDataset):  # type: ignore[misc, type-arg, 
 
 
 def _refuse_accelerate(loader: TorchLoader) -> None:
-    """Refuse that accelerate divides what is divided: each rank would get a share of its share.
+    """Refuse that accelerate divides batches that are already divided: each rank would get a share of its share.
 
-    accelerate asks each data loader that it has prepared to note itself before it iterates; one that it does not know
-    as torch's (a `DataLoader` of ours, a `TorchLoader`) it leaves as it is.
+    accelerate makes each data loader that it has prepared register itself before it iterates; others than torch's
+    (Headrace's `DataLoader`, a `TorchLoader`) are left as they are.
     """
     state: Any = getattr(sys.modules.get("accelerate.state"), "GradientState", None)
     divided_by = loader.loader.divided_by
@@ -107,29 +107,29 @@ def _refuse_accelerate(loader: TorchLoader) -> None:
 
 
 class Copier(Protocol):
-    """What a device does for a `DeviceLoader`.
+    """Copies tensors to a device for a `DeviceLoader`.
 
     Attributes:
-        memory: Who prepares the shared memory that tensors are copied from; None: nobody.
+        memory: Prepares the shared memory that tensors are copied from; None if that is not needed.
     """
 
     memory: MemoryWatcher | None
 
     def copy(self, tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
-        """Begin to copy a tensor; return the new one, and what must live until the copy is done."""
+        """Start to copy a tensor; return the new one, and the object that must live until the copy is done."""
 
     def record(self) -> Event:
-        """Return the point behind all copies that were begun."""
+        """Return an event after all copies that were started."""
 
     def hand_over(self, event: Event, tensors: list[torch.Tensor]) -> None:
-        """Let what the consumer does from now on with the copies wait for the event, without waiting here."""
+        """Make later work of the consumer on the copies wait for the event, without waiting here."""
 
 
 class CudaCopier:
     """Copies on a stream of its own, from page-locked memory: only from there can a copy run beside the computation.
 
-    What lies in the shared memory of a worker is copied from there, since that memory was page-locked when it was first
-    seen. All else, and everything where the system refuses that, is copied into page-locked memory of torch's first.
+    Tensors in the shared memory of a worker are copied from there, since that memory was page-locked when it was first
+    used. All others, and all where the system refuses that, are first copied into page-locked memory of torch's.
 
     Args:
         device: A CUDA device.
@@ -143,7 +143,7 @@ class CudaCopier:
         self.memory: MemoryWatcher | None = self._pinned if in_place else None
 
     def copy(self, tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
-        """Begin a copy."""
+        """Start a copy."""
         is_pinned = tensor.is_contiguous() and self._pinned.covers(tensor.data_ptr(), tensor.nbytes)
         source = tensor if is_pinned else tensor.pin_memory()
         with torch.cuda.stream(self._stream):
@@ -187,7 +187,7 @@ class _CudaHost:
     def _check(self, code: Any) -> None:
         if int(code) == 0:
             return
-        # CUDA remembers the error and would report it to whoever launches the next kernel, so we launch it.
+        # CUDA keeps the error and would report it at the next kernel launch, so launch one here.
         with contextlib.suppress(RuntimeError):
             torch.zeros(1, device=self._device)
         raise RuntimeError(f"CUDA runtime error {int(code)}")
@@ -200,7 +200,7 @@ class _CopySender:
         self._copier = copier
 
     def send(self, batch: Any) -> Sent:
-        """Begin to copy all tensors of a batch."""
+        """Start to copy all tensors of a batch."""
         tensors: list[torch.Tensor] = []
         sources: list[Any] = []
 
@@ -221,18 +221,18 @@ class _CopySender:
 
 
 class DeviceLoader(TorchLoader):
-    """Batches on a device, copied while the consumer works on those before.
+    """Batches on a device, copied while the consumer works on earlier ones.
 
     Args:
-        loader: What to read.
-        copier: Of the device; None delivers tensors of the CPU, over the workers' memory.
-        depth: How many batches are on the device that the consumer has not asked for yet.
+        loader: The loader to read.
+        copier: Copier of the device; None delivers tensors on the CPU, views of the workers' memory.
+        depth: How many batches are on the device ahead of the consumer.
     """
 
     def __init__(self, loader: DataLoader, copier: Copier | None, depth: int = 2) -> None:
         super().__init__(loader)
         self._copier = copier
-        self._told_by = self._ahead = RunAhead(loader, depth, "to_device")
+        self._tracker = self._ahead = RunAhead(loader, depth, "to_device")
 
     def __iter__(self) -> Iterator[Any]:
         """Return the batches of the next epoch."""
@@ -246,17 +246,17 @@ def to_device(loader: DataLoader, device: torch.device | str, depth: int = 2) ->
     """Return the loader with its batches on a device.
 
     On a GPU they are copied on a stream of their own, `depth` batches ahead of the consumer, straight from the workers'
-    memory, which is page-locked for that until the loader is closed or somebody else iterates over it. On the CPU they
-    are tensors over the workers' memory, and nothing is copied.
+    memory, which is page-locked for that until the loader is closed or iterated over in another way. On the CPU they
+    are views of the workers' memory, and nothing is copied.
 
-    Objects that a `collate` made, other than dicts, lists, tuples and `Batch`, stay on the CPU as they are. What is in
-    them must not be copied to a GPU with `non_blocking=True`: it may lie in page-locked memory, from which such a copy
-    goes on when the batch is gone already and a worker writes there.
+    Objects that a `collate` made, other than dicts, lists, tuples and `Batch`, stay on the CPU as they are. Do not copy
+    their tensors to a GPU with `non_blocking=True`: they may be in page-locked memory, and such a copy may still run
+    when the batch is released and a worker writes there.
 
     Args:
-        loader: What to read.
+        loader: The loader to read.
         device: Such as "cuda", "cuda:1" or "cpu".
-        depth: How many batches are on the device before they are asked for; each takes memory there.
+        depth: How many batches are on the device before they are requested; each takes memory there.
 
     Raises:
         ConfigError: The device cannot be copied to.

@@ -1,7 +1,7 @@
-"""Arenas as page-locked memory, so that a device copies from where a worker wrote, without a stop in between.
+"""Page-locks the shared memory of workers, so that a device copies directly from where a worker wrote.
 
 Locking memory costs far more than a copy, so it is done once for each slot of an arena, and again only if a result is
-larger than all before it. Invariants: what is locked is a prefix of a mapping that lives until it is unlocked; it is
+larger than all before it. Invariants: the locked part is a prefix of a mapping that lives until it is unlocked; it is
 unlocked only when no copy reads from host memory any more; memory that could not be unlocked is never unmapped.
 """
 
@@ -17,22 +17,22 @@ _logger = logging.getLogger("headrace.adapters")
 
 
 class Host(Protocol):
-    """What a device does for memory of the host. A failure is a `RuntimeError`."""
+    """Page-locks host memory for a device. A failure is a `RuntimeError`."""
 
     def register(self, address: int, num_bytes: int) -> None:
         """Lock pages, so that the device can read them by itself."""
 
     def unregister(self, address: int) -> None:
-        """Unlock what was locked at an address."""
+        """Unlock the memory at an address."""
 
     def wait(self) -> None:
-        """Wait until no copy that was begun reads from memory of the host."""
+        """Wait until all copies from host memory are done."""
 
 
 class PinnedMemory:
-    """Locks the memory that results come in: a `MemoryWatcher`. For the thread of the consumer alone.
+    """Locks the memory of results: a `MemoryWatcher`. For the consumer's thread only.
 
-    If the system refuses, that is said once, and what comes from then on is not locked.
+    If the system refuses, that is logged once, and later results are not locked.
 
     Args:
         host: The device's side.
@@ -40,49 +40,49 @@ class PinnedMemory:
 
     def __init__(self, host: Host) -> None:
         self._host = host
-        self._locked: dict[int, tuple[Mapping, int]] = {}  # address -> where, how many bytes
-        self._addresses: list[int] = []  # the same, in order
+        self._locked: dict[int, tuple[Mapping, int]] = {}  # address -> mapping, locked bytes
+        self._addresses: list[int] = []  # the same addresses, sorted
         self._stuck: list[Mapping] = []
         self._has_failed = False
 
     @property
     def num_bytes(self) -> int:
-        """How much is locked, in bytes."""
+        """Number of locked bytes."""
         return sum(num_bytes for _, num_bytes in self._locked.values())
 
     def covers(self, address: int, num_bytes: int) -> bool:
-        """Tell whether a piece of memory is locked, as a whole."""
-        place = bisect_right(self._addresses, address) - 1
-        if place < 0:
+        """Tell whether a piece of memory is entirely locked."""
+        index = bisect_right(self._addresses, address) - 1
+        if index < 0:
             return False
-        start = self._addresses[place]
+        start = self._addresses[index]
         return address + num_bytes <= start + self._locked[start][1]
 
     def on_lease(self, mapping: Mapping, num_bytes: int) -> None:
-        """Lock what a result takes, unless it is locked."""
+        """Lock the memory of a result, unless it is locked."""
         _, have = self._locked.get(mapping.address, (mapping, 0))
         if num_bytes <= have or self._has_failed:
             return
         # An eighth more each time, so that results that grow step by step are not locked anew one by one.
-        wanted = min(mapping.num_bytes, round_to_pages(max(num_bytes, have + have // 8)))
+        lock_bytes = min(mapping.num_bytes, round_to_pages(max(num_bytes, have + have // 8)))
         if have and not self._unlock(mapping):
             return
-        # Noted first, and forgotten last: if Ctrl-C comes between, too much is taken for locked, which does no harm.
-        self._locked[mapping.address] = mapping, wanted
+        # Recorded first, and forgotten last: after a Ctrl-C in between, too much counts as locked, which is harmless.
+        self._locked[mapping.address] = mapping, lock_bytes
         insort(self._addresses, mapping.address)
         try:
-            self._host.register(mapping.address, wanted)
+            self._host.register(mapping.address, lock_bytes)
         except RuntimeError as error:
             self._forget(mapping)
             self._has_failed = True
             _logger.warning(
                 "%d bytes of shared memory cannot be page-locked (%s): batches are copied to such memory first",
-                wanted,
-                str(error),  # the error itself would keep frames, and what they refer to, where records are kept
+                lock_bytes,
+                str(error),  # the error itself would keep frames and their objects alive in stored log records
             )
 
     def on_retire(self, mapping: Mapping) -> None:
-        """Unlock, after the copies that were begun."""
+        """Unlock, after the running copies."""
         if mapping.address in self._locked:
             self._unlock(mapping)
 

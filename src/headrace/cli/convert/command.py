@@ -42,7 +42,7 @@ class Features(StrEnum):
 
 
 class Compression(StrEnum):
-    """How an HDF5 file is packed."""
+    """How an HDF5 file is compressed."""
 
     NONE = "none"
     GZIP = "gzip"
@@ -51,7 +51,7 @@ class Compression(StrEnum):
 
 @dataclass(frozen=True)
 class RecordingOptions:
-    """What the command line says about recordings; `None` and empty where it says nothing."""
+    """Options of the command line about recordings; `None` or empty if not given."""
 
     features: Features | None = None
     label: Iterable[str] = ()
@@ -63,7 +63,7 @@ class RecordingOptions:
         """Return the options for a source of recordings.
 
         Raises:
-            ConfigError: A target is said wrongly.
+            ConfigError: A target has a wrong form.
         """
         given = {
             "features": self.features and self.features.value,
@@ -153,7 +153,7 @@ def _target_format(out: Path, name: str | None) -> Format:
     """Return the format to write.
 
     Raises:
-        ConfigError: Neither the option nor the ending of the file says one that can be written.
+        ConfigError: Neither the option nor the extension names a format that can be written.
     """
     if name is None:
         found = format_of_target(out)
@@ -193,7 +193,7 @@ def _source_options(
             where=", ".join(unknown),
             fix="leave them out; --set KEY=VALUE gives an option to a source",
         )
-    # Without a kept index, so that missing recordings are named before the first one is read.
+    # Without a cached index, so that missing recordings are reported before the first one is read.
     unkept = {"index": None} if issubclass(cls, AudioSource) else {}
     return {**unkept, **given, **options}
 
@@ -206,7 +206,7 @@ def _parse_size(text: str) -> int:
 
 
 def parse_targets(labels: Iterable[str], texts: Iterable[str]) -> dict[str, Any]:
-    """Return the targets for a source of recordings that "key=field" texts ask for.
+    """Return the targets for a source of recordings that "key=field" texts name.
 
     Raises:
         ConfigError: A text has another form, or a key is given twice.
@@ -219,13 +219,13 @@ def parse_targets(labels: Iterable[str], texts: Iterable[str]) -> dict[str, Any]
             if not key or not field:
                 raise ConfigError("expected KEY=FIELD", where=where, fix=f"for example {option} classes=word")
             if key in targets or key == "data":
-                raise ConfigError(f"the key {key!r} is there already", where=where, fix="choose another name")
+                raise ConfigError(f"the key {key!r} exists already", where=where, fix="choose another name")
             targets[key] = {"field": field, "vocab": vocab}
     return targets
 
 
 def _print_written(output: Console, messages: Console, conversion: Conversion, records: list[ShardRecord]) -> None:
-    """Print what is there, in a few lines, and warn of what the format did not keep."""
+    """Summarize the written files in a few lines, and warn of what the format did not keep."""
     source, out = conversion.source, conversion.out
     size = format_bytes(sum(record.bytes for record in records))
     if conversion.sharding.is_one_file:
@@ -243,7 +243,7 @@ def _print_written(output: Console, messages: Console, conversion: Conversion, r
         written = open_written(conversion.target, str(out.with_name(records[0].name)), source.specs)
         try:
             for loss in losses(source, written):
-                messages.print(f"warning: {loss}: {conversion.target.format.title} does not hold more")
+                messages.print(f"warning: {loss}: {conversion.target.format.title} cannot store more")
         finally:
             written.close()
 

@@ -1,7 +1,7 @@
 """From any source to any writer: one file, or resumable shards, verified by reading back.
 
-What the target cannot hold, and what would replace something, is refused before a byte is written. One file needs no
-journal: it appears whole or not at all. Shards are noted in `OUT.convert.json` beside them, see `journal.py`.
+A corpus that the target cannot hold, or a target that exists, is refused before a byte is written. One file needs no
+journal: it appears whole or not at all. Shards are recorded in `OUT.convert.json` beside them, see `journal.py`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .journal import Journal, ShardRecord, describe_files, describe_options
 from .shard_plan import Shard, Sharding, plan_shards
 from .shards import Target, WriteShards, largest_values, open_target, remove, size_of, write_shard
 
-# A shard may take hours, and says nothing meanwhile.
+# A shard may take hours, without a sign of life meanwhile.
 _ENGINE = EngineOptions(tickets_per_worker=1, warn_seconds=0, stall_seconds=0)
 
 
@@ -41,9 +41,9 @@ class Conversion:
         out: The file to make; with shards, the name that theirs are made of.
         target: How files are written.
         sharding: How the corpus is cut into files.
-        options: JSON data that say how the source was opened: a run with others is another conversion.
+        options: JSON data about how the source was opened: other options make another conversion.
         num_workers: How many processes write shards; 0: this one.
-        overwrite: Whether files that are there may be replaced.
+        overwrite: Whether existing files may be replaced.
     """
 
     source: Source
@@ -55,12 +55,13 @@ class Conversion:
     overwrite: bool = False
 
     def run(self, messages: Console, *, quiet: bool = False) -> list[ShardRecord]:
-        """Write what is missing; return what is there in the end, in order.
+        """Write the missing files; return the records of all, in order.
 
         Raises:
             ConfigError: An option is wrong; the target cannot hold the corpus; something would be replaced; or another
-                conversion was begun under this name.
-            SourceError: A sequence cannot be read or written. Whole shards stay, and the next run goes on after them.
+                conversion was started under this name.
+            SourceError: A sequence cannot be read or written. Whole shards are kept, and the next run continues after
+                them.
         """
         out = os.path.abspath(self.out)
         shards = plan_shards(self.source, out, self.target.format.suffix, self.sharding)
@@ -71,7 +72,7 @@ class Conversion:
             )
         if self.sharding.is_one_file:
             self._refuse_existing(shards)
-            # What another process puts there meanwhile is not replaced, either.
+            # A file that another process creates meanwhile is not replaced, either.
             alone = replace(self, target=replace(self.target, replaces=self.overwrite))
             return alone._write(shards, alone._checked_specs(shards), None, messages, quiet=quiet)
         path = journal_path(out)
@@ -108,7 +109,7 @@ class Conversion:
         kept = 0
         for record, shard in zip(journal.done, shards, strict=False):
             if record.name != shard.name or record.bytes != size_of(shard.path):
-                break  # somebody took it away or changed it: written again, and what comes after it
+                break  # removed or changed from outside: written again, as are all after it
             kept += 1
         return Journal(path, about, journal.done[:kept])
 
@@ -117,7 +118,7 @@ class Conversion:
         planned = {shard.name for shard in shards}
         try:
             earlier = Journal.read(path).done
-        except SourceError:  # no journal that can be read: nothing that we know of is ours
+        except SourceError:  # no readable journal: no file is known to be of an earlier conversion
             return
         for record in earlier:
             old = str(path.parent / record.name)
@@ -141,12 +142,12 @@ class Conversion:
         }
 
     def _checked_specs(self, shards: list[Shard]) -> Mapping[str, DataSpec]:
-        """Return what the writer is told; it refuses here what the format cannot hold."""
+        """Return the specs for the writer, which refuses here what the format cannot hold."""
         num_duplicates = self.source.index.num_duplicates
         if num_duplicates and self.target.format.unique_tags and len(shards) == 1:
             raise ConfigError(
-                f"{format_count(num_duplicates)} sequences have the tag of an earlier one, and in a file of "
-                f"{self.target.format.title} tags differ",
+                f"{format_count(num_duplicates)} sequences have the tag of an earlier one, and tags in a "
+                f"{self.target.format.title} file must be unique",
                 where=shards[0].path,
                 fix="choose another format, or give sequences other tags",
             )
@@ -181,11 +182,11 @@ class Conversion:
                     if journal is None:
                         records.append(record)
                     else:
-                        journal.note(record)  # it is on the disk: writers wait for that
+                        journal.note(record)  # it is on the disk: writers sync
         except BaseException as error:
             if journal is not None:
                 done = f"{format_count(len(journal.done))} of {format_count(num_shards)}"
-                takes_note(error, f"{done} shards are whole: the same command goes on after them")
+                takes_note(error, f"{done} shards are whole: the same command continues after them")
             raise
         return records
 
@@ -214,7 +215,7 @@ class Conversion:
 
 
 def journal_path(out: str | os.PathLike[str]) -> Path:
-    """Return where the journal of a conversion to shards is."""
+    """Return the path of the journal of a conversion to shards."""
     return Path(f"{os.path.abspath(out)}.convert.json")
 
 
@@ -226,7 +227,7 @@ def _alone(path: Path) -> Iterator[None]:
         lock = lock_exclusive_nowait(str(name))
     except FileNotFoundError as error:
         raise ConfigError("the folder does not exist", where=str(path.parent), fix="make it first") from error
-    except CacheError:  # a disk without locks: whoever starts two at once has to look after them
+    except CacheError:  # a disk without locks: two conversions at once are the user's responsibility
         yield
         return
     if lock is None:
@@ -234,5 +235,5 @@ def _alone(path: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        name.unlink(missing_ok=True)  # while it is locked: who opened it meanwhile sees that it is gone
+        name.unlink(missing_ok=True)  # while it is locked: a process that opened it meanwhile sees that it is gone
         lock.close()

@@ -1,8 +1,8 @@
-"""What of a conversion is done: a small JSON file beside the shards, so that it goes on after whatever ended it.
+"""The finished shards of a conversion: a small JSON file beside them, so that it can be resumed however it ended.
 
-Invariants: a shard is noted after it is whole, on the disk, and verified; the journal is replaced whole, never written
-over. So after a kill at any moment it names shards that are there. Shards that are there and not noted are written
-again.
+Invariants: a shard is recorded after it is whole, on the disk, and verified; the journal is replaced as a whole, never
+    overwritten. So after a kill at any moment it names only existing shards. Shards that are not recorded are written
+    again.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from headrace.errors import ConfigError, SourceError
 from headrace.files import FileStamp, atomic_write
 
 _VERSION = 1
-_MAX_FILES = 1000  # that are listed by name: some 200 kB
-_BEGIN_ANEW = "give the same options and files as before, or --overwrite to begin anew"
+_MAX_FILES = 1000  # listed by name: some 200 kB
+_START_OVER = "give the same options and files as before, or --overwrite to start over"
 
 
 @dataclass(frozen=True, slots=True)
 class ShardRecord:
-    """What is noted of a shard.
+    """The record of a shard.
 
     Attributes:
-        name: Of the file, in the folder of the journal.
-        num_seqs: How many sequences it holds.
+        name: File name, in the folder of the journal.
+        num_seqs: Number of its sequences.
         bytes: The size of the file, or of all files in the folder that it is.
         digest: XXH3-128 over its tags and arrays in order.
         verified: Whether it was read back and compared.
@@ -44,7 +44,7 @@ class ShardRecord:
 
     @classmethod
     def from_json(cls, data: Any) -> Self:
-        """Make a record from what is in a journal; ValueError if it is something else."""
+        """Make a record from JSON data of a journal; ValueError if it is not one."""
         types = {"name": str, "num_seqs": int, "bytes": int, "digest": str, "verified": bool}
         if not isinstance(data, dict) or data.keys() != types.keys():
             raise ValueError("not a record of a shard")
@@ -59,8 +59,8 @@ class Journal:
     """The journal of one conversion.
 
     Args:
-        path: Where it is.
-        about: JSON data that say what is converted, and how. Two runs with other ones are two conversions.
+        path: Its path.
+        about: JSON data about what is converted, and how. If they differ, it is another conversion.
         done: The shards that are whole, from the first.
     """
 
@@ -74,30 +74,34 @@ class Journal:
         """Read a journal.
 
         Raises:
-            SourceError: It is truncated, or of something else.
+            SourceError: It is truncated, or not a journal.
         """
         try:
             content = json.loads(path.read_bytes())
             if content["version"] != _VERSION or not isinstance(content["about"], dict):
-                raise ValueError(f"version {content['version']}")  # noqa: TRY301 - told below with the others
+                raise ValueError(f"version {content['version']}")  # noqa: TRY301 - reported below with the others
             return cls(path, content["about"], [ShardRecord.from_json(record) for record in content["done"]])
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise SourceError(
-                f"this is no journal of a conversion: {error}", where=str(path), fix="remove it, or pass --overwrite"
+                f"this is not the journal of a conversion: {error}",
+                where=str(path),
+                fix="remove it, or pass --overwrite",
             ) from error
 
     def check(self, about: Mapping[str, Any]) -> None:
-        """Refuse to go on with another conversion than the one that was begun.
+        """Refuse to resume another conversion than the one that was started.
 
         Raises:
             ConfigError: Something differs; it is named.
         """
         difference = _difference(self.about, json.loads(_encode(about)), "")
         if difference is not None:
-            raise ConfigError(f"another conversion was begun here: {difference}", where=str(self.path), fix=_BEGIN_ANEW)
+            raise ConfigError(
+                f"another conversion was started here: {difference}", where=str(self.path), fix=_START_OVER
+            )
 
     def note(self, record: ShardRecord) -> None:
-        """Add the next shard. Costs O(shards noted): a journal of 10,000 is a megabyte.
+        """Add the next shard. Costs O(recorded shards): a journal of 10,000 is a megabyte.
 
         Raises:
             SourceError: It cannot be written; the one before stays.
@@ -106,7 +110,7 @@ class Journal:
         self.save()
 
     def save(self) -> None:
-        """Write the journal, in the place of an older one."""
+        """Write the journal, replacing an older one."""
         content = {"version": _VERSION, "about": self.about, "done": [asdict(record) for record in self.done]}
         with atomic_write(self.path, fsync=True) as file:
             file.write(_encode(content))
@@ -123,7 +127,7 @@ def join_digests(records: list[ShardRecord]) -> str:
 
 
 def describe_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options as JSON data; what JSON does not know, as text."""
+    """Return options as JSON data; other values as text."""
     described = {}
     for name, value in options.items():
         try:
@@ -134,7 +138,7 @@ def describe_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def describe_files(stamps: Sequence[FileStamp]) -> dict[str, Any]:
-    """Return what the files of a corpus are, as JSON data; of very many, only a digest, since it is written often."""
+    """Return the stamps of the files of a corpus as JSON data; of very many, only a digest, as it is written often."""
     files = {stamp.path: [stamp.size, stamp.mtime_ns, stamp.digest] for stamp in stamps}
     if len(files) <= _MAX_FILES:
         return files

@@ -45,7 +45,7 @@ class Sharding:
     max_bytes: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse two bounds: which of them made a file as it is would not be seen."""
+        """Refuse two bounds: it would be unclear which of them ended a file."""
         if self.max_seqs is not None and self.max_bytes is not None:
             raise ConfigError("both --shard-seqs and --shard-bytes are given", fix="give one of them")
 
@@ -60,9 +60,9 @@ def plan_shards(source: Source, out: str, suffix: str, sharding: Sharding) -> li
 
     Args:
         source: The corpus.
-        out: What the user named. With shards, their number comes before the suffix: `name-00000.hdf`.
-        suffix: Of the format.
-        sharding: How it is cut.
+        out: The target named by the user. With shards, their number comes before the suffix: `name-00000.hdf`.
+        suffix: Suffix of the format.
+        sharding: How the corpus is cut.
 
     Raises:
         ConfigError: The sizes of sequences are not known without reading them.

@@ -1,7 +1,7 @@
 """Writes one file of a conversion, and reads it back: a pure function of the source, the target and the range.
 
-It runs in this process or in a worker; done twice it gives the same file. What is compared is a digest over tags and
-arrays: what went into the writer against what its source gives back.
+It runs in this process or in a worker; done twice it gives the same file. Verification compares digests over tags and
+arrays: those given to the writer and those read back.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ..tally import SeqsDigest
 from .journal import ShardRecord
 from .shard_plan import Shard
 
-Tell = Callable[[int, int], None]  # of so many more sequences and bytes
+Tell = Callable[[int, int], None]  # called with numbers of further sequences and bytes
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Target:
         format: Their format.
         options: More options of its writer.
         verify: Whether each file is read back and compared.
-        replaces: Whether a file may be replaced that is there when ours is whole.
+        replaces: Whether a file that exists when the new one is whole may be replaced.
     """
 
     format: Format
@@ -52,12 +52,12 @@ class Target:
 
 @dataclass(frozen=True)
 class WriteShards:
-    """What a worker of a conversion does: payload is a `Shard`, the result its record.
+    """The job of a worker of a conversion: the payload is a `Shard`, the result its record.
 
     Attributes:
         source: The corpus.
         target: How the files are written.
-        specs: Data key -> layout, as the writer is told.
+        specs: Data key -> layout, for the writer.
     """
 
     source: Source
@@ -72,27 +72,27 @@ class WriteShards:
 def write_shard(
     source: Source, target: Target, specs: Mapping[str, DataSpec], shard: Shard, tell: Tell | None = None
 ) -> ShardRecord:
-    """Write one file, in the place of one that is there, and verify it.
+    """Write one file, replacing an existing one, and verify it.
 
     Raises:
-        SourceError: A sequence cannot be read or held, the disk is full, or what was written reads back otherwise.
-            Nothing is left of the file, and one that was there stays.
+        SourceError: A sequence cannot be read or held, the disk is full, or the file reads back differently. It is
+            removed then, and an existing one is kept.
     """
     if target.verify and target.replaces and os.path.lexists(shard.path):
         return _write_aside(source, target, specs, shard, tell)
-    return _write_in_place(source, target, specs, shard, tell)
+    return _write_directly(source, target, specs, shard, tell)
 
 
 def _write_aside(
     source: Source, target: Target, specs: Mapping[str, DataSpec], shard: Shard, tell: Tell | None
 ) -> ShardRecord:
-    """Write one file in a folder of its own, and let it replace the one that is there when it is verified."""
-    open_target(source, target, specs, shard.path).abort()  # which refuses what it would not replace itself
+    """Write one file in a folder of its own, and replace the existing one when it is verified."""
+    open_target(source, target, specs, shard.path).abort()  # refuses what the writer would not replace itself
     folder = PendingFolder(f"{os.path.realpath(shard.path)}.new", overwrite=False, marker="")
     aside = os.path.join(folder.temporary, shard.name)
     try:
-        record = _write_in_place(source, target, specs, replace(shard, path=aside), tell)
-        _put_in_place(aside, shard.path, target.format)
+        record = _write_directly(source, target, specs, replace(shard, path=aside), tell)
+        _replace_target(aside, shard.path, target.format)
     except HeadraceError as error:
         if error.where is not None:
             error.where = error.where.replace(folder.temporary, os.path.dirname(shard.path))
@@ -102,8 +102,8 @@ def _write_aside(
     return record
 
 
-def _put_in_place(new: str, old: str, entry: Format) -> None:
-    """Let a file or folder, with what lies beside it, take the place of an older one.
+def _replace_target(new: str, old: str, entry: Format) -> None:
+    """Replace a file or folder, with the files beside it, by a newer one.
 
     A single file or folder does so in one step, several files as `PendingFiles` does it.
     """
@@ -131,11 +131,11 @@ def _put_in_place(new: str, old: str, entry: Format) -> None:
         raise SourceError(f"cannot replace the old file: {error.strerror or error}", where=old) from error
 
 
-def _write_in_place(
+def _write_directly(
     source: Source, target: Target, specs: Mapping[str, DataSpec], shard: Shard, tell: Tell | None
 ) -> ShardRecord:
     digest = SeqsDigest()
-    step = "beginning it"
+    step = "starting it"
     try:
         with open_target(source, target, specs, shard.path) as writer:
             for corpus_idx in range(shard.start, shard.stop):
@@ -164,7 +164,7 @@ def _write_in_place(
 def open_target(source: Source, target: Target, specs: Mapping[str, DataSpec], path: str) -> Any:
     """Open the writer of one file."""
     labels = dict(source.labels)
-    if target.format.name == "hdf":  # its texts end at the first NUL; what is left out is said by `losses`
+    if target.format.name == "hdf":  # its texts end at the first NUL; `losses` reports what is dropped
         labels = {key: names for key, names in labels.items() if not any("\0" in name for name in names)}
     return open_writer(
         target.format, path, specs=specs, labels=labels, overwrite=target.replaces, **dict(target.options)
@@ -172,7 +172,7 @@ def open_target(source: Source, target: Target, specs: Mapping[str, DataSpec], p
 
 
 def open_written(target: Target, path: str, data_keys: Iterable[str]) -> Source:
-    """Open what was written, with these data keys, by the source of its format."""
+    """Open the written file, with these data keys, by the source of its format."""
     options: dict[str, Any] = {}
     if target.format.key_option is not None:
         options[target.format.key_option] = next(iter(data_keys))
@@ -182,7 +182,7 @@ def open_written(target: Target, path: str, data_keys: Iterable[str]) -> Source:
 
 
 def comparable(arrays: Mapping[str, NDArray[Any]], specs: Mapping[str, DataSpec]) -> dict[str, NDArray[Any]]:
-    """Return arrays as they are compared: by key, a key without a time axis as one frame, as some formats hold it."""
+    """Return arrays in a form to compare: by key, a key without a time axis as one frame, as some formats store it."""
     return {key: arrays[key] if specs[key].has_time else arrays[key][None] for key in sorted(specs)}
 
 
@@ -204,7 +204,7 @@ def _verify(target: Target, shard: Shard, data_keys: list[str], expected: str) -
         written.close()
     if num_seqs != shard.stop - shard.start or found.hexdigest() != expected:
         raise SourceError(
-            f"what was written reads back otherwise: {num_seqs} sequences of the digest {found.hexdigest()}, "
+            f"the file reads back differently: {num_seqs} sequences with the digest {found.hexdigest()}, "
             f"where {shard.stop - shard.start} of {expected} were written",
             where=shard.path,
             fix="if the format should hold such sequences, please report it; --no-verify keeps the file as it is",
@@ -212,7 +212,7 @@ def _verify(target: Target, shard: Shard, data_keys: list[str], expected: str) -
 
 
 def remove(path: str, entry: Format) -> None:
-    """Remove what was written, with what lies beside it; what cannot be removed stays."""
+    """Remove a written file, with those beside it; what cannot be removed stays."""
     for name in (path, *entry.files_beside(path)):
         with contextlib.suppress(OSError):
             if os.path.isdir(name) and not os.path.islink(name):
@@ -222,7 +222,7 @@ def remove(path: str, entry: Format) -> None:
 
 
 def losses(source: Source, written: Source) -> list[str]:
-    """Say in words what of the layout the format did not keep."""
+    """Describe what of the layout the format did not keep."""
     found = []
     for key, spec in source.specs.items():
         kept = written.specs.get(key)
@@ -235,7 +235,7 @@ def losses(source: Source, written: Source) -> list[str]:
         if key in source.labels and list(written.labels.get(key, ())) != list(source.labels[key]):
             found.append(f"the labels of {key!r} are not kept")
         if spec.has_time != kept.has_time:
-            found.append(f"{key!r} has no time, and reads back as one frame")
+            found.append(f"{key!r} has no time axis, and reads back as one frame")
     return found
 
 

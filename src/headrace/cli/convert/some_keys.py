@@ -17,7 +17,7 @@ class SomeKeys(Source):
 
     Args:
         source: The corpus.
-        data_keys: Those to keep, in this order.
+        data_keys: The keys to keep, in this order.
 
     Raises:
         ConfigError: There is no such key, or one is named twice.

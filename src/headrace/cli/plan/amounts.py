@@ -1,6 +1,6 @@
 """How much each rank reads in each sub-epoch, and how even that is. Pure.
 
-Invariant: a number is exact or it is unknown (-1); what is unknown in one bin is left out of every figure about it.
+Invariant: a number is exact or unknown (-1); an amount that is unknown in one bin is omitted from every figure.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Amounts:
 
     Attributes:
         epochs: The sub-epochs, E of them.
-        by_name: "files", "bytes", "sequences", "frames", as far as they mean something -> `int64[E, R]`, -1 where
+        by_name: "files", "bytes", "sequences", "frames", where meaningful -> `int64[E, R]`, -1 where
             unknown.
     """
 
@@ -59,7 +59,7 @@ class Amounts:
 
     @property
     def lost_by(self) -> str:
-        """The amount that tells best what is lost when ranks drop their rest: they end by sequences."""
+        """The amount that shows best what is lost when ranks drop their remainder: they end by sequences."""
         return "sequences" if self.is_known("sequences") else self.drawn
 
     def balance(self, name: str) -> Balance:
@@ -76,8 +76,8 @@ class Balance:
         worst_epoch: That sub-epoch.
         worst_rank: That rank.
         among_epochs: The fullest sub-epoch against the mean of all.
-        lost: What is not read if all ranks stop with the one that has least.
-        total: What there is.
+        lost: What is not read if all ranks stop with the one that has the least.
+        total: The whole amount.
     """
 
     among_ranks: float
@@ -89,7 +89,7 @@ class Balance:
 
     @property
     def lost_share(self) -> float:
-        """The part of the total that is lost, 0 to 1."""
+        """The lost share of the total, 0 to 1."""
         return self.lost / self.total if self.total else 0.0
 
 

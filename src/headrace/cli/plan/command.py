@@ -1,7 +1,7 @@
 """`headrace plan`: which rank gets how much in which sub-epoch, before anything runs.
 
-What a plan says is asked of the dataset (`find.py`, `subject.py`); numbers are in `amounts.py`, and the
-ways to show them in `table.py`, `page.py` and `picture.py`.
+The dataset is asked for the plan (`find.py`, `subject.py`); numbers are in `amounts.py`, and the ways to show them in
+`table.py`, `page.py` and `picture.py`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from headrace.files.atomic.pending import atomic_write
 from ..configs import load_job, parse_epochs
 from ..console import open_messages, open_output, print_json
 from ..options import AsJson, Callables, Config, DatasetSettings, Quiet
-from ..progress import telling
+from ..progress import report_progress
 from .amounts import UNKNOWN, Amounts
 from .find import open_subject
 from .page import Results, draw_page
@@ -29,8 +29,8 @@ from .subject import FilesSubject, Subject
 from .table import print_balance, print_bins, print_comparison, print_facts
 
 _DASHED = re.compile(r"(\d+)-(\d+)")
-_UNEVEN = 1.1  # max/mean: from here on, ranks wait long enough to look for another distribution
-_MAX_RANKS = 65_536  # more is a slip of the finger, and would take for ever
+_UNEVEN = 1.1  # max/mean: above it, ranks wait long enough to make another distribution worthwhile
+_MAX_RANKS = 65_536  # more is surely a typing error, and would take for ever
 
 
 def plan(
@@ -63,7 +63,7 @@ def plan(
     for note in job.notes:
         messages.print(f"note: {note}")
     try:
-        with telling(messages, "opening" if count else "measuring", unit="files", quiet=quiet) as progress:
+        with report_progress(messages, "opening" if count else "measuring", unit="files", quiet=quiet) as progress:
             subject = open_subject(job.dataset, count=count, progress=progress)
         with subject.dataset:
             size = subject.size
@@ -88,13 +88,13 @@ def parse_ranks(text: str) -> list[int]:
     """Return the numbers of ranks of `1,2,8,64`, each once, in their order.
 
     Raises:
-        ConfigError: One of them is no number of ranks.
+        ConfigError: One of them is not a number of ranks.
     """
     numbers = []
     for part in text.split(","):
         if not (part.strip().isdecimal() and 1 <= int(part) <= _MAX_RANKS):
             raise ConfigError(
-                f"{part!r} is no number of ranks", where=f"--ranks {text}", fix="for example --ranks 1,2,8,64"
+                f"{part!r} is not a number of ranks", where=f"--ranks {text}", fix="for example --ranks 1,2,8,64"
             )
         numbers.append(int(part))
     return list(dict.fromkeys(numbers))
@@ -102,14 +102,14 @@ def parse_ranks(text: str) -> list[int]:
 
 def _parse_epochs(epoch: int | None, epochs: str | None) -> range | None:
     if epoch is not None and epochs is not None:
-        raise ConfigError("--epoch and --epochs are both given", fix="leave one of them out")
+        raise ConfigError("--epoch and --epochs are both given", fix="give only one of them")
     if epoch is not None:
         return range(epoch, epoch + 1)
     return None if epochs is None else parse_epochs(_DASHED.sub(r"\1..\2", epochs), "--epochs")
 
 
 def _check_target(option: str, path: Path | None, endings: tuple[str, ...]) -> None:
-    """Refuse a target before the work: what has another ending is likely to be something else, such as the config."""
+    """Refuse a target before the work: a file with another extension is probably something else, such as the config."""
     if path is None:
         return
     if path.suffix not in endings:
@@ -119,11 +119,11 @@ def _check_target(option: str, path: Path | None, endings: tuple[str, ...]) -> N
 
 
 def _measure(subject: Subject, epochs: range, worlds: list[int], messages: Console, *, quiet: bool) -> Results:
-    """Return what there is for each number of ranks; where some are not possible, why not."""
+    """Return the amounts for each number of ranks, or the error where a number is impossible."""
     results: dict[int, Amounts | HeadraceError] = {}
     for num_ranks in worlds:
         try:
-            with telling(messages, f"planning {num_ranks} ranks", unit="parts", quiet=quiet) as progress:
+            with report_progress(messages, f"planning {num_ranks} ranks", unit="parts", quiet=quiet) as progress:
                 results[num_ranks] = subject.measure(epochs, num_ranks, progress)
         except ConfigError as error:
             results[num_ranks] = error
@@ -145,7 +145,7 @@ def _print(output: Console, subject: Subject, size: str, results: Results) -> No
         output.print()
         print_balance(output, first)
         if isinstance(subject, FilesSubject) and _is_uneven(subject, first):
-            output.print("for an evener distribution, see what --set balance=largest_first does")
+            output.print("for a more even distribution, try --set balance=largest_first")
 
 
 def _is_uneven(subject: Subject, amounts: Amounts) -> bool:

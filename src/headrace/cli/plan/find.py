@@ -1,4 +1,4 @@
-"""Finds what `headrace plan` is about: a `DistributeFilesDataset` at any depth of a config, or else the dataset."""
+"""Finds the dataset to plan: a `DistributeFilesDataset` at any depth of a config, or else the whole dataset."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .subject import FilesSubject, OrderSubject, Progress, Subject, SubjectFacts
 _OPTIONS_SHOWN = ("partition_epoch", "seq_ordering", "balance", "num_canonical_shards")
 _ABOUT_RANKS = ("distrib_shard_files", "rank", "world_size", "_num_shards", "_shard_index")
 _NO_FILES = "it distributes no files: it cuts one order of sequences into parts"
-_STORED = "sequences and frames are those in the files; --count tells which are read"
+_STORED = "sequences and frames are those in the files; --count finds which are read"
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class _Found:
     Attributes:
         dataset: Its options, or itself if it is built already.
         path: The classes around it, from the outermost one on.
-        num_workers: How many workers share what a rank has.
+        num_workers: Number of workers that share the files of a rank.
     """
 
     dataset: Mapping[str, Any] | Dataset
@@ -39,12 +39,12 @@ class _Found:
 
 
 def open_subject(config: Mapping[str, Any] | Dataset, *, count: bool, progress: Progress) -> Subject:
-    """Return what is to be planned, ready to be asked. Starts no process and copies no file.
+    """Return the subject of a plan. Starts no process and copies no file.
 
     Args:
         config: The dataset of a job.
         count: Whether to open each file, for the number of sequences and frames in it.
-        progress: Is told how many files are done.
+        progress: Called with the number of files done.
 
     Raises:
         ConfigError: The config is wrong, has several file lists, or its files cannot be counted here.
@@ -54,12 +54,12 @@ def open_subject(config: Mapping[str, Any] | Dataset, *, count: bool, progress: 
     if len(found) > 1:
         raise ConfigError(
             f"the config has {len(found)} datasets that distribute files, and one can be planned at a time",
-            fix="write a config of that one alone",
+            fix="write a config with only one of them",
         )
     if found:
         return _files_subject(found[0], count=count, progress=progress)
     if count:
-        raise ConfigError("--count is for files, and the config has no DistributeFilesDataset", fix="leave it out")
+        raise ConfigError("--count is for files, and the config has no DistributeFilesDataset", fix="omit it")
     return _order_subject(config)
 
 
@@ -118,7 +118,7 @@ def _files_subject(found: _Found, *, count: bool, progress: Progress) -> FilesSu
     try:
         if count:
             _check_countable(files)
-            files.count_files(progress)  # what it finds in the files is kept, where the table finds it
+            files.count_files(progress)  # the counts are cached, where the table finds them
         table = FileTable.of(files.files, progress=progress)
         if not count and (table.num_seqs != UNKNOWN).any():
             facts = replace(facts, remark=_STORED)
@@ -132,7 +132,7 @@ def _make_dataset(options: Mapping[str, Any], *, in_process: bool) -> Dataset:
     """Make the dataset as if there were one process: the ranks of this machine are not those of the plan."""
     kept = {name: value for name, value in options.items() if name not in _ABOUT_RANKS}
     if in_process:
-        kept |= {"use_worker_proc": False, "remainder": "keep"}  # each rank's own number is asked for
+        kept |= {"use_worker_proc": False, "remainder": "keep"}  # since each rank's own number is needed
     return init_dataset(kept)
 
 
@@ -140,14 +140,14 @@ def _check_countable(files: DistributesFiles) -> None:
     remote = next((leaf for tree in files.files for leaf in tree_leaves(tree) if is_url(leaf)), None)
     if remote is not None:
         raise ConfigError(
-            "--count would have to copy files here to count what is in them",
+            "--count would have to copy files to this machine to count their sequences",
             where=remote,
-            fix="count where the files are, or let the training do it: `count_files` keeps what it finds",
+            fix="count where the files are, or let the training do it: `count_files` caches the counts",
         )
 
 
 def _ranks_of(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is said about ranks: by the config, or else by the environment.
+    """Return the number of ranks, from the config or else from the environment.
 
     Raises:
         ConfigError: It contradicts itself.
@@ -168,7 +168,7 @@ def _order_subject(config: Mapping[str, Any] | Dataset) -> OrderSubject:
     path: tuple[str, ...] = ()
     num_workers = 1
     while (workers := dataset.get_workers()) is not None and workers.dataset not in (None, dataset):
-        num_workers *= workers.num_shards  # the order is that of what is inside
+        num_workers *= workers.num_shards  # the order is that of the inner dataset
         dataset, path = workers.dataset, (*path, type(dataset).__name__)
     facts = replace(_facts(dataset, {}, path, num_workers), num_ranks=dataset.num_shards, remark=_NO_FILES)
     return OrderSubject(dataset, facts)

@@ -34,8 +34,8 @@ def draw_chart(amounts: Amounts) -> str:
     height = _ABOVE + _BARS + _BELOW
     rows = [range(start, min(start + in_row, len(amounts.epochs))) for start in range(0, len(amounts.epochs), in_row)]
     parts = [
-        f'<g transform="translate({_LEFT},{place * height})">{"".join(_draw_row(amounts, row, group, pitch))}</g>'
-        for place, row in enumerate(rows)
+        f'<g transform="translate({_LEFT},{row_idx * height})">{"".join(_draw_row(amounts, row, group, pitch))}</g>'
+        for row_idx, row in enumerate(rows)
     ]
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {len(rows) * height}" role="img" '
@@ -49,18 +49,18 @@ def _draw_row(amounts: Amounts, row: range, group: float, pitch: float) -> Itera
     top, mean = max(int(drawn.max()), 1), float(drawn.mean())
     base = _ABOVE + _BARS
     right = group * len(row)
-    for place, epoch_idx in enumerate(row):
+    for column, epoch_idx in enumerate(row):
         values = drawn[epoch_idx]
         for rank in range(amounts.num_ranks):
             length = int(values[rank]) / top * _BARS
             is_most = amounts.num_ranks > 1 and rank == int(values.argmax())
-            x = place * group + _BETWEEN / 2 + rank * pitch
+            x = column * group + _BETWEEN / 2 + rank * pitch
             yield (
                 f'<rect class="{"most" if is_most else "bar"}" x="{x:.1f}" y="{base - length:.1f}" '
                 f'width="{pitch * 0.86:.1f}" height="{length:.1f}"><title>{describe_bin(amounts, epoch_idx, rank)}'
                 "</title></rect>"
             )
-        middle = (place + 0.5) * group
+        middle = (column + 0.5) * group
         yield f'<text x="{middle:.1f}" y="{base + 14}" text-anchor="middle">{amounts.epochs[epoch_idx]}</text>'
     yield f'<line class="axis" x1="0" x2="{right:.1f}" y1="{base}" y2="{base}"/>'
     y = base - mean / top * _BARS
@@ -70,7 +70,7 @@ def _draw_row(amounts: Amounts, row: range, group: float, pitch: float) -> Itera
 
 
 def describe_bin(amounts: Amounts, epoch_idx: int, rank: int) -> str:
-    """Return what is known of one bin, in a line."""
+    """Describe one bin in a line."""
     known = []
     for name in amounts.shown:
         number = format_amount(name, int(amounts.by_name[name][epoch_idx, rank]))
@@ -97,10 +97,10 @@ def draw_page(title: str, facts: SubjectFacts, size: str, results: Results) -> s
     """Return the page.
 
     Args:
-        title: What was planned, for example the name of the config.
-        facts: What is known of the dataset.
-        size: How much there is.
-        results: Number of ranks -> what they have, or why there cannot be so many.
+        title: Title, for example the name of the config.
+        facts: Facts about the dataset.
+        size: Size of the corpus.
+        results: Number of ranks -> their amounts, or why that number is impossible.
     """
     options = ", ".join(f"{name}={value}" for name, value in facts.options.items())
     remarks = "".join(f"<br>{escape(remark)}" for remark in facts.remarks(max(results)))
@@ -153,7 +153,7 @@ def _bins(amounts: Amounts) -> Iterator[list[str]]:
 
 
 def _table(rows: Iterator[list[str]] | Sequence[list[str]]) -> str:
-    """Return a table whose first row is its head; a short row ends with a text over the rest."""
+    """Return a table whose first row is its head; the last cell of a short row spans the rest."""
     head, *body = rows
     lines = ["<tr>" + "".join(f"<th>{escape(cell)}</th>" for cell in head) + "</tr>"]
     for row in body:

@@ -25,7 +25,7 @@ _UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
 
 
 def check_can_draw() -> None:
-    """Refuse where a picture cannot be drawn.
+    """Check that a picture can be drawn.
 
     Raises:
         ConfigError: matplotlib is not installed.
@@ -63,7 +63,7 @@ def write_picture(path: Path, title: str, results: Sequence[Amounts]) -> None:
 
 
 def _rows_of(amounts: Amounts) -> Iterator[range]:
-    """Yield which sub-epochs go into each row."""
+    """Yield the sub-epochs of each row."""
     num_epochs = len(amounts.epochs)
     most = max(int(_BARS_PER_ROW / (amounts.num_ranks + _BETWEEN)), 1)
     for part in np.array_split(np.arange(num_epochs), -(-num_epochs // most)):  # rows of about the same length
@@ -77,14 +77,14 @@ def _draw(panel: Any, amounts: Amounts, row: range) -> None:
     everything = amounts.by_name[name] / size
     values = everything[row.start : row.stop]
     starts = np.arange(len(row)) * (num_ranks + _BETWEEN)
-    places = starts[:, None] + np.arange(num_ranks)
+    xs = starts[:, None] + np.arange(num_ranks)
     is_most = np.arange(num_ranks) == values.argmax(axis=1)[:, None]
     colors = np.where(is_most & (num_ranks > 1), _MOST, _BAR)
-    panel.bar(places.ravel(), values.ravel(), width=0.86, color=colors.ravel().tolist())
+    panel.bar(xs.ravel(), values.ravel(), width=0.86, color=colors.ravel().tolist())
     panel.axhline(everything.mean(), color=_MOST, linewidth=0.8, linestyle="--")
     ticks = np.arange(0, len(row), -(-len(row) // _MAX_TICKS))
     panel.set_xticks(starts[ticks] + (num_ranks - 1) / 2, [str(amounts.epochs[row[tick]]) for tick in ticks])
-    panel.set_xlim(-_BETWEEN, places.max() + _BETWEEN)
+    panel.set_xlim(-_BETWEEN, xs.max() + _BETWEEN)
     panel.set_ylim(0, max(everything.max(), 1e-9) * 1.05)
     panel.set_xlabel("sub-epoch")
     panel.set_ylabel(f"{name} ({unit})" if unit else name)

@@ -1,6 +1,6 @@
-"""What `headrace plan` looks at: a dataset that is asked which files, or how many sequences, any rank has.
+"""The subject of a plan: a dataset that is asked which files, or how many sequences, each rank gets.
 
-The dataset itself is asked, so that the plan is what a run would do. Invariant: no worker process is started, and no
+The dataset itself is asked, so that the plan agrees with a run. Invariant: no worker process is started, and no
 file is copied.
 """
 
@@ -29,16 +29,16 @@ Progress = Callable[[int, int], None]  # (how many are done, of how many)
 
 @dataclass(frozen=True)
 class SubjectFacts:
-    """What is known of a dataset before it is asked.
+    """Facts about the dataset of a plan.
 
     Attributes:
         name: Its class, and where it was found.
-        options: What the config says about the distribution: option -> value.
-        num_ranks: How many ranks the config, or the environment, speaks of.
-        ranks_source: Which of them said so; empty if nobody did.
-        num_workers: How many workers share what a rank has, as those of `sharding_method="dedicated"` do.
-        remark: What to know about it.
-        remark_on_several: What to know where there are several ranks.
+        options: Options of the distribution in the config: option -> value.
+        num_ranks: Number of ranks in the config or the environment.
+        ranks_source: Which of them; empty if neither.
+        num_workers: Number of workers that share the data of a rank, as with `sharding_method="dedicated"`.
+        remark: A remark on it.
+        remark_on_several: A remark for several ranks.
     """
 
     name: str
@@ -50,11 +50,11 @@ class SubjectFacts:
     remark_on_several: str = ""
 
     def remarks(self, num_ranks: int) -> list[str]:
-        """Return what a reader of a plan for so many ranks should know, a line each."""
+        """Return the remarks on a plan for this number of ranks, a line each."""
         is_found = bool(self.ranks_source) and num_ranks == self.num_ranks
         remarks = [f"number of ranks: {num_ranks} ({self.ranks_source})"] if is_found else []
         if self.num_workers > 1:
-            remarks.append(f'what a rank has is divided among its {self.num_workers} workers ("dedicated")')
+            remarks.append(f'the data of a rank are divided among its {self.num_workers} workers ("dedicated")')
         return [*filter(None, [self.remark, self.remark_on_several if num_ranks > 1 else ""]), *remarks]
 
 
@@ -62,8 +62,8 @@ class Subject(ABC):
     """A dataset whose distribution is planned.
 
     Args:
-        dataset: It; from now on it is used here only.
-        facts: What is known of it.
+        dataset: The dataset, which must not be used elsewhere from now on.
+        facts: Facts about it.
     """
 
     def __init__(self, dataset: Dataset, facts: SubjectFacts) -> None:
@@ -78,14 +78,14 @@ class Subject(ABC):
     @property
     @abstractmethod
     def size(self) -> str:
-        """How much there is, for people."""
+        """Size of the corpus, as text."""
 
     @abstractmethod
     def measure(self, epochs: range, num_ranks: int, progress: Progress) -> Amounts:
-        """Return what each of so many ranks has in some sub-epochs.
+        """Return what each of `num_ranks` ranks has in some sub-epochs.
 
         Raises:
-            ConfigError: There cannot be so many ranks.
+            ConfigError: That number of ranks is impossible.
             SourceError: A file is missing.
         """
 
@@ -94,10 +94,10 @@ class FilesSubject(Subject):
     """Files that are distributed.
 
     Args:
-        dataset: The dataset that does it.
-        files: What it says of them.
+        dataset: The dataset that distributes them.
+        files: Its files and their distribution.
         facts: What is known of it.
-        table: What is known of its files: the sequences and frames that they hold, whatever a filter leaves of them.
+        table: Counts of its files: the sequences and frames that they hold, before any filter.
         is_counted: Whether the dataset has counted what it delivers.
     """
 
@@ -108,12 +108,12 @@ class FilesSubject(Subject):
         self._files = files
         self._is_counted = is_counted
         self._bytes, self._seqs, self._frames = table.sizes, table.num_seqs, table.num_frames
-        # Equal entries of the list have equal amounts, so it does not matter which of them is meant.
-        self._places = {tree_key(tree): place for place, tree in enumerate(files.files)}
+        # Equal entries of the list have equal amounts, so any of them will do.
+        self._positions = {tree_key(tree): position for position, tree in enumerate(files.files)}
 
     @property
     def size(self) -> str:
-        """Number and bytes of the files, and what is known of their sequences."""
+        """Number and bytes of the files, and of their sequences if known."""
         num_seqs = self.dataset.get_total_num_seqs(fast=True) if self._is_counted else _sum_if_known(self._seqs)
         amounts = {"sequences": num_seqs, "frames": self._frames_of(slice(None), num_seqs)}
         return ", ".join(
@@ -140,17 +140,17 @@ class FilesSubject(Subject):
         """Return the files, bytes, sequences and frames of one rank in one sub-epoch."""
         shards = range(rank * self.facts.num_workers, (rank + 1) * self.facts.num_workers)
         trees = [tree for shard in shards for tree in self._files.get_files(epoch, shard)]
-        places = np.array([self._places[tree_key(tree)] for tree in trees], np.int64)
+        positions = np.array([self._positions[tree_key(tree)] for tree in trees], np.int64)
         if self._is_counted:
             num_seqs = sum(self._files.num_seqs_of(epoch, shard) or 0 for shard in shards)
         else:
-            num_seqs = _sum_if_known(self._seqs[places])
-        return len(places), int(self._bytes[places].sum()), num_seqs, self._frames_of(places, num_seqs)
+            num_seqs = _sum_if_known(self._seqs[positions])
+        return len(positions), int(self._bytes[positions].sum()), num_seqs, self._frames_of(positions, num_seqs)
 
-    def _frames_of(self, places: NDArray[np.int64] | slice, num_seqs: int) -> int:
+    def _frames_of(self, positions: NDArray[np.int64] | slice, num_seqs: int) -> int:
         """Return the frames of some files, known if all sequences in them are read."""
-        all_are_read = num_seqs != UNKNOWN and num_seqs == _sum_if_known(self._seqs[places])
-        return _sum_if_known(self._frames[places]) if all_are_read else UNKNOWN
+        all_are_read = num_seqs != UNKNOWN and num_seqs == _sum_if_known(self._seqs[positions])
+        return _sum_if_known(self._frames[positions]) if all_are_read else UNKNOWN
 
 
 class OrderSubject(Subject):
@@ -158,7 +158,7 @@ class OrderSubject(Subject):
 
     @property
     def size(self) -> str:
-        """Number of sequences, as far as it is known."""
+        """Number of sequences, if known."""
         try:
             return f"{format_count(self.dataset.get_total_num_seqs())} sequences"
         except NotImplementedError:
@@ -193,7 +193,7 @@ class OrderSubject(Subject):
         if num_seqs is None:
             raise ConfigError(
                 f"{type(self.dataset).__name__} has no files to distribute, and does not know its number of sequences "
-                "before it has read them",
+                "before reading them",
                 fix="plan a DistributeFilesDataset, or a dataset with an index, such as HDFDataset",
             )
         return num_seqs

@@ -1,6 +1,6 @@
 """A plan in a terminal: a line with a bar for each bin, or for each sub-epoch if they are many; and how even it is.
 
-Everything fits into 80 columns, and is told by text and length, not by colour.
+Everything fits into 80 columns, and is shown by text and length, not by colour.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from ..drawing import draw_bar, format_count
 from .amounts import UNKNOWN, Amounts
 from .subject import SubjectFacts
 
-_MAX_BINS = 48  # more are shown by sub-epoch: what fits on two screens is still seen at a glance
+_MAX_BINS = 48  # more are shown by sub-epoch: two screens can still be seen at a glance
 _MAX_WIDTH, _MIN_BAR = 100, 12  # columns
 _LEVELS = "▁▂▃▄▅▆▇█"
 _GAP = "  "
 
 
 def print_facts(output: Console, facts: SubjectFacts, size: str, max_ranks: int) -> None:
-    """Print what is planned, in a few lines."""
+    """Print the facts about the dataset, in a few lines."""
     output.print(bold(f"{facts.name}:"), size)
     _print_wrapped(output, "  ", ", ".join(f"{name}={value}" for name, value in facts.options.items()))
     for remark in facts.remarks(max_ranks):
@@ -51,7 +51,7 @@ def print_bins(output: Console, amounts: Amounts) -> None:
 
 
 def print_balance(output: Console, amounts: Amounts) -> None:
-    """Print how even the bins are, and what is lost if all ranks stop with the first one."""
+    """Print how even the bins are, and what is lost if all ranks stop with the first that ends."""
     rows = balance_rows(amounts)
     if len(rows) > 1:
         for line in _aligned(rows, num_texts=1):
@@ -73,7 +73,7 @@ def balance_rows(amounts: Amounts) -> list[list[str]]:
 
 
 def describe_worst(amounts: Amounts) -> str:
-    """Return which rank has most, and where."""
+    """Name the rank that has most, and its sub-epoch."""
     worst = amounts.balance(amounts.drawn)
     return f"by {amounts.drawn} the worst is sub-epoch {worst.worst_epoch}: rank {worst.worst_rank} has most"
 
@@ -85,13 +85,13 @@ def describe_loss(amounts: Amounts) -> str:
     if amounts.lost_by == "sequences":
         what = f"{format_count(balance.lost)} of {format_count(balance.total)} sequences ({share})"
         return f'remainder="drop" loses {what}'
-    return f'remainder="drop" loses about {share}, by {amounts.lost_by}; --count tells it in sequences'
+    return f'remainder="drop" loses about {share}, by {amounts.lost_by}; --count shows it in sequences'
 
 
 def print_comparison(output: Console, results: Mapping[int, Amounts | HeadraceError]) -> None:
-    """Print a line for each number of ranks: how even it would be, or why there cannot be so many.
+    """Print a line for each number of ranks: how even it would be, or why that number is impossible.
 
-    At least one of them must have been possible.
+    At least one of them must be possible.
     """
     measured = {num_ranks: amounts for num_ranks, amounts in results.items() if isinstance(amounts, Amounts)}
     drawn, lost_by = next((amounts.drawn, amounts.lost_by) for amounts in measured.values())
@@ -113,7 +113,7 @@ def print_comparison(output: Console, results: Mapping[int, Amounts | HeadraceEr
         else:
             _print_wrapped(output, f"{num_ranks:>{len('ranks')}}{_GAP}", result.what)
     output.print(f"among: max/mean of {drawn}; for ranks, of those of the worst sub-epoch")
-    output.print(f'lost: what remainder="drop" leaves out, by {lost_by}')
+    output.print(f'lost: what remainder="drop" drops, by {lost_by}')
 
 
 def format_amount(name: str, amount: int) -> str:

@@ -25,7 +25,7 @@ from ..cached2 import CachedDataset2
 from ..checks import check_count, check_epoch, check_outputs, check_tags
 from ..corpus import Corpus, LengthsOf, num_left_out
 from ..reading.loaded import OrderCursor
-from ..reading.reader import Reader, ReadRequest
+from ..reading.reader import CountedOrder, GivenOrder, Reader, ReadRequest
 from ..reading.whole import WholeSeqReader
 from ..seq import DatasetSeq
 
@@ -99,41 +99,30 @@ class GeneratingDataset(CachedDataset2):
         super().init_seq_order(epoch, seq_list, seq_order)
         self._epoch_seed = self.get_random_seed_for_epoch(epoch)
         self.random.seed(self._epoch_seed % _SEEDS)
-        order = self._plan(epoch, seq_list, seq_order)
+        order = self._plan(epoch, GivenOrder.of(seq_list, seq_order))
         self._cursor = OrderCursor(order)
         is_given = seq_list is not None or seq_order is not None
         if epoch is None or is_given or self._corpus_num_seqs != math.inf:
             self._num_seqs = len(order)
         return True
 
-    def _plan(
-        self,
-        epoch: int | None,
-        seq_list: Sequence[str] | None,
-        seq_order: Sequence[int] | NDArray[np.int64] | None,
-    ) -> Order:
+    def _plan(self, epoch: int | None, given: GivenOrder | None) -> Order:
         """Return the order of an epoch, or the one that is given."""
         is_infinite = self._corpus_num_seqs == math.inf
-        if seq_list is not None:
-            seq_order = [_corpus_idx_of_tag(tag) for tag in check_tags(seq_list)]
-        if seq_order is not None:
-            return self._explicit_order(seq_order, 2**62 if is_infinite else int(self._corpus_num_seqs))
+        if given is not None:
+            indices: Any = given.seq_order
+            if given.seq_list is not None:
+                indices = [_corpus_idx_of_tag(tag) for tag in check_tags(given.seq_list)]
+            return self._explicit_order(indices, 2**62 if is_infinite else int(self._corpus_num_seqs))
         if epoch is None:
             return RangeOrder(range(0))
         if is_infinite:
             return RangeOrder(range(self._recipe.shard_index, 2**62, self._recipe.num_shards))
         return self._lazy_order_for_epoch(epoch, int(self._corpus_num_seqs), self._lengths_once(epoch))
 
-    def _make_order(
-        self,
-        epoch: int | None,
-        seq_list: Sequence[str] | None,
-        seq_order: Sequence[int] | NDArray[np.int64] | None,
-        *,
-        counts: bool,
-    ) -> tuple[Order, NDArray[np.int64] | None]:
+    def _make_order(self, epoch: int | None, given: GivenOrder | None, *, counts: bool) -> CountedOrder:
         self._check_shard()
-        order = self._plan(check_epoch(epoch), seq_list, seq_order)
+        order = self._plan(check_epoch(epoch), given)
         return order, occurrences(order) if counts and order.may_repeat else None
 
     def _lengths_once(self, epoch: int) -> Any:

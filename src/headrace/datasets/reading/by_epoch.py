@@ -17,7 +17,7 @@ from headrace.errors import SourceError
 from ..returnn.walk import check_not_stale
 from ..seq import DatasetSeq
 from .foreign import ForeignAnswers
-from .reader import Features, Reader, ReadRequest
+from .reader import Features, GivenOrder, Reader, ReadRequest
 
 
 class EpochStream(Iterator[DatasetSeq]):
@@ -77,7 +77,7 @@ class EpochReader(Reader):
         if wanted.is_whole and self._starts_by_itself(wanted):
             self._num_checked = len(wanted.order)  # it was not asked by tags
         elif wanted.tags is not None:
-            dataset.start_given(wanted.epoch, seq_list=wanted.tags)
+            dataset.start_given(wanted.epoch, GivenOrder(wanted.tags))
         else:
             self._first = dataset.start_part(wanted)
         self._wanted, self._version = wanted, dataset.order_version

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,12 +15,12 @@ import xxhash
 from numpy.typing import NDArray
 
 from headrace.errors import ConfigError
-from headrace.order import Order, occurrences
+from headrace.order import occurrences
 
 from ..corpus import Corpus, LengthsOf
 from ..epoch import EpochApi
 from .batches import BatchApi
-from .reader import ReadRequest
+from .reader import CountedOrder, GivenOrder, ReadRequest
 
 
 class ForeignAnswers(BatchApi):
@@ -91,17 +90,10 @@ class ForeignAnswers(BatchApi):
             return False
         return True
 
-    def _ask_for_order(
-        self,
-        epoch: int | None,
-        seq_list: Sequence[str] | None,
-        seq_order: Sequence[int] | NDArray[np.int64] | None,
-        *,
-        counts: bool,
-    ) -> tuple[Order, NDArray[np.int64] | None]:
+    def _ask_for_order(self, epoch: int | None, given: GivenOrder | None, *, counts: bool) -> CountedOrder:
         """Start an epoch to see its order, see `Dataset.get_epoch_order`; one that cannot be copied is started."""
         asked = self._asked_apart() or self
-        asked.start_given(epoch, seq_list, seq_order)
+        asked.start_given(epoch, given)
         order = asked.get_checked_seq_order()
         draws = order.may_repeat and (counts or asked.get_corpus().draws_by_occurrence)
         return order, asked.count_occurrences() if draws else None
@@ -137,18 +129,13 @@ class ForeignAnswers(BatchApi):
         self.start_order(wanted.epoch, wanted.indices)
         return 0
 
-    def start_given(
-        self,
-        epoch: int | None,
-        seq_list: Sequence[str] | None = None,
-        seq_order: Sequence[int] | NDArray[np.int64] | None = None,
-    ) -> None:
+    def start_given(self, epoch: int | None, order: GivenOrder | None) -> None:
         """Call `init_seq_order` with what is given, as a class of the user's own need not have every parameter.
 
         Raises:
             ConfigError: It lacks one that is needed.
         """
-        both: dict[str, Any] = {"seq_list": seq_list, "seq_order": seq_order}
+        both: dict[str, Any] = {} if order is None else {"seq_list": order.seq_list, "seq_order": order.seq_order}
         given = {name: value for name, value in both.items() if value is not None}
         try:
             self.init_seq_order(epoch=epoch, **given)
@@ -165,7 +152,7 @@ class ForeignAnswers(BatchApi):
         Raises:
             ConfigError: A class of the user's own has started another order, or takes none.
         """
-        self.start_given(epoch, seq_order=indices.tolist())
+        self.start_given(epoch, GivenOrder(seq_order=indices.tolist()))
         started = np.asarray(self.get_checked_seq_order(2**62))
         if not np.array_equal(started[: len(indices)], indices):
             asked = f"init_seq_order(seq_order={_first_of(indices)})"

@@ -25,6 +25,11 @@ class PassingReader(Reader):
         reader, own = self._at(number)
         return reader.read(own)
 
+    def tag(self, number: int) -> str | None:
+        """Ask the reader of the sequence."""
+        reader, own = self._at(number)
+        return reader.tag(own)
+
     def features(self, number: int) -> Features:
         """Read all data keys."""
         reader, own = self._at(number)
@@ -39,6 +44,11 @@ class PassingReader(Reader):
         """Read some frames."""
         reader, own = self._at(number)
         return reader.frames(own, key, start, stop)
+
+    def sliced_frames(self, number: int) -> dict[str, int | None] | None:
+        """Ask the reader of the sequence."""
+        reader, own = self._at(number)
+        return reader.sliced_frames(own)
 
     def num_frames(self, number: int) -> NumbersDict:
         """Ask the reader of the sequence."""

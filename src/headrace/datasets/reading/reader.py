@@ -69,6 +69,23 @@ class ReadRequest:
         return self.order.block(0, len(self.order))
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class GivenOrder:
+    """An order that is given in place of the one that an epoch has: tags, or else corpus indices."""
+
+    seq_list: Sequence[str] | None = None
+    seq_order: Sequence[int] | NDArray[np.int64] | None = None
+
+    @classmethod
+    def of(cls, seq_list: Sequence[str] | None, seq_order: Sequence[int] | None) -> GivenOrder | None:
+        """Return what `init_seq_order` was given; `None`: nothing."""
+        return None if seq_list is None and seq_order is None else cls(seq_list, seq_order)
+
+
+CountedOrder = tuple[Order, NDArray[np.int64] | None]
+"""Corpus indices; and how often each of them came before, `int64[n]`, or `None` if nothing is drawn by it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Failed:
     """What stands for a sequence that could not be read or transformed."""
@@ -101,6 +118,11 @@ class Reader(ABC):
     def tags(self) -> list[str] | None:
         """Return the tags of the sequences that are wanted, where that reads none of them; `None` elsewhere."""
         return None
+
+    def tag(self, number: int) -> str | None:
+        """Return the tag of a sequence, `None` if only reading it tells."""
+        tags = self.tags()
+        return None if tags is None else tags[number]
 
     def load(self, start: int, stop: int) -> None:  # noqa: B027 (not all keep anything)
         """Get sequences start..stop ready, all at once; those before `start` may be gone afterwards."""

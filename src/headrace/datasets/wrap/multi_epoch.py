@@ -27,9 +27,10 @@ from ..checks import check_epoch
 from ..configs import DatasetConfig
 from ..corpus import Corpus
 from ..delegating import InnerAnswers, inherited_options, outer_options
+from ..ordered import sum_lengths
 from ..parts import check_no_cycle, open_part, taken_away
 from ..reading.passing import PassingReader
-from ..reading.reader import Reader, ReadRequest
+from ..reading.reader import CountedOrder, GivenOrder, Reader, ReadRequest
 from ..seq import DatasetSeq
 
 _MAX_EPOCHS = 1_000_000  # more are a mistake, most likely
@@ -136,29 +137,24 @@ class MultiEpochDataset(InnerAnswers, CachedDataset2):
         """Start an epoch. An order that is given is read once, in the first of the inner epochs."""
         super().init_seq_order(epoch, seq_list, seq_order)
         self._forget()
-        is_given = seq_list is not None or seq_order is not None
-        if epoch is None and not is_given:
+        given = GivenOrder.of(seq_list, seq_order)
+        if epoch is None and given is None:
             self._num_seqs = 0
         elif self._is_ordered:
-            self._take(self._plan(epoch, seq_list, seq_order))
-        elif is_given:
-            self.inner.start_given(None if epoch is None else self.inner_epochs(epoch)[0], seq_list, seq_order)
+            self._take(self._plan(epoch, given))
+        elif given is not None:
+            self.inner.start_given(None if epoch is None else self.inner_epochs(epoch)[0], given)
             self._stream = EpochStream(self.inner, iter(()), is_started=True)
         elif epoch is not None:
             self._stream = EpochStream(self.inner, iter(self.inner_epochs(epoch)))
         return True
 
-    def _plan(
-        self,
-        epoch: int | None,
-        seq_list: Sequence[str] | None,
-        seq_order: Sequence[int] | NDArray[np.int64] | None,
-    ) -> list[Segment]:
+    def _plan(self, epoch: int | None, given: GivenOrder | None) -> list[Segment]:
         """Return what is read of which inner epoch; touches nothing of the current epoch."""
         inner = self.inner
-        if epoch is None or seq_list is not None or seq_order is not None:
+        if epoch is None or given is not None:
             first = None if epoch is None else self.inner_epochs(epoch)[0]
-            order, counted = inner.get_epoch_order(first, seq_list=seq_list, seq_order=seq_order)
+            order, counted = inner.get_epoch_order(first, given)
             return [Segment(0, ReadRequest(first, order, counted, 0))]
         segments, start = [], 0
         for number in self.inner_epochs(epoch):
@@ -179,19 +175,12 @@ class MultiEpochDataset(InnerAnswers, CachedDataset2):
         self._segments, self._first = segments, first
         self._num_seqs = first + _num_seqs_of(segments)
 
-    def _make_order(
-        self,
-        epoch: int | None,
-        seq_list: Sequence[str] | None,
-        seq_order: Sequence[int] | NDArray[np.int64] | None,
-        *,
-        counts: bool,
-    ) -> tuple[Order, NDArray[np.int64] | None]:
+    def _make_order(self, epoch: int | None, given: GivenOrder | None, *, counts: bool) -> CountedOrder:
         del counts  # which epoch a sequence is of is always told
         if not self._is_ordered:
             self._not_offered("the order of an epoch")
         self._check_shard()
-        segments = self._plan(check_epoch(epoch), seq_list, seq_order)
+        segments = self._plan(check_epoch(epoch), given)
         return ChainedOrder([segment.wanted.order for segment in segments]), self._codes(segments)
 
     def _codes(self, segments: Sequence[Segment]) -> NDArray[np.int64]:
@@ -278,18 +267,12 @@ class MultiEpochDataset(InnerAnswers, CachedDataset2):
         """Return data key -> number of frames of the current epoch. Reads it where the inner dataset would."""
         if self._num_seqs is None or not self._is_ordered:
             self._not_offered("get_num_timesteps")
-        total, corpus = NumbersDict(0), self.inner.get_corpus()
-        if corpus.has_fixed_lengths and not corpus.may_change_lengths:
-            known = {key: corpus.lengths(key, False) for key in self.get_data_keys()}
-            order = self.get_current_seq_order()
-            indices = order.block(0, len(order))
-            sums = {key: int(of(indices).sum(dtype=np.int64)) for key, of in known.items() if of is not None}
-            if len(sums) == len(known):
-                return NumbersDict(sums)
-        reader = self._open_reader()
-        for number in range(_num_seqs_of(self._segments)):
-            total += reader.num_frames(number)
-        return total
+        corpus = self.inner.get_corpus()
+        known = sum_lengths(corpus, self.get_data_keys(), self.get_current_seq_order())
+        if known is not None and corpus.has_fixed_lengths:
+            return known
+        numbers = range(_num_seqs_of(self._segments))
+        return sum(map(self._open_reader().num_frames, numbers), NumbersDict(0))
 
 
 def _num_seqs_of(segments: Sequence[Segment]) -> int:

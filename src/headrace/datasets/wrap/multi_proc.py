@@ -26,7 +26,7 @@ from ..checks import check_count
 from ..configs import init_dataset
 from ..corpus import Corpus
 from ..delegating import InnerAnswers
-from ..reading.reader import ReadRequest
+from ..reading.reader import CountedOrder, GivenOrder, ReadRequest
 from ..seq import DatasetSeq
 from .blockwise import BlockwiseDataset, SeqBlock
 from .runs import DedicatedWork, OrderedWork, RunLimits, RunOfSeqs
@@ -258,7 +258,7 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
                     fix='use sharding_method="seq_order"',
                 )
             return True
-        self._order, self._occurrences = self._order_of_inner(epoch, seq_list, seq_order)
+        self._order, self._occurrences = self._order_of_inner(epoch, GivenOrder.of(seq_list, seq_order))
         self._num_seqs = None if self._skips() else len(self._order)
         return True
 
@@ -269,11 +269,9 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
             self._occurrences = wanted.occurrences  # in the whole epoch, not in this part
         return position
 
-    def _order_of_inner(
-        self, epoch: int | None, seq_list: Sequence[str] | None, seq_order: Sequence[int] | None
-    ) -> tuple[Order, NDArray[np.int64] | None]:
+    def _order_of_inner(self, epoch: int | None, given: GivenOrder | None) -> CountedOrder:
         try:
-            return self.inner.get_epoch_order(epoch, seq_list=seq_list, seq_order=seq_order)
+            return self.inner.get_epoch_order(epoch, given)
         except NotImplementedError as error:
             raise ConfigError(
                 f'{type(self.inner).__name__} does not tell its order, which sharding_method="seq_order" shares out',

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import ConfigError, check_count, takes_note
-from headrace.order import Order, occurrences
+from headrace.order import occurrences
 from headrace.specs import DataSpec
 
 from ..base import Dataset
@@ -20,7 +20,7 @@ from ..corpus import Corpus
 from ..delegating import DelegatingDataset, inherited_options, outer_options
 from ..parts import open_part, spec_of
 from ..reading.passing import PassingReader
-from ..reading.reader import Reader, ReadRequest
+from ..reading.reader import CountedOrder, GivenOrder, Reader, ReadRequest
 
 GetDataset = Callable[..., "Mapping[str, Any] | Dataset"]
 
@@ -93,18 +93,10 @@ class VariableDataset(DelegatingDataset):
             covers_lengths=lambda _: False,
         )
 
-    def _make_order(
-        self,
-        epoch: int | None,
-        seq_list: Sequence[str] | None,
-        seq_order: Sequence[int] | NDArray[np.int64] | None,
-        *,
-        counts: bool,
-    ) -> tuple[Order, NDArray[np.int64] | None]:
-        self._check_has_epoch(epoch, seq_list, seq_order)
-        given: dict[str, Any] = {"seq_list": seq_list, "seq_order": seq_order}
+    def _make_order(self, epoch: int | None, given: GivenOrder | None, *, counts: bool) -> CountedOrder:
+        self._check_has_epoch(epoch, given)
         chosen = self.inner if epoch is None else self.dataset_of(epoch)
-        order, counted = chosen.get_epoch_order(epoch, **given, counts=counts and self.has_one_corpus)
+        order, counted = chosen.get_epoch_order(epoch, given, counts=counts and self.has_one_corpus)
         if counted is None and counts and order.may_repeat:
             counted = occurrences(order)
         return order, counted
@@ -224,18 +216,18 @@ class VariableDataset(DelegatingDataset):
         Raises:
             ConfigError: An order is given without an epoch, or the function returns no dataset that fits.
         """
-        self._check_has_epoch(epoch, seq_list, seq_order)
+        self._check_has_epoch(epoch, GivenOrder.of(seq_list, seq_order))
         if epoch is not None:
             self._load(epoch)
         return super().init_seq_order(epoch, seq_list, seq_order)
 
-    def _check_has_epoch(self, epoch: int | None, *given: object) -> None:
-        if epoch is None and any(order is not None for order in given):
+    def _check_has_epoch(self, epoch: int | None, given: GivenOrder | None) -> None:
+        if epoch is None and given is not None:
             raise ConfigError("seq_list and seq_order need an epoch here", where=f"dataset {self.name!r}")
 
     def start_part(self, wanted: ReadRequest) -> int:
         """Start the epoch of a request, with its dataset."""
-        self._check_has_epoch(wanted.epoch, wanted.order)
+        self._check_has_epoch(wanted.epoch, GivenOrder(seq_order=wanted.indices))
         assert wanted.epoch is not None
         self._load(wanted.epoch)
         return super().start_part(wanted)

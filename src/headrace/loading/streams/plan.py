@@ -21,10 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.batching import WINDOW_SEQS, Pieces, PlanCounts, WindowKey, WindowPlan
+from headrace.batching.data_key import data_key_of_item, frames_of
 from headrace.errors import ConfigError, ResumeError, SourceError, takes_note
 from headrace.global_rng import kept_globals, seed_globals
 
-from ..data_key import data_key_of_item, frames_of
 from ..plan import PlanRecipe, is_all_over
 from ..work import Task
 from .input import StreamSubject

@@ -32,16 +32,6 @@ def check_positive(name: str, value: Any) -> int:
     return check_count(name, value, minimum=1)
 
 
-def check_buffer_size(value: Any) -> int:
-    """Return the size of a buffer that may be unlimited (-1)."""
-    return check_count("buffer_size", value, minimum=-1)
-
-
-def known_length(sources: Sequence[Any]) -> list[int]:
-    """Return the lengths of sources; TypeError from one that does not know its own."""
-    return [len(source) for source in sources]
-
-
 def wanted_columns(num_columns: int, skipped: Sequence[int] | None) -> list[int]:
     """Return the columns that are not skipped.
 

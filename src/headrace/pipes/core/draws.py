@@ -74,25 +74,26 @@ class Draws:
         self.generator.setstate((_MERSENNE_VERSION, tuple(words), None))
 
 
+def draws_of(pipe: Any) -> dict[str, Draws]:
+    """Return the generators of a pipe, by attribute; each counts its epochs."""
+    return {name: value for name, value in vars(pipe).items() if isinstance(value, Draws)}
+
+
+def state_of_draws(pipe: Any) -> dict[str, Any]:
+    """Return where the numbers of a pipe are."""
+    return {name: draws.state() for name, draws in draws_of(pipe).items()}
+
+
+def restore_draws(pipe: Any, state: dict[str, Any]) -> None:
+    """Bring the numbers of a pipe where those of another like it were."""
+    for name, of_draws in state.items():
+        getattr(pipe, name).restore(of_draws)
+
+
 def seeds_of(pipes: list[Any]) -> list[dict[str, Any]]:
     """Return where the numbers of each pipe are; an empty list if none draws any."""
-    seeds = [{name: value.state() for name, value in vars(pipe).items() if isinstance(value, Draws)} for pipe in pipes]
+    seeds = [state_of_draws(pipe) for pipe in pipes]
     return seeds if any(seeds) else []
-
-
-def fix_seeds(pipes: list[Any]) -> None:
-    """Give pipes that have no seed one, so that what they give can be had again."""
-    for pipe in pipes:
-        for value in vars(pipe).values():
-            if isinstance(value, Draws):
-                value.fix_seed()
-
-
-def set_seeds(pipes: list[Any], seeds: list[dict[str, Any]]) -> None:
-    """Bring the numbers of pipes where those of others like them were."""
-    for pipe, of_pipe in zip(pipes, seeds, strict=True):
-        for name, state in of_pipe.items():
-            getattr(pipe, name).restore(state)
 
 
 def fold_seed(seed: int) -> int:

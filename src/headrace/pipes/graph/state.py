@@ -24,7 +24,7 @@ from ..core.base import (
     stop,
     want,
 )
-from ..core.draws import Draws
+from ..core.draws import restore_draws, state_of_draws
 from ..core.skipping import Wanted
 from ..core.walk import list_pipes, sources_of
 
@@ -64,7 +64,7 @@ def graph_state(pipe: Any) -> GraphState | None:
                     return None
                 states.append([type(each).__name__, state, {}])
             else:
-                generators = loaded.get(id(each)) or _generators_of(each)
+                generators = loaded.get(id(each)) or state_of_draws(each)
                 states.append([type(each).__name__, _ENDED if id(each) in ended else None, generators])
     return states
 
@@ -91,7 +91,7 @@ def restore_graph(pipe: Any, state: GraphState) -> None:
         )
     for each in reversed(pipes):
         stop(each)
-    before = [_generators_of(each) for each in pipes]
+    before = [state_of_draws(each) for each in pipes]
     restored = _Restored({id(each) for each, entry in zip(pipes, state, strict=True) if entry[1] == _ENDED})
     for each, (name, position, generators) in zip(pipes, state, strict=True):
         try:
@@ -99,7 +99,7 @@ def restore_graph(pipe: Any, state: GraphState) -> None:
         except Exception as error:  # each pipe knows its own state, and users write pipes
             for begun, generators_before in zip(pipes, before, strict=True):
                 forget_position(begun)
-                _set_generators(begun, generators_before)
+                restore_draws(begun, generators_before)
             raise ResumeError(f"the state of {name} cannot be used: {type(error).__name__}: {error}") from error
     for each in everything:
         if isinstance(each, MapPipe):
@@ -156,7 +156,7 @@ def _list_skipping(pipe: Any) -> list[Any]:
 
 
 def _restore_pipe(pipe: IterPipe[Any], position: Any, generators: dict[str, Any], restored: _Restored) -> None:
-    _set_generators(pipe, generators)
+    restore_draws(pipe, generators)
     is_under_way = position is not None and position != _ENDED
     if is_under_way:
         type(pipe).restore(pipe, position)
@@ -203,13 +203,3 @@ def _ended(pipes: list[Any]) -> set[int]:
             if is_begun_by(source, reader) or (restored is not None and id(source) in restored.ended):
                 ended.add(id(source))
     return ended
-
-
-def _generators_of(pipe: Any) -> dict[str, Any]:
-    """Return the generators of a pipe, which count its iterations: no two are alike."""
-    return {name: value.state() for name, value in vars(pipe).items() if isinstance(value, Draws)}
-
-
-def _set_generators(pipe: Any, generators: dict[str, Any]) -> None:
-    for name, draws in generators.items():
-        getattr(pipe, name).restore(draws)

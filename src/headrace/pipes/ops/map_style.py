@@ -15,7 +15,7 @@ from headrace.global_rng import globals_state, kept_globals, seed_globals
 
 from ..core.base import IterPipe, MapPipe, is_iter_pipe, is_map_pipe
 from ..core.checks import check_positive, check_takes, wanted_columns
-from ..core.draws import Draws, fix_seeds, seeds_of
+from ..core.draws import Draws, draws_of, seeds_of
 from ..core.registry import functional_pipe, register_function
 from ..core.skeletons import Positioned, ShufflingPipe
 from ..core.walk import list_pipes
@@ -316,7 +316,9 @@ class IterToMapConverter(MapPipe[Any]):
     def _read_all(self) -> dict[Any, Any]:
         table: dict[Any, Any] = {}
         before = list_pipes(self.datapipe)
-        fix_seeds(before)
+        for pipe in before:
+            for draws in draws_of(pipe).values():
+                draws.fix_seed()  # so that the table can be had again
         seeds = seeds_of(before)
         for item in self.datapipe:
             pair = item if self.key_value_fn is None else self.key_value_fn(item)

@@ -16,7 +16,7 @@ from headrace.errors import ConfigError
 from headrace.rng import derive_seed
 
 from ..core.base import IterPipe, MapPipe, State
-from ..core.draws import Draws
+from ..core.draws import draws_of
 from ..core.registry import register_function
 from ..core.skeletons import Positioned
 from ..core.walk import list_pipes
@@ -189,7 +189,7 @@ def set_epoch(datapipe: IterPipe[Any], epoch: int) -> IterPipe[Any]:
         The pipe.
     """
     for pipe_idx, pipe in enumerate(list_pipes(datapipe)):
-        counters = [value for value in vars(pipe).values() if isinstance(value, Draws)]
+        counters = draws_of(pipe).values()
         if isinstance(pipe, FromDataset):
             pipe.set_number(epoch)
         for counter in counters:

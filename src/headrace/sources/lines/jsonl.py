@@ -28,7 +28,7 @@ from headrace.specs import DataSpec
 from ..shared.codec import found_by
 from ..shared.data_types import parse_about
 from ..shared.decompressed import plain_copy
-from ..shared.fields import Field, VocabularyField, parse_field
+from ..shared.fields import Field, parse_field
 from ..shared.json_fields import JsonField
 from ..shared.lines import (
     BAD_JSON,
@@ -161,7 +161,7 @@ def gather_jsonl(options: JsonlOptions) -> CorpusIndex:
         options.files,
         partial(_take_stretch, options),
         may_share=not any(field.learns for field in fields),
-        is_slow=any(isinstance(field, VocabularyField) for field in fields),
+        is_slow=any(field.is_slow for field in fields),
     ):
         tags += part.tags
         spans += part.spans
@@ -408,6 +408,11 @@ class JsonlSource(RecordSource):
         options = JsonlOptions(paths, names, parsed, tag_field, given_labels)
         beside = [path for path in map(jsonl_specs_path, names) if os.path.exists(path)]
         self._open(options, [*paths, *beside], lambda: gather_jsonl(options), index=index, kind=options.kind)
+
+    @property
+    def encodes_texts(self) -> bool:
+        """Whether a key has a vocabulary."""
+        return any(field.is_slow for field in self._options.fields.values())
 
     def _prepare(self) -> None:
         self._lines = LineTable(self._index)

@@ -195,6 +195,7 @@ class OrthField(Field):
 
     name = "text"
     learns = False
+    is_slow = True
 
     def __init__(self, vocabulary: Vocabulary, dtype: str | None, start: int | None = None) -> None:
         self.vocabulary = vocabulary

@@ -99,7 +99,7 @@ def gather_lines(options: TextOptions) -> CorpusIndex:
         options.files,
         partial(_take_stretch, options),
         may_share=not any(target.learns for target in fields),
-        is_slow=any(type(target) is not ByteField for target in fields),
+        is_slow=any(target.is_slow for target in fields),
     ):
         if options.tags == "place":
             name = os.path.basename(options.names[file_idx])
@@ -305,6 +305,11 @@ class TextSource(RecordSource):
     def files(self) -> tuple[str, ...]:
         """The paths of the files as they were given, absolute."""
         return self._options.names
+
+    @property
+    def encodes_texts(self) -> bool:
+        """Whether a key has a vocabulary."""
+        return any(field.is_slow for field in self._options.fields.values())
 
     def read_text(self, corpus_idx: int) -> str:
         """Return the text of a line."""

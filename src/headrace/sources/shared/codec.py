@@ -27,10 +27,12 @@ class Codec(ABC):
     Attributes:
         labels: Class labels, or `None`.
         learns: Whether a scan keeps anything of the values: then one process has to see all of them.
+        is_slow: Whether encoding takes many times as long as reading, as with a vocabulary.
     """
 
     labels: Sequence[str] | None = None
     learns: bool = True
+    is_slow: bool = False
 
     @property
     @abstractmethod

@@ -179,6 +179,7 @@ class VocabularyField(Field):
     """A text, as the class indices of a vocabulary or tokenizer: `int32[T]`."""
 
     learns = False
+    is_slow = True
 
     def __init__(self, name: str, vocabulary: Vocabulary) -> None:
         self.name = name

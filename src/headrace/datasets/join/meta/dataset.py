@@ -26,7 +26,7 @@ from ...configs import DatasetConfig
 from ...corpus import Corpus, LengthsOf
 from ...digests import digest_array
 from ...parts import MetaPart, PartReader
-from ...reading.reader import Reader
+from ...reading.reader import GivenOrder, Reader
 from ...seq import DatasetSeq
 from ..base import sort_lengths_of
 from .corpus import MetaCorpus, join_corpora
@@ -231,16 +231,11 @@ class MetaDataset(LaidOutByParts):
             _ = self._order_reader  # they say now whether they take the order
         return True
 
-    def _plan(
-        self,
-        epoch: int | None,
-        seq_list: Sequence[str] | None,
-        seq_order: Sequence[int] | NDArray[np.int64] | None,
-    ) -> tuple[Order, Callable[[], NDArray[np.int64]]]:
-        if epoch is not None and seq_list is None and seq_order is None:
+    def _plan(self, epoch: int | None, given: GivenOrder | None) -> tuple[Order, Callable[[], NDArray[np.int64]]]:
+        if epoch is not None and given is None:
             self._check_corpus()
-        order, count = super()._plan(epoch, seq_list, seq_order)
-        if seq_list is not None or seq_order is not None:
+        order, count = super()._plan(epoch, given)
+        if given is not None:
             self.corpus.check_these(order.block(0, len(order)))
         return order, count
 

@@ -25,7 +25,7 @@ from ...configs import DatasetConfig
 from ...corpus import Corpus
 from ...delegating import InnerCorpus
 from ...parts import open_part
-from ...reading.reader import Reader, ReadRequest
+from ...reading.reader import CountedOrder, GivenOrder, Reader, ReadRequest
 from ...seq import DatasetSeq
 from ..multi_proc import MultiProcDataset
 from .inner import gives_all_in_order, without_workers
@@ -165,17 +165,10 @@ class PostprocessingDataset(LaidOut, InnerCorpus):
         )
         return corpus if self._is_indexed else dataclasses.replace(corpus.without_index(), size=lambda: None)
 
-    def _make_order(
-        self,
-        epoch: int | None,
-        seq_list: Sequence[str] | None,
-        seq_order: Sequence[int] | NDArray[np.int64] | None,
-        *,
-        counts: bool,
-    ) -> tuple[Order, NDArray[np.int64] | None]:
+    def _make_order(self, epoch: int | None, given: GivenOrder | None, *, counts: bool) -> CountedOrder:
         if not self._is_indexed:
             self._not_offered("the order of an epoch")
-        order, counted = super()._make_order(epoch, seq_list, seq_order, counts=False)
+        order, counted = super()._make_order(epoch, given, counts=False)
         if counted is None and order.may_repeat and (counts or self._options.draws):
             counted = occurrences(order)
         return order, counted
@@ -267,8 +260,8 @@ class PostprocessingDataset(LaidOut, InnerCorpus):
         Raises:
             ConfigError: `seq_list` or `seq_order` with `map_seq_stream`, whose sequences are not those of the corpus.
         """
-        given = seq_list is not None or seq_order is not None
-        if given and self._options.map_seq is None:
+        given = GivenOrder.of(seq_list, seq_order)
+        if given is not None and self._options.map_seq is None:
             raise ConfigError(
                 "a dataset with map_seq_stream takes no seq_list or seq_order: it makes its own sequences",
                 where=f"dataset {self.name!r}",
@@ -276,18 +269,20 @@ class PostprocessingDataset(LaidOut, InnerCorpus):
             )
         super().init_seq_order(epoch)
         self._stop()
-        if epoch is None and not given:
+        if epoch is None and given is None:
             self._inner.init_seq_order()
             return True
         if self._is_indexed:
             if self._is_pooled():
-                self._start_pool(epoch, seq_list, seq_order)
-            order, counted = self._make_order(epoch, seq_list, seq_order, counts=False)
+                if self._pool is None:
+                    self._pool = self._make_pool()
+                self._pool.start_given(epoch, given)  # workers begin when something is read
+            order, counted = self._make_order(epoch, given, counts=False)
             first = 0 if self._knows_positions else None
-            self._wanted = ReadRequest(self._epoch, order, counted, first, is_whole=not given)
+            self._wanted = ReadRequest(self._epoch, order, counted, first, is_whole=given is None)
             self._num_seqs = None if self.skips_failed else len(order)
             return True
-        self._inner.start_given(epoch, seq_list, seq_order)
+        self._inner.start_given(epoch, given)
         if self._options.keeps_count and not self.skips_failed:
             self._num_seqs = self._inner.known_num_seqs()
         return True
@@ -367,12 +362,6 @@ class PostprocessingDataset(LaidOut, InnerCorpus):
         pool = MultiProcDataset(config, options.num_workers, options.buf_size, engine_options=options.engine_options)
         pool.initialize()
         return pool
-
-    def _start_pool(self, epoch: int | None, seq_list: Sequence[str] | None, seq_order: Sequence[int] | None) -> None:
-        """Start the workers with an order; they begin when something is read."""
-        if self._pool is None:
-            self._pool = self._make_pool()
-        self._pool.start_given(epoch, seq_list, seq_order)
 
     def _make_reader(self, inner: Dataset) -> MapReader:
         keys = self.get_data_keys() if self._keeps_lengths else None
@@ -455,7 +444,10 @@ class PostprocessingDataset(LaidOut, InnerCorpus):
         """Return data key -> number of frames; reads the sequence, unless it was said that lengths stay."""
         if not self._keeps_lengths or self._is_loaded(seq_idx):
             return super().get_seq_length(seq_idx)
-        if self._length_reader is None:
+        reader = self._open_reader()
+        if isinstance(reader, OrderedSeqs):
+            return reader.num_frames(seq_idx)
+        if self._length_reader is None:  # workers are not asked
             self._length_reader = self._make_reader(without_workers(self._inner))
             self._length_reader.start_all(self._wanted)
-        return self._length_reader.num_frames(seq_idx - (self._wanted.first or 0))
+        return self._length_reader.num_frames(seq_idx)

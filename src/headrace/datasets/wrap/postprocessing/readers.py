@@ -19,7 +19,7 @@ from headrace.errors import HeadraceError, takes_note
 from headrace.order import occurrences
 
 from ...base import Dataset
-from ...reading.reader import ReadRequest
+from ...reading.reader import GivenOrder, ReadRequest
 from ...reading.whole import WholeSeqReader
 from ...seq import DatasetSeq
 from ..multi_proc import MultiProcDataset
@@ -45,7 +45,7 @@ class MapReader(WholeSeqReader):
         self._dataset, self._inner = inner, inner.make_reader()
         self._map_seq, self._draws, self._by_tag, self._keys = map_seq, draws, by_tag, keys
         self._occurrences: NDArray[np.int64] | None = None
-        self._num_seqs: int | None = None  # of the epoch, once somebody wants to know
+        self._size: tuple[int | None, int] = None, 0  # of the epoch that somebody wanted to know it of
         self._is_all = False
 
     def start(self, wanted: ReadRequest) -> None:
@@ -58,14 +58,14 @@ class MapReader(WholeSeqReader):
 
     def _start(self, wanted: ReadRequest, *, is_all: bool) -> None:
         if wanted.tags is not None:  # what is drawn is keyed by corpus indices, where they are known
-            order, counted = self._dataset.get_epoch_order(wanted.epoch, seq_list=wanted.tags, counts=self._draws)
+            given = GivenOrder(wanted.tags)
+            order, counted = self._dataset.get_epoch_order(wanted.epoch, given, counts=self._draws)
             wanted = replace(wanted, order=order, occurrences=counted)
         super().start(wanted)
         self._inner.start(wanted)
         self._occurrences, self._is_all = wanted.occurrences, is_all
         if self._draws and self._occurrences is None and (is_all or wanted.epoch is None):
             self._occurrences = occurrences(wanted.order)
-        self._num_seqs = len(wanted.order) if is_all else None
 
     def tags(self) -> list[str] | None:
         """Ask the reader of the inner dataset: the function leaves tags as they are."""
@@ -97,9 +97,14 @@ class MapReader(WholeSeqReader):
 
     def _frac(self, position: int) -> float:
         """Return how much of the epoch is done after a position."""
-        if self._num_seqs is None:
-            self._num_seqs = len(self._dataset.get_epoch_order(self._wanted.epoch)[0])
-        return min(1.0, (position + 1) / max(self._num_seqs, 1))
+        if self._is_all:
+            num_seqs = len(self._cursor)
+        else:
+            epoch = self._wanted.epoch
+            if self._size[0] != epoch:
+                self._size = epoch, len(self._dataset.get_epoch_order(epoch)[0])
+            num_seqs = self._size[1]
+        return min(1.0, (position + 1) / max(num_seqs, 1))
 
     def num_frames(self, number: int) -> NumbersDict:
         """Return data key -> number of frames; reads the sequence, unless it was said that lengths stay."""
@@ -143,6 +148,10 @@ class OrderedSeqs(SeqReader):
         """Read and change a sequence."""
         number = seq_idx - self._first
         return self._reader.read(number) if 0 <= number < self._num_seqs else None
+
+    def num_frames(self, seq_idx: int) -> NumbersDict:
+        """Return data key -> number of frames of the sequence at a position."""
+        return self._reader.num_frames(seq_idx - self._first)
 
 
 class PoolReader(SeqReader):

@@ -31,9 +31,6 @@ class Forker(Splitter):
         for other, given in zip(readers, items, strict=True):
             self._buffers[other].append(given)
 
-    def child_length(self, reader: int) -> int:  # noqa: ARG002 - all get as many
-        return len(self.datapipe)
-
 
 def fork(
     datapipe: IterPipe[Any], num_instances: int, buffer_size: int = 1000, copy: str | None = None
@@ -82,6 +79,9 @@ class Demultiplexer(Splitter):
         check_takes(classifier_fn, 1)
         self.classifier_fn = classifier_fn
         self.drop_none = drop_none
+
+    def child_length(self, reader: int) -> int:
+        raise TypeError(f"{type(self).__name__} instance {reader} doesn't have valid length")
 
     def _clear(self) -> None:
         super()._clear()
@@ -207,9 +207,6 @@ class UnZipper(Splitter):
         columns = self._open
         for column, value in zip(columns, [item[column] for column in columns], strict=True):
             self._buffers[column].append(value)
-
-    def child_length(self, reader: int) -> int:  # noqa: ARG002 - all get as many
-        return len(self.datapipe)
 
 
 def unzip(

@@ -13,7 +13,7 @@ from typing import Any
 from headrace.errors import ConfigError
 
 from ...core.base import IterPipe, State, read
-from ...core.checks import check_sources, known_length
+from ...core.checks import check_sources
 from ...core.draws import Draws
 from ...core.registry import functional_pipe, register_function
 from ...core.skeletons import PendingPipe, Positioned, RandomPipe
@@ -49,7 +49,7 @@ class Concater(IterPipe[Any]):
         self._source_idx = state["place"]
 
     def __len__(self) -> int:
-        return sum(known_length(self.datapipes))
+        return sum(map(len, self.datapipes))
 
 
 @functional_pipe("zip")
@@ -71,7 +71,7 @@ class Zipper(Positioned[Any]):
         yield from zip(*[read(source) for source in self.datapipes], strict=False)
 
     def __len__(self) -> int:
-        return min(known_length(self.datapipes))
+        return min(map(len, self.datapipes))
 
 
 def _read_rest(pipe: ZipperLongest | MultiplexerLongest | SampleMultiplexer) -> tuple[list[bool], list[Iterator[Any]]]:
@@ -119,7 +119,7 @@ class ZipperLongest(Positioned[Any]):
             yield tuple(items)
 
     def __len__(self) -> int:
-        return max(known_length(self.datapipes))
+        return max(map(len, self.datapipes))
 
 
 @functional_pipe("mux")
@@ -143,7 +143,7 @@ class Multiplexer(PendingPipe[Any]):
         return zip(*[read(source) for source in self.datapipes], strict=False)
 
     def __len__(self) -> int:
-        return min(known_length(self.datapipes)) * len(self.datapipes)
+        return min(map(len, self.datapipes)) * len(self.datapipes)
 
 
 @functional_pipe("mux_longest")
@@ -182,7 +182,7 @@ class MultiplexerLongest(Positioned[Any]):
             turn = 0
 
     def __len__(self) -> int:
-        return sum(known_length(self.datapipes))
+        return sum(map(len, self.datapipes))
 
 
 class SampleMultiplexer(RandomPipe[Any]):
@@ -234,7 +234,7 @@ class SampleMultiplexer(RandomPipe[Any]):
                 yield item
 
     def __len__(self) -> int:
-        return sum(known_length(self.datapipes))
+        return sum(map(len, self.datapipes))
 
 
 def sample_multiplexer(

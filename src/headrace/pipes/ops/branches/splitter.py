@@ -21,10 +21,9 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
-from headrace.errors import ConfigError, ResumeError
+from headrace.errors import ConfigError, ResumeError, check_count
 
 from ...core.base import IterPipe, State, read
-from ...core.checks import check_buffer_size
 
 _END: Any = object()
 
@@ -57,7 +56,7 @@ class Splitter(IterPipe[Any]):
             raise ConfigError(f"Expected `num_instances` larger than 0, but {num_instances} is found")
         self.datapipe = datapipe
         self.num_instances = num_instances
-        self.buffer_size = check_buffer_size(buffer_size)
+        self.buffer_size = check_count("buffer_size", buffer_size, minimum=-1)
         if buffer_size < 0:
             warnings.warn(
                 f"Unlimited buffer size is set for `{type(self).__name__}`: "
@@ -77,8 +76,9 @@ class Splitter(IterPipe[Any]):
         """Put an item into all buffers that it is for, or into none and raise. `reader` is the one who asks for it."""
 
     def child_length(self, reader: int) -> int:
-        """Return how many items a reader gets."""
-        raise TypeError(f"{type(self).__name__} instance {reader} doesn't have valid length")
+        """Return how many items a reader gets: all get as many, unless they are dealt out."""
+        del reader
+        return len(self.datapipe)
 
     def adopt(self, child: ChildPipe) -> None:
         """Note a reader, also one that came by copy or pickle."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from ...core.base import IterPipe, State, read
 from ...core.checks import check_positive
-from ...core.draws import seeds_of, set_seeds
+from ...core.draws import restore_draws, seeds_of
 from ...core.registry import functional_pipe
 from ...core.walk import list_pipes
 
@@ -86,7 +86,8 @@ class InMemoryCacheHolder(IterPipe[Any]):
         head = 0
         before = list_pipes(self.source_dp)
         if num_skipped and self._seeds:
-            set_seeds(before, self._seeds)
+            for pipe, seeds in zip(before, self._seeds, strict=True):
+                restore_draws(pipe, seeds)
         else:
             self._seeds = seeds_of(before)
         self._is_from_source = True

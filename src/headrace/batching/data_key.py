@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from headrace.batching import Batching
 from headrace.errors import ConfigError, did_you_mean
 from headrace.specs import DataSpec
+
+from .base import Batching
 
 
 def choose_data_key(batching: Batching, first: str | None, specs: Mapping[str, DataSpec], name: str) -> str | None:
