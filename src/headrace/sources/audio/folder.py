@@ -318,6 +318,7 @@ class AudioFolderSource(RecordingSource):
         self._text_stamps = _text_stamps(self._root, self._lists, self._index)
 
     def _prepare_files(self) -> None:
+        super()._prepare_files()
         self._files = PlainFiles(self._text_stamps)
 
     def _where(self, corpus_idx: int) -> str:
