@@ -1,9 +1,11 @@
 """The pipe that stands for the workers in the main process: their items in turn, ended workers passed over.
 
 Workers are asked for groups of items, round by round. All groups of a round ask for the same number, so where each
-begins is known in advance, and the order of the items is the same whatever the sizes. Invariants: before each item that
-is given out, `_counts` and `_turn` say where the iteration is after it (between two items of a round of like groups,
-with `_num_even`); a worker's start file holds its newest snapshot, which is never beyond what it has still to do.
+begins is known in advance, and the order of the items is the same whatever the sizes. Items as tickets of their own,
+which the engine carries in bursts, cost this process 29 us each instead of 0.9 with 1 KiB, and 36 instead of 3 with 64
+KiB. Invariants: before each item that is given out, `_counts` and `_turn` say where the iteration is after it (between
+two items of a round of like groups, with `_num_even`); a worker's start file holds its newest snapshot, which is never
+beyond what it has still to do.
 """
 
 from __future__ import annotations
