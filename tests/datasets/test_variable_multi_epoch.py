@@ -438,3 +438,22 @@ def test_bad_layouts_of_zeros_are_refused(keys):
         keys = {"data": {"dim": 2, "dtype": "float33"}}
     with pytest.raises(ConfigError):
         AnythingDataset(data_keys=keys)
+
+
+def test_an_epoch_is_asked_about_and_read_without_the_current_one_being_left():
+    asked = []
+
+    def get_dataset(epoch, **_):
+        asked.append(epoch)
+        return part("a", 4, seq_ordering="reverse" if epoch % 2 else "default")
+
+    dataset = init_dataset({"class": "VariableDataset", "get_dataset": get_dataset, "always_same_tags": True})
+    dataset.init_seq_order(epoch=1)
+    for _ in range(3):
+        order, _ = dataset.get_epoch_order(2)
+        dataset.get_corpus(2)
+    reader = dataset.make_reader()
+    reader.start(ReadRequest.of(2, order.block(1, 3)))
+    assert [reader.read(0).corpus_idx, reader.read(1).corpus_idx] == [1, 2]
+    assert list(dataset.get_current_seq_order()) == [3, 2, 1, 0]
+    assert asked.count(2) == 1

@@ -23,7 +23,7 @@ from .corpus import Corpus, sum_left_out
 from .digests import IDLE_OPTIONS, digest_array, digest_text, given_options, options_text, recipe_text
 from .reading.by_epoch import EpochReader, EpochStream
 from .reading.foreign import ForeignAnswers
-from .reading.reader import CountedOrder, GivenOrder, Reader
+from .reading.reader import Reader
 
 if TYPE_CHECKING:
     from headrace.engine import EngineOptions, EngineReport, Executor, WorkerInfo
@@ -113,7 +113,6 @@ class Dataset(ForeignAnswers):
 
     _is_ours: ClassVar[bool] = True  # whether it is no class of the user's own
     _has_user_ways: ClassVar[bool] = False  # whether such a class reads in another way
-    _has_user_order: ClassVar[bool] = False  # whether it makes the order in another way
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Note what a class of the user's own does in its way."""
@@ -137,9 +136,9 @@ class Dataset(ForeignAnswers):
             part.finish_epoch(free_resources=free_resources)
 
     def seed_by_tag(self) -> None:
-        """Key the generators of transforms by the tags of sequences, not by their places in the corpus.
+        """Key the generators of transforms by the tags of sequences, not by their corpus indices.
 
-        For a dataset that is a part of a larger corpus, and a different one each time: places mean nothing there.
+        For a dataset that is a part of a larger corpus, a different part each time: corpus indices mean nothing there.
         """
         self.seeds_by_tag = True
         for part in self.get_parts():
@@ -220,31 +219,6 @@ class Dataset(ForeignAnswers):
             num_filtered=lambda: sum_left_out(parts),
         )
 
-    def get_epoch_order(
-        self, epoch: int | None, given: GivenOrder | None = None, *, counts: bool = False
-    ) -> CountedOrder:
-        """Return the order of an epoch. The current epoch, which somebody may be reading, stays as it is.
-
-        A class of the user's own that makes its order by `init_seq_order` is asked by a copy, see `answer_alone`.
-
-        Args:
-            epoch: The epoch number; `None`: of no epoch.
-            given: What is the order in place of that of the epoch.
-            counts: Whether the caller draws by how often a sequence came before.
-
-        Returns:
-            Corpus indices; and how often each of them came before, `int64[n]`, or `None` if nothing is drawn by it.
-
-        Raises:
-            OptionalNotImplementedError: The order is not known.
-        """
-        ask = self._ask_for_order if self._has_user_order else self._make_order
-        return ask(epoch, given, counts=counts)
-
-    def _make_order(self, epoch: int | None, given: GivenOrder | None, *, counts: bool) -> CountedOrder:
-        """Do what `get_epoch_order` says, where no class of the user's own makes the order."""
-        return self._ask_for_order(epoch, given, counts=counts)
-
     def may_draw_order(self) -> bool:
         """Whether code of the user's says the order, here or in a part: it may draw from the global generators."""
         ordering = self._seq_ordering
@@ -321,7 +295,7 @@ class Dataset(ForeignAnswers):
 
     @classmethod
     def idle_options(cls, options: Mapping[str, Any]) -> frozenset[str]:  # noqa: ARG003 (for those whose stream depends)
-        """Return the options that change nothing that is delivered, of these: those of speed, names and places.
+        """Return the options that change nothing that is delivered, of these: those of speed, names and locations.
 
         A class of the user's own may add arguments, such as a folder for its copies: a state is accepted with others.
         """
@@ -329,9 +303,9 @@ class Dataset(ForeignAnswers):
 
     @property
     def supports_jumps(self) -> bool:
-        """Whether the sequence at any place is given without reading those before it.
+        """Whether the sequence at any position is given without reading those before it.
 
-        A class of the user's own says so by an attribute. All others are read from their start on, each place once:
+        A class of the user's own says so by an attribute. All others are read from their start on, each position once:
         that is what the epoch API promises to a sub-class.
         """
         return False

@@ -72,7 +72,6 @@ class CachedDataset(OrderedDataset):
         self._transform = transform
         self._transform_wants_rng = transform is not None and wants_rng(transform)
         self._source: Source | None = None
-        self._known: Corpus | None = None  # what the source knows
         self._has_user_lengths = not is_of_headrace(type(self).get_seq_length)
         if source is not None:
             self._set_source(source)
@@ -92,7 +91,7 @@ class CachedDataset(OrderedDataset):
                 )
         self._planner.invalidate()
         self._cache.clear()
-        self._started_reader = self._known = None
+        self._started_reader = None
 
     @cached_property
     def source(self) -> Source:
@@ -142,7 +141,7 @@ class CachedDataset(OrderedDataset):
         self._cache = SeqCache(self._cache.max_bytes)
         self.labels, self.weights = dict(self.labels), dict(self.weights)
         self._order_options, self._planner = dict(self._order_options), OrderPlanner(self._recipe)
-        self._apart, self.claimed_by, self._known = (False, None), None, None
+        self._apart, self._fresh, self.claimed_by = (False, None), None, None
         self.order_version, self._rnd_seq_drop = 0, None
         self._take_order(RangeOrder(range(0)))
 
@@ -200,13 +199,6 @@ class CachedDataset(OrderedDataset):
 
     def get_corpus(self, epoch: int | None = None) -> Corpus:
         """Return what the source knows; of lengths, what a class of the user's own says, if it says other ones."""
-        if self._has_user_lengths:
-            return self._make_corpus(epoch)
-        if self._known is None:
-            self._known = self._make_corpus(epoch)
-        return self._known
-
-    def _make_corpus(self, epoch: int | None) -> Corpus:
         source, has_user_lengths = self.source, self._has_user_lengths
         return Corpus(
             digest_text=lambda: source.index.digest,
@@ -263,12 +255,12 @@ class CachedDataset(OrderedDataset):
     # --- reading ---
 
     def _new_reader(self) -> Reader:
-        texts_of = self._texts_of if self.get_text_keys() else None
-        return SourceReader(self.source, self._cache, self._finishing(), self.shuffle_frames_of_nseqs, texts_of)
+        group = self.shuffle_frames_of_nseqs
+        return SourceReader(self.source, self._cache, self._finishing(), group, self._text_source())
 
-    def _texts_of(self, corpus_idx: int) -> Features:
-        """Return the texts of a sequence by their keys, where there are some, see `get_text_keys`."""
-        self._not_offered(f"texts, sequence {corpus_idx}")
+    def _text_source(self) -> Callable[[int], Features] | None:
+        """Return what reads the texts of a sequence, see `get_text_keys`, by its corpus index; `None`: it has none."""
+        return None
 
     def _finishing(self) -> Finishing:
         """Return what is done to sequences behind the source."""
@@ -324,8 +316,8 @@ class CachedDataset(OrderedDataset):
         """Whether sequences start..end (exclusive) need no reading.
 
         Args:
-            start: First place in the current order.
-            end: Behind the last place.
+            start: First position in the current order.
+            end: Position after the last one.
             blocking: Read them first if they are not there.
         """
         end = min(end, len(self._cursor))

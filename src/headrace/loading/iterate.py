@@ -28,11 +28,11 @@ _TEXTS = None, 0  # the layout of a data key that has no arrays
 
 
 class LoaderPosition(NamedTuple):
-    """Where a consumer is.
+    """The position of a consumer.
 
     Attributes:
-        epoch: In which epoch.
-        position: Batches of it that all ranks are done with.
+        epoch: The epoch.
+        position: Batches of it that all ranks have done.
         window: The window of the next batch, and the number of its first batch.
     """
 
@@ -61,7 +61,7 @@ class Arrived:
         seq_idx: Positions of its members in the order of the epoch, `int64[n]`.
         corpus_idx: Their corpus indices, `int64[n]`.
         chunk_starts: First frame of each, `int64[n]`; None if all are whole.
-        value: A `MadeBatch`, or what the user's collate returned.
+        value: What `pack_made` returned, or what the user's collate returned.
     """
 
     step: Step

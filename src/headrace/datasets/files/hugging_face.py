@@ -90,7 +90,7 @@ class HuggingFaceDataset(CachedDataset):
             dataset = _changed(dataset, map_func, rename_columns, cast_columns)
             source = _open(dataset, data_format, seq_tag_column, source_options or {})
         self._text_keys = _text_keys(data_format)
-        self._texts: HuggingFaceSource | None = None  # the same rows
+        self._texts: _Texts | None = None
         for column in (sorting_seq_len_column, sorting_seq_len_column_data):
             if column is not None and source.dataset is not None:
                 _check_column(column, source.dataset)
@@ -114,16 +114,13 @@ class HuggingFaceDataset(CachedDataset):
         """Return one data key of one sequence, see `Dataset.get_data`; also a text, as an array `str[]`."""
         if key not in self._text_keys:
             return super().get_data(seq_idx, key)
-        return self._texts_of(self._corpus_idx(seq_idx))[key]
+        return self._text_source()(self._corpus_idx(seq_idx))[key]
 
-    def _texts_of(self, corpus_idx: int) -> Features:
+    def _text_source(self) -> _Texts:
         if self._texts is None:
             assert isinstance(self.source, HuggingFaceSource)
-            fields = {name: {"field": name, "vocab": "bytes"} for name in self._text_keys}
-            columns = self.source.dataset.select_columns(self._text_keys)
-            self._texts = HuggingFaceSource(columns, fields=fields, nulls=self._nulls, index=None)
-        texts = self._texts
-        return {key: np.array(texts.read(corpus_idx, key).tobytes().decode()) for key in self._text_keys}
+            self._texts = _Texts(self.source, self._text_keys, self._nulls)
+        return self._texts
 
     def get_data_dtype(self, key: str) -> str:
         """Return the dtype of a data key; "string" for a text."""
@@ -166,6 +163,25 @@ class HuggingFaceDataset(CachedDataset):
                 fix="give it as sorting_seq_len_column, if it is a number to sort by",
             )
         return source.index.lengths(column)
+
+
+class _Texts:
+    """Reads columns of texts that become no arrays; opens them when it is first asked."""
+
+    def __init__(self, source: HuggingFaceSource, keys: list[str], nulls: Any) -> None:
+        self._source, self._keys, self._nulls = source, keys, nulls
+        self._opened: HuggingFaceSource | None = None
+
+    def __call__(self, corpus_idx: int) -> Features:
+        """Return the texts of a sequence by column, as arrays `str[]`."""
+        if not self._keys:
+            return {}
+        if self._opened is None:
+            fields = {key: {"field": key, "vocab": "bytes"} for key in self._keys}
+            columns = self._source.dataset.select_columns(self._keys)
+            self._opened = HuggingFaceSource(columns, fields=fields, nulls=self._nulls, index=None)
+        opened = self._opened
+        return {key: np.array(opened.read(corpus_idx, key).tobytes().decode()) for key in self._keys}
 
 
 def _open(

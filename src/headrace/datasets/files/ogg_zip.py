@@ -146,7 +146,7 @@ class OggZipDataset(CachedDataset):
         """Return one data key of one sequence, see `Dataset.get_data`; also the text as key "raw", an array `str[]`."""
         if key != _RAW:
             return super().get_data(seq_idx, key)
-        return self._texts_of(self._corpus_idx(seq_idx))[key]
+        return self._text_source()(self._corpus_idx(seq_idx))[key]
 
     def get_text_keys(self) -> list[str]:
         """Return ["raw"], the text itself."""
@@ -156,10 +156,10 @@ class OggZipDataset(CachedDataset):
         """Return the dtype of a data key; "string" for "raw"."""
         return "string" if key == _RAW else super().get_data_dtype(key)
 
-    def _texts_of(self, corpus_idx: int) -> Features:
+    def _text_source(self) -> Callable[[int], Features]:
         source = self.source
         assert isinstance(source, OggZipSource)
-        return {_RAW: np.array(source.read_text(corpus_idx))}
+        return lambda corpus_idx: {_RAW: np.array(source.read_text(corpus_idx))}
 
 
 class _Chain:

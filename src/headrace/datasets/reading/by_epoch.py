@@ -85,7 +85,8 @@ class EpochReader(Reader):
     def _starts_by_itself(self, wanted: ReadRequest) -> bool:
         """Start a whole epoch, as a class can that takes no order; tell whether the order is the one that is wanted."""
         dataset = self._dataset
-        dataset.init_seq_order(epoch=wanted.epoch)
+        if not dataset.take_fresh(wanted.epoch):
+            dataset.init_seq_order(epoch=wanted.epoch)
         if not dataset.may_draw_order():
             return True
         started = dataset.get_checked_seq_order()

@@ -29,7 +29,12 @@ class ForeignAnswers(BatchApi):
     gives_own: ClassVar[bool] = False
     """Whether `get_seq` gives arrays that are the caller's own; else the same ones may come again."""
 
+    _has_user_order: ClassVar[bool] = False  # whether a class of the user's own makes the order in another way
     _apart: tuple[bool, ForeignAnswers | None] = False, None  # whether it is known who is asked, and who
+
+    _fresh: tuple[int | None, int] | None = (
+        None  # the epoch that was started to see its order, and `order_version` then
+    )
 
     # --- who is asked ---
 
@@ -90,13 +95,44 @@ class ForeignAnswers(BatchApi):
             return False
         return True
 
+    def get_epoch_order(
+        self, epoch: int | None, given: GivenOrder | None = None, *, counts: bool = False
+    ) -> CountedOrder:
+        """Return the order of an epoch. The current epoch, which somebody may be reading, stays as it is.
+
+        A class of the user's own that makes its order by `init_seq_order` is asked by a copy, see `answer_alone`.
+
+        Args:
+            epoch: The epoch number; `None`: of no epoch.
+            given: What is the order in place of that of the epoch.
+            counts: Whether the caller draws by how often a sequence came before.
+
+        Returns:
+            Corpus indices; and how often each of them came before, `int64[n]`, or `None` if nothing is drawn by it.
+
+        Raises:
+            OptionalNotImplementedError: The order is not known.
+        """
+        ask = self._ask_for_order if self._has_user_order else self._make_order
+        return ask(epoch, given, counts=counts)
+
+    def _make_order(self, epoch: int | None, given: GivenOrder | None, *, counts: bool) -> CountedOrder:
+        """Do what `get_epoch_order` says, where no class of the user's own makes the order."""
+        return self._ask_for_order(epoch, given, counts=counts)
+
     def _ask_for_order(self, epoch: int | None, given: GivenOrder | None, *, counts: bool) -> CountedOrder:
-        """Start an epoch to see its order, see `Dataset.get_epoch_order`; one that cannot be copied is started."""
+        """Start an epoch to see its order; one that cannot be copied is started itself."""
         asked = self._asked_apart() or self
         asked.start_given(epoch, given)
+        asked._fresh = None if given is not None else (epoch, asked.order_version)
         order = asked.get_checked_seq_order()
         draws = order.may_repeat and (counts or asked.get_corpus().draws_by_occurrence)
         return order, asked.count_occurrences() if draws else None
+
+    def take_fresh(self, epoch: int | None) -> bool:
+        """Tell, once, whether an epoch was started just now to see its order, and nobody has read it since."""
+        fresh, self._fresh = self._fresh, None
+        return fresh == (epoch, self.order_version)
 
     def count_occurrences(self) -> NDArray[np.int64]:
         """Return how often each sequence of the current order came before, `int64[n]`."""

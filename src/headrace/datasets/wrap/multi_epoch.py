@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -91,12 +91,11 @@ class MultiEpochDataset(InnerAnswers, CachedDataset2):
         self._segments: list[Segment] = []  # of the current order
         self._first = 0  # its first position
         self._order_reader: EpochsReader | None = None
-        self._stream = EpochStream(self.inner, iter(()))
+        self._stream = StreamedEpochs(self.inner, iter(()))
 
     def inner_epochs(self, epoch: int) -> range:
         """Return the epochs of the inner dataset that an epoch consists of."""
-        first = (max(epoch, 1) - 1) * self.multi_epoch + 1
-        return range(first, first + self.multi_epoch)
+        return _inner_epochs(self.multi_epoch, epoch)
 
     @property
     def inner(self) -> Dataset:
@@ -144,9 +143,9 @@ class MultiEpochDataset(InnerAnswers, CachedDataset2):
             self._take(self._plan(epoch, given))
         elif given is not None:
             self.inner.start_given(None if epoch is None else self.inner_epochs(epoch)[0], given)
-            self._stream = EpochStream(self.inner, iter(()), is_started=True)
+            self._stream = StreamedEpochs(self.inner, iter(()), is_started=True)
         elif epoch is not None:
-            self._stream = EpochStream(self.inner, iter(self.inner_epochs(epoch)))
+            self._stream = StreamedEpochs(self.inner, iter(self.inner_epochs(epoch)))
         return True
 
     def _plan(self, epoch: int | None, given: GivenOrder | None) -> list[Segment]:
@@ -192,30 +191,13 @@ class MultiEpochDataset(InnerAnswers, CachedDataset2):
             codes.append(counts * self.multi_epoch + ((wanted.epoch or 1) - 1) % self.multi_epoch)
         return np.concatenate(codes)
 
-    def segments_of(self, wanted: ReadRequest) -> list[Segment]:
-        """Return what is read of which inner epoch, for sequences with the numbers that tell their epochs."""
-        if wanted.epoch is None:
-            return [Segment(0, wanted)]
-        indices = wanted.indices
-        codes = np.zeros(len(indices), np.int64) if wanted.occurrences is None else np.asarray(wanted.occurrences)
-        passes, counts = codes % self.multi_epoch, codes // self.multi_epoch
-        ends = np.flatnonzero(np.diff(passes)) + 1
-        segments = []
-        for start, stop in itertools.pairwise([0, *ends.tolist(), len(indices)]):
-            if start < stop:
-                number = self.inner_epochs(wanted.epoch)[int(passes[start])]
-                own = counts[start:stop] if counts[start:stop].any() else None
-                first = None if wanted.first is None else wanted.first + start
-                segments.append(Segment(start, ReadRequest.of(number, indices[start:stop], own, first)))
-        return segments
-
     def start_part(self, wanted: ReadRequest) -> int:
         """Start the epoch of a request with its sequences, under their own positions."""
         if not self._is_ordered:
             return super().start_part(wanted)
         super().init_seq_order(wanted.epoch)
         self._forget()
-        self._take(self.segments_of(wanted), wanted.first or 0)
+        self._take(_cut(self.multi_epoch, wanted), wanted.first or 0)
         return self._first
 
     def get_current_seq_order(self) -> Order:
@@ -236,12 +218,12 @@ class MultiEpochDataset(InnerAnswers, CachedDataset2):
     # --- reading ---
 
     def _new_reader(self) -> Reader:
-        return EpochsReader(self.inner.make_reader(), self.segments_of) if self._is_ordered else super()._new_reader()
+        return EpochsReader(self.inner.make_reader(), self.multi_epoch) if self._is_ordered else super()._new_reader()
 
     def _open_reader(self) -> EpochsReader:
         """Return what reads the current order."""
         if self._order_reader is None:
-            self._order_reader = EpochsReader(self.inner.make_reader(), self.segments_of)
+            self._order_reader = EpochsReader(self.inner.make_reader(), self.multi_epoch)
             self._order_reader.start_segments(self._segments)
         return self._order_reader
 
@@ -275,6 +257,28 @@ class MultiEpochDataset(InnerAnswers, CachedDataset2):
         return sum(map(self._open_reader().num_frames, numbers), NumbersDict(0))
 
 
+def _inner_epochs(multi_epoch: int, epoch: int) -> range:
+    first = (max(epoch, 1) - 1) * multi_epoch + 1
+    return range(first, first + multi_epoch)
+
+
+def _cut(multi_epoch: int, wanted: ReadRequest) -> list[Segment]:
+    """Return what is read of which inner epoch, for sequences with the numbers that tell their epochs."""
+    if wanted.epoch is None:
+        return [Segment(0, wanted)]
+    indices, epochs = wanted.indices, _inner_epochs(multi_epoch, wanted.epoch)
+    codes = np.zeros(len(indices), np.int64) if wanted.occurrences is None else np.asarray(wanted.occurrences)
+    passes, counts = codes % multi_epoch, codes // multi_epoch
+    ends = np.flatnonzero(np.diff(passes)) + 1
+    segments = []
+    for start, stop in itertools.pairwise([0, *ends.tolist(), len(indices)]):
+        if start < stop:
+            own = counts[start:stop] if counts[start:stop].any() else None
+            first = None if wanted.first is None else wanted.first + start
+            segments.append(Segment(start, ReadRequest.of(epochs[int(passes[start])], indices[start:stop], own, first)))
+    return segments
+
+
 def _num_seqs_of(segments: Sequence[Segment]) -> int:
     return segments[-1].start + len(segments[-1].wanted.order) if segments else 0
 
@@ -284,19 +288,19 @@ class EpochsReader(PassingReader):
 
     Args:
         inner: Reads the dataset.
-        cut: Returns the segments of a request.
+        multi_epoch: How many epochs of it are one.
     """
 
     needs_load = False
 
-    def __init__(self, inner: Reader, cut: Callable[[ReadRequest], list[Segment]]) -> None:
-        self._inner, self._cut = inner, cut
+    def __init__(self, inner: Reader, multi_epoch: int) -> None:
+        self._inner, self._multi_epoch = inner, multi_epoch
         self.gives_own = inner.gives_own
         self.start_segments([])
 
     def start(self, wanted: ReadRequest) -> None:
         """Take what is read next."""
-        self.start_segments(self._cut(wanted))
+        self.start_segments(_cut(self._multi_epoch, wanted))
 
     def start_segments(self, segments: list[Segment]) -> None:
         """Take what is read next."""
@@ -314,7 +318,7 @@ class EpochsReader(PassingReader):
         return self._inner, own
 
 
-class EpochStream:
+class StreamedEpochs:
     """Several epochs, one after the other, of a dataset that is read from the start of each to its end.
 
     Args:

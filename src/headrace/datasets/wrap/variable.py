@@ -33,7 +33,7 @@ class VariableDataset(DelegatingDataset):
             each epoch, and with epoch 1 when this is built, for the layout; returns the config of a dataset, or one.
             It must be a function of the epoch alone. All must have the same data keys and layout.
         dataset_lru_cache_size: How many datasets stay open: for a config equal to one of theirs, none is built.
-        always_same_tags: Whether all hold the same sequences in the same places of the corpus; only then tags are told.
+        always_same_tags: Whether all hold the same sequences at the same corpus indices; only then tags are known.
         **kwargs: See `Dataset`. `random_seed_offset`, `_num_shards` and `_shard_index` are defaults for the datasets;
             all else about the order is theirs.
 
@@ -168,15 +168,15 @@ class VariableDataset(DelegatingDataset):
         """Return the dataset of an epoch, to ask it or to read it by a reader; the current one stays that."""
         if self._loaded == epoch:
             return self.inner
-        if self._asked is None or self._asked[0] != epoch:
+        before = self._asked
+        if before is None or before[0] != epoch:
             found = self._find(epoch)
-            if any(found is entry for entry in self._open):
-                return found[1]
-            if self._asked is not None and self._asked[1] is not found:
-                self._asked[1][1].close()
             self._asked = epoch, found
+            if before is not None and not any(before[1] is entry for entry in (*self._open, found)):
+                before[1][1].close()
             self._tell(found[1])
-        return self._asked[1][1]
+            return found[1]
+        return before[1][1]
 
     def _check_layout(self, dataset: Dataset, where: str) -> None:
         specs = {key: spec_of(dataset, key) for key in dataset.get_data_keys()} if dataset.num_outputs else {}

@@ -1,9 +1,9 @@
-"""The contract of a writer, and what all writers have in common.
+"""`Writer`, the contract of a writer, and `FileWriter`, the base of all writers here.
 
 A writer takes the sequences of a corpus, one by one, and makes a file that a source reads. The target appears under its
 name when it is whole and on the disk, or not at all; an existing one is replaced only if that was asked for, and of two
 writers of one name only one succeeds then. What a format cannot hold is refused, when the layout is known or with the
-sequence, and never changed in silence.
+sequence, and never changed silently.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Pending(Protocol):
 
 
 class FileWriter(Writer):
-    """What all writers have in common: open and closed, the target and its durability, what a sequence must look like.
+    """Base of all writers: handles the target and its durability, closing and aborting, and checks of each sequence.
 
     A sub-class checks its own options in its constructor, between `super().__init__` and `self._open()`.
 
@@ -103,7 +103,7 @@ class FileWriter(Writer):
         beside: Names of the files that belong to the target, if it has more than one.
 
     Attributes:
-        specs: Data key -> layout, as it is stored; {} as long as nobody said it.
+        specs: Data key -> layout, as it is stored; {} until it is given.
         labels: Data key -> class labels.
 
     Raises:
@@ -116,7 +116,7 @@ class FileWriter(Writer):
     _max_number_bytes = 8  # of a dtype; of a complex one twice as many
     _has_unique_tags = False
     _needs_all_labels = True  # whether labels must be as many as there are classes
-    _learns_classes = False  # whether it wants to know them where nobody says their number
+    _learns_classes = False  # whether the range of classes is tracked where their number is not declared
     _least_class: int | None = 0  # that a key with a known number of classes may have; None: any
 
     def __init__(
@@ -314,7 +314,7 @@ class FileWriter(Writer):
     def _class_range(self, data_key: str) -> tuple[int, int]:
         """Return the least class index of a key so far, 0 if none is below it, and the largest, -1 without any.
 
-        Of a key whose number of classes nobody said, it is known only with `_learns_classes`.
+        Of a key without a given number of classes, it is known only with `_learns_classes`.
         """
         return self._class_ranges.get(data_key, _NO_CLASSES)
 
@@ -379,7 +379,7 @@ class FileWriter(Writer):
         self._is_open = False
         try:
             self._opened.close()
-        except self._disk_errors:  # it tries to write what it still holds, which nobody wants any more
+        except self._disk_errors:  # it tries to flush its buffer, which is discarded anyway
             pass
         finally:
             if self._pending is not None:

@@ -3,7 +3,7 @@
 Both forms of Arrow's IPC are read: files (also called Feather) and streams (such as the `data-*-of-*.arrow` of Hugging
 Face's datasets). Nothing is decoded: a row is a view of the file, and what is given out is one copy of it.
 
-A memory map has its price: if a file is cut short by somebody while a row is copied from it, the process is killed by
+A memory map has its price: if a file is truncated while a row is copied from it, the process is killed by
 the system (SIGBUS). Files are compared with their stamps before and after each read, so that a file that was cut or
 rewritten before gives an error.
 """

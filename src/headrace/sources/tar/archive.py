@@ -4,7 +4,7 @@
 the POSIX formats (ustar, pax), GNU's, and the old one before both. What is not a plain file with a name inside the
 archive is refused. Nothing is ever written under these names, but an archive with a link or a path with `..` was made
 by mistake, or to deceive. Every header is compared with its sum, and an archive must have its end mark: without one it
-is truncated, and sequences would be missing in silence.
+is truncated, and sequences would be missing silently.
 
 A member is called `<key>.<extension>`: the key ends at the first dot of the last part of the path. That is the rule of
 the WebDataset format. Members of one sequence have one key and follow one another. What has no dot there, or nothing
@@ -115,7 +115,7 @@ class TarBytes:
 
 
 class MemberFile(io.RawIOBase):
-    """A member as a file of its own, for a library that looks for a header where it wants."""
+    """A member as a file of its own, for a library that seeks in it."""
 
     def __init__(self, archive: TarBytes, member: Member) -> None:
         super().__init__()
