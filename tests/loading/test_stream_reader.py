@@ -1,5 +1,6 @@
 """One reading of a stream feeds all workers, whoever of them dies, and whatever room there is."""
 
+import gc
 import json
 import os
 import signal
@@ -279,3 +280,19 @@ def test_who_reads_is_one_worker_of_one_and_who_transforms_one_of_all(tmp_path):
         for batch in loader:
             assert batch["data"].tolist() == [[0, 1], [0, 1]]
             assert batch["made"].tolist() == [3, 3]
+
+
+def test_a_forked_child_of_the_trainer_that_ends_leaves_the_stream_alone(tmp_path):
+    expected = batches_of(Counted(tmp_path / "whole", 400), 0)
+    loader = open_loader(Counted(tmp_path / "read", 400))
+    iterator = iter(loader)
+    found = [print_of(next(iterator))]
+    pid = os.fork()
+    if pid == 0:
+        del iterator, loader
+        gc.collect()
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+    found += [print_of(batch) for batch in iterator]
+    assert found == expected
+    loader.close()

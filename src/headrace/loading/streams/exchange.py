@@ -70,6 +70,7 @@ class Exchange:
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
+        self._pid = os.getpid()
         self._lines: dict[int, Channel] = {}  # to those who make batches
         self._arenas: dict[int, int] = {}  # of the readers of this run, by how many were started before
         self._control_fd = create_memfd("headrace-exchange")
@@ -106,8 +107,11 @@ class Exchange:
         return run
 
     def end_run(self, run: int) -> None:
-        """Give up what lies there, unless another run has begun: the reader waits for no more room."""
-        if self._words[_RUN] == run:
+        """Give up what lies there, unless another run has begun: the reader waits for no more room.
+
+        In a process that was forked off the trainer nothing is given up.
+        """
+        if self._words[_RUN] == run and os.getpid() == self._pid:
             self._words[_RUN] = run + 1
 
     def take_note(self, num_done: int) -> None:
@@ -122,7 +126,7 @@ class Exchange:
         """Close all descriptors; harmless twice."""
         if self._control_fd < 0:
             return
-        self._words[_RUN] += 1
+        self.end_run(int(self._words[_RUN]))
         close_all((self._control_fd, *self._arenas.values()))
         self._control_fd = -1
         self._arenas.clear()
