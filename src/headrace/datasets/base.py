@@ -363,7 +363,7 @@ class Dataset(ForeignAnswers):
         """
         return EpochReader(self) if self._has_user_ways else self._new_reader()
 
-    def stream(self, epoch: int, start: int = 0) -> EpochStream:
+    def make_stream(self, epoch: int, start: int = 0) -> EpochStream:
         """Start an epoch, and return an iterator over its sequences: for what has no index.
 
         Args:

@@ -142,7 +142,7 @@ class Run(Iterator[Delivered]):
         answer: Deliver | Raise | End
         try:
             if supervisor.num_open <= supervisor.num_open_for_burst and workers.current_run_id == self._run_id:
-                if supervisor.num_open:  # who has what left to do is known by what is here
+                if supervisor.num_open and not supervisor.ready:  # what has come says who has what left to do
                     self._hear(0.0, None)
                 self._refill()
                 start = self._clock()

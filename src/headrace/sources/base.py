@@ -189,7 +189,7 @@ class Source(ABC):
         """Return a source of the same corpus that may be closed, and read in another thread, without this one.
 
         No file is opened or looked at. One without files and without memory of what was read may return itself.
-        `None`, as here, if there is no such way: whoever wants another one makes it by the constructor.
+        `None`, as here, if there is no such way: another one has to be made by the constructor.
         """
         return None
 

@@ -1,4 +1,4 @@
-"""The formats that come with Headrace: an entry for each, in the order in which files are asked what they are."""
+"""The built-in formats: an entry for each, in the order of detection."""
 
 from __future__ import annotations
 

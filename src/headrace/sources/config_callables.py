@@ -23,7 +23,7 @@ from .named_classes import CALLABLE, NAMING_OPTIONS, resolve_callable
 
 
 def check_callables(config: Any, *, where: str, callables: Iterable[str] = (), folder: str | None = None) -> None:
-    """Refuse a config that names a function or class which it may not.
+    """Refuse a config that names a function or class that it may not use.
 
     Args:
         config: Mappings, lists and texts, to any depth.
@@ -75,7 +75,7 @@ def _names_in(config: Any) -> Iterator[tuple[str, str]]:
 
 
 def _is_ordering(text: str) -> bool:
-    """Whether a text is an ordering, or a misspelt one that is refused as such."""
+    """Whether a text is an ordering, perhaps a misspelt one that is refused later."""
     try:
         parse_seq_ordering(text)
     except ConfigError:

@@ -1,4 +1,4 @@
-"""`Format`: all that is said of a storage format, once. Reading, writing, detection, configs, CLI and docs ask it."""
+"""`Format` describes a storage format for reading, writing, detection, configs, CLI and docs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _GZIP = b"\x1f\x8b"
 
 @dataclass(frozen=True)
 class Head:
-    """What is looked at of a file to tell its format.
+    """First bytes of a file, for detecting its format.
 
     Attributes:
         path: Of the file.

@@ -1,4 +1,4 @@
-"""The formats there are, and which of them a file or folder has.
+"""Registered formats, and detection of the format of a file or folder.
 
 A format is registered once, by `register_format`, or by another package under the entry point "headrace.formats", which
 is looked at only when a name or a file is not known otherwise. A file is told by its first bytes where they have a
@@ -207,7 +207,7 @@ def _format_of_file(path: str) -> Format | None:
 
 
 def _format_of_folder(path: str) -> Format | None:
-    """Tell what a folder is by what is in it, or else in the first of its sub-folders that holds something."""
+    """Detect the format of a folder by its files, or else by those of its first non-empty sub-folder."""
     num_names, last = 0, None
     unread: list[OSError] = []
     members = [(re.compile(entry.member), entry) for entry in FORMATS.values() if entry.member is not None]

@@ -249,7 +249,7 @@ class MapSource(Source):
 
 
 class _Expected(NamedTuple):
-    """The layout of one data key, as it is compared quickest."""
+    """The layout of one data key, in a form for fast comparison."""
 
     key: str
     dtype: np.dtype[Any]
@@ -278,7 +278,7 @@ def _checked_tag(tag: object, where: str) -> str:
 
 
 def _item_to_seq(item: Any, keys: Sequence[str] | None, where: str) -> Mapping[str, Any]:
-    """Give the parts of an item their data keys."""
+    """Assign data keys to the parts of an item."""
     if isinstance(item, Mapping):
         return item
     if not isinstance(item, tuple):

@@ -3,7 +3,9 @@
 A run is large enough that what each message costs is shared by many sequences, and small enough that several of them
 fit into what a worker may be ahead, and that one kept sequence, which holds the memory of its whole run, holds little.
 The first runs of an epoch are small: its first sequence should not wait for many others. None of this changes the
-stream.
+stream. A ticket is a whole run, though the engine carries small tickets in bursts: with sequences of 1 KiB as tickets
+of their own, each costs the reader's process 25 us instead of 1.4, because they are read, described and noted one by
+one.
 
 A worker of a `MultiProcDataset` builds the inner dataset once. In the method "seq_order" each ticket is a run of
 positions with their corpus indices: pure work, that any worker may do and do again. In "dedicated" a worker reads its

@@ -115,7 +115,7 @@ class DatasetStream(StreamSubject):
     def read_from(self, epoch: int, place: int, on_read: Callable[[int], None]) -> Iterator[tuple[str, Any]]:
         """Read one sequence after the other: those before the position, too, where the dataset cannot jump."""
         on_read(0)
-        stream = self.dataset.stream(epoch, place)
+        stream = self.dataset.make_stream(epoch, place)
         while True:
             seq_idx = stream.position
             if seq_idx:

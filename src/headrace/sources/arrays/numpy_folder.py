@@ -57,7 +57,7 @@ LAYOUTS = ("file", "suffix", "folder")
 
 @dataclass(frozen=True, slots=True)
 class AboutFolder:
-    """What a folder says of itself, in `headrace.json`, if `NumpyFolderWriter` made it.
+    """Contents of `headrace.json`, which `NumpyFolderWriter` stores in a folder.
 
     Attributes:
         layout: One of `LAYOUTS`.
@@ -97,7 +97,7 @@ class AboutFolder:
 
 @dataclass(frozen=True, slots=True)
 class FolderOptions:
-    """What the user said, and what the folder says of itself: as `AboutFolder`, and more.
+    """Options of the user, and the contents of `headrace.json`.
 
     Attributes:
         layout: One of `LAYOUTS`.
@@ -117,7 +117,7 @@ class FolderOptions:
 
     @property
     def kind(self) -> str:
-        """Name all that changes the index: the same text in every process."""
+        """Identify all options that change the index: the same text in every process."""
         specs = {key: spec.to_json() for key, spec in self.specs.items()}
         said = json.dumps([self.fields, specs, self.labels, self.folder_label, self.order])
         return f"{INDEX_KIND} {self.layout} {xxhash.xxh3_128_hexdigest(said.encode())}"

@@ -59,7 +59,7 @@ class StoredArray:
 
 
 class ArrayTable:
-    """Takes down the arrays of sequences, in the order of the corpus.
+    """Collects where the arrays of sequences are, in the order of the corpus.
 
     Args:
         specs: Layouts, see `parse_data_types`; where a data key has none, the first sequence says it.
@@ -79,7 +79,7 @@ class ArrayTable:
         self.tags: list[str] = []
 
     def add(self, tag: str, arrays: Mapping[str, StoredArray], where: str) -> None:
-        """Take down one sequence.
+        """Add one sequence.
 
         Raises:
             SourceError: Its arrays are not like those before.
@@ -179,7 +179,7 @@ def _learner(key: str, given: DataSpec | None) -> SpecLearner:
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """What reading needs of one key, worked out once."""
+    """Precomputed values of one key, for fast reads."""
 
     spec: DataSpec
     dtype: np.dtype[Any]

@@ -58,7 +58,7 @@ def read_header(recording: str | bytes | IO[bytes], where: str | None = None) ->
 
 
 def refuse_truncated(recording: str | bytes | IO[bytes], where: str | None = None) -> None:
-    """Compare where a WAV, AIFF or Ogg file ends with what it says: libsndfile takes what is there for all.
+    """Refuse a truncated WAV, AIFF or Ogg file, which libsndfile would read as a shorter one.
 
     The last page of an Ogg file says that its stream ends there. Files of other formats pass, and so do those of which
     the length was not known when their header was written (to a pipe, for example), for which programs write a length
@@ -197,7 +197,7 @@ def read_part(
 
 
 def _can_seek(file: Any) -> bool:
-    """Tell whether a recording goes on from any sample as if it had been decoded from its start."""
+    """Tell whether decoding from any sample gives the same as decoding from the start."""
     return bool(file.seekable()) and file.subtype.startswith(_EXACT_SUBTYPES)
 
 

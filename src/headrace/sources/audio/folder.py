@@ -111,7 +111,7 @@ def list_texts(root: str, folders: Iterable[str] | None) -> Listing:
 
 
 def find_texts(listing: Listing) -> Texts:
-    """Read the lists, and note where every text is.
+    """Find where every text is, by reading the lists.
 
     Raises:
         SourceError: A list is not UTF-8, or has a name twice.
@@ -207,7 +207,7 @@ def scan_folder(listing: Listing, texts: Texts | None, fields: Mapping[str, Fiel
 
 
 def _take_text(scanned: ScannedFolder, texts: Texts, tag: str, lists: dict[int, int]) -> str:
-    """Note where a text is, and return it. `lists`: number of a list -> its index in `scanned.lists`."""
+    """Read a text, and record where it is. `lists`: number of a list -> its index in `scanned.lists`."""
     file, start, num_bytes = texts.spans[tag]
     listing = texts.listing
     name, size, time = listing.names[file], listing.sizes[file], listing.times[file]
@@ -318,6 +318,7 @@ class AudioFolderSource(RecordingSource):
         self._text_stamps = _text_stamps(self._root, self._lists, self._index)
 
     def _prepare_files(self) -> None:
+        super()._prepare_files()
         self._files = PlainFiles(self._text_stamps)
 
     def _where(self, corpus_idx: int) -> str:

@@ -66,7 +66,7 @@ class AudioOptions:
 
 
 def index_kind(options: AudioOptions) -> str:
-    """Name the source and every option that changes what is in its index: the same text in every process.
+    """Identify the source and every option that changes its index: the same text in every process.
 
     A root inside the folder of the manifest is named relative to it, so that a corpus and its index can be moved.
     """
@@ -103,7 +103,7 @@ class Scanned(Protocol):
 
 
 def index_of(options: AudioOptions, scanned: Scanned, where: str) -> CorpusIndex:
-    """Make an index of what was taken down; the fields have learnt their labels.
+    """Build the index from the scanned columns; the fields have learnt their labels.
 
     Args:
         options: How recordings become arrays.

@@ -1,6 +1,6 @@
 """Manifests of recordings, which are text files with one JSON object a line, each for one sequence.
 
-`scan_recordings` takes down in one pass what a manifest says: tags, lengths, and where each line is. It checks every
+`scan_recordings` collects in one pass what a manifest says: tags, lengths, and where each line is. It checks every
 line and looks for every recording; it opens one only if the manifest does not say its length. A line is
 read again with its recording, so that nothing of the manifest but these positions needs to stay in memory. JSON is read
 strictly: NaN, for example, is not JSON.
@@ -102,7 +102,7 @@ class Layout:
     rate_field: str = "sample_rate"
 
     def __post_init__(self) -> None:
-        """Refuse names that are no names."""
+        """Refuse names that are empty or not text."""
         for name in (self.audio_field, self.tag_field or "", self.length_field):
             if not isinstance(name, str):
                 raise ConfigError(f"the name of a field is a str, not {name!r}")
@@ -194,7 +194,7 @@ class FileFinder:
         self._num_missing = 0
 
     def look_up(self, path: str, where: str) -> None:
-        """Note whether there is a file.
+        """Record whether a file exists.
 
         Raises:
             SourceError: The path leads outside of the root.
@@ -229,7 +229,7 @@ class FileFinder:
             self._missing.append(path)
 
     def raise_if_missing(self, num_files: int, where: str) -> None:
-        """Raise one error for all files that were missed.
+        """Raise one error for all missing files.
 
         Raises:
             SourceError: There were some; it names the first.

@@ -43,6 +43,9 @@ class RecordingSource(RecordSource):
         for key, field in self._options.fields.items():
             field.settle(self.specs[key], self.labels.get(key))
         self._options.audio.settle(self.specs["data"], None, self._index.meta["sample_rate"])
+
+    def _prepare_files(self) -> None:
+        super()._prepare_files()
         self._held: tuple[int, NDArray[Any]] | None = None  # what was read last to take a part of it
 
     @abstractmethod

@@ -65,7 +65,7 @@ def is_gzipped(path: str) -> bool:
 
 
 def find_cut_files(files: Any) -> CutFiles:
-    """Return what a user named.
+    """Return the files that the user named.
 
     Args:
         files: The path of a manifest (`.jsonl`, `.jsonl.gz`) or of a Shar folder, a list of such, or a dict field ->
@@ -313,7 +313,7 @@ class LineFiles:
         return text[start : start + num_bytes]
 
     def _unpack(self, file_idx: int) -> None:
-        """Unpack a manifest into the cache folder, unless it is there or that cannot be written to."""
+        """Unpack a manifest into the cache folder, unless it is there already or the folder is not writable."""
         stamp = self._stamps[file_idx]
         try:
             path = _place_of(stamp)

@@ -44,28 +44,28 @@ class CutOptions:
     tolerance: float
 
     def __post_init__(self) -> None:
-        """Refuse what is no field."""
+        """Refuse options that are not fields."""
         self.identity()
 
     def identity(self) -> list[Any] | None:
-        """Return JSON data that says all of it that changes an index."""
+        """Return JSON data of all options that change an index."""
         if self.fields is None:
             return None
         return [[key, parse_key(key, option, 0.0, {}).identity] for key, option in self.fields.items()]
 
     def keys(self, fields: Mapping[str, Any], kinds: Mapping[str, str]) -> dict[str, CutKey]:
-        """Return the keys, given what custom attributes are."""
+        """Return the data keys, given the kinds of custom attributes."""
         return {key: parse_key(key, option, self.tolerance, kinds) for key, option in fields.items()}
 
 
 def index_kind(files: CutFiles, options: CutOptions) -> str:
-    """Name the source and all that changes what is in its index: the same text in every process."""
+    """Identify the source and every option that changes its index: the same text in every process."""
     return f"{INDEX_KIND} {json.dumps([list(files.fields), options.identity()], default=repr)}"
 
 
 @dataclass
 class _Columns:
-    """What is taken down of the cuts, one entry each."""
+    """Columns of the index, one entry for each cut."""
 
     tags: list[str] = field(default_factory=list)
     lengths: dict[str, array[int]] = field(default_factory=dict)
@@ -73,7 +73,7 @@ class _Columns:
     suffixes: dict[str, int] = field(default_factory=dict)
 
     def note_member(self, name: str, member: Member) -> None:
-        """Take down where the data of a field of Shar are."""
+        """Add where the data of a field of Shar are."""
         suffix = self.suffixes.setdefault(member.suffix, len(self.suffixes))
         numbers = (member.start, member.num_bytes, member.meta_start, member.meta_bytes, suffix)
         for column, number in zip(FieldColumns.of(name), numbers, strict=True):
@@ -81,7 +81,7 @@ class _Columns:
 
 
 class Gathering:
-    """Takes down one cut after another.
+    """Builds the index, cut by cut.
 
     Args:
         options: How cuts become arrays.
@@ -98,7 +98,7 @@ class Gathering:
         self._missing: list[str] = []
 
     def take(self, cut: Any, where: str) -> None:
-        """Take down the id and the lengths of a cut.
+        """Add the id and the lengths of a cut.
 
         Raises:
             SourceError: It does not have what it should.
@@ -123,7 +123,7 @@ class Gathering:
                     self._missing.append(source.source)
 
     def take_stored(self, files: CutFiles) -> list[int]:
-        """Take down all cuts of some files; return how many bytes of text each file has, 0 for tar files.
+        """Add all cuts of some files; return how many bytes of text each file has, 0 for tar files.
 
         Raises:
             SourceError: They cannot be read, or do not fit together.

@@ -62,7 +62,7 @@ class CutKey(Codec):
 
 
 class _ArrayKey(CutKey):
-    """What has a manifest of its own: its layout is that of the first cut, and all others have the same."""
+    """A value with a manifest of its own; all cuts have the layout of the first one."""
 
     _default = DataSpec("float32", (None,), dim=None)  # of a corpus without a cut
 
@@ -84,7 +84,7 @@ class _ArrayKey(CutKey):
         self.sample_rate = learnt
 
     def _checked(self, array: Any, where: str) -> NDArray[Any]:
-        """Return what was read as it was promised."""
+        """Check that what was read has the promised layout, and return it."""
         spec = self.spec
         found = np.asarray(array)
         fits = np.can_cast(found.dtype, spec.dtype, "same_kind")

@@ -37,7 +37,7 @@ def import_lhotse() -> ModuleType:
 
 @contextmanager
 def lhotse_errors(doing: str, where: str, fix: str | None = None) -> Iterator[None]:
-    """Turn whatever lhotse, or a library below it, raises in the block into a `SourceError`; ours get told where."""
+    """Turn any error of lhotse, or a library below it, into a `SourceError`; our own errors gain the location."""
     try:
         yield
     except HeadraceError as error:

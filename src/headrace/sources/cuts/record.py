@@ -103,7 +103,7 @@ class StoredFeatures(_Equal, Features):  # type: ignore[misc]
     """Features in a file, or in memory."""
 
     def load(self, *args: Any, **kwargs: Any) -> Any:
-        """Return them, see lhotse's."""
+        """Load the features, as lhotse's class does."""
         _check_storage(self)
         return super().load(*args, **kwargs)
 
@@ -121,7 +121,7 @@ class StoredTemporalArray(_Equal, TemporalArray):  # type: ignore[misc]
     """An array with time."""
 
     def load(self, *args: Any, **kwargs: Any) -> Any:
-        """Return a part of it, see lhotse's."""
+        """Load a part of the array, as lhotse's class does."""
         _check_storage(self.array)
         return super().load(*args, **kwargs)
 
@@ -143,7 +143,7 @@ def _decode(file: Any, offset: float, duration: float | None) -> tuple[Any, int]
 
 
 def _check_storage(stored: Any) -> None:
-    """Refuse what is stored otherwise than a manifest may say, before lhotse opens it.
+    """Refuse a storage type that a manifest may not name, before lhotse opens it.
 
     Raises:
         OSError: There is no regular file.
@@ -184,7 +184,7 @@ _DATA_CUTS = {"MonoCut": MonoCut, "MultiCut": MultiCut, "Cut": MonoCut}  # "Cut"
 
 
 def cut_of(record: dict[str, Any], roots: Roots, where: str) -> Any:
-    """Return the cut of a record, which is taken apart.
+    """Build the cut of a record, which is modified.
 
     Raises:
         SourceError: It is none, or says more than data may; or names a file outside of the roots.

@@ -36,7 +36,7 @@ class Roots:
 
     @classmethod
     def of(cls, root: object, manifests: Iterable[str]) -> Roots:
-        """Return those that the user named; without any, the folders of the manifests and the current one.
+        """Return the roots that the user named, or else the folders of the manifests and the current one.
 
         Raises:
             ConfigError: What was named is not there.
@@ -240,13 +240,13 @@ class Speed(_Of):
 
 
 class Volume(_Of):
-    """Any factor is only multiplied with."""
+    """Any factor is allowed: it is only multiplied."""
 
     factor: _Level
 
 
 class Resample(_Of):
-    """Rates; how they fit together is checked where the record is built."""
+    """Sampling rates; `record.py` checks how they fit together."""
 
     source_sampling_rate: _Rate
     target_sampling_rate: _Rate

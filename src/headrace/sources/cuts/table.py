@@ -1,4 +1,4 @@
-"""Cuts by their number, with what they need to be loaded: from files by an index, or from a `CutSet` in memory."""
+"""Cuts by corpus index, ready to be loaded: from files by an index, or from a `CutSet` in memory."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ SHARD, LINE_START, LINE_BYTES = "shard", "line_start", "line_bytes"
 
 
 class CutTable(ABC):
-    """Where the cuts are."""
+    """Access to the cuts of a corpus."""
 
     @abstractmethod
     def cut(self, corpus_idx: int, shar_fields: Iterable[str]) -> Any:
@@ -163,7 +163,7 @@ def decode_cut(line: bytes, roots: Roots, where: str) -> Any:
 
 
 def attach_data(cut: Any, field: str, meta: bytes, data: tuple[bytes, str] | None, roots: Roots, where: str) -> None:
-    """Give a cut what Shar has of a field.
+    """Attach to a cut the data that Shar stores for a field.
 
     Args:
         cut: Changed in columns.
@@ -188,7 +188,7 @@ def attach_data(cut: Any, field: str, meta: bytes, data: tuple[bytes, str] | Non
 
 
 def attach_value(cut: Any, field: str, line: bytes, where: str) -> str:
-    """Give a cut a value that Shar has in lines of JSON; return the id of the cut that the line is for.
+    """Attach to a cut a value that Shar stores as JSON lines; return the id of the cut that the line is for.
 
     Raises:
         SourceError: The line is no JSON object, or the field is one of lhotse's own.
@@ -210,7 +210,7 @@ def _set(cut: Any, field: str, value: Any, where: str) -> None:
 
 
 def _records() -> ModuleType:
-    """Return what makes lhotse's objects, once lhotse is needed."""
+    """Import the module that builds lhotse's objects."""
     import_lhotse()
     from . import record as cuts_record
 

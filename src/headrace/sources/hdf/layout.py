@@ -54,7 +54,7 @@ class StoredColumn:
 
 @dataclass(frozen=True, slots=True)
 class FileLayout:
-    """All that is known of one file without reading a sequence.
+    """Layout of one file, known without reading a sequence.
 
     Attributes:
         path: The file.
@@ -81,8 +81,8 @@ def open_hdf5(path: str, *, chunk_cache_bytes: int = 1 << 20) -> h5py.File:
     HDF5's own rules for locks hold: readers share, and a file that a writer has open is refused.
 
     Raises:
-        SourceError: There is no such file, or it is truncated, or not HDF5, or somebody is writing to it, or its parts
-            are not all inside it.
+        SourceError: There is no such file, or it is truncated, or not HDF5, or another process is writing to it, or
+            parts of it are in other files.
     """
     try:
         file = h5py.File(path, "r", rdcc_nbytes=chunk_cache_bytes)
@@ -102,7 +102,7 @@ def open_hdf5(path: str, *, chunk_cache_bytes: int = 1 << 20) -> h5py.File:
 
 
 def _fix_for(error: OSError) -> str:
-    """Say what can be done about a file that HDF5 does not open."""
+    """Suggest a fix for a file that HDF5 does not open."""
     if isinstance(error, PermissionError | IsADirectoryError):
         return "give the path of a file that you may read"
     if error.errno in TOO_MANY_OPEN:
@@ -122,7 +122,7 @@ def hdf5_name(file: h5py.File, data_key: str) -> str:
 
 
 def read_layout(path: str) -> FileLayout:
-    """Read what one file says of its sequences: lengths and tags in bulk, and no data.
+    """Read lengths, tags and layouts of one file in bulk, without its data.
 
     Raises:
         SourceError: The file is missing, truncated or not HDF5, or its parts contradict each other.
@@ -304,7 +304,7 @@ def _stored_column(file: h5py.File, name: str, path: str) -> StoredColumn:
 
 
 def _said_sparse(dataset: h5py.Dataset, path: str) -> bool | None:
-    """Return what `HDFWriter` says of data that are not what the rule takes them for; None if it says nothing."""
+    """Return the attribute by which `HDFWriter` overrides the rule for sparse data; None if there is none."""
     said = dataset.attrs.get("sparse")
     if said is None:
         return None

@@ -161,7 +161,7 @@ def _times(layouts: Sequence[FileLayout], *, has_inputs: bool) -> dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """What the hot path needs of one key, worked out once.
+    """Precomputed values of one key, for fast reads.
 
     Attributes:
         name: The data key; None for `times`.

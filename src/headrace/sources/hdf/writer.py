@@ -177,7 +177,7 @@ class HDFWriter(FileWriter):
         self._tag_bytes.append(data)
 
     def _check_array(self, data_key: str, array: NDArray[Any], where: str) -> None:
-        """Refuse a frame that is not shaped as the first one on a free axis, and a class that makes no dim."""
+        """Refuse a frame of another shape than the first one, and a class index too large for any dim."""
         column, spec = self._columns.get(data_key), self.specs[data_key]
         if column is not None and array.shape[1:] != column.frame_shape:
             raise SourceError(
@@ -259,7 +259,7 @@ class HDFWriter(FileWriter):
             check()
 
     def _write_lengths(self, file: h5py.File, *, num_columns: int, with_spare_column: bool) -> None:
-        """Write seqLengths; without targets the documented reader wants one more column, here a copy of the input's."""
+        """Write seqLengths; without targets RETURNN's reader expects one more column: a copy of the input's."""
         dataset = file.create_dataset("seqLengths", (self._num_seqs, num_columns + with_spare_column), np.int32)
         start = 0
         for rows in self._lengths.blocks((num_columns,)) if num_columns else ():

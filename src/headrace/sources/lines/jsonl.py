@@ -69,13 +69,13 @@ class JsonlOptions:
 
     @property
     def kind(self) -> str:
-        """Name the source and every option that changes what is in its index: the same text in every process."""
+        """Identify the source and every option that changes its index: the same text in every process."""
         fields = [[key, field.identity] for key, field in self.fields.items()]
         return f"{INDEX_KIND} {json.dumps({'fields': fields, 'tag': self.tag_field})}"
 
 
 class RowDecoder:
-    """Takes some fields of an object, and decodes no others.
+    """Decodes some fields of an object, and skips the others.
 
     Args:
         fields: Their names, each once.
@@ -226,7 +226,7 @@ def _decode_block(block: LineBlock, decoder: RowDecoder, name: str) -> tuple[NDA
 
 
 def _scan_column(scan: Callable[[Any, str], _T], values: list[Any], numbers: NDArray[np.int64], name: str) -> list[_T]:
-    """Apply a function to values, which gets the name of the line only if it fails: to make it costs as much."""
+    """Apply a function to each value; the name of the line is made only for an error, as it costs as much."""
     found: list[_T] = []
     try:
         for value in values:
@@ -251,7 +251,7 @@ def first_object(path: str, name: str) -> dict[str, Any]:
 def parse_fields(
     fields: Mapping[str, Any] | None, first: Mapping[str, Any], tag_field: str | None, given: Mapping[str, DataSpec]
 ) -> dict[str, Field]:
-    """Choose the class for each data key.
+    """Return the field class for each data key.
 
     Args:
         fields: What the user said; `None`: all fields of the first object that have an array form, but the tag.

@@ -62,7 +62,7 @@ class TextOptions:
 
     @property
     def kind(self) -> str:
-        """Name the source and every option that changes what is in its index: the same text in every process."""
+        """Identify the source and every option that changes its index: the same text in every process."""
         own_tags = None if self.own_tags is None else xxhash.xxh3_128_hexdigest("\n".join(self.own_tags).encode())
         said = {
             "fields": [[key, field.identity] for key, field in self.fields.items()],
@@ -148,7 +148,7 @@ def _take_stretch(options: TextOptions, stretch: LineStretch) -> _Lines:
 
 
 def _take_block(block: LineBlock, file_idx: int, options: TextOptions, found: _Lines) -> NDArray[np.int64]:
-    """Take down the lines of one block; return their line numbers."""
+    """Add the lines of one block; return their line numbers."""
     name = options.names[file_idx]
     text = decode_utf8(block.data, name, first_byte=block.position, first_line=block.first_line)
     starts, stops = block.starts, block.stops
@@ -183,7 +183,7 @@ def _take_block(block: LineBlock, file_idx: int, options: TextOptions, found: _L
 def _scan_fields(
     texts: list[str], kept: NDArray[np.int64], first_line: int, name: str, options: TextOptions
 ) -> tuple[dict[str, NDArray[np.int64]], NDArray[np.bool_]]:
-    """Let the fields see the lines; return the length of each, and which lines none of them refused."""
+    """Scan the lines with all fields; return the lengths, and which lines no field refused."""
     columns = {key: np.zeros(len(kept), np.int64) for key in options.fields}
     is_good = np.ones(len(kept), np.bool_)
     scans = [(columns[key], target.scan) for key, target in options.fields.items()]
@@ -215,7 +215,7 @@ def _joined(pieces: list[NDArray[Any]]) -> NDArray[Any]:
 
 
 def text_fields(fields: Mapping[str, Any] | None, vocab: Any) -> dict[str, Field]:
-    """Return the fields that the user described, one way or the other."""
+    """Return the fields that the options describe."""
     if fields is None:
         fields = {"data": {"field": TEXT_FIELD, "vocab": "bytes" if vocab is None else vocab}}
     return {key: target if isinstance(target, Field) else parse_field(key, target) for key, target in fields.items()}

@@ -36,7 +36,7 @@ _FIX = "the text is a Python list of dicts with 'text', 'duration' and 'file', o
 
 
 class TextEntry(NamedTuple):
-    """What the text says of one sequence; a tuple, as a million of them are made.
+    """One sequence's entry in the text; a tuple, as millions of them are made.
 
     Attributes:
         tag: `seq_name`, else `file`.
@@ -199,7 +199,7 @@ class Archive:
 
     @property
     def text_name(self) -> str:
-        """What errors in the text name."""
+        """Location of the text, for errors."""
         return self.text_path or f"{self.path}, {self.name}.txt"
 
     def recording(self, file: str, has_prefix: bool) -> str:
@@ -208,7 +208,7 @@ class Archive:
 
 
 def find_archives(path: Any, content_name: Any, resolve_symlink: bool) -> list[Archive]:
-    """Return the archives that the documented options mean.
+    """Return the archives that RETURNN's options stand for.
 
     Args:
         path: A zip file, a folder with a `.txt` of the same name beside it, or a list of zip files and of `.txt.gz`
@@ -337,7 +337,7 @@ class EntryTexts:
         if self._sizes[number] > MAX_TEXT_IN_MEMORY:
             try:
                 self._plain[number] = PlainFiles([FileStamp.of(self._plain_file(number))])
-            except SourceError as error:  # no cache folder, or no room: dearer, but it works; other faults come again
+            except SourceError as error:  # no cache folder, or no room: slower, but it works; other errors come again
                 _LOGGER.warning("a text is held in memory by each process: %s", error)
             else:
                 return

@@ -35,7 +35,7 @@ _MEMBER_COLUMNS = ("start", "packed", "size", "crc", "deflated", "head")
 
 @dataclass(frozen=True, slots=True)
 class OggZipOptions:
-    """What the user said of a corpus, checked. See `OggZipSource` for what each means."""
+    """Checked options of a corpus. See `OggZipSource` for what each means."""
 
     archives: list[Archive]
     features: ExtractedFeatures | None
@@ -48,7 +48,7 @@ class OggZipOptions:
     data_lengths: str | None
 
     def __post_init__(self) -> None:
-        """Refuse what does not fit together."""
+        """Refuse options that contradict each other."""
         subset = self.subset
         if subset is not None and (
             isinstance(subset, bool)
@@ -72,7 +72,7 @@ class OggZipOptions:
 
     @property
     def kind(self) -> str:
-        """Name all that changes the index: the same text in every process."""
+        """Identify all options that change the index: the same text in every process."""
         said = [
             [[archive.name, archive.is_folder] for archive in self.archives],
             None if self.features is None else [self.data_lengths, self.features.identity if self.data_lengths else 0],
@@ -191,7 +191,7 @@ def _find(
 
 
 def _random_subset(rows: list[_Row], subset: float | int, seed: int) -> list[_Row]:
-    """Take the documented subset: the first ones of a shuffle by NumPy's legacy generator."""
+    """Take RETURNN's subset: the first ones of a shuffle by NumPy's legacy generator."""
     num_seqs = subset if isinstance(subset, int) else int(len(rows) * subset)
     order = list(range(len(rows)))
     np.random.RandomState(seed).shuffle(order)

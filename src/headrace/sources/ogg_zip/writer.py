@@ -118,6 +118,6 @@ class OggZipWriter(FileWriter):
 
 
 def _close_whatever(archive: zipfile.ZipFile) -> None:
-    """Close an archive in which a member may be half written: it is no longer needed."""
+    """Close an aborted archive, in which a member may be half written."""
     with contextlib.suppress(OSError, ValueError):
         archive.close()

@@ -45,7 +45,7 @@ class Codec(ABC):
 
     @property
     def identity(self) -> list[Any]:
-        """JSON data that names all that the user said; no scan changes it. [], if whoever has the codec says it."""
+        """What the user specified, as JSON data; scans do not change it. [] if the codec's owner has it."""
         return []
 
     @property
@@ -58,7 +58,7 @@ class Codec(ABC):
         """Return the array of one value, `dtype[T, ...]`, as a new one; `SourceError` if it has none."""
 
     def scan(self, value: Any, where: str) -> int:
-        """Take note of one value of the corpus; return the length of its array, 1 without a time axis."""
+        """Learn from one value of the corpus; return the length of its array, 1 without a time axis."""
         return len(self.encode(value, where))
 
     def end_scan(self) -> None:  # noqa: B027 - most have nothing to settle
@@ -83,8 +83,8 @@ class SpecLearner:
 
     Args:
         what: What the arrays are called in messages.
-        given: What the user said; a free axis (`None`) may have any size.
-        num_classes: How many classes the values are of, if the user said it.
+        given: Layout that the user declared; a free axis (`None`) may have any size.
+        num_classes: Number of classes, if the user declared it.
         frees_axes: Whether an axis that differs becomes free, rather than an error.
         fix: What to do about an array of another layout.
 
@@ -124,7 +124,7 @@ class SpecLearner:
         self.known = spec
 
     def learn(self, dtype: np.dtype[Any], shape: tuple[int, ...], where: str, *, has_time: bool | None = None) -> None:
-        """Take note of one array.
+        """Learn from one array.
 
         Args:
             dtype: In any byte order.

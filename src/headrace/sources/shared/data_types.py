@@ -1,4 +1,4 @@
-"""What a user says about data keys, and whether an array is what was said.
+"""Layouts that the user declares, learning layouts from arrays, and checking arrays against them.
 
 `parse_data_types` reads the documented form (`{"data": {"shape": (None, 40)}}`), `learn_specs` looks at a sequence
 instead; `checked_seq` compares a sequence with the specs; `as_array` takes what Python programs have in place of an
@@ -106,7 +106,7 @@ def learn_specs(seq: Mapping[str, Any], where: str) -> dict[str, DataSpec]:
 def learn_spec(
     dtype: np.dtype[Any], frame_shape: Sequence[int | None], *, has_time: bool, num_classes: int | None = None
 ) -> DataSpec:
-    """Return the layout of arrays of unspecified meaning: the one rule that all formats follow.
+    """Infer the layout of arrays whose layout was not declared: the one rule that all formats follow.
 
     Args:
         dtype: Of the arrays, in native byte order.
@@ -123,7 +123,7 @@ def learn_spec(
 def checked_seq(
     seq: Mapping[str, Any], specs: Mapping[str, DataSpec], *, exact: bool, where: str
 ) -> dict[str, NDArray[Any]]:
-    """Return the arrays of one sequence, in the order of the specs, after a look at their layout.
+    """Check the layouts of one sequence's arrays, and return them in the order of the specs.
 
     Args:
         seq: Data key -> array, or what `as_array` takes.
@@ -155,7 +155,7 @@ def checked_seq(
 
 
 def find_mismatch(array: NDArray[Any], spec: DataSpec) -> str | None:
-    """Say how an array differs from its spec, with both values, or return `None` if it fits; looks at no number."""
+    """Describe how an array's layout differs from its spec; `None` if it fits. The numbers are not read."""
     if array.dtype != np.dtype(spec.dtype):
         return f"the dtype is {array.dtype.name}, not {spec.dtype}"
     if array.ndim != spec.ndim:
@@ -168,7 +168,7 @@ def find_mismatch(array: NDArray[Any], spec: DataSpec) -> str | None:
 
 
 def as_array(value: Any, spec: DataSpec | None, where: str) -> NDArray[Any]:
-    """Return an array for what a Python program has: an array, a tensor, a number or a list of numbers.
+    """Convert an array, a tensor, a number or a list of numbers to an array.
 
     A tensor is anything with a `numpy()` method (torch: detached and brought to the CPU first). Numbers and lists
     have no dtype of their own and take that of the spec, if no value changes by it but for rounding.
@@ -226,7 +226,7 @@ def _array_of_numbers(value: Any, spec: DataSpec | None, where: str) -> NDArray[
 def with_labels(
     specs: Mapping[str, DataSpec], labels: Mapping[str, Sequence[str]], *, exact: bool = True
 ) -> dict[str, DataSpec]:
-    """Return the specs, with the number of classes by that of the labels where it is not known.
+    """Fill in unknown numbers of classes from the number of labels.
 
     Args:
         specs: Data key -> layout.
@@ -281,7 +281,7 @@ def extremes(integers: NDArray[Any]) -> tuple[int, int]:
 
 
 def parse_about(said: Any, what: str, where: str, *, fix: str) -> tuple[dict[str, DataSpec], dict[str, Sequence[str]]]:
-    """Read what a Headrace writer noted in or beside its file.
+    """Read the layouts and labels that a writer stored in or beside its file, see `FileWriter._about`.
 
     Args:
         said: JSON data: "specs", data key -> layout; "labels", data key -> class labels.

@@ -89,7 +89,7 @@ class ClassField(Field):
             ) from None
 
     def scan(self, value: Any, where: str) -> int:
-        """Take note of the labels of one value; return how many they are."""
+        """Learn the labels of one value; return their number."""
         if self._seen is None:
             return len(self.encode(value, where))
         labels = self._labels_in(_checked_text(value, self.name, where))
@@ -209,7 +209,7 @@ class VocabularyField(Field):
 
 
 def parse_field(data_key: str, target: Any) -> Field:
-    """Choose the class for one target.
+    """Return the field class for one target.
 
     Args:
         data_key: A bare field name means labels, but UTF-8 bytes for the data key "orth", as that key is documented.
@@ -298,7 +298,7 @@ class NumberField(Field):
         return self._spec
 
     def scan(self, value: Any, where: str) -> int:
-        """Take note of one number; return the length of its array."""
+        """Learn from one number; return the length of its array."""
         self._smallest = value if self._smallest is None else min(self._smallest, value)
         self._largest = max(self._largest, value)
         return len(self._array_of(value, where))

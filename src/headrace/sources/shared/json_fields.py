@@ -66,7 +66,7 @@ class JsonField(Field):
         return self._spec
 
     def scan(self, value: Any, where: str) -> int:
-        """Take note of one value; return the length of its array."""
+        """Learn from one value; return the length of its array."""
         if isinstance(value, str):
             if self._is_text is not True:
                 self._note_kind(True, where)

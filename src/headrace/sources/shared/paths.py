@@ -1,4 +1,4 @@
-"""What users give as files: one path or several."""
+"""Paths as users give them: one or several."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`IndexedSource`: what all sources do alike that read files by an index, and what is left for a format to say.
+"""`IndexedSource`: base of the sources that read files by an index, and the methods that a format defines.
 
 An index is gathered once, or a kept one is opened (`_open`); it has tags, lengths, layouts, labels, and columns of
 numbers that say where each sequence is. From then on a sequence is found by these. A format says
@@ -42,7 +42,7 @@ def make_index(
     locators: Mapping[str, ArrayLike],
     **meta: Any,
 ) -> CorpusIndex:
-    """Return an index that says all that an `IndexedSource` has to know.
+    """Build the index that an `IndexedSource` reads by.
 
     Args:
         specs: Data key -> layout.
@@ -58,7 +58,7 @@ def make_index(
 
 @dataclass(frozen=True, slots=True)
 class PlainKey:
-    """What reading needs of a key whose arrays lie in the files as they are returned, worked out once.
+    """Precomputed values for reading a plain key, whose arrays lie in the files as they are returned.
 
     Attributes:
         dtype: As returned.
@@ -154,7 +154,7 @@ class IndexedSource(Source):
         return slice_frames(array, self.specs[data_key], start, end).copy()
 
     def _where(self, corpus_idx: int) -> str:
-        """Return what errors name for a sequence."""
+        """Describe a sequence for errors."""
         return f"{self._files_text}, tag {self._index.tags[corpus_idx]!r}"
 
     # --- what all do ---
@@ -399,7 +399,7 @@ class IndexedSource(Source):
         return array
 
     def for_another_reader(self) -> Source:
-        """Return one that shares what is known of the index, and has files of its own, which it opens when it reads."""
+        """Return a source that shares the index and all that was computed from it, and opens files of its own."""
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__, specs=dict(self.specs), labels=dict(self.labels))
         other._prepare_files()

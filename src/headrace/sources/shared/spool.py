@@ -66,5 +66,5 @@ class Spool:
 
     def close(self) -> None:
         """Remove the file. Harmless when called twice."""
-        with contextlib.suppress(OSError):  # it tries to write what it still holds, which is no longer needed
+        with contextlib.suppress(OSError):  # it tries to flush its buffer, which is discarded anyway
             self._file.close()

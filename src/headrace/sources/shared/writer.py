@@ -1,4 +1,4 @@
-"""The contract of a writer, and what all writers have in common.
+"""`Writer`, the contract of a writer, and `FileWriter`, the base of all writers here.
 
 A writer takes the sequences of a corpus, one by one, and makes a file that a source reads. The target appears under its
 name when it is whole and on the disk, or not at all; an existing one is replaced only if that was asked for, and of two
@@ -91,7 +91,7 @@ class Pending(Protocol):
 
 
 class FileWriter(Writer):
-    """What all writers have in common: open and closed, the target and its durability, what a sequence must look like.
+    """Base of all writers: handles the target and its durability, closing and aborting, and checks of each sequence.
 
     A sub-class checks its own options in its constructor, between `super().__init__` and `self._open()`.
 
@@ -116,7 +116,7 @@ class FileWriter(Writer):
     _max_number_bytes = 8  # of a dtype; of a complex one twice as many
     _has_unique_tags = False
     _needs_all_labels = True  # whether labels must be as many as there are classes
-    _learns_classes = False  # whether it wants to know them where their number is not given
+    _learns_classes = False  # whether the range of classes is tracked where their number is not declared
     _least_class: int | None = 0  # that a key with a known number of classes may have; None: any
 
     def __init__(
@@ -379,7 +379,7 @@ class FileWriter(Writer):
         self._is_open = False
         try:
             self._opened.close()
-        except self._disk_errors:  # it tries to write what it still holds, which is no longer needed
+        except self._disk_errors:  # it tries to flush its buffer, which is discarded anyway
             pass
         finally:
             if self._pending is not None:

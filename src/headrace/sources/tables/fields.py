@@ -56,7 +56,7 @@ class TableField(ABC):
 
     @abstractmethod
     def scan(self, cells: Sequence[Cells], rows: Rows, where: str) -> NDArray[np.int64]:
-        """Take note of all rows of a piece, or some; return the length of each, `int64[n]`."""
+        """Learn from all rows of a piece, or some; return the length of each, `int64[n]`."""
 
     @abstractmethod
     def end_scan(self) -> DataSpec:
@@ -85,9 +85,9 @@ class NumberField(TableField):
     Args:
         data_key: The data key.
         column: The column.
-        declared: What our writer says of the layout; it counts where it fits.
-        labels: Given class labels.
-        num_classes: Given number of classes.
+        declared: Layout that our writer stored; used where it fits.
+        labels: Class labels, if declared.
+        num_classes: Number of classes, if declared.
     """
 
     is_plain = True
@@ -116,11 +116,11 @@ class NumberField(TableField):
 
     @property
     def labels(self) -> Sequence[str] | None:
-        """Class labels, if given."""
+        """Class labels, if declared."""
         return self._labels
 
     def scan(self, cells: Sequence[Cells], rows: Rows, where: str) -> NDArray[np.int64]:
-        """Take note of the sizes of axes, and refuse rows that make no array."""
+        """Learn the sizes of axes, and refuse rows that make no array."""
         (own,) = cells
         wrong = own.first_wrong(rows)
         if wrong is not None:

@@ -126,7 +126,7 @@ class Tables(ABC):
 
     Attributes:
         num_tables: How many tables there are, one after the other.
-        slow_hint: What to tell somebody who reads rows in an order for which pieces are decoded again and again.
+        slow_hint: Hint for a user whose order of rows makes pieces be decoded again and again.
     """
 
     num_tables: int
@@ -271,7 +271,7 @@ class _Gathered:
         self._locators: dict[str, list[NDArray[Any]]] = {"table": [], "piece": [], "row": []}
 
     def add(self, tables: Tables, table: int, piece: int, num_rows: int, chosen: Rows | None) -> None:
-        """Take note of the rows of a piece, or of some."""
+        """Add the rows of a piece, or some of them."""
         where = f"{tables.name(table)}, piece {piece}"
         for field in self._options.fields:
             cells, *_ = read_cells(tables, table, piece, field, self._options.nulls)

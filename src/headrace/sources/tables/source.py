@@ -200,7 +200,7 @@ class TableSource(IndexedSource):
         return cells
 
     def _note_decoded(self) -> None:
-        """Say it, once, if most reads decode a piece of which they need one row."""
+        """Log a hint, once, if most reads decode a whole piece for one row."""
         self._num_decoded += 1
         if self._num_decoded == _MANY_DECODED and self._num_reads < 2 * _MANY_DECODED:
             _LOGGER.warning("%s: %s", self._tables.name(0), self._tables.slow_hint)
@@ -259,7 +259,7 @@ class TableFiles(Tables, Generic[_Handle]):
             SourceError: It cannot be read.
         """
         pa = import_arrow()
-        self.confirm(table_idx)
+        self._confirm_file(table_idx)
         try:
             array = descend(self._column_of(self.handle(table_idx), piece, path[0]), path[1:])
         except (pa.ArrowException, OSError, KeyError, ValueError) as error:
@@ -268,7 +268,7 @@ class TableFiles(Tables, Generic[_Handle]):
                 where=f"{self.name(table_idx)}, piece {piece}",
                 fix="is the file truncated? write or download it again",
             ) from error
-        self.confirm(table_idx)
+        self._confirm_file(table_idx)
         return array
 
     def confirm(self, table_idx: int) -> None:
@@ -277,6 +277,9 @@ class TableFiles(Tables, Generic[_Handle]):
         Raises:
             SourceError: It changed.
         """
+        self._confirm_file(table_idx)
+
+    def _confirm_file(self, table_idx: int) -> None:
         descriptor = self._descriptors.get(table_idx)
         if descriptor is None:
             self._confirm_closed(table_idx)

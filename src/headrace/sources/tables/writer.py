@@ -128,7 +128,7 @@ class TableWriter(FileWriter):
 
 
 def _refuse_lossy(array: NDArray[Any], spec: DataSpec, where: str) -> None:
-    """Refuse an array that would not be read back as it is."""
+    """Refuse an array that would not be read back unchanged."""
     if array.size > _MAX_ITEMS:
         raise SourceError(f"{array.size} numbers; a row holds up to {_MAX_ITEMS}", where=where, fix="split it")
     if not array.size and array.shape != (0,) * array.ndim and None in spec.shape:

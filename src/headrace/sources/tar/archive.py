@@ -115,7 +115,7 @@ class TarBytes:
 
 
 class MemberFile(io.RawIOBase):
-    """A member as a file of its own, for a library that looks for a header where it wants."""
+    """A member as a file of its own, for a library that seeks in it."""
 
     def __init__(self, archive: TarBytes, member: Member) -> None:
         super().__init__()

@@ -49,7 +49,7 @@ class TarOptions:
 
     @property
     def kind(self) -> str:
-        """Names the source and every option that changes what is in its index: the same text in every process."""
+        """Identify the source and every option that changes its index: the same text in every process."""
         said = self.members and [[key, decoder.identity] for key, decoder in self.members.items()]
         return f"{INDEX_KIND} {json.dumps([said, self.tag, self.missing], default=repr)}"
 

@@ -207,7 +207,7 @@ class ArrayCodec(Codec):
         self.labels, self._is_usual = labels, bool(learnt)
 
     def scan(self, value: NpyHeader, where: str) -> int:
-        """Take note of a header; return the length of the first axis, 1 without one."""
+        """Learn from a header; return the length of the first axis, 1 without one."""
         if not value.dtype.isnative or (value.fortran and len(value.shape) > 1):
             self._is_usual = False
         self._learner.learn(value.dtype, value.shape, where)

@@ -28,7 +28,7 @@ _MISSING = ("error", "skip")
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """What reading needs of one key, worked out once.
+    """Precomputed values of one key, for fast reads.
 
     Attributes:
         decoder: How bytes become an array.
