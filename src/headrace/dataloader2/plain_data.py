@@ -22,7 +22,7 @@ class NotPlainError(TypeError):
 
 
 class OptionalList(list[Any]):
-    """A list in whose place there is None, where it cannot be written."""
+    """A list that is written as None where it cannot be written."""
 
     __slots__ = ()
 

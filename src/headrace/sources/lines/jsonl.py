@@ -360,7 +360,7 @@ class JsonlSource(RecordSource):
 
     A number becomes a key without a time axis, a list a key with time, a list of equally long lists frames that are
     vectors, and a text its UTF-8 bytes; a text may also become classes of a vocabulary. The files are read once, to
-    find the lines and the lengths; then an object is read by its place. Blank lines are skipped.
+    find the lines and the lengths; then an object is read by its offset. Blank lines are skipped.
 
     Args:
         files: One path, or several; `.gz`, `.bz2` and `.xz` are decompressed once, see `plain_copy`.

@@ -232,7 +232,7 @@ class TextSource(RecordSource):
         files: One path, or several; `.gz`, `.bz2` and `.xz` are decompressed.
         vocab: What a line becomes, as key "data": `None` or "bytes" (UTF-8, 256 classes), "chars", a `Vocabulary`, a
             dict of one such as `{"class": "SentencePieces", "model_file": ...}`, or what `parse_field` knows more.
-        fields: In place of `vocab`, for several keys: data key -> `{"field": "text", "vocab": ...}`.
+        fields: Instead of `vocab`, for several keys: data key -> `{"field": "text", "vocab": ...}`.
         tags: "number" for `line-0`, `line-1`, ..., counted over all files, which takes no memory; "place" for
             `<file name>:<line number from 1>`.
         skip_empty: Whether lines without a character are no sequences.

@@ -1,9 +1,10 @@
 """Refuses HDF5 files that have parts in other files.
 
-An HDF5 file can name other files of the machine as the place of its data: by links, as raw bytes ("external storage"),
-or as pieces of a dataset ("virtual dataset"). So a file from elsewhere could make a program read, and pass on, what the
-author of that file has no access to; and nobody would see that those files changed. Links that stay inside the file are
-followed, here by hand: HDF5 is asked to open a name only after every link on the way was seen to stay inside.
+An HDF5 file can name other files of the machine as the location of its data: by links, as raw bytes ("external
+storage"), or as pieces of a dataset ("virtual dataset"). So a file from elsewhere could make a program read, and pass
+on, what the author of that file has no access to; and nobody would see that those files changed. Links that stay inside
+the file are followed, here by hand: HDF5 is asked to open a name only after every link on the way was seen to stay
+inside.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`Spool`: what a writer was given so far, in an unnamed temporary file, until its place in the target is known."""
+"""`Spool`: data of a writer in an unnamed temporary file, until their offset in the target is known."""
 
 from __future__ import annotations
 
