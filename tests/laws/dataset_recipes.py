@@ -321,6 +321,7 @@ def _has_streams(value):
         stream_function = value.get("map_seq_stream") is not None
         dedicated = value.get("sharding_method") == "dedicated"
         own = entry is not None and entry.is_indexed is False
+        own = own or (_name_of(value) == "VariableDataset" and not value.get("always_same_tags"))
         return own or stream_function or dedicated or any(map(_has_streams, value.values()))
     return isinstance(value, list | tuple) and any(map(_has_streams, value))
 

@@ -121,6 +121,8 @@ class GeneratingDataset(CachedDataset2):
         return self._lazy_order_for_epoch(epoch, int(self._corpus_num_seqs), self._lengths_once(epoch))
 
     def _make_order(self, epoch: int | None, given: GivenOrder | None, *, counts: bool) -> CountedOrder:
+        if not self._generates_by_epoch:
+            return self._ask_for_order(epoch, given, counts=counts)
         self._check_shard()
         order = self._plan(check_epoch(epoch), given)
         return order, occurrences(order) if counts and order.may_repeat else None
@@ -146,8 +148,12 @@ class GeneratingDataset(CachedDataset2):
         return seq
 
     def _new_reader(self) -> Reader:
-        # what a class of the user's own draws by may be the current epoch
-        return GeneratedSeqs(self) if is_of_headrace(type(self).generate_seq) else super()._new_reader()
+        return GeneratedSeqs(self) if self._generates_by_epoch else super()._new_reader()
+
+    @property
+    def _generates_by_epoch(self) -> bool:
+        """Whether any epoch can be generated: a class of the user's own may look at which is the current one."""
+        return is_of_headrace(type(self).generate_seq)
 
     @property
     def num_seqs(self) -> int:
@@ -245,8 +251,6 @@ class GeneratedSeqs(WholeSeqReader):
     Args:
         dataset: It.
     """
-
-    gives_own = True
 
     def __init__(self, dataset: GeneratingDataset) -> None:
         super().__init__()
