@@ -112,7 +112,7 @@ class Recipe:
             work: What they do.
             **others: Options of the loader that are others for these workers.
         """
-        options = replace(self.options, **others)
+        options = replace(self.options, **others) if others else self.options
         engine = Engine(
             Job(work, options.worker_init, options.seed),
             num_workers=options.num_workers,
