@@ -197,13 +197,17 @@ class MapSource(Source):
         return arrays
 
     def _arrays_as_expected(self, item: Any) -> dict[str, NDArray[Any]] | None:
-        """Return the arrays of an item that is a dict of arrays of the layouts, as most are; `None` if it is not."""
+        """Return the arrays of an item that is a dict of arrays and numbers of the layouts, as most are; or `None`."""
         if type(item) is not dict or (self._learnt and len(item) != len(self._expected)):
             return None
         arrays = {}
         for key, dtype, num_axes, sizes in self._expected:
             array = item.get(key)
-            if type(array) is not np.ndarray or array.dtype != dtype or array.ndim != num_axes:
+            if type(array) is not np.ndarray:
+                if num_axes or not _is_number_of(array, dtype):
+                    return None
+                array = np.array(array, dtype)
+            elif array.dtype != dtype or array.ndim != num_axes:
                 return None
             shape = array.shape
             for axis, size in sizes:
@@ -263,6 +267,13 @@ class _Expected(NamedTuple):
         return cls(
             key, np.dtype(spec.dtype), spec.ndim, tuple((axis, size) for axis, size in sizes if size is not None)
         )
+
+
+def _is_number_of(value: object, dtype: np.dtype[Any]) -> bool:
+    """Tell whether a value is a number that an array of a dtype holds as it is."""
+    if isinstance(value, np.generic):
+        return value.dtype == dtype
+    return type(value) is int and dtype == np.int64 and abs(value) < 1 << 62
 
 
 def _checked_tag(tag: object, where: str) -> str:
