@@ -90,9 +90,9 @@ def test_data_are_not_copied_and_what_cannot_be_copied_is_shared() -> None:
 def test_wrong_arguments_are_refused() -> None:
     with pytest.raises(ConfigError, match="must be a pipe"):
         DataLoader2([1, 2])
-    with pytest.raises(ConfigError, match="no reading service"):
+    with pytest.raises(ConfigError, match="not a reading service"):
         DataLoader2(IterableWrapper([]), reading_service=7)
-    with pytest.raises(ConfigError, match="no adapter"):
+    with pytest.raises(ConfigError, match="not an adapter"):
         DataLoader2(IterableWrapper([]), 7)
     with pytest.raises(ConfigError, match="epoch_seeding"):
         DataLoader2(IterableWrapper([]), epoch_seeding="never")

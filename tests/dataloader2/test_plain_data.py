@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.dataloader2.plain_data import NotPlainError, from_json, to_json
+from headrace.dataloader2.plain_data import NotPlainError, OptionalList, from_json, to_json
 from headrace.errors import ResumeError
 
 _LEAVES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary()
@@ -75,3 +75,11 @@ def test_other_objects_are_refused(value: Any) -> None:
 def test_damaged_data_are_refused_and_nothing_is_executed(value: Any) -> None:
     with pytest.raises(ResumeError):
         from_json(value)
+
+
+def test_what_may_be_left_out_is_left_out_alone_and_costs_nothing() -> None:
+    reasons: list[str] = []
+    value = [OptionalList([1, object()]), OptionalList([b"x" * 200]), OptionalList([2, (3,)]), 4]
+    written = to_json(value, 150, lambda error: reasons.append(str(error)))
+    assert from_json(json.loads(json.dumps(written))) == [None, None, [2, (3,)], 4]
+    assert reasons == ["an object of type builtins.object", "more than 0 MiB of data"]

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.engine import Failure, Place
+from headrace.engine import CurrentItem, Failure
 from headrace.engine.events import Done, Failed, Ready, SetupFailed, StreamEnded
 from headrace.engine.process.channel import MAX_PACKET_BYTES, Channel, read_memfd, write_memfd
 from headrace.engine.process.messages import (
@@ -154,13 +154,13 @@ def test_records_that_lie_one_behind_the_other_are_the_messages_of_one_packet(me
 
 @given(st.text(st.characters()), st.none() | st.text(), st.booleans())
 def test_failures_survive_their_packet_whatever_their_text(text: str, tag: str | None, ends_stream: bool) -> None:
-    failure = Failure("ValueError", text, "trace \udc80", Place(tag, 2), ValueError(text), ends_stream)
+    failure = Failure("ValueError", text, "trace \udc80", CurrentItem(tag, 2), ValueError(text), ends_stream)
     packet = encode_packet([Failed(1, 2, failure, 3), SetupFailed(4, failure), Done(5, 6, skipped=(failure,))])
     failed, not_set_up, done = decode_for_trainer(packet)
     assert (failed.worker_idx, failed.ticket, failed.run_id, not_set_up.worker_idx) == (1, 2, 3, 4)
     for crossed in (failed.failure, not_set_up.failure, *done.skipped):
         assert (crossed.type_name, crossed.text, crossed.traceback) == ("ValueError", text, "trace \udc80")
-        assert (crossed.place, crossed.ends_stream) == (Place(tag, 2), ends_stream)
+        assert (crossed.item, crossed.ends_stream) == (CurrentItem(tag, 2), ends_stream)
         assert type(crossed.exception) is ValueError
         assert crossed.exception.args == (text,)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from headrace.engine import Engine, EngineOptions, Job, Raising, Restarting, Skipping, note_place
+from headrace.engine import Engine, EngineOptions, Job, Raising, Restarting, Skipping, note_item
 from headrace.engine.process.executor import ProcessExecutor
 from headrace.errors import CacheError, HeadraceError, TransformError, WorkerDiedError
 
@@ -142,7 +142,7 @@ def test_what_a_run_had_ready_is_freed_though_another_thread_drops_it():
 def die_at_1_having_noted_0(info):
     def work(number):
         if number == 0:
-            note_place("the first", 1)
+            note_item("the first", 1)
         elif number == 1:
             os._exit(7)
         return number

@@ -341,7 +341,7 @@ def test_a_stalled_worker_is_started_anew_and_does_its_tickets_again(caplog: pyt
     assert values_of(engine.run(range(9))) == list(range(9))
     assert executor.log.count("restart 0 0") == 1
     assert engine.report.workers[0].num_restarts == 1
-    assert "it is started anew\nThe stack of worker 0" in caplog.text
+    assert "it is restarted\nThe stack of worker 0" in caplog.text
     engine.close()
 
 

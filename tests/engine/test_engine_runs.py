@@ -18,7 +18,7 @@ from headrace.engine import (
     WorkerInfo,
     empty,
     get_worker_info,
-    note_place,
+    note_item,
 )
 from headrace.errors import ConfigError, HeadraceError, TransformError, WorkerDiedError
 
@@ -165,7 +165,7 @@ class NeedsTwo(Exception):
 @EXECUTORS
 def test_an_error_keeps_its_type_and_says_where_it_was(executor: str) -> None:
     def fail(number: int) -> int:
-        note_place(tag=f"seq-{number}", epoch=7)
+        note_item(tag=f"seq-{number}", epoch=7)
         if number == 1:
             raise NeedsTwo("this", "that")
         return number
@@ -336,7 +336,7 @@ def exit_once(at: int):
     seen = []
 
     def function(number: int) -> int:
-        note_place(tag=f"seq-{number}")
+        note_item(tag=f"seq-{number}")
         if number == at and not seen:
             seen.append(number)
             raise SystemExit(3)
@@ -350,7 +350,7 @@ def test_a_thread_that_exits_is_replaced_and_the_stream_is_the_same(caplog: pyte
         assert values_of(engine.run(range(40))) == list(range(40))
         assert engine.report.num_restarts == 1
     (record,) = caplog.records
-    assert "ended by SystemExit: 3; it is started anew" in record.getMessage()
+    assert "ended by SystemExit: 3; it is restarted" in record.getMessage()
 
 
 def test_a_stream_goes_on_where_it_was_when_its_thread_exits() -> None:

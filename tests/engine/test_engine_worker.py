@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from headrace.engine import Failure, Job, Mode, Place, WorkerInfo, get_worker_info, note_place, skip_item
+from headrace.engine import CurrentItem, Failure, Job, Mode, WorkerInfo, get_worker_info, note_item, skip_item
 from headrace.engine.events import Done, Failed, StreamEnded
 from headrace.engine.user.worker_info import WorkerScope, set_process_scope, worker_scope
 from headrace.engine.worker import Worker
@@ -56,8 +56,8 @@ def caught(error: Exception) -> Exception:
         return raised
 
 
-def crossed(error: Exception, place: Place | None = None) -> Failure:
-    return Failure.from_bytes(Failure.of(caught(error), place=place, num_own_frames=0).to_bytes())
+def crossed(error: Exception, item: CurrentItem | None = None) -> Failure:
+    return Failure.from_bytes(Failure.of(caught(error), item=item, num_own_frames=0).to_bytes())
 
 
 # --- errors ---
@@ -70,7 +70,7 @@ def test_an_error_of_ours_crosses_whole() -> None:
 
 
 def test_an_error_that_crossed_carries_ticket_worker_place_and_the_traceback_there() -> None:
-    error = crossed(LookupError("no 5"), Place("seq-5", 2)).raisable(4, 1)
+    error = crossed(LookupError("no 5"), CurrentItem("seq-5", 2)).raisable(4, 1)
     assert isinstance(error, LookupError)
     first, second, third, *_, last = error.__notes__[0].splitlines()
     assert first == "headrace: tag 'seq-5', epoch 2, ticket 4, worker 1"
@@ -107,7 +107,7 @@ def test_an_error_whose_text_cannot_be_had_is_told_all_the_same() -> None:
 
 def test_outside_of_workers_there_is_nobody_and_places_mean_nothing() -> None:
     assert get_worker_info() is None
-    note_place(tag="x")
+    note_item(tag="x")
     with pytest.raises(LookupError):
         skip_item(LookupError("x"))
 
@@ -126,14 +126,14 @@ def test_a_worker_process_is_the_same_worker_in_all_of_its_threads() -> None:
 
 
 def test_each_place_is_published_and_counted() -> None:
-    published: list[Place] = []
-    scope = WorkerScope(INFO, on_place=published.append)
+    published: list[CurrentItem] = []
+    scope = WorkerScope(INFO, on_item=published.append)
     with worker_scope(scope):
-        note_place(tag="a", epoch=1)
-        note_place(epoch=2)
-    assert published == [Place("a", 1), Place(None, 2)]
+        note_item(tag="a", epoch=1)
+        note_item(epoch=2)
+    assert published == [CurrentItem("a", 1), CurrentItem(None, 2)]
     assert [str(place) for place in published] == ["tag 'a', epoch 1", "epoch 2"]
-    assert scope.num_places == 2
+    assert scope.num_items == 2
 
 
 # --- streams ---

@@ -32,7 +32,7 @@ from headrace.engine.failure import Failure
 from headrace.engine.options import EngineOptions, Raising, Restarting, Skipping
 from headrace.engine.supervisor import Supervisor
 from headrace.engine.user.job import Mode
-from headrace.engine.user.worker_info import Place
+from headrace.engine.user.worker_info import CurrentItem
 from headrace.engine.worker_state import WorkerState, plan_items, plan_tasks
 from headrace.errors import InternalError, StalledError, TransformError, WorkerDiedError
 
@@ -400,7 +400,7 @@ def test_a_death_is_raised_with_cause_and_ticket_and_remedy_unless_restarts_are_
     assert isinstance(action, Raise)
     assert str(action.error) == (
         "worker 1 ended with exit code 0\n  where: ticket 1\n"
-        "  fix: on_death=Restarting() starts it anew and does its tickets again"
+        "  fix: on_death=Restarting() restarts it and does its tickets again"
     )
 
 
@@ -498,9 +498,9 @@ def test_what_ends_several_workers_at_once_counts_once() -> None:
 def test_a_death_that_is_raised_says_what_to_do_and_how_often_it_came_at_the_same_sequence() -> None:
     supervisor = Supervisor(1, Mode.TASK, EngineOptions(on_death=Restarting(budget=2)))
     supervisor.handle(ResultRequested())
-    for place in (Place("seq-1", 3), Place("seq-2", 3)):
+    for place in (CurrentItem("seq-1", 3), CurrentItem("seq-2", 3)):
         assert Restart(0, 0) in supervisor.handle(Exited(0, "was killed", place, advice="give it more memory"))
-    (action,) = supervisor.handle(Exited(0, "was killed", Place("seq-1", 3), advice="give it more memory"))
+    (action,) = supervisor.handle(Exited(0, "was killed", CurrentItem("seq-1", 3), advice="give it more memory"))
     assert isinstance(action, Raise)
     text = str(action.error)
     assert "fix: give it more memory; it was number 3 of this run and on_death allows 2" in text

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headrace.engine import Engine, EngineOptions, Job, Mode, Restarting, WorkerInfo, note_place
+from headrace.engine import Engine, EngineOptions, Job, Mode, Restarting, WorkerInfo, note_item
 from headrace.engine.events import Beat, Done, Event
 from headrace.engine.memory.slot import empty
 from headrace.engine.process.executor import ProcessExecutor
@@ -370,7 +370,7 @@ def test_a_worker_that_notes_places_gives_signs_of_life(tmp_path: Path) -> None:
     os.mkfifo(go_on)
 
     def work(number: int) -> int:
-        note_place(tag="first")
+        note_item(tag="first")
         go_on.read_text()
         return number
 

@@ -166,7 +166,7 @@ def test_a_killed_worker_is_named_because_its_share_cannot_be_dealt_out_again(tm
     ):
         list(loader)
     assert "Restarting" not in str(info.value)  # which would not help here
-    assert "go on from a state" in str(info.value)
+    assert "resume from a state" in str(info.value)
 
 
 def test_a_worker_that_drops_all_it_gets_of_an_endless_source_does_not_fill_the_memory() -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headrace.engine import Engine, EngineOptions, Job, Raising, Restarting, Skipping, WorkerInfo, note_place
+from headrace.engine import Engine, EngineOptions, Job, Raising, Restarting, Skipping, WorkerInfo, note_item
 from headrace.engine.process.executor import ProcessExecutor
 from headrace.engine.process.proc_tree import descendants_of, state_of
 from headrace.errors import WorkerDiedError
@@ -134,7 +134,7 @@ def test_beyond_the_budget_the_error_names_the_cause_and_the_last_sequence(way: 
 
     def setup(info: WorkerInfo) -> Callable[[int], int]:
         def work(number: int) -> int:
-            note_place(tag=f"seq-{number}", epoch=3)
+            note_item(tag=f"seq-{number}", epoch=3)
             if number == 5:
                 die()
             return number

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.engine import Engine, EngineOptions, Job, Raising, Skipping, empty, note_place, skip_item
+from headrace.engine import Engine, EngineOptions, Job, Raising, Skipping, empty, note_item, skip_item
 from headrace.engine.group_size import GroupSize
 from headrace.engine.process.executor import ProcessExecutor
 from headrace.engine.user.worker_info import WorkerInfo
@@ -33,7 +33,7 @@ def square_or_raise(bad: frozenset[int]):
     """Make a setup whose function squares, and raises for the numbers in `bad`."""
 
     def square(number: int) -> int:
-        note_place(tag=f"seq-{number}", epoch=3)
+        note_item(tag=f"seq-{number}", epoch=3)
         if number in bad:
             raise LookupError(f"no {number}")
         return number * number

@@ -138,7 +138,7 @@ def test_only_batches_that_were_delivered_move_a_loader(num_seqs, workers, opera
                 loader.load_state_dict(state)
                 model.live = None
                 model.load(model.place)
-            assert (loader.place.epoch, loader.place.position) == model.place
+            assert (loader.position.epoch, loader.position.position) == model.place
             assert loader.is_iterating == (model.live is not None)
     finally:
         loader.close()

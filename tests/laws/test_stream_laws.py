@@ -8,7 +8,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from headrace.batching import Buckets, Chunks, FixedCount, FrameBudget, LimitLengths, Pack
-from headrace.loading import DataLoader, epochs
+from headrace.loading import DataLoader
+from headrace.loading.streams.input import StreamSubject
 
 LENGTHS = st.lists(st.integers(0, 20), max_size=40)
 BATCHINGS = st.sampled_from(
@@ -32,7 +33,7 @@ REMAINDERS = st.sampled_from(["drop", "pad", "keep"])
 @pytest.fixture(autouse=True, scope="module")
 def _small_blocks():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(epochs, "STREAM_WINDOW_SEQS", 4)
+        patch.setattr(StreamSubject, "window_seqs", 4)
         yield
 
 
@@ -155,6 +156,42 @@ def test_padded_steps_per_epoch_are_that_many_on_every_rank_from_any_step_on(
             loader.load_state_dict(state)
             rest = [(print_of(batch), batch.is_repeat) for batch in next(loader.epochs())]
         assert rest == expected[done:]
+
+
+class Counted(Stream):
+    """Notes how often each of its sequences was read."""
+
+    def __init__(self, lengths, counts):
+        super().__init__(lengths)
+        self.counts = counts  # shared by copies of this, which threads read
+
+    def read(self):
+        for place, seq in enumerate(super().read()):
+            self.counts[place] += 1
+            yield seq
+
+
+@given(LENGTHS, RECIPES, WORKERS, st.integers(0, 12), st.booleans())
+@settings(max_examples=40, deadline=None)
+def test_a_stream_is_read_once_in_an_epoch_and_as_far_again_as_a_resume_goes(
+    lengths, recipe, workers, num_done, is_plain
+):
+    counts = [0] * len(lengths)
+    options = {**recipe, "num_workers": workers, "executor": "thread", "transform": None if is_plain else add_noise}
+    with DataLoader(Counted(lengths, counts), **options) as loader:
+        batches = [print_of(batch) for batch in loader]
+    assert counts == [1] * len(lengths)
+    with DataLoader(Counted(lengths, [0] * len(lengths)), **options) as loader:
+        for _ in zip(range(num_done), loader, strict=False):
+            pass
+        state = loader.state_dict()
+    counts[:] = [0] * len(lengths)
+    with DataLoader(Counted(lengths, counts), **options) as loader:
+        loader.load_state_dict(state)
+        rest = [print_of(batch) for batch in next(loader.epochs())]
+    if state["epoch"] == 1:
+        assert rest == batches[num_done:]
+    assert counts == [1] * len(lengths)
 
 
 @given(

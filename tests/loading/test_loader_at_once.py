@@ -165,7 +165,7 @@ def test_a_worker_says_which_sequences_it_reads_a_few_at_a_time():
 
     class Watched(OnlyAtOnce):
         def read_into(self, corpus_indices, data_key, outs):
-            places.append((data_key, str(current_scope().place)))
+            places.append((data_key, str(current_scope().item)))
             super().read_into(corpus_indices, data_key, outs)
 
     dataset = CachedDataset(source=Watched(_make_seqs([2] * 65)))

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import time
 from collections import Counter
 
 import numpy as np
@@ -59,8 +60,7 @@ def batches_of(stream, workers=2, **options):
 
 
 @pytest.mark.parametrize("transform", [None, double])
-@pytest.mark.parametrize("executor", ["process", "thread", "inline"])
-@pytest.mark.parametrize("workers", [0, 1, 2, 4])
+@pytest.mark.parametrize(("workers", "executor"), [(0, "process"), (1, "process"), (3, "process"), (3, "inline")])
 def test_each_item_is_read_once_for_any_number_of_workers(tmp_path, workers, executor, transform):
     path = tmp_path / "read"
     options = {"executor": executor, "transform": transform, "seed_globals": False}
@@ -131,9 +131,8 @@ def without_bomb(seq):
     return {"data": seq["data"] + 1}
 
 
-@pytest.mark.parametrize("place", [0, 7, 33, 59])
+@pytest.mark.parametrize(("place", "size"), [(0, 3), (33, 5000), (59, 3)])
 @pytest.mark.parametrize("is_packed", [True, False])
-@pytest.mark.parametrize("size", [3, 5000])
 def test_who_dies_while_sequences_are_packed_or_unpacked_loses_none(tmp_path, place, is_packed, size):
     options = {"batching": FixedCount(4), "window_seqs": 8, "transform": without_bomb, "num_workers": 2}
     with DataLoader(Bombs(str(tmp_path / "died"), place, is_packed, size), **options) as loader:
@@ -142,7 +141,7 @@ def test_who_dies_while_sequences_are_packed_or_unpacked_loses_none(tmp_path, pl
     assert found == [i + 1 for i in range(60)]
 
 
-@pytest.mark.parametrize("places", [(0,), (7, 8), (31,), (59,), (8, 31, 59)])
+@pytest.mark.parametrize("places", [(0,), (7, 8), (31, 59)])
 def test_a_reader_that_dies_anywhere_changes_no_batch(tmp_path, places):
     deeds = {f"at_{place}": kill_once(tmp_path / f"died-{place}") for place in places}
     with open_loader(Counted(tmp_path / "read", **deeds)) as loader:
@@ -182,8 +181,7 @@ def test_one_who_makes_batches_and_dies_changes_none(tmp_path, deed):
     assert read_of(tmp_path / "read-2")[0] == Counter(range(60))  # the reader goes on
 
 
-@pytest.mark.parametrize("exchange_bytes", [1 << 12, 100_000, 1 << 20])
-@pytest.mark.parametrize("max_bytes", [None, 24 << 20])
+@pytest.mark.parametrize(("exchange_bytes", "max_bytes"), [(1 << 12, None), (100_000, None), (1 << 20, 24 << 20)])
 def test_without_room_sequences_are_carried_all_the_same(tmp_path, monkeypatch, exchange_bytes, max_bytes):
     monkeypatch.setattr(epochs, "_EXCHANGE_BYTES", exchange_bytes)
     stream = Counted(tmp_path / "read", num=80, frames=2000)  # up to 88 kB an item
@@ -191,6 +189,16 @@ def test_without_room_sequences_are_carried_all_the_same(tmp_path, monkeypatch, 
     found = batches_of(stream, 3, **options)
     assert read_of(tmp_path / "read")[0] == Counter(range(80))
     assert found == batches_of(Counted(tmp_path / "whole", num=80, frames=2000), 0, batching=FixedCount(3))
+
+
+def settled(get):
+    """Return a number when it has stayed what it is."""
+    last, since = get(), time.monotonic()
+    while time.monotonic() - since < 0.5:
+        if get() != last:
+            last, since = get(), time.monotonic()
+        time.sleep(0.02)
+    return last
 
 
 def test_a_reader_waits_for_a_slow_consumer_and_holds_no_more_than_its_share(tmp_path, monkeypatch):
@@ -201,43 +209,21 @@ def test_a_reader_waits_for_a_slow_consumer_and_holds_no_more_than_its_share(tmp
         iterator = iter(loader)
         for _ in range(3):
             next(iterator)
-        with ready_after(lambda: read_of(path)[0].total()) as num_read:
-            assert num_read * 48_000 < 16 << 20
+        num_read = settled(lambda: read_of(path)[0].total())
+        assert num_read < 200  # 2 MiB hold some 43; the rest waits in the reader, and with those who make batches
         assert len([*iterator]) == 197
 
 
-class ready_after:
-    """Waits until a number stays what it is."""
-
-    def __init__(self, get):
-        self.get = get
-
-    def __enter__(self):
-        import time
-
-        last, since = self.get(), time.monotonic()
-        while time.monotonic() - since < 0.3:
-            if self.get() != last:
-                last, since = self.get(), time.monotonic()
-            time.sleep(0.02)
-        return last
-
-    def __exit__(self, *exc_info):
-        return None
-
-
-@pytest.mark.parametrize("executor", ["process", "thread"])
-def test_a_resume_from_any_batch_with_any_number_of_workers_goes_on(tmp_path, executor):
+@pytest.mark.parametrize("num_done", [1, 7])
+def test_a_resume_with_any_number_of_processes_goes_on(tmp_path, num_done):
     expected = batches_of(Counted(tmp_path / "whole"), 0)
-    options = {"executor": executor, "seed_globals": False}
-    for num_done in range(0, len(expected) + 1, 4):
-        with open_loader(Counted(tmp_path / "read"), 1 + num_done % 3, **options) as loader:
-            for _ in zip(range(num_done), loader, strict=False):
-                pass
-            state = json.loads(json.dumps(loader.state_dict()))
-        with open_loader(Counted(tmp_path / "read"), 1 + num_done % 2, **options) as loader:
-            loader.load_state_dict(state)
-            assert [print_of(batch) for batch in next(loader.epochs())] == expected[num_done:]
+    with open_loader(Counted(tmp_path / "read"), num_done % 3 + 1) as loader:
+        for _ in zip(range(num_done), loader, strict=False):
+            pass
+        state = json.loads(json.dumps(loader.state_dict()))
+    with open_loader(Counted(tmp_path / "read"), 2) as loader:
+        loader.load_state_dict(state)
+        assert [print_of(batch) for batch in next(loader.epochs())] == expected[num_done:]
 
 
 def test_sequences_that_fail_in_a_transform_are_skipped_and_those_of_the_stream_never(tmp_path):

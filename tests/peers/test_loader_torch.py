@@ -235,7 +235,7 @@ def test_no_more_than_depth_batches_are_ahead_and_memory_is_given_up_behind_the_
             gc.collect()
             alive = sum(source() is not None for source in copier.sources)
             most = max(most, alive)
-            assert loader.place.position - number <= 3
+            assert loader.position.position - number <= 3
         assert most <= 3 * 3  # three tensors a batch: two ahead, and the one that was handed over just now
     gc.collect()
     assert not any(source() is not None for source in copier.sources)

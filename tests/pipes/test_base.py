@@ -351,9 +351,9 @@ def test_a_functional_name_is_given_once_but_a_cell_may_be_run_again(twice):
     with pytest.raises(ConfigError, match="have a function 'reset' already"):
         functional_pipe("reset")(Pass)
     for name in ("no name", "_hidden", ""):
-        with pytest.raises(ConfigError, match="is no name"):
+        with pytest.raises(ConfigError, match="is not a valid name"):
             register_function(IterPipe, name, Pass)
-    with pytest.raises(ConfigError, match="int is no pipe"):
+    with pytest.raises(ConfigError, match="int is not a pipe"):
         functional_pipe("test_int")(int)
 
 

@@ -107,12 +107,12 @@ class RunAhead:
         busy: deque[tuple[Event, list[Any]]] = deque()  # memory that may still be read
         error: Exception | None = None
         if self._position is None:
-            self._position = self._loader.place
+            self._position = self._loader.position
         try:
             while True:
                 try:
                     while error is None and len(ahead) < self._depth:
-                        ahead.append((sender.send(next(batches)), self._loader.place))
+                        ahead.append((sender.send(next(batches)), self._loader.position))
                 except Exception as caught:  # noqa: BLE001 - raised below, at its position in the stream
                     error = caught
                 while busy and busy[0][0].query():

@@ -1,7 +1,7 @@
 """`DataLoader2` and its reading services: a graph of pipes, run here, in workers, or on many ranks.
 
-This room decides which part of a graph runs where, when it is seeded, and where an iteration goes on. What a pipe does
-is none of its business. Names and parameters are those that torchdata 0.7 documented. Read `loader.py` first, then
+This room decides which part of a graph runs where, when it is seeded, and where an iteration continues. It does not
+know what a pipe does. Names and parameters are those of torchdata 0.7. Read `loader.py` first, then
 `services/multi_processing.py`, `consumer.py` (the main process) and `replica.py` (a worker), and `dispatch/server.py`.
 """
 

@@ -47,7 +47,7 @@ class Shuffle(Adapter):
 
 
 class CacheTimeout(Adapter):
-    """Sets how long on-disk caches of a graph wait for what another process is fetching.
+    """Sets how long on-disk caches of a graph wait for files that another process is fetching.
 
     Args:
         timeout: Seconds.
@@ -68,9 +68,9 @@ class CacheTimeout(Adapter):
 
 
 class Native(Adapter):
-    """Puts our pipes in the place of torch's that do the same: faster, and resumed without reading again.
+    """Replaces torch's pipes by Headrace's that do the same: faster, and resumed without reading again.
 
-    A shuffle then draws from another generator: one seed gives another order, as reproducible as before.
+    A shuffle then draws from another generator: a seed gives another order, equally reproducible.
     """
 
     def __call__(self, datapipe: Any) -> Any:
@@ -82,12 +82,12 @@ def list_adapters(given: Iterable[Adapter] | Adapter | None) -> list[Callable[[A
     """Return the adapters that a user gave, in their order.
 
     Raises:
-        ConfigError: One of them is none.
+        ConfigError: One of them is not an adapter.
     """
     if given is None:
         return []
     adapters: list[Callable[[Any], Any]] = list(given) if isinstance(given, Iterable) else [given]
     for adapter in adapters:
         if not callable(adapter):
-            raise ConfigError(f"datapipe_adapter_fn holds {adapter!r}, which is no adapter")
+            raise ConfigError(f"datapipe_adapter_fn holds {adapter!r}, which is not an adapter")
     return adapters

@@ -1,9 +1,9 @@
-"""The pipe that stands for the workers in the main process: their items in turn, ended workers passed over.
+"""The pipe that represents the workers in the main process: their items in turn, skipping ended workers.
 
-Workers are asked for groups of items, round by round. All groups of a round ask for the same number, so where each
-begins is known in advance, and the order of the items is the same whatever the sizes. Invariants: before each item that
-is given out, `_counts` and `_turn` say where the iteration is after it (between two items of a round of like groups,
-with `_num_even`); a worker's start file holds its newest snapshot, which is never beyond what it has still to do.
+Groups of items are requested from the workers, round by round. All groups of a round have the same size, so the start
+of each is known in advance, and the order of the items does not depend on the sizes. Invariants: before each item that
+is delivered, `_counts` and `_turn` hold the position of the iteration after it (between two items of a round of equal
+groups, with `_num_even`); a worker's start file holds its newest snapshot, which is never beyond its remaining work.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from headrace.pipes import IterPipe
 
 from .dispatch.client import DispatchLostError
 from .dispatch.process import Dispatch
-from .plain_data import Optional
+from .plain_data import OptionalList
 from .replica import Group, ReplicaRequest
 from .transport.epoch_start import Snapshot, StartFile
 
-# A group that was too large is asked for again with so many times fewer items.
+# A group that was too large is requested again with this many times fewer items.
 _FEWER = 8
 
 _Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
-class _Place(msgspec.Struct, forbid_unknown_fields=True):
-    """Where one worker is, in a state."""
+class _WorkerPosition(msgspec.Struct, forbid_unknown_fields=True):
+    """The position of one worker, in a state."""
 
     item: _Count
     has_ended: bool
@@ -46,22 +46,22 @@ class _Place(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _Progress(msgspec.Struct, forbid_unknown_fields=True):
-    """What `WorkerConsumer.state` returns."""
+    """The state of a `WorkerConsumer`."""
 
-    workers: list[_Place]
+    workers: list[_WorkerPosition]
     turn: _Count
 
 
 class WorkerConsumer(IterPipe[Any]):
-    """Gives the workers' items.
+    """Yields the workers' items.
 
     Args:
-        engine: With `Replica`s in its workers.
+        engine: An engine with `Replica`s in its workers.
         num_workers: At least 1.
         dispatch: The dispatching process, if there is one.
-        alone: Whether each item is asked for alone.
+        alone: Whether each item is requested alone.
         group_bytes: How much of a worker's shared memory a group of items should take.
-        name: What the workers run, for people.
+        name: What the workers run, for messages.
     """
 
     is_fed_elsewhere = True
@@ -93,14 +93,14 @@ class WorkerConsumer(IterPipe[Any]):
         return f"WorkerConsumer({self._num_workers} x {self._name})"
 
     def note_length(self, length: int | None) -> None:
-        """Say how many items there are in an epoch, where that is known."""
+        """Set the number of items of an epoch, where it is known."""
         self._length = length
 
     def __len__(self) -> int:
         return super().__len__() if self._length is None else self._length
 
     def begin_epoch(self, starts: list[bytes], dispatch_start: bytes) -> None:
-        """Say how the next iteration begins.
+        """Set how the next iteration begins.
 
         Args:
             starts: For each worker, a parcel with its `EpochStart`.
@@ -112,11 +112,11 @@ class WorkerConsumer(IterPipe[Any]):
 
     def reset(self) -> None:
         """Go to the start of an epoch."""
-        self._counts = [0] * self._num_workers  # items given out, but for those of `_even`
+        self._counts = [0] * self._num_workers  # delivered items, except those of `_even`
         self._ended = [False] * self._num_workers
         self._turn = 0
-        self._even: list[int] = []  # the workers that take turns now, from the one whose turn it was first
-        self._num_even = 0  # items given out since then
+        self._even: list[int] = []  # the workers that take turns now, from the first one
+        self._num_even = 0  # items delivered since then
         self._snapshots: list[list[Snapshot]] = [[] for _ in range(self._num_workers)]
 
     def state(self) -> dict[str, Any]:
@@ -129,13 +129,13 @@ class WorkerConsumer(IterPipe[Any]):
                     "item": count,
                     "has_ended": self._ended[worker_id],
                     "snapshot_item": None if snapshot is None else snapshot.item,
-                    "snapshot": None if snapshot is None else Optional(pickle.loads(snapshot.data)),  # noqa: S301 - ours
+                    "snapshot": None if snapshot is None else OptionalList(pickle.loads(snapshot.data)),  # noqa: S301 - ours
                 }
             )
         return {"workers": workers, "turn": self._turn_now()}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on where `state` was.
+        """Continue from a state.
 
         Raises:
             ResumeError: It was with another number of workers, or is damaged.
@@ -181,7 +181,7 @@ class WorkerConsumer(IterPipe[Any]):
         return counts
 
     def _prune(self, worker_id: int, count: int) -> None:
-        """Forget snapshots that a newer one, not beyond `count`, has made useless."""
+        """Drop snapshots that are older than another one not beyond `count`."""
         snapshots = self._snapshots[worker_id]
         while len(snapshots) > 1 and snapshots[1].item <= count:
             del snapshots[0]
@@ -194,18 +194,18 @@ class WorkerConsumer(IterPipe[Any]):
     # --- the iteration ---
 
     def __iter__(self) -> Iterator[Any]:
-        """Return the items, from where the iteration is."""
+        """Return the items, from the current position."""
         max_items = 1 if self._alone else MAX_ITEMS
         while True:
             size = GroupSize(max_bytes=self._group_bytes, max_items=max_items)
             try:
                 yield from self._iterate(size)
             except (ValueTooLargeError, MemoryHeldError) as error:
-                # Of an item that is too large the user is told; a group that is too large is our own doing.
+                # An item that is too large is the user's error; a group that is too large is not.
                 if size.most == 1:
                     raise
                 max_items = max(size.most // _FEWER, 1) if isinstance(error, ValueTooLargeError) else 1
-                clear_frames(error.__traceback__)  # their variables hold items, and so the memory that is wanted
+                clear_frames(error.__traceback__)  # their variables hold items, and so the memory that is needed
                 self._settle()
             else:
                 return
@@ -216,7 +216,7 @@ class WorkerConsumer(IterPipe[Any]):
             file.write(self._starts[worker_id], next(iter(self._snapshots[worker_id]), None))
         if self._dispatch is not None:
             self._dispatch.begin(self._epoch, self._dispatch_start)
-        run = self._engine.run(self._wishes(size), in_turns=True)
+        run = self._engine.run(self._requests(size), in_turns=True)
         self._waiting: list[deque[Group]] = [deque() for _ in range(self._num_workers)]
         try:
             while not all(self._ended):
@@ -225,8 +225,8 @@ class WorkerConsumer(IterPipe[Any]):
             self._waiting = []
             run.close()
 
-    def _wishes(self, size: GroupSize) -> Iterator[ReplicaRequest]:
-        """Yield what the workers are asked for, in turn."""
+    def _requests(self, size: GroupSize) -> Iterator[ReplicaRequest]:
+        """Yield the requests to the workers, in turn."""
         self._size = size
         firsts = list(self._counts)
         paths = [file.path for file in self._files]
@@ -242,7 +242,7 @@ class WorkerConsumer(IterPipe[Any]):
         first = self._turn
         workers = [(first + number) % self._num_workers for number in range(self._num_workers)]
         groups: dict[int, Group] = {}
-        for worker_id in workers:  # the first item of each as soon as it is here
+        for worker_id in workers:  # the first item of each as soon as it has arrived
             if not self._ended[worker_id]:
                 group = groups[worker_id] = self._fetch(run, worker_id)
                 if group.items:
@@ -260,7 +260,7 @@ class WorkerConsumer(IterPipe[Any]):
         self._turn = first
 
     def _even_round(self, workers: list[int], lists: list[list[Any]]) -> Iterator[Any]:
-        """Yield what is left of a round in which all groups have the same number of items."""
+        """Yield the rest of a round in which all groups have the same number of items."""
         items = islice(chain.from_iterable(zip(*lists, strict=True)), len(workers), None)
         self._even, self._num_even = workers, 0
         lists.clear()
@@ -271,7 +271,7 @@ class WorkerConsumer(IterPipe[Any]):
         self._even, self._num_even = [], 0
 
     def _uneven_round(self, workers: list[int], groups: dict[int, Group]) -> Iterator[Any]:
-        """Yield what is left of a round in which some workers come to their end."""
+        """Yield the rest of a round in which some workers come to their end."""
         for column in range(1, max(len(groups[worker_id].items) for worker_id in workers) + 1):
             for worker_id in workers:
                 group = groups[worker_id]
@@ -282,12 +282,12 @@ class WorkerConsumer(IterPipe[Any]):
                     self._end(worker_id, group)
 
     def _count(self, worker_id: int) -> None:
-        """Note that an item of a worker is given out now."""
+        """Count an item of a worker as delivered."""
         self._counts[worker_id] += 1
         self._turn = (worker_id + 1) % self._num_workers
 
     def _end(self, worker_id: int, group: Group) -> None:
-        """Act on the end of what a worker gives.
+        """Handle the end of a worker's items.
 
         Raises:
             Exception: What its pipes raised.
@@ -300,7 +300,7 @@ class WorkerConsumer(IterPipe[Any]):
         self._ended[worker_id] = True
 
     def _fetch(self, run: Any, worker_id: int) -> Group:
-        """Return the next group of a worker; those of others that come meanwhile wait."""
+        """Return the next group of a worker; groups of others that arrive meanwhile are kept."""
         waiting = self._waiting[worker_id]
         while not waiting:
             delivered = next(run, None)
@@ -320,6 +320,6 @@ class WorkerConsumer(IterPipe[Any]):
             self._files[worker_id].write(self._starts[worker_id], group.snapshot)
 
     def close(self) -> None:
-        """Give back what it holds."""
+        """Release its resources."""
         for file in self._files:
             file.close()

@@ -1,8 +1,9 @@
 """A copy of a graph, or of a reading service, that shares the data.
 
-The user's pipes are not to be changed by what a loader does to its graph, and a copy must not cost what the data cost.
+A loader must not change the user's pipes, and a copy must not copy the data.
 So pipes, small containers and other objects are copied, as pickle would copy them, while arrays, tensors, bytes,
-functions, classes, modules, large containers without pipes, and what nobody can copy (locks, open files) are shared.
+functions, classes, modules, large containers without pipes, and objects that cannot be copied (locks, open files) are
+shared.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _SHARED = (
     type,
 )
 _CONTAINERS = (list, tuple, set, frozenset, dict, deque)
-# Elements. Larger ones are data: copying them would take a second for each ten million.
+# Elements. Larger containers are data: copying them would take a second per ten million.
 _LARGE = 10_000
 
 
@@ -76,7 +77,7 @@ class _Pickler(pickle.Pickler):
 
 
 class _Held:
-    """An object that has no copy."""
+    """An object that cannot be copied."""
 
     def __init__(self, held: Any) -> None:
         self.held = held

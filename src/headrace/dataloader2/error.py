@@ -1,7 +1,7 @@
-"""What ends an iteration without being its end."""
+"""The exception that pauses an iteration."""
 
 from __future__ import annotations
 
 
 class PauseIteration(StopIteration):
-    """The limit of an iterator is reached: `resume()` goes on behind it."""
+    """The limit of an iterator is reached: `resume()` continues after it."""

@@ -15,11 +15,11 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class IteratedLoader(Protocol[T_co]):
-    """What the iterator asks of its loader.
+    """The methods of the loader that the iterator needs.
 
     Attributes:
-        valid_iterator_id: The number of the one iterator that may go on; None: there is none.
-        reading_service: Who runs the graph; None: it runs here.
+        valid_iterator_id: The number of the one valid iterator; None: there is none.
+        reading_service: The service that runs the graph; None: it runs here.
     """
 
     valid_iterator_id: int | None
@@ -39,10 +39,10 @@ class IteratedLoader(Protocol[T_co]):
 
 
 class DataLoader2Iterator(Iterator[T_co]):
-    """What `iter(loader)` returns. Attributes that it lacks are those of the pipe that is iterated over.
+    """The iterator of a loader. Attributes that it lacks are those of the pipe that is iterated over.
 
     Args:
-        dataloader: Of which it is the one valid iterator, until the next.
+        dataloader: Its loader.
         iterator_id: Its number.
     """
 
@@ -77,18 +77,18 @@ class DataLoader2Iterator(Iterator[T_co]):
     def _check_limit(self) -> None:
         assert self.limit_threshold is not None
         if self._is_paused:
-            raise PauseIteration("DataLoader2 is paused: `resume()` goes on")
+            raise PauseIteration("DataLoader2 is paused: `resume()` continues")
         if (self.limit_counter or 0) >= self.limit_threshold:
             self._pause()
-            raise PauseIteration("DataLoader2 is paused: `resume()` goes on")
+            raise PauseIteration("DataLoader2 is paused: `resume()` continues")
 
     def limit(self, num_batches: int | None) -> None:
-        """Pause after so many more items: the loop ends, and `resume` goes on behind them.
+        """Pause after a number of further items: the loop ends, and `resume` continues after them.
 
-        The limit stays for what follows each `resume`.
+        The limit applies again after each `resume`.
 
         Args:
-            num_batches: How many, counted from now; None: no limit any more.
+            num_batches: How many, counted from now; None: no limit.
 
         Raises:
             ConfigError: The number is negative.
@@ -100,9 +100,9 @@ class DataLoader2Iterator(Iterator[T_co]):
         self.dataloader.call_service("_limit", num_batches)
 
     def resume(self) -> None:
-        """Go on after the limit was reached; warns if it was not."""
+        """Continue after the limit was reached; warns if it was not."""
         if not self._is_paused:
-            warnings.warn("`resume` was called, and the DataLoader2 is not paused", stacklevel=2)
+            warnings.warn("`resume` was called, but the DataLoader2 is not paused", stacklevel=2)
             return
         self._is_paused = False
         if self.limit_counter is not None:

@@ -44,7 +44,8 @@ class DataLoader2(Generic[T_co]):
         datapipe: The end of the graph, of our pipes or torch's; a map-style one gives its items in the order of its
             keys. It is copied, without its data. `None` only if `load_state_dict` brings one.
         datapipe_adapter_fn: One or several adapters, applied to the copy.
-        reading_service: Who runs the graph: `MultiProcessingReadingService`, ...; copied too. `None`: it is run here.
+        reading_service: The service that runs the graph: `MultiProcessingReadingService`, ...; copied too. `None`: it
+            runs here.
         epoch_seeding: `"derived"`: epochs differ, each follows from the seed and its number. `"same"`: all epochs of a
             seed are the same, as in torchdata 0.7.
 
@@ -66,7 +67,7 @@ class DataLoader2(Generic[T_co]):
         if epoch_seeding not in _EPOCH_SEEDINGS:
             raise ConfigError(f"epoch_seeding={epoch_seeding!r}", fix='use "derived" or "same"')
         if reading_service is not None and not isinstance(reading_service, ReadingServiceInterface):
-            raise ConfigError(f"{reading_service!r} is no reading service")
+            raise ConfigError(f"{reading_service!r} is not a reading service")
         self._epoch_seeding = epoch_seeding
         self.datapipe_adapter_fns = list_adapters(datapipe_adapter_fn)
         self.datapipe = None if datapipe is None else self._adapted(datapipe)
@@ -74,16 +75,16 @@ class DataLoader2(Generic[T_co]):
         self.reading_service = None if reading_service is None else copy_graph(reading_service)
         self._service_state: bytes | None = None
         self._in_place = InPlace(None, None)
-        self._end: Any = None  # what is iterated over; None before the first iteration
-        self._initialized: Any = None  # what reset functions change for an epoch
+        self._end: Any = None  # the pipe that is iterated over; None before the first iteration
+        self._initialized: Any = None  # the pipe that reset functions change for an epoch
         self.valid_iterator_id: int | None = None
         self._numbers = itertools.count()
-        self._is_begun = False  # an iterator was made, and nothing was read from it
+        self._is_started = False  # an iterator was made, and nothing was read from it
         self._seed: int | None = None
         self._next_seed: int | None = None
         self._epoch = self._position = 0
         self._is_in_epoch = False
-        self._has_warned = False  # that an epoch was left in the middle
+        self._has_warned = False  # about an epoch that was left in the middle
         self._resuming: LoaderState | None = None
         self._terminated = False
 
@@ -107,7 +108,7 @@ class DataLoader2(Generic[T_co]):
     def __iter__(self) -> DataLoader2Iterator[T_co]:
         """Begin an epoch and return its iterator; the one before is invalid from now on.
 
-        An epoch of which nothing was read yet is not begun anew: who calls this twice loses nothing. One that was left
+        An epoch of which nothing was read yet is not started again: a second call loses nothing. One that was left
         in the middle counts as done, as in torchdata, and the first time that is logged.
 
         Raises:
@@ -117,13 +118,13 @@ class DataLoader2(Generic[T_co]):
             raise RuntimeError("Cannot iterate over the DataLoader as it has already been shut down")
         if self.datapipe is None:
             raise RuntimeError("Please provide datapipe or use load_state_dict to load datapipe from state")
-        if not self._is_begun:
+        if not self._is_started:
             try:
                 self._begin_epoch()
             except BaseException:
                 self.shutdown()
                 raise
-            self._is_begun = True
+            self._is_started = True
         self.valid_iterator_id = next(self._numbers)
         return DataLoader2Iterator(self, self.valid_iterator_id)
 
@@ -131,7 +132,7 @@ class DataLoader2(Generic[T_co]):
         if self._is_in_epoch and self._position > 0 and not self._has_warned:
             self._has_warned = True
             _logger.warning(
-                "epoch %d was left after %d items: what was left of it is not read, and the next epoch begins. "
+                "epoch %d was left after %d items: the rest of it is not read, and the next epoch begins. "
                 "To read an epoch in parts use limit() and resume() of its iterator",
                 self._epoch,
                 self._position,
@@ -170,7 +171,7 @@ class DataLoader2(Generic[T_co]):
         return service.restore(self.datapipe, state)
 
     def _go_to(self, state: LoaderState) -> None:
-        """Go on in the middle of an epoch."""
+        """Continue in the middle of an epoch."""
         if state.graph is not None:
             try:
                 restore_graph(self._end, state.graph)
@@ -181,7 +182,7 @@ class DataLoader2(Generic[T_co]):
                 self._iterator = read(self._end)
                 return
         _logger.warning(
-            "to go on at item %d of epoch %d, what comes before it is read again", state.position, state.epoch
+            "to continue at item %d of epoch %d, the items before it are read again", state.position, state.epoch
         )
         self._iterator = read(self._end)
         while self._position < state.position:
@@ -200,7 +201,7 @@ class DataLoader2(Generic[T_co]):
             StopIteration: At the end of the epoch.
             RuntimeError: The loader was shut down.
         """
-        self._is_begun = False
+        self._is_started = False
         iterator = self._iterator
         if iterator is None:
             if self._terminated:
@@ -228,15 +229,15 @@ class DataLoader2(Generic[T_co]):
         self.finalize_iteration()
 
     def _leave_epoch(self) -> None:
-        """Count the epoch that is under way, if one is, as done."""
-        self._give_up_iteration()
+        """Count a current epoch as done."""
+        self._abandon_iteration()
         if self._is_in_epoch:
             self._is_in_epoch = False
             self._epoch += 1
             self._position = 0
         stop(self._end)
 
-    def _give_up_iteration(self) -> None:
+    def _abandon_iteration(self) -> None:
         if self._iterator is not None:
             self.call_service("_interrupt")  # before the iterator ends, because threads that wait end with it
             self._iterator = None
@@ -247,9 +248,9 @@ class DataLoader2(Generic[T_co]):
             self.reading_service.finalize_iteration()
 
     def seed(self, seed: int) -> None:
-        """Give the seed from which all epochs follow, from the next one on, which is number 0 of this seed.
+        """Set the seed of all epochs from the next one on, which is number 0 of this seed.
 
-        An epoch that was begun, and of which nothing was read, is such a next one.
+        An epoch of which nothing was read yet counts as the next one.
 
         Raises:
             ValueError: It does not fit into 64 bits.
@@ -257,11 +258,11 @@ class DataLoader2(Generic[T_co]):
         if not 0 <= seed < _UINT64:
             raise ValueError(f"Expected non-negative seed smaller than 2**64, got {seed}")
         self._next_seed = int(seed)
-        if self._position == 0:  # else it goes on where a state was saved
-            self._is_begun = False
+        if self._position == 0:  # else it continues from a loaded state
+            self._is_started = False
 
     def __len__(self) -> int:
-        """Return the number of items of an epoch, where the pipes know it.
+        """Return the number of items of an epoch, if the pipes know it.
 
         Raises:
             TypeError: They do not.
@@ -269,10 +270,10 @@ class DataLoader2(Generic[T_co]):
         if self.datapipe is None:
             raise TypeError("a DataLoader2 without a pipe has no length")
         try:
-            with warnings.catch_warnings():  # that a length is inferred: whoever makes a list did not ask
+            with warnings.catch_warnings():  # about an inferred length: `list` did not ask for it
                 warnings.simplefilter("ignore")
                 length = self._known_length()
-        except Exception as error:  # user code: `list(loader)` asks too, and understands a TypeError only
+        except Exception as error:  # user code: `list(loader)` calls this, and handles a TypeError only
             raise TypeError(f"the length of this DataLoader2 is not known: {error}") from error
         if length is None:
             raise TypeError("the length of this DataLoader2 is not known before its first iteration, or never")
@@ -289,15 +290,15 @@ class DataLoader2(Generic[T_co]):
         return length
 
     def __bool__(self) -> bool:
-        return True  # whatever is known of its length
+        return True  # whatever its length
 
     # --- state ---
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where the loader is: data that `json` can write.
+        """Return the position of the loader: data that `json` can write.
 
-        Exact in the middle of an epoch. Cheap if all pipes can tell where they are; if not, the state says so
-        (`"graph": None`) and the epoch is read again from its start when it is used.
+        Exact in the middle of an epoch. Cheap if all pipes know their position; if not, the state says so (`"graph":
+        None`) and the epoch is read again from its start when it is used.
         """
         if self._resuming is not None:
             return self._resuming.to_dict()
@@ -320,11 +321,11 @@ class DataLoader2(Generic[T_co]):
         ).to_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Have the next iteration give the rest of the epoch that `state_dict` was taken in.
+        """Make the next iteration give the rest of the epoch in which the state was taken.
 
         Raises:
             RuntimeError: There is an iterator already.
-            ResumeError: It is no state of this class, or of another graph, or epochs are seeded in another way.
+            ResumeError: It is not a state of this class, or of another graph, or epochs are seeded in another way.
         """
         if self.valid_iterator_id is not None:
             raise RuntimeError("Unable to load state after an iterator was made: load it into a new DataLoader2")
@@ -359,7 +360,7 @@ class DataLoader2(Generic[T_co]):
         *,
         datapipe_adapter_fn: Iterable[Adapter] | Adapter | None = None,
     ) -> Self:
-        """Return a loader that goes on where a state was taken.
+        """Return a loader that continues from a state.
 
         Args:
             state: What `state_dict` returned.
@@ -368,7 +369,7 @@ class DataLoader2(Generic[T_co]):
             datapipe_adapter_fn: The same adapters.
 
         Raises:
-            ResumeError: It is no state of this class.
+            ResumeError: It is not a state of this class.
             ConfigError: An argument is not what it must be.
         """
         if isinstance(datapipe, ReadingServiceInterface):
@@ -382,21 +383,21 @@ class DataLoader2(Generic[T_co]):
         return loader
 
     def _restore_checkpoint_beginning_of_epoch(self) -> None:
-        """Have the next iteration begin the epoch of the loaded state, or the current one, at its start."""
+        """Make the next iteration begin the epoch of the loaded state, or the current one, at its start."""
         if self._resuming is not None:
             self._resuming = None
         elif self._is_in_epoch:
-            self._is_in_epoch = self._is_begun = False
+            self._is_in_epoch = self._is_started = False
             self._position = 0
 
     # --- the end ---
 
     def shutdown(self) -> None:
-        """End whatever runs; there are no more iterations after it. Harmless when that was done."""
+        """End all workers; there are no more iterations after it. A second call does nothing."""
         if self._terminated:
             return
         self._terminated = True
-        self._give_up_iteration()
+        self._abandon_iteration()
         if self.reading_service is not None:
             try:
                 self.reading_service.finalize_iteration()

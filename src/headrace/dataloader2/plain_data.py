@@ -21,7 +21,7 @@ class NotPlainError(TypeError):
     """The data hold an object that is not plain."""
 
 
-class Optional(list[Any]):
+class OptionalList(list[Any]):
     """A list in whose place there is None, where it cannot be written."""
 
     __slots__ = ()
@@ -37,12 +37,12 @@ def _note_nothing(error: NotPlainError) -> None:
 def to_json(
     value: Any, max_bytes: int = sys.maxsize, note_left_out: Callable[[NotPlainError], None] = _note_nothing
 ) -> Any:
-    """Return plain data as what `json` can write.
+    """Return plain data in a form that `json` can write.
 
     Args:
         value: The data.
-        max_bytes: How much of it there may be, about.
-        note_left_out: Called with the reason why an `Optional` is left out.
+        max_bytes: Approximate limit on its size.
+        note_left_out: Called with the reason why an `OptionalList` is left out.
 
     Raises:
         NotPlainError: There is something else in it, or too much.
@@ -81,7 +81,7 @@ class _Writer:
             return {"$dict": [[self.write(key), self.write(element)] for key, element in value.items()]}
         if kind in (set, frozenset, deque):
             return {f"${kind.__name__}": [self.write(element) for element in value]}
-        if kind is Optional:
+        if kind is OptionalList:
             return self._optional(list(value))
         return self._array(value)
 
@@ -134,14 +134,14 @@ def from_json(value: Any) -> Any:
 
 
 def _from_json(value: Any) -> Any:
-    if isinstance(value, (list, tuple)):  # some of what carries states makes tuples of lists
+    if isinstance(value, (list, tuple)):  # some formats for states turn lists into tuples
         return [_from_json(element) for element in value]
     if isinstance(value, float) and not np.isfinite(value):
         raise ResumeError(f"a state is damaged: it holds {value}")
     if not isinstance(value, dict):
         return value
     if not all(isinstance(key, str) for key in value):
-        raise ResumeError("a state is damaged: a key of it is no text")
+        raise ResumeError("a state is damaged: a key of it is not a text")
     tag = next(iter(value), "")
     if not tag.startswith("$"):
         return {key: _from_json(element) for key, element in value.items()}

@@ -1,8 +1,8 @@
 """A worker: its copy of the graph, and the groups of items it makes of it.
 
-A ticket asks for the next so many items of an epoch and says at which item it begins, so that a worker that was started
-anew knows where to go on: at the last snapshot, or at the start of the epoch, and then over what was delivered before.
-What pipes raise, `SystemExit` too, is told with the items before it; the loop raises it when it gets there.
+A ticket requests a number of next items of an epoch and names the first one, so that a restarted worker knows where to
+continue: at the last snapshot, or at the start of the epoch, skipping what was delivered before. Exceptions of pipes,
+    `SystemExit` too, are sent with the items before them; the loop raises them at their position.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import cloudpickle
 import msgspec
 
 from headrace.engine import WorkerInfo as EngineWorkerInfo
-from headrace.engine import note_place
+from headrace.engine import note_item
 from headrace.engine.memory.arena import ValueTooLargeError
 from headrace.engine.process.channel import Channel
 from headrace.errors import TransformError
@@ -51,12 +51,12 @@ _logger = logging.getLogger("headrace.dataloader2")
 
 
 class ReplicaRequest(msgspec.Struct, frozen=True, array_like=True):
-    """The payload of a ticket: which items are wanted.
+    """The payload of a ticket: the requested items.
 
     Attributes:
-        epoch: A number that is new for each iteration.
-        first: Where the first item stands in what this worker gives in the epoch.
-        count: How many; 0: the worker is known to have ended.
+        epoch: A new number for each iteration.
+        first: Number of the first item among those of this worker in the epoch.
+        count: Number of items; 0: the worker is known to have ended.
         path: Of the file with the start of the epoch.
     """
 
@@ -71,12 +71,12 @@ class Group:
     """The result of a ticket.
 
     Attributes:
-        items: What was wanted; fewer at the end of the epoch, and before an error.
+        items: The requested items; fewer at the end of the epoch, and before an error.
         has_ended: Whether nothing comes after them.
-        error: What comes after them.
-        seconds: What making them took.
+        error: The error after them.
+        seconds: Time of making them.
         item_bytes: About how many bytes each has.
-        snapshot: Where the graph is after them.
+        snapshot: State of the graph after them.
     """
 
     items: list[Any]
@@ -99,7 +99,7 @@ class Group:
 
     @classmethod
     def of_tuple(cls, fields: tuple[Any, ...]) -> Group:
-        """Return the group of what `as_tuple` gave."""
+        """Return the group of an `as_tuple`."""
         items, has_ended, error, seconds, item_bytes, snapshot = fields
         return cls(
             items,
@@ -113,11 +113,11 @@ class Group:
 
 @dataclass(frozen=True)
 class ReplicaSetup:
-    """What the workers of a service are made of; carried to each of them.
+    """The `setup` of the workers of a service.
 
     Attributes:
         graph: The end of the part that each worker runs.
-        client: The pipe in it that stands for the dispatching process, if there is one.
+        client: The pipe in it that represents the dispatching process, if there is one.
         init_fn: The user's `worker_init_fn`.
         reset_fn: The user's `worker_reset_fn`.
         max_bytes: The worker's shared memory, into which a group of items has to fit with the snapshot it carries.
@@ -130,7 +130,7 @@ class ReplicaSetup:
     max_bytes: int = 2 << 30
 
     def __call__(self, info: EngineWorkerInfo) -> Callable[[ReplicaRequest], tuple[Any, ...]]:
-        """Set a worker up; what goes wrong is told with its first group."""
+        """Set a worker up; an error is sent with its first group."""
         if (torch := sys.modules.get("torch")) is not None:
             torch.set_num_threads(1)
         worker_info = WorkerInfo(info.num_workers, info.worker_idx)
@@ -147,8 +147,8 @@ class Replica:
     """One worker's copy of the graph.
 
     Args:
-        setup: What it is made of.
-        info: Who it is.
+        setup: Its setup.
+        info: Its identity.
         handed: The line to the dispatching process, if there is one.
     """
 
@@ -187,7 +187,7 @@ class Replica:
                 self._begin(request)
                 self._pass_over(request.first)
             self._produce(items, request.count)
-        except BaseException as error:  # user code: it goes on as data
+        except BaseException as error:  # user code: it is passed on as data
             if is_of_the_engine(error):
                 raise
             self._error = CarriedError.of(error, f"worker process {self._info.worker_id}")
@@ -196,7 +196,7 @@ class Replica:
         seconds = time.perf_counter() - start
         has_ended = len(items) < request.count and self._error is None
         item_bytes = estimate_bytes(items[-1]) if items else 0
-        max_bytes = self._max_bytes // 4  # who keeps one item of a group keeps the memory of all
+        max_bytes = self._max_bytes // 4  # a consumer that keeps one item of a group keeps the memory of all
         if len(items) > 1 and len(items) * item_bytes > max_bytes and sum(map(estimate_bytes, items)) > max_bytes:
             raise ValueTooLargeError(f"a group of {len(items)} items needs more than {max_bytes} bytes")
         snapshot = None
@@ -206,7 +206,7 @@ class Replica:
         return Group(items, has_ended, raised, seconds, item_bytes, snapshot)
 
     def _begin(self, request: ReplicaRequest) -> None:
-        """Begin an epoch, or go on in the middle of it."""
+        """Begin an epoch, or continue in the middle of it."""
         self._leave()
         self._epoch, self._position, self._error = request.epoch, 0, None
         self._can_tell = self._can_skip = True
@@ -219,7 +219,7 @@ class Replica:
         if snapshot is not None:
             try:
                 self._go_to(snapshot)
-            except Exception as error:  # noqa: BLE001 - users write pipes, and there is another way
+            except Exception as error:  # noqa: BLE001 - user code, and there is a fall-back
                 _logger.warning("worker %d reads the epoch again from its start: %s", self._info.worker_id, error)
                 self._reseed(read_start(request.path)[0])
             else:
@@ -229,7 +229,7 @@ class Replica:
     def _go_to(self, snapshot: Snapshot) -> None:
         states, of_globals = pickle.loads(snapshot.data)  # noqa: S301 - from a worker of this loader
         if states is None:
-            skip_ahead(self._graph, snapshot.item, note_place)
+            skip_ahead(self._graph, snapshot.item, note_item)
         else:
             set_globals_state(of_globals)
             restore_graph(self._graph, states)  # last: if it fails, nothing of it is left
@@ -237,7 +237,7 @@ class Replica:
     def _reseed(self, epoch_start: EpochStart) -> None:
         seeds = epoch_start.seeds
         seed_globals_from(seeds)
-        self._graph = self._initial  # what reset functions return is of one epoch: a worker started anew has the same
+        self._graph = self._initial  # a restarted worker gets the same from its reset functions
         note_seeds_of_globals(list_pipes(self._graph), seeds, is_shared=epoch_start.key is not None)
         set_graph_random_seed(self._graph, seeds)
         if epoch_start.reset_fn is not None:
@@ -252,16 +252,16 @@ class Replica:
         stop(self._graph)
 
     def _pass_over(self, first: int) -> None:
-        """Make again what was delivered before, and drop it."""
+        """Make the items that were delivered before again, and drop them."""
         dropped: list[Any] = []
         while self._position < first:
             self._produce(dropped, 1)
-            note_place()  # a sign of life
+            note_item()  # a sign of life
             if not dropped:
                 raise TransformError(
                     f"the pipes of worker {self._info.worker_id} had given {first} items before, and only "
                     f"{self._position} when they were read again",
-                    fix="a pipe that shall be resumed gives the same items for the same seeds",
+                    fix="a pipe that can be resumed gives the same items for the same seeds",
                 )
             self._position += 1
             dropped.clear()
@@ -307,7 +307,7 @@ class Replica:
             states = graph_state(self._graph)
             if states is not None:
                 return pickle_bounded((states, globals_state()), min(MAX_SNAPSHOT_BYTES, self._max_bytes // 16))
-        except TooManyBytesError:  # now: buffers fill and are emptied
+        except TooManyBytesError:  # for now: buffers fill and are emptied
             return None
         except Exception as error:  # noqa: BLE001 - user code: an item in a buffer that cannot be pickled
             _logger.debug("the pipes of worker %d have no state: %s", self._info.worker_id, error)
@@ -323,11 +323,11 @@ class Replica:
 
 
 class TooManyBytesError(Exception):
-    """What was to be pickled is larger than it may be."""
+    """A value to be pickled is larger than allowed."""
 
 
 def pickle_bounded(value: Any, max_bytes: int) -> bytes:
-    """Return the pickle of a value, or give up as soon as it is known to be too large.
+    """Return the pickle of a value, or stop as soon as it is too large.
 
     Raises:
         TooManyBytesError: It is.
@@ -340,7 +340,7 @@ def pickle_bounded(value: Any, max_bytes: int) -> bytes:
 
 
 class _BoundedFile(io.BytesIO):
-    """A file in memory that takes so many bytes."""
+    """A file in memory that takes a limited number of bytes."""
 
     def __init__(self, max_bytes: int) -> None:
         super().__init__()
@@ -351,7 +351,7 @@ class _BoundedFile(io.BytesIO):
         return super().write(data)
 
     def check(self, buffer: pickle.PickleBuffer) -> bool:
-        """Check an array before it is copied; True: it goes into the pickle."""
+        """Check the size of an array before it is copied; True: it goes into the pickle."""
         self._check(buffer.raw().nbytes)
         return True
 
@@ -361,11 +361,11 @@ class _BoundedFile(io.BytesIO):
 
 
 def checked_pipe(pipe: Any, option: str) -> Any:
-    """Return what a user's function returned, which has to be a pipe.
+    """Return the result of a user's function, which must be a pipe.
 
     Raises:
-        TransformError: It is none.
+        TransformError: It is not a pipe.
     """
     if not is_pipe(pipe):
-        raise TransformError(f"{option} must return a pipe, and returned {pipe!r}", fix="end it with `return datapipe`")
+        raise TransformError(f"{option} must return a pipe, but returned {pipe!r}", fix="end it with `return datapipe`")
     return pipe

@@ -1,8 +1,8 @@
-"""The state of a loader: data, and never a pickled pipe. With it goes on, exactly, who builds the same graph again.
+"""The state of a loader: data, and never a pickled pipe. With the same graph, built again, it resumes exactly.
 
-What it holds: the seed, the epoch, how many items were given in it, and where the pipes are, if they can tell.
-Invariant: a state is taken as it is or refused. Its digest covers all of it, so that a bit that was lost, or a number
-that somebody edited, cannot become other items without a word.
+It holds the seed, the epoch, the number of items given in it, and the positions of the pipes, if they know them.
+Invariant: a state is taken as it is or refused. Its digest covers all of it, so that a lost bit, or an edited number,
+    cannot silently lead to other items.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from headrace.pipes.graph import list_pipes
 from .plain_data import NotPlainError, from_json, to_json
 
 FORMAT = "headrace.DataLoader2/2"
-# Of the items that pipes have in hand, in one state: beyond this an epoch is read again rather than written down.
+# Bytes of buffered items in one state: above this an epoch is read again rather than stored.
 MAX_GRAPH_BYTES = 256 << 20
-_NOT_OF_RECIPE = ("Prefetcher", "PinMemory")  # they may come and go: the items stay the same
+_NOT_OF_RECIPE = ("Prefetcher", "PinMemory")  # they may be added or removed: the items stay the same
 _UINT64 = 2**64
 _logger = logging.getLogger("headrace.dataloader2")
 
@@ -30,13 +30,13 @@ _Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]  # what seeds can be deriv
 
 
 class _Bytes(msgspec.Struct, forbid_unknown_fields=True):
-    """What `to_json` makes of bytes."""
+    """The form of bytes in `to_json`."""
 
     text: str = msgspec.field(name="$bytes")
 
 
 class _Saved(msgspec.Struct, forbid_unknown_fields=True):
-    """What a state looks like once `json` has read it."""
+    """A state as `json` reads it."""
 
     format: str
     seed: int | None
@@ -53,18 +53,18 @@ class _Saved(msgspec.Struct, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class LoaderState:
-    """Where a loader is.
+    """The position of a loader.
 
     Attributes:
-        seed: From which all epochs follow.
-        next_seed: Which takes its place at the next epoch; None: none does.
+        seed: The seed of all epochs.
+        next_seed: The seed that replaces it at the next epoch; None: none does.
         epoch: Since the seed was given, from 0.
         position: Items given in this epoch.
         is_in_epoch: Whether it has begun.
-        graph: Where the pipes are: what `graph_state` gave; None: they are read again from the start of the epoch.
+        graph: The positions of the pipes, from `graph_state`; None: they are read again from the start of the epoch.
         reading_service_state: That of a reading service that has a state of its own.
         epoch_seeding: How seeds of epochs follow from the seed.
-        pipes: Of which pipes the graph is made: what `list_recipe` gave.
+        pipes: The pipes of the graph, from `list_recipe`.
     """
 
     seed: int | None
@@ -103,7 +103,7 @@ class LoaderState:
         """Read a state.
 
         Raises:
-            ResumeError: It is none of this class's, or not as it was taken.
+            ResumeError: It is not a state of this class, or was changed since.
         """
         if not isinstance(state, dict) or state.get("format") != FORMAT:
             found = state.get("format", "no format") if isinstance(state, dict) else type(state).__name__
@@ -119,10 +119,10 @@ class LoaderState:
         )
 
     def check_pipes(self, pipes: list[str]) -> None:
-        """Check that a graph is the one that the state is of, as far as the names of its pipes tell.
+        """Check that a graph is the one of the state, by the names of its pipes.
 
         Raises:
-            ResumeError: It is another.
+            ResumeError: It is another graph.
         """
         if pipes != self.pipes:
             there, here = " > ".join(self.pipes) or "nothing", " > ".join(pipes) or "nothing"
@@ -139,7 +139,7 @@ def list_recipe(datapipe: Any) -> list[str]:
 
 
 def _digest_of(state: dict[str, Any]) -> str:
-    """Return the digest of all of a state but its digest.
+    """Return the digest of a state without its digest.
 
     Raises:
         ResumeError: There is something in it that no state holds.

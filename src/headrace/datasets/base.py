@@ -137,9 +137,9 @@ class Dataset(ForeignAnswers):
             part.finish_epoch(free_resources=free_resources)
 
     def seed_by_tag(self) -> None:
-        """Key the generators of transforms by the tags of sequences, not by their places in the corpus.
+        """Key the generators of transforms by the tags of sequences, not by their corpus indices.
 
-        For a dataset that is a part of a larger corpus, and a different one each time: places mean nothing there.
+        For a dataset that is a part of a larger corpus, a different part each time: corpus indices mean nothing there.
         """
         self.seeds_by_tag = True
         for part in self.get_parts():
@@ -321,7 +321,7 @@ class Dataset(ForeignAnswers):
 
     @classmethod
     def idle_options(cls, options: Mapping[str, Any]) -> frozenset[str]:  # noqa: ARG003 (for those whose stream depends)
-        """Return the options that change nothing that is delivered, of these: those of speed, names and places.
+        """Return the options that change nothing that is delivered, of these: those of speed, names and locations.
 
         A class of the user's own may add arguments, such as a folder for its copies: a state is accepted with others.
         """
@@ -329,9 +329,9 @@ class Dataset(ForeignAnswers):
 
     @property
     def supports_jumps(self) -> bool:
-        """Whether the sequence at any place is given without reading those before it.
+        """Whether the sequence at any position is given without reading those before it.
 
-        A class of the user's own says so by an attribute. All others are read from their start on, each place once:
+        A class of the user's own says so by an attribute. All others are read from their start on, each position once:
         that is what the epoch API promises to a sub-class.
         """
         return False

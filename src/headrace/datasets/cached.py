@@ -324,8 +324,8 @@ class CachedDataset(OrderedDataset):
         """Whether sequences start..end (exclusive) need no reading.
 
         Args:
-            start: First place in the current order.
-            end: Behind the last place.
+            start: First position in the current order.
+            end: Position after the last one.
             blocking: Read them first if they are not there.
         """
         end = min(end, len(self._cursor))

@@ -220,7 +220,7 @@ class CachedDataset2(Dataset):
         return 0
 
     def is_less_than_num_seqs(self, seq_idx: int) -> bool:
-        """Whether the epoch has a sequence at this place; loads it to find out if the number is unknown."""
+        """Whether the epoch has a sequence at this position; loads it to find out if the number is unknown."""
         if self._num_seqs is None and seq_idx >= self._next_seq_idx:
             self._collect_until(seq_idx + 1)
         return seq_idx < (self._next_seq_idx if self._num_seqs is None else self._num_seqs)

@@ -229,7 +229,7 @@ class DelegatingDataset(InnerAnswers):
         return self.inner.have_corpus_seq_idx()
 
     def get_corpus_seq_idx(self, seq_idx: int) -> int:
-        """Return the place in the corpus of a sequence of the current order."""
+        """Return the corpus index of a sequence of the current order."""
         return self.inner.get_corpus_seq_idx(seq_idx)
 
     def have_get_corpus_seq(self) -> bool:
@@ -254,7 +254,7 @@ class DelegatingDataset(InnerAnswers):
         return self.inner.estimated_num_seqs if known is None else known
 
     def is_less_than_num_seqs(self, seq_idx: int) -> bool:
-        """Whether the epoch has a sequence at this place."""
+        """Whether the epoch has a sequence at this position."""
         return self.inner.is_less_than_num_seqs(seq_idx)
 
     def get_complete_frac(self, sorted_seq_idx: int, *, allow_only_lr_suitable: bool = False) -> float | None:

@@ -316,7 +316,7 @@ class EpochApi(DatasetOptions, DeclaredLayout):
         return False
 
     def get_corpus_seq_idx(self, seq_idx: int) -> int:
-        """Return the place in the corpus of a sequence of the current order."""
+        """Return the corpus index of a sequence of the current order."""
         self._not_offered("get_corpus_seq_idx")
 
     def have_get_corpus_seq(self) -> bool:
@@ -370,7 +370,7 @@ class EpochApi(DatasetOptions, DeclaredLayout):
             return self._estimated_num_seqs
 
     def is_less_than_num_seqs(self, seq_idx: int) -> bool:
-        """Whether the epoch has a sequence at this place: the one safe end test. May load."""
+        """Whether the epoch has a sequence at this position: the one safe end test. May load."""
         return seq_idx < self.num_seqs
 
     def have_seqs(self) -> bool:
@@ -390,7 +390,7 @@ class EpochApi(DatasetOptions, DeclaredLayout):
         """Return how much of the epoch is done after a sequence, in (0, 1], never falling.
 
         Args:
-            sorted_seq_idx: Place in the current order.
+            sorted_seq_idx: Position in the current order.
             allow_only_lr_suitable: Return `None` rather than a pseudo value if the number of sequences is unknown.
         """
         try:

@@ -33,7 +33,7 @@ def map_in_workers(function: Callable[[Any], Any], parts: Sequence[Any], num_wor
         return
     with Engine(Job(_PartWork(function)), num_workers=num_workers, options=_OPTIONS) as engine:
         for delivered in engine.run(parts):
-            yield pickle.loads(delivered.value)  # noqa: S301 (of a worker of ours)
+            yield pickle.loads(delivered.value)  # noqa: S301 (of a Headrace worker)
 
 
 offer_workers(map_in_workers)

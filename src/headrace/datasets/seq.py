@@ -13,14 +13,14 @@ from headrace.errors import SourceError, did_you_mean
 
 
 class DatasetSeq:
-    """One sequence: arrays by data key, with its tag and its places.
+    """One sequence: arrays by data key, with its tag, its position and its corpus index.
 
     Attributes:
         seq_idx: Position in the current order.
         features: Data key -> `dtype[T, ...]`.
         seq_tag: The name of the sequence.
         complete_frac: How much of the epoch is done after it, in (0, 1], or `None`.
-        corpus_idx: Place in the corpus, or `None` where the dataset has no such thing.
+        corpus_idx: Index in the corpus, or `None` where the dataset has none.
 
     Args:
         seq_idx: See above.

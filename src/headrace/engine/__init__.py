@@ -19,11 +19,20 @@ if TYPE_CHECKING:
     from .report import EngineReport, WorkerReport
     from .run import Delivered, Run
     from .user.job import Job, Mode
-    from .user.worker_info import Place, WorkerInfo, get_worker_info, note_place, note_places, skip_item, worker_scope
+    from .user.worker_info import (
+        CurrentItem,
+        WorkerInfo,
+        get_worker_info,
+        note_item,
+        note_items,
+        skip_item,
+        worker_scope,
+    )
     from .worker import Worker
 
 __all__ = [
     "Beat",
+    "CurrentItem",
     "Delivered",
     "Engine",
     "EngineOptions",
@@ -34,7 +43,6 @@ __all__ = [
     "Failure",
     "Job",
     "Mode",
-    "Place",
     "Raising",
     "Ready",
     "Restarting",
@@ -49,8 +57,8 @@ __all__ = [
     "get_worker_info",
     "is_in_place",
     "make_executor",
-    "note_place",
-    "note_places",
+    "note_item",
+    "note_items",
     "skip_item",
     "where_runs",
     "worker_scope",
@@ -69,11 +77,11 @@ __getattr__, __dir__ = export_lazily(
         "report": ("EngineReport", "WorkerReport"),
         "run": ("Delivered", "Run"),
         "user.worker_info": (
-            "Place",
+            "CurrentItem",
             "WorkerInfo",
             "get_worker_info",
-            "note_place",
-            "note_places",
+            "note_item",
+            "note_items",
             "skip_item",
             "worker_scope",
         ),

@@ -80,8 +80,8 @@ class Engine:
 
         Args:
             payloads: What to work on; may be endless.
-            in_turns: Whether payload t goes to worker t mod W, whoever has less to do: for work that a worker goes on
-                with from one payload to the next. A worker that is started anew gets its unanswered payloads again,
+            in_turns: Whether payload t goes to worker t mod W, whichever has less to do: for work that a worker goes on
+                with from one payload to the next. A worker that is restarted gets its unanswered payloads again,
                 and none from before.
             max_open: Returns how many tickets may be under way or waiting for the consumer now, at least 1, where
                 their payloads hold something that there is not much of.
@@ -95,7 +95,7 @@ class Engine:
 
         Args:
             payload: What each worker's function makes its iterator of.
-            replayable: Whether an iterator that is made anew gives the same items again. If it does not, a worker that
+            replayable: Whether an iterator that is made again gives the same items again. If it does not, a worker that
                 dies is not replaced: its death is raised.
         """
         return self._begin(Mode.STREAM, payload, None, replayable=replayable)

@@ -13,7 +13,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import msgspec
 
 from .failure import Failure
-from .user.worker_info import Place
+from .user.worker_info import CurrentItem
 
 
 class Result(Protocol):
@@ -83,7 +83,7 @@ class Done(WorkerEvent, Generic[R], frozen=True, tag=1):
 
 
 class Failed(WorkerEvent, frozen=True, tag=2):
-    """User code raised an exception over a ticket; the worker goes on with its next ticket."""
+    """User code raised an exception over a ticket; the worker continues with its next ticket."""
 
     worker_idx: int
     ticket: int
@@ -112,7 +112,7 @@ class StreamEnded(WorkerEvent, frozen=True, tag=4):
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """A sign of life: the worker got on since the last one (it noted a new place). Running alone is no sign of life."""
+    """A sign of life: the worker made progress since the last one (it noted a new item). Running alone is none."""
 
     worker_idx: int
 
@@ -123,7 +123,7 @@ class Exited:
 
     Attributes:
         cause: How it ended, as words for an error: "was killed by signal 9 (SIGKILL)", "ended with exit code 0".
-        place: The last sequence that it worked on, where known.
+        item: The last sequence that it worked on, where known.
         advice: What to do about it, where that is known.
         accident: The same number for all workers that one thing has ended, such as the end of their warden: it counts
             once. None: it ended by itself.
@@ -131,7 +131,7 @@ class Exited:
 
     worker_idx: int
     cause: str
-    place: Place | None = None
+    item: CurrentItem | None = None
     advice: str = ""
     accident: int | None = None
 
@@ -196,7 +196,7 @@ class Skip:
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """Start a worker anew.
+    """Restart a worker.
 
     Attributes:
         first_item: Stream mode: the item at which its iterator has to go on.

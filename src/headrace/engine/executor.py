@@ -124,7 +124,7 @@ class Executor(ABC):
 
     @abstractmethod
     def cancel(self, run_id: int) -> None:
-        """Give up a run: tickets not yet begun are dropped, outcomes of the others are discarded, streams are closed.
+        """Abandon a run: tickets not yet started are dropped, outcomes of the others are discarded, streams are closed.
 
         Must not wait for what is being worked on. Events of this run may still come from `wait`.
         """
@@ -157,7 +157,7 @@ class Executor(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """End all workers within 2 s, in silence, whatever they are doing; harmless when closed, and in a forked child.
+        """End all workers within 2 s, silently, whatever they are doing; harmless when closed, and in a forked child.
 
         Results that were handed over stay valid.
         """

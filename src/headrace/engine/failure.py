@@ -14,7 +14,7 @@ import cloudpickle
 
 from headrace.errors import TransformError, takes_note
 
-from .user.worker_info import Place
+from .user.worker_info import CurrentItem
 
 
 class Failure:
@@ -27,24 +27,24 @@ class Failure:
         type_name: Its type, with the module unless it is a built-in.
         text: `str(exception)`.
         traceback: The worker's traceback from the first frame of user code on, as text.
-        place: The sequence that was worked on, where known.
+        item: The sequence that was worked on, where known.
         exception: The exception itself, or `None` if it could not be carried.
         ends_stream: The iterator that raised it cannot go on (a generator that raised is over).
     """
 
-    __slots__ = ("ends_stream", "exception", "place", "text", "traceback", "type_name")
+    __slots__ = ("ends_stream", "exception", "item", "text", "traceback", "type_name")
 
     def __init__(
         self,
         type_name: str,
         text: str,
         traceback: str,
-        place: Place | None = None,
+        item: CurrentItem | None = None,
         exception: BaseException | None = None,
         ends_stream: bool = False,
     ) -> None:
         self.type_name, self.text, self.traceback = type_name, text, traceback
-        self.place, self.exception, self.ends_stream = place, exception, ends_stream
+        self.item, self.exception, self.ends_stream = item, exception, ends_stream
 
     def __repr__(self) -> str:
         return f"<Failure {self.type_name}: {self.text}>"
@@ -54,7 +54,7 @@ class Failure:
         cls,
         exception: BaseException,
         *,
-        place: Place | None = None,
+        item: CurrentItem | None = None,
         ends_stream: bool = False,
         num_own_frames: int = 1,
     ) -> Failure:
@@ -62,7 +62,7 @@ class Failure:
 
         Args:
             exception: Caught just now, by the function that called user code.
-            place: What was worked on.
+            item: What was worked on.
             ends_stream: Whether the iterator that raised it is over.
             num_own_frames: How many frames at the start of its traceback are ours: they are left out of the text, so
                 that the text does not depend on what carries the tickets.
@@ -71,11 +71,11 @@ class Failure:
         for _ in range(num_own_frames):
             trace = trace.tb_next if trace is not None and trace.tb_next is not None else trace
         lines = traceback.format_exception(type(exception), exception, trace)
-        return cls(_type_name(type(exception)), _text_of(exception), "".join(lines), place, exception, ends_stream)
+        return cls(_type_name(type(exception)), _text_of(exception), "".join(lines), item, exception, ends_stream)
 
     def to_bytes(self) -> bytes:
         """Encode for another process; an exception that cannot be pickled travels as text only."""
-        fields = (self.type_name, self.text, self.traceback, self.place, self.ends_stream)
+        fields = (self.type_name, self.text, self.traceback, self.item, self.ends_stream)
         try:
             carried = cloudpickle.dumps(self.exception)
         except Exception:  # noqa: BLE001 - user code: __reduce__ may raise anything; the text goes on
@@ -84,8 +84,8 @@ class Failure:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Failure:
-        """Decode what a worker of ours encoded."""
-        (type_name, text, trace, place, ends_stream), carried = pickle.loads(data)  # noqa: S301 - from our own worker
+        """Decode what a Headrace worker encoded."""
+        (type_name, text, trace, item, ends_stream), carried = pickle.loads(data)  # noqa: S301 - from our own worker
         exception: Any = None
         if carried is not None:
             try:
@@ -96,16 +96,16 @@ class Failure:
                 exception = None
         if not isinstance(exception, BaseException):
             exception = None
-        return cls(type_name, text, trace, place, exception, ends_stream)
+        return cls(type_name, text, trace, item, exception, ends_stream)
 
     def ending_stream(self) -> Failure:
         """Return the same failure as one after which the iterator that raised it cannot go on."""
-        return Failure(self.type_name, self.text, self.traceback, self.place, self.exception, ends_stream=True)
+        return Failure(self.type_name, self.text, self.traceback, self.item, self.exception, ends_stream=True)
 
     def raisable(self, ticket: int | None, worker_idx: int) -> BaseException:
         """Return what the consumer gets: the exception with a note of where it comes from.
 
-        A `StopIteration` would end the consumer's loop in silence, so it becomes a `TransformError` too.
+        A `StopIteration` would end the consumer's loop silently, so it becomes a `TransformError` too.
         """
         error, note = self.exception, self._note(ticket, worker_idx)
         if error is not None and not isinstance(error, StopIteration) and takes_note(error, note):
@@ -117,8 +117,8 @@ class Failure:
 
     def _note(self, ticket: int | None, worker_idx: int) -> str:
         where = ["while it was set up" if ticket is None else f"ticket {ticket}", f"worker {worker_idx}"]
-        if self.place is not None and str(self.place):
-            where.insert(0, str(self.place))
+        if self.item is not None and str(self.item):
+            where.insert(0, str(self.item))
         note = f"headrace: {', '.join(where)}"
         if self.exception is None or self.exception.__traceback__ is None:
             note += f"\nThe worker's traceback:\n{self.traceback.rstrip()}"

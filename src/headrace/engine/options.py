@@ -13,8 +13,8 @@ from headrace.errors import ConfigError
 from .group_size import GroupSize
 from .quarantine import check_quarantine
 
-# What a worker may have before it where nobody says how many tickets. Beyond 64 nothing is left to be shared, and the
-# results of so many fit into its ring of records.
+# What a worker may have before it where the number of tickets is not given. Beyond 64 nothing is left to be shared, and
+# the results of so many fit into its ring of records.
 _MIN_TICKETS, _MAX_TICKETS = 8, 64
 _AHEAD_SECONDS = 0.008
 _AHEAD_BYTES = 1 << 20
@@ -25,7 +25,7 @@ class Raising:
     """It is raised at the consumer.
 
     Attributes:
-        advice: What its error says to do, where it is not enough to say that the worker may be started anew.
+        advice: What its error says to do, where it is not enough to say that the worker may be restarted.
     """
 
     advice: str = ""
@@ -33,7 +33,7 @@ class Raising:
 
 @dataclass(frozen=True, slots=True)
 class Restarting:
-    """The worker is started anew and its tickets are done again.
+    """The worker is restarted and its tickets are done again.
 
     Attributes:
         budget: How often in one run, over all workers; after that it is raised.

@@ -44,8 +44,8 @@ class Quarantine:
             CacheError: The file cannot be written, or it is a folder, a link, a pipe or a device.
         """
         line = {
-            "tag": failure.place.tag if failure.place else None,
-            "epoch": failure.place.epoch if failure.place else None,
+            "tag": failure.item.tag if failure.item else None,
+            "epoch": failure.item.epoch if failure.item else None,
             "ticket": ticket,
             "error": f"{failure.type_name}: {failure.text}",
             "traceback": failure.traceback,

@@ -11,7 +11,7 @@ class WorkerReport:
 
     Attributes:
         num_tickets: How many tickets it answered, also such as were given up later.
-        num_restarts: How often it was started anew.
+        num_restarts: How often it was restarted.
         seconds_loaded: Time in user code.
         seconds_transport: Time to put values where the consumer sees them.
     """
@@ -56,5 +56,5 @@ class EngineReport:
 
     @property
     def num_restarts(self) -> int:
-        """How often a worker was started anew."""
+        """How often a worker was restarted."""
         return sum(worker.num_restarts for worker in self.workers)

@@ -1,7 +1,7 @@
 """One pass over tickets: does what the supervisor decides, and measures what it took.
 
 Invariants: payloads are pulled in ticket order, in the consumer's thread, each once. An interrupt or an unforeseen
-error anywhere in here ends the workers (they are started anew for the next run), because nobody can tell what was half
+error anywhere in here ends the workers (they are restarted for the next run), because it is unknown what was half
 done; leaving the loop, and errors that the supervisor decided on, leave the workers as they are.
 """
 

@@ -58,7 +58,7 @@ class Supervisor:
         num_workers: At least 1.
         mode: Tasks or streams.
         options: Budgets and limits.
-        replayable: Stream mode: whether an iterator that is made anew gives the same items again.
+        replayable: Stream mode: whether an iterator that is made again gives the same items again.
         in_turns: Task mode: ticket t is worker t mod W's, and not whoever's has the fewest.
         max_open: Returns how many tickets may be open now, see `Engine.run`.
 
@@ -351,15 +351,15 @@ class Supervisor:
         if event.accident is None or event.accident != self._last_accident:
             self._num_deaths += 1
         self._last_accident = event.accident
-        place = str(event.place or "")
-        self._deaths_at[place] += 1
-        where = self._where(event.worker_idx, place)
+        item = str(event.item or "")
+        self._deaths_at[item] += 1
+        where = self._where(event.worker_idx, item)
         what = f"worker {event.worker_idx} {event.cause}"
         error = WorkerDiedError(what, where=where)
         actions = self._restart_or_raise(event.worker_idx, self._options.on_death, self._num_deaths, error, "on_death")
         if error.fix is not None:
-            number = self._deaths_at[place]
-            again = f"{number} workers died at {place}" if place and number > 1 else ""
+            number = self._deaths_at[item]
+            again = f"{number} workers died at {item}" if item and number > 1 else ""
             error.fix = "; ".join(filter(None, (event.advice, error.fix, again)))
         return actions
 
@@ -406,9 +406,9 @@ class Supervisor:
         stack_of = worker_idx if isinstance(error, StalledError) else None
         is_lost = not self._replayable and worker.next_item > 0 and worker.num_items is None
         if isinstance(policy, Raising):
-            error.fix = policy.advice or f"{option}=Restarting() starts it anew and does its tickets again"
+            error.fix = policy.advice or f"{option}=Restarting() restarts it and does its tickets again"
         elif is_lost:
-            error.fix = "its stream cannot be replayed, so it was not started anew"
+            error.fix = "its stream cannot be replayed, so it was not restarted"
         elif count > policy.budget:
             error.fix = f"it was number {count} of this run and {option} allows {policy.budget}"
         else:
@@ -416,19 +416,19 @@ class Supervisor:
             worker.last_failed = False
             first_item = 0 if self._mode is Mode.TASK else self._num_answered(worker)
             again: list[Action] = [Assign(worker_idx, ticket) for ticket in worker.unanswered]
-            return [Warn(f"{error.what}; it is started anew", stack_of), Restart(worker_idx, first_item), *again]
+            return [Warn(f"{error.what}; it is restarted", stack_of), Restart(worker_idx, first_item), *again]
         self.workers_are_lost = True
         return self._fail(Raise(error, stack_of))
 
-    def _where(self, worker_idx: int, place: str) -> str:
+    def _where(self, worker_idx: int, item: str) -> str:
         worker = self._workers[worker_idx]
         ticket = f"ticket {worker.unanswered[0]}" if worker.unanswered else "between tickets"
-        return f"{place}, {ticket}" if place else ticket
+        return f"{item}, {ticket}" if item else ticket
 
 
 def _not_replayed(event: StreamEnded, num_answered: int) -> TransformError:
     return TransformError(
-        f"the stream of worker {event.worker_idx} had given {num_answered} items before the worker was started anew, "
+        f"the stream of worker {event.worker_idx} had given {num_answered} items before the worker was restarted, "
         f"and only {event.num_items} after it",
         fix="make a stream that gives the same items each time, or say replayable=False",
     )

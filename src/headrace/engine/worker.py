@@ -49,7 +49,7 @@ class Worker:
                 self._job.worker_init(info)
             self._function = self._job.setup(info)
         except Exception as error:  # noqa: BLE001 - the boundary of user code: it goes on as a Failure
-            return Failure.of(error, place=self.scope.place)
+            return Failure.of(error, item=self.scope.item)
         return None
 
     def begin_run(self, mode: Mode, payload: Any = None, first_item: int = 0) -> None:
@@ -64,7 +64,7 @@ class Worker:
         self._mode, self._payload, self._first_item = mode, payload, first_item
 
     def end_run(self) -> None:
-        """Close the iterator of a stream, if there is one; what its cleaning up raises is of no use to anybody."""
+        """Close the iterator of a stream, if there is one; what its cleaning up raises is of no use."""
         stream, self._stream = self._stream, None
         self._payload, self._num_items, self._ended = None, 0, False
         if isinstance(stream, GeneratorType):
@@ -81,7 +81,7 @@ class Worker:
             already told.
         """
         scope, worker_idx = self.scope, self.worker_idx
-        scope.place = None
+        scope.item = None
         scope.skipped.clear()
         start = time.perf_counter()
         failure: Failure | None = None
@@ -89,7 +89,7 @@ class Worker:
             try:
                 value = self._function(payload)
             except Exception as error:  # noqa: BLE001 - the boundary of user code: it goes on as a Failure
-                failure = Failure.of(error, place=scope.place)
+                failure = Failure.of(error, item=scope.item)
         else:
             if self._ended:
                 return None
@@ -102,7 +102,7 @@ class Worker:
         seconds = time.perf_counter() - start
         skipped: tuple[Failure, ...] = ()
         if scope.skipped:
-            skipped = tuple([Failure.of(error, place=place, num_own_frames=0) for error, place in scope.skipped])
+            skipped = tuple([Failure.of(error, item=item, num_own_frames=0) for error, item in scope.skipped])
         return Done(worker_idx, ticket, run_id, ValueResult(value), seconds, 0.0, skipped)
 
     def _next_item(self) -> tuple[Any, Failure | None] | None:
@@ -112,7 +112,7 @@ class Worker:
                 self._stream = iter(self._function(self._payload))
             except Exception as error:  # noqa: BLE001 - the boundary of user code: it goes on as a Failure
                 self._ended = True
-                return None, Failure.of(error, place=self.scope.place, ends_stream=True)
+                return None, Failure.of(error, item=self.scope.item, ends_stream=True)
         while True:
             value, failure = None, None
             try:
@@ -122,7 +122,7 @@ class Worker:
                 return None
             except Exception as error:  # noqa: BLE001 - the boundary of user code: it goes on as a Failure
                 self._ended = isinstance(self._stream, GeneratorType)
-                failure = Failure.of(error, place=self.scope.place, ends_stream=self._ended)
+                failure = Failure.of(error, item=self.scope.item, ends_stream=self._ended)
             self._num_items += 1
             if self._num_items > self._first_item or self._ended:
                 return value, failure

@@ -45,7 +45,7 @@ def plan_tasks(workers: Sequence[WorkerState], limit: int, first: int, num: int,
         limit: See `workers`.
         first: The first ticket.
         num: How many there are at most.
-        in_turns: Whether ticket t goes to worker t mod W and to nobody else.
+        in_turns: Whether ticket t goes to worker t mod W only.
     """
     num_workers = len(workers)
     loads = [len(worker.unanswered) for worker in workers]

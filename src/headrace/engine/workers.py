@@ -1,8 +1,8 @@
-"""The life of an engine's workers: started when first needed, ended whatever happens, started anew after an interrupt.
+"""The life of an engine's workers: started when first needed, ended whatever happens, restarted after an interrupt.
 
 Invariants: at most one run is current; `executor` is used by the current run and by this file only, in one thread,
 and never in a process forked from the one that made it. If a call into the executor is interrupted or fails, the
-workers are ended, because nobody can tell what the executor had done by then.
+workers are ended, because it is unknown what the executor had done by then.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class Workers:
         self.current_run_id = None
 
     def stop(self) -> None:
-        """End the workers; the next run starts them anew."""
+        """End the workers; the next run restarts them."""
         self.current_run_id = None
         if not (self._is_started or self._is_prepared) or os.getpid() != self._pid:
             return
@@ -123,7 +123,7 @@ class Workers:
         self._is_prepared = self._is_started = self._is_stopping = False
 
     def stop_later(self) -> None:
-        """Have the next run start the workers anew; does not use the executor, so it may be called from anywhere."""
+        """Have the next run restart the workers; does not use the executor, so it may be called from anywhere."""
         self._is_stopping = True
 
     def close(self) -> None:

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields, replace
 from typing import Any, Self
 
-from headrace.batching import PLAN_VERSION, WINDOW_SEQS, Batching, PlanCounts, Steps
+from headrace.batching import PLAN_VERSION, Batching, PlanCounts, Steps
 from headrace.batching.data_key import choose_data_key
 from headrace.engine import Engine, Job, WorkerInfo
 from headrace.errors import ConfigError
@@ -22,12 +22,10 @@ from headrace.rng import wants_rng
 from .inputs import EpochOrder, PlanNeeds, Subject
 from .iterate import Arrivals, CloseableRun, LoaderPosition, PlannedArrivals
 from .options import LoaderOptions
-from .plan import EpochPlan, PlanRecipe
+from .plan import EpochPlan, NoLengthError, PlanRecipe, Progress
 from .plan_cache import is_worth_keeping, table_name
 from .state import digest_text
 from .steps import EpochRun, check_position, steps_of
-from .streams.input import STREAM_WINDOW_SEQS
-from .streams.plan import NoLengthError, Progress
 from .work import BatchWork, WorkOptions
 
 
@@ -76,7 +74,7 @@ class Recipe:
         plan = PlanRecipe(
             batching,
             options.order_of_batches,
-            batching.window_seqs(options.window_seqs or (STREAM_WINDOW_SEQS if is_stream else WINDOW_SEQS)),
+            batching.window_seqs(options.window_seqs or subject.window_seqs),
             options.seed,
             grows=is_stream and options.window_seqs is None,
             checks_lengths=needs_lengths and subject.corpus.may_change_lengths,

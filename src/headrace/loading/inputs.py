@@ -81,10 +81,12 @@ class Subject(ABC):
         sharded_by: The options that say so.
         has_even_shards: Whether all shards have as many sequences.
         is_stream: Whether the order is not known beforehand.
-        workers: Those that the dataset was given, where the loader's read it in their place.
+        window_seqs: How many sequences are planned at a time, by default.
+        workers: Those that the dataset was given, where the loader's workers read it instead.
     """
 
     is_stream = False
+    window_seqs = WINDOW_SEQS
     name: str
     reading: Reading
     data_key: str | None = None
@@ -298,7 +300,7 @@ def _ask_each(get_seq_len: Callable[[int], int]) -> LengthsOf:
 
 
 def check_dataset_options(dataset: Dataset, name: str, *, is_stream: bool) -> None:
-    """Refuse what belongs to the batches of the epoch API, and would be left out in silence; also of parts.
+    """Refuse what belongs to the batches of the epoch API, and would be left out silently; also of parts.
 
     Raises:
         ConfigError: A dataset, or one that it is made of, has such an option.

@@ -28,11 +28,11 @@ _TEXTS = None, 0  # the layout of a data key that has no arrays
 
 
 class LoaderPosition(NamedTuple):
-    """Where a consumer is.
+    """The position of a consumer.
 
     Attributes:
-        epoch: In which epoch.
-        position: Batches of it that all ranks are done with.
+        epoch: The epoch.
+        position: Batches of it that all ranks have done.
         window: The window of the next batch, and the number of its first batch.
     """
 

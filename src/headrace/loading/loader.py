@@ -358,13 +358,13 @@ class DataLoader:
         return self.state_at(self._consumer.position)
 
     def state_at(self, position: LoaderPosition) -> dict[str, Any]:
-        """Return the state of a position, for who reads ahead of its own consumer and knows `place` for each batch."""
+        """Return the state of a position, for readers ahead of their consumer, which keep `position` of each batch."""
         digests = self._runs.digests(position.epoch)
         return LoaderState(FORMAT, *position, digests).to_dict()
 
     @property
-    def place(self) -> LoaderPosition:
-        """Where the consumer is."""
+    def position(self) -> LoaderPosition:
+        """The position of the consumer."""
         return self._consumer.position
 
     @property
@@ -436,5 +436,5 @@ class DataLoader:
         )
 
     def __repr__(self) -> str:
-        position = f"epoch {self.place.epoch}, batch {self.place.position}"
+        position = f"epoch {self.position.epoch}, batch {self.position.position}"
         return f"<DataLoader of {self._subject.name}, {self._options.batching}, {position}>"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -56,6 +56,21 @@ class PlanRecipe:
     grows: bool = False
     checks_lengths: bool = False
     seeds_globals: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What is known of an epoch so far.
+
+    Attributes:
+        num_planned: Windows that were planned.
+        num_windows: How many there are, as text; `"?"` before the end.
+        counts: What happened to their sequences.
+    """
+
+    num_planned: int = 0
+    num_windows: str = "?"
+    counts: PlanCounts = field(default_factory=PlanCounts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -376,3 +391,7 @@ def _given_plan(starts: NDArray[np.int64], lengths: NDArray[Any]) -> WindowPlan:
 def is_all_over(counts: PlanCounts) -> bool:
     """Tell whether all sequences of a window (or as many chunks) are over the budget."""
     return 0 < counts.seqs <= counts.alone + counts.too_long
+
+
+class NoLengthError(ConfigError, TypeError):
+    """The length is not known; a `TypeError`, so that `list(loader)` works."""

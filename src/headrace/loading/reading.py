@@ -20,7 +20,7 @@ from headrace.datasets.parts import open_reader
 from headrace.datasets.reading import reader as datasets
 from headrace.datasets.reading.chunks import Cutter, SeqChunks
 from headrace.datasets.reading.reader import Failed as Failed
-from headrace.engine import WorkerInfo, note_places
+from headrace.engine import WorkerInfo, note_items
 from headrace.sources import Source
 from headrace.specs import DataSpec
 
@@ -202,7 +202,7 @@ class _SourceColumn(Column):
 
     def _tell_of(self, part: slice) -> None:
         """Give a sign of life, and say which sequences are read next, all of them together."""
-        note_places(self._tags[part], self._wanted.epoch)(-1)
+        note_items(self._tags[part], self._wanted.epoch)(-1)
 
 
 @dataclass(frozen=True)
@@ -232,7 +232,7 @@ class _ItemsReader(Reader):
         items, get_tag, indices = self._items, self._get_tag, wanted.indices.tolist()
         for start in range(0, len(indices), _SEQS_AT_ONCE):
             names = [f"(item {corpus_idx})" for corpus_idx in indices[start : start + _SEQS_AT_ONCE]]
-            go_to = note_places(names, wanted.epoch)  # the first one is noted by this
+            go_to = note_items(names, wanted.epoch)  # the first one is noted by this
             for number, name in enumerate(names):
                 corpus_idx = indices[start + number]
                 if number:

@@ -5,8 +5,8 @@ flag is exchanged every k steps. Each rank knows its own next k steps, since it 
 of k steps the ranks ask each other whether all of them have the whole block (`remainder="drop"`), or whether none of
 them has it (`"pad"`). At the end they halve the block until they know to the step where the epoch ends: after the
 shortest rank, or after the longest. So the steps of an epoch depend neither on k nor on where it was resumed.
-Invariants: all ranks exchange as many flags, in the same places between their steps, whatever each of them finds; all
-exchanges are made in the consumer's thread, when it asks for a batch.
+Invariants: all ranks exchange the same number of flags, at the same points between their steps, whatever each of them
+finds; all exchanges are made in the consumer's thread, when it asks for a batch.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ from headrace.batching import (
 )
 from headrace.batching.data_key import data_key_of_item
 from headrace.datasets.reading.chunks import Cutter, chunks_by_seq
-from headrace.engine import WorkerInfo, empty, note_place, skip_item
+from headrace.engine import WorkerInfo, empty, note_item, skip_item
 from headrace.errors import CacheError, TransformError, takes_note
 from headrace.global_rng import kept_globals, seed_globals
 from headrace.rng import derive_rng, wants_rng
@@ -177,13 +177,13 @@ class _BatchMaker:
         members = _Members() if stack is None else _Members(stack.items)
         self._read(task, members, stack)
         for _, tag, error in members.failures:
-            note_place(tag, task.epoch)
+            note_item(tag, task.epoch)
             if len(members.failures) == len(task.indices):
                 raise error
             skip_item(error)
         if stack is not None and not isinstance(members.seqs[0], Mapping):
             return self._collate(task, members, lambda _: stack.stacked())
-        note_place(f"(laying out batch {task.number})", task.epoch)
+        note_item(f"(laying out batch {task.number})", task.epoch)
         if self._options.collate is not None:
             return self._collate(task, members, self._options.collate)
         kept = None
@@ -249,7 +249,7 @@ class _BatchMaker:
         seqs = list(self._reader.read_chunks(wanted, chunks, self._cutter))
         for seq, number in members:
             tag, found = seqs[seq]
-            note_place(tag, task.epoch)  # in the order of the plan, not in that of reading
+            note_item(tag, task.epoch)  # in the order of the plan, not in that of reading
             yield tag, found if isinstance(found, Failed) else found[number]
 
     def _check_length(self, planned: int, tag: str, seq: Any) -> None:
@@ -302,7 +302,7 @@ class _BatchMaker:
         try:
             result = collate(members.seqs)
         except Exception as error:
-            note_place(f"(laying out batch {task.number})", task.epoch)
+            note_item(f"(laying out batch {task.number})", task.epoch)
             takes_note(error, f"headrace: in collate, over batch {task.number} of epoch {task.epoch}: {members.tags}")
             raise
         key = _find_ragged(result)

@@ -1,9 +1,9 @@
 """Pipes: graphs of small operations that items flow through, and what can be known of a graph without running it.
 
 This room decides what a pipe is, what each operation does, and which part of a graph may run where. It never starts a
-process: who runs the parts is decided in `dataloader2`. Read `core/base.py` first, then `core/walk.py` and
-`graph/split.py`; operations are in `ops/`, one family a file, and `iter.py` and `map.py` export them under the names
-that torchdata 0.7 documented.
+process: `dataloader2` decides where the parts run. Read `core/base.py` first, then `core/walk.py` and `graph/split.py`;
+operations are in `ops/`, one family a file, and `iter.py` and `map.py` export them under the names that torchdata 0.7
+documented.
 """
 
 from . import iter as iter
@@ -18,6 +18,6 @@ from .torch.native import to_native as to_native
 from .torch.register import register_when_torch_comes
 from .torch.register import register_with_torch as register_with_torch
 
-functional_datapipe = functional_pipe  # torch's name of it
+functional_datapipe = functional_pipe  # torch's name
 
 register_when_torch_comes()

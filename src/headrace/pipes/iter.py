@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .core.base import IterPipe as IterPipe
-from .core.registry import refuse_departed
+from .core.registry import refuse_unported
 from .core.streams import StreamWrapper as StreamWrapper
 from .ops.batch import Batcher as Batcher
 from .ops.batch import DataChunk as DataChunk
@@ -92,7 +92,7 @@ IterDataPipe = IterPipe
 
 def __getattr__(name: str) -> Any:
     """Say what to use in place of a class of torchdata that did not come along."""
-    refuse_departed(__name__, name)
+    refuse_unported(__name__, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -1,7 +1,7 @@
 """Classes by the names that configs give them, and their options checked before anything is opened.
 
-The same rules hold for sources, writers and datasets: a name of ours, or "package.module:Class" for one of the user's
-own; an option that no constructor takes is refused with the nearest one that does. Nothing that a config says is
+The same rules hold for sources, writers and datasets: a name of Headrace, or "package.module:Class" for one of the
+user's own; an option that no constructor takes is refused with the nearest one that does. Nothing that a config says is
 evaluated.
 """
 

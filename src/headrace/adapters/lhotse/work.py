@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from headrace.dataloader2.transport.item_bytes import estimate_bytes
-from headrace.engine import WorkerInfo, note_place, skip_item
+from headrace.engine import WorkerInfo, note_item, skip_item
 from headrace.engine.failure import Failure
 from headrace.engine.user.ship import unship
 from headrace.errors import takes_note
@@ -101,7 +101,7 @@ class _Work:
                 batch: Any = None
                 try:
                     batch = unship(content) if type(content) is bytes and not self._is_inline else content
-                    note_place(_batch_name(batch), ticket.epoch)
+                    note_item(_batch_name(batch), ticket.epoch)
                     value = self._dataset[batch]
                     values.append(value if self._collate_fn is None else self._collate_fn(value))
                 except Exception as error:  # noqa: BLE001 - the boundary of user code: it goes on as a Failure

@@ -1,4 +1,4 @@
-"""The pipe in a worker that stands for the dispatching process: its items are this worker's share."""
+"""The pipe in a worker that represents the dispatching process: its items are this worker's share."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from ..transport.wire import Items, Want, decode_items, say
 
 
 class DispatchLostError(WorkerDiedError):
-    """The dispatching process is gone: the main process knows why."""
+    """The dispatching process is gone; the main process reports why."""
 
 
 class DispatchClient(IterPipe[Any]):
     """Reads one worker's share of the dispatched items.
 
-    One request is always under way, so that the next group is on its way while this one is worked on; more is never
-    asked for, so what waits anywhere is bounded.
+    One request is always in flight, so that the next group arrives while this one is processed; there are never more,
+    so that memory is bounded.
 
     Args:
-        alone: Whether each item is asked for alone, when it is needed.
+        alone: Whether each item is requested alone, when it is needed.
         name: What the dispatching process runs, for errors.
 
     Attributes:
-        worker_id: Which share; set in the worker.
-        epoch: Which iteration; set at its beginning.
+        worker_id: The share; set in the worker.
+        epoch: The iteration; set at its start.
     """
 
     is_fed_elsewhere = True
@@ -36,14 +36,14 @@ class DispatchClient(IterPipe[Any]):
     def __init__(self, *, alone: bool, name: str) -> None:
         self._alone = alone
         self._name = name
-        self._channel: Any = None  # the worker's, once it has one
+        self._channel: Any = None  # set in the worker
         self._is_asked = False
-        self._asked_epoch = -1  # the last epoch of which something was asked
+        self._asked_epoch = -1  # the last epoch with a request
         self.worker_id = 0
         self.epoch = 0
 
     def join(self, worker_id: int, channel: Channel) -> None:
-        """Be a worker's, with the channel that was handed to it."""
+        """Attach to a worker, with the channel that was handed to it."""
         self.worker_id, self._channel = worker_id, channel
 
     def __repr__(self) -> str:
@@ -54,9 +54,9 @@ class DispatchClient(IterPipe[Any]):
         epoch = self.epoch
         if self._asked_epoch == epoch:
             raise ConfigError(
-                "what is dispatched was to be read a second time in one epoch, and it is dealt out once",
+                "dispatched items were to be read a second time in one epoch, but they are dealt out once",
                 where=self._name,
-                fix="put .cycle() or .repeat() before .sharding_round_robin_dispatch(), not behind it",
+                fix="put .cycle() or .repeat() before .sharding_round_robin_dispatch(), not after it",
             )
         self._is_asked = False
         while True:

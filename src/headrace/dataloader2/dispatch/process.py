@@ -1,7 +1,7 @@
 """The main process's side of the dispatching process: one engine with one worker, and a line to it.
 
-Every line is a pair of sockets that is made here, one end of which goes to the dispatching process and the other to who
-talks with it, when that is started: nothing listens anywhere, so nobody else can connect.
+Every line is a pair of sockets that is made here, one end of which goes to the dispatching process and the other to its
+peer, when that is started: nothing listens anywhere, so no other process can connect.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from .server import WHERE, DispatchSetup
 
 
 class Dispatch:
-    """Starts, begins epochs, and ends. Not thread-safe.
+    """Starts the process, begins its epochs, and ends it. Not thread-safe.
 
     Args:
         graph: The end of the part that the dispatching process runs.
         num_workers: How many workers share its items.
-        start_method: Of the process.
-        max_bytes: Limit on what waits in it for one worker.
+        start_method: Start method of the process.
+        max_bytes: Limit on the items that wait in it for one worker.
     """
 
     def __init__(self, graph: Any, num_workers: int, start_method: str | None, max_bytes: int) -> None:
@@ -46,14 +46,14 @@ class Dispatch:
         self._run = self._engine.run(["begin", "serve"])
 
     def _make_line(self, worker_idx: int) -> list[int]:
-        """Make the line to the process, which begins now; return the end that goes there."""
+        """Make the line to the process that starts now; return its end."""
         del worker_idx  # there is one
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._line = Channel(ours)  # one that blocks: a process that is gone ends the wait
         return [theirs.detach()]
 
     def introduce(self, worker_id: int) -> list[int]:
-        """Make the line between the process and a worker that begins now; return the end that goes to the worker.
+        """Make the line between the process and a worker that starts now; return the worker's end.
 
         Raises:
             WorkerDiedError: The process has ended.
@@ -89,10 +89,10 @@ class Dispatch:
             raise self.why_gone() from None
 
     def begin(self, epoch: int, start: bytes) -> None:
-        """Have it begin an epoch, whatever it was doing.
+        """Make it begin an epoch, whatever it was doing.
 
         Args:
-            epoch: A number that is new.
+            epoch: A new number.
             start: A parcel with an `EpochStart`.
 
         Raises:
@@ -116,7 +116,7 @@ class Dispatch:
         return WorkerDiedError("the dispatching process has ended")
 
     def hang_up(self) -> None:
-        """Have it end: workers that wait for it wait no more. Any thread may call this."""
+        """Close the line to the process, which then ends: workers stop waiting for it. Any thread may call this."""
         if self._line is not None:
             self._line.shut_down()
 

@@ -1,13 +1,12 @@
-"""The dispatching process: runs the part of a graph that nobody may replicate, and deals its items out in turn.
+"""The dispatching process: runs the part of a graph that must not be replicated, and deals its items out in turn.
 
-Item k of an epoch is worker k mod W's. Items are made only while some worker waits for one; those that come up for
-others meanwhile wait here. A worker that needs many items for each one it gives (it filters, it batches) makes them
-wait: up to a limit in bytes, beyond which the epoch ends with an error that says so. One thread, no polling: it sleeps
-while nobody wants anything.
+Item k of an epoch is worker k mod W's. Items are made only while some worker waits for one; those for other workers
+wait here. A worker that needs many items for each one it gives (it filters, it batches) makes them wait: up to a limit
+in bytes, beyond which the epoch ends with an error. One thread, no polling: it sleeps while there are no requests.
 
-Invariants: a worker has at most one request under way, and each is answered once; an epoch begins when the main process
-says so, and requests of epochs that are over are answered with nothing; the process serves until the main process hangs
-up. Only who was handed a channel by the main process can ask for anything.
+Invariants: a worker has at most one request in flight, and each is answered once; an epoch begins on a message of the
+    main process, and requests of past epochs get an empty answer; the process serves until the main process hangs up.
+    Only processes with a channel from the main process can send requests.
 """
 
 from __future__ import annotations
@@ -35,20 +34,20 @@ from ..transport.wire import Begin, Join, Want, encode_items, hear_main, hear_wo
 from ..transport.worker_error import CarriedError, is_of_the_engine
 
 WHERE = "dispatching process"
-# Seconds after which a group goes off with what is in it.
+# Seconds after which a group is sent with the items in it.
 _FLUSH_SECONDS = 0.005
-# What an item takes at least, as far as the limit is concerned.
+# The minimum that an item counts toward the limit.
 _MIN_ITEM_BYTES = 64
 
 
 @dataclass(frozen=True)
 class DispatchSetup:
-    """What the dispatching process is made of.
+    """The `setup` of the dispatching process.
 
     Attributes:
         graph: The end of the part that it runs.
         num_workers: How many workers there are.
-        max_bytes: Limit on what waits for one worker, about.
+        max_bytes: Approximate limit on the items that wait for one worker.
     """
 
     graph: Any
@@ -62,11 +61,11 @@ class DispatchSetup:
 
 @dataclass(slots=True, eq=False)
 class _Client:
-    """One worker, as the server sees it.
+    """One worker, from the server's view.
 
     Attributes:
-        items: What waits for it.
-        want: Its request that is not answered.
+        items: Items that wait for it.
+        want: Its unanswered request.
         size: How many items it gets at once.
     """
 
@@ -77,10 +76,10 @@ class _Client:
 
 
 class DispatchServer:
-    """Does two tickets: `"begin"` says that it is there, `"serve"` ends with the main process's interest.
+    """Does two tickets: `"begin"` reports that it is ready, `"serve"` ends when the main process hangs up.
 
     Args:
-        graph: What to run.
+        graph: The graph to run.
         num_workers: How many shares there are.
         main: The line to the main process.
         max_bytes: Limit on what waits for one worker.
@@ -101,7 +100,7 @@ class DispatchServer:
         self._num_dealt = 0
 
     def __call__(self, request: str) -> Any:
-        """Do what the main process wants."""
+        """Do a ticket."""
         if request == "begin":
             return None
         try:
@@ -112,7 +111,7 @@ class DispatchServer:
 
     def _serve(self) -> None:
         while not self._is_over:
-            busy = self._iterator is not None and any(self._is_hungry(client) for client in self._clients)
+            busy = self._iterator is not None and any(self._is_waiting(client) for client in self._clients)
             for fd, _ in self._poll.poll(0 if busy else None):
                 self._handle(fd)
             if self._iterator is not None:
@@ -125,7 +124,7 @@ class DispatchServer:
     def _handle(self, fd: int) -> None:
         client = self._by_fd.get(fd)
         channel = self._main if fd == self._main.fileno() else None if client is None else client.channel
-        if channel is None:  # replaced while the poll told of it
+        if channel is None:  # replaced after the poll reported it
             return
         received = channel.receive(block=False)
         if received is None:
@@ -190,7 +189,7 @@ class DispatchServer:
 
     # --- what goes ---
 
-    def _is_hungry(self, client: _Client) -> bool:
+    def _is_waiting(self, client: _Client) -> bool:
         want = client.want
         return want is not None and want.epoch == self._epoch and len(client.items) < self._limit_of(client, want)
 
@@ -199,9 +198,9 @@ class DispatchServer:
         return 1 if want.alone else client.size.choose()
 
     def _produce(self) -> None:
-        """Make items until nobody is hungry, or for a while."""
+        """Make items until no worker waits, or for a while."""
         iterator, clients, num_workers = self._iterator, self._clients, len(self._clients)
-        hungry = sum(self._is_hungry(client) for client in clients)
+        hungry = sum(self._is_waiting(client) for client in clients)
         start = time.perf_counter()
         num_before = self._num_dealt
         item: Any = None
@@ -210,13 +209,13 @@ class DispatchServer:
                 item = next(iterator)  # type: ignore[arg-type]
                 client = clients[self._num_dealt % num_workers]
                 self._num_dealt += 1
-                was_hungry = self._is_hungry(client)
+                was_hungry = self._is_waiting(client)
                 client.items.append(item)
                 if not was_hungry:
                     self._check_waiting(client)
-                elif not self._is_hungry(client):
+                elif not self._is_waiting(client):
                     hungry -= 1
-                    self._answer(client)  # at once: the next item may be long in coming
+                    self._answer(client)  # at once: the next item may take long
                 if time.perf_counter() - start > _FLUSH_SECONDS:
                     break
         except StopIteration:
@@ -241,7 +240,7 @@ class DispatchServer:
         num_bytes = num_waiting * max(estimate_bytes(client.items[-1]), _MIN_ITEM_BYTES)
         if num_bytes > self._max_bytes:
             worker = self._clients.index(client)
-            behind = ", ".join(str(number) for number, other in enumerate(self._clients) if self._is_hungry(other))
+            behind = ", ".join(str(number) for number, other in enumerate(self._clients) if self._is_waiting(other))
             raise CacheError(
                 f"{num_waiting} items (about {num_bytes >> 20} MiB) wait for worker {worker}, since worker {behind} "
                 "takes item after item and gives nothing, and workers are read in turn",
@@ -250,7 +249,7 @@ class DispatchServer:
             )
 
     def _answer(self, client: _Client) -> None:
-        """Answer a request, if there is something to say."""
+        """Answer a request, if there is something to send."""
         want, channel = client.want, client.channel
         if want is None or channel is None or want.epoch > self._epoch:
             return
@@ -266,15 +265,15 @@ class DispatchServer:
         error = self._error if is_last else None
         try:
             answer = encode_items(want.epoch, items, has_ended=is_last, error=error)
-        except Exception as failure:  # noqa: BLE001 - pickling runs user code: it goes on as data
-            told = CarriedError.of(failure, WHERE)
-            answer = encode_items(want.epoch, _before_failure(items), has_ended=True, error=told)
+        except Exception as failure:  # noqa: BLE001 - pickling runs user code: it is passed on as data
+            carried = CarriedError.of(failure, WHERE)
+            answer = encode_items(want.epoch, _before_failure(items), has_ended=True, error=carried)
         self._send(client, channel, *answer)
 
     def _send(self, client: _Client, channel: Channel, packet: bytes, fd: int | None) -> None:
         client.want = None
         try:
-            with contextlib.suppress(OSError):  # a worker that is gone is the main process's to tell of
+            with contextlib.suppress(OSError):  # a worker that is gone is reported by the main process
                 channel.send(packet, () if fd is None else (fd,))
         finally:
             if fd is not None:

@@ -7,16 +7,17 @@ from typing import Any
 
 from headrace.errors import check_count
 from headrace.pipes.graph.seeds import SeedGenerator, set_graph_random_seed
+from headrace.pipes.ops.buffers.fullsync import FullSync
 from headrace.pipes.sharding import SHARDING_PRIORITIES, apply_sharding
 
-from ..interface import ReadingServiceInterface, ResetFn, appended, shut_down
+from ..interface import ReadingServiceInterface, ResetFn, shut_down
 
 DEFAULT_TIMEOUT_SECONDS = 1800
 _SYNC_NAMES = ("FullSync", "FullSyncIterDataPipe")
 
 
 class DistributedReadingService(ReadingServiceInterface):
-    """Shards by rank, has all ranks end together (`fullsync`), and shares rank 0's seeds with all.
+    """Shards by rank, makes all ranks end together (`fullsync`), and shares rank 0's seeds with all.
 
     Needs torch, and a process group that was initialised. It makes a gloo group of its own.
 
@@ -41,7 +42,7 @@ class DistributedReadingService(ReadingServiceInterface):
         self._group = distributed.new_group(backend="gloo")
         apply_sharding(datapipe, self._world_size, self._rank, SHARDING_PRIORITIES.DISTRIBUTED)
         if type(datapipe).__name__ not in _SYNC_NAMES:
-            datapipe = appended("fullsync", datapipe, self._timeout)
+            datapipe = FullSync(datapipe, self._timeout)
         self._end = datapipe
         return datapipe
 
@@ -61,7 +62,7 @@ class DistributedReadingService(ReadingServiceInterface):
         return iter_reset_fn
 
     def finalize(self) -> None:
-        """Give the process group back; harmless when that was done."""
+        """Destroy the process group; a second call does nothing."""
         group, self._group = self._group, None
         end, self._end = self._end, None
         if group is not None:

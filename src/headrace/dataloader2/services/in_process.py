@@ -1,7 +1,7 @@
-"""`InProcessReadingService`: the whole graph in the process that asks for the items.
+"""`InProcessReadingService`: the whole graph in the process that requests the items.
 
-`InPlace` is the pipe that does it, for any service that runs a graph here: seeded as a lone worker's, with the user's
-generators left alone.
+`InPlace` is the pipe that does it, for any service that runs a graph here: seeded like a single worker's, with the
+user's generators unchanged.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _ALONE = WorkerInfo(1, 0)
 
 
 class InPlace:
-    """What services without workers do.
+    """Runs a graph in this process, for services without workers.
 
     Args:
         init_fn: Called once with the graph and `WorkerInfo(1, 0)`.
         reset_fn: Called at the start of each epoch with the graph, `WorkerInfo(1, 0)` and the generator of seeds.
-        keyed: Whether global generators are seeded for each item, and put back after it.
+        keyed: Whether global generators are seeded for each item, and restored after it.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class InPlace:
         self._graph: Any = None
 
     def initialize(self, datapipe: Any) -> Any:
-        """Take a graph over; return what is to be iterated over."""
+        """Take a graph over; return the pipe to iterate over."""
         graph = to_native(datapipe) if self._init_fn is None and self._reset_fn is None else datapipe
         if self._init_fn is not None:
             graph = checked_pipe(self._init_fn(graph, _ALONE), "worker_init_fn")
@@ -57,7 +57,7 @@ class InPlace:
         return graph
 
     def initialize_iteration(self, seed_generator: SeedGenerator, iter_reset_fn: ResetFn | None) -> ResetFn | None:
-        """Seed the random pipes for an epoch; return what is to be done to the pipe that `initialize` returned."""
+        """Seed the random pipes for an epoch; return the function to apply to the pipe that `initialize` returned."""
         seeds = seed_generator.spawn(0)
         if self._end is not None:
             self._end.key = seeds.generate_shared_seed()
@@ -77,7 +77,7 @@ class InPlace:
 
 
 class Keyed(SameLength[Any], source="datapipe"):
-    """Seeds the global generators for each item, as workers with `keyed_randomness` do; else they stay as they are.
+    """Seeds the global generators for each item, as workers with `keyed_randomness` do; else they are unchanged.
 
     Args:
         datapipe: What to read.
@@ -100,7 +100,7 @@ class Keyed(SameLength[Any], source="datapipe"):
         return {"position": self._position, "key": self.key}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on there."""
+        """Continue from a state."""
         self._position, self.key = state["position"], state["key"]
 
     def __iter__(self) -> Iterator[Any]:
@@ -118,10 +118,10 @@ class Keyed(SameLength[Any], source="datapipe"):
 
 
 class InProcessReadingService(PausableEnd, ReadingServiceInterface):
-    """Runs the graph here; the global generators of the user's process are left alone.
+    """Runs the graph here; the global generators of the user's process are not changed.
 
     Args:
-        prefetch_cnt: How many items a thread reads ahead; 0: each item is made when it is asked for.
+        prefetch_cnt: How many items a thread reads ahead; 0: each item is made when it is requested.
         init_fn: Called once as `fn(datapipe, WorkerInfo(1, 0))`; returns the pipe.
         reset_fn: Called at the start of each epoch as `fn(datapipe, WorkerInfo(1, 0), seed_generator)`, after the pipes
             were seeded; returns the pipe.
@@ -144,7 +144,7 @@ class InProcessReadingService(PausableEnd, ReadingServiceInterface):
         self.reset_fn = check_function("reset_fn", reset_fn)
 
     def initialize(self, datapipe: Any) -> Any:
-        """Take a graph over; return what is to be iterated over."""
+        """Take a graph over; return the pipe to iterate over."""
         self._in_place = InPlace(self.init_fn, self.reset_fn)
         apply_sharding(datapipe, 1, 0, SHARDING_PRIORITIES.MULTIPROCESSING)
         self._end = prefetched(self._in_place.initialize(datapipe), self.prefetch_cnt)

@@ -1,7 +1,7 @@
-"""`MultiProcessingReadingService`: the graph in worker processes, as torchdata documented it, on the engine.
+"""`MultiProcessingReadingService`: the graph in worker processes, as in torchdata, on Headrace's engine.
 
 `initialize` splits the graph: the part up to the dispatch points runs in the dispatching process, the replicable part
-in each worker, the rest here. The processes are started at once, and work begins when the first item is asked for.
+in each worker, the rest here. The processes are started at once, and work begins when the first item is requested.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def length_over_workers(parts: Parts, num_workers: int) -> int | None:
     try:
         dealt = None if parts.dispatch_root is None else len(parts.dispatch_root)
         return sum(_length_of(parts, worker_id, num_workers, dealt) for worker_id in range(num_workers))
-    except Exception:  # noqa: BLE001 - user code: a length is a courtesy, and what is wrong will be told by the workers
+    except Exception:  # noqa: BLE001 - user code: a length is optional, and the workers will report the error
         return None
 
 
@@ -63,7 +63,7 @@ def _length_of(parts: Parts, worker_id: int, num_workers: int, dealt: int | None
 
 
 class _Share(IterPipe[Any]):
-    """As long as one worker's share of what is dispatched."""
+    """Has the length of one worker's share of the dispatched items."""
 
     def __init__(self, length: int) -> None:
         self._length = length
@@ -78,21 +78,21 @@ _BYTES_PER_WORKER = 2 << 30  # what an executor has by default
 class MultiProcessingReadingService(PausableEnd, ReadingServiceInterface):
     """Runs copies of a graph in worker processes, and gives their items in turn: worker 0's, worker 1's, ...
 
-    A worker that dies is replaced and does again what was not delivered, from its last snapshot or from the start of
+    A worker that dies is replaced and repeats what was not delivered, from its last snapshot or from the start of
     the epoch; the items stay the same. With a dispatching process its death, or a worker's, is raised.
 
     Args:
-        num_workers: How many; 0: everything runs here, when it is asked for.
-        multiprocessing_context: Name of a start method: `"spawn"`, `"forkserver"`, `"fork"`; or None, our own.
-        worker_prefetch_cnt: How far a worker may be ahead: so many items while they are slow, so many groups of some
-            milliseconds while they are quick. 0: one item for each that is asked for.
+        num_workers: How many; 0: everything runs here, on request.
+        multiprocessing_context: Name of a start method: `"spawn"`, `"forkserver"`, `"fork"`; or None, Headrace's own.
+        worker_prefetch_cnt: How far a worker may be ahead: this many items if they are slow, this many groups of some
+            milliseconds if they are fast. 0: one item for each request.
         main_prefetch_cnt: How much more may wait here, at the end of the whole pipeline.
         worker_init_fn: Called once in each worker as `fn(datapipe, worker_info)`; returns the pipe.
         worker_reset_fn: Called in each worker at the start of each epoch, after the pipes were seeded, as
             `fn(datapipe, worker_info, seed_generator)`; returns the pipe.
         keyed_randomness: Seed the global generators of Python, NumPy and torch for each item by (seed, epoch, item), so
             that what pipes draw from them does not depend on the number of workers, as long as each worker gives every
-            num_workers-th item (no filter or flatmap behind the sharding). About 20 us an item.
+            num_workers-th item (no filter or flatmap after the sharding). About 20 us an item.
         max_bytes: Limit on the shared memory of all workers together; default: 2 GiB each. Also what may wait in the
             dispatching process, since one worker is behind the others.
         engine_options: What to do about deaths and stalls.
@@ -119,7 +119,7 @@ class MultiProcessingReadingService(PausableEnd, ReadingServiceInterface):
         self._consumer: WorkerConsumer | None = None
         self._in_place: InPlace | None = None
         self._end: Any = None
-        self._are_workers_kept = self._is_dispatch_kept = False  # whether what they give is read once for all epochs
+        self._are_workers_kept = self._is_dispatch_kept = False  # whether their items are read once for all epochs
         self._finalized = False
         self._pid = os.getpid()
         self.num_workers = check_count("num_workers", num_workers)
@@ -132,11 +132,11 @@ class MultiProcessingReadingService(PausableEnd, ReadingServiceInterface):
         self.max_bytes = None if max_bytes is None else check_count("max_bytes", max_bytes, minimum=1)
         self.engine_options = EngineOptions() if engine_options is None else engine_options
         if self.num_workers == 0:
-            warnings.warn("num_workers=0 runs everything here: InProcessReadingService says so", stacklevel=2)
+            warnings.warn("num_workers=0 runs everything here: use InProcessReadingService", stacklevel=2)
 
     @property
     def report(self) -> EngineReport | None:
-        """Where the time went, and how many workers were started anew; None before `initialize` or without workers."""
+        """Where the time went, and how many workers were restarted; None before `initialize` or without workers."""
         return None if self._engine is None else self._engine.report
 
     def initialize(self, datapipe: Any) -> Any:
@@ -155,7 +155,7 @@ class MultiProcessingReadingService(PausableEnd, ReadingServiceInterface):
             apply_sharding(datapipe, 1, 0, SHARDING_PRIORITIES.MULTIPROCESSING)
             self._end = self._in_place.initialize(datapipe)
             return self._end
-        if self.worker_init_fn is None and self.worker_reset_fn is None:  # nobody looks for torch's classes
+        if self.worker_init_fn is None and self.worker_reset_fn is None:  # no user function looks for torch's classes
             datapipe = to_native(datapipe)
         _warn_of_duplicates(split_graph(datapipe), self.num_workers)
         parts = split_graph(hoist_joins(datapipe))
@@ -232,7 +232,7 @@ class MultiProcessingReadingService(PausableEnd, ReadingServiceInterface):
     def initialize_iteration(
         self, seed_generator: SeedGenerator, iter_reset_fn: ResetFn | None = None
     ) -> ResetFn | None:
-        """Get ready for an epoch: seed the pipes here, and tell each worker how to begin.
+        """Prepare an epoch: seed the pipes here, and send each worker its start.
 
         Args:
             seed_generator: The randomness of the epoch.
@@ -258,7 +258,7 @@ class MultiProcessingReadingService(PausableEnd, ReadingServiceInterface):
 
     def finalize(self) -> None:
         """End the processes, whatever they are doing, within seconds; harmless when they have ended."""
-        if self._finalized or os.getpid() != self._pid:  # a process that was forked off has no say
+        if self._finalized or os.getpid() != self._pid:  # in a forked child
             return
         self._finalized = True
         end, self._end = self._end, None
@@ -278,12 +278,12 @@ class MultiProcessingReadingService(PausableEnd, ReadingServiceInterface):
             self._consumer.close()
 
     def _interrupt(self) -> None:
-        """Have a thread that waits for the workers wait no more, because its iteration is given up."""
+        """Wake a thread that waits for the workers, because its iteration is abandoned."""
         if self._engine is not None and self._end is not self._consumer:
             self._engine.interrupt()
 
     def _length(self, datapipe: Any) -> int | None:
-        """Return how many items a graph will give in all, before it is initialized; None if that is not known."""
+        """Return the total number of items of a graph, before it is initialized; None if it is unknown."""
         if self.num_workers == 0:
             return len(datapipe)
         parts = split_graph(datapipe)
@@ -299,7 +299,7 @@ class MultiProcessingReadingService(PausableEnd, ReadingServiceInterface):
 
 
 def _is_kept(part: Any, end: Any) -> bool:
-    """Tell whether the pipe that stands for a part of a graph is read only by pipes that keep its items."""
+    """Tell whether the pipe that represents a part of a graph is read only by pipes that keep its items."""
     return is_kept(find_keepers(list_pipes(end))[id(part)])
 
 

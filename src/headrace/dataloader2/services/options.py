@@ -9,9 +9,9 @@ from headrace.engine import EngineOptions, Raising
 from headrace.engine.process.start import StartMethod
 from headrace.errors import ConfigError, check_count
 
-# Tickets that a worker may have before it, whatever `worker_prefetch_cnt` says: more of them only cost memory.
+# Tickets that a worker may have queued, whatever `worker_prefetch_cnt` is: more of them only cost memory.
 _MAX_TICKETS = 64
-_IS_LOST = Raising("what the dispatching process gave it went with it: go on from a state, or begin the epoch again")
+_IS_LOST = Raising("its dispatched items are lost: resume from a state, or begin the epoch again")
 
 
 def check_start_method(context: Any) -> str | None:
@@ -52,9 +52,9 @@ def plan_look_ahead(
     Args:
         options: The user's, for all else.
         num_workers: At least 1.
-        worker_prefetch_cnt: How many groups a worker may be ahead; 0: it makes what was asked for.
+        worker_prefetch_cnt: How many groups a worker may be ahead; 0: it makes only what was requested.
         main_prefetch_cnt: How many more may wait in the main process.
-        may_restart: Whether a worker that died can be replaced.
+        may_restart: Whether a dead worker can be replaced.
     """
     tickets = min(max(check_count("worker_prefetch_cnt", worker_prefetch_cnt), 1), _MAX_TICKETS)
     more = min(check_count("main_prefetch_cnt", main_prefetch_cnt), _MAX_TICKETS)

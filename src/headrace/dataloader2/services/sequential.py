@@ -15,13 +15,13 @@ from ..interface import CheckpointableReadingServiceInterface, ReadingServiceInt
 
 
 class SequentialReadingService(CheckpointableReadingServiceInterface):
-    """Has each service take over what the one before returned, for example ranks and then workers.
+    """Applies each service to the result of the one before, for example ranks and then workers.
 
     Args:
         *reading_services: At least one, in the order in which they take the graph over.
 
     Raises:
-        ConfigError: There is none, or one is no reading service.
+        ConfigError: There is none, or one is not a reading service.
     """
 
     def __init__(self, *reading_services: ReadingServiceInterface) -> None:
@@ -30,11 +30,11 @@ class SequentialReadingService(CheckpointableReadingServiceInterface):
             raise ConfigError("SequentialReadingService needs at least one reading service")
         for service in reading_services:
             if not isinstance(service, ReadingServiceInterface):
-                raise ConfigError(f"{service!r} is no reading service")
+                raise ConfigError(f"{service!r} is not a reading service")
         self.reading_services = list(reading_services)
 
     def initialize(self, datapipe: Any) -> Any:
-        """Have each service take the graph over."""
+        """Let each service take the graph over."""
         for service in self.reading_services:
             datapipe = service.initialize(datapipe)
         return datapipe
@@ -42,7 +42,7 @@ class SequentialReadingService(CheckpointableReadingServiceInterface):
     def initialize_iteration(
         self, seed_generator: SeedGenerator, iter_reset_fn: ResetFn | None = None
     ) -> ResetFn | None:
-        """Have each service get ready for an epoch; each gets what the one before wants done."""
+        """Let each service prepare an epoch, with the function of the one before."""
         chained = iter_reset_fn
         for service in self.reading_services:
             chained = service.initialize_iteration(seed_generator, chained)
@@ -76,7 +76,7 @@ class SequentialReadingService(CheckpointableReadingServiceInterface):
         return msgspec.msgpack.encode(states)
 
     def restore(self, datapipe: Any, serialized_state: bytes) -> Any:
-        """Have each service take the graph over with its state.
+        """Let each service take the graph over with its state.
 
         Raises:
             ResumeError: The state is of another number of services.

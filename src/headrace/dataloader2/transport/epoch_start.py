@@ -1,7 +1,7 @@
-"""What a process of ours needs to begin an epoch, or to go on in the middle of one: seeds and a snapshot.
+"""What a process needs to begin an epoch, or to continue in the middle of one: seeds and a snapshot.
 
-They lie in a file that only memory holds. Tickets name the file by its path under `/proc`, so that they stay short; a
-worker that was started anew reads it once.
+They are in a memory file. Tickets name the file by its path under `/proc`, so that they stay short; a restarted worker
+reads it once.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from ..interface import ResetFn
 
 
 def seed_globals_from(seeds: SeedGenerator, *, shared: bool = False) -> None:
-    """Seed the three generators from three successive seeds, as documented.
+    """Seed the three generators from three successive seeds, as in torchdata.
 
     Args:
-        seeds: Where they come from.
+        seeds: The source of the seeds.
         shared: Take shared seeds instead of this worker's own.
     """
     of_python, of_torch, of_numpy = (
@@ -67,7 +67,7 @@ class EpochStart:
 
 
 class Snapshot(NamedTuple):
-    """Where a worker's graph was.
+    """The state of a worker's graph.
 
     Attributes:
         item: How many items it had given in the epoch.
@@ -94,7 +94,7 @@ class StartFile:
 
         Args:
             start: What `EpochStart.to_bytes` gave.
-            snapshot: Where to go on; `None`: at the start of the epoch.
+            snapshot: Where to continue; `None`: at the start of the epoch.
         """
         item, data = (0, None) if snapshot is None else (snapshot.item, snapshot.data)
         head = _HEAD.pack(len(start), item, -1 if data is None else len(data))
@@ -106,7 +106,7 @@ class StartFile:
         os.close(new)
 
     def close(self) -> None:
-        """Give the memory back; harmless when closed."""
+        """Release the memory; harmless when closed."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -117,7 +117,7 @@ class StartFile:
 
 
 def read_start(path: str) -> tuple[EpochStart, Snapshot | None]:
-    """Return what is in a file. Worker only."""
+    """Return the content of a file. Worker only."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         data = read_memfd(fd)

@@ -1,4 +1,4 @@
-"""How many bytes an item takes on its way, about."""
+"""Estimates the bytes of an item in transit."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What the dispatching process, the main process and the workers say to each other, in whole packets.
+"""The messages between the dispatching process, the main process and the workers, in whole packets.
 
 Each of them holds one end of a pair of sockets that the main process made and handed over, so there is no name by which
-a stranger could find or join them: what comes is unpickled. Items go by the engine's codec: small groups within a
-packet, large ones in a file that only memory holds, whose descriptor goes along and of which the receiver's arrays are
+another process could find or join them: messages are unpickled. Items are sent by the engine's codec: small groups
+within a packet, large ones in a memory file, whose descriptor is sent along and of which the receiver's arrays are
 views.
 """
 
@@ -25,7 +25,7 @@ from .worker_error import CarriedError
 
 
 class Join(msgspec.Struct, frozen=True, tag=True):
-    """The main process: the descriptor that comes with this is the channel of a worker, in place of an older one."""
+    """The main process: the descriptor that comes with this is the channel of a worker, replacing an older one."""
 
     worker_id: int
 
@@ -49,7 +49,7 @@ class Items(msgspec.Struct, frozen=True, tag=True):
 
     Attributes:
         epoch: Of the `Want`.
-        num_items: How many; none if the epoch is given up.
+        num_items: How many; none if the epoch was abandoned.
         header: Of the codec.
         data: The bytes of the slot, or none if they lie in the file that came with this.
         num_bytes: How many they are.
@@ -73,7 +73,7 @@ _FROM_SERVER: msgspec.msgpack.Decoder[Items] = msgspec.msgpack.Decoder(Items)
 
 
 def say(channel: Channel, message: Join | Begin | Want, fds: Sequence[int] = ()) -> None:
-    """Send what the main process or a worker has to say.
+    """Send a message of the main process or a worker.
 
     Raises:
         OSError: The dispatching process is gone.
@@ -82,17 +82,17 @@ def say(channel: Channel, message: Join | Begin | Want, fds: Sequence[int] = ())
 
 
 def hear_main(packet: bytes) -> Join | Begin:
-    """Return what the main process said."""
+    """Return a message of the main process."""
     return _FROM_MAIN.decode(packet)
 
 
 def hear_worker(packet: bytes) -> Want:
-    """Return what a worker said."""
+    """Return a message of a worker."""
     return _FROM_WORKER.decode(packet)
 
 
 class _AnswerSlot:
-    """Where the codec writes an answer: plain memory for a small one, a file that only memory holds for a large one."""
+    """Where the codec writes an answer: plain memory for a small one, a memory file for a large one."""
 
     def __init__(self) -> None:
         self.fd: int | None = None

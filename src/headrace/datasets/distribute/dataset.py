@@ -1,6 +1,6 @@
 """`DistributeFilesDataset`: files over sub-epochs and ranks, each sub-epoch a dataset of its own, opened ahead of time.
 
-The trainer decides which files a sub-epoch has (`files.py`, `share.py`) and cuts it into ranges of places; workers,
+The trainer decides which files a sub-epoch has (`files.py`, `share.py`) and cuts it into ranges of positions; workers,
 which persist over epochs, open the sub-datasets (`shelf.py`) and read. Invariant: what a sub-epoch delivers
 is the stream of the sub-dataset that the user's function describes for its files, in its order, whoever reads it and
 whatever was opened before.

@@ -69,7 +69,7 @@ class SubEpochFiles:
                 self._open().set_plan(sources)
 
     def fetch(self, dataset: SubDataset, beat: Callable[[], None] | None = None) -> tuple[SubDataset, list[str]]:
-        """Return a config with local paths in the place of cached files, and these paths, which are held from now on.
+        """Return a config with local paths instead of cached files, and these paths, which are held from now on.
 
         Args:
             dataset: The config; a dataset stays as it is.

@@ -22,7 +22,7 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 
-from headrace.engine import note_place
+from headrace.engine import note_item
 from headrace.errors import CacheError, takes_note
 
 from ..base import Dataset
@@ -299,7 +299,7 @@ def _close(dataset: Dataset | None, spec: SubEpochSpec) -> None:
 
 def _beat_of(spec: SubEpochSpec, is_wanted: Callable[[], bool]) -> Callable[[], None]:
     def beat() -> None:
-        note_place(f"(fetching files of sub-epoch {spec.epoch})", spec.epoch)
+        note_item(f"(fetching files of sub-epoch {spec.epoch})", spec.epoch)
         if not is_wanted():
             raise CacheError("nobody waits for these files any more", where=spec.where)
 

@@ -92,7 +92,7 @@ class SubEpochStream:
             shared.retire()
 
     def start(self, place: int) -> None:
-        """Let the workers begin at a place of the planned sub-epoch; what was under way is cancelled."""
+        """Let the workers begin at a position of the planned sub-epoch; current work is cancelled."""
         self.stop()
         assert self._shared is not None
         self._tickets = RangeTickets(self._shared, place, self._range_size())

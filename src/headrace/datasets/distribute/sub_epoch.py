@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from headrace.engine import note_place
+from headrace.engine import note_item
 
 from ..base import Dataset
 from ..reading.reader import ReadRequest
@@ -127,7 +127,7 @@ class OpenSubEpoch:
         if self._can_jump:
             self._position = position
         while self._position < position and self.dataset.is_less_than_num_seqs(self._position):
-            note_place(f"(passing over sequence {self._position} of sub-epoch {self.spec.epoch})", self.spec.epoch)
+            note_item(f"(passing over sequence {self._position} of sub-epoch {self.spec.epoch})", self.spec.epoch)
             with contextlib.suppress(Exception):  # nobody wants this sequence; whoever did was told of its error
                 self.dataset.load_seqs(self._position, self._position + 1)
             self._position += 1

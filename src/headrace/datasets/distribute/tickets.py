@@ -14,7 +14,7 @@ SharedPlan = Shared | Reference
 
 @dataclass(frozen=True, slots=True)
 class ReadRange:
-    """Read sequences `start <= place < stop` of the sub-epoch that comes first in a plan. Answer: `ReadPart`."""
+    """Read sequences `start <= position < stop` of the sub-epoch that comes first in a plan. Answer: `ReadPart`."""
 
     plan: SharedPlan
     start: int
@@ -48,7 +48,7 @@ class Answer:
 
     Attributes:
         value: The answer.
-        failure: An encoded `Failure` in its place, as in `ReadPart`.
+        failure: An encoded `Failure` instead, as in `ReadPart`.
     """
 
     value: Any = None
@@ -74,28 +74,28 @@ Ticket = ReadRange | AskDataset | CountSeqs
 
 
 class RangeTickets(Iterator[ReadRange]):
-    """The ranges of one pass over a sub-epoch, from a place on, for as long as its end is not known or not reached.
+    """The ranges of one pass over a sub-epoch, from a position on, while its end is unknown or not reached.
 
     The first one is a single sequence, and each is twice as long as the one before: the reader need not wait long for
     the first, however slow they are.
 
     Attributes:
         max_size: Sequences in a range, at most.
-        end: Behind the last place, once it is known.
+        end: Position after the last one, once it is known.
     """
 
-    def __init__(self, plan: SharedPlan, place: int, max_size: int) -> None:
+    def __init__(self, plan: SharedPlan, position: int, max_size: int) -> None:
         self._plan = plan
-        self._place = place
+        self._position = position
         self._size = 1
         self.max_size = max_size
         self.end: int | None = None
 
     def __next__(self) -> ReadRange:
         """Return the next range."""
-        start, size = self._place, min(self._size, self.max_size)
+        start, size = self._position, min(self._size, self.max_size)
         if self.end is not None and start >= self.end:
             raise StopIteration
         self._size = 2 * size
-        self._place = start + size if self.end is None else min(start + size, self.end)
-        return ReadRange(self._plan, start, self._place)
+        self._position = start + size if self.end is None else min(start + size, self.end)
+        return ReadRange(self._plan, start, self._position)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from headrace.engine import Failure, WorkerInfo, note_place
+from headrace.engine import Failure, WorkerInfo, note_item
 from headrace.errors import ConfigError
 from headrace.files.cache.entry import replace_cached_files
 from headrace.files.locations import is_url
@@ -114,8 +114,8 @@ class SubEpochReader:
 
     def _count(self, ticket: CountSeqs) -> Counted:
         spec = ticket.spec
-        note_place(f"(counting {spec.files})")
-        with opened_in_place(spec.dataset, self._cache, lambda: note_place(f"(fetching {spec.files})")) as dataset:
+        note_item(f"(counting {spec.files})")
+        with opened_in_place(spec.dataset, self._cache, lambda: note_item(f"(fetching {spec.files})")) as dataset:
             dataset.init_seq_order(epoch=spec.full_epoch)
             num_seqs = dataset.known_num_seqs()
             if num_seqs is None:

@@ -37,7 +37,7 @@ class GeneratingDataset(CachedDataset2):
 
     While that runs, `self.random` is a `RandomState` seeded by the pair (epoch seed, corpus index), as RETURNN's
     classes have it, so that what they draw is the same to the bit. Sorting orders generate
-    every sequence once per full epoch to learn its length. (RETURNN takes them for "default" in silence.)
+    every sequence once per full epoch to learn its length. (RETURNN takes them for "default" silently.)
 
     Args:
         input_dim: Size of a frame of "data", or its number of classes; `None` if there is no "data".
@@ -219,7 +219,7 @@ class GeneratingDataset(CachedDataset2):
         return len(self.get_all_tags())
 
     def is_less_than_num_seqs(self, seq_idx: int) -> bool:
-        """Whether the epoch has a sequence at this place; generates nothing."""
+        """Whether the epoch has a sequence at this position; generates nothing."""
         return self._epoch is not None and seq_idx < len(self._cursor)
 
     def have_corpus_seq_idx(self) -> bool:
@@ -227,7 +227,7 @@ class GeneratingDataset(CachedDataset2):
         return True
 
     def get_corpus_seq_idx(self, seq_idx: int) -> int:
-        """Return the place in the corpus of a sequence of the current order."""
+        """Return the corpus index of a sequence of the current order."""
         return self._cursor[seq_idx]
 
     def have_get_corpus_seq(self) -> bool:

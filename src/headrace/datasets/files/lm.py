@@ -46,7 +46,7 @@ class LmDataset(CachedDataset):
     """Lines of text files as classes of words, characters, or of any vocabulary: key "data".
 
     What comes out is that of RETURNN's dataset of this name, to the number, and so are the orders: sorting is by the
-    bytes of a line. Unlike it, the files are read once and then by place, sequences can be found by their tags, the
+    bytes of a line. Unlike it, the files are read once and then at random, sequences can be found by their tags, the
     last line counts also where it does not end with a line end, and a file may be empty.
 
     Args:
@@ -69,7 +69,7 @@ class LmDataset(CachedDataset):
         log_auto_replace_unknown_symbols: Accepted; nothing is logged.
         log_skipped_seqs: Accepted; nothing is logged.
         error_on_invalid_seq: Whether a line with an unknown symbol is an error; else it is no sequence, from the start:
-            it has no tag and no place in an order.
+            it has no tag and no position in an order.
         add_delayed_seq_data: Whether there is a key "delayed" with the start symbol and all but the last class.
         delayed_seq_data_start_symbol: The start symbol.
         dtype: Of the arrays; int8, uint8 or int32, whichever holds the classes, if `None`.

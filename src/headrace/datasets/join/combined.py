@@ -48,7 +48,7 @@ class CombinedDataset(_JoinedDataset):
         datasets: Name -> config of a sub-dataset. Only those are opened that `data_map` names.
         data_map: (sub-dataset, its data key) -> data key; or a list of [sub-dataset, its data key, data key].
         sampling_sizes: How many sequences of each sub-dataset a full epoch has: a number for all, or by sub-dataset.
-            Full epoch E takes those at places (E - 1) * size to E * size (exclusive, modulo its number of sequences)
+            Full epoch E takes those at positions (E - 1) * size to E * size (exclusive, modulo its number of sequences)
             of the sub-dataset's order in E. If that is the same in each epoch, E goes on where E - 1 has stopped; a
             shuffled sub-dataset has another order each time, so that some sequences come again before others came at
             all. `MixDataset` goes on in one pass.

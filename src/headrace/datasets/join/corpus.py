@@ -120,7 +120,7 @@ def owners_of(starts: NDArray[np.int64], indices: NDArray[np.int64]) -> NDArray[
     return np.searchsorted(starts, indices, side="right") - 1
 
 
-_PLACES_AT_ONCE = 4096  # places worked out at a time
+_PLACES_AT_ONCE = 4096  # positions computed at a time
 _FEW_PARTS = 16  # of so many, each is looked for by itself, which takes no memory
 
 
@@ -135,13 +135,13 @@ class PartPlaces:
     def __init__(self, corpus: JointCorpus, order: Order) -> None:
         self._corpus, self._order = corpus, order
         self._before: NDArray[np.int64] | None = None  # int64[blocks, K]: sequences of each part before each block
-        self._by_part: tuple[NDArray[np.intp], NDArray[np.intp]] | None = None  # places, and where those of each begin
+        self._by_part: tuple[NDArray[np.intp], NDArray[np.intp]] | None = None  # positions, and the start of each part
         self._start = -1
         self._owners: list[int] = []
         self._ranks: list[int] = []
 
     def at(self, place: int) -> tuple[int, int]:
-        """Return the part whose turn it is at a place, and the place there; a place after the other is cheap."""
+        """Return the part at a position, and the position in it; cheap for consecutive positions."""
         offset = place - self._start
         if self._start < 0 or not 0 <= offset < len(self._owners):
             self._start = place - place % _PLACES_AT_ONCE
@@ -172,7 +172,7 @@ class PartPlaces:
         return np.cumsum(counts, axis=0)
 
     def of_part(self, part: int) -> NDArray[np.intp]:
-        """Return the places of a part, `int[n]`, ascending. O(length of the order); of many parts once for all."""
+        """Return the positions of a part, `int[n]`, ascending. O(length of the order); of many parts once for all."""
         indices, starts = self._order.block(0, len(self._order)), self._corpus.starts
         if len(starts) <= _FEW_PARTS:
             return np.flatnonzero((indices >= starts[part]) & (indices < starts[part + 1]))
@@ -306,7 +306,7 @@ class JointSource(Source):
     ) -> list[tuple[Source, str, NDArray[np.int64], NDArray[np.intp]]]:
         """Return, for each source that has some of the sequences with the key: it, its key, and which, `int[n]` twice.
 
-        The first numbers are corpus indices of the source, the second are places among those that are asked for.
+        The first numbers are corpus indices of the source, the second are indices among the requested ones.
         """
         owners, shares = self._corpus.owners_of(corpus_indices), []
         for number in np.unique(owners).tolist():

@@ -1,8 +1,9 @@
 """`JointDataset`: the sequences of several datasets as one corpus with random access.
 
 One order is laid over the sequences that the parts offer in an epoch; each part is started with its share of it when it
-is first read, and read at its own places. Corpus indices are those of the parts, one part after the other. What stands
-behind `CombinedDataset` and `ConcatDataset` where all parts know their corpus; the others are read by `turns.py`.
+is first read, and read at its own positions. Corpus indices are those of the parts, one part after the other. What
+stands behind `CombinedDataset` and `ConcatDataset` where all parts know their corpus; the others are read by
+`turns.py`.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class JointDataset(OverCorpora):
     Args:
         datasets: Sub-dataset by name, in the order of the joint corpus; each knows its order and its tags.
         layout: Which data key comes from where.
-        sampling_sizes: Sub-dataset -> how many of its sequences a full epoch takes: the n-th one from place
+        sampling_sizes: Sub-dataset -> how many of its sequences a full epoch takes: the n-th one from position
             (n - 1) * size of its own order in that epoch, and from the end to the start.
         interleave_gumbel_scale: See `Interleave`.
         **kwargs: See `Dataset`. `seq_ordering` is laid over what the sub-datasets offer by their own orders.

@@ -264,7 +264,7 @@ def _declared_spec(wanted: tuple[Any, ...], dtype: str | None) -> DataSpec | Non
 
 
 def _check_known(specs: Mapping[str, DataSpec | None], keys: Mapping[str, Mapping[str, str]]) -> None:
-    """Refuse a data key of unknown layout that some sub-dataset lacks: nobody knows what to put in its place."""
+    """Refuse a data key of unknown layout that some sub-dataset lacks: its replacement would be unknown."""
     for key, spec in specs.items():
         without = [name for name, own in keys.items() if key not in own]
         if spec is None and without:

@@ -218,7 +218,7 @@ class TurnsDataset(CachedDataset2):
 
     def _forget(self) -> None:
         self._choices: Iterator[int] = iter(())
-        self._place, self._last_frac = 0, 0.0
+        self._position, self._last_frac = 0, 0.0
         self._turn: Turn | None = None
         self._has_failed = False
         self._error: Exception | None = None
@@ -288,11 +288,11 @@ class TurnsDataset(CachedDataset2):
     # --- reading ---
 
     def _collect_single_seq(self, seq_idx: int) -> DatasetSeq | None:
-        while self._place < seq_idx:
+        while self._position < seq_idx:
             turn = self._next_turn()
             if turn is None:
                 return None
-            if self._has_failed:  # nobody wants it any more
+            if self._has_failed:  # it is no longer needed
                 turn.used += 1
             else:
                 turn.pass_over()
@@ -311,7 +311,7 @@ class TurnsDataset(CachedDataset2):
         return DatasetSeq.made_of(seq_idx, self.layout.filled(seq.features), seq.seq_tag, frac, None)
 
     def _next_turn(self) -> Turn | None:
-        """Return whose turn it is at the current place.
+        """Return whose turn it is at the current position.
 
         Raises:
             Exception: A sub-dataset could not say whether it has more; again, if asked again: the epoch is not over.
@@ -329,7 +329,7 @@ class TurnsDataset(CachedDataset2):
 
     def _go_on(self) -> None:
         self._turn, self._has_failed = None, False
-        self._place += 1
+        self._position += 1
 
     def _complete_frac(self, turn: Turn) -> float | None:
         """Return how far the next sequence of a part leaves the whole; `None` if it follows from the counts."""

@@ -33,7 +33,7 @@ class OrderCursor:
 
     Args:
         order: Not changed.
-        first: The place of its first position: more than 0 if only a part of an epoch is here.
+        first: Its first position in the epoch: more than 0 if only a part of an epoch is here.
     """
 
     def __init__(self, order: Order | None = None, first: int = 0) -> None:
@@ -43,7 +43,7 @@ class OrderCursor:
         self._block: list[int] = []
 
     def __len__(self) -> int:
-        """Return the place behind the last position."""
+        """Return the position after the last one."""
         return self.first + len(self.order)
 
     def __getitem__(self, seq_idx: int) -> int:
@@ -68,7 +68,7 @@ def outside_of_epoch(error: IndexError, dataset: EpochApi, cursor: OrderCursor) 
     return IndexError(f"{error} (dataset {dataset.name!r}, epoch {int(dataset.epoch) or None}{hint})")
 
 
-_OVERHEAD_BYTES = 200  # of one array object and its place in the tables, roughly
+_OVERHEAD_BYTES = 200  # of one array object and its entry in the tables, roughly
 
 
 class SeqCache:
@@ -125,7 +125,7 @@ class SeqCache:
 
 
 class LoadedSeqs(Generic[_Seq]):
-    """Sequences by place in the current order: the window that was loaded, and the last ones that were asked for alone.
+    """Sequences by position in the current order: the loaded window, and the last ones that were requested alone.
 
     Memory does not grow with random access: of what lies outside of the window only the last sequence, or group of
     sequences that are read together, is kept.
@@ -159,7 +159,7 @@ class LoadedSeqs(Generic[_Seq]):
         return self._alone.get(seq_idx) if features is None else features
 
     def drop_before(self, start: int) -> None:
-        """Forget the places of the window that lie before `start`."""
+        """Drop the sequences of the window before `start`."""
         while self._places and self._places[0] < start:
             del self._window[heapq.heappop(self._places)]
 
@@ -178,7 +178,7 @@ def shuffle_group_frames(
 
     Args:
         group: Sequences as data key -> `dtype[T, ...]`.
-        first_seq_idx: Place of the first one in the current order.
+        first_seq_idx: Position of the first one in the current order.
         where: For the error text.
 
     Raises:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.batching import NumbersDict
-from headrace.engine import note_places
+from headrace.engine import note_items
 from headrace.order import ArrayOrder, Order
 from headrace.sources import Source
 
@@ -191,7 +191,7 @@ class Reader(ABC):
         tags = self.tags()
         if tags is None:
             tags = [_unknown_tag(wanted.first, number, i) for number, i in enumerate(wanted.indices.tolist())]
-        go_to = note_places(tags, wanted.epoch if told_epoch is None else told_epoch)
+        go_to = note_items(tags, wanted.epoch if told_epoch is None else told_epoch)
         for number, tag in enumerate(tags):
             go_to(number)
             try:

@@ -17,10 +17,10 @@ from .walk import EpochReader
 
 @dataclass(frozen=True, slots=True)
 class BatchSeqCopyPart:
-    """Some frames of a sequence, and their place in a batch.
+    """Some frames of a sequence, and their location in a batch.
 
     Attributes:
-        seq_idx: Place of the sequence in the current order.
+        seq_idx: Position of the sequence in the current order.
         seq_start_frame: First frame by data key; negative where context reaches before the sequence.
         seq_end_frame: Behind the last frame by data key; may exceed the sequence likewise.
         batch_slice: Row of the batch.

@@ -51,7 +51,7 @@ class SeqBlock:
 
     Args:
         tags: Their tags.
-        corpus_indices: Place of each in the corpus; `None` where the dataset has no such thing.
+        corpus_indices: Corpus index of each; `None` where the dataset has none.
         complete_fracs: What each says of the progress; `None` if none says anything.
         columns: Their data.
 
@@ -81,7 +81,7 @@ class SeqBlock:
         """Return one sequence.
 
         Args:
-            offset: Its place in the block.
+            offset: Its index in the block.
             seq_idx: Its position in the current order.
             num_seqs: How many there are in the epoch, if that is known: it then says how much is done.
         """
@@ -188,21 +188,23 @@ class BlockwiseDataset(CachedDataset2):
         super()._reset()
         self._block = _NO_SEQS
         self._block_start = self._block_stop = 0
-        self._older: list[tuple[int, SeqBlock]] = []  # blocks before it of which something is loaded, with their places
-        self._upcoming = 0  # place of the next block
+        self._older: list[
+            tuple[int, SeqBlock]
+        ] = []  # earlier blocks of which something is loaded, with their positions
+        self._upcoming = 0  # position of the next block
         self._quick_start, self._quick_stop = _NOWHERE, 0
         self._complete_frac = 0.0
 
     def _next_block(self, seq_idx: int) -> SeqBlock | None:  # noqa: ARG002 (a contract)
         """Return the next block, or `None` behind the end.
 
-        It begins at the place `_upcoming`, where the one before has ended, unless that is set to another place up to
-        `seq_idx`, the sequence that is wanted: what lies before it need not be delivered.
+        It begins at the position `_upcoming`, where the one before has ended, unless that is set to another position up
+        to `seq_idx`, the sequence that is wanted: what lies before it need not be delivered.
         """
         raise OptionalNotImplementedError(f"{type(self).__name__} must define _next_block")
 
     def _lose_count(self) -> None:
-        """Take note that a block may be lost: the next one is to be asked for by its place."""
+        """Note that a block may be lost: the next one must be requested by its position."""
         raise OptionalNotImplementedError(f"{type(self).__name__} must define _lose_count")
 
     def _restart(self) -> None:
@@ -283,7 +285,7 @@ class BlockwiseDataset(CachedDataset2):
     # --- reading ---
 
     def _locate(self, seq_idx: int) -> tuple[SeqBlock, int]:
-        """Return the block of a loaded sequence, and its place there."""
+        """Return the block of a loaded sequence, and its index in it."""
         block, start = self._block, self._block_start
         if seq_idx < start:
             start, block = next((start, block) for start, block in reversed(self._older) if start <= seq_idx)

@@ -198,7 +198,7 @@ class JoinedSeqs:
         inner: The dataset.
         parts: Which.
         joining: How.
-        tags: By corpus index of the dataset; by place in the list, where that is not known.
+        tags: By corpus index of the dataset; by index in the list, where that is not known.
         indices: Corpus index of each tag of the list, `int64[M]`; `None` if the dataset does not tell its tags.
     """
 

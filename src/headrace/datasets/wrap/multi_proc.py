@@ -1,6 +1,6 @@
 """`MultiProcDataset`: a dataset loaded by worker processes, the same stream as the dataset itself.
 
-The order comes from one place, the inner dataset in this process, and reaches the workers as slices of an array.
+The order comes from the inner dataset in this process alone, and reaches the workers as slices of an array.
 Sequences come back in shared memory, many in one block; what a reader gets are views, which hold their block until they
 are gone.
 """
@@ -280,14 +280,14 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
             ) from error
 
     def _runs_from(self, first: int, epoch: int) -> Iterator[RunOfSeqs]:
-        """Yield the runs of the current order from a place on."""
+        """Yield the runs of the current order from a position on."""
         occurrences = self._occurrences
         for start, indices in self._run_limits.cut(self._order, first, max(self.num_workers, 1)):
             part = None if occurrences is None else _as_bytes(occurrences[start : start + len(indices)])
             yield epoch, start, _as_bytes(indices), part
 
     def _start_run(self, place: int) -> None:
-        """Let the workers begin at a place; what they had under way is cancelled."""
+        """Let the workers begin at a position; their current work is cancelled."""
         self._stop_run()
         engine = self._open_engine()
         epoch = int(self.epoch)
@@ -329,7 +329,7 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
         self._reset()
 
     def _is_far(self, seq_idx: int) -> bool:
-        """Whether a place lies so far ahead that the sequences in between should not be loaded."""
+        """Whether a position is so far ahead that the sequences in between should not be loaded."""
         ahead = seq_idx - self._upcoming
         return self.sharding_method == "seq_order" and not self._skips() and ahead >= self._look_ahead()
 
@@ -378,7 +378,7 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
         return self.sharding_method == "seq_order"
 
     def get_corpus_seq_idx(self, seq_idx: int) -> int:
-        """Return the place in the corpus of a sequence of the current order."""
+        """Return the corpus index of a sequence of the current order."""
         return self.get_current_seq_order()[seq_idx]
 
     def have_get_corpus_seq(self) -> bool:

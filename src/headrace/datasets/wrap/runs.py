@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.engine import WorkerInfo, is_in_place, note_place, note_places, skip_item
+from headrace.engine import WorkerInfo, is_in_place, note_item, note_items, skip_item
 from headrace.errors import CacheError
 from headrace.order import Order
 from headrace.sources import MapSource, Source
@@ -132,7 +132,7 @@ class RunLimits:
         return corpus_indices[: max(num_fitting // self.group, 1) * self.group]
 
     def cut(self, order: Order, first: int, num_workers: int) -> Iterator[tuple[int, NDArray[np.int64]]]:
-        """Yield the runs of an order from a place on: the place of the first sequence, and corpus indices `int64[n]`.
+        """Yield the runs of an order from a position on: position of the first sequence, and corpus indices `int64[n]`.
 
         Args:
             order: What is cut.
@@ -151,7 +151,7 @@ class RunLimits:
 
 Features = dict[str, NDArray[Any]]
 RunOfSeqs = tuple[int, int, bytes, bytes | None]
-"""Epoch, first place, `int64[n]` corpus indices and occurrences; as bytes, which are pickled in a tenth of the time."""
+"""Epoch, first position, `int64[n]` corpus indices and occurrences; as bytes, which pickle in a tenth of the time."""
 
 
 @dataclass(slots=True)
@@ -159,7 +159,7 @@ class ReadSeqs:
     """Sequences that a worker has read, in order; those that failed and were skipped are not there.
 
     Attributes:
-        corpus_indices: Place of each in the corpus; -1 where the dataset has no such thing.
+        corpus_indices: Corpus index of each; -1 where the dataset has none.
         tags: Their tags.
         complete_fracs: What the sequences themselves say of the progress.
         features: Data key -> array, for each.
@@ -171,18 +171,18 @@ class ReadSeqs:
     features: list[Features] = field(default_factory=list)
 
     def read(self, dataset: Dataset, seq_idx: int, *, epoch: int, name: str) -> bool:
-        """Read one sequence of a dataset; tell whether it has one at this place.
+        """Read one sequence of a dataset; tell whether it has one at this position.
 
         Args:
             dataset: Where to read.
-            seq_idx: Its place there.
+            seq_idx: Its position in the current order.
             epoch: The epoch.
             name: What the sequence is called if it fails: its tag may not be known before it is read.
         """
         if not dataset.is_less_than_num_seqs(seq_idx):
             return False
         try:
-            note_place(name, epoch)
+            note_item(name, epoch)
             dataset.load_seqs(seq_idx, seq_idx + 1)
             seq = dataset.get_seq(seq_idx)
         except Exception as error:  # noqa: BLE001 - the engine's policy decides what becomes of one of many
@@ -262,7 +262,7 @@ class PartsReader:
         indices = wanted.indices
         try:
             tags = source.tags_of(indices)
-            note_places(tags, wanted.epoch if told_epoch is None else told_epoch)(-1)
+            note_items(tags, wanted.epoch if told_epoch is None else told_epoch)(-1)
             return tags, indices.tolist(), None, read_columns(source, indices)
         except CacheError:  # no room for them: they would not take less one by one
             raise
@@ -272,7 +272,7 @@ class PartsReader:
 
 @dataclass(frozen=True)
 class OrderedWork:
-    """Method "seq_order": builds the dataset, returns the function run of places -> parts of a block.
+    """Method "seq_order": builds the dataset, returns the function run of positions -> parts of a block.
 
     Attributes:
         config: Of the inner dataset.

@@ -136,7 +136,7 @@ class SeqParts:
         return found
 
     def parts_of(self, corpus_indices: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the places among all tags of those of some lines, one after the other, and where each line starts."""
+        """Return the indices among all tags of those of some lines, one after the other, and where each line starts."""
         sizes = self.starts[corpus_indices + 1] - self.starts[corpus_indices]
         starts = np.zeros(len(sizes) + 1, np.int64)
         np.cumsum(sizes, out=starts[1:])
@@ -153,7 +153,7 @@ def occurrences_of_parts(
 
     Args:
         indices: Corpus index of each tag of the file, `int64[M]`.
-        parts: Places among these of those that are asked for, `int64[m]`.
+        parts: Indices among these of the requested ones, `int64[m]`.
         repeats: How often the line of each came before in the epoch, `int64[m]`.
     """
     before = occurrences(ArrayOrder(indices))

@@ -33,7 +33,7 @@ class VariableDataset(DelegatingDataset):
             each epoch, and with epoch 1 when this is built, for the layout; returns the config of a dataset, or one.
             It must be a function of the epoch alone. All must have the same data keys and layout.
         dataset_lru_cache_size: How many datasets stay open: for a config equal to one of theirs, none is built.
-        always_same_tags: Whether all hold the same sequences in the same places of the corpus; only then tags are told.
+        always_same_tags: Whether all hold the same sequences at the same corpus indices; only then tags are known.
         **kwargs: See `Dataset`. `random_seed_offset`, `_num_shards` and `_shard_index` are defaults for the datasets;
             all else about the order is theirs.
 

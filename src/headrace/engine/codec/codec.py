@@ -5,7 +5,7 @@
 
 `decode(encode(x))` equals x in types, dtypes, shapes, C or Fortran order, the order of dicts, and values. What is not
 kept: strides that are neither C nor Fortran order, views of one array (each gets memory of its own), read-only
-flags, and that two places held the same object. Read `format.py` first, then `plan.py` and
+flags, and that an object occurred twice. Read `format.py` first, then `plan.py` and
 `restore.py`.
 
 Layout of what is reserved in the slot: the arrays, each at a multiple of 64 bytes, then the tree that describes them if
@@ -124,8 +124,8 @@ def _tree(plan: Plan, node: Node, value: Any) -> bytes:
     pickled = None
     if plan.pickled:
         data, buffers = pickle_values(plan.pickled, value)
-        places = [(plan.place(buffer), buffer.nbytes) for buffer in buffers]
-        pickled = (plan.place(np.frombuffer(data, np.uint8)), len(data)), places
+        offsets = [(plan.locate(buffer), buffer.nbytes) for buffer in buffers]
+        pickled = (plan.locate(np.frombuffer(data, np.uint8)), len(data)), offsets
     try:
         return marshal.dumps((node, pickled), 4)
     except ValueError as error:  # a str of 2 GiB or more, which pickle takes

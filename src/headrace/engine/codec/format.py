@@ -5,7 +5,7 @@ that type), or a tuple whose first element is one of the tags below. The tree is
 text three times faster than pickle, and keeps each type, the sign of a zero, NaNs and lone surrogates. It is made and
 read by the same interpreter on the same machine, and only travels between a trainer and its own workers.
 
-A place is where bytes begin: `offset >= 0`, from the start of what the codec reserved, or `~position < 0` of what was
+An offset is where bytes begin: `offset >= 0`, from the start of what the codec reserved, or `~position < 0` of what was
 produced in the slot already. A token names a dtype. An items node is restored to a list, or, if it is raw, to what it
 holds, a list or a tuple. Raw is a container of atoms and of other raw containers.
 
@@ -53,21 +53,21 @@ TUPLE = 2  #         items node
 DICT = 3  #          items node of the keys, list of nodes of the values
 NAMED = 4  #         index of the class in the pickled list, items node: a namedtuple
 OBJECT = 5  #        index of the class in the pickled list, node of the dict of its state: a dataclass
-ARRAY = 6  #         place, token, shape, whether in Fortran order
-BLOB = 7  #          place, number of bytes: long bytes
+ARRAY = 6  #         offset, token, shape, whether in Fortran order
+BLOB = 7  #          offset, number of bytes: long bytes
 SCALAR = 8  #        token, its bytes: a NumPy number
 TENSOR = 9  #        torch dtype where NumPy has none, else None; node of the array
 PICKLED = 10  #      index in the pickled list
 TEXT = 11  #         str or bytes, of which NumPy's class is made
 
 # columns: nodes that are restored to a list
-RAGGED = 12  #       place, token, tuple of the lengths, shape of the other axes
-STACKED = 13  #      place, token, shape of the column: arrays of one shape
-POINTS = 14  #       place, token, number of arrays: 0-d arrays
-NUMBERS = 15  #      place, token, number of elements: NumPy numbers
+RAGGED = 12  #       offset, token, tuple of the lengths, shape of the other axes
+STACKED = 13  #      offset, token, shape of the column: arrays of one shape
+POINTS = 14  #       offset, token, number of arrays: 0-d arrays
+NUMBERS = 15  #      offset, token, number of elements: NumPy numbers
 TENSORS = 16  #      torch dtype where NumPy has none, else None; items node of the arrays
 DICTS = 17  #        tuple of the keys, list of items nodes, one for each key
-TUPLES = 18  #       list of items nodes, one for each place in the tuple
+TUPLES = 18  #       list of items nodes, one for each element of the tuple
 NAMEDS = 19  #       index of the class, TUPLES node
 OBJECTS = 20  #      index of the class, items node of the dicts of their state
 PLACED = (

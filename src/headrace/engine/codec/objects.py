@@ -91,7 +91,7 @@ def pickle_values(values: list[Any], whole: Any) -> tuple[bytes, list[NDArray[np
 
     Args:
         values: What to pickle.
-        whole: The value that they are parts of; an error names the place in it.
+        whole: The value that they are parts of; an error names the index in it.
 
     Returns:
         The pickle, and its buffers as `uint8[num_bytes]`; they still belong to the values.
@@ -212,7 +212,7 @@ def _path_of(value: Any, whole: Any, path: str, max_depth: int) -> str | None:
     if isinstance(whole, dict):
         parts = [(f"{path}[{key!r}]", part) for key, part in whole.items()]
     elif isinstance(whole, list | tuple):
-        parts = [(f"{path}[{place}]", part) for place, part in enumerate(whole)]
+        parts = [(f"{path}[{index}]", part) for index, part in enumerate(whole)]
     elif record_form(type(whole)) not in (None, NAMED_TUPLE):
         parts = [(f"{path}.{name}", part) for name, part in state_of(whole).items()]
     paths = (_path_of(value, part, part_path, max_depth - 1) for part_path, part in parts)

@@ -129,8 +129,8 @@ class Plan:
         self.num_bytes = offset + -(-num_bytes // ALIGNMENT) * ALIGNMENT
         return offset
 
-    def place(self, array: NDArray[Any]) -> int:
-        """Return the place of an array: where it is in the slot (in C order), else where it will be copied to."""
+    def locate(self, array: NDArray[Any]) -> int:
+        """Return the offset of an array: where it is in the slot (in C order), else where it will be copied to."""
         position = self.find(array)
         if position is not None:
             return ~position
@@ -191,12 +191,12 @@ class Plan:
         if token is None:
             return self._pickle(array)
         is_fortran = array.flags.fnc
-        return ARRAY, self.place(array.T if is_fortran else array), token, array.shape, is_fortran
+        return ARRAY, self.locate(array.T if is_fortran else array), token, array.shape, is_fortran
 
     def _blob(self, value: bytes) -> Node:
         if len(value) < MIN_BLOB_BYTES:
             return value
-        return BLOB, self.place(np.frombuffer(value, np.uint8)), len(value)
+        return BLOB, self.locate(np.frombuffer(value, np.uint8)), len(value)
 
     def _scalar(self, value: np.generic[Any]) -> Node:
         return SCALAR, SCALAR_CHARS[type(value)], value.tobytes()
@@ -264,7 +264,7 @@ def make_column(plan: Plan, kind: type, values: Sequence[Any]) -> Node | None:
         return _tuples(plan, values)
     if kind in SCALAR_CHARS:
         char = SCALAR_CHARS[kind]
-        return NUMBERS, plan.place(np.array(values, char)), char, len(values)
+        return NUMBERS, plan.locate(np.array(values, char)), char, len(values)
     if kind is tensor_type():
         return _tensors(plan, values)
     form = record_form(kind)

@@ -38,7 +38,7 @@ class Restorer:
         """Restore what was pickled, before nodes refer to it.
 
         Args:
-            pickled: Place and number of bytes of the pickle.
+            pickled: Offset and number of bytes of the pickle.
             buffers: The same of its buffers.
         """
         parts = [self._bytes(*part) for part in buffers]
@@ -48,12 +48,12 @@ class Restorer:
         """Restore a value."""
         return _RESTORERS[node[0]](self, *node[1:]) if type(node) is tuple else node
 
-    def _view(self, place: int, token: Token, shape: tuple[int, ...], is_fortran: bool = False) -> NDArray[Any]:
-        position = self._base + place if place >= 0 else ~place
+    def _view(self, offset: int, token: Token, shape: tuple[int, ...], is_fortran: bool = False) -> NDArray[Any]:
+        position = self._base + offset if offset >= 0 else ~offset
         return np.ndarray(shape, dtype_of(token), self._buffer, position, order="F" if is_fortran else "C")
 
-    def _bytes(self, place: int, num_bytes: int) -> NDArray[np.uint8]:
-        position = self._base + place if place >= 0 else ~place
+    def _bytes(self, offset: int, num_bytes: int) -> NDArray[np.uint8]:
+        position = self._base + offset if offset >= 0 else ~offset
         return self._buffer[position : position + num_bytes]
 
     def _raw(self, value: Any) -> Any:
@@ -79,8 +79,8 @@ class Restorer:
     def _object(self, cls_idx: int, state: Node) -> Any:
         return record_of(self._pickled[cls_idx], self.node(state))
 
-    def _blob(self, place: int, num_bytes: int) -> bytes:
-        return self._bytes(place, num_bytes).tobytes()
+    def _blob(self, offset: int, num_bytes: int) -> bytes:
+        return self._bytes(offset, num_bytes).tobytes()
 
     def _scalar(self, token: Token, data: bytes) -> Any:
         return np.frombuffer(data, dtype_of(token))[0]
@@ -94,16 +94,16 @@ class Restorer:
     def _text(self, text: str | bytes) -> Any:
         return np.str_(text) if isinstance(text, str) else np.bytes_(text)
 
-    def _ragged(self, place: int, token: Token, lengths: tuple[int, ...], tail: tuple[int, ...]) -> list[Any]:
+    def _ragged(self, offset: int, token: Token, lengths: tuple[int, ...], tail: tuple[int, ...]) -> list[Any]:
         slices = self._slices.get(lengths)  # mostly several columns have the same lengths
         if slices is None:
             slices = [slice(start, end) for start, end in pairwise(accumulate(lengths, initial=0))]
             self._slices[lengths] = slices
-        column = self._view(place, token, (slices[-1].stop, *tail))
+        column = self._view(offset, token, (slices[-1].stop, *tail))
         return [column[part] for part in slices]
 
-    def _stacked(self, place: int, token: Token, shape: tuple[int, ...]) -> list[Any]:
-        return list(self._view(place, token, shape))
+    def _stacked(self, offset: int, token: Token, shape: tuple[int, ...]) -> list[Any]:
+        return list(self._view(offset, token, shape))
 
     def _placed(
         self, token: Token, starts: tuple[int, ...], lengths: tuple[int, ...], tail: tuple[int, ...]
@@ -118,11 +118,11 @@ class Restorer:
             for start, length in zip(starts, lengths, strict=True)
         ]
 
-    def _points(self, place: int, token: Token, num: int) -> list[Any]:
-        return [row.reshape(()) for row in self._view(place, token, (num, 1))]
+    def _points(self, offset: int, token: Token, num: int) -> list[Any]:
+        return [row.reshape(()) for row in self._view(offset, token, (num, 1))]
 
-    def _numbers(self, place: int, token: Token, num: int) -> list[Any]:
-        return list(self._view(place, token, (num,)))
+    def _numbers(self, offset: int, token: Token, num: int) -> list[Any]:
+        return list(self._view(offset, token, (num,)))
 
     def _tensors(self, dtype_name: str | None, items: Node) -> list[Any]:
         return [tensor_of(array, dtype_name) for array in self.node(items)]

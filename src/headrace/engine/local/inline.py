@@ -88,7 +88,7 @@ class InlineExecutor(Executor):
 
     def restart(self, worker_idx: int, first_item: int) -> None:
         """Refuse: these workers neither die nor stall, so this is never called."""
-        raise InternalError(f"inline worker {worker_idx} cannot be started anew at item {first_item}")
+        raise InternalError(f"inline worker {worker_idx} cannot be restarted at item {first_item}")
 
     def stack_of(self, worker_idx: int) -> str | None:
         """Return nothing: when the consumer could ask, no user code is running."""

@@ -61,9 +61,9 @@ class _Life:
 
     def __init__(self, job: Job, info: WorkerInfo, shared: _Shared) -> None:
         self.commands: queue.SimpleQueue[_Begin | _Ticket | _EndRun | None] = queue.SimpleQueue()
-        self.is_over = False  # written by the consumer: nobody wants the rest
+        self.is_over = False  # written by the consumer: the rest is not needed
         self._worker = Worker(job, info)
-        self._num_places_seen = 0
+        self._num_items_seen = 0
         self.info = info
         self._worker_idx = info.worker_idx
         self._shared = shared
@@ -80,7 +80,7 @@ class _Life:
                 self._serve()
         except BaseException as error:  # noqa: BLE001 - the end of this worker: reported, as a process's end would be
             cause = f"ended by {type(error).__name__}: {error}"
-            self._report(Exited(self._worker_idx, cause, self._worker.scope.place))
+            self._report(Exited(self._worker_idx, cause, self._worker.scope.item))
 
     def _serve(self) -> None:
         failure = self._worker.set_up()
@@ -109,9 +109,9 @@ class _Life:
         return True
 
     def made_progress(self) -> bool:
-        """Tell whether the worker noted a place since the last call."""
-        seen, self._num_places_seen = self._num_places_seen, self._worker.scope.num_places
-        return self._num_places_seen != seen
+        """Tell whether the worker noted a item since the last call."""
+        seen, self._num_items_seen = self._num_items_seen, self._worker.scope.num_items
+        return self._num_items_seen != seen
 
 
 class ThreadExecutor(Executor):

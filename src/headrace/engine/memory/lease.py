@@ -146,7 +146,7 @@ class ArenaReader:
         Args:
             lease: On this slot. To be used for one view.
             slot_idx: Number of the slot.
-            offset: Place of the slot in the memfd, in bytes; a multiple of the page size.
+            offset: Offset of the slot in the memfd, in bytes; a multiple of the page size.
             num_bytes: How much of it was used.
 
         Raises:

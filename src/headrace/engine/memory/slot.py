@@ -105,7 +105,7 @@ class SlotWriter:
 
     Attributes:
         slot_idx: Number of the slot.
-        offset: Place of the slot in the memfd, in bytes. Stays while the slot is in use.
+        offset: Offset of the slot in the memfd, in bytes. Stays while the slot is in use.
         used: Bytes of the slot up to the end of the last piece.
     """
 
@@ -179,7 +179,7 @@ class SlotWriter:
         return array
 
     def rewind(self) -> None:
-        """Begin anew: nobody needs what was written."""
+        """Begin anew: what was written is not needed."""
         self.used = 0
         self._handed_out.clear()
 

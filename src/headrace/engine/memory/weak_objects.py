@@ -1,4 +1,4 @@
-"""A cache that keeps an object as long as somebody else has it."""
+"""A cache that keeps an object as long as it is used elsewhere."""
 
 from __future__ import annotations
 

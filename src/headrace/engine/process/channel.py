@@ -161,7 +161,7 @@ class Channel:
         return packet, fds
 
     def shut_down(self) -> None:
-        """Let the other end see the end now, even if a child of ours still holds a copy of the descriptor."""
+        """Let the other end see the end now, even if a child of this process still holds a copy of the descriptor."""
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
 
@@ -206,7 +206,7 @@ def write_memfd(name: str, data: bytes) -> int:
 
 
 def read_memfd(fd: int) -> bytes:
-    """Return what a memfd holds, whoever else reads it."""
+    """Return what a memfd holds, also while others read it."""
     num_bytes = os.fstat(fd).st_size
     data = bytearray()
     while len(data) < num_bytes:

@@ -47,7 +47,7 @@ _BEAT_SECONDS = 1.0
 _EXIT_SECONDS = 1.0
 # A worker whose warden is gone has so long to end itself.
 _GUARD_SECONDS = 0.25
-# More slots than anybody needs; one that is not used costs nothing but a few hundred bytes.
+# More slots than are ever needed; one that is not used costs nothing but a few hundred bytes.
 _NUM_SLOTS = 4096
 # Numbers of the lives of workers, and of accidents: executors share a warden, so no two lives of this process may have
 # the same.
@@ -63,7 +63,7 @@ class ProcessExecutor(Executor):
         slot_bytes: How much of a slot is mapped at first; slots grow.
         max_bytes: Limit on the shared memory of each worker, in bytes.
         threads_per_worker: How many threads numerical libraries use in a worker.
-        hand_over: Called here with the number of a worker whenever it is started, or started anew. Returns descriptors
+        hand_over: Called here with the number of a worker whenever it is started, or restarted. Returns descriptors
             that this process of it gets as `WorkerInfo.handed`: a channel that no other process can open or see. They
             are closed here once they are on their way.
 
@@ -277,13 +277,13 @@ class ProcessExecutor(Executor):
         return life
 
     def restart(self, worker_idx: int, first_item: int) -> None:
-        """Start a new process in the place of one that ended, or that is ended now."""
+        """Start a new process to replace one that ended, or that is ended now."""
         old = self._lives[worker_idx]
         self._events = [event for event in self._events if event.worker_idx != worker_idx]
         self._hang_up(old)
         if not old.has_exited and self._warden is not None:
             self._warden.kill(old.life)
-        with interrupts_wait(), needs_descriptors(f"worker {worker_idx} is started anew"):
+        with interrupts_wait(), needs_descriptors(f"worker {worker_idx} is restarted"):
             old.close()
             self._lives[worker_idx] = self._start_life(worker_idx)
         if self._begin is not None:
@@ -437,7 +437,7 @@ class ProcessExecutor(Executor):
         if not life.has_exited:
             life.has_exited = True
             self._hang_up(life)
-            self._events.append(Exited(life.worker_idx, cause, life.place, advice, accident))
+            self._events.append(Exited(life.worker_idx, cause, life.item, advice, accident))
 
     def _lose_warden(self, warden: WardenClient) -> None:
         """The warden is gone, and with it, or soon, all workers: their guards see to their children."""

@@ -22,7 +22,7 @@ from ..events import Done, Event
 from ..memory.lease import ArenaReader
 from ..memory.memfd import create_memfd
 from ..memory.rings import TrainerRings, create_rings
-from ..user.worker_info import Place
+from ..user.worker_info import CurrentItem
 from .channel import Channel, close_all
 from .messages import (
     BELL,
@@ -99,7 +99,7 @@ class WorkerConnection:
             raise
         finally:
             close_all(fds)
-        self._num_places = 0
+        self._num_items = 0
 
     # --- messages ---
 
@@ -197,7 +197,7 @@ class WorkerConnection:
             elif isinstance(message, Starved):
                 self.note_starved(message, now)
             elif isinstance(message, SentAfterRecord):
-                raise InternalError(f"worker {self.worker_idx} said something in the wrong place", where=repr(message))
+                raise InternalError(f"worker {self.worker_idx} said something out of turn", where=repr(message))
             else:
                 events.append(message)
         if slots:
@@ -228,14 +228,14 @@ class WorkerConnection:
 
     @property
     def made_progress(self) -> bool:
-        """Whether it noted a new place since the last call."""
-        seen, self._num_places = self._num_places, self._status.counter
-        return self._num_places != seen
+        """Whether it noted a new item since the last call."""
+        seen, self._num_items = self._num_items, self._status.counter
+        return self._num_items != seen
 
     @property
-    def place(self) -> Place | None:
-        """The last place that it noted."""
-        return self._status.read_place()
+    def item(self) -> CurrentItem | None:
+        """The last item that it noted."""
+        return self._status.read_item()
 
     def kill_unless_ended(self, seconds: float) -> None:
         """End the process and its descendants if it lives on for so long: where there is no warden that would."""

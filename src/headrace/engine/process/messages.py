@@ -87,7 +87,7 @@ class Spawn(Message, frozen=True, tag=0):
         worker_idx: Whose life it is.
         executable: Command of a fresh interpreter to execute; empty: the fork itself is the worker.
         environment: What to change in the environment of a fresh interpreter.
-        modules: Modules of ours that the worker will import: imported before the fork, once for all workers.
+        modules: Modules of Headrace that the worker will import: imported before the fork, once for all workers.
     """
 
     life: int

@@ -1,6 +1,6 @@
 """Processes: one that we know, and its descendants, as Linux shows them in `/proc`.
 
-A `ProcessHandle` waits for the end of a process, and signals it and nobody else. A pidfd does both. Where the system
+A `ProcessHandle` waits for the end of a process, and signals only it. A pidfd does both. Where the system
 has none (before Linux 5.3, or forbidden by a sandbox), the end of a pipe tells of the end of the process, which alone
 has the other end; signals go by the number of the process then, after a look whether it lives.
 
@@ -134,7 +134,7 @@ _NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 
 
 class ProcessHandle:
-    """A process that was started by us or by a process of ours.
+    """A process that was started by us or by a Headrace process.
 
     Args:
         pid: Its number.

@@ -1,7 +1,7 @@
 """A page of shared memory in which a worker writes where in the data it is, so that it can be read after any death.
 
 One writer, any reader, no lock: the writer makes the counter odd, writes, and makes it even. A reader that finds it odd
-(the worker died in between, or writes just now) knows nothing of the place. What is written is a run of places; which
+(the worker died in between, or writes just now) does not know the item. What is written is a run of items; which
 of them is the current one is a word of its own, so that moving on in a run is one store. Both are the sign of life.
 """
 
@@ -12,20 +12,20 @@ import struct
 from collections.abc import MutableSequence, Sequence
 
 from ..memory.memfd import PAGE_BYTES, Mapping, create_memfd, extend_memfd
-from ..user.worker_info import Place, place_of_run
+from ..user.worker_info import CurrentItem, item_of_run
 
 _NUM_BYTES = 16 * PAGE_BYTES  # for the tags of a run; only pages that are written take memory
-_WORDS = struct.Struct("=3q")  # epoch, number of places, bytes of their tags
-_COUNTER, _STARVED, _NUMBER = 0, 1, 2  # places in 8-byte words
+_WORDS = struct.Struct("=3q")  # epoch, number of items, bytes of their tags
+_COUNTER, _STARVED, _NUMBER = 0, 1, 2  # indices of 8-byte words
 _WORDS_AT, _TAGS_AT = 24, 48
 _NO_EPOCH = -(2**63)
-_NO_TAG = -1  # in place of the number of places
+_NO_TAG = -1  # instead of the number of items
 _SEPARATOR = "\0"
 _MAX_TAG_BYTES = _NUM_BYTES - _TAGS_AT
 
 
 def create_status_page() -> int:
-    """Return the descriptor of a new page, all zero: no place is known."""
+    """Return the descriptor of a new page, all zero: no item is known."""
     fd = create_memfd("headrace-status")
     try:
         extend_memfd(fd, _NUM_BYTES)
@@ -48,18 +48,18 @@ class StatusPage:
         self._cursor = self._words[_NUMBER : _NUMBER + 1]
         self._num_writes = 0
 
-    def write_place(self, place: Place) -> None:
-        """Publish a place; the worker's side only. About 1 us."""
-        if place.tag is None:
-            self._write(b"", _NO_TAG, place.epoch)
+    def write_item(self, item: CurrentItem) -> None:
+        """Publish a item; the worker's side only. About 1 us."""
+        if item.tag is None:
+            self._write(b"", _NO_TAG, item.epoch)
         else:
-            self._write(place.tag.encode(errors="replace")[:_MAX_TAG_BYTES], 1, place.epoch)
+            self._write(item.tag.encode(errors="replace")[:_MAX_TAG_BYTES], 1, item.epoch)
 
-    def write_places(self, tags: Sequence[str], epoch: int | None) -> MutableSequence[int] | None:
-        """Publish a run of places, the first one as the current; the worker's side only. About 20 ns for each.
+    def write_items(self, tags: Sequence[str], epoch: int | None) -> MutableSequence[int] | None:
+        """Publish a run of items, the first one as the current; the worker's side only. About 20 ns for each.
 
         Returns:
-            Where to write which one is current, see `PlacesOfRun`; `None` if the tags are too long together.
+            Where to write which one is current, see `ItemRun`; `None` if the tags are too long together.
         """
         text = _SEPARATOR.join(tags).encode(errors="replace")
         if len(text) > _MAX_TAG_BYTES or text.count(0) != len(tags) - 1:
@@ -83,7 +83,7 @@ class StatusPage:
 
     @property
     def counter(self) -> int:
-        """A number that is another one after every place; it grows with every run of places."""
+        """A number that changes with every item; it grows with every run of items."""
         return (self._words[_COUNTER] << 32) + self._words[_NUMBER]
 
     @property
@@ -91,8 +91,8 @@ class StatusPage:
         """Whether the worker waits for a free slot."""
         return bool(self._words[_STARVED])
 
-    def read_place(self) -> Place | None:
-        """Return the last place, or None if there was none or it is being written."""
+    def read_item(self) -> CurrentItem | None:
+        """Return the last item, or None if there was none or it is being written."""
         counter, number = self._words[_COUNTER], self._words[_NUMBER]
         epoch, num_tags, num_bytes = _WORDS.unpack_from(self._bytes, _WORDS_AT)
         text = bytes(self._bytes[_TAGS_AT : _TAGS_AT + num_bytes]).decode(errors="replace")
@@ -100,6 +100,6 @@ class StatusPage:
             return None
         known_epoch = None if epoch == _NO_EPOCH else epoch
         if num_tags == _NO_TAG:
-            return Place(None, known_epoch)
+            return CurrentItem(None, known_epoch)
         tags = text.split(_SEPARATOR) if num_tags > 1 else [text]
-        return place_of_run(tags, known_epoch, min(number, len(tags) - 1))
+        return item_of_run(tags, known_epoch, min(number, len(tags) - 1))

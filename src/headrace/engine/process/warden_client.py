@@ -108,7 +108,7 @@ class WardenProcess:
         return ours
 
     def leave(self) -> str:
-        """Let it end, if nobody else needs it; return how it ended."""
+        """Let it end, if nothing else needs it; return how it ended."""
         with _lock:
             self._num_users -= 1
             is_gone = self._ending is None and self._process.wait_for_end(0)
@@ -118,7 +118,7 @@ class WardenProcess:
             return self._ending or "goes on"
 
     def abandon(self) -> None:
-        """Leave; if nobody else needs it, end it in the middle of what it does."""
+        """Leave; if nothing else needs it, end it in the middle of what it does."""
         with _lock:
             self._num_users -= 1
             if self._num_users == 0:
@@ -309,7 +309,7 @@ class WardenClient:
         method: Where workers come from.
         job: Given to a warden that is forked off the trainer.
         num_threads: How many threads numerical libraries may use in a worker.
-        modules: Modules of ours that workers will import.
+        modules: Modules of Headrace that workers will import.
         preload: Modules of others that are imported once for all workers, where these are forked off a clean start.
 
     Raises:

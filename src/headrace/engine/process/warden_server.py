@@ -1,9 +1,9 @@
 """The warden: starts workers quickly, and sees to it that none is left when the trainer is gone.
 
 It is executed anew (never forked off the trainer, unless the trainer asks for that), imports what every worker needs,
-and forks. What is imported here is imported once, and its memory is shared by all workers: so the modules of ours that
-a job refers to are imported, too, and of others those alone that the job names (`Job.preload`), or a few that are known
-to start no thread and to take long (see `../user/ship.py`), in another warden. It has one thread when it forks,
+and forks. What is imported here is imported once, and its memory is shared by all workers: so Headrace's modules
+that a job refers to are imported, too, and of others those alone that the job names (`Job.preload`), or a few that are
+known to start no thread and to take long (see `../user/ship.py`), in another warden. It has one thread when it forks,
 so that is safe; it needs `OMP_NUM_THREADS=1` and its like in its environment: `import numpy` would start threads.
 
 Invariants:

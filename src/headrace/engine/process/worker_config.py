@@ -68,7 +68,7 @@ def write_worker_config(config: WorkerConfig, buffers: Sequence[PickleBuffer]) -
 
 
 def read_worker_config(fd: int) -> tuple[WorkerConfig, list[memoryview]]:
-    """Return the config of a memfd, and views of the arrays: writable, and nobody else sees what is written."""
+    """Return the config of a memfd, and views of the arrays: writable, and what is written is private."""
     (num_bytes,) = _LENGTH.unpack(os.pread(fd, _LENGTH.size, 0))
     mapping = memoryview(mmap.mmap(fd, 0, access=mmap.ACCESS_COPY))
     head = _LENGTH.size + num_bytes

@@ -39,7 +39,7 @@ from ..memory.rings import WorkerRings
 from ..memory.slot import SlotWriter, open_slot
 from ..user.job import Job, Mode
 from ..user.ship import take_formats, unship
-from ..user.worker_info import Place, set_process_scope
+from ..user.worker_info import CurrentItem, set_process_scope
 from ..worker import Worker
 from .channel import Channel
 from .messages import (
@@ -251,7 +251,7 @@ class _Loop:
         assert isinstance(job, Job)
         worker = Worker(job, job.info_of(worker_idx, config.num_workers, "process", runs_in="process", handed=handed))
         _kept.append(worker)
-        worker.scope.on_place, worker.scope.on_places = self._status.write_place, self._status.write_places
+        worker.scope.on_item, worker.scope.on_items = self._status.write_item, self._status.write_items
         set_process_scope(worker.scope)
         failure = worker.set_up()
         self._send(Ready(worker_idx) if failure is None else SetupFailed(worker_idx, failure))
@@ -293,8 +293,8 @@ class _Loop:
         except Exception as error:  # noqa: BLE001 - unpickling runs user code: it goes on as a Failure
             self._send(Failed(worker.worker_idx, number, Failure.of(error), run_id))
             return
-        if worker.scope.place is not None:  # of the ticket before: nobody knows yet where this one is
-            self._status.write_place(Place())
+        if worker.scope.item is not None:  # of the ticket before: nobody knows yet where this one is
+            self._status.write_item(CurrentItem())
         self._gave_up = False
         open_slot(slot)
         event = worker.perform(run_id, number, payload)
@@ -320,7 +320,7 @@ class _Loop:
             try:
                 header = encode(value, slot)
             except Exception as error:  # noqa: BLE001 - pickling runs user code: it goes on as a Failure
-                return Failed(done.worker_idx, done.ticket, Failure.of(error, place=worker.scope.place), done.run_id)
+                return Failed(done.worker_idx, done.ticket, Failure.of(error, item=worker.scope.item), done.run_id)
             num_bytes = slot.used
             if num_bytes <= MAX_INLINE_BYTES:
                 result = InlineResult(header, slot.copy_used(), num_bytes)

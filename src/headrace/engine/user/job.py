@@ -32,7 +32,7 @@ class Job:
     """What every worker runs.
 
     Attributes:
-        setup: Called once in each worker, and again when it is started anew; returns the function that does the work:
+        setup: Called once in each worker, and again when it is restarted; returns the function that does the work:
             payload -> result in task mode, payload -> iterator in stream mode.
         worker_init: Called before `setup`: the user's hook.
         seed: Where the workers' own seeds come from.

@@ -80,7 +80,7 @@ def _parts(obj: object) -> Iterator[Part]:
         yield Part(f"method {obj.__name__!r} of", obj.__self__)
     elif isinstance(obj, functools.partial):
         yield Part("partial function", obj.func)
-        yield from (Part(f"partial argument {place}", value) for place, value in enumerate(obj.args))
+        yield from (Part(f"partial argument {index}", value) for index, value in enumerate(obj.args))
         yield from (Part(f"partial argument {name!r}", value) for name, value in obj.keywords.items())
     elif isinstance(obj, type):
         yield from (Part(f".{name}", value) for name, value in vars(obj).items() if not _is_machinery(name))
@@ -88,7 +88,7 @@ def _parts(obj: object) -> Iterator[Part]:
         yield from (Part(f"[{key!r}]", value) for key, value in obj.items())
         yield from (Part(f"key {key!r}", key) for key in obj)
     elif isinstance(obj, list | tuple | set | frozenset):
-        yield from (Part(f"[{place}]", value) for place, value in enumerate(obj))
+        yield from (Part(f"[{index}]", value) for index, value in enumerate(obj))
     elif not isinstance(obj, str | bytes | int | float | types.NoneType | types.ModuleType | np.ndarray):
         yield from _parts_of_state(obj)
 
@@ -105,7 +105,7 @@ def _parts_of_function(function: types.FunctionType) -> Iterator[Part]:
             continue
     mentioned = set(_names_in(function.__code__))
     yield from (Part(f"global {name!r}", value) for name, value in function.__globals__.items() if name in mentioned)
-    yield from (Part(f"default {place}", value) for place, value in enumerate(function.__defaults__ or ()))
+    yield from (Part(f"default {index}", value) for index, value in enumerate(function.__defaults__ or ()))
     yield from (Part(f"default of {name!r}", value) for name, value in (function.__kwdefaults__ or {}).items())
     yield from (Part(f".{name}", value) for name, value in vars(function).items())
 
@@ -131,8 +131,8 @@ def _parts_of_state(obj: Any) -> Iterator[Part]:
         yield from (Part(f".{name}", value) for name, value in state.items())
     elif state is not None:
         yield Part("state", state)
-    yield from (Part(f"argument {place}", value) for place, value in enumerate(args or ()))
-    yield from (Part(f"[{place}]", value) for place, value in enumerate(items or ()))
+    yield from (Part(f"argument {index}", value) for index, value in enumerate(args or ()))
+    yield from (Part(f"[{index}]", value) for index, value in enumerate(items or ()))
     yield from (Part(f"[{key!r}]", value) for key, value in entries or ())
 
 

@@ -27,7 +27,8 @@ class WorkerInfo:
         seed: A seed of this worker's own, for foreign code that wants one: data that depend on it depend on the number
             of workers. A worker that is started again has the same seed.
         runs_in: What it shares with the consumer: with a "thread", objects that were not carried to it are everybody's.
-        handed: Descriptors that the executor's `hand_over` gave to this worker process; whoever uses them owns them.
+        handed: Descriptors that the executor's `hand_over` gave to this worker process; the code that uses them owns
+            them.
     """
 
     worker_idx: int
@@ -39,7 +40,7 @@ class WorkerInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class CurrentItem:
     """Where in the data a worker is: named in errors, in the quarantine file, and when a worker dies.
 
     Attributes:
@@ -59,9 +60,9 @@ class Place:
         return ", ".join(parts)
 
 
-def place_of_run(tags: Sequence[str], epoch: int | None, number: int) -> Place:
-    """Return one place of a run; for the number -1, one that names the first and the last."""
-    return Place(tags[number] if number >= 0 or len(tags) == 1 else f"{tags[0]} .. {tags[-1]}", epoch)
+def item_of_run(tags: Sequence[str], epoch: int | None, number: int) -> CurrentItem:
+    """Return an item of a run; for the number -1, one that names the first and the last."""
+    return CurrentItem(tags[number] if number >= 0 or len(tags) == 1 else f"{tags[0]} .. {tags[-1]}", epoch)
 
 
 class WorkerScope:
@@ -69,57 +70,57 @@ class WorkerScope:
 
     Args:
         info: What `get_worker_info` answers.
-        on_place: Called with each place: how a worker process publishes it to the trainer.
+        on_item: Called with each item: how a worker process publishes it to the trainer.
 
     Attributes:
-        skipped: What `skip_item` was told in this ticket, each with its place.
-        on_places: Called with the tags and the epoch of a run: publishes them, and returns the cursor by which the
-            worker moves on in it (see `PlacesOfRun`), or `None` if each place has to be published by itself.
+        skipped: Errors given to `skip_item` in this ticket, each with its item.
+        on_items: Called with the tags and the epoch of a run: publishes them, and returns the cursor by which the
+            worker moves on in it (see `ItemRun`), or `None` if each item has to be published by itself.
     """
 
-    __slots__ = ("_num_places", "_place", "info", "on_place", "on_places", "skipped")
+    __slots__ = ("_item", "_num_items", "info", "on_item", "on_items", "skipped")
 
-    def __init__(self, info: WorkerInfo, on_place: Callable[[Place], None] | None = None) -> None:
+    def __init__(self, info: WorkerInfo, on_item: Callable[[CurrentItem], None] | None = None) -> None:
         self.info = info
-        self.on_place = on_place
-        self.on_places: Callable[[Sequence[str], int | None], MutableSequence[int] | None] | None = None
-        self.skipped: list[tuple[Exception, Place | None]] = []
-        self._place: Place | PlacesOfRun | None = None
-        self._num_places = 0
+        self.on_item = on_item
+        self.on_items: Callable[[Sequence[str], int | None], MutableSequence[int] | None] | None = None
+        self.skipped: list[tuple[Exception, CurrentItem | None]] = []
+        self._item: CurrentItem | ItemRun | None = None
+        self._num_items = 0
 
     @property
-    def place(self) -> Place | None:
-        """What `note_place` was told last, or where in its run the worker is."""
-        place = self._place
-        return place.current if isinstance(place, PlacesOfRun) else place
+    def item(self) -> CurrentItem | None:
+        """The item last noted, or the current one of a run."""
+        item = self._item
+        return item.current if isinstance(item, ItemRun) else item
 
-    @place.setter
-    def place(self, place: Place | PlacesOfRun | None) -> None:
-        before, self._place = self._place, place
-        if type(before) is PlacesOfRun:
-            self._num_places += max(before.number, 0)
-        if place is not None:
-            self._num_places += 1
+    @item.setter
+    def item(self, item: CurrentItem | ItemRun | None) -> None:
+        before, self._item = self._item, item
+        if type(before) is ItemRun:
+            self._num_items += max(before.number, 0)
+        if item is not None:
+            self._num_items += 1
 
-    def note(self, place: Place) -> None:
-        """Note one place."""
-        self.place = place
-        if self.on_place is not None:
-            self.on_place(place)
+    def note(self, item: CurrentItem) -> None:
+        """Note one item."""
+        self.item = item
+        if self.on_item is not None:
+            self.on_item(item)
 
-    def is_at(self, places: PlacesOfRun) -> bool:
-        """Whether nobody has noted another place since this run was begun."""
-        return self._place is places
+    def is_at(self, items: ItemRun) -> bool:
+        """Whether no other item was noted since this run was started."""
+        return self._item is items
 
     @property
-    def num_places(self) -> int:
-        """How many places there were, or more: grows as long as the worker gets on."""
-        place = self._place
-        return self._num_places + (max(place.number, 0) if isinstance(place, PlacesOfRun) else 0)
+    def num_items(self) -> int:
+        """How many items there were, or more: grows as long as the worker makes progress."""
+        item = self._item
+        return self._num_items + (max(item.number, 0) if isinstance(item, ItemRun) else 0)
 
 
-class PlacesOfRun:
-    """The places of a run of sequences, and which of them is worked on: what `note_places` notes.
+class ItemRun:
+    """The items of a run of sequences, and which of them is worked on: what `note_items` notes.
 
     Where it is published, the number of the current one, the cursor, is a word of shared memory.
 
@@ -140,11 +141,11 @@ class PlacesOfRun:
     def _begin(self) -> None:
         scope = self._scope
         self._cursor: MutableSequence[int] | None = [0]
-        if scope.on_place is not None:
-            scope.place = None  # the places of an earlier run are counted before its cursor is used again
-            self._cursor = None if scope.on_places is None else scope.on_places(self._tags, self._epoch)
+        if scope.on_item is not None:
+            scope.item = None  # the items of an earlier run are counted before its cursor is used again
+            self._cursor = None if scope.on_items is None else scope.on_items(self._tags, self._epoch)
         if self._cursor is not None:
-            scope.place = self
+            scope.item = self
 
     @property
     def number(self) -> int:
@@ -152,15 +153,15 @@ class PlacesOfRun:
         return 0 if self._cursor is None else self._cursor[0]
 
     @property
-    def current(self) -> Place:
-        """The current place."""
-        return place_of_run(self._tags, self._epoch, self.number)
+    def current(self) -> CurrentItem:
+        """The current item."""
+        return item_of_run(self._tags, self._epoch, self.number)
 
     def go_to(self, number: int) -> None:
-        """Make a place the current one."""
+        """Make an item the current one."""
         if self._cursor is None:  # the run cannot be published as a whole
-            place = place_of_run(self._tags, self._epoch, number)
-            self._scope.note(place)
+            item = item_of_run(self._tags, self._epoch, number)
+            self._scope.note(item)
             return
         if not self._scope.is_at(self):
             self._begin()
@@ -170,7 +171,7 @@ class PlacesOfRun:
 class _OfThisThread(threading.local):
     """Which worker the calling thread is.
 
-    No context variable: a run that nobody holds any more is ended by the garbage collector, which may run within a
+    No context variable: a run that is no longer referenced is ended by the garbage collector, which may run within a
     `ContextVar.set`, and one that is set there in turn makes CPython read freed memory.
     """
 
@@ -209,7 +210,7 @@ def get_worker_info() -> WorkerInfo | None:
     return None if scope is None else scope.info
 
 
-def note_place(tag: str | None = None, epoch: int | None = None) -> None:
+def note_item(tag: str | None = None, epoch: int | None = None) -> None:
     """Tell which sequence is worked on now: a sign of life, and named if the next thing that happens is an error.
 
     What has no tag is told in parentheses, and named as it is: "(laying out batch 3)". Outside of workers it does
@@ -217,11 +218,11 @@ def note_place(tag: str | None = None, epoch: int | None = None) -> None:
     """
     scope = current_scope()
     if scope is not None:
-        scope.note(Place(tag, epoch))
+        scope.note(CurrentItem(tag, epoch))
 
 
-def note_places(tags: Sequence[str], epoch: int | None = None) -> Callable[[int], None]:
-    """Tell which sequences are worked on next; `note_place` for many of them.
+def note_items(tags: Sequence[str], epoch: int | None = None) -> Callable[[int], None]:
+    """Tell which sequences are worked on next; `note_item` for many of them.
 
     Args:
         tags: Their tags. They must stay as they are.
@@ -229,10 +230,10 @@ def note_places(tags: Sequence[str], epoch: int | None = None) -> Callable[[int]
 
     Returns:
         What to call with the number of each, 0 .. len(tags) - 1, when it is begun (about 0.1 us), or with -1 if all of
-        them are worked on together: the place then names the first and the last. It may be called until the next run.
+        them are worked on together: the item then names the first and the last. It may be called until the next run.
     """
     scope = current_scope()
-    return PlacesOfRun(tags, epoch, scope).go_to if scope is not None and tags else _go_nowhere
+    return ItemRun(tags, epoch, scope).go_to if scope is not None and tags else _go_nowhere
 
 
 def _go_nowhere(number: int) -> None:
@@ -248,4 +249,4 @@ def skip_item(exception: Exception) -> None:
     scope = current_scope()
     if scope is None:
         raise exception
-    scope.skipped.append((exception, scope.place))
+    scope.skipped.append((exception, scope.item))

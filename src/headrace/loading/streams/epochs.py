@@ -17,12 +17,13 @@ from headrace.ranks import Ranks
 
 from ..epochs import Epochs, Recipe
 from ..iterate import Arrivals, CloseableRun, LoaderPosition, PlannedArrivals
+from ..plan import NoLengthError, Progress
 from ..steps import EpochRun, checked_steps
 from ..work import Task
 from .exchange import Exchange, Load
 from .input import StreamSubject
 from .marks import WindowMarks
-from .plan import NoLengthError, Progress, StreamPlan
+from .plan import StreamPlan
 from .runs import CarriedRun, StreamArrivals
 from .work import CarriedWork, Carrying, StreamWork
 

@@ -5,7 +5,7 @@ memory, and what goes through the trainer is a `Parcel` of some 100 bytes that s
 copies them out. Where there is no room, where nobody handed over such memory, and between threads, the sequences
 themselves go through the trainer.
 Invariants: a slot is written again only when the batch was handed over to the consumer, or when its run is over; what
-was copied out of a run that is over is never looked at. A reader that is started anew has new memory, of which the
+was copied out of a run that is over is never looked at. A reader that is restarted has new memory, of which the
 other workers are told before it begins. Nothing waits for room while the trainer waits for the reader: that would have
 no end.
 """

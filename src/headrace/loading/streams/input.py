@@ -29,8 +29,6 @@ from ..reading import Reader, Reading, ReadRequest
 from ..state import digest_text
 from .marks import mark_of
 
-STREAM_WINDOW_SEQS = 512  # they are in the reader's memory, so not as many as are planned from an index
-
 
 class StreamSubject(Subject):
     """A stream, as the trainer sees it, and as whoever reads it.
@@ -40,6 +38,7 @@ class StreamSubject(Subject):
     """
 
     is_stream = True
+    window_seqs = 512  # they are in the reader's memory, so not as many as are planned from an index
     has_workers = False
 
     @abstractmethod
@@ -48,13 +47,13 @@ class StreamSubject(Subject):
 
     @abstractmethod
     def read_from(self, epoch: int, place: int, on_read: Callable[[int], None]) -> Iterator[tuple[str, Any]]:
-        """Yield the tag and the data of each sequence of an epoch from a place on.
+        """Yield the tag and the data of each sequence of an epoch from a position on.
 
         Args:
             epoch: Its number.
             place: Of the first one.
-            on_read: Called with the place of each sequence before it is read, also of those that are passed over; with
-                0 before anything else.
+            on_read: Called with the position of each sequence before it is read, also of those that are passed over;
+                with 0 before anything else.
         """
 
     def mark_of(self, tag: str, seq: Any) -> bytes:
@@ -114,7 +113,7 @@ class DatasetStream(StreamSubject):
         return stream
 
     def read_from(self, epoch: int, place: int, on_read: Callable[[int], None]) -> Iterator[tuple[str, Any]]:
-        """Read one sequence after the other: those before the place, too, where the dataset cannot go there."""
+        """Read one sequence after the other: those before the position, too, where the dataset cannot jump."""
         on_read(0)
         stream = self.dataset.stream(epoch, place)
         while True:
@@ -159,7 +158,7 @@ class IterableStream(StreamSubject):
         return stream
 
     def read_from(self, epoch: int, place: int, on_read: Callable[[int], None]) -> Iterator[tuple[str, Any]]:
-        """Iterate, and pass over what comes before the place."""
+        """Iterate, and skip the sequences before the position."""
         on_read(0)
         set_epoch = getattr(self._iterable, "set_epoch", None)
         if set_epoch is not None:
@@ -170,7 +169,7 @@ class IterableStream(StreamSubject):
             on_read(seq_idx + 1)
 
     def mark_of(self, tag: str, seq: Any) -> bytes:
-        """Return some of its content: the tag is only its place."""
+        """Return some of its content: the tag is only its position."""
         del tag
         return mark_of(seq)
 

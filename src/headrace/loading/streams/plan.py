@@ -14,7 +14,7 @@ import logging
 import math
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,28 +25,13 @@ from headrace.batching.data_key import data_key_of_item, frames_of
 from headrace.errors import ConfigError, ResumeError, SourceError, takes_note
 from headrace.global_rng import kept_globals, seed_globals
 
-from ..plan import PlanRecipe, is_all_over
+from ..plan import PlanRecipe, Progress, is_all_over
 from ..work import Task
 from .input import StreamSubject
 from .marks import MAX_SEQS, mark_of_window
 
 _logger = logging.getLogger("headrace.loading")
 _MIN_BATCHES = 8  # that a window fills, where it grows: so the last one of a window, which is not full, is one in eight
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """What is known of a stream so far.
-
-    Attributes:
-        num_planned: Windows that were planned.
-        num_windows: How many there are, as text; `"?"` before the end.
-        counts: What happened to their sequences.
-    """
-
-    num_planned: int = 0
-    num_windows: str = "?"
-    counts: PlanCounts = field(default_factory=PlanCounts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,7 +259,3 @@ def _give_up_others(block: list[tuple[str, Any]], pieces: Pieces) -> int:
     for place in others:
         block[place] = block[place][0], None
     return len(others)
-
-
-class NoLengthError(ConfigError, TypeError):
-    """The length is not known; a `TypeError`, so that `list(loader)` works."""

@@ -14,9 +14,9 @@ import numpy as np
 from headrace.engine import Delivered, Engine, Run
 
 from ..iterate import Arrived, PlannedArrivals
+from ..plan import Progress
 from .exchange import Load
 from .marks import WindowMarks
-from .plan import Progress
 from .work import StreamBroken, StreamEnd
 
 

@@ -22,12 +22,12 @@ from headrace.engine import Failure, WorkerInfo
 from headrace.engine.user.ship import ship_payload, unship
 from headrace.errors import ConfigError, takes_note
 
-from ..plan import PlanRecipe
+from ..plan import PlanRecipe, Progress
 from ..steps import EpochRun, Step, checked_steps
 from ..work import BatchWork, Task
 from .exchange import Parcel, Receiver, Sender
 from .input import StreamSubject
-from .plan import Progress, StreamPlan
+from .plan import StreamPlan
 
 _WHY_CARRIED = (
     "headrace: one worker reads the stream, and its sequences are carried to others, which transform them: let them be "

@@ -2,14 +2,14 @@
 
 Invariants every pipe keeps, and the rest of this room relies on:
 
-* A pipe's sources are attributes (or lie in lists, tuples, sets and dicts that are), so that a graph can be read and
-  rewired without running it.
+* A pipe's sources are attributes (or in lists, tuples, sets and dicts that are attributes), so that a graph can be read
+  and rewired without running it.
 * A pipe has one valid iterator. A new one, for the user or for a pipe that reads it, invalidates the one before, which
-  says so when it is used: nobody ever gets a part of the items and takes it for all.
+  raises when it is used: a part of the items is never taken for all.
 * Pipes read their sources by `read`, which costs about 2 ns an item.
-* `__iter__` is written as a generator that begins where the attributes say. `reset` puts them at the start of an epoch
-  and comes before every iteration, unless `restore` came since the last one. At each `yield` the attributes say where
-  the iteration is after the item being yielded: then `state` needs no more than to return them.
+* `__iter__` is written as a generator that begins at the position in the attributes. `reset` sets them to the start of
+  an epoch and is called before every iteration, unless `restore` was called since the last one. At each `yield` the
+  attributes hold the position after the item being yielded: so `state` only needs to return them.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ Begin = Callable[[Any], Iterator[Any]]
 
 
 class Pipe:
-    """Of both kinds of pipes the common part."""
+    """Base of both kinds of pipes."""
 
     _not_shipped: ClassVar[tuple[str, ...]] = ()  # attributes that a copy does not get: it has the class's
     keeps_items: ClassVar[bool] = False  # whether it reads its sources once, and gives the same items in all epochs
     is_fed_elsewhere: ClassVar[bool] = False  # whether other pipes give its items, in another process
 
     def note_seeds(self, seeds: tuple[int, ...]) -> None:
-        """Take note of the seeds of the random pipes before this one: of one that keeps items, those to fill it by.
+        """Receive the seeds of the random pipes before this one; for a pipe that keeps items, those to fill it by.
 
-        Items that were read by other seeds are forgotten, so that what it keeps follows from the seeds.
+        Items that were read by other seeds are dropped, so that the kept items follow from the seeds.
         """
 
     def note_seed_of_globals(self, seed: int) -> None:
-        """Take note of how the global generators are to be seeded while this one reads items that it keeps."""
+        """Receive the seed of the global generators for the time in which this one reads items that it keeps."""
 
     def __bool__(self) -> bool:
-        return True  # it is there, whether it has items or not, and whether or not its length is known
+        return True  # whether it has items or not, and whether or not its length is known
 
     def __repr__(self) -> str:
         return show_call(self, looks_like_pipe)
@@ -76,29 +76,29 @@ class Pipe:
     def __reduce_ex__(self, protocol: Any) -> Any:
         hook = torch_hook("reduce_ex_hook")
         if hook is not None:
-            with suppress(NotImplementedError):  # torch's way to say that it has seen this one
+            with suppress(NotImplementedError):  # torch's way to report that it has visited this pipe
                 return hook(self)
         return super().__reduce_ex__(protocol)
 
 
-_OF_ITERATION = ("_raw", "_reading", "_begun", "_is_restored", "_restored", "_wanted")
+_OF_ITERATION = ("_raw", "_reading", "_started", "_is_restored", "_restored", "_wanted")
 _numbers = count(1)
 
 
 class Restored(Protocol):
-    """A graph that was restored, and of which not all pipes have gone on yet.
+    """A restored graph in which not all pipes have continued yet.
 
     Attributes:
-        ended: The pipes that have ended for the one who reads them, by `id`.
+        ended: The pipes that have ended for their reader, by `id`.
     """
 
     ended: set[int]
 
     def take_end(self, source: IterPipe[Any]) -> bool:
-        """Tell whether a source has ended for the one who begins to read it; it is so once."""
+        """Tell whether a source has ended for the reader that begins to read it; True only once."""
 
     def forget(self, pipe: IterPipe[Any]) -> None:
-        """Note that a pipe begins anew, and all upstream of it with it."""
+        """Note that a pipe restarts, and all upstream of it with it."""
 
 
 def _no_iteration() -> None:
@@ -108,17 +108,17 @@ def _no_iteration() -> None:
 class IterPipe(Pipe, IterMethods, Generic[T_co]):
     """A pipe that is read from its start to its end.
 
-    A class of one's own needs `__iter__`, written as a generator; `reset` if it keeps a position; `state` and
-    `restore` if it shall be resumed without being read again from its start; `__len__` if it knows its length.
+    A class of one's own needs `__iter__`, written as a generator; `reset` if it keeps a position; `state` and `restore`
+    to be resumed without being read again from its start; `__len__` if it knows its length.
     """
 
-    _raw: Callable[[], Any] = staticmethod(_no_iteration)  # the one under way
+    _raw: Callable[[], Any] = staticmethod(_no_iteration)  # the current one
     _reading = 0  # the number of that iteration: iterators of earlier ones are invalid
-    _begun = 0  # the number of the last iteration that was not stopped; 0: none. Readers begin before what they read
+    _started = 0  # the number of the last iteration that was not stopped; 0: none. Readers start before their sources
     _is_restored = False
-    _restored: Restored | None = None  # what it was restored with, until it or a reader of it begins anew
+    _restored: Restored | None = None  # what it was restored with, until it or a reader of it restarts
     _wanted: Wanted | None = None  # of the items of the next iteration; None: all
-    _begin: ClassVar[Begin]  # what the class wrote as `__iter__`
+    _begin: ClassVar[Begin]  # the `__iter__` of the class
     skips_ahead: ClassVar[bool] = False
 
     def __init_subclass__(cls, *, skips_ahead: bool = False, **options: Any) -> None:
@@ -137,12 +137,12 @@ class IterPipe(Pipe, IterMethods, Generic[T_co]):
         """Go to the start of an epoch; called before each iteration."""
 
     def state(self) -> State | None:
-        """Return where the iteration is, as plain data; `None` if that cannot be told. Sources are not included."""
+        """Return the position of the iteration as plain data; `None` if it is unknown. Sources are not included."""
         return None
 
     def restore(self, state: State) -> None:
-        """Go where `state` was, so that the next iteration begins there. Sources are restored before."""
-        if state:  # who has no position keeps nothing and needs nothing
+        """Go to the position of a state, so that the next iteration begins there. Sources are restored before."""
+        if state:  # a pipe without a position needs nothing
             raise NotImplementedError(f"{type(self).__name__} has no restore")
 
     def can_skip_ahead(self) -> bool:
@@ -163,7 +163,7 @@ class IterPipe(Pipe, IterMethods, Generic[T_co]):
 
     @property
     def is_under_way(self) -> bool:
-        """Whether it is in the middle of an iteration: only then its attributes say where. Else it begins anew."""
+        """Whether it is in the middle of an iteration: only then its attributes hold a position. Else it starts."""
         raw = self._raw()
         return self._is_restored or (raw is not None and raw.gi_frame is not None)
 
@@ -189,36 +189,36 @@ class MapPipe(Pipe, MapMethods, Generic[T_co]):
         raise TypeError(f"{type(self).__name__} instance doesn't have valid length")
 
     def draws_when_loaded(self) -> dict[int, dict[str, Any]]:
-        """Return `id` of a pipe before this one -> where its random numbers were when this one loaded its items.
+        """Return `id` of a pipe before this one -> the state of its random numbers when this one loaded its items.
 
-        Of a pipe that reads iterable ones once and keeps what they gave; of others nothing.
+        For a pipe that reads iterable ones once and keeps their items; empty for others.
         """
         return {}
 
     def forget_other_draws(self) -> None:
-        """Forget items that were loaded by other random numbers than the pipes before this one have now."""
+        """Drop items that were loaded by other random numbers than the pipes before this one have now."""
 
     def __add__(self, other: MapPipe[Any]) -> MapPipe[Any]:
         return self.concat(other) if is_map_pipe(other) else NotImplemented
 
 
 def is_pipe(thing: Any) -> bool:
-    """Tell whether something is a pipe of either kind, ours or torch's."""
+    """Tell whether something is a pipe of either kind, Headrace's or torch's."""
     return issubclass(type(thing), pipe_classes())
 
 
 def is_iter_pipe(thing: Any) -> bool:
-    """Tell whether something is a pipe that is read from its start to its end, ours or torch's."""
+    """Tell whether something is a pipe that is read from its start to its end, Headrace's or torch's."""
     return issubclass(type(thing), (IterPipe, find_torch_class("IterDataPipe") or IterPipe))
 
 
 def is_map_pipe(thing: Any) -> bool:
-    """Tell whether something is a pipe whose items have keys, ours or torch's."""
+    """Tell whether something is a pipe whose items have keys, Headrace's or torch's."""
     return issubclass(type(thing), (MapPipe, find_torch_class("MapDataPipe") or MapPipe))
 
 
 def pipe_classes() -> tuple[type, ...]:
-    """Return the classes of which every pipe is an instance: ours, and torch's if torch is loaded."""
+    """Return the classes of which every pipe is an instance: Headrace's, and torch's if torch is loaded."""
     torch_classes = (find_torch_class("IterDataPipe"), find_torch_class("MapDataPipe"))
     return (IterPipe, MapPipe, *(cls for cls in torch_classes if cls is not None))
 
@@ -243,19 +243,19 @@ class PipeIterator(Iterator[T_co]):
             raise
 
     def __getattr__(self, name: str) -> Any:
-        if name in self.__slots__:  # not set yet: asked for by copy and pickle
+        if name in self.__slots__:  # not set yet: looked up by copy and pickle
             raise AttributeError(name)
         return getattr(self._pipe, name)
 
 
 def read(source: Any) -> Iterator[Any]:
-    """Begin to read a source, for a pipe that is made of it.
+    """Start to read a source, for a pipe that is made of it.
 
     If another reader takes the source over in the middle, the one before gets a RuntimeError where it would have seen
     the end.
 
     Args:
-        source: One of our pipes, or anything that can be iterated over (torch's pipes too).
+        source: A pipe, or anything else that can be iterated over (torch's pipes too).
 
     Raises:
         RuntimeError: The source is giving an item at this moment, to another thread or to a function of its own.
@@ -263,14 +263,14 @@ def read(source: Any) -> Iterator[Any]:
     if not isinstance(source, IterPipe):
         return iter(source)
     if source._restored is not None and source._restored.take_end(source):
-        source._begun = next(_numbers)
+        source._started = next(_numbers)
         return iter(())
-    raw = _begin_anew(source)
+    raw = _restart(source)
     return chain(raw, _check_end(source, source._reading))
 
 
 def stop(pipe: Any) -> None:
-    """End the iteration over a pipe that is under way, if there is one; its iterators are invalid from now on.
+    """End the current iteration over a pipe, if there is one; its iterators are invalid from now on.
 
     Args:
         pipe: One of our iterable pipes; with anything else nothing is done.
@@ -284,14 +284,14 @@ def stop(pipe: Any) -> None:
     if raw is not None and raw.gi_running:
         raise RuntimeError(f"{pipe!r} is giving an item at this moment, in another thread or to a function of its own")
     pipe._reading = next(_numbers)
-    pipe._begun = 0
+    pipe._started = 0
     pipe._raw = _no_iteration
     if raw is not None:
         raw.close()
 
 
 def mark_restored(pipe: IterPipe[Any], restored: Restored | None, *, is_under_way: bool) -> None:
-    """Note what a pipe was restored with, and whether its attributes say where in the middle it goes on."""
+    """Note what a pipe was restored with, and whether its attributes hold a position in the middle."""
     pipe._is_restored, pipe._restored, pipe._wanted = is_under_way, restored, None
 
 
@@ -301,23 +301,23 @@ def want(pipe: IterPipe[Any], wanted: Wanted) -> None:
 
 
 def restored_with(pipe: IterPipe[Any]) -> Restored | None:
-    """Return what a pipe was restored with; `None` if it or a reader of it has begun anew since."""
+    """Return what a pipe was restored with; `None` if it or a reader of it was restarted since."""
     return pipe._restored
 
 
 def forget_position(pipe: IterPipe[Any]) -> None:
-    """Have the next iteration begin at the start, whatever was restored."""
+    """Make the next iteration begin at the start, whatever was restored."""
     pipe._forget_position()
 
 
 def decides_when_to_begin(pipe: Any) -> bool:
-    """Tell pipes that several others read at once: one that begins anew does not mean that the source does."""
+    """Tell whether a pipe has several readers at once: a restart of one reader does not restart it."""
     return isinstance(pipe, IterPipe) and type(pipe).is_under_way is not IterPipe.is_under_way
 
 
-def is_begun_by(source: IterPipe[Any], reader: IterPipe[Any]) -> bool:
-    """Tell whether a source was begun, and not stopped since, in the iteration of a reader that is under way."""
-    return 0 < reader._begun < source._begun
+def is_started_by(source: IterPipe[Any], reader: IterPipe[Any]) -> bool:
+    """Tell whether a source was started, and not stopped since, in the current iteration of a reader."""
+    return 0 < reader._started < source._started
 
 
 def _guard(own: Begin) -> Begin:
@@ -326,15 +326,15 @@ def _guard(own: Begin) -> Begin:
     @functools.wraps(own)
     def __iter__(pipe: IterPipe[Any]) -> Iterator[Any]:
         if type(pipe).__iter__ is not __iter__:
-            return own(pipe)  # by `super().__iter__()`: a part of another class's iteration
-        raw = _begin_anew(pipe)
+            return own(pipe)  # called by `super().__iter__()`: a part of another class's iteration
+        raw = _restart(pipe)
         return PipeIterator(pipe, raw, pipe._reading)
 
     __iter__.begin = own  # type: ignore[attr-defined]
     return __iter__
 
 
-def _begin_anew(pipe: IterPipe[T_co]) -> Iterator[T_co]:
+def _restart(pipe: IterPipe[T_co]) -> Iterator[T_co]:
     stop(pipe)
     wanted, pipe._wanted = pipe._wanted, None
     if not pipe._is_restored:
@@ -342,7 +342,7 @@ def _begin_anew(pipe: IterPipe[T_co]) -> Iterator[T_co]:
             pipe._restored.forget(pipe)
         pipe.reset()
     pipe._is_restored = False
-    pipe._begun = pipe._reading
+    pipe._started = pipe._reading
     raw = pipe._begin()
     if not isinstance(raw, GeneratorType):
         raw = _generate(raw)
@@ -351,7 +351,7 @@ def _begin_anew(pipe: IterPipe[T_co]) -> Iterator[T_co]:
 
 
 def _generate(iterator: Iterator[T_co]) -> Generator[T_co, None, None]:
-    """Make a generator of what a `__iter__` returned that is none, maybe the pipe itself with a `__next__`."""
+    """Make a generator of an iterator that is not one, maybe the pipe itself with a `__next__`."""
     while True:
         try:
             item = next(iterator)
@@ -361,7 +361,7 @@ def _generate(iterator: Iterator[T_co]) -> Generator[T_co, None, None]:
 
 
 def _check_end(pipe: IterPipe[Any], number: int) -> Iterator[Any]:
-    """Give nothing, but refuse to be the end of an iteration that was cut off."""
+    """Yield nothing, but raise instead of ending an iteration that was cut off."""
     if pipe._reading != number:
         raise RuntimeError(_invalidated(pipe))
     yield from ()

@@ -1,4 +1,4 @@
-"""Checks of what pipes are built from, with the error types that torchdata's classes raise."""
+"""Checks of the arguments of pipes, with the error types that torchdata's classes raise."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def check_sources(name: str, sources: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def check_positive(name: str, value: Any) -> int:
-    """Return an integer that is 1 at least."""
+    """Return an integer that is at least 1."""
     return check_count(name, value, minimum=1)
 
 
@@ -45,11 +45,11 @@ def wanted_columns(num_columns: int, skipped: Sequence[int] | None) -> list[int]
 
 
 def check_takes(function: Callable[..., Any], num_arguments: int) -> None:
-    """Check that a function can be called with so many positional arguments.
+    """Check that a function can be called with a number of positional arguments.
 
     Raises:
         ConfigError: It cannot. A function without a readable signature passes.
-        TypeError: It is no function.
+        TypeError: It is not a function.
     """
     if not callable(function):
         raise TypeError(f"A callable function is expected, but {type(function)} is provided.")

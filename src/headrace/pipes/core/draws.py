@@ -2,7 +2,7 @@
 
 Invariants: the numbers of an epoch follow from the seed and from how many epochs began since the seed was set, so that
 epochs differ and a seed that is set again repeats them. Without a seed each epoch draws one from the operating system;
-no global generator is read or written. `state` says which number comes next, wherever it is taken.
+no global generator is read or written. `state` determines the next number, wherever it is taken.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ class Draws:
     """A generator per epoch.
 
     Args:
-        purpose: What the numbers are for; another purpose gives other numbers.
-        seed: What all numbers follow from; `None`: each epoch is another.
+        purpose: What the numbers are for; different purposes give different numbers.
+        seed: The seed of all numbers; `None`: each epoch differs at random.
 
     Attributes:
-        generator: The one of the current epoch.
+        generator: The generator of the current epoch.
     """
 
     def __init__(self, purpose: str, seed: int | None = None) -> None:
@@ -36,17 +36,17 @@ class Draws:
         self._epoch = 0
 
     def set_seed(self, seed: int) -> None:
-        """Begin anew with a seed: the next epoch is its first."""
+        """Restart with a seed: the next epoch is its first."""
         self._seed = int(seed)
         self._number = self._epoch = 0
 
     def set_number(self, number: int) -> None:
-        """Begin anew with the epoch of a number that somebody else counts; without a seed, that of seed 0."""
+        """Restart at the epoch of an external counter; without a seed, that of seed 0."""
         self._seed = self._seed or 0
         self._number, self._epoch = number, 0
 
     def fix_seed(self) -> None:
-        """Draw a seed now if there is none, so that `state` says which numbers come next."""
+        """Draw a seed now if there is none, so that `state` determines the next numbers."""
         if self._seed is None:
             self._seed = secrets.randbits(63)
 
@@ -57,7 +57,7 @@ class Draws:
         self._epoch += 1
 
     def state(self) -> dict[str, Any]:
-        """Return where the numbers are."""
+        """Return the position in the random numbers."""
         _, words, _ = self.generator.getstate()
         return {
             "seed": self._seed,
@@ -67,7 +67,7 @@ class Draws:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go where `state` was."""
+        """Go to the position of a state."""
         words = array("I")
         words.frombytes(state["generator"])
         self._seed, self._number, self._epoch = state["seed"], state["number"], state["epoch"]
@@ -91,7 +91,7 @@ def restore_draws(pipe: Any, state: dict[str, Any]) -> None:
 
 
 def seeds_of(pipes: list[Any]) -> list[dict[str, Any]]:
-    """Return where the numbers of each pipe are; an empty list if none draws any."""
+    """Return the random state of each pipe; an empty list if none draws any."""
     seeds = [state_of_draws(pipe) for pipe in pipes]
     return seeds if any(seeds) else []
 

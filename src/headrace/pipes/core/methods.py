@@ -1,4 +1,4 @@
-"""The functional forms as methods: what they are called and take is declared in the stub beside this file.
+"""The functional forms as methods: their names and parameters are declared in the stub beside this file.
 
 Nothing is defined here: `Pipe.__getattr__` finds the operation of a name. A stub may import the operations, which
 import pipes; this file may not.

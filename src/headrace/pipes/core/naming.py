@@ -1,6 +1,6 @@
-"""How messages name a pipe: by what was written to make it, in a short line; and which pipe raised an exception.
+"""How messages name a pipe: by its constructor call, in a short line; and which pipe raised an exception.
 
-The raiser is found from the traceback alone: nothing is spent while all goes well.
+The raiser is found from the traceback alone, at no cost without errors.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _CONTAINERS = (list, tuple, dict, set, frozenset)
 _NUM_ASKED = 1000  # elements of a container: a larger one holds data
 
 
-def show_call(thing: Any, is_left_out: Callable[[type], bool]) -> str:
+def show_call(thing: Any, is_hidden: Callable[[type], bool]) -> str:
     """Return `Class(name=value, ...)` from the constructor's parameters that are attributes and not at their defaults.
 
     Args:
         thing: An object that keeps its arguments under their names.
-        is_left_out: Tells of which classes values are not shown, nor containers of them.
+        is_hidden: Tells whether values of a class, and containers of them, are omitted.
     """
     cls: Any = type(thing)
     shown = []
@@ -36,7 +36,7 @@ def show_call(thing: Any, is_left_out: Callable[[type], bool]) -> str:
         value = vars(thing).get(name, parameter.default)
         if value is parameter.default or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue
-        if any(map(is_left_out, {type(value), *_types_inside(value)})):
+        if any(map(is_hidden, {type(value), *_types_inside(value)})):
             continue
         if type(value) is not type(parameter.default) or not isinstance(value, _PLAIN) or value != parameter.default:
             shown.append(f"{name}={show_value(value)}")
@@ -91,7 +91,7 @@ def name_raiser(error: BaseException) -> None:
         error: An exception on its way out of a graph.
     """
     traceback = error.__traceback__
-    # Not the caller's frame: a look at its variables keeps a copy of them, `error` too, and so everything in a cycle.
+    # Not the caller's frame: reading its variables keeps a copy of them, `error` too, and so everything in a cycle.
     raiser = find_raiser(traceback and traceback.tb_next)
     if raiser is None:
         return
@@ -105,7 +105,7 @@ def describe(pipe: Any) -> str:
     try:
         text = repr(pipe)
         return show_call(pipe, looks_like_pipe) if text == type(pipe).__name__ else text
-    except Exception:  # noqa: BLE001 - user code: an odd __repr__ must not hide what is being told
+    except Exception:  # noqa: BLE001 - user code: a broken __repr__ must not hide the message
         return type(pipe).__name__
 
 

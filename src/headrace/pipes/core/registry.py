@@ -1,6 +1,6 @@
 """The functional names: `pipe.map(f)` is `Mapper(pipe, f)`.
 
-Also the names of torchdata that are not carried over: an error about one of those says what replaces it.
+Also the names of torchdata that were not ported: an error about one of those names its replacement.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ DEPARTED = {
 _BY_FUNCTION = dict(DEPARTED.values())
 
 
-def refuse_departed(module: str, name: str) -> None:
-    """Raise the error for a class that did not come along; do nothing for any other name.
+def refuse_unported(module: str, name: str) -> None:
+    """Raise the error for a class that was not ported; do nothing for any other name.
 
     Raises:
         NotCarriedOverError: It is one.
@@ -55,7 +55,7 @@ def refuse_departed(module: str, name: str) -> None:
 
 
 def advice_on(function: str) -> str | None:
-    """Return what to use in place of a functional name of torchdata that did not come along; None for any other."""
+    """Return what to use instead of a functional name of torchdata that was not ported; None for any other."""
     return _BY_FUNCTION.get(function)
 
 
@@ -90,7 +90,7 @@ def register_function(kind: type, name: str, function: Callable[..., Any]) -> No
     A class may be registered again under its name: a notebook's cell that is run twice.
 
     Args:
-        kind: `IterPipe` or `MapPipe`, or a class of yours that only its pipes shall have it.
+        kind: `IterPipe` or `MapPipe`, or a class of your own whose pipes alone shall have it.
         name: What follows the dot.
         function: What is called.
 
@@ -98,7 +98,7 @@ def register_function(kind: type, name: str, function: Callable[..., Any]) -> No
         ConfigError: The name is taken, or no identifier.
     """
     if not name.isidentifier() or name.startswith("_"):
-        raise ConfigError(f"{name!r} is no name for a function of pipes")
+        raise ConfigError(f"{name!r} is not a valid name for a function of pipes")
     known = _FUNCTIONS.get(kind, {}).get(name)
     if hasattr(kind, name) or (known is not None and _origin(known) != _origin(function)):
         raise ConfigError(f"pipes have a function {name!r} already", fix="give it another name")
@@ -107,7 +107,7 @@ def register_function(kind: type, name: str, function: Callable[..., Any]) -> No
 
 
 def find_function(cls: type, name: str) -> Callable[..., Any] | None:
-    """Return what a functional name stands for on pipes of a class; what only torch's pipes know counts too."""
+    """Return the function of a functional name on pipes of a class, including those that only torch's pipes have."""
     for kind in cls.__mro__:
         if function := _FUNCTIONS.get(kind, {}).get(name):
             return function
@@ -126,7 +126,7 @@ def _kind_of(cls: type) -> type:
     for kind in reversed(cls.__mro__):
         if kind.__name__ in ("IterPipe", "MapPipe"):
             return kind
-    raise ConfigError(f"{cls.__name__} is no pipe", fix="make it a subclass of headrace.pipes.IterPipe or MapPipe")
+    raise ConfigError(f"{cls.__name__} is not a pipe", fix="make it a subclass of headrace.pipes.IterPipe or MapPipe")
 
 
 def _origin(function: Any) -> tuple[str | None, str | None]:

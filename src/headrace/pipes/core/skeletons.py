@@ -1,4 +1,4 @@
-"""What many operations have in common, to be derived from: where they are, how many items they give, what they draw.
+"""Base classes of operations: for their position, their number of items, their random numbers.
 
 A class of one's own may derive from these or write `reset`, `state`, `restore` and `__len__` itself.
 """
@@ -71,12 +71,12 @@ class OneForOne(SameLength[T_co], Positioned[T_co]):
 
 
 class RandomPipe(Positioned[T_co]):
-    """A pipe whose items follow from random numbers, which are others in each epoch."""
+    """A pipe whose items depend on random numbers, different ones in each epoch."""
 
     _draws: Draws
 
     def set_seed(self, seed: int) -> Self:
-        """Let the random numbers of the next epochs follow from a seed."""
+        """Set the seed of the random numbers of the next epochs."""
         self._draws.set_seed(seed)
         return self
 
@@ -93,18 +93,18 @@ class RandomPipe(Positioned[T_co]):
 
 
 class ShufflingPipe(RandomPipe[T_co]):
-    """A random pipe that can be told to keep the order."""
+    """A random pipe whose shuffling can be switched off."""
 
     _enabled = True
 
     def set_shuffle(self, shuffle: bool = True) -> Self:
-        """Draw at random, or (False) keep the order."""
+        """Shuffle, or (False) keep the order."""
         self._enabled = shuffle
         return self
 
 
 class PendingPipe(IterPipe[T_co]):
-    """A pipe that makes several items at once, and gives them one by one. A state has those that were not given yet."""
+    """A pipe that makes several items at once, and gives them one by one. A state holds those not given yet."""
 
     _pending_name: ClassVar[str] = "pending"  # in a state
     _pending: Sequence[Any] = ()
@@ -115,7 +115,7 @@ class PendingPipe(IterPipe[T_co]):
 
     @abstractmethod
     def _groups(self) -> Iterator[Sequence[Any]]:
-        """Return the items that are made at once, from where the source is."""
+        """Yield groups of items that are made at once, from the position of the source."""
 
     def __iter__(self) -> Iterator[Any]:
         for self._num_given, item in enumerate(self._pending, 1):

@@ -11,23 +11,19 @@ from headrace.errors import TransformError
 _END = object()
 
 
-def _note_nothing() -> None:
-    return None
-
-
 @dataclass(frozen=True)
 class Wanted:
     """Some of the first items of an iteration, and all from one of them on.
 
     Attributes:
         start: The first of those that are all wanted.
-        before: The numbers of those before it that are wanted too, in ascending order.
         note_item: Called for each item that is made and not wanted: a sign of life.
+        before: The numbers of those before the start that are wanted too, in ascending order.
     """
 
     start: int
+    note_item: Callable[[], object]
     before: Sequence[int] = ()
-    note_item: Callable[[], object] = _note_nothing
 
     def choose(self, items: Iterator[Any]) -> Iterator[Any]:
         """Return those of all items that are wanted.
@@ -45,6 +41,7 @@ class Wanted:
                 )
             number += 1
             yield item
+            del item  # else it would be held until the next one comes
         self._drop(items, self.start - number)
         yield from items
 

@@ -1,4 +1,4 @@
-"""Open files that travel through pipes as items, and are closed when nobody needs them any more."""
+"""Open files that travel through pipes as items, and are closed when no longer needed."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ _PLAIN = frozenset({int, float, complex, bool, str, bytes, bytearray, type(None)
 
 
 class StreamWrapper:
-    """A file that closes itself: with the last reference to it, at the end of its bytes if wanted, or by `close`.
+    """A file that closes itself: with the last reference to it, on request at the end of its bytes, or by `close`.
 
-    Everything else is the file's.
+    All other attributes are the file's.
 
     Args:
         file_obj: The open file.
         parent_stream: One that it reads from, and that must stay open as long as it is.
-        name: What to call it.
-        origin: How `reopen` gets it again, as data; `None`: it cannot.
+        name: Its name in messages.
+        origin: Data by which `reopen` opens it again; `None`: it cannot.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class StreamWrapper:
         )
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Pickle what it wraps, where that can be pickled: `io.BytesIO`, say."""
+        """Pickle the wrapped file, if it can be pickled, such as `io.BytesIO`."""
         try:
             self.file_obj.__reduce_ex__(protocol)
         except TypeError as error:
@@ -105,7 +105,7 @@ def _wrap(file_obj: Any, name: str | None, origin: dict[str, Any] | None) -> Str
 
 
 def close_streams(item: Any) -> None:
-    """Close all streams in an item that is thrown away. O(size of its containers)."""
+    """Close all streams in an item that is dropped. O(size of its containers)."""
     if type(item) in _PLAIN:
         return
     if isinstance(item, StreamWrapper):
@@ -130,8 +130,8 @@ def open_remote(path: str, mode: str, options: dict[str, Any], storage_options: 
     Args:
         path: With its protocol, if it is not local.
         mode: As of `open`.
-        options: Of opening.
-        storage_options: Of the file system.
+        options: Options of opening.
+        storage_options: Options of the file system.
     """
     file_system, inner_path = fsspec.core.url_to_fs(path, **storage_options)
     origin = {"opener": "fsspec", "path": path, "mode": mode, "options": options, "storage_options": storage_options}

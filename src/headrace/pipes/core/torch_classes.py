@@ -1,4 +1,4 @@
-"""Finds torch's pipes, if the program has imported torch. Nothing here imports it, and nothing here knows our pipes."""
+"""Finds torch's pipes, if the program has imported torch. Nothing here imports it, nor knows Headrace's pipes."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ def find_torch_class(name: str) -> Any | None:
 
 
 def is_torch_pipe(cls: type) -> bool:
-    """Tell whether a class derives from torch's pipes, and is not only taken for one."""
+    """Tell whether a class derives from torch's pipes, and is not only registered as one."""
     return any(find_torch_class(name) in cls.__mro__ for name in COUNTERPARTS.values())
 
 
 def register_with_torch(name: str, cls: type) -> None:
-    """Give a class of torch's kind a functional name in torch's register, where our pipes find it too."""
+    """Give a class of torch's kind a functional name in torch's register, where Headrace's pipes find it too."""
     sys.modules["torch.utils.data"].functional_datapipe(name)(cls)
 
 
 def find_torch_function(kind: type, name: str) -> Callable[..., Any] | None:
-    """Return what a functional name stands for on torch's pipes of a kind, if torch is loaded and knows it.
+    """Return the function of a functional name on torch's pipes of a kind, if torch is loaded and has it.
 
     Args:
         kind: `IterPipe` or `MapPipe`.
@@ -38,7 +38,7 @@ def find_torch_function(kind: type, name: str) -> Callable[..., Any] | None:
 
 
 def lend_function(kind: type, name: str, function: Callable[..., Any]) -> None:
-    """Let torch's pipes of a kind have one of our functional names, if torch is loaded and does not know it.
+    """Give torch's pipes of a kind one of Headrace's functional names, if torch is loaded and lacks it.
 
     It is an attribute of the class and not an entry of torch's register, which refuses to have a name twice: torchdata,
     if it is imported later, can register its own, and that is then what the name means.
@@ -58,7 +58,8 @@ def lend_function(kind: type, name: str, function: Callable[..., Any]) -> None:
 def torch_hook(name: str) -> Callable[[Any], Any] | None:
     """Return a hook that torch's own graph functions set while they read a graph, if one is set.
 
-    They pickle a pipe and look at what comes by. Our pipes obey the hooks, so that those functions see through them.
+    They pickle a pipe and look at the objects inside. Headrace's pipes call the hooks, so that those functions work on
+    them.
 
     Args:
         name: `reduce_ex_hook` or `getstate_hook`.
@@ -67,7 +68,7 @@ def torch_hook(name: str) -> Callable[[Any], Any] | None:
 
 
 class _Lent:
-    """A functional name of ours on torch's pipes; what is in torch's register or on an instance goes first."""
+    """A functional name of Headrace's on torch's pipes; torch's register and instance attributes take precedence."""
 
     def __init__(self, name: str, function: Callable[..., Any]) -> None:
         self._name, self._function = name, function

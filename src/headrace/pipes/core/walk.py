@@ -1,9 +1,9 @@
 """Reads the graph of a pipe: which pipes it is made of, without running, copying or pickling anything.
 
 A pipe's sources are its attributes that are pipes, and the pipes in lists, tuples, sets, dicts (keys and values) and
-deques that are attributes. Our pipes and torch's (`torch.utils.data.IterDataPipe`, `MapDataPipe`) are read by the same
-code; torch is never imported. Data are looked at, never touched, and not for long: a container of more than 10,000
-elements is taken for data, and is passed over.
+deques that are attributes. Headrace's pipes and torch's (`torch.utils.data.IterDataPipe`, `MapDataPipe`) are read by
+the same code; torch is never imported. Data are never changed, and not searched for long: a container of more than
+10,000 elements counts as data, and is skipped.
 
 Invariants: the order in which sources are found depends only on the order in which attributes were set; a graph is
 acyclic, or it is refused with the path.
@@ -24,7 +24,7 @@ Graph: TypeAlias = "dict[int, tuple[Any, Graph]]"
 """What `traverse` returns: `{id(pipe): (pipe, the same of its sources)}`."""
 
 CONTAINERS = (list, tuple, set, frozenset, dict, deque)
-_ITEMS_IN_HAND = ("buffer", "cache", "pending")  # containers under such names hold items, and items may be pipes
+_ITEMS_IN_HAND = ("buffer", "cache", "pending")  # containers of these names hold items, and items may be pipes
 _MAX_SEARCHED = 10_000  # elements of an attribute on one level: more of them are data; so many take about 0.2 ms
 
 
@@ -35,7 +35,7 @@ def sources_of(pipe: Any) -> list[Any]:
 
 
 def source_attributes(pipe: Any) -> dict[str, Any]:
-    """Return the attributes in which a pipe's sources may lie: pipes, and containers that are not for items in hand."""
+    """Return the attributes that may hold a pipe's sources: pipes, and containers that are not for buffered items."""
     kinds = pipe_classes()
     attributes = getattr(pipe, "__dict__", {}).items()
     in_hand = [name for name, _ in attributes if any(word in name for word in _ITEMS_IN_HAND)]
@@ -54,7 +54,7 @@ def list_pipes(pipe: Any) -> list[Any]:
 
     Raises:
         ConfigError: The graph has a cycle.
-        TypeError: It is no pipe.
+        TypeError: It is not a pipe.
     """
     if not is_pipe(pipe):
         raise TypeError(f"Expected a pipe (an IterDataPipe or MapDataPipe, ours or torch's), got {type(pipe).__name__}")
@@ -81,7 +81,7 @@ def list_pipes(pipe: Any) -> list[Any]:
 def traverse(pipe: Any) -> Graph:
     """Return the graph of a pipe in torchdata's form: `{id: (pipe, {the same of its sources})}`.
 
-    What several pipes read is one dict that occurs several times, so that the size is that of the graph.
+    A source of several pipes is one dict that occurs several times, so that the size is that of the graph.
 
     Raises:
         ConfigError: The graph has a cycle.
@@ -108,10 +108,10 @@ def pipes_in(value: Any) -> Iterator[Any]:
     while containers and sum(map(len, containers)) <= _MAX_SEARCHED:
         seen |= {id(container) for container in containers}
         types = set(map(type, _elements(containers)))
-        wanted = tuple(kind for kind in types if issubclass(kind, kinds))
-        deeper = tuple(kind for kind in types if issubclass(kind, CONTAINERS) and kind not in wanted)
-        if wanted:
-            yield from (element for element in _elements(containers) if type(element) in wanted)
+        pipe_types = tuple(kind for kind in types if issubclass(kind, kinds))
+        deeper = tuple(kind for kind in types if issubclass(kind, CONTAINERS) and kind not in pipe_types)
+        if pipe_types:
+            yield from (element for element in _elements(containers) if type(element) in pipe_types)
         if not deeper:
             return
         containers = [element for element in _elements(containers) if type(element) in deeper]

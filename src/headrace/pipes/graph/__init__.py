@@ -1,6 +1,6 @@
-"""The functions over graphs: read, find, change, split; also those that torchdata documented.
+"""The functions over graphs: read, find, change, split; also those of torchdata.
 
-Decides what may run where, and what seeds and states a graph has; starts nothing, and knows operations by their class
+Decides what may run where, and the seeds and states of a graph; starts nothing, and knows operations by their class
 names only. Read `split.py` first, then `hoist.py` and `state.py`.
 """
 

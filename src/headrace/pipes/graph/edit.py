@@ -1,4 +1,4 @@
-"""Changes a graph: one pipe in the place of another, or none."""
+"""Changes a graph: replaces or removes pipes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..core.walk import CONTAINERS, list_pipes, pipes_in, source_attributes, sou
 
 
 def replace(pipe: Any, old: Any, new: Any) -> Any:
-    """Put one pipe in the place of another, in everything that reads it.
+    """Replace a pipe by another in all pipes that read it.
 
     Args:
         pipe: The end of the graph, which is changed in place.
@@ -31,7 +31,7 @@ def replace(pipe: Any, old: Any, new: Any) -> Any:
 
 
 def replace_in(reader: Any, old: Any, new: Any) -> None:
-    """Put one source of a single pipe in the place of another."""
+    """Replace one source of a single pipe."""
     for name, value in source_attributes(reader).items():
         if any(source is old for source in pipes_in(value)):
             changed = _with(value, old, new, set())
@@ -55,7 +55,7 @@ def remove(pipe: Any, removed: Any) -> Any:
     """
     sources = sources_of(removed)
     if not sources:
-        raise RuntimeError(f"Cannot remove the source DataPipe {removed!r}: nothing is left to read in its place")
+        raise RuntimeError(f"Cannot remove the source DataPipe {removed!r}: nothing is left to read instead")
     if len(sources) > 1:
         raise RuntimeError(
             "Cannot remove the receiving DataPipe having multiple sending DataPipes: "

@@ -68,8 +68,8 @@ def find_frozen_orders(pipes: list[Any]) -> Iterator[str]:
     for pipe in pipes:
         if _is_one_of(pipe, ("InMemoryCacheHolder",)) and any(map(is_random_pipe, list_pipes(pipe)[:-1])):
             yield (
-                f"{describe(pipe)} keeps the order of its first epoch: all later ones are alike, and a worker that is "
-                "started anew has another, so that items come twice or never. Put .shuffle() behind it, not before."
+                f"{describe(pipe)} keeps the order of its first epoch: all later ones are alike. Put .shuffle() "
+                "behind it, not before."
             )
 
 

@@ -17,8 +17,8 @@ from ..core.base import (
     MapPipe,
     decides_when_to_begin,
     forget_position,
-    is_begun_by,
     is_iter_pipe,
+    is_started_by,
     mark_restored,
     restored_with,
     stop,
@@ -200,6 +200,6 @@ def _ended(pipes: list[Any]) -> set[int]:
             if not isinstance(source, IterPipe) or source.is_under_way:
                 continue
             restored = restored_with(source)
-            if is_begun_by(source, reader) or (restored is not None and id(source) in restored.ended):
+            if is_started_by(source, reader) or (restored is not None and id(source) in restored.ended):
                 ended.add(id(source))
     return ended

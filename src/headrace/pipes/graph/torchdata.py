@@ -52,7 +52,7 @@ def find_dps(graph: Graph, dp_type: type) -> list[Any]:
 
 
 def replace_dp(graph: Graph, old_datapipe: Any, new_datapipe: Any) -> Graph:
-    """Put one pipe in the place of another, in everything that reads it, and return the graph anew.
+    """Replace a pipe by another in all pipes that read it, and return the new graph.
 
     Args:
         graph: What `traverse_dps` returned. Its pipes are changed.

@@ -1,4 +1,4 @@
-"""Torch's pipes beside ours: functional names for both, and ours in the place of torch's.
+"""Torch's pipes beside Headrace's: functional names for both, and replacing torch's by Headrace's.
 
 Read `register.py` first. Torch is never imported here.
 """

@@ -156,7 +156,7 @@ def _refusal(what: str, path: str) -> SourceError:
 
 
 INDEX_KIND = "safetensors/1"
-ABOUT = "headrace"  # the entry of the metadata that a writer of ours makes
+ABOUT = "headrace"  # the entry of the metadata that a Headrace writer makes
 LAYOUTS = ("names", "file")
 _SUFFIX = ".safetensors"
 
@@ -290,7 +290,7 @@ class _Gathering:
         return for_each(look, range(len(listing.names)))
 
     def _take_about(self, headers: Sequence[SafetensorsHeader]) -> None:
-        """Take layouts and labels that a writer of ours put into the first file; what the user said counts more."""
+        """Take layouts and labels that a Headrace writer put into the first file; what the user said counts more."""
         if not headers or ABOUT not in headers[0].metadata:
             return
         what, where = "what the file says of itself", self._listing.path(0)

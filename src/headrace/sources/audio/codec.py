@@ -81,7 +81,7 @@ class RecordingCodec(Codec):
         return self.num_frames(*read_header(value, where), where)
 
     def num_frames(self, num_samples: int, rate: int, where: str) -> int:
-        """Return the length of what becomes of so many samples; the first recording says the rate, if nobody did.
+        """Return the length of what becomes of so many samples; the first recording sets the rate, if it is not given.
 
         Raises:
             ConfigError: The rate differs, and nobody said to which one to resample.

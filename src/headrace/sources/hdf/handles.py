@@ -3,7 +3,7 @@
 Rows that lie plainly in a file are read as bytes into a new array (see `shared/plain_files.py`): no HDF5 call, no lock
 of HDF5. All others go through HDF5. Handles that have been open longest are closed first. Where the system allows fewer
 open files, fewer are kept open. Not thread-safe. Plain descriptors may be inherited by a forked process; HDF5 handles
-are opened anew there.
+are opened again there.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from typing import Any, Protocol, TypeVar
 
 from headrace.errors import check_count
 
+_MAX_WORKERS = 32  # unless more are asked for: this process joins what they found
 _Part = TypeVar("_Part")
 _Result = TypeVar("_Result")
 Tell = Callable[[int, int], None]
@@ -68,13 +69,19 @@ def count_workers(num_parts: int, *, pays: bool) -> int:
 
     Args:
         num_parts: How many there are at most.
-        pays: Whether it is worth starting processes, if nobody said how many.
+        pays: Whether it is worth starting processes, if the number is not given.
     """
     wanted = _wish.get().num_workers
     if wanted is None:
-        wanted = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        wanted = wanted if pays else 0
+        wanted = _num_cores() if pays else 0
     return min(wanted, num_parts) if _offered and min(wanted, num_parts) > 1 else 0
+
+
+def _num_cores() -> int:
+    """Return how many cores there are for this process: ranks that torchrun started on a machine share them."""
+    num_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    num_ranks = os.environ.get("LOCAL_WORLD_SIZE", "")
+    return min(num_cores // max(int(num_ranks), 1) if num_ranks.isdecimal() else num_cores, _MAX_WORKERS)
 
 
 def map_parts(function: Callable[[_Part], _Result], parts: Sequence[_Part], *, num_workers: int) -> Iterator[_Result]:

@@ -148,7 +148,7 @@ class Schema:
     Attributes:
         columns: All that can be named, by name; those that become arrays by themselves, and fields of structures.
         top: The names of the columns themselves, in order.
-        specs: Data key -> layout, as one of our writers was told it; empty for tables of others.
+        specs: Data key -> layout, as a Headrace writer was given it; empty for tables of others.
         labels: Data key -> class labels, from there.
         tag: The column with the tags, from there.
     """

@@ -94,7 +94,7 @@ class TarWriter(FileWriter):
         self._file.close()
 
     def _final_specs(self) -> dict[str, DataSpec]:
-        """Return the layouts, with the numbers of classes that were seen if nobody said them."""
+        """Return the layouts, with the numbers of classes that were seen if they are not given."""
         specs = dict(self.specs)
         for data_key, spec in specs.items():
             low, high = self._class_range(data_key)

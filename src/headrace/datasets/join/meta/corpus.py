@@ -56,7 +56,7 @@ class Step:
         return cls(start, end, open_or_join(start.index, end.index), fix)
 
     def of(self, places: NDArray[np.int64], where: str) -> NDArray[np.int64]:
-        """Return the places at the end, `int64[n]`.
+        """Return the corpus indices at the end, `int64[n]`.
 
         Raises:
             SourceError: A tag is missing there, or is not unique.
@@ -91,8 +91,9 @@ class Route:
     """The way from the base to one sub-dataset.
 
     Attributes:
-        to_list: From the base to its place in the lists of tags, where both are given.
-        tags: Who gives the tag by which the sub-dataset calls a sequence; at the same places as the base or the lists.
+        to_list: From the base to its index in the lists of tags, where both are given.
+        tags: The source of the tags that the sub-dataset has for sequences; at the same indices as the base or the
+            lists.
         to_corpus: From that tag to the corpus index of the sub-dataset; `None` if it is the base, or is not known.
     """
 
@@ -101,7 +102,7 @@ class Route:
     to_corpus: Step | None
 
     def tag_places(self, indices: NDArray[np.int64], where: str) -> NDArray[np.int64]:
-        """Return the places in `tags` of corpus indices of the base."""
+        """Return the indices in `tags` of corpus indices of the base."""
         return indices if self.to_list is None else self.to_list.of(indices, where)
 
     def places(self, indices: NDArray[np.int64], where: str) -> NDArray[np.int64]:

@@ -48,7 +48,7 @@ class MetaDataset(LaidOutByParts):
         datasets: Key -> config of a sub-dataset. Only those are opened that are needed.
         data_map: Data key -> (key of a sub-dataset, its data key).
         seq_list_file: Which sequences belong together, if their tags differ, see `read_seq_lists`: what stands at the
-            same place of each list. Without a control dataset they are also which sequences there are.
+            same index of each list. Without a control dataset they are also which sequences there are.
         seq_order_control_dataset: The sub-dataset that gives the order. Of this dataset's own options that say an order
             only `seq_list_filter_file`, `_num_shards` and `random_seed_offset` then have an effect: they are passed on.
         seq_lens_file: JSON tag -> data key -> length: those of "data" are sorted by, where this dataset's own options

@@ -38,7 +38,7 @@ def absolute_names(seq_list_file: Any) -> Any:
 
 
 def read_seq_lists(seq_list_file: SeqListFile, names: Sequence[str]) -> dict[str, CorpusIndex]:
-    """Return the tags of some sub-datasets; what stands at one place in all lists belongs together.
+    """Return the tags of some sub-datasets; entries at the same index of all lists belong together.
 
     Args:
         seq_list_file: A text file (a tag a line) or JSON list: the same tags in all sub-datasets; a JSON dict

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headrace.engine import Failure, WorkerInfo, note_place, skip_item
+from headrace.engine import Failure, WorkerInfo, note_item, skip_item
 
 from ...base import Dataset
 from ...configs import init_dataset
@@ -96,7 +96,7 @@ class StreamWork:
 
 def _noted(seqs: Iterator[DatasetSeq], epoch: int) -> Iterator[DatasetSeq]:
     for seq in seqs:
-        note_place(seq.seq_tag, epoch)
+        note_item(seq.seq_tag, epoch)
         yield seq
 
 
@@ -118,7 +118,7 @@ class MapWork:
             epoch, fed = payload
             made = ReadSeqs()
             for item in fed:
-                note_place(item[0].seq_tag, epoch)
+                note_item(item[0].seq_tag, epoch)
                 try:
                     made.add(self.map_seq.of_stream(item, epoch))
                 except Exception as error:  # noqa: BLE001 - the engine's policy decides what becomes of one of many

@@ -25,7 +25,7 @@ from ...core.base import State
 from ...core.skeletons import SameLength
 
 _HOLD_SECONDS = 60.0  # how long an item may take that somebody waits for to look at the state
-_STOP_SECONDS = 5.0  # how long to wait for an item that is being read when nobody wants it any more
+_STOP_SECONDS = 5.0  # how long to wait for an item that is being read when it is no longer needed
 
 
 class NothingYetError(Exception):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.engine import Place, WorkerInfo, note_place, note_places
+from headrace.engine import CurrentItem, WorkerInfo, note_item, note_items
 from headrace.engine.process.status_page import StatusPage, create_status_page
 from headrace.engine.user.worker_info import WorkerScope, worker_scope
 
@@ -26,17 +26,19 @@ def _two_sides() -> tuple[StatusPage, StatusPage]:
 
 
 def _published(page: StatusPage) -> WorkerScope:
-    scope = WorkerScope(INFO, on_place=page.write_place)
-    scope.on_places = page.write_places
+    scope = WorkerScope(INFO, on_item=page.write_item)
+    scope.on_items = page.write_items
     return scope
 
 
 def _one_by_one(page: StatusPage) -> WorkerScope:
-    return WorkerScope(INFO, on_place=page.write_place)
+    return WorkerScope(INFO, on_item=page.write_item)
 
 
-def _as_read(place: Place | None) -> Place | None:
-    return place and Place(None if place.tag is None else place.tag.encode(errors="replace").decode(), place.epoch)
+def _as_read(item: CurrentItem | None) -> CurrentItem | None:
+    if item is None or item.tag is None:
+        return item
+    return CurrentItem(item.tag.encode(errors="replace").decode(), item.epoch)
 
 
 @pytest.mark.parametrize("make_scope", [_published, _one_by_one])
@@ -50,14 +52,14 @@ def test_the_trainer_reads_where_in_a_run_a_worker_is(
     scope = make_scope(worker)
     with worker_scope(scope):
         for tags, epoch, numbers in runs:
-            seen, counted = trainer.counter, scope.num_places
-            go_to = note_places(tags, epoch)
+            seen, counted = trainer.counter, scope.num_items
+            go_to = note_items(tags, epoch)
             for number in sorted({number % len(tags) for number in numbers}):
                 go_to(number)
-                assert scope.place == Place(tags[number], epoch)
-                assert trainer.read_place() == _as_read(scope.place)
+                assert scope.item == CurrentItem(tags[number], epoch)
+                assert trainer.read_item() == _as_read(scope.item)
                 assert trainer.counter != seen or number == 0
-                assert scope.num_places > counted
+                assert scope.num_items > counted
                 seen = trainer.counter
 
 
@@ -67,21 +69,21 @@ def test_sequences_that_are_read_together_are_named_by_the_first_and_the_last(
 ) -> None:
     worker, trainer = _two_sides()
     with worker_scope(make_scope(worker)):
-        note_places(["a", "b", "c"], 2)(-1)
-        assert trainer.read_place() == Place("a .. c", 2)
-        note_places(["d"], 2)(-1)
-        assert trainer.read_place() == Place("d", 2)
+        note_items(["a", "b", "c"], 2)(-1)
+        assert trainer.read_item() == CurrentItem("a .. c", 2)
+        note_items(["d"], 2)(-1)
+        assert trainer.read_item() == CurrentItem("d", 2)
 
 
 @pytest.mark.parametrize("tags", [["x" * 40_000, "y" * 40_000], ["a\0b", "c"]], ids=["too long", "with a separator"])
 def test_a_run_that_does_not_fit_is_told_place_by_place(tags: list[str]) -> None:
     worker, trainer = _two_sides()
-    assert worker.write_places(tags, 1) is None
+    assert worker.write_items(tags, 1) is None
     with worker_scope(_published(worker)):
-        go_to = note_places(tags, 1)
+        go_to = note_items(tags, 1)
         for number, tag in enumerate(tags):
             go_to(number)
-            assert trainer.read_place() == Place(tag, 1)
+            assert trainer.read_item() == CurrentItem(tag, 1)
 
 
 @pytest.mark.parametrize("make_scope", [_published, _one_by_one, lambda page: WorkerScope(INFO)])
@@ -92,19 +94,19 @@ def test_a_place_that_is_noted_in_between_is_the_last_one_until_the_worker_moves
     scope = make_scope(worker)
     counts = []
     with worker_scope(scope):
-        go_to = note_places(["a", "b", "c", "d"], 1)
+        go_to = note_items(["a", "b", "c", "d"], 1)
         for number in range(4):
             go_to(number)
-            assert scope.place == Place("abcd"[number], 1)
-            note_place(tag="its file", epoch=number)
-            assert scope.place == Place("its file", number)
-            if scope.on_place is not None:
-                assert trainer.read_place() == scope.place
-            counts.append(scope.num_places)
+            assert scope.item == CurrentItem("abcd"[number], 1)
+            note_item(tag="its file", epoch=number)
+            assert scope.item == CurrentItem("its file", number)
+            if scope.on_item is not None:
+                assert trainer.read_item() == scope.item
+            counts.append(scope.num_items)
         go_to(1)
-        assert scope.place == Place("b", 1)
-        if scope.on_place is not None:
-            assert trainer.read_place() == scope.place
+        assert scope.item == CurrentItem("b", 1)
+        if scope.on_item is not None:
+            assert trainer.read_item() == scope.item
     assert counts == sorted(set(counts))
 
 
@@ -113,25 +115,25 @@ def test_in_a_thread_a_run_is_counted_and_an_earlier_one_forgotten() -> None:
     counts = []
     with worker_scope(scope):
         for _ in range(2):
-            go_to = note_places(["a", "b", "c"])
+            go_to = note_items(["a", "b", "c"])
             for number in range(3):
                 go_to(number)
-                counts.append(scope.num_places)
-        note_place("d")
-        counts.append(scope.num_places)
-        assert scope.place == Place("d")
-        scope.place = None
-        assert scope.place is None
-        assert scope.num_places == counts[-1]
+                counts.append(scope.num_items)
+        note_item("d")
+        counts.append(scope.num_items)
+        assert scope.item == CurrentItem("d")
+        scope.item = None
+        assert scope.item is None
+        assert scope.num_items == counts[-1]
     assert counts == sorted(set(counts))
 
 
 def test_outside_of_workers_and_for_no_sequences_it_does_nothing() -> None:
-    note_places(["a"])(0)
+    note_items(["a"])(0)
     scope = WorkerScope(INFO)
     with worker_scope(scope):
-        note_places([])(0)
-    assert scope.place is None
+        note_items([])(0)
+    assert scope.item is None
 
 
 def test_runs_that_are_noted_as_a_whole_are_signs_of_life_each() -> None:
@@ -139,13 +141,13 @@ def test_runs_that_are_noted_as_a_whole_are_signs_of_life_each() -> None:
     counts = []
     with worker_scope(scope):
         for _ in range(3):
-            note_places(["a", "b"], 1)(-1)
-            counts.append(scope.num_places)
+            note_items(["a", "b"], 1)(-1)
+            counts.append(scope.num_items)
     assert counts == sorted(set(counts))
 
 
 def test_what_has_no_tag_is_named_as_it_is_told() -> None:
-    assert str(Place("seq-3", 2)) == "tag 'seq-3', epoch 2"
-    assert str(Place("(laying out batch 3)", 2)) == "(laying out batch 3), epoch 2"
-    assert str(Place(None, 2)) == "epoch 2"
-    assert str(Place()) == ""
+    assert str(CurrentItem("seq-3", 2)) == "tag 'seq-3', epoch 2"
+    assert str(CurrentItem("(laying out batch 3)", 2)) == "(laying out batch 3), epoch 2"
+    assert str(CurrentItem(None, 2)) == "epoch 2"
+    assert str(CurrentItem()) == ""
