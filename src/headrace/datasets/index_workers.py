@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.engine import Engine, EngineOptions, Job, WorkerInfo, get_worker_info
+from headrace.engine import EngineOptions, Job, WorkerInfo, get_worker_info
 from headrace.sources.shared.parts import gathering as gathering
 from headrace.sources.shared.parts import offer_workers
 
@@ -31,6 +31,8 @@ def map_in_workers(function: Callable[[Any], Any], parts: Sequence[Any], num_wor
     if get_worker_info() is not None:
         yield from map(function, parts)
         return
+    from headrace.engine import Engine  # what a worker imports has no need of it
+
     with Engine(Job(_PartWork(function)), num_workers=num_workers, options=_OPTIONS) as engine:
         for delivered in engine.run(parts):
             yield pickle.loads(delivered.value)  # noqa: S301 (of a Headrace worker)

@@ -71,7 +71,7 @@ def take_foreign(own: dict[str, Any], foreign: dict[str, Any]) -> ForeignOrder:
     order = _translate(own, foreign) if foreign else ForeignOrder()
     if own["batching"] is None:
         raise ConfigError(
-            "nothing says what a batch is",
+            "the size of a batch is not given",
             fix="give batching=FrameBudget(max_frames=80_000), Buckets(...), FixedCount(32), or batch_size=32",
         )
     return order

@@ -103,7 +103,7 @@ class FileWriter(Writer):
         beside: Names of the files that belong to the target, if it has more than one.
 
     Attributes:
-        specs: Data key -> layout, as it is stored; {} until it is given.
+        specs: Data key -> layout, as it is stored; {} as long as nobody said it.
         labels: Data key -> class labels.
 
     Raises:
@@ -314,7 +314,7 @@ class FileWriter(Writer):
     def _class_range(self, data_key: str) -> tuple[int, int]:
         """Return the least class index of a key so far, 0 if none is below it, and the largest, -1 without any.
 
-        Of a key without a given number of classes, it is known only with `_learns_classes`.
+        Of a key whose number of classes nobody said, it is known only with `_learns_classes`.
         """
         return self._class_ranges.get(data_key, _NO_CLASSES)
 
