@@ -149,11 +149,9 @@ class _DatasetReader(Reader):
 
     def read(self, wanted: ReadRequest) -> Iterator[tuple[str, Any]]:
         are_own = self._reader.gives_own
-        for tag, seq in self._reader.read_each(_request_of(wanted)):
-            if isinstance(seq, Failed):
-                yield tag, seq
-            else:  # a transform may put others into it
-                yield tag, seq.features if are_own else dict(seq.features)
+        for tag, features in self._reader.features_each(_request_of(wanted)):
+            # a transform may put others into it
+            yield tag, features if are_own or isinstance(features, Failed) else dict(features)
 
 
 def _request_of(wanted: ReadRequest) -> datasets.ReadRequest:

@@ -177,6 +177,11 @@ class Reader(ABC):
         for tag, seq in self.take_each(wanted, self.read, told_epoch):
             yield tag if isinstance(seq, Failed) else seq.seq_tag, seq
 
+    def features_each(self, wanted: ReadRequest) -> Iterator[tuple[str, Features | Failed]]:
+        """Yield the tag of each sequence that is wanted, in order, and its arrays alone; see `read_each`."""
+        for tag, seq in self.read_each(wanted):
+            yield tag, seq if isinstance(seq, Failed) else seq.features
+
     def take_each(
         self, wanted: ReadRequest, take: Callable[[int], _Taken], told_epoch: int | None = None
     ) -> Iterator[tuple[str, _Taken | Failed]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -21,7 +21,7 @@ from ..checks import check_indices
 from ..seq import DatasetSeq
 from .keeping import KeepingReader
 from .loaded import SeqCache, shuffle_group_frames
-from .reader import Features, ReadRequest
+from .reader import Failed, Features, ReadRequest
 
 Transform = Callable[..., Mapping[str, NDArray[Any]]]
 
@@ -181,6 +181,10 @@ class SourceReader(KeepingReader):
         if self._group or self._cursor.first + number in self._loaded:
             return super().features(number)
         return self._read_one(number)
+
+    def features_each(self, wanted: ReadRequest) -> Iterator[tuple[str, Features | Failed]]:
+        """Read the arrays: tags are known without them."""
+        return self.take_each(wanted, self.features)
 
     def _read(self, number: int) -> dict[int, Features]:
         if not self._group:
