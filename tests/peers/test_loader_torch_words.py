@@ -148,7 +148,7 @@ def test_the_hooks_of_torch_are_called_as_there(tmp_path):
     [
         ({"batch_size": 4, "batch_sampler": [[1]]}, "so does batch_size"),
         ({"batch_size": 4, "shuffle": True, "sampler": [1]}, "shuffle=True and sampler"),
-        ({}, "what a batch is"),
+        ({}, "the size of a batch is not given"),
         ({"batch_size": 0}, "num_seqs"),
         ({"batch_size": 4, "num_worker": 1}, "did you mean 'num_workers'"),
     ],
