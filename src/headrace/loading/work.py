@@ -363,6 +363,9 @@ def _without_gaps(rows: NDArray[np.int32]) -> NDArray[np.int32]:
     return np.unique(rows, return_inverse=True)[1].reshape(-1).astype(np.int32)
 
 
+_PLAIN = frozenset((str, bytes, bool, int, float, complex, type(None)))
+
+
 def _find_ragged(value: Any, place: str = "") -> str | None:
     """Return where an array of objects is in the result of a collate, None if nowhere; looks two levels deep."""
     if isinstance(value, np.ndarray):
@@ -372,7 +375,7 @@ def _find_ragged(value: Any, place: str = "") -> str | None:
     items: Sequence[tuple[Any, Any]] = ()
     if isinstance(value, Mapping):
         items = list(value.items())
-    elif isinstance(value, tuple | list):
+    elif isinstance(value, tuple | list) and not _PLAIN.issuperset(map(type, value)):
         items = list(enumerate(value))
     found = (_find_ragged(item, f"{place} [{key!r}]") for key, item in items)
     return next((where for where in found if where is not None), None)
