@@ -366,16 +366,16 @@ def _without_gaps(rows: NDArray[np.int32]) -> NDArray[np.int32]:
 _PLAIN = frozenset((str, bytes, bool, int, float, complex, type(None)))
 
 
-def _find_ragged(value: Any, place: str = "") -> str | None:
+def _find_ragged(value: Any, path: str = "") -> str | None:
     """Return where an array of objects is in the result of a collate, None if nowhere; looks two levels deep."""
     if isinstance(value, np.ndarray):
-        return place if value.dtype.hasobject else None
-    if place.count("[") > 1:
+        return path if value.dtype.hasobject else None
+    if path.count("[") > 1:
         return None
     items: Sequence[tuple[Any, Any]] = ()
     if isinstance(value, Mapping):
         items = list(value.items())
     elif isinstance(value, tuple | list) and not _PLAIN.issuperset(map(type, value)):
         items = list(enumerate(value))
-    found = (_find_ragged(item, f"{place} [{key!r}]") for key, item in items)
+    found = (_find_ragged(item, f"{path} [{key!r}]") for key, item in items)
     return next((where for where in found if where is not None), None)

@@ -46,12 +46,12 @@ class StreamSubject(Subject):
         """Return what a worker reads: this very stream inline, else one that nobody else reads."""
 
     @abstractmethod
-    def read_from(self, epoch: int, place: int, on_read: Callable[[int], None]) -> Iterator[tuple[str, Any]]:
+    def read_from(self, epoch: int, position: int, on_read: Callable[[int], None]) -> Iterator[tuple[str, Any]]:
         """Yield the tag and the data of each sequence of an epoch from a position on.
 
         Args:
             epoch: Its number.
-            place: Of the first one.
+            position: Of the first one.
             on_read: Called with the position of each sequence before it is read, also of those that are passed over;
                 with 0 before anything else.
         """
@@ -112,10 +112,10 @@ class DatasetStream(StreamSubject):
             stream.dataset = init_dataset(self.dataset)
         return stream
 
-    def read_from(self, epoch: int, place: int, on_read: Callable[[int], None]) -> Iterator[tuple[str, Any]]:
+    def read_from(self, epoch: int, position: int, on_read: Callable[[int], None]) -> Iterator[tuple[str, Any]]:
         """Read one sequence after the other: those before the position, too, where the dataset cannot jump."""
         on_read(0)
-        stream = self.dataset.make_stream(epoch, place)
+        stream = self.dataset.make_stream(epoch, position)
         while True:
             seq_idx = stream.position
             if seq_idx:
@@ -123,7 +123,7 @@ class DatasetStream(StreamSubject):
             seq = next(stream, None)
             if seq is None:
                 return
-            if seq_idx >= place:
+            if seq_idx >= position:
                 yield seq.seq_tag, {key: np.array(value) for key, value in seq.features.items()}  # no lease is held
 
     def close(self) -> None:
@@ -157,14 +157,14 @@ class IterableStream(StreamSubject):
         stream._iterable = copy.copy(self._iterable)
         return stream
 
-    def read_from(self, epoch: int, place: int, on_read: Callable[[int], None]) -> Iterator[tuple[str, Any]]:
+    def read_from(self, epoch: int, position: int, on_read: Callable[[int], None]) -> Iterator[tuple[str, Any]]:
         """Iterate, and skip the sequences before the position."""
         on_read(0)
         set_epoch = getattr(self._iterable, "set_epoch", None)
         if set_epoch is not None:
             set_epoch(epoch)
         for seq_idx, item in enumerate(self._iterable):
-            if seq_idx >= place:
+            if seq_idx >= position:
                 yield f"seq-{seq_idx}", item
             on_read(seq_idx + 1)
 

@@ -221,8 +221,8 @@ class StreamPlan:
             with self._keep_globals():
                 seqs += itertools.islice(self._seqs, self._recipe.window_seqs)
         except Exception as error:
-            place = self._next_window * self._recipe.window_seqs + num_before + len(seqs)
-            takes_note(error, f"headrace: while {self._subject.name} was read, epoch {self.epoch}, sequence {place}")
+            position = self._next_window * self._recipe.window_seqs + num_before + len(seqs)
+            takes_note(error, f"headrace: while {self._subject.name} was read, epoch {self.epoch}, sequence {position}")
             raise
         return seqs
 
@@ -244,9 +244,9 @@ class StreamPlan:
 def _block_seeder(recipe: PlanRecipe, epoch: int) -> Callable[[int], None]:
     """Return what seeds the global generators before each block, for code of the user's that gives its sequences."""
 
-    def on_read(place: int) -> None:
-        if recipe.seeds_globals and place % recipe.window_seqs == 0:
-            seed_globals(recipe.seed, "stream", epoch=epoch, number=place // recipe.window_seqs)
+    def on_read(position: int) -> None:
+        if recipe.seeds_globals and position % recipe.window_seqs == 0:
+            seed_globals(recipe.seed, "stream", epoch=epoch, number=position // recipe.window_seqs)
 
     return on_read
 
@@ -256,6 +256,6 @@ def _give_up_others(block: list[tuple[str, Any]], pieces: Pieces) -> int:
     is_kept = np.zeros(len(block), np.bool_)
     is_kept[pieces.positions] = True
     others = np.flatnonzero(~is_kept).tolist()
-    for place in others:
-        block[place] = block[place][0], None
+    for position in others:
+        block[position] = block[position][0], None
     return len(others)
