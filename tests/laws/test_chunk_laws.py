@@ -12,7 +12,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from format_cases import FORMATS, FormatCase
+from format_cases import FormatCase
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -83,15 +83,6 @@ def batches(dataset: Any, recipe: dict[str, Any], epoch: int = 1, **options: Any
     with hr.DataLoader(dataset, **recipe, **options) as loader:
         loader.set_epoch(epoch)
         return [print_of(batch) for batch in loader]
-
-
-@pytest.fixture(params=sorted(FORMATS))
-def case(request: pytest.FixtureRequest) -> FormatCase:
-    """Return each format that can be read here."""
-    found = FORMATS[request.param]
-    if not found.is_available:
-        pytest.skip(f"needs {', '.join(found.needs)}")
-    return found
 
 
 def test_of_every_format_chunks_are_what_is_cut_out_of_whole_sequences(tmp_path: Path, case: FormatCase) -> None:

@@ -60,15 +60,6 @@ def test_every_source_and_writer_is_of_a_format_by_which_laws_and_commands_find_
     assert {entry.writer_name for entry in entries if entry.writer} == _exported(Writer)
 
 
-@pytest.fixture(params=sorted(FORMATS))
-def case(request: pytest.FixtureRequest) -> FormatCase:
-    """Return each format that can be read here."""
-    found = FORMATS[request.param]
-    if not found.is_available:
-        pytest.skip(f"needs {', '.join(found.needs)}")
-    return found
-
-
 @settings(max_examples=2, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_a_damaged_file_is_read_as_it_was_or_refused(seed: int) -> None:

@@ -3,12 +3,12 @@
 import gc
 import json
 import os
-import signal
 import time
 from collections import Counter
 
 import numpy as np
 import pytest
+from deaths import kill_once
 
 from headrace import ConfigError
 from headrace.batching import FixedCount, FrameBudget
@@ -85,17 +85,6 @@ def test_what_is_left_early_is_read_once_more_only_as_far_as_it_is_wanted(tmp_pa
     counts, _ = read_of(path)
     assert counts[0] == 3
     assert counts[3999] == 0
-
-
-def kill_once(path):
-    def deed():
-        try:
-            os.close(os.open(path, os.O_CREAT | os.O_EXCL))
-        except FileExistsError:
-            return
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    return deed
 
 
 class Bomb:

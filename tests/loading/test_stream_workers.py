@@ -1,10 +1,10 @@
 """Workers of a stream: one reads it for all others; what dies, breaks or is skipped changes nothing else."""
 
 import os
-import signal
 
 import numpy as np
 import pytest
+from deaths import kill_once
 
 from headrace import DistributeFilesDataset, HeadraceError, MultiProcDataset, WorkerDiedError
 from headrace.batching import Buckets, FixedCount, FrameBudget
@@ -58,17 +58,6 @@ def test_the_batches_are_views_of_shared_memory_and_stay_as_they_are():
         batches = list(loader)
         assert [print_of(batch) for batch in batches] == expected
     assert [print_of(batch) for batch in batches] == expected
-
-
-def kill_once(path):
-    def deed():
-        try:
-            os.close(os.open(path, os.O_CREAT | os.O_EXCL))
-        except FileExistsError:
-            return
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    return deed
 
 
 def test_a_killed_worker_begins_anew_and_changes_no_batch(tmp_path):
