@@ -31,13 +31,11 @@ _EXCHANGE_BYTES = 1 << 30  # limit on what of a stream was read, and is not with
 
 
 class StreamStarter(Protocol):
-    """Has a stream read, planned and made into batches.
+    """Has a stream read, planned and made into batches."""
 
-    Attributes:
-        engines: Whose workers read it, or make its batches; those of the last one make them.
-    """
-
-    engines: tuple[Engine, ...]
+    @property
+    def engines(self) -> tuple[Engine, ...]:
+        """Whose workers read it, or make its batches; those of the last one make them."""
 
     def begin(self, run: EpochRun, on_progress: Callable[[Progress], None]) -> tuple[CloseableRun, Arrivals]:
         """Begin; what is wrong with the position is said by the first batch."""
@@ -141,14 +139,14 @@ def _with_progress(tasks: Iterator[Task], plan: StreamPlan, on_progress: Callabl
     on_progress(plan.progress)
 
 
-def _starter_of(subject: StreamSubject, recipe: Recipe) -> type[ReadAndMade | ReadForAll | ReadByTrainer]:
+def _open_starter(subject: StreamSubject, recipe: Recipe) -> StreamStarter:
     """Decide who reads a stream."""
     options = recipe.options
     if options.num_workers and subject.has_workers:
-        return ReadByTrainer
+        return ReadByTrainer(subject, recipe)
     is_plain = options.transform is None and options.collate is None  # carrying costs as much as laying out
     is_shared = options.num_workers > 1 and not is_plain and where_runs(options.executor) != "caller"
-    return ReadForAll if is_shared else ReadAndMade
+    return ReadForAll(subject, recipe) if is_shared else ReadAndMade(subject, recipe)
 
 
 class StreamEpochs(Epochs):
@@ -156,7 +154,7 @@ class StreamEpochs(Epochs):
 
     def __init__(self, subject: StreamSubject, recipe: Recipe) -> None:
         super().__init__(subject, recipe)
-        self._starter = _starter_of(subject, recipe)(subject, recipe)
+        self._starter = _open_starter(subject, recipe)
         self.engine = self._starter.engines[-1]
         self._epoch = 0
         self._progress = Progress()

@@ -156,13 +156,7 @@ def gather_jsonl(options: JsonlOptions) -> CorpusIndex:
     lengths: dict[str, list[int]] = {key: [] for key in options.fields}
     tags: list[str] = []
     spans: list[NDArray[np.int64]] = []
-    fields = options.fields.values()
-    for _, _, part in take_stretches(
-        options.files,
-        partial(_take_stretch, options),
-        may_share=not any(field.learns for field in fields),
-        is_slow=any(field.is_slow for field in fields),
-    ):
+    for _, _, part in take_stretches(options.files, partial(_take_stretch, options), options.fields.values()):
         tags += part.tags
         spans += part.spans
         for key, own in part.lengths.items():

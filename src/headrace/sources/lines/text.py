@@ -94,13 +94,8 @@ def gather_lines(options: TextOptions) -> CorpusIndex:
     tags: list[str] = []
     found = _Lines(lengths={key: [] for key in options.fields})
     file_of: list[NDArray[np.int32]] = []
-    fields = options.fields.values()
-    for file_idx, lines_before, part in take_stretches(
-        options.files,
-        partial(_take_stretch, options),
-        may_share=not any(target.learns for target in fields),
-        is_slow=any(target.is_slow for target in fields),
-    ):
+    stretches = take_stretches(options.files, partial(_take_stretch, options), options.fields.values())
+    for file_idx, lines_before, part in stretches:
         if options.tags == "place":
             name = os.path.basename(options.names[file_idx])
             for block in part.line_idx:
@@ -112,7 +107,7 @@ def gather_lines(options: TextOptions) -> CorpusIndex:
         for key, lengths in part.lengths.items():
             found.lengths[key] += lengths
         found.num_seen += part.num_seen
-    for target in fields:
+    for target in options.fields.values():
         target.end_scan()
     starts = _joined(found.starts)
     names: Any = tags

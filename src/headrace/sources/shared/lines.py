@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import codecs
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import IO, Any, Protocol, TypeVar
@@ -22,6 +22,7 @@ from headrace.errors import SourceError
 from headrace.files import open_regular
 from headrace.index import CorpusIndex
 
+from .codec import Codec
 from .parts import count_workers, map_parts
 from .source import column_view
 
@@ -90,7 +91,7 @@ _Taken = TypeVar("_Taken", bound=CountsLines)
 
 
 def take_stretches(
-    paths: Sequence[str], take: Callable[[LineStretch], _Taken], *, may_share: bool, is_slow: bool
+    paths: Sequence[str], take: Callable[[LineStretch], _Taken], codecs_used: Collection[Codec]
 ) -> Iterator[tuple[int, int, _Taken]]:
     """Yield what is taken down of the lines of some files, stretch by stretch, by several processes where that pays.
 
@@ -99,17 +100,17 @@ def take_stretches(
     Args:
         paths: The files.
         take: Reads a stretch. The numbers of lines that it returns count from its first line.
-        may_share: Whether it keeps nothing from one stretch to the next, nor needs to.
-        is_slow: Whether it takes many times as long as reading.
+        codecs_used: Those that it encodes by: they say whether it keeps anything from one stretch to the next, and
+            whether it takes many times as long as reading.
 
     Yields:
         Number of the file, how many lines of it come before, and what was taken.
     """
     stretches = [LineStretch(file_idx) for file_idx in range(len(paths))]
     num_workers = 0
-    if may_share:
+    if not any(codec.learns for codec in codecs_used):
         sizes = [os.path.getsize(path) if os.path.isfile(path) else 0 for path in paths]
-        pays = is_slow and sum(sizes) >= _MIN_SHARED_BYTES
+        pays = any(codec.is_slow for codec in codecs_used) and sum(sizes) >= _MIN_SHARED_BYTES
         num_workers = count_workers(sum(-(-size // _STRETCH_BYTES) for size in sizes), pays=pays)
     if num_workers:
         stretches = [part for file_idx, path in enumerate(paths) for part in _stretches_of(file_idx, path)]
