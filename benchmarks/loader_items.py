@@ -19,7 +19,8 @@ import json
 import statistics
 from pathlib import Path
 
-from measuring.item_batches import CASES, CONTENDERS, EXPENSIVE, is_installed
+from measuring.contenders import choose
+from measuring.item_batches import CASES, CONTENDERS, EXPENSIVE
 from measuring.processes import run_turn
 
 TURN_SECONDS = 60  # a turn that takes longer is ended and shown as failed
@@ -73,14 +74,6 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def choose(wanted: list[str] | None) -> list[str]:
-    """Return the contenders that take part, after naming those that are not installed."""
-    names = [name for name in CONTENDERS if wanted is None or any(word.lower() in name.lower() for word in wanted)]
-    for module in sorted({CONTENDERS[name].module for name in names if not is_installed(CONTENDERS[name])}):
-        print(f"{module} is not installed: left out (pip install headrace[bench])")
-    return [name for name in names if is_installed(CONTENDERS[name])]
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", nargs="+", choices=list(CASES), help="default: all")
@@ -95,7 +88,7 @@ def main() -> None:
     cases = options.cases or list(QUICK if options.quick else CASES)
     rounds = options.rounds or (1 if options.quick else 3)
     seconds = options.seconds or (0.4 if options.quick else 1.0)
-    results = run_all(choose(options.peers), cases, rounds, seconds)
+    results = run_all(choose(CONTENDERS, options.peers), cases, rounds, seconds)
     for figure, title in FIGURES.items():
         lines = table(results, figure)
         if lines:

@@ -19,7 +19,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from measuring.contenders import CONTENDERS, has_turn, is_installed
+from measuring.contenders import CONTENDERS, choose, has_turn
 from measuring.items import KINDS
 from measuring.plot import write_plot
 from measuring.processes import run_turn
@@ -105,17 +105,6 @@ def report(results: Results) -> str:
     return "\n\n".join("\n".join([f"### {title}", "", *lines]) for title, lines in parts)
 
 
-def choose(wanted: list[str] | None, *, quick: bool) -> list[str]:
-    """Return the contenders that take part, after naming those that are not installed."""
-    names = [name for name in CONTENDERS if wanted is None or any(word.lower() in name.lower() for word in wanted)]
-    if quick and wanted is None:
-        names = [name for name in names if "torch spawn" not in name]
-    missing = {CONTENDERS[name].module for name in names if not is_installed(CONTENDERS[name])}
-    for module in sorted(missing):
-        print(f"{module} is not installed: left out (pip install headrace[bench])")
-    return [name for name in names if CONTENDERS[name].module not in missing]
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", nargs="+", choices=list(KINDS), help="default: all")
@@ -131,7 +120,10 @@ def main() -> None:
     kinds = options.sizes or (["1KiB", "1MiB"] if options.quick else list(KINDS))
     repeats = options.repeats or (1 if options.quick else 3)
     seconds = options.seconds or (0.2 if options.quick else 0.5)
-    results = run_all(choose(options.peers, quick=options.quick), kinds, repeats, seconds)
+    names = choose(CONTENDERS, options.peers)
+    if options.quick and options.peers is None:
+        names = [name for name in names if "torch spawn" not in name]
+    results = run_all(names, kinds, repeats, seconds)
     print("\n" + report(results))
     if options.json:
         options.json.write_text(json.dumps(results, indent=1))

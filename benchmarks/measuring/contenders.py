@@ -10,11 +10,11 @@ import importlib.util
 import itertools
 import multiprocessing
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -289,9 +289,21 @@ CONTENDERS: dict[str, Contender] = {
 }
 
 
-def is_installed(contender: Contender) -> bool:
-    """Tell whether what a contender needs can be imported."""
-    return importlib.util.find_spec(contender.module) is not None
+class Needing(Protocol):
+    """A contender of any benchmark."""
+
+    @property
+    def module(self) -> str:
+        """What must be installed."""
+
+
+def choose(contenders: Mapping[str, Needing], wanted: list[str] | None) -> list[str]:
+    """Return those that take part, by words in their names, after naming what is not installed."""
+    names = [name for name in contenders if wanted is None or any(word.lower() in name.lower() for word in wanted)]
+    missing = {module for name in names if importlib.util.find_spec(module := contenders[name].module) is None}
+    for module in sorted(missing):
+        print(f"{module} is not installed: left out (pip install headrace[bench])")
+    return [name for name in names if contenders[name].module not in missing]
 
 
 def has_turn(contender: Contender, name: str, kind: Kind) -> bool:

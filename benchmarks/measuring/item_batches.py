@@ -236,11 +236,6 @@ CONTENDERS = {
 }
 
 
-def is_installed(contender: Contender) -> bool:
-    """Tell whether what a contender needs can be imported."""
-    return importlib.util.find_spec(contender.module) is not None
-
-
 # --- a turn ---
 
 
