@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from measuring.contenders import CONTENDERS
+from measuring.turn import LIMIT
+from transport import best_of
 
 HERE = Path(__file__).parent
 Figures = Any  # what a benchmark writes with --json
@@ -63,14 +64,20 @@ def in_house(row: str, *, what: str | None = None, most: float) -> Goal:
     return Goal("house", row if what is None else f"{row}: {what}", find, most=most)
 
 
+def rate_of(rows: Figures, *, ours: bool, with_groups: bool = True) -> float:
+    """Return the highest rate of one side in the benchmark of the transport."""
+    rate = best_of(rows, ours=ours, with_groups=with_groups)
+    if rate is None:
+        raise ValueError("none of that side was measured")
+    return rate
+
+
 def transport(kind: str, least: float) -> Goal:
     """Return a goal of items a second, against the best peer that sends single items."""
 
     def find(figures: Figures) -> float:
-        rates = {name: row["rate"] for name, row in figures[kind].items() if name in CONTENDERS}
-        ours = max(rate for name, rate in rates.items() if CONTENDERS[name].is_ours)
-        peers = [name for name in rates if not CONTENDERS[name].is_ours and not CONTENDERS[name].groups]
-        return ours / max(rates[name] for name in peers)
+        rows = figures[kind]
+        return rate_of(rows, ours=True) / rate_of(rows, ours=False, with_groups=False)
 
     return Goal("transport", f"items of {kind} a second / best peer that sends single ones", find, least=least)
 
@@ -78,8 +85,7 @@ def transport(kind: str, least: float) -> Goal:
 def share_written(figures: Figures) -> float:
     """Return our items of 16 MiB a second over those that two processes could write."""
     rows = figures["16MiB"]
-    ours = max(row["rate"] for name, row in rows.items() if name in CONTENDERS and CONTENDERS[name].is_ours)
-    return float(ours / rows["no transport"]["rate"])
+    return rate_of(rows, ours=True) / float(rows[LIMIT]["rate"])
 
 
 def best_of_multi_proc(figures: Figures) -> float:
