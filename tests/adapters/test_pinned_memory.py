@@ -121,14 +121,19 @@ def test_the_memory_of_a_worker_that_died_is_unlocked_and_that_of_its_heir_is_lo
     def tell(seq):
         return {**widen(seq), "pid": np.array([os.getpid()])}
 
-    options = {"num_workers": 1, "transform": tell, "engine_options": EngineOptions(on_death=Restarting(3))}
+    # With all of its 20 tickets at hand, a quick worker may be done before it is killed, and would have no heir.
+    few_ahead = EngineOptions(on_death=Restarting(3), tickets_per_worker=2)
+    options = {"num_workers": 1, "transform": tell, "engine_options": few_ahead}
     with open_loader(**options) as loader:
-        found = []
+        found, pids = [], set()
         for step, batch in enumerate(run(loader, device)):
             found.append(content_of(batch))
+            pid = int(batch["pid"][0, 0])
+            pids.add(pid)
             if step == 5:
                 locked = set(device.host.locked)
-                os.kill(int(batch["pid"][0, 0]), signal.SIGKILL)
+                os.kill(pid, signal.SIGKILL)
+        assert len(pids) == 2
         assert found == expected_of(transform=tell)
         unlocked = {address for call, address in device.host.calls if call == "unregister"}
         assert locked <= unlocked
