@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from headrace.errors import SourceError
 from headrace.files import TOO_MANY_OPEN, FileStamp
 
-from ..shared.plain_files import PlainFiles, check_open_file, check_stamp, older_half
+from ..shared.open_files import check_open_file, check_stamp, older_half
+from ..shared.plain_files import PlainFiles
 from .layout import hdf5_name, open_hdf5
 
 MAX_OPEN_HDF5_FILES = 16  # each may hold one chunk cache for each data key

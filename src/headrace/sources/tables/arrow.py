@@ -17,7 +17,7 @@ from typing import Any, Literal
 from headrace.errors import ConfigError, SourceError, did_you_mean
 from headrace.specs import DataSpec
 
-from ..shared.plain_files import check_stamp
+from ..shared.open_files import check_stamp
 from .schema import has_dictionary, import_arrow
 from .source import FileTableSource, TableFiles
 from .writer import TableWriter
@@ -160,8 +160,33 @@ class _ArrowTables(TableFiles[_MappedFile]):
     def _column_of(self, handle: _MappedFile, piece: int, name: str) -> Any:
         return handle.batch(piece).column(name)
 
-    def _confirm_closed(self, table_idx: int) -> None:
-        """Refuse a file that changed, by its name: views of it may be kept."""
+    def check_size(self, table_idx: int) -> None:
+        """Refuse a file that was cut, whose lost part would kill the process; a third of the time of a whole look."""
+        file = self._open_files.files.get(table_idx)
+        if file is None:
+            self._check_closed(table_idx)
+        elif os.lseek(file.descriptor, 0, os.SEEK_END) != file.size:
+            file.look()
+
+    def note_used(self, table_idx: int) -> None:
+        """Look at the file now and then."""
+        file = self._open_files.files.get(table_idx)
+        if file is None:
+            self._check_closed(table_idx)
+        else:
+            self._open_files.note_read(file)
+
+    def confirm(self, tables: Sequence[int]) -> None:
+        """Look at the files."""
+        for table_idx in tables:
+            file = self._open_files.files.get(table_idx)
+            if file is None:
+                self._check_closed(table_idx)
+            else:
+                self._open_files.look(file)
+
+    def _check_closed(self, table_idx: int) -> None:
+        """Refuse a file that was closed for others and changed, by its name: views of it may be kept."""
         if 0 <= table_idx < self.num_tables:
             check_stamp(self._stamps[table_idx])
 

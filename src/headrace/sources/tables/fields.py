@@ -55,7 +55,7 @@ class TableField(ABC):
         return None
 
     @abstractmethod
-    def scan(self, cells: Sequence[Cells], rows: Rows, where: str) -> NDArray[np.int64]:
+    def scan(self, cells: Sequence[Cells], rows: Rows) -> NDArray[np.int64]:
         """Learn from all rows of a piece, or some; return the length of each, `int64[n]`."""
 
     @abstractmethod
@@ -75,7 +75,7 @@ class TableField(ABC):
         """Take a layout in place of the one that was found, which it refines."""
 
     @abstractmethod
-    def view(self, cells: Sequence[Cells], row: int, where: str) -> NDArray[Any]:
+    def view(self, cells: Sequence[Cells], row: int) -> NDArray[Any]:
         """Return the array of one row; it may be a view of what is stored."""
 
 
@@ -119,12 +119,12 @@ class NumberField(TableField):
         """Class labels, if declared."""
         return self._labels
 
-    def scan(self, cells: Sequence[Cells], rows: Rows, where: str) -> NDArray[np.int64]:
+    def scan(self, cells: Sequence[Cells], rows: Rows) -> NDArray[np.int64]:
         """Learn the sizes of axes, and refuse rows that make no array."""
         (own,) = cells
         wrong = own.first_wrong(rows)
         if wrong is not None:
-            raise self._error(own, wrong, where)
+            raise self._error(own, wrong)
         lengths = own.lengths() if rows is None else own.lengths()[rows]
         for axis, (least, largest) in own.sizes.items():
             self._note_size(axis, least, largest)
@@ -135,7 +135,7 @@ class NumberField(TableField):
             outside = np.flatnonzero((values < 0) | (values >= (self._num_classes or 0)))
             if len(outside):
                 row = int(outside[0]) if rows is None else int(rows[outside[0]])
-                self._check_classes(own.values[row : row + 1], f"{where}, row {row}")
+                self._check_classes(own.values[row : row + 1], f"{own.where}, row {row}")
         return lengths
 
     def _note_size(self, axis: int, least: int, largest: int) -> None:
@@ -194,27 +194,27 @@ class NumberField(TableField):
         if spec.sparse and spec.dim is not None:
             self._num_classes, self._is_checked = spec.dim, True
 
-    def view(self, cells: Sequence[Cells], row: int, where: str) -> NDArray[Any]:
+    def view(self, cells: Sequence[Cells], row: int) -> NDArray[Any]:
         """Return a view of the value of one row."""
         (own,) = cells
         if own.wrong and own.complaint(row) is not None:
-            raise self._error(own, row, where)
+            raise self._error(own, row)
         assert self._spec is not None
         array = own.view(row)
         if self._spec.has_time and not len(array):  # its other axes are not known from it
             array = array.reshape(0, *(size or 0 for size in self._spec.shape))
         if self._is_checked:
-            self._check_classes(array, where)
+            self._check_classes(array, own.where)
         return array
 
     def _check_classes(self, array: NDArray[Any], where: str) -> None:
         spec = DataSpec("int64", sparse=True, dim=self._num_classes or 0)
         check_classes(array, spec, f"{where}, column {self.column.name!r}")
 
-    def _error(self, cells: Cells, row: int, where: str) -> SourceError:
+    def _error(self, cells: Cells, row: int) -> SourceError:
         what = cells.complaint(row)
         fix = "correct or filter the rows" + ("" if "lists" in str(what) else ', or give nulls="empty"')
-        return SourceError(f"the column {self.column.name!r} {what}", where=f"{where}, row {row}", fix=fix)
+        return SourceError(f"the column {self.column.name!r} {what}", where=f"{cells.where}, row {row}", fix=fix)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_sizes": {}}
@@ -251,11 +251,11 @@ class ValueField(TableField):
         """What the codec has learnt besides."""
         return self.codec.learnt
 
-    def scan(self, cells: Sequence[Cells], rows: Rows, where: str) -> NDArray[np.int64]:
+    def scan(self, cells: Sequence[Cells], rows: Rows) -> NDArray[np.int64]:
         """Let the codec see all rows of a piece, or some; return the length of each, `int64[n]`."""
         lengths = []
         for row in range(cells[0].num_rows) if rows is None else rows.tolist():
-            at_row = f"{where}, row {row}"
+            at_row = f"{cells[0].where}, row {row}"
             lengths.append(self.codec.scan(self._value(cells, row, at_row), at_row))
         return np.array(lengths, np.int64)
 
@@ -268,9 +268,9 @@ class ValueField(TableField):
         """Let the codec take what it found."""
         self.codec.settle(spec, labels, facts)
 
-    def view(self, cells: Sequence[Cells], row: int, where: str) -> NDArray[Any]:
+    def view(self, cells: Sequence[Cells], row: int) -> NDArray[Any]:
         """Return the array of one row."""
-        at_row = f"{where}, row {row}"
+        at_row = f"{cells[0].where}, row {row}"
         return self.codec.encode(self._value(cells, row, at_row), at_row)
 
 
@@ -340,9 +340,9 @@ class RecordingField(ValueField):
         """Take `float32[T]` or `float32[T, 1]` for samples."""
         self._has_axis = bool(spec.shape)
 
-    def view(self, cells: Sequence[Cells], row: int, where: str) -> NDArray[Any]:
+    def view(self, cells: Sequence[Cells], row: int) -> NDArray[Any]:
         """Decode one recording, `float32[T, D]`."""
-        array = super().view(cells, row, where)
+        array = super().view(cells, row)
         return array if self._has_axis else array[:, 0]
 
     def _value(self, cells: Sequence[Cells], row: int, where: str) -> bytes | str:

@@ -160,11 +160,25 @@ class Tables(ABC):
         """Tell whether an array takes no memory of its own."""
         return True
 
-    def confirm(self, table_idx: int) -> None:  # noqa: B027 - a table in memory cannot change
-        """Refuse a table whose file was rewritten after it was indexed: before and after views of it are used.
+    def check_size(self, table_idx: int) -> None:  # noqa: B027 - a table in memory cannot change
+        """Refuse a table whose file was cut or made longer: before views of it are used.
 
         Raises:
             SourceError: It was.
+        """
+
+    def note_used(self, table_idx: int) -> None:  # noqa: B027 - as above
+        """Look at the file of a table now and then: after a view of it was copied. See `confirm_reads`.
+
+        Raises:
+            SourceError: It is not what it was when it was indexed.
+        """
+
+    def confirm(self, tables: Sequence[int]) -> None:  # noqa: B027 - as above
+        """Look at the files of tables: after views of them were copied.
+
+        Raises:
+            SourceError: One is not what it was when it was indexed.
         """
 
     @abstractmethod
@@ -221,8 +235,10 @@ def read_cells(tables: Tables, table: int, piece: int, field: TableField, nulls:
         assert layout is not None
         path = field.column.path if part == "" else (*field.column.path, part)
         array = tables.array(table, piece, path)
-        where = f"{tables.name(table)}, piece {piece}, column {field.column.name!r}"
-        cells.append(cells_of(array, layout, nulls_are_empty=nulls == "empty" and part == "", where=where))
+        where = f"{tables.name(table)}, piece {piece}"
+        in_column = f"{where}, column {field.column.name!r}"
+        cells.append(cells_of(array, layout, nulls_are_empty=nulls == "empty" and part == "", where=in_column))
+        cells[-1].where = where
         is_view = tables.is_view(table, array)
         was_decoded |= not is_view
         num_bytes += 0 if is_view and layout.leaf != "bool" else cells[-1].num_bytes  # bools are packed in tables
@@ -276,7 +292,7 @@ class _Gathered:
         for field in self._options.fields:
             cells, *_ = read_cells(tables, table, piece, field, self._options.nulls)
             _check_num_rows(field.column, cells[0], num_rows, where)
-            self._lengths[field.data_key].append(field.scan(cells, chosen, where))
+            self._lengths[field.data_key].append(field.scan(cells, chosen))
         rows = np.arange(num_rows, dtype=np.int32) if chosen is None else chosen.astype(np.int32)
         if self._options.tag is not None:
             self._tags += _tags_of(tables, table, piece, self._options.tag, rows, num_rows)

@@ -54,9 +54,6 @@ class _ParquetTables(TableFiles[Any]):
         table = handle.read_row_group(piece, columns=[name], use_threads=False)
         return one_array(table.column(name))
 
-    def confirm(self, table_idx: int) -> None:
-        """Do nothing: rows are copies of what was decoded, when the file was compared with its stamp."""
-
     def is_view(self, table_idx: int, array: Any) -> bool:  # noqa: ARG002
         """Not here: all is decoded."""
         return False
