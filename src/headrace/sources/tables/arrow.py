@@ -11,7 +11,7 @@ rewritten before gives an error.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from headrace.errors import ConfigError, SourceError, did_you_mean
@@ -139,23 +139,21 @@ class _ArrowTables(TableFiles[_MappedFile]):
         """Return the number of batches."""
         return self.handle(table_idx).num_batches
 
-    def piece_sizes(self, table_idx: int) -> Iterator[int]:
-        """Yield the number of rows of each batch.
+    def num_rows(self, table_idx: int, piece: int) -> int:
+        """Return the number of rows of a batch.
 
         Raises:
-            SourceError: A batch is damaged.
+            SourceError: The batch is damaged.
         """
         handle, pa = self.handle(table_idx), import_arrow()
-        for number in range(handle.num_batches):
-            try:
-                num_rows = int(handle.batch(number).num_rows)
-            except (pa.ArrowException, OSError, ValueError) as error:
-                raise SourceError(
-                    f"this batch cannot be read: {error}",
-                    where=f"{self.name(table_idx)}, piece {number}",
-                    fix="is the file truncated? write or download it again",
-                ) from error
-            yield num_rows
+        try:
+            return int(handle.batch(piece).num_rows)
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise SourceError(
+                f"this batch cannot be read: {error}",
+                where=f"{self.name(table_idx)}, piece {piece}",
+                fix="is the file truncated? write or download it again",
+            ) from error
 
     def _column_of(self, handle: _MappedFile, piece: int, name: str) -> Any:
         return handle.batch(piece).column(name)

@@ -36,9 +36,11 @@ class TableField(ABC):
         column: The column.
         parts: Fields of the column that are read; "" is the column itself.
         is_plain: Whether an array is a view of what is stored.
+        must_see_all: Whether one process has to scan all rows, see `Codec`.
     """
 
     is_plain = False
+    must_see_all = False
     parts: tuple[str, ...] = ("",)
 
     def __init__(self, data_key: str, column: Column) -> None:
@@ -57,6 +59,15 @@ class TableField(ABC):
     @abstractmethod
     def scan(self, cells: Sequence[Cells], rows: Rows) -> NDArray[np.int64]:
         """Learn from all rows of a piece, or some; return the length of each, `int64[n]`."""
+
+    @property
+    @abstractmethod
+    def scanned(self) -> Any:
+        """What the scan has found so far, see `Codec`."""
+
+    @abstractmethod
+    def join(self, scanned: Any) -> None:
+        """Take what the scan of other rows has found, see `Codec`."""
 
     @abstractmethod
     def end_scan(self) -> DataSpec:
@@ -141,6 +152,16 @@ class NumberField(TableField):
     def _note_size(self, axis: int, least: int, largest: int) -> None:
         before = self._sizes.get(axis, (least, largest))
         self._sizes[axis] = min(before[0], least), max(before[1], largest)
+
+    @property
+    def scanned(self) -> dict[int, tuple[int, int]]:
+        """Axis -> the least and the largest size of it."""
+        return self._sizes
+
+    def join(self, scanned: dict[int, tuple[int, int]]) -> None:
+        """Take sizes that were found elsewhere."""
+        for axis, (least, largest) in scanned.items():
+            self._note_size(axis, least, largest)
 
     def end_scan(self) -> DataSpec:
         """Return the layout: an axis that has one size in all rows is of that size, unless it is time."""
@@ -235,7 +256,7 @@ class ValueField(TableField):
 
     def __init__(self, data_key: str, column: Column, codec: Codec) -> None:
         super().__init__(data_key, column)
-        self.codec = codec
+        self.codec, self.must_see_all = codec, codec.must_see_all
 
     @abstractmethod
     def _value(self, cells: Sequence[Cells], row: int, where: str) -> Any:
@@ -258,6 +279,15 @@ class ValueField(TableField):
             at_row = f"{cells[0].where}, row {row}"
             lengths.append(self.codec.scan(self._value(cells, row, at_row), at_row))
         return np.array(lengths, np.int64)
+
+    @property
+    def scanned(self) -> Any:
+        """What the codec has found."""
+        return self.codec.scanned
+
+    def join(self, scanned: Any) -> None:
+        """Let the codec take what others have found."""
+        self.codec.join(scanned)
 
     def end_scan(self) -> DataSpec:
         """Return the layout of the arrays."""

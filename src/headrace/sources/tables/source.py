@@ -32,8 +32,9 @@ from ..shared.open_files import MAX_OPEN_FILES, OpenFile, OpenFiles, check_stamp
 from ..shared.paths import Files, IndexOption, PathLike, list_paths
 from ..shared.source import IndexedSource, column_view
 from .cells import Cells
+from .choice import TableOptions, choose_options
 from .fields import TableField
-from .gather import TableOptions, Tables, choose_options, gather_tables, read_cells
+from .gather import Tables, gather_tables, read_cells
 from .schema import Schema, import_arrow, read_schema
 
 DEFAULT_CACHE_BYTES = 256 << 20
@@ -218,6 +219,8 @@ class TableFiles(Tables, Generic[_Handle]):
     Args:
         stamps: The files as they were indexed.
     """
+
+    are_shared = True
 
     def __init__(self, stamps: Sequence[FileStamp]) -> None:
         self._stamps = stamps
