@@ -113,9 +113,9 @@ def map_parts(function: Callable[[_Part], _Result], parts: Sequence[_Part], *, n
         yield result
 
 
-def are_large(paths: Sequence[str]) -> bool:
-    """Whether it pays to share the work on files of which only little is read, such as archives."""
-    return sum(map(os.path.getsize, filter(os.path.isfile, paths))) >= _MIN_SHARED_BYTES
+def are_large(paths: Sequence[str], num_bytes: int = _MIN_SHARED_BYTES) -> bool:
+    """Whether files have so many bytes together; by default, as many as pay where only little of them is read."""
+    return sum(map(os.path.getsize, filter(os.path.isfile, paths))) >= num_bytes
 
 
 def scan_parts(
