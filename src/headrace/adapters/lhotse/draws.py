@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 from headrace.engine.user.ship import ship_payload
 from headrace.errors import ConfigError, InternalError, StalledError
-from headrace.global_rng import kept_globals, seed_globals
+from headrace.rng.process import kept_globals, seed_globals
 
 from .payload import LeftToWorkers
 from .private import Keyed, NewIds

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from headrace.batching import WINDOW_SEQS, Pieces, PlanCounts, WindowKey, WindowPlan
 from headrace.batching.data_key import data_key_of_item, frames_of
 from headrace.errors import ConfigError, ResumeError, SourceError, takes_note
-from headrace.global_rng import kept_globals, seed_globals
+from headrace.rng.process import kept_globals, seed_globals
 
 from ..plan import PlanRecipe, Progress, is_all_over
 from ..work import Task
