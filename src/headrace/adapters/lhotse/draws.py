@@ -346,7 +346,7 @@ class Ahead:
                 seconds = time.monotonic() - start
             if 0 < self._stall_seconds <= seconds:
                 raise StalledError(
-                    f"the sampler has not given a batch for {seconds:.0f} s of waiting for it",
+                    f"the sampler has given no batch for {seconds:.0f} s of waiting for it",
                     where=f"{self._name}, in\n{self._stack().rstrip()}",
                     fix="EngineOptions(stall_seconds=...) sets how long is too long; 0: wait for ever",
                 )

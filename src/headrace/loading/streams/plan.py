@@ -231,7 +231,7 @@ class StreamPlan:
         if not isinstance(seq, Mapping):
             if batching.needs_lengths:
                 raise ConfigError(
-                    f"{batching} needs lengths, and the items are not by data key",
+                    f"{batching} needs lengths, and the items are not dicts by data key",
                     where=where,
                     fix="let items be dicts, such as {'data': array}, or use FixedCount(n)",
                 )
