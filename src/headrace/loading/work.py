@@ -30,8 +30,8 @@ from headrace.batching.data_key import data_key_of_item
 from headrace.datasets.reading.chunks import Cutter, chunks_by_seq
 from headrace.engine import WorkerInfo, empty, note_item, skip_item
 from headrace.errors import CacheError, TransformError, takes_note
-from headrace.global_rng import kept_globals, seed_globals
 from headrace.rng import derive_rng, wants_rng
+from headrace.rng.process import kept_globals, seed_globals
 
 from .batch import Made, pack_made
 from .reading import Failed, Reader, Reading, ReadRequest

@@ -189,7 +189,7 @@ def shuffle_group_frames(
         by_key = {key: len(array) if array.ndim else None for key, array in features.items()}
         if len(set(by_key.values())) > 1:
             raise SourceError(
-                f"frames cannot be shuffled: data keys of one sequence differ in length (None: no time): {by_key}",
+                f"frames cannot be shuffled: data keys of one sequence differ in length (None: no time axis): {by_key}",
                 where=where,
                 fix="leave shuffle_frames_of_nseqs at 0 for data without one label a frame",
             )
