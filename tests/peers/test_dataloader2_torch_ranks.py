@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("torch")
 
 _PROGRAM = """
-import json, sys, torch
+import gc, json, sys, torch
 from headrace.dataloader2 import (
     DataLoader2, DistributedReadingService, MultiProcessingReadingService, SequentialReadingService,
 )
@@ -29,8 +29,11 @@ with DataLoader2(IterableWrapper(range(23)).shuffle().sharding_filter(), None, s
     loader.seed(rank)  # that of rank 0 counts
     for _ in range(2):
         epochs.append(list(loader))
+del loader, service
+gc.collect()
+groups = len(torch.distributed.distributed_c10d._world.pg_map)
 torch.distributed.destroy_process_group()
-print(json.dumps(epochs))
+print(json.dumps([*epochs, groups]))
 """
 
 
@@ -54,6 +57,8 @@ else:
     except RuntimeError:
         print(json.dumps("timed out"))
     done.touch()
+torch.distributed.destroy_process_group()
+service.finalize()  # the group is gone already
 """
 
 
@@ -89,6 +94,7 @@ def test_ranks_share_the_shuffle_and_end_together(num_workers: int, tmp_path: Pa
         assert set(both) <= set(range(23))
         assert len(first[epoch]) == len(second[epoch]) == 11  # the shorter rank ends both
     assert first[0] != first[1]
+    assert first[2] == second[2] == 1  # of the loader's process groups, none is left
 
 
 def test_a_rank_waits_no_longer_than_the_timeout_for_another_to_begin_an_epoch(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from headrace.errors import check_count
 from headrace.pipes.core.naming import class_name
 from headrace.pipes.graph.seeds import SeedGenerator, set_graph_random_seed
-from headrace.pipes.ops.buffers.fullsync import FullSync
+from headrace.pipes.ops.buffers.fullsync import FullSync, close_group
 from headrace.pipes.sharding import SHARDING_PRIORITIES, apply_sharding
 
 from ..interface import ReadingServiceInterface, ResetFn, shut_down
@@ -66,9 +66,8 @@ class DistributedReadingService(ReadingServiceInterface):
         """Destroy the process group; a second call does nothing."""
         group, self._group = self._group, None
         end, self._end = self._end, None
-        if group is not None:
-            shut_down(end)
-            _distributed().destroy_process_group(group)
+        shut_down(end)
+        close_group(group)
 
 
 def _distributed() -> Any:

@@ -58,18 +58,18 @@ class _Run:
         if self.holder.are_there(self.paths) or len(self.locks) >= _MAX_LOCKS:
             return False
         taken: dict[str, FileLock] = {}
-        for path in self.paths:
-            if path in self.locks:
-                continue
-            os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
-            lock = lock_exclusive_nowait(_lock_path(path))
-            if lock is None:
-                _release_all(taken)
+        with contextlib.ExitStack() as unless_all_taken:
+            unless_all_taken.callback(_release_all, taken)
+            for path in self.paths:
+                if path in self.locks or path in taken:
+                    continue
+                os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+                if (lock := lock_exclusive_nowait(_lock_path(path))) is None:
+                    return False
+                taken[path] = lock
+            if self.holder.are_there(self.paths):  # made between the check and the lock
                 return False
-            taken[path] = lock
-        if self.holder.are_there(self.paths):  # made between the check and the lock
-            _release_all(taken)
-            return False
+            unless_all_taken.pop_all()
         self.locks |= taken
         return True
 

@@ -34,6 +34,13 @@ class PrefetchTimeoutError(RuntimeError):
         return f"Fail to fetch data within {self.timeout} seconds"
 
 
+def close_group(group: Any) -> None:
+    """Destroy a process group of torch.distributed, unless all groups were destroyed before; None: do nothing."""
+    distributed: Any = sys.modules.get("torch.distributed")
+    if group is not None and distributed is not None and distributed.is_initialized():
+        distributed.destroy_process_group(group)
+
+
 @functional_pipe("fullsync")
 class FullSync(ReadAheadPipe, source="datapipe"):
     """End the epoch on all ranks when one has no more items, so that none waits for it in a collective.
@@ -59,6 +66,10 @@ class FullSync(ReadAheadPipe, source="datapipe"):
             raise ConfigError(f"timeout must be a positive number of seconds, got {timeout!r}")
         self.datapipe = datapipe
         self.timeout = timeout
+
+    def __del__(self) -> None:
+        with contextlib.suppress(Exception):  # at the end of the interpreter the modules may be gone
+            close_group(self._group)
 
     def is_replicable(self) -> bool:
         """Return that it runs in the main process only."""
