@@ -92,7 +92,8 @@ def load_job(path: Path, settings: Iterable[str] = (), *, callables: Iterable[st
         ConfigError: The file cannot be read or understood, has an unknown key, or names something that is not allowed.
     """
     if not path.is_file():
-        raise ConfigError("no such config file", where=str(path))
+        what = "this is a folder, not a config file" if path.is_dir() else "no such config file"
+        raise ConfigError(what, where=str(path), fix="give the path of a .toml, .json or .py file")
     folder = path.resolve().parent
     if path.suffix == ".py":
         job = _job_of(_run_program(path, folder), str(path), strict=False)

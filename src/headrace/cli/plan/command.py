@@ -1,6 +1,6 @@
 """`headrace plan`: which rank gets how much in which sub-epoch, before anything runs.
 
-The dataset is asked for the plan (`find.py`, `subject.py`); numbers are in `amounts.py`, and the ways to show them in
+The dataset is asked for the plan (`subject.py`); numbers are in `amounts.py`, and the ways to show them in
 `table.py`, `page.py` and `picture.py`.
 """
 
@@ -22,10 +22,9 @@ from ..console import open_messages, open_output, print_json
 from ..options import AsJson, Callables, Config, DatasetSettings, Quiet
 from ..progress import report_progress
 from .amounts import UNKNOWN, Amounts
-from .find import open_subject
 from .page import Results, draw_page
 from .picture import check_can_draw, write_picture
-from .subject import FilesSubject, Subject
+from .subject import FilesSubject, Subject, open_subject
 from .table import print_balance, print_bins, print_comparison, print_facts
 
 _DASHED = re.compile(r"(\d+)-(\d+)")
@@ -42,7 +41,10 @@ def plan(
     ] = None,
     ranks: Annotated[
         str | None,
-        typer.Option(metavar="R[,R...]", help="Number of ranks; several are compared. Default: as the job would run."),
+        typer.Option(
+            metavar="R[,R...]",
+            help="Number of ranks; several are compared. Default: that of the config or launcher.",
+        ),
     ] = None,
     callables: Callables = None,
     settings: DatasetSettings = None,
