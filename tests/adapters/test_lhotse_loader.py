@@ -327,7 +327,7 @@ def test_a_batch_that_cannot_be_sent_fails_alone():
         found = []
         error = take(loader, found)
         assert isinstance(error, ConfigError)
-        assert "cannot be carried" in error.what
+        assert "cannot be sent" in error.what
         assert "batch 2 of epoch 0" in "\n".join(error.__notes__)
         assert take(loader, found) is None
         assert found == [1, 2, 3]

@@ -192,7 +192,7 @@ def test_an_item_that_cannot_be_dealt_out_is_named_by_its_place() -> None:
 def test_a_part_that_cannot_be_carried_is_told_and_nothing_is_left_behind(tmp_path: Path) -> None:
     with (tmp_path / "log").open("w") as log:
         loader = _loader(IterableWrapper(range(9)).map(lambda number: log.write(str(number))))
-        with pytest.raises(ConfigError, match="cannot be carried"):
+        with pytest.raises(ConfigError, match="cannot be sent"):
             iter(loader)
 
 
