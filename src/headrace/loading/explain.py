@@ -126,5 +126,5 @@ class Explainer:
                 f"time:     {report.num_delivered:,} batches; {share:.0%} of the time was spent waiting for them"
             )
         if report.num_skipped or report.num_restarts:
-            lines.append(f"trouble:  {report.num_skipped} skipped, {report.num_restarts} restarts of workers")
+            lines.append(f"errors:   {report.num_skipped} skipped, {report.num_restarts} restarts of workers")
         return "\n".join(lines)
