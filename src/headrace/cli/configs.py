@@ -15,7 +15,8 @@ import re
 import runpy
 import sys
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -116,6 +117,16 @@ def load_job(path: Path, settings: Iterable[str] = (), *, callables: Iterable[st
     for setting in settings:
         apply_setting(options, setting)
     return dataclasses.replace(job, dataset=options)
+
+
+@contextmanager
+def named_config(path: Path) -> Iterator[None]:
+    """Add the name of the config to a ConfigError that is raised inside: its text may name an option only."""
+    try:
+        yield
+    except ConfigError as error:
+        error.add_note(f"config: {path}")
+        raise
 
 
 def parse_epochs(value: object, where: str) -> range:

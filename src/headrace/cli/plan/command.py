@@ -17,7 +17,7 @@ from rich.console import Console
 from headrace.errors import ConfigError, HeadraceError
 from headrace.files.atomic.pending import atomic_write
 
-from ..configs import load_job, parse_epochs
+from ..configs import load_job, named_config, parse_epochs
 from ..console import open_messages, open_output, print_json
 from ..options import AsJson, Callables, Config, DatasetSettings, Quiet
 from ..progress import report_progress
@@ -64,16 +64,13 @@ def plan(
     job, messages = load_job(config, settings or (), callables=callables or ()), open_messages()
     for note in job.notes:
         messages.print(f"note: {note}")
-    try:
+    with named_config(config):
         with report_progress(messages, "opening" if count else "measuring", unit="files", quiet=quiet) as progress:
             subject = open_subject(job.dataset, count=count, progress=progress)
         with subject.dataset:
             size = subject.size
             planned = given or subject.first_pass
             results = _measure(subject, planned, worlds or [subject.facts.num_ranks], messages, quiet=quiet)
-    except ConfigError as error:
-        error.add_note(f"config: {config}")
-        raise
     if html is not None:
         with atomic_write(html, "w") as file:
             file.write(draw_page(config.name, subject.facts, size, results))
