@@ -117,7 +117,7 @@ class DataLoader2(Generic[T_co]):
         if self._terminated:
             raise RuntimeError("Cannot iterate over the DataLoader as it has already been shut down")
         if self.datapipe is None:
-            raise RuntimeError("Please provide datapipe or use load_state_dict to load datapipe from state")
+            raise RuntimeError("there is no datapipe to iterate over: give one to DataLoader2")
         if not self._is_started:
             try:
                 self._begin_epoch()
