@@ -70,7 +70,7 @@ class WorkerScope:
 
     Args:
         info: What `get_worker_info` answers.
-        on_item: Called with each item: how a worker process publishes it to the trainer.
+        on_item: Called with the tag and the epoch of each item: how a worker process publishes it to the trainer.
 
     Attributes:
         skipped: Errors given to `skip_item` in this ticket, each with its item.
@@ -80,33 +80,50 @@ class WorkerScope:
 
     __slots__ = ("_item", "_num_items", "info", "on_item", "on_items", "skipped")
 
-    def __init__(self, info: WorkerInfo, on_item: Callable[[CurrentItem], None] | None = None) -> None:
+    def __init__(self, info: WorkerInfo, on_item: Callable[[str | None, int | None], None] | None = None) -> None:
         self.info = info
         self.on_item = on_item
         self.on_items: Callable[[Sequence[str], int | None], MutableSequence[int] | None] | None = None
         self.skipped: list[tuple[Exception, CurrentItem | None]] = []
-        self._item: CurrentItem | ItemRun | None = None
+        self._item: tuple[str | None, int | None] | ItemRun | None = None  # tag and epoch
         self._num_items = 0
 
     @property
     def item(self) -> CurrentItem | None:
         """The item last noted, or the current one of a run."""
         item = self._item
-        return item.current if isinstance(item, ItemRun) else item
+        if item is None:
+            return None
+        return item.current if type(item) is ItemRun else CurrentItem(*item)  # type: ignore[misc]
 
-    @item.setter
-    def item(self, item: CurrentItem | ItemRun | None) -> None:
-        before, self._item = self._item, item
+    @property
+    def has_item(self) -> bool:
+        """Whether an item was noted in this ticket."""
+        return self._item is not None
+
+    def begin_ticket(self) -> None:
+        """Forget the item, and what was skipped."""
+        if self._item is not None:
+            self.note_run(None)
+        if self.skipped:
+            self.skipped.clear()
+
+    def note_run(self, items: ItemRun | None) -> None:
+        """Note a run, whose cursor it has published; None: nobody knows the item."""
+        before, self._item = self._item, items
         if type(before) is ItemRun:
             self._num_items += max(before.number, 0)
-        if item is not None:
+        if items is not None:
             self._num_items += 1
 
-    def note(self, item: CurrentItem) -> None:
+    def note(self, tag: str | None, epoch: int | None) -> None:
         """Note one item."""
-        self.item = item
+        if type(self._item) is ItemRun:
+            self.note_run(None)
+        self._item = tag, epoch
+        self._num_items += 1
         if self.on_item is not None:
-            self.on_item(item)
+            self.on_item(tag, epoch)
 
     def is_at(self, items: ItemRun) -> bool:
         """Whether no other item was noted since this run was started."""
@@ -142,10 +159,10 @@ class ItemRun:
         scope = self._scope
         self._cursor: MutableSequence[int] | None = [0]
         if scope.on_item is not None:
-            scope.item = None  # the items of an earlier run are counted before its cursor is used again
+            scope.note_run(None)  # the items of an earlier run are counted before its cursor is used again
             self._cursor = None if scope.on_items is None else scope.on_items(self._tags, self._epoch)
         if self._cursor is not None:
-            scope.item = self
+            scope.note_run(self)
 
     @property
     def number(self) -> int:
@@ -161,7 +178,7 @@ class ItemRun:
         """Make an item the current one."""
         if self._cursor is None:  # the run cannot be published as a whole
             item = item_of_run(self._tags, self._epoch, number)
-            self._scope.note(item)
+            self._scope.note(item.tag, item.epoch)
             return
         if not self._scope.is_at(self):
             self._begin()
@@ -218,7 +235,7 @@ def note_item(tag: str | None = None, epoch: int | None = None) -> None:
     """
     scope = current_scope()
     if scope is not None:
-        scope.note(CurrentItem(tag, epoch))
+        scope.note(tag, epoch)
 
 
 def note_items(tags: Sequence[str], epoch: int | None = None) -> Callable[[int], None]:
