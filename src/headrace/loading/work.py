@@ -232,9 +232,7 @@ class _BatchMaker:
         except Exception:  # noqa: BLE001 - they are read one by one next, to find out which of them fails
             return None
 
-    def _take(
-        self, task: Task, found: Iterable[tuple[str, Any]], members: _Members, stack: ItemStack | None
-    ) -> None:
+    def _take(self, task: Task, found: Iterable[tuple[str, Any]], members: _Members, stack: ItemStack | None) -> None:
         """Take the members of a task as they are read, with what is done to each of them.
 
         Args:
