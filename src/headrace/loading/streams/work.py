@@ -31,7 +31,7 @@ from .input import StreamSubject
 from .plan import StreamPlan
 
 _WHY_CARRIED = (
-    "headrace: one worker reads the stream, and its sequences are carried to others, which transform them: let them be "
+    "headrace: one worker reads the stream, and its sequences are sent to others, which transform them: let them be "
     "data (arrays, numbers, texts), or give num_workers=1, which reads and transforms in one worker"
 )
 

@@ -123,7 +123,7 @@ class _ArrowTables(TableFiles[_MappedFile]):
 
     slow_hint = (
         "most sequences come from another compressed batch than those before, and each time one is decompressed; "
-        "`headrace convert` makes a file of it that is not compressed"
+        "`headrace convert` makes an uncompressed file of it"
     )
 
     def _open(self, path: str, descriptor: int) -> _MappedFile:

@@ -25,8 +25,8 @@ class _ParquetTables(TableFiles[Any]):
 
     slow_hint = (
         "most sequences come from another row group than those before, and each time one is decoded; "
-        "`headrace convert` makes an Arrow file of it, which has no need to, or give smaller row groups or a larger "
-        "cache_bytes"
+        "convert it to an Arrow file (`headrace convert`), which needs no decoding, or use smaller row groups or "
+        "a larger cache_bytes"
     )
 
     def _open(self, path: str, descriptor: int) -> Any:  # noqa: ARG002
