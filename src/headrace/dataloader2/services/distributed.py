@@ -1,19 +1,18 @@
-"""`DistributedReadingService`: a share for each rank of `torch.distributed`, and the same seeds on all of them."""
+"""`DistributedReadingService`: gives each rank of `torch.distributed` a share of the items, and all the same seeds."""
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
-from headrace.errors import check_count
+from headrace.errors import HeadraceError, check_count
+from headrace.pipes.core.naming import class_name
 from headrace.pipes.graph.seeds import SeedGenerator, set_graph_random_seed
-from headrace.pipes.ops.buffers.fullsync import FullSync
+from headrace.pipes.ops.buffers.fullsync import FullSync, GlooGroup, initialized_distributed
 from headrace.pipes.sharding import SHARDING_PRIORITIES, apply_sharding
 
 from ..interface import ReadingServiceInterface, ResetFn, shut_down
 
 DEFAULT_TIMEOUT_SECONDS = 1800
-_SYNC_NAMES = ("FullSync", "FullSyncIterDataPipe")
 
 
 class DistributedReadingService(ReadingServiceInterface):
@@ -22,26 +21,26 @@ class DistributedReadingService(ReadingServiceInterface):
     Needs torch, and a process group that was initialised. It makes a gloo group of its own.
 
     Args:
-        timeout: Seconds that a rank waits for the others.
+        timeout: Seconds that a rank waits for the others, when an epoch begins and for each item.
     """
 
     def __init__(self, timeout: int = DEFAULT_TIMEOUT_SECONDS) -> None:
-        self._group: Any = None
+        self._group: GlooGroup | None = None
         self._end: Any = None
         self._timeout = check_count("timeout", timeout, minimum=1)
         self._rank, self._world_size = 0, 1
 
     def initialize(self, datapipe: Any) -> Any:
-        """Take a rank's share of a graph.
+        """Set a graph to this rank's share.
 
         Raises:
             RuntimeError: torch.distributed is not available, or not initialised.
         """
-        distributed = _distributed()
+        distributed = initialized_distributed()
         self._world_size, self._rank = distributed.get_world_size(), distributed.get_rank()
-        self._group = distributed.new_group(backend="gloo")
+        self._group = GlooGroup(self._timeout)
         apply_sharding(datapipe, self._world_size, self._rank, SHARDING_PRIORITIES.DISTRIBUTED)
-        if type(datapipe).__name__ not in _SYNC_NAMES:
+        if class_name(datapipe) != "FullSync":
             datapipe = FullSync(datapipe, self._timeout)
         self._end = datapipe
         return datapipe
@@ -49,14 +48,14 @@ class DistributedReadingService(ReadingServiceInterface):
     def initialize_iteration(
         self, seed_generator: SeedGenerator, iter_reset_fn: ResetFn | None = None
     ) -> ResetFn | None:
-        """Make the generator rank 0's, and then this rank's, in place; seed the pipes."""
-        torch = importlib.import_module("torch")
+        """Give the generator rank 0's seeds, make it this rank's, and seed the pipes."""
+        if self._group is None:
+            raise HeadraceError("initialize_iteration was called before initialize")
         shut_down(self._end)
         of_epoch, lasting = seed_generator.generate_shared_seed(), seed_generator.lasting_seed
-        seeds = torch.tensor([*_halves(of_epoch), *_halves(lasting)], dtype=torch.int64)
-        _distributed().broadcast(seeds, src=0, group=self._group)
-        seed_generator.seed(_whole(seeds.tolist()[:2]))
-        seed_generator.lasting_seed = _whole(seeds.tolist()[2:])
+        halves = self._group.broadcast([*_halves(of_epoch), *_halves(lasting)])
+        seed_generator.seed(_whole(halves[:2]))
+        seed_generator.lasting_seed = _whole(halves[2:])
         seed_generator.spawn(self._rank, inplace=True)
         set_graph_random_seed(self._end, seed_generator)
         return iter_reset_fn
@@ -65,25 +64,13 @@ class DistributedReadingService(ReadingServiceInterface):
         """Destroy the process group; a second call does nothing."""
         group, self._group = self._group, None
         end, self._end = self._end, None
+        shut_down(end)
         if group is not None:
-            shut_down(end)
-            _distributed().destroy_process_group(group)
-
-
-def _distributed() -> Any:
-    try:
-        distributed = importlib.import_module("torch.distributed")
-    except ImportError:
-        raise RuntimeError("DistributedReadingService needs torch.distributed, and torch is not installed") from None
-    if not (distributed.is_available() and distributed.is_initialized()):
-        raise RuntimeError(
-            "Torch Distributed is required to be initialized: call torch.distributed.init_process_group() first"
-        )
-    return distributed
+            group.close()
 
 
 def _halves(seed: int) -> list[int]:
-    """Return 64 bits as two numbers that fit into signed ones."""
+    """Split an unsigned 64-bit seed into two numbers, as torch has signed integers only."""
     return [seed >> 32, seed & 0xFFFFFFFF]
 
 

@@ -1,8 +1,9 @@
-"""All ranks end together."""
+"""Ends the epoch on all ranks together."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -14,16 +15,16 @@ from ...core.base import IterPipe, read
 from ...core.registry import functional_pipe
 from .read_ahead import NothingYetError, ReadAhead, ReadAheadPipe
 
-_GRACE_SECONDS = 10  # so that a rank whose source is too slow can say so before the others give it up
-_MAX_SECONDS = 10**9  # what a `timedelta` holds, and more than anybody waits
-_HAS_ITEM, _HAS_ENDED, _HAS_FAILED = 2, 1, 0  # the smallest of all ranks decides
+_GRACE_SECONDS = 10  # so that a rank whose source is too slow can report it before the others time out
+_MAX_SECONDS = 10**9  # fits into a `timedelta`
+_HAS_ITEM, _HAS_ENDED, _HAS_FAILED = 2, 1, 0  # the minimum over all ranks decides
 
 
 class PrefetchTimeoutError(RuntimeError):
-    """No item came in time.
+    """The source gave no item within the timeout.
 
     Args:
-        timeout: How long was waited, in seconds.
+        timeout: Seconds.
     """
 
     def __init__(self, timeout: float) -> None:
@@ -34,25 +35,80 @@ class PrefetchTimeoutError(RuntimeError):
         return f"Fail to fetch data within {self.timeout} seconds"
 
 
+def initialized_distributed() -> Any:
+    """Return the module `torch.distributed`.
+
+    Raises:
+        RuntimeError: It is not initialised.
+    """
+    distributed: Any = sys.modules.get("torch.distributed")
+    if distributed is None or not (distributed.is_available() and distributed.is_initialized()):
+        raise RuntimeError(
+            "Torch Distributed is required to be initialized: call torch.distributed.init_process_group() first"
+        )
+    return distributed
+
+
+class GlooGroup:
+    """A gloo process group of all ranks, which is destroyed with this object.
+
+    Args:
+        timeout: Seconds that a rank waits for the others in each call.
+
+    Raises:
+        RuntimeError: torch.distributed is not initialised.
+    """
+
+    def __init__(self, timeout: float) -> None:
+        self._group: Any = None
+        self._distributed = initialized_distributed()
+        self._torch: Any = sys.modules["torch"]
+        self._pid = os.getpid()
+        self._group = self._distributed.new_group(backend="gloo", timeout=timedelta(seconds=timeout))
+
+    def minimum(self, number: int) -> int:
+        """Return the minimum of a number over all ranks."""
+        tensor = self._torch.tensor([number], dtype=self._torch.int64)
+        self._distributed.all_reduce(tensor, op=self._distributed.ReduceOp.MIN, group=self._group)
+        return int(tensor.item())
+
+    def broadcast(self, numbers: list[int]) -> list[int]:
+        """Return the numbers of rank 0; each is less than 2**63."""
+        tensor = self._torch.tensor(numbers, dtype=self._torch.int64)
+        self._distributed.broadcast(tensor, src=0, group=self._group)
+        return list(map(int, tensor.tolist()))
+
+    def close(self) -> None:
+        """Destroy the group, unless all groups were destroyed before. A second call does nothing."""
+        group, self._group = self._group, None
+        # The threads of the group exist only in the process that made it: in a forked child they cannot be ended.
+        if group is not None and os.getpid() == self._pid and self._distributed.is_initialized():
+            self._distributed.destroy_process_group(group)
+
+    def __del__(self) -> None:
+        with contextlib.suppress(Exception):  # never made, or torch is gone: the interpreter ends
+            self.close()
+
+
 @functional_pipe("fullsync")
 class FullSync(ReadAheadPipe, source="datapipe"):
-    """End on all ranks when the first has no more items, so that none waits for one that has finished.
+    """End the epoch on all ranks when one has no more items, so that none waits for it in a collective.
 
-    One item is read ahead; before each item is given, the ranks agree in one small collective of a gloo group of its
-    own. An error on one rank ends all. What the others had read by then is dropped.
+    One item is read ahead, and before each item is yielded, the ranks agree in a small all-reduce of a gloo group of
+    their own. An error on one rank ends the epoch on all. Items that other ranks have read ahead by then are dropped.
 
     Args:
         datapipe: The source.
-        timeout: Seconds that the source may take for an item, and a rank for the others.
+        timeout: Seconds to wait for an item of the source, and for the other ranks.
 
     Raises:
         ConfigError: The timeout is not positive.
-        RuntimeError: torch.distributed is not initialised (while iterating); another rank has failed.
-        PrefetchTimeoutError: The source has given nothing in time (while iterating).
+        RuntimeError: torch.distributed is not initialised, or another rank has failed (while iterating).
+        PrefetchTimeoutError: The source gave no item within the timeout (while iterating).
     """
 
     _not_shipped = (*ReadAheadPipe._not_shipped, "_group")
-    _group: Any = None
+    _group: GlooGroup | None = None
 
     def __init__(self, datapipe: IterPipe[Any], timeout: float = 1800) -> None:
         if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not 0 < timeout < _MAX_SECONDS:
@@ -81,29 +137,16 @@ class FullSync(ReadAheadPipe, source="datapipe"):
         try:
             return ahead.wait(self.timeout)
         except BaseException as error:
-            with contextlib.suppress(RuntimeError):  # how the others take it must not hide what it is
+            with contextlib.suppress(RuntimeError):  # a failure to tell the others must not hide the error itself
                 agree(_HAS_FAILED)
             if isinstance(error, NothingYetError):
                 raise PrefetchTimeoutError(self.timeout) from None
             raise
 
     def _agreement(self) -> Callable[[int], int]:
-        """Return the collective: the least number of all ranks."""
-        torch = sys.modules.get("torch")
-        distributed: Any = sys.modules.get("torch.distributed")
-        if torch is None or distributed is None or not (distributed.is_available() and distributed.is_initialized()):
-            raise RuntimeError(
-                "Torch Distributed is required to be initialized: call torch.distributed.init_process_group() first"
-            )
-        if distributed.get_world_size() == 1:
+        """Return a function that returns the minimum of a number over all ranks."""
+        if initialized_distributed().get_world_size() == 1:
             return lambda number: number
         if self._group is None:
-            patience = timedelta(seconds=self.timeout + _GRACE_SECONDS)
-            self._group = distributed.new_group(backend="gloo", timeout=patience)
-
-        def agree(number: int) -> int:
-            tensor = torch.tensor([number], dtype=torch.int32)
-            distributed.all_reduce(tensor, op=distributed.ReduceOp.MIN, group=self._group)
-            return int(tensor.item())
-
-        return agree
+            self._group = GlooGroup(self.timeout + _GRACE_SECONDS)
+        return self._group.minimum
