@@ -127,8 +127,9 @@ class GeneratingDataset(CachedDataset2):
         order = self._plan(check_epoch(epoch), given)
         if not (counts and order.may_repeat):
             return order, None
-        is_planned = given is None and epoch is not None and self._plans_order
-        return order, self._planner.counter(epoch)() if is_planned else occurrences(order)
+        if epoch is None or given is not None or not self._plans_order:
+            return order, occurrences(order)
+        return order, self._planner.counter(epoch)()
 
     def _lengths_once(self, epoch: int) -> Any:
         """Return the lengths only when asked: an order that needs none generates nothing."""
