@@ -5,7 +5,7 @@ import pytest
 
 import headrace as hr
 from headrace import ConfigError, DataLoader, FixedCount, FrameBudget, NumbersDict, ResumeError
-from headrace.datasets import Dataset
+from headrace.datasets import Dataset, StaticDataset
 
 
 class Sines(Dataset):
@@ -262,3 +262,23 @@ def test_a_class_that_a_config_cannot_name_is_given_itself():
     with pytest.raises(ConfigError) as caught:
         hr.MultiProcDataset(Local(), num_workers=1, buffer_size=3)
     assert '{"class": Local, ...}' in str(caught.value)
+
+
+class OrdersByHand(StaticDataset):
+    """Its order comes from a method of its own, and has sequences twice."""
+
+    def get_seq_order_for_epoch(self, epoch, num_seqs, get_seq_len=None):
+        return [0, 1, 1, 2, 0]
+
+
+def test_repeats_in_an_order_of_a_users_own_draw_other_numbers():
+    def noise(data, rng):
+        return {"data": data["data"] + rng.integers(10**9)}
+
+    data = [{"data": np.zeros((2, 1), np.int64)} for _ in range(3)]
+    dataset = OrdersByHand(data=data, output_dim={"data": (1, 2)}, transform=noise)
+    dataset.initialize()
+    drawn = [(seq.tag, int(seq.features["data"][0, 0])) for seq in dataset.epoch(1)]
+    assert [tag for tag, _ in drawn] == ["seq-0", "seq-1", "seq-1", "seq-2", "seq-0"]
+    assert len(set(drawn)) == 5
+    assert dataset.count_occurrences().tolist() == [0, 0, 1, 0, 1]

@@ -626,6 +626,51 @@ def test_what_is_set_after_an_epoch_counts_from_the_next_one_on(opened):
     assert (outer.num_shards, len(list(outer.epoch(1)))) == (2, 5)
 
 
+SAMPLED = {**STATIC, "seq_ordering": "random_sample"}
+
+
+def sampled_of_epoch(*, epoch, **_):
+    return {**SAMPLED, "random_seed_offset": epoch}
+
+
+@pytest.mark.parametrize(
+    "inner",
+    [
+        SAMPLED,
+        {**SAMPLED, "partition_epoch": 2},
+        {**SAMPLED, "repeat_epoch": 2},
+        {"class": "VariableDataset", "get_dataset": sampled_of_epoch},
+        {"class": "VariableDataset", "get_dataset": sampled_of_epoch, "always_same_tags": True},
+        {"class": "MultiEpochDataset", "dataset": SAMPLED, "multi_epoch": 2},
+        {"class": "MultiProcDataset", "dataset": SAMPLED, "num_workers": 0, "buffer_size": 3},
+        {"class": "Task12AXDataset", "num_seqs": 12, "seq_ordering": "random_sample"},
+    ],
+    ids=lambda inner: "-".join(
+        str(inner[key]) for key in inner if key not in ("data", "output_dim", "dataset", "get_dataset")
+    ),
+)
+@pytest.mark.parametrize("epoch", [1, 3])
+def test_all_shards_together_draw_what_a_dataset_without_shards_draws(opened, inner, epoch):
+    drawn = {}
+
+    def draw(data, rng):
+        drawn.setdefault(data["data"].tobytes(), []).append(rng.randint(10**9))
+        return data
+
+    def draws(**options):
+        drawn.clear()
+        tags = [seq.tag for seq in opened(inner, map_seq=draw, **options).epoch(epoch)]
+        return tags, {key: list(values) for key, values in drawn.items()}
+
+    tags, whole = draws()
+    assert len(set(tags)) < len(tags)
+    shards = [draws(_num_shards=2, _shard_index=shard) for shard in range(2)]
+    assert sorted(shards[0][0] + shards[1][0]) == sorted(tags)
+    both = {key: sorted(shards[0][1].get(key, []) + shards[1][1].get(key, [])) for key in whole}
+    assert both == {key: sorted(values) for key, values in whole.items()}
+    assert len({value for values in both.values() for value in values}) == len(tags)
+
+
 def test_a_loader_without_lengths_says_how_to_give_them(opened):
     with pytest.raises(ConfigError, match="map_seq_preserves_lengths"):
         hr.DataLoader(opened(map_seq=add_noise), batching=hr.FrameBudget(12))

@@ -143,9 +143,14 @@ class EpochApi(DatasetOptions, DeclaredLayout):
         self, epoch: int | None, num_seqs: int, get_seq_len: Callable[[int], int] | NDArray[Any] | None = None
     ) -> Order:
         """Return what `get_seq_order_for_epoch` does, not held in memory where that is not overridden."""
-        if type(self).get_seq_order_for_epoch is EpochApi.get_seq_order_for_epoch:
+        if self._plans_order:
             return self._planned_order(epoch, num_seqs, get_seq_len)
         return self._explicit_order(self.get_seq_order_for_epoch(epoch, num_seqs, get_seq_len), num_seqs)
+
+    @property
+    def _plans_order(self) -> bool:
+        """Whether orders come from the planner: `get_seq_order_for_epoch` is not overridden."""
+        return type(self).get_seq_order_for_epoch is EpochApi.get_seq_order_for_epoch
 
     def _planned_order(self, epoch: int | None, num_seqs: int, get_seq_len: Any) -> Order:
         if epoch is None:

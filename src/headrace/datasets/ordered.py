@@ -110,9 +110,9 @@ class OrderedDataset(Dataset):
             order = RangeOrder(range(0))
         return order, partial(occurrences, order)
 
-    def _counter(self, epoch: int, order: Order) -> Callable[[], NDArray[np.int64]]:  # noqa: ARG002 (not all plan it)
+    def _counter(self, epoch: int, order: Order) -> Callable[[], NDArray[np.int64]]:
         """Return what counts how often each sequence of the order of an epoch, just made, came before."""
-        return self._planner.counter(epoch)
+        return self._planner.counter(epoch) if self._plans_order else partial(occurrences, order)
 
     def _make_order(self, epoch: int | None, given: GivenOrder | None, *, counts: bool) -> CountedOrder:
         self._check_shard()

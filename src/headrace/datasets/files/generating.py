@@ -125,7 +125,11 @@ class GeneratingDataset(CachedDataset2):
             return self._ask_for_order(epoch, given, counts=counts)
         self._check_shard()
         order = self._plan(check_epoch(epoch), given)
-        return order, occurrences(order) if counts and order.may_repeat else None
+        if not (counts and order.may_repeat):
+            return order, None
+        if epoch is None or given is not None or not self._plans_order:
+            return order, occurrences(order)
+        return order, self._planner.counter(epoch)()
 
     def _lengths_once(self, epoch: int) -> Any:
         """Return the lengths only when asked: an order that needs none generates nothing."""

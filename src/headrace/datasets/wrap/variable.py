@@ -17,7 +17,7 @@ from headrace.specs import DataSpec
 from ..base import Dataset
 from ..checks import check_flag
 from ..corpus import Corpus
-from ..delegating import DelegatingDataset, inherited_options, outer_options
+from ..delegating import DelegatingDataset, counted_order, inherited_options, outer_options
 from ..parts import open_part, spec_of
 from ..reading.passing import PassingReader
 from ..reading.reader import CountedOrder, GivenOrder, Reader, ReadRequest
@@ -96,10 +96,9 @@ class VariableDataset(DelegatingDataset):
     def _make_order(self, epoch: int | None, given: GivenOrder | None, *, counts: bool) -> CountedOrder:
         self._check_has_epoch(epoch, given)
         chosen = self.inner if epoch is None else self.dataset_of(epoch)
-        order, counted = chosen.get_epoch_order(epoch, given, counts=counts and self.has_one_corpus)
-        if counted is None and counts and order.may_repeat:
-            counted = occurrences(order)
-        return order, counted
+        if self.has_one_corpus:
+            return chosen.get_epoch_order(epoch, given, counts=counts)
+        return counted_order(chosen, epoch, given, counts=counts)
 
     def count_occurrences(self) -> NDArray[np.int64]:
         """Return how often each sequence of the current order came before; in it alone, if each epoch has its own."""
