@@ -249,7 +249,8 @@ class _Loop:
             self._send(SetupFailed(worker_idx, Failure.of(error)))
             return None
         assert isinstance(job, Job)
-        worker = Worker(job, job.info_of(worker_idx, config.num_workers, "process", runs_in="process", handed=handed))
+        info = job.info_of(worker_idx, config.num_workers, config.executor, runs_in="process", handed=handed)
+        worker = Worker(job, info)
         _kept.append(worker)
         worker.scope.on_item, worker.scope.on_items = self._status.write_item, self._status.write_items
         set_process_scope(worker.scope)
