@@ -32,12 +32,13 @@ class ReceiveMemory:
         max_bytes: Of all results that are in it at the same time, each as `charge` counts it.
 
     Attributes:
-        held_bytes: Of the results that are in it now, as far as `drain` has told, counted alike.
+        held_bytes: Of the results that are in it now, as far as `drain` has found out, counted alike.
+        freed_bytes: Of those that were freed until then, in all.
     """
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = charge(max_bytes)
-        self.held_bytes = 0
+        self.held_bytes = self.freed_bytes = 0
         self._limit = self.max_bytes + self.max_bytes // 4 + PAGE_BYTES
         self._fd = create_memfd("headrace-remote")
         self._reader = ArenaReader(self._fd, max_leases=_MAX_LEASES, copy_bytes=max_bytes // _SMALL_PART)
@@ -63,17 +64,15 @@ class ReceiveMemory:
         self.held_bytes += charge(num_bytes)
         return self._reader.lease(slot_idx, self._offsets[slot_idx], num_bytes)
 
-    def drain(self) -> int:
-        """Take back what nobody looks at any more; return how many bytes of results that were, see `charge`."""
+    def drain(self) -> None:
+        """Take back what nobody looks at any more."""
         reader = self._reader
         if not reader.freed and not reader.seen_by_children:
-            return 0
-        num_bytes = 0
+            return
         for slot_idx in reader.drain():
-            num_bytes += self._charges[slot_idx]
+            self.held_bytes -= self._charges[slot_idx]
+            self.freed_bytes += self._charges[slot_idx]
             self._free.setdefault(self._capacities[slot_idx], deque()).append(slot_idx)
-        self.held_bytes -= num_bytes
-        return num_bytes
 
     def watch(self, watcher: MemoryWatcher | None) -> None:
         """Tell a watcher of the memory that results come in from now on."""

@@ -90,7 +90,8 @@ class Seat:
         self._is_new = True  # nothing was heard of the agent since it was given its job
         self._num_sent = 0  # bytes of that, when it was looked at last
         self._num_restarts = 0  # that the agent was asked for, and has not answered
-        self._freed_bytes = self._told_bytes = 0  # since the agent was welcomed
+        self._freed_before = 0  # bytes of results, before the agent was welcomed
+        self._told_bytes = 0  # that were freed since, as the agent was told
         self._starved_at = 0
 
     # --- the agent ---
@@ -108,7 +109,7 @@ class Seat:
         self.memory.drain()
         frame, values = self._write_welcome(self.worker_idx, self.memory.max_bytes - self.memory.held_bytes)
         link.put_frame(frame, values)
-        self._freed_bytes = self._told_bytes = self._num_restarts = 0
+        self._freed_before, self._told_bytes, self._num_restarts = self.memory.freed_bytes, 0, 0
         self.starved_since, self._is_new, self._heard_at = None, True, 0.0
         queue, self._queue = self._queue, []
         for message in queue:
@@ -185,16 +186,17 @@ class Seat:
         link = self.link
         if link is None:
             return
-        self._freed_bytes += self.memory.drain()
-        untold = self._freed_bytes - self._told_bytes
+        self.memory.drain()
+        freed_bytes = self.memory.freed_bytes - self._freed_before
+        untold = freed_bytes - self._told_bytes
         if untold and (
             tells_freed
             or self.starved_since is not None
             or untold >= min(_FREED_BYTES, self.memory.max_bytes // _FREED_PART)
         ):
-            self._told_bytes = self._freed_bytes
+            self._told_bytes = freed_bytes
             self.starved_since = None
-            link.put(Freed(self._freed_bytes))
+            link.put(Freed(freed_bytes))
         link.flush()
 
     def fail_starved_worker(self, now: float) -> None:
