@@ -462,7 +462,7 @@ def test_a_loader_goes_on_where_another_one_stopped() -> None:
         expected = [np.asarray(batch["data"]).tobytes() for batch in loader]
     found = []
     with open_loader(num_workers=2, executor=remote()) as loader:
-        for batch, _ in zip(loader, range(4), strict=False):
+        for _, batch in zip(range(4), loader, strict=False):
             found.append(np.asarray(batch["data"]).tobytes())
         state = loader.state_dict()
     with open_loader(num_workers=3, executor=remote()) as loader:

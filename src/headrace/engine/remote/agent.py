@@ -98,17 +98,17 @@ def serve(addresses: Sequence[str], secret: bytes, *, wait_seconds: float, retur
         ConfigError: An address is wrong, the trainer was not reached at all, or it has no use for this worker.
         WireError: It does not know the secret.
     """
-    num_sessions = 0
+    num_sessions, deadline = 0, time.monotonic() + wait_seconds
     while True:
-        deadline = time.monotonic() + (return_seconds if num_sessions else wait_seconds)
         try:
             sock = _connect(addresses, deadline)
         except ConfigError:
             if num_sessions:
                 return num_sessions
             raise
-        _serve(sock, secret, -1)
-        num_sessions += 1
+        if _serve(sock, secret, -1):
+            num_sessions, deadline = num_sessions + 1, time.monotonic() + return_seconds
+        time.sleep(_RETRY_SECONDS)
 
 
 def _connect(addresses: Sequence[str], deadline: float) -> socket.socket:
@@ -137,25 +137,27 @@ def _connect(addresses: Sequence[str], deadline: float) -> socket.socket:
         time.sleep(_RETRY_SECONDS)
 
 
-def _serve(sock: socket.socket, secret: bytes, seat: int) -> None:
-    """Introduce this agent, and be a worker until the connection ends."""
+def _serve(sock: socket.socket, secret: bytes, seat: int) -> bool:
+    """Be a worker until the connection ends; return whether it was one to a trainer at all."""
+    is_known = False
     with sock:
         try:
-            welcome, buffers = _enter(sock, secret, seat)
+            _shake_hands(sock, secret)
+            is_known = True
+            welcome, buffers = _wait_for_job(sock, seat)
             session = _Session(sock, welcome, buffers)
             del buffers
+            try:
+                session.run()
+            finally:
+                session.close()
         except (_TrainerGone, OSError):
-            return  # the trainer has ended, or taken another worker
-        try:
-            session.run()
-        except (_TrainerGone, OSError):
-            return
-        finally:
-            session.close()
+            pass
+    return is_known
 
 
-def _enter(sock: socket.socket, secret: bytes, seat: int) -> tuple[Welcome, list[memoryview]]:
-    """Do the handshake, and wait for the job: as long as the trainer takes, which may be busy with other things."""
+def _shake_hands(sock: socket.socket, secret: bytes) -> None:
+    """Show that this agent knows the secret, and see that the other side does: as long as a busy trainer takes."""
     greeting = _read(sock, GREETING_BYTES)
     response = respond(secret, greeting)
     sock.sendall(response)
@@ -167,6 +169,10 @@ def _enter(sock: socket.socket, secret: bytes, seat: int) -> tuple[Welcome, list
             fix="give the worker and the trainer the same secret; if they have it, the trainer has just ended",
         ) from None
     check_trainer(secret, greeting, response, proof)
+
+
+def _wait_for_job(sock: socket.socket, seat: int) -> tuple[Welcome, list[memoryview]]:
+    """Introduce this agent, and wait until it is needed."""
     sock.sendall(encode_frame(introduce(seat)))
     num_bytes, num_value_bytes = split_head(_read(sock, HEAD.size))
     answer = decode_answer(_read(sock, num_bytes))
