@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from headrace.global_rng import globals_state, kept_globals, seed_globals, set_globals_state
+from headrace.rng.process import globals_state, kept_globals, seed_globals, set_globals_state
 
 DRAWS = {
     "random": random.random,

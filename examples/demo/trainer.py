@@ -124,10 +124,10 @@ def train(training: Training, tell: Callable[[Event], None]) -> None:
             loader.load_state_dict(load_checkpoint(checkpoint, model))
         for epoch in loader.epochs(last=training.epochs):
             for batch in epoch:
-                loss = model.train_step(batch)
+                tell(StepDone(batch.epoch, batch.step, model.train_step(batch)))
+                # After it was told and heard: whenever this is killed, a step that nobody heard of is done again.
                 if model.num_steps % SAVE_STEPS == 0:
                     save_checkpoint(checkpoint, model, loader.state_dict())
-                tell(StepDone(batch.epoch, batch.step, loss))
             tell(EpochDone(epoch.epoch, _test(model, heard), _test(model, heldout)))
     tell(TrainingDone(model.num_parameters, _digest(model)))
 

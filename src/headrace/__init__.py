@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from .exports import export_lazily
 from .version import __version__
 
 if TYPE_CHECKING:
@@ -210,22 +211,13 @@ _ROOM_OF = {
     ),
     "specs": ("DataSpec",),
 }
-_LAZY = {name: room for room, names in _ROOM_OF.items() for name in names}
+_get_name, __dir__ = export_lazily(__name__, _ROOM_OF)
 
-__all__ = ["__version__", *sorted(_LAZY)]
+__all__ = ["__version__", *sorted(name for names in _ROOM_OF.values() for name in names)]
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name from its room, or a room itself, when it is first used."""
-    if name in _LAZY:
-        value = getattr(importlib.import_module(f"headrace.{_LAZY[name]}"), name)
-    elif name in _ROOM_OF or name in ("adapters", "files", "order", "pipes", "testing"):
-        value = importlib.import_module(f"headrace.{name}")
-    else:
-        raise AttributeError(f"module 'headrace' has no attribute {name!r}")
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    if name in _ROOM_OF or name in ("adapters", "files", "order", "pipes", "testing"):
+        return importlib.import_module(f"headrace.{name}")  # which sets the attribute, too
+    return _get_name(name)

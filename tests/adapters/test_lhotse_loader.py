@@ -149,7 +149,7 @@ def test_set_epoch_is_told_to_the_sampler(workers):
             loader.set_epoch(epoch)
             assert loader.epoch == epoch
             assert list(loader) == np.random.RandomState(epoch).permutation(12).tolist()
-        sampler.set_epoch(5)  # as users of the documented loader do
+        sampler.set_epoch(5)  # as users of torch's DataLoader do
         assert list(loader) == np.random.RandomState(5).permutation(12).tolist()
 
 
@@ -579,7 +579,7 @@ def test_a_sampler_that_hangs_is_named():
     drawing = Drawing(side, side.begin(Start()), packs=True)
     ahead = Ahead(drawing, drawing.draw(), 4, 0.3, "my sampler")
     assert [drawn.number for drawn in ahead.take(5)] == [0]
-    with pytest.raises(StalledError, match="the sampler has not given a batch") as caught:
+    with pytest.raises(StalledError, match="the sampler has given no batch") as caught:
         ahead.take(1)
     assert "my sampler" in str(caught.value)
     assert "gate.wait()" in str(caught.value)

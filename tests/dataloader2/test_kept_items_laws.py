@@ -161,7 +161,7 @@ def test_a_resumed_epoch_is_that_of_the_uninterrupted_run_or_refused(
     stops: list[int],
     reseed_at: int | None,
 ) -> None:
-    assume((sharding, kept) != ("dispatch", "map_twice"))  # refused: what is dispatched is dealt out once
+    assume((sharding, kept) != ("dispatch", "map_twice"))  # refused: each dispatched item is given out once
     _check([*before, sharding, *between, kept, *behind], num_workers, stops, reseed_at, num_more=1)
 
 

@@ -143,7 +143,7 @@ def test_a_key_that_was_not_declared_is_shown_once_it_is_there_and_never_dropped
     assert dataset.get_data_keys() == ["data", "classes", "extra"]
     assert (dataset.get_data_dtype("extra"), dataset.get_data_dim("extra")) == ("float32", 1)
     with init_dataset({"class": "ConcatDataset", "datasets": [opened(Stream(extra=True))]}) as concat:  # noqa: SIM117
-        with pytest.raises(SourceError, match="data key 'extra', of which its sub-dataset has said nothing"):
+        with pytest.raises(SourceError, match="data key 'extra', which its sub-dataset has not declared"):
             list(concat.epoch(1))
 
 

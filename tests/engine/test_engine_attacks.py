@@ -166,4 +166,4 @@ def test_what_fails_because_the_consumer_keeps_all_memory_is_not_skipped(monkeyp
         with pytest.raises(CacheError, match="held elsewhere") as caught:
             kept.extend(value for _, value, _ in engine.run(range(30)))
         assert engine.report.num_skipped == 0
-    assert "what is kept decides" in "".join(caught.value.__notes__)
+    assert "how many results the training keeps" in "".join(caught.value.__notes__)

@@ -419,7 +419,7 @@ def test_a_thread_that_is_stuck_is_left_behind_with_a_warning(caplog: pytest.Log
     engine.close()
     with pytest.raises(HeadraceError, match="closed"):
         next(run)
-    assert "left behind, because user code in them does not return: headrace-worker-0" in caplog.text
+    assert "threads are left running, because user code in them does not return: headrace-worker-0" in caplog.text
     may_return.set()
     thread.join()
 

@@ -438,7 +438,7 @@ def test_a_generator_that_raised_is_not_skipped_because_the_rest_would_be_lost_i
     supervisor.handle(ResultRequested())
     (action,) = supervisor.handle(Failed(0, 0, failure(ends_stream=True)))
     assert isinstance(action, Raise)
-    assert any("a generator is over once it has raised" in note for note in action.error.__notes__)
+    assert any("a generator cannot go on after it has raised" in note for note in action.error.__notes__)
 
 
 def test_a_stream_that_ends_right_after_a_skipped_error_is_warned_about() -> None:

@@ -146,7 +146,7 @@ def test_the_training_is_the_same_with_any_number_of_workers_and_in_any_job(
     ("kill_after", "num_workers"),
     [
         (1, 1),  # there is no checkpoint yet
-        (SAVE_STEPS - 1, 0),  # while it writes the first one, or not
+        (SAVE_STEPS, 0),  # while it writes the first one, or not
         pytest.param(2 * SAVE_STEPS, 3, marks=pytest.mark.slow),
         *(pytest.param(None, num_workers, marks=pytest.mark.slow) for num_workers in (0, 2)),  # anywhere
     ],
@@ -162,7 +162,8 @@ def test_a_killed_training_goes_on_with_the_same_losses(
     assert killed.end is None
     resumed = run(msgspec.structs.replace(training, num_workers=num_workers))
     check_resumed(whole, killed, resumed)
-    assert kill_after + SAVE_STEPS >= len(whole.losses) - len(resumed.losses) >= kill_after - kill_after % SAVE_STEPS
+    # The checkpoint of the last step that was heard is there, or was being written.
+    assert len(whole.losses) - len(resumed.losses) in {k - k % SAVE_STEPS for k in (kill_after - 1, kill_after)}
     assert not [path.name for path in tmp_path.iterdir() if path.name.startswith(".headrace")]
 
 

@@ -1,4 +1,4 @@
-"""Orders that must never change: those of the documented system, and our own `permute`."""
+"""Orders that must never change: those of RETURNN, and our own `permute`."""
 
 import hashlib
 import json

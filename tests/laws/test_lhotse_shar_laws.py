@@ -36,7 +36,7 @@ from headrace import LhotseDataLoader
 from headrace.adapters.lhotse.draws import left_to_workers
 from headrace.adapters.lhotse.private import new_ids
 from headrace.adapters.lhotse.shar import ShardIterator
-from headrace.global_rng import kept_globals
+from headrace.rng.process import kept_globals
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # lhotse's and torch's own
 RATE, NUM = 8000, 11

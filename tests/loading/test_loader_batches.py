@@ -630,7 +630,7 @@ def test_what_a_filter_leaves_out_of_an_epoch_is_logged_once_and_counted(wrap, c
             list(loader)
             is_filtered.append(f"{counts} sequences are left out of epoch {epoch}" in loader.explain())
         assert is_filtered[1:] == [True, True]
-    assert caplog.text.count(f"a filter leaves out {counts} sequences (said once; explain() counts)") == 1
+    assert caplog.text.count(f"a filter leaves out {counts} sequences (logged once; explain() has the counts)") == 1
     kept = [record.message for record in caplog.records if "sequences kept" in record.message]
     if wrap(config)["class"] not in ("MixDataset", "MultiEpochDataset"):  # which ask for several epochs of it by turns
         assert len(kept) == len(set(kept)) > 0  # no epoch is filtered twice

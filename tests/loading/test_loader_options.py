@@ -32,7 +32,7 @@ WRONG = [
     ({"engine_options": {}}, "engine_options"),
     ({"steps_per_epoch": 3}, "for streams"),
     ({"max_bytes": 100, "executor": "thread"}, "max_bytes"),
-    ({"collate": list, "pad_multiple": 8}, "pad_multiple mean nothing"),
+    ({"collate": list, "pad_multiple": 8}, "pad_multiple have no effect"),
     ({"batching": FrameBudget(10, data_key="dta")}, "'dta'"),
     ({"num_wrokers": 2}, "did you mean 'num_workers'"),
     ({"batch_size": 4}, "batching and batch_size"),

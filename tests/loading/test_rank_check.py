@@ -118,7 +118,7 @@ def test_ranks_are_asked_again_after_a_state_was_loaded(seqs):
 @pytest.mark.parametrize(
     ("gathered", "text"),
     [
-        (lambda card: [card], r"cards of the ranks \[0\], and there are 2 ranks"),
+        (lambda card: [card], r"texts of the ranks \[0\], and there are 2 ranks"),
         (lambda card: [card, card], r"ranks \[0, 0\]"),
         (lambda card: ["x", card], "no card"),
         (lambda card: ["{}", card], "no card"),

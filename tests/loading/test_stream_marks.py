@@ -82,7 +82,7 @@ def die_once():
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_stream_that_is_another_one_after_its_reader_died_is_refused(deaths, workers):
-    with pytest.raises(SourceError, match="is another one now: they differ in window"):
+    with pytest.raises(SourceError, match="gave other sequences: they differ in window"):
         numbers_of(Stream(draws_anew), num_workers=workers)
 
 

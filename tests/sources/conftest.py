@@ -12,7 +12,7 @@ HDF_LENGTHS = [3, 0, 5, 1]
 
 @pytest.fixture
 def write_layout():
-    """Return a function that writes an HDF5 file of the documented layout, part by part.
+    """Return a function that writes an HDF5 file in RETURNN's layout, part by part.
 
     By default it has four sequences, the input `inputs` and the target "classes", the tags a..d, and no descriptions.
     `parts` replaces a part, adds one, or leaves one out (None); `h5py.Group` makes a group. Further options are those

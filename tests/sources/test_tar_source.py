@@ -105,7 +105,7 @@ def test_several_archives_are_one_corpus_and_keys_may_repeat_in_another(tmp_path
 
 def test_ranges_that_stand_for_more_names_than_there_are_files_are_refused_at_once(tmp_path):
     for name in ("x-{0..99999999999}.tar", "{0..9999}-{0..9999}.tar"):
-        with pytest.raises(ConfigError, match="the ranges stand for"):
+        with pytest.raises(ConfigError, match="the ranges expand to"):
             TarSource(tmp_path / name)
 
 
@@ -505,7 +505,7 @@ def test_a_header_with_any_wrong_byte_is_refused(tmp_path, position, change):
         return  # and so does a space in the place of its leading zero
     data[position] ^= change
     path.write_bytes(data)
-    refused(path, "does not fit its sum|truncated|compressed")
+    refused(path, "checksum of a header is wrong|truncated|compressed")
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
@@ -542,7 +542,7 @@ def test_a_compressed_archive_is_refused_with_what_to_do(tmp_path, magic, tool):
 def test_what_is_no_archive_or_not_there_is_refused(tmp_path):
     path = tmp_path / "shard.tar"
     path.write_bytes(b"text" * 500)
-    refused(path, "does not fit its sum")
+    refused(path, "checksum of a header is wrong")
     with pytest.raises(SourceError, match="does not exist"):
         TarSource(tmp_path / "nothing.tar")
     with pytest.raises(SourceError, match="not a regular file"):

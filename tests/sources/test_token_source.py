@@ -382,7 +382,7 @@ def test_what_the_format_cannot_hold_is_refused_and_the_writer_goes_on(tmp_path)
         ):
             with pytest.raises(SourceError, match=message):
                 writer.append("bad", wrong)
-        with pytest.raises(SourceError, match="without a line end"):
+        with pytest.raises(SourceError, match="contains a line end"):
             writer.append("a\nb", {"data": TOKENS})
         writer.append("good", {"data": TOKENS})
     source = TokenSource(tmp_path / "x.bin", by="document")

@@ -148,9 +148,15 @@ class WorkerConsumer(IterPipe[Any]):
             raise ResumeError(f"the state of the workers is damaged: {error}") from error
         workers = saved.workers
         if len(workers) != self._num_workers:
-            raise ResumeError(f"the state is of {len(workers)} workers, and there are {self._num_workers}")
+            raise ResumeError(
+                f"the state was saved with {len(workers)} workers, and there are {self._num_workers}",
+                fix=f"give num_workers={len(workers)}",
+            )
         if saved.turn >= self._num_workers:
-            raise ResumeError(f"the state of the workers is damaged: it is the turn of worker {saved.turn}")
+            raise ResumeError(
+                f"the state of the workers is damaged: the next item is that of worker {saved.turn}, and there are "
+                f"{self._num_workers}"
+            )
         self.reset()
         self._turn = saved.turn
         for worker_id, worker in enumerate(workers):
@@ -158,8 +164,8 @@ class WorkerConsumer(IterPipe[Any]):
             if worker.snapshot is not None and worker.snapshot_item is not None:
                 if worker.snapshot_item > worker.item:
                     raise ResumeError(
-                        f"the state of worker {worker_id} is damaged: item {worker.item}, snapshot of "
-                        f"{worker.snapshot_item}"
+                        f"the state of worker {worker_id} is damaged: it is at item {worker.item}, and its snapshot "
+                        f"at item {worker.snapshot_item}, which comes later"
                     )
                 data = cloudpickle.dumps(tuple(worker.snapshot))
                 self._snapshots[worker_id] = [Snapshot(worker.snapshot_item, data)]

@@ -65,7 +65,7 @@ class DataLoader2(Generic[T_co]):
         self._iterator: Iterator[Any] | None = None
         self.reading_service: ReadingServiceInterface | None = None
         if epoch_seeding not in _EPOCH_SEEDINGS:
-            raise ConfigError(f"epoch_seeding={epoch_seeding!r}", fix='use "derived" or "same"')
+            raise ConfigError(f"epoch_seeding={epoch_seeding!r} is unknown", fix='use "derived" or "same"')
         if reading_service is not None and not isinstance(reading_service, ReadingServiceInterface):
             raise ConfigError(f"{reading_service!r} is not a reading service")
         self._epoch_seeding = epoch_seeding
@@ -332,7 +332,8 @@ class DataLoader2(Generic[T_co]):
         state = LoaderState.of_dict(state_dict)
         if state.epoch_seeding != self._epoch_seeding:
             raise ResumeError(
-                f"the state is of epoch_seeding={state.epoch_seeding!r}, and this loader has {self._epoch_seeding!r}"
+                f"the state was saved with epoch_seeding={state.epoch_seeding!r}, and this loader has "
+                f"{self._epoch_seeding!r}"
             )
         if self.datapipe is not None:
             state.check_pipes(self._recipe)

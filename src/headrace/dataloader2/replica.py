@@ -25,12 +25,12 @@ from headrace.engine import note_item
 from headrace.engine.memory.arena import ValueTooLargeError
 from headrace.engine.process.channel import Channel
 from headrace.errors import TransformError
-from headrace.global_rng import globals_state, seed_globals, set_globals_state
 from headrace.pipes.core.base import read, stop
 from headrace.pipes.graph import is_pipe, list_pipes
 from headrace.pipes.graph.seeds import note_seeds_of_globals, set_graph_random_seed
 from headrace.pipes.graph.state import can_skip_ahead, graph_state, restore_graph, skip_ahead
 from headrace.pipes.sharding import SHARDING_PRIORITIES, apply_sharding
+from headrace.rng.process import globals_state, seed_globals, set_globals_state
 
 from .dispatch.client import DispatchClient
 from .interface import WorkerInfo

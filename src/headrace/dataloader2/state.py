@@ -92,7 +92,7 @@ class LoaderState:
 
     def _warn_of(self, error: NotPlainError) -> None:
         _logger.warning(
-            "%s is in hand (in a shuffle's buffer, say) and cannot be written as plain data: to resume from this "
+            "%s (held in a shuffle's buffer, for example) cannot be saved as plain data: to resume from this "
             "state, the epoch is read again from its start up to item %d",
             error,
             self.position,
@@ -110,7 +110,7 @@ class LoaderState:
             hint = None
             if isinstance(state, dict) and "serialized_datapipe" in state:
                 hint = "it is a state of torchdata's, which holds a pickled pipe: start the epoch anew"
-            raise ResumeError(f"this is no state of {FORMAT}: {found}", fix=hint)
+            raise ResumeError(f"this is not a state of {FORMAT}: {found}", fix=hint)
         saved = _checked(state)
         fields = {field: getattr(saved, field) for field in cls.__dataclass_fields__}
         return cls(
@@ -147,20 +147,20 @@ def _digest_of(state: dict[str, Any]) -> str:
     try:
         return digest_of_state(state, without="digest")
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise ResumeError(f"the state holds what no state holds: {error}") from error
+        raise ResumeError(f"the state holds a value that cannot have been saved: {error}") from error
 
 
 def _checked(state: dict[str, Any]) -> _Saved:
     try:
         saved = msgspec.convert(state, _Saved)
     except (msgspec.ValidationError, RecursionError) as error:
-        raise ResumeError(f"the state is damaged: {error}", fix="go on from an older state") from error
+        raise ResumeError(f"the state is damaged: {error}", fix="resume from an older state") from error
     for seed in (saved.seed, saved.next_seed):
         if seed is not None and not 0 <= seed < _UINT64:
-            raise ResumeError(f"the state is damaged: {seed} is no seed", fix="go on from an older state")
+            raise ResumeError(f"the state is damaged: {seed} is not a seed", fix="resume from an older state")
     if (digest := _digest_of(state)) != saved.digest:
         raise ResumeError(
-            f"the state is not as it was taken: its digest says {saved.digest}, its content gives {digest}",
-            fix="go on from an older state, and change none by hand",
+            f"the state was changed since it was saved: its digest is {saved.digest}, that of its content {digest}",
+            fix="resume from an older state, and do not edit states",
         )
     return saved

@@ -163,7 +163,7 @@ class Dataset(ForeignAnswers):
         for value in (*args, *kwargs.values()):
             if isinstance(value, Iterator):
                 raise ConfigError(
-                    f"it was made of a {type(value).__name__}, which can be read once",
+                    f"a dataset that was made of a {type(value).__name__} cannot be copied: that gives its items once",
                     where=f"dataset {self.name!r}",
                     fix="give an object whose __iter__ begins anew",
                 )

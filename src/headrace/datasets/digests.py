@@ -141,7 +141,7 @@ def given_options(cls: type[_HasIdleOptions], args: tuple[Any, ...], kwargs: Map
     constructors = [vars(ancestor)["__init__"] for ancestor in cls.__mro__[:-1] if "__init__" in vars(ancestor)]
     parameters = [list(inspect.signature(constructor).parameters.values())[1:] for constructor in constructors]
     names = [p.name for p in parameters[0] if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    given = {names[place] if place < len(names) else f"*{place}": value for place, value in enumerate(args)}
+    given = {names[number] if number < len(names) else f"*{number}": value for number, value in enumerate(args)}
     given.update(kwargs)
     defaults = {p.name: p.default for own in reversed(parameters) for p in own}
     idle = cls.idle_options(given)

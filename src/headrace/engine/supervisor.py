@@ -290,9 +290,11 @@ class Supervisor:
             return Skip(ticket, worker_idx, failure)
         error = failure.raisable(ticket, worker_idx)
         if isinstance(policy, Skipping) and failure.ends_stream and isinstance(error, CacheError):
-            error.add_note("headrace: not skipped, because what is kept decides which sequences it falls on")
+            error.add_note(
+                "headrace: not skipped, because which sequences it hits depends on how many results the training keeps"
+            )
         elif isinstance(policy, Skipping) and failure.ends_stream:
-            error.add_note("headrace: not skipped, because a generator is over once it has raised")
+            error.add_note("headrace: not skipped, because a generator cannot go on after it has raised")
         elif isinstance(policy, Skipping):
             error.add_note(f"headrace: not skipped, because the budget of {policy.budget} skips is used up")
         return self._finish(Raise(error))

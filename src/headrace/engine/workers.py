@@ -33,14 +33,14 @@ class Workers:
         current_run_id: The run that may use the executor, if there is one: no other may. Written here alone.
 
     Raises:
-        ConfigError: The executor carries the workers of another engine, which was not closed.
+        ConfigError: The executor already has the workers of another engine, which was not closed.
     """
 
     def __init__(self, job: Job, num_workers: int, executor: Executor) -> None:
         other = None if executor.used_by is None else executor.used_by()
         if other is not None and other.executor is executor and not other.is_closed:
             raise ConfigError(
-                f"this {type(executor).__name__} carries the workers of another engine",
+                f"this {type(executor).__name__} already has the workers of another engine",
                 fix="make one for each loader or dataset, or close the other one first",
             )
         executor.used_by = weakref.ref(self)

@@ -202,7 +202,11 @@ class ExtractedFeatures:
         mels = np.concatenate([bands.sums(part.real**2 + part.imag**2) for part in self._spectra(audio, sample_rate)])
         if self.kind == "mfcc":
             if self.num_filters > num_mels:
-                raise SourceError(f"{self.num_filters} coefficients of {num_mels} bands", where=where, fix="fewer")
+                raise SourceError(
+                    f"{self.num_filters} MFCC need as many mel bands, and there are {num_mels}",
+                    where=where,
+                    fix="lower num_feature_filters, or raise the number of bands",
+                )
             result = cosine_transform(_decibels(mels), self.num_filters)
             frames = self._frames(audio, window, step)
             # Energy in place of the first coefficient; in float32, as there.
@@ -218,7 +222,11 @@ class ExtractedFeatures:
     def _window_and_step(self, sample_rate: int) -> tuple[int, int]:
         window, step = int(self.window_len * sample_rate), int(self.step_len * sample_rate)
         if window < 1 or step < 1:
-            raise ConfigError(f"windows of {window} samples, steps of {step}", where=f"audio, {sample_rate} Hz")
+            raise ConfigError(
+                f"windows and steps need at least 1 sample: got {window} and {step}",
+                where=f"audio, {sample_rate} Hz",
+                fix="raise window_len and step_len (seconds)",
+            )
         return window, step
 
     def _fft_size(self, window: int) -> int:

@@ -93,7 +93,7 @@ def make_named(path: str | os.PathLike[str]) -> None:
         raise CacheError(what, where=path, fix="choose a folder of your own: cache_directory=...")
     if path not in _warned_of_owners:  # of root's own files, too, where a file server maps root to "nobody"
         _warned_of_owners.add(path)
-        _LOGGER.warning("%s: it is trusted, as it was named: %s", what, path)
+        _LOGGER.warning("%s: it is used all the same, because it was named explicitly: %s", what, path)
 
 
 def kept_folder(name: str) -> Path:

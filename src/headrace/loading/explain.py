@@ -47,7 +47,7 @@ class Explainer:
         self._said.update(new)
         others = {field.name: 0 for field in fields(PlanCounts) if field.name in reasons and field.name not in new}
         _logger.warning(
-            "%s, epoch %d, %s of %s windows planned: %s (said once; explain() counts)",
+            "%s, epoch %d, %s of %s windows planned: %s (logged once; explain() has the counts)",
             self._subject.name,
             epoch,
             progress.num_planned,
@@ -59,7 +59,12 @@ class Explainer:
         """Log what filters leave out, of the dataset or of an epoch; the user asked for it, so it is no warning."""
         for reason, where, further, counts in (
             ("filtered", "", "", self._subject.corpus.num_filtered()),
-            ("filtered in an epoch", f", epoch {epoch}", " (said once; explain() counts)", self._runs.num_filtered()),
+            (
+                "filtered in an epoch",
+                f", epoch {epoch}",
+                " (logged once; explain() has the counts)",
+                self._runs.num_filtered(),
+            ),
         ):
             if counts is not None and reason not in self._said:
                 self._said.add(reason)

@@ -17,8 +17,8 @@ from headrace.batching import Batching, BatchOrder, PlanCounts
 from headrace.engine import EngineOptions, EngineReport, Executor, WorkerInfo
 from headrace.engine.memory.lease import MemoryWatcher
 from headrace.errors import ConfigError, HeadraceError, ResumeError, check_count
-from headrace.global_rng import kept_globals
 from headrace.ranks import Ranks
+from headrace.rng.process import kept_globals
 from headrace.version import __version__
 
 from .epochs import Epochs, PlannedEpochs, Recipe

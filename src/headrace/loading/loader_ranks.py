@@ -167,12 +167,12 @@ def compare_cards(cards: Sequence[str], ranks: Ranks) -> None:
         found, parts_of = [int(card["rank"]) for card in read], [dict(card["parts"]) for card in read]
     except (TypeError, ValueError, KeyError) as error:
         raise ConfigError(
-            f"check_ranks returned what is no card of a rank: {error}",
+            f"check_ranks returned a text that no rank has given it: {error}",
             fix="return the texts that all ranks gave it, as they were, in the order of the ranks",
         ) from error
     if ranks.world_size > 1 and found != list(range(ranks.world_size)):
         raise ConfigError(
-            f"check_ranks returned the cards of the ranks {found}, and there are {ranks.world_size} ranks from 0 on",
+            f"check_ranks returned the texts of the ranks {found}, and there are {ranks.world_size} ranks from 0 on",
             where=f"rank {ranks.rank} of {ranks.world_size} ({ranks.source})",
             fix="give each process its own rank=, the same world_size=, and gather from all of them",
         )

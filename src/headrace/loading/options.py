@@ -15,7 +15,7 @@ from headrace.engine import EngineOptions, Executor, WorkerInfo, where_runs
 from headrace.engine.executor import check_executor_name
 from headrace.engine.process.executor import ProcessExecutor
 from headrace.errors import ConfigError, check_count
-from headrace.global_rng import kept_globals, seed_globals
+from headrace.rng.process import kept_globals, seed_globals
 
 from .steps import Agree, Agreement
 
@@ -94,7 +94,7 @@ class LoaderOptions:
             raise ConfigError("mesh and rank or world_size both say which rank this is", fix="leave one of them out")
         self._check_agreement()
         if self.collate is not None and (self.pad_values or self.pad_multiple != 1):
-            raise ConfigError("pad_values and pad_multiple mean nothing to a collate of your own", fix="pad there")
+            raise ConfigError("pad_values and pad_multiple have no effect on a collate of your own", fix="pad there")
 
     def with_workers(self, workers: Workers, *, takes_number: bool) -> Self:
         """Return these options with those that a dataset was given for its workers, which this loader's stand for.
@@ -128,7 +128,7 @@ class LoaderOptions:
                 changes["max_bytes"] = workers.max_bytes * max(workers.num_workers, 1)
         elif workers.num_workers != self.num_workers:
             _logger.warning(
-                "num_workers=%d of the loader holds, and num_workers=%d of its %s does not: it is read by the loader's",
+                "num_workers=%d of the loader is used, and num_workers=%d of its %s is not",
                 self.num_workers,
                 workers.num_workers,
                 workers.owner,

@@ -332,7 +332,7 @@ class EpochPlan:
                 f"window {number} has {len(plan)} batches, and {self._table.batches_of(number)} when it was planned "
                 "before",
                 where=f"epoch {self.epoch}, {self._recipe.batching}",
-                fix="begin the epoch again: what was remembered is given up",
+                fix="begin the epoch again: the remembered numbers of batches are dropped",
             )
         if self._get_name is not None and len(self._counts) == self.num_windows and self._all_counts is None:
             name, self._all_counts = self._get_name(), sum(self._counts.values(), PlanCounts())

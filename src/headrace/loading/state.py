@@ -86,9 +86,10 @@ class LoaderState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         digest = loaded.to_dict()["digest"]
         if loaded.digest not in (None, digest):
             raise ResumeError(
-                f"the state is not as it was saved: its digest says {loaded.digest}, its content gives {digest}",
+                f"the state was changed since it was saved: its digest is {loaded.digest}, that of its content "
+                f"{digest}",
                 where=f"epoch {loaded.epoch}, batch {loaded.position}",
-                fix="go on from an older state, and change none by hand",
+                fix="resume from an older state, and do not edit states",
             )
         return loaded
 

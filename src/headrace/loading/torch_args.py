@@ -148,7 +148,9 @@ def _take_engine_options(own: dict[str, Any], foreign: Mapping[str, Any]) -> Non
     context = foreign.get("multiprocessing_context")
     if context is not None:
         if own["executor"] != "process" or own["max_bytes"] is not None:
-            raise ConfigError("multiprocessing_context goes with no executor and no max_bytes", fix="leave it out")
+            raise ConfigError(
+                "multiprocessing_context cannot be combined with executor or max_bytes", fix="leave it out"
+            )
         method = context if isinstance(context, str) else context.get_start_method()
         own["executor"] = ProcessExecutor(start_method=method)
 

@@ -30,14 +30,17 @@ from headrace.batching.data_key import data_key_of_item
 from headrace.datasets.reading.chunks import Cutter, chunks_by_seq
 from headrace.engine import WorkerInfo, empty, note_item, skip_item
 from headrace.errors import CacheError, TransformError, takes_note
-from headrace.global_rng import kept_globals, seed_globals
 from headrace.rng import derive_rng, wants_rng
+from headrace.rng.process import kept_globals, seed_globals
 
 from .batch import Made, pack_made
 from .reading import Failed, Reader, Reading, ReadRequest
 
 Transform = Callable[..., Any]
 Collate = Callable[[list[Any]], Any]
+
+
+_NOTHING = {type(None)}
 
 
 class Task(msgspec.Struct, frozen=True):
@@ -68,9 +71,16 @@ class Task(msgspec.Struct, frozen=True):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle arrays as their bytes, which takes a third of the time."""
-        arrays = (self.indices, self.occurrences, self.rows, self.chunk_starts, self.chunk_frames, self.seq_frames)
+        rest = self.occurrences, self.rows, self.chunk_starts, self.chunk_frames, self.seq_frames
+        if set(map(type, rest)) == _NOTHING:
+            return _plain_task_of, (self.epoch, self.number, self.indices.tobytes(), self.seqs)
+        arrays = (self.indices, *rest)
         carried = [None if array is None else (array.dtype.char, array.tobytes()) for array in arrays]
         return _task_of, (self.epoch, self.number, carried, self.seqs)
+
+
+def _plain_task_of(epoch: int, number: int, indices: bytes, seqs: list[tuple[str, Any]] | None) -> Task:
+    return Task(epoch, number, np.frombuffer(indices, np.int64), seqs=seqs)
 
 
 def _task_of(

@@ -90,4 +90,4 @@ def _number(part: str, meaning: str) -> int:
 
 def _end(parts: list[str]) -> None:
     if parts:
-        raise _WrongPartError(f"{':'.join(parts)!r} is too much")
+        raise _WrongPartError(f"{':'.join(parts)!r} comes after the last part of the option")

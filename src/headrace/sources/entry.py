@@ -116,9 +116,17 @@ class Format:
                     raise ConfigError(what, where=self.name, fix="define it at the top of a module")
                 object.__setattr__(self, name, f"{cls.__module__}:{cls.__qualname__}")
             elif cls is not None and (not isinstance(cls, str) or ":" not in cls):
-                raise ConfigError(f"the {name} of a format is {cls!r}", where=self.name, fix='"package.module:Class"')
+                raise ConfigError(
+                    f"the {name} of a format must be a class or its name, got {cls!r}",
+                    where=self.name,
+                    fix='write "package.module:Class"',
+                )
         if isinstance(self.suffixes, str) or not all(one.startswith(".") for one in self.suffixes):
-            raise ConfigError(f"suffixes is {self.suffixes!r}", where=self.name, fix='a tuple such as (".hdf", ".h5")')
+            raise ConfigError(
+                f"suffixes must be a tuple of texts that begin with a dot, got {self.suffixes!r}",
+                where=self.name,
+                fix='for example (".hdf", ".h5")',
+            )
 
     @property
     def suffix(self) -> str:

@@ -44,7 +44,11 @@ def read_vocabulary_file(path: str | os.PathLike[str]) -> bytes:
     except (OSError, EOFError, zlib.error) as error:
         raise SourceError(f"the vocabulary file cannot be read: {error}", where=name) from error
     if len(data) > _MAX_BYTES:
-        raise SourceError(f"a vocabulary file of more than {_MAX_BYTES >> 20} MiB", where=name, fix="is it the corpus?")
+        raise SourceError(
+            f"a vocabulary file of more than {_MAX_BYTES >> 20} MiB",
+            where=name,
+            fix="check the path: this may be the corpus",
+        )
     return bytes(data)
 
 

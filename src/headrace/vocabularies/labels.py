@@ -358,7 +358,9 @@ class Utf8ByteTargets(Vocabulary):
         try:
             data = text.encode()
         except UnicodeEncodeError as error:
-            raise SourceError(f"the text has no UTF-8: {error.reason} at {error.start}", fix="correct it") from error
+            raise SourceError(
+                f"the text cannot be written as UTF-8: {error.reason} at character {error.start}", fix="correct it"
+            ) from error
         return np.concatenate([np.frombuffer(data, np.uint8).astype(np.int32), self._postfix])
 
     def decode(self, indices: Iterable[int]) -> str:

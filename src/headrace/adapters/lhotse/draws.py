@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 from headrace.engine.user.ship import ship_payload
 from headrace.errors import ConfigError, InternalError, StalledError
-from headrace.global_rng import kept_globals, seed_globals
+from headrace.rng.process import kept_globals, seed_globals
 
 from .payload import LeftToWorkers
 from .private import Keyed, NewIds
@@ -346,7 +346,7 @@ class Ahead:
                 seconds = time.monotonic() - start
             if 0 < self._stall_seconds <= seconds:
                 raise StalledError(
-                    f"the sampler has not given a batch for {seconds:.0f} s of waiting for it",
+                    f"the sampler has given no batch for {seconds:.0f} s of waiting for it",
                     where=f"{self._name}, in\n{self._stack().rstrip()}",
                     fix="EngineOptions(stall_seconds=...) sets how long is too long; 0: wait for ever",
                 )

@@ -424,9 +424,9 @@ def _checked_dataset(dataset: Any) -> Any:
     refuse_iterable(dataset)
     if isinstance(dataset, type) or not hasattr(dataset, "__getitem__"):
         raise ConfigError(
-            f"a dataset is asked for dataset[batch], and {dataset if isinstance(dataset, type) else type(dataset)} "
-            "can not be",
-            fix="give an object with __getitem__; for an iterable, use headrace.DataLoader",
+            f"this loader reads dataset[batch], and {dataset if isinstance(dataset, type) else type(dataset)} "
+            "has no __getitem__",
+            fix="give an object that has one; for an iterable, use headrace.DataLoader",
         )
     return dataset
 

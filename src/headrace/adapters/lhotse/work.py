@@ -18,7 +18,7 @@ from headrace.engine import WorkerInfo, note_item, skip_item
 from headrace.engine.failure import Failure
 from headrace.engine.user.ship import unship
 from headrace.errors import takes_note
-from headrace.global_rng import kept_globals, seed_globals
+from headrace.rng.process import kept_globals, seed_globals
 
 from .payload import keep_shards_open
 from .private import Keyed, NewIds, walk

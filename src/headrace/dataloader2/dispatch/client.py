@@ -54,7 +54,7 @@ class DispatchClient(IterPipe[Any]):
         epoch = self.epoch
         if self._asked_epoch == epoch:
             raise ConfigError(
-                "dispatched items were to be read a second time in one epoch, but they are dealt out once",
+                "dispatched items are read a second time in one epoch, but each is given to one worker, once",
                 where=self._name,
                 fix="put .cycle() or .repeat() before .sharding_round_robin_dispatch(), not after it",
             )

@@ -135,5 +135,5 @@ def _named(error: WorkerDiedError) -> WorkerDiedError:
     return WorkerDiedError(
         error.what.replace("worker 0", f"the {WHERE}"),
         where=where,
-        fix="its items cannot be dealt out again in the middle of an epoch: begin a new one with a new loader",
+        fix="its items cannot be given out again in the middle of an epoch: begin a new one with a new loader",
     )

@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from headrace.errors import HeadraceError, check_count
-from headrace.global_rng import kept_globals, seed_globals
 from headrace.pipes.core.base import read
 from headrace.pipes.core.skeletons import SameLength
 from headrace.pipes.graph import list_pipes
 from headrace.pipes.graph.seeds import SeedGenerator, note_seeds_of_globals, set_graph_random_seed
 from headrace.pipes.sharding import SHARDING_PRIORITIES, apply_sharding
 from headrace.pipes.torch.native import to_native
+from headrace.rng.process import kept_globals, seed_globals
 
 from ..interface import PausableEnd, ReadingServiceInterface, ResetFn, WorkerInfo, prefetched, shut_down
 from ..replica import checked_pipe

@@ -83,7 +83,9 @@ class SequentialReadingService(CheckpointableReadingServiceInterface):
         """
         states = msgspec.msgpack.decode(serialized_state, type=list[bytes])
         if len(states) != len(self.reading_services):
-            raise ResumeError(f"the state is of {len(states)} services, and there are {len(self.reading_services)}")
+            raise ResumeError(
+                f"the state was saved with {len(states)} reading services, and there are {len(self.reading_services)}"
+            )
         for service, state in zip(self.reading_services, states, strict=True):
             if isinstance(service, CheckpointableReadingServiceInterface):
                 datapipe = service.restore(datapipe, state)

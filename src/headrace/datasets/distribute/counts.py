@@ -20,10 +20,10 @@ class SeqCounts:
         self._together: dict[bytes, int] = {}
         self.is_counted = False
 
-    def of(self, places: NDArray[np.int64]) -> int | None:
+    def of(self, entries: NDArray[np.int64]) -> int | None:
         """Return how many sequences some entries hold, `None` if that is not known."""
-        counts = self._counts[places]
-        return self._together.get(places.tobytes()) if (counts == _UNKNOWN).any() else int(counts.sum())
+        counts = self._counts[entries]
+        return self._together.get(entries.tobytes()) if (counts == _UNKNOWN).any() else int(counts.sum())
 
     @property
     def total(self) -> int | None:
@@ -34,12 +34,12 @@ class SeqCounts:
         """Take the numbers of all entries, `int64[N]`."""
         self._counts, self.is_counted = counts, True
 
-    def learn(self, places: NDArray[np.int64], num_seqs: int, *, come_again: bool) -> None:
+    def learn(self, entries: NDArray[np.int64], num_seqs: int, *, come_again: bool) -> None:
         """Take note of what some entries hold; of several it is kept only if just these come together again."""
-        if len(places) == 1:
-            self._counts[places[0]] = num_seqs
+        if len(entries) == 1:
+            self._counts[entries[0]] = num_seqs
         elif come_again:
-            self._together[places.tobytes()] = num_seqs
+            self._together[entries.tobytes()] = num_seqs
 
     def state(self) -> NDArray[np.int64] | None:
         """Return what a copy need not count again."""

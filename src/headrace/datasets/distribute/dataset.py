@@ -205,14 +205,14 @@ class DistributeFilesDataset(LaidOutByFiles, BlockwiseDataset):
         Raises:
             ConfigError: The sub-dataset does not know its number of sequences.
         """
-        places = range(len(self.files))
+        entries = range(len(self.files))
         counts = []
         for answer in self._stream.do(
-            CountSeqs(self._share.spec_of_entry(place), tree_leaves(self.files[place])) for place in places
+            CountSeqs(self._share.spec_of_entry(entry), tree_leaves(self.files[entry])) for entry in entries
         ):
             counts.append(answer)
             if progress is not None:
-                progress(len(counts), len(places))
+                progress(len(counts), len(entries))
         self._share.take_counts(counts)
 
     # --- what is known without reading ---

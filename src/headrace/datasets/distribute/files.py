@@ -110,7 +110,7 @@ class SubEpochFiles:
         failures = cache.prefetch_status.failures
         for source in sources:
             if source in failures:
-                raise CacheError(f"a file did not come: {failures[source]}", where=source)
+                raise CacheError(f"a file could not be fetched: {failures[source]}", where=source)
 
     def release(self, held: Sequence[str]) -> None:
         """Give back what `fetch` has returned."""

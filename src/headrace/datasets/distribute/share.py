@@ -138,9 +138,9 @@ class FileShare:
 
     def trees_of(self, epoch: int, rank: int | None = None) -> list[FileTree]:
         """Return the files of a sub-epoch, in order, of this or another rank."""
-        return [self.trees[place] for place in self._places_of(epoch, rank).tolist()]
+        return [self.trees[entry] for entry in self._entries_of(epoch, rank).tolist()]
 
-    def _places_of(self, epoch: int, rank: int | None = None) -> NDArray[np.int64]:
+    def _entries_of(self, epoch: int, rank: int | None = None) -> NDArray[np.int64]:
         return self.plan.files_of(epoch, self._shard_of(rank))
 
     def _shard_of(self, rank: int | None) -> int:
@@ -159,7 +159,7 @@ class FileShare:
                 raised when its turn has come.
         """
         specs = {epoch: self._spec_of(epoch)}
-        self._current = epoch, self._places_of(epoch)
+        self._current = epoch, self._entries_of(epoch)
         for coming in range(epoch + 1, epoch + 1 + self._options.num_preloaded):
             try:
                 specs[coming] = self._spec_of(coming)
@@ -190,13 +190,13 @@ class FileShare:
         root = os.path.commonprefix(folders)  # noqa: RUF071 (any common beginning will do)
         return " ".join(tree_key(map_leaves(tree, lambda name: name[len(root) :].lstrip("/"))) for tree in trees)
 
-    def spec_of_entry(self, place: int) -> SubEpochSpec:
+    def spec_of_entry(self, entry: int) -> SubEpochSpec:
         """Return the dataset of one entry of the file list alone.
 
         Raises:
             Exception: As for `plan_of`.
         """
-        return self._make_spec((0, place), 1, 1, [self.trees[place]], f"entry {place} of the file list")
+        return self._make_spec((0, entry), 1, 1, [self.trees[entry]], f"entry {entry} of the file list")
 
     def _make_spec(
         self, key: tuple[int, int], epoch: int, full_epoch: int, trees: list[FileTree], where: str
@@ -218,13 +218,13 @@ class FileShare:
     def num_seqs_of(self, epoch: int, rank: int | None = None) -> int | None:
         """Return how many sequences a rank delivers in a sub-epoch, as far as that is known. O(ranks) if it is cut."""
         limit = self.limit_of(epoch)
-        return self._counts.of(self._places_of(epoch, rank)) if limit is None else limit
+        return self._counts.of(self._entries_of(epoch, rank)) if limit is None else limit
 
     def limit_of(self, epoch: int) -> int | None:
         """Return to how many sequences each rank is cut in a sub-epoch; `None`: not at all."""
         if self._options.remainder != "drop" or not self._counts.is_counted:
             return None
-        numbers = [self._counts.of(self._places_of(epoch, rank)) for rank in range(self.plan.num_shards)]
+        numbers = [self._counts.of(self._entries_of(epoch, rank)) for rank in range(self.plan.num_shards)]
         return min(number for number in numbers if number is not None)
 
     def learn(self, num_seqs: int) -> None:
@@ -233,21 +233,21 @@ class FileShare:
         Raises:
             ConfigError: The files were counted, and there were not as many.
         """
-        epoch, places = self._current
-        if self._counts.is_counted and (expected := self._counts.of(places)) != num_seqs:
+        epoch, entries = self._current
+        if self._counts.is_counted and (expected := self._counts.of(entries)) != num_seqs:
             raise ConfigError(
                 f"sub-epoch {epoch} has {num_seqs} sequences, but {expected} were counted in its files",
-                where=f"dataset {self._name!r}, files {describe_files([self.trees[place] for place in places])}",
+                where=f"dataset {self._name!r}, files {describe_files([self.trees[entry] for entry in entries])}",
                 fix="count_files adds up single files: leave out options of the sub dataset that look at several, such "
                 "as unique_seq_tags; if files were changed, make the dataset anew",
             )
-        self._counts.learn(places, num_seqs, come_again=str(self._recipe.seq_ordering) == "default")
+        self._counts.learn(entries, num_seqs, come_again=str(self._recipe.seq_ordering) == "default")
 
     def take_counts(self, counts: list[Counted]) -> None:
         """Take the numbers of all entries of the file list; what their files hold is kept for other programs."""
         self._counts.take(np.array([counted.num_seqs for counted in counts], dtype=np.int64))
-        for place, counted in enumerate(counts):
-            self._file_table.note_counts(place, counted.num_stored, counted.num_stored_frames)
+        for entry, counted in enumerate(counts):
+            self._file_table.note_counts(entry, counted.num_stored, counted.num_stored_frames)
         self._file_table.save()
 
     @property

@@ -156,7 +156,9 @@ class Shelf:
         if thread is not None:
             thread.join(_CLOSE_SECONDS)
             if thread.is_alive():
-                _logger.warning("left behind, because user code in it does not return: the opening of a sub-epoch")
+                _logger.warning(
+                    "the thread that opens a sub-epoch is left running, because user code in it does not return"
+                )
 
     def __del__(self) -> None:
         wake = getattr(self, "_wake", None)

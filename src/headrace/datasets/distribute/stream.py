@@ -91,11 +91,11 @@ class SubEpochStream:
         if shared is not None:
             shared.retire()
 
-    def start(self, place: int) -> None:
+    def start(self, position: int) -> None:
         """Let the workers begin at a position of the planned sub-epoch; current work is cancelled."""
         self.stop()
         assert self._shared is not None
-        self._tickets = RangeTickets(self._shared, place, self._range_size())
+        self._tickets = RangeTickets(self._shared, position, self._range_size())
         self._run = self._open_engine().run(self._tickets)
 
     def next_part(self) -> ReadPart | None:

@@ -125,8 +125,8 @@ def _check_config(config: Any, defaults: SubDatasetDefaults, where: str, path: s
         for key, value in config.items():
             _check_config(value, defaults, where, f"{path}[{key!r}]")
     elif isinstance(config, list | tuple):
-        for place, value in enumerate(config):
-            _check_config(value, defaults, where, f"{path}[{place}]")
+        for number, value in enumerate(config):
+            _check_config(value, defaults, where, f"{path}[{number}]")
 
 
 def _check_divides(partition_epoch: Any, num_shards: Any, defaults: SubDatasetDefaults, where: str) -> None:

@@ -58,8 +58,8 @@ class LmDataset(CachedDataset):
         orth_vocab: A `Vocabulary`, or a dict of one, see `init_vocabulary`. It makes all of the sequence: no end
             symbol is added. With `SamplingBytePairEncoding`, a sequence has other classes in each epoch, and its length
             is known when it is read.
-        orth_symbols_file: In place of it: the symbols, one a line.
-        orth_symbols_map_file: In place of it: lines of "<symbol> <class>", or a dict as a Python literal or JSON.
+        orth_symbols_file: Instead of it: the symbols, one a line.
+        orth_symbols_map_file: Instead of it: lines of "<symbol> <class>", or a dict as a Python literal or JSON.
         orth_replace_map_file: A JSON dict from a symbol to the text that replaces it.
         word_based: Whether symbols are words, and not characters.
         word_end_symbol: With characters: what follows each word, in place of the space between words.

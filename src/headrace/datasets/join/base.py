@@ -66,8 +66,8 @@ class OverCorpora(OrderedDataset):
         offset = seq_idx - self._tag_start
         if not 0 <= offset < len(self._tag_block):
             self._corpus_idx(seq_idx)  # outside of the epoch: said by an error
-            place, order = seq_idx - self._cursor.first, self._cursor.order
-            indices = order.block(place, min(place + _TAG_BLOCK, len(order)))
+            cursor, order = seq_idx - self._cursor.first, self._cursor.order
+            indices = order.block(cursor, min(cursor + _TAG_BLOCK, len(order)))
             self._tag_start, offset, self._tag_block = seq_idx, 0, self.corpus.tags_of(indices)
         return self._tag_block[offset]
 

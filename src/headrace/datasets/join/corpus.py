@@ -120,11 +120,11 @@ def owners_of(starts: NDArray[np.int64], indices: NDArray[np.int64]) -> NDArray[
     return np.searchsorted(starts, indices, side="right") - 1
 
 
-_PLACES_AT_ONCE = 4096  # positions computed at a time
+_POSITIONS_AT_ONCE = 4096  # positions computed at a time
 _FEW_PARTS = 16  # of so many, each is looked for by itself, which takes no memory
 
 
-class PartPlaces:
+class PartPositions:
     """Splits a joint order among its parts, in blocks, so that little is kept for each sequence.
 
     Args:
@@ -140,13 +140,13 @@ class PartPlaces:
         self._owners: list[int] = []
         self._ranks: list[int] = []
 
-    def at(self, place: int) -> tuple[int, int]:
+    def at(self, position: int) -> tuple[int, int]:
         """Return the part at a position, and the position in it; cheap for consecutive positions."""
-        offset = place - self._start
+        offset = position - self._start
         if self._start < 0 or not 0 <= offset < len(self._owners):
-            self._start = place - place % _PLACES_AT_ONCE
+            self._start = position - position % _POSITIONS_AT_ONCE
             self._decode(self._start)
-            offset = place - self._start
+            offset = position - self._start
         return self._owners[offset], self._ranks[offset]
 
     def _decode(self, start: int) -> None:
@@ -154,20 +154,20 @@ class PartPlaces:
             self._before = self._count()
         owners = self._owners_at(start)
         ranks = np.empty(len(owners), np.int64)
-        before = self._before[start // _PLACES_AT_ONCE]
+        before = self._before[start // _POSITIONS_AT_ONCE]
         for part in np.unique(owners).tolist():
             own = np.flatnonzero(owners == part)
             ranks[own] = np.arange(before[part], before[part] + len(own))
         self._owners, self._ranks = owners.tolist(), ranks.tolist()
 
     def _owners_at(self, start: int) -> NDArray[np.int64]:
-        return self._corpus.owners_of(self._order.block(start, min(start + _PLACES_AT_ONCE, len(self._order))))
+        return self._corpus.owners_of(self._order.block(start, min(start + _POSITIONS_AT_ONCE, len(self._order))))
 
     def _count(self) -> NDArray[np.int64]:
         """Count what each part has in each block. O(n) once."""
         num_parts = len(self._corpus.corpora)
         counts = [np.zeros(num_parts, np.int64)]
-        starts = range(0, max(len(self._order) - _PLACES_AT_ONCE, 0), _PLACES_AT_ONCE)
+        starts = range(0, max(len(self._order) - _POSITIONS_AT_ONCE, 0), _POSITIONS_AT_ONCE)
         counts += [np.bincount(self._owners_at(start), minlength=num_parts) for start in starts]
         return np.cumsum(counts, axis=0)
 
@@ -291,15 +291,15 @@ class JointSource(Source):
             self.read_into(corpus_indices, data_key, [out[a:b] for a, b in pairwise(bounds)])
         else:
             out[...] = 0
-            for source, own, indices, places in shares:
+            for source, own, indices, numbers in shares:
                 rows = np.empty((len(indices), *out.shape[1:]), out.dtype)
                 source.read_rows(indices, own, rows)
-                out[places] = rows
+                out[numbers] = rows
 
     def read_into(self, corpus_indices: NDArray[np.int64], data_key: str, outs: Sequence[NDArray[Any]]) -> None:
         """Read one data key of several sequences, each into an array of its own, see `Source.read_into`."""
-        for source, own, indices, places in self._shares(corpus_indices, data_key):
-            source.read_into(indices, own, [outs[place] for place in places.tolist()])
+        for source, own, indices, numbers in self._shares(corpus_indices, data_key):
+            source.read_into(indices, own, [outs[number] for number in numbers.tolist()])
 
     def _shares(
         self, corpus_indices: NDArray[np.int64], data_key: str
@@ -313,6 +313,6 @@ class JointSource(Source):
             name, source = self._sources[number]
             own = self._layout.keys[name].get(data_key)
             if own is not None:
-                places = np.flatnonzero(owners == number)
-                shares.append((source, own, corpus_indices[places] - self._corpus.starts[number], places))
+                numbers = np.flatnonzero(owners == number)
+                shares.append((source, own, corpus_indices[numbers] - self._corpus.starts[number], numbers))
         return shares

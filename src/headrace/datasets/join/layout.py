@@ -125,7 +125,7 @@ class JointLayout:
         left_out = sorted(set(offered) - set(takes)) if self.takes_all else []
         if left_out:
             raise SourceError(
-                f"it has the data key {left_out[0]!r}, of which its sub-dataset has said nothing: it shows "
+                f"the sequence has the data key {left_out[0]!r}, which its sub-dataset has not declared: it declares "
                 f"{sorted(takes)}",
                 where=where,
                 fix="let the sub-dataset name it in num_outputs",

@@ -114,18 +114,18 @@ class Interleave(PartPolicy):
 def _draw_owners(sizes: Sequence[int], scale: float | str, rng: np.random.RandomState) -> Iterator[int]:
     logs = np.log(np.maximum(np.arange(max(sizes, default=0) + 1), 1.0)).tolist()
     used, open_parts = [0] * len(sizes), [part for part, size in enumerate(sizes) if size]
-    noise, place = rng.gumbel(size=_NOISE_BLOCK).tolist(), 0
+    noise, cursor = rng.gumbel(size=_NOISE_BLOCK).tolist(), 0
     while open_parts:
-        if place + len(open_parts) > len(noise):
-            noise, place = noise[place:] + rng.gumbel(size=_NOISE_BLOCK).tolist(), 0
+        if cursor + len(open_parts) > len(noise):
+            noise, cursor = noise[cursor:] + rng.gumbel(size=_NOISE_BLOCK).tolist(), 0
         if isinstance(scale, str):
             factor = 1.0 - max(min(1.0, (used[part] + 1) / sizes[part]) for part in open_parts)
         else:
             factor = scale
         best, best_value = -1, float("-inf")
         for part in open_parts:
-            value = logs[sizes[part] - used[part]] + factor * noise[place]
-            place += 1
+            value = logs[sizes[part] - used[part]] + factor * noise[cursor]
+            cursor += 1
             if value > best_value:
                 best, best_value = part, value
         yield best

@@ -17,7 +17,7 @@ from headrace.sources import Source
 from ..parts import PartReader
 from ..reading.reader import Features, Reader, ReadRequest
 from ..seq import DatasetSeq
-from .corpus import JointCorpus, JointSource, PartPlaces
+from .corpus import JointCorpus, JointSource, PartPositions
 from .layout import JointLayout
 
 
@@ -105,22 +105,22 @@ class JointReader(PartsReader):
     def start(self, wanted: ReadRequest) -> None:
         """Take what is read next."""
         super().start(wanted)
-        self._places: PartPlaces | None = None
+        self._positions: PartPositions | None = None
         self._started: set[int] = set()
 
     def _at(self, number: int) -> tuple[PartReader, int]:
         """Return what reads a sequence, started with its share, and the number of the sequence there."""
-        if self._places is None:
-            self._places = PartPlaces(self._corpus, self._wanted.order)
-        owner, place = self._places.at(number)
+        if self._positions is None:
+            self._positions = PartPositions(self._corpus, self._wanted.order)
+        owner, own = self._positions.at(number)
         if owner not in self._started:
-            self._start_part(owner, self._places.of_part(owner))
-        return self._parts[owner].reader, place
+            self._start_part(owner, self._positions.of_part(owner))
+        return self._parts[owner].reader, own
 
-    def _start_part(self, owner: int, places: NDArray[np.intp]) -> None:
+    def _start_part(self, owner: int, positions: NDArray[np.intp]) -> None:
         wanted, part = self._wanted, self._parts[owner]
-        indices = wanted.indices[places] - self._corpus.starts[owner]
-        counted = wanted.occurrences[places] if wanted.occurrences is not None and part.draws else None
+        indices = wanted.indices[positions] - self._corpus.starts[owner]
+        counted = wanted.occurrences[positions] if wanted.occurrences is not None and part.draws else None
         epoch = wanted.epoch
         if epoch is not None:
             epoch = full_epoch_of(epoch, self._num_sub_epochs) + 1 + part.epoch_offset
@@ -132,9 +132,9 @@ class JointReader(PartsReader):
         """Get them ready in the parts that they are of."""
         bounds: dict[str, tuple[PartReader, int, int]] = {}
         for number in range(start, stop):
-            part, place = self._at(number)
-            first = bounds.get(part.name, (part, place, 0))[1]
-            bounds[part.name] = part, first, place + 1
+            part, own = self._at(number)
+            first = bounds.get(part.name, (part, own, 0))[1]
+            bounds[part.name] = part, first, own + 1
         for part, first, end in bounds.values():
             try:
                 part.load(first, end)
@@ -144,33 +144,33 @@ class JointReader(PartsReader):
 
     def features(self, number: int) -> Features:
         """Return all arrays of a sequence."""
-        part, place = self._at(number)
+        part, own = self._at(number)
         try:
-            return self._layout.filled(part.features(place))
+            return self._layout.filled(part.features(own))
         except Exception as error:
             takes_note(error, f"sub-dataset {part.name!r} of {self._name!r}, sequence {self._tag(number)!r}")
             raise
 
     def array(self, number: int, key: str) -> NDArray[Any]:
         """Return one data key; no frames if the part of the sequence has no such key."""
-        part, place = self._at(number)
-        return part.array(place, key) if key in part.keys else self._layout.empty(key)
+        part, own = self._at(number)
+        return part.array(own, key) if key in part.keys else self._layout.empty(key)
 
     def frames(self, number: int, key: str, start: int, stop: int) -> NDArray[Any]:
         """Return some frames of one data key."""
-        part, place = self._at(number)
-        return part.frames(place, key, start, stop) if key in part.keys else self._layout.empty(key)
+        part, own = self._at(number)
+        return part.frames(own, key, start, stop) if key in part.keys else self._layout.empty(key)
 
     def sliced_frames(self, number: int) -> dict[str, int | None] | None:
         """Ask the part of the sequence; what it lacks is read whole, without frames."""
-        part, place = self._at(number)
-        found = part.sliced_frames(place)
+        part, own = self._at(number)
+        found = part.sliced_frames(own)
         return None if found is None else {key: found.get(key) for key in self._layout.data_keys}
 
     def num_frames(self, number: int) -> NumbersDict:
         """Return data key -> number of frames."""
-        part, place = self._at(number)
-        frames, empty_length = part.num_frames(place), self._layout.empty_length
+        part, own = self._at(number)
+        frames, empty_length = part.num_frames(own), self._layout.empty_length
         return NumbersDict({key: frames.get(key, empty_length(key)) for key in self._layout.data_keys})
 
     def fast_source(self) -> Source | None:

@@ -98,15 +98,15 @@ class Turn:
     def take(self, layout: JointLayout) -> DatasetSeq:
         """Return the next sequence, with the data keys of the whole; if anything is wrong, it stays the next one."""
         self._check_position()
-        dataset, place = self.dataset, self.used
-        dataset.load_seqs(place, place + 1)
-        seq = dataset.get_seq(place)
+        dataset, seq_idx = self.dataset, self.used
+        dataset.load_seqs(seq_idx, seq_idx + 1)
+        seq = dataset.get_seq(seq_idx)
         features = {key: seq.get_data(own) for key, own in self.keys.items()}
         layout.check(features, f"sequence {seq.seq_tag!r}", takes=self.keys.values(), offered=seq.features)
         self.used += 1
         if not self._are_distinct:
             features = {key: array.copy() for key, array in features.items()}
-        return DatasetSeq.made_of(place, features, seq.seq_tag, seq.complete_frac, None)
+        return DatasetSeq.made_of(seq_idx, features, seq.seq_tag, seq.complete_frac, None)
 
 
 class TurnsDataset(CachedDataset2):

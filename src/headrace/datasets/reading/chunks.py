@@ -63,14 +63,14 @@ def chunks_by_seq(
         planned: Frames of its sequence, as planned, `int64[n]`.
     """
     by_seq = [SeqChunks([], [], []) for _ in range(int(seq_of.max(initial=-1)) + 1)]
-    places = []
+    members = []
     for seq, start, size, length in zip(*(a.tolist() for a in (seq_of, starts, frames, planned)), strict=True):
         chunks = by_seq[seq]
-        places.append((seq, len(chunks.starts)))
+        members.append((seq, len(chunks.starts)))
         chunks.starts.append(start)
         chunks.frames.append(size)
         chunks.planned.append(length)
-    return by_seq, places
+    return by_seq, members
 
 
 @dataclass(frozen=True)

@@ -146,7 +146,7 @@ class ForeignAnswers(BatchApi):
 
         def lengths_of(indices: NDArray[np.int64]) -> NDArray[np.int64]:
             apart.start_order(epoch, indices)
-            return np.array([apart.get_seq_length(place)[key] for place in range(len(indices))], np.int64)
+            return np.array([apart.get_seq_length(seq_idx)[key] for seq_idx in range(len(indices))], np.int64)
 
         return lengths_of
 

@@ -133,7 +133,7 @@ class LoadedSeqs(Generic[_Seq]):
 
     def __init__(self) -> None:
         self._window: dict[int, _Seq] = {}
-        self._places: list[int] = []  # a heap of the keys of _window, so that dropping the first ones is cheap
+        self._seq_indices: list[int] = []  # a heap of the keys of _window, so that dropping the first ones is cheap
         self._alone: dict[int, _Seq] = {}
 
     def __contains__(self, seq_idx: object) -> bool:
@@ -146,7 +146,7 @@ class LoadedSeqs(Generic[_Seq]):
         """Keep sequences until `drop_before` passes them."""
         for seq_idx, features in seqs.items():
             if seq_idx not in self._window:
-                heapq.heappush(self._places, seq_idx)
+                heapq.heappush(self._seq_indices, seq_idx)
             self._window[seq_idx] = features
 
     def put_alone(self, seqs: dict[int, _Seq]) -> None:
@@ -160,12 +160,12 @@ class LoadedSeqs(Generic[_Seq]):
 
     def drop_before(self, start: int) -> None:
         """Drop the sequences of the window before `start`."""
-        while self._places and self._places[0] < start:
-            del self._window[heapq.heappop(self._places)]
+        while self._seq_indices and self._seq_indices[0] < start:
+            del self._window[heapq.heappop(self._seq_indices)]
 
     def clear(self) -> None:
         """Forget everything."""
-        self._window, self._places, self._alone = {}, [], {}
+        self._window, self._seq_indices, self._alone = {}, [], {}
 
 
 def shuffle_group_frames(
@@ -189,7 +189,7 @@ def shuffle_group_frames(
         by_key = {key: len(array) if array.ndim else None for key, array in features.items()}
         if len(set(by_key.values())) > 1:
             raise SourceError(
-                f"frames cannot be shuffled: data keys of one sequence differ in length (None: no time): {by_key}",
+                f"frames cannot be shuffled: data keys of one sequence differ in length (None: no time axis): {by_key}",
                 where=where,
                 fix="leave shuffle_frames_of_nseqs at 0 for data without one label a frame",
             )

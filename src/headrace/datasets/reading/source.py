@@ -208,10 +208,10 @@ class SourceReader(KeepingReader):
         position = cursor.first + number
         first = position - position % size
         positions = range(first, min(first + size, len(cursor)))
-        stored = [self._cache.read(self._source, cursor[place]) for place in positions]
+        stored = [self._cache.read(self._source, cursor[position]) for position in positions]
         where = f"dataset {self._finishing.name!r}, sequences {positions.start}..{positions.stop - 1}"
         group = zip(positions, shuffle_group_frames(stored, first, where=where), strict=True)
-        return {place: self._finished(place - cursor.first, seq) for place, seq in group}
+        return {position: self._finished(position - cursor.first, seq) for position, seq in group}
 
     def _add_note(self, error: Exception, number: int) -> None:
         get_tag = partial(self._get_tag, number)

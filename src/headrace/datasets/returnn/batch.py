@@ -239,7 +239,7 @@ def _padded(batch: Batch, dataset: EpochReader, key: str, longest: int) -> tuple
     lengths = np.zeros(batch.num_slices, dtype=np.int32)
     for part, piece in zip(batch.seqs, pieces, strict=True):
         row, offset = part.batch_slice, int(part.batch_frame_offset[key])
-        places: list[slice] = [slice(offset, offset + len(piece)), *(slice(size) for size in piece.shape[1:])]
-        array[row][tuple(places)] = piece
+        slices: list[slice] = [slice(offset, offset + len(piece)), *(slice(size) for size in piece.shape[1:])]
+        array[row][tuple(slices)] = piece
         lengths[row] = offset + len(piece)
     return array, lengths

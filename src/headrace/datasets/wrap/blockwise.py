@@ -227,7 +227,7 @@ class BlockwiseDataset(CachedDataset2):
             super().load_seqs(start, end)
 
     def _load_seqs(self, start: int, end: int) -> None:
-        self._older = [(place, block) for place, block in self._older if place + len(block) > start]
+        self._older = [(first, block) for first, block in self._older if first + len(block) > start]
         super()._load_seqs(start, end)
         self._note_quick_part()
 

@@ -286,13 +286,13 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
             part = None if occurrences is None else _as_bytes(occurrences[start : start + len(indices)])
             yield epoch, start, _as_bytes(indices), part
 
-    def _start_run(self, place: int) -> None:
+    def _start_run(self, position: int) -> None:
         """Let the workers begin at a position; their current work is cancelled."""
         self._stop_run()
         engine = self._open_engine()
         epoch = int(self.epoch)
         if self.sharding_method == "seq_order":
-            self._upcoming = place - place % self._run_limits.group
+            self._upcoming = position - position % self._run_limits.group
             self._run = engine.run(self._runs_from(self._upcoming, epoch))
             return
         self._upcoming = 0

@@ -142,12 +142,12 @@ class RunLimits:
             num_workers: Who take turns: after a run for each of them, the next ones are twice as large.
         """
         num_runs = 0
-        place, end = first, len(order)
-        while place < end:
+        position, end = first, len(order)
+        while position < end:
             num_seqs = min(self.num_seqs, self.group << min(num_runs // num_workers, 60))
-            indices = self.fitting(order.block(place, min(place + num_seqs, end)))
-            yield place, indices
-            place += len(indices)
+            indices = self.fitting(order.block(position, min(position + num_seqs, end)))
+            yield position, indices
+            position += len(indices)
             num_runs += 1
 
 
@@ -348,15 +348,15 @@ def _runs_of_order(reader: Reader, whole: ReadRequest, limits: RunLimits) -> Ite
 
 
 def _runs_to_the_end(dataset: Dataset, epoch: int, limits: RunLimits) -> Iterator[Parts]:
-    place, more = 0, True
+    seq_idx, more = 0, True
     while more:
-        seqs, first = ReadSeqs(), place
-        num_bytes, stop = 0, place + limits.num_seqs
-        while more and place < stop and num_bytes < limits.max_bytes:
-            name = f"(sequence {place} of shard {dataset.shard_index} of {dataset.num_shards})"
-            more = seqs.read(dataset, place, epoch=epoch, name=name)
-            place += more
+        seqs, first = ReadSeqs(), seq_idx
+        num_bytes, stop = 0, seq_idx + limits.num_seqs
+        while more and seq_idx < stop and num_bytes < limits.max_bytes:
+            name = f"(sequence {seq_idx} of shard {dataset.shard_index} of {dataset.num_shards})"
+            more = seqs.read(dataset, seq_idx, epoch=epoch, name=name)
+            seq_idx += more
             if more and seqs.features:
                 num_bytes += sum(array.nbytes for array in seqs.features[-1].values())
-        if place > first:  # with nothing but skipped ones too: they are told of with it
+        if seq_idx > first:  # with nothing but skipped ones too: they are told of with it
             yield seqs.parts()

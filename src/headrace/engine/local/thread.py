@@ -204,4 +204,4 @@ class ThreadExecutor(Executor):
                 life.thread.join(max(0.0, deadline - time.monotonic()))
         stuck = [life.thread.name for life in lives if life.thread.is_alive()]
         if stuck:
-            _logger.warning("left behind, because user code in them does not return: %s", ", ".join(stuck))
+            _logger.warning("threads are left running, because user code in them does not return: %s", ", ".join(stuck))

@@ -197,7 +197,9 @@ class WorkerConnection:
             elif isinstance(message, Starved):
                 self.note_starved(message, now)
             elif isinstance(message, SentAfterRecord):
-                raise InternalError(f"worker {self.worker_idx} said something out of turn", where=repr(message))
+                raise InternalError(
+                    f"worker {self.worker_idx} sent a message that is not expected now", where=repr(message)
+                )
             else:
                 events.append(message)
         if slots:

@@ -67,9 +67,15 @@ class StatusPage:
         self._write(text, len(tags), epoch)
         return self._cursor  # type: ignore[return-value]  # a memory view is one as far as it goes
 
+    def forget_item(self) -> None:
+        """Publish that nobody knows the item now; the worker's side only. About 0.2 us."""
+        if not self._num_writes % 2:  # what is written next is all that makes it even again
+            self._num_writes += 1
+            self._words[_COUNTER] = self._num_writes
+
     def _write(self, tags: bytes, num_tags: int, epoch: int | None) -> None:
         words = self._words
-        self._num_writes += 1
+        self._num_writes += 1 + self._num_writes % 2
         words[_COUNTER] = self._num_writes
         _WORDS.pack_into(self._bytes, _WORDS_AT, _NO_EPOCH if epoch is None else epoch, num_tags, len(tags))
         self._bytes[_TAGS_AT : _TAGS_AT + len(tags)] = tags

@@ -39,7 +39,7 @@ from ..memory.rings import WorkerRings
 from ..memory.slot import SlotWriter, open_slot
 from ..user.job import Job, Mode
 from ..user.ship import take_formats, unship
-from ..user.worker_info import CurrentItem, set_process_scope
+from ..user.worker_info import set_process_scope
 from ..worker import Worker
 from .channel import Channel
 from .messages import (
@@ -295,7 +295,7 @@ class _Loop:
             self._send(Failed(worker.worker_idx, number, Failure.of(error), run_id))
             return
         if worker.scope.item is not None:  # of the ticket before: nobody knows yet where this one is
-            self._status.write_item(CurrentItem())
+            self._status.forget_item()
         self._gave_up = False
         open_slot(slot)
         event = worker.perform(run_id, number, payload)

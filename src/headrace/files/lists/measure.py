@@ -126,9 +126,11 @@ def _wait(work: _Work, calls: BlockingCalls, max_threads: int, progress: Progres
 def _timed_out(work: _Work) -> SourceError:
     unanswered = {name for name in list(work.asking.values()) if name not in work.found and name not in work.failures}
     names = [name for name in work.names if name in unanswered] or list(work.names)  # in the order of the list
-    what = f"no answer for {_TIMEOUT_SECONDS:g} s about {_named(names)}; {work.num_done} of {len(work.names)} files"
+    what = (
+        f"no answer for {_TIMEOUT_SECONDS:g} s about the size of {_named(names)}; {work.num_done} of {len(work.names)}"
+    )
     return SourceError(
-        f"{what} were answered for before", where=shown_url(names[0]), fix="see whether the disk or server is up"
+        f"{what} files are measured", where=shown_url(names[0]), fix="see whether the disk or server is up"
     )
 
 

@@ -25,7 +25,11 @@ def list_ranges(pattern: str) -> list[str]:
     """
     num = math.prod(int(high) - int(low) + 1 for low, high in _RANGE.findall(pattern) if int(low) <= int(high))
     if num > _MAX_NAMES:
-        raise ConfigError(f"the ranges stand for {num:,} names", where=pattern, fix="name only existing files")
+        raise ConfigError(
+            f"the ranges expand to {num:,} names, and at most {_MAX_NAMES:,} are allowed",
+            where=pattern,
+            fix="name only existing files",
+        )
     return list(expand_ranges(pattern))
 
 

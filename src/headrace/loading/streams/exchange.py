@@ -300,10 +300,10 @@ class Receiver:
         while num_read < parcel.num_bytes:
             num_more = os.preadv(fd, [memory[num_read:].data], parcel.offset + num_read)
             if num_more == 0:
-                raise HeadraceError("the memory of a stream's reader is shorter than it said")
+                raise HeadraceError("the shared memory of a stream's reader is shorter than its message says")
             num_read += num_more
         if self._words[_RUN] != parcel.run:  # it may have been written to meanwhile
-            raise HeadraceError("the run that a batch is of is over")
+            raise HeadraceError("a batch belongs to a run that is over")
         stops = parcel.ends
         starts = [0, *(-(-stop // _ALIGNMENT) * _ALIGNMENT for stop in stops[:-1])]
         data, *buffers = (memory[start:stop].data for start, stop in zip(starts, stops, strict=True))
@@ -317,7 +317,7 @@ class Receiver:
                 continue  # a signal
             packet, fds = received
             if not packet:
-                raise HeadraceError("the trainer does not tell of a stream's reader any more")
+                raise HeadraceError("the training process has closed the connection that names a stream's reader")
             self._arenas[int(packet)] = fds[0]
         return self._arenas[life]
 

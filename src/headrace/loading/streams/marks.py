@@ -100,8 +100,8 @@ class WindowMarks:
 
     def _difference(self, what: str) -> SourceError:
         return SourceError(
-            f"a stream was read again, because the worker that read it had died, and is another one now: {what}",
+            f"a stream was read again, because the worker that read it had died, and gave other sequences: {what}",
             where=f"{self._name}, epoch {self._epoch}",
             fix="let it give the same for the same epoch: seed what it draws by set_epoch(epoch), and augment in "
-            "transform=; or have deaths raised, by engine_options=EngineOptions(on_death=Raising())",
+            "transform=; or make the death of a worker an error, by engine_options=EngineOptions(on_death=Raising())",
         )

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from headrace.batching import WINDOW_SEQS, Pieces, PlanCounts, WindowKey, WindowPlan
 from headrace.batching.data_key import data_key_of_item, frames_of
 from headrace.errors import ConfigError, ResumeError, SourceError, takes_note
-from headrace.global_rng import kept_globals, seed_globals
+from headrace.rng.process import kept_globals, seed_globals
 
 from ..plan import PlanRecipe, Progress, is_all_over
 from ..work import Task
@@ -231,7 +231,7 @@ class StreamPlan:
         if not isinstance(seq, Mapping):
             if batching.needs_lengths:
                 raise ConfigError(
-                    f"{batching} needs lengths, and the items are not by data key",
+                    f"{batching} needs lengths, and the items are not dicts by data key",
                     where=where,
                     fix="let items be dicts, such as {'data': array}, or use FixedCount(n)",
                 )

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from headrace.errors import ConfigError
-from headrace.global_rng import globals_state, kept_globals, seed_globals
+from headrace.rng.process import globals_state, kept_globals, seed_globals
 
 from ..core.base import IterPipe, MapPipe, is_iter_pipe, is_map_pipe
 from ..core.checks import check_positive, check_takes, wanted_columns

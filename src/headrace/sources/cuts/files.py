@@ -230,7 +230,7 @@ def _is_plain(stem: str) -> bool:
 
 def _odd(what: str, path: str) -> SourceError:
     return SourceError(
-        f"this is no shard of lhotse's Shar: {what}", where=path, fix="write it by lhotse's SharWriter; nothing else"
+        f"this is not a shard of lhotse's Shar: {what}", where=path, fix="write it by lhotse's SharWriter; nothing else"
     )
 
 

@@ -46,7 +46,7 @@ def gather_index(paths: Sequence[str | os.PathLike[str]]) -> CorpusIndex:
     Costs a few milliseconds a file and about 0.05 s per 100 k sequences.
 
     Raises:
-        SourceError: A file is missing, truncated or not of the documented layout, or two files disagree.
+        SourceError: A file is missing, truncated or not in RETURNN's layout, or two files disagree.
     """
     num_workers = count_workers(len(paths), pays=len(paths) >= _MIN_SHARED_FILES)
     layouts = list(map_parts(read_layout, [os.path.abspath(path) for path in paths], num_workers=num_workers))
@@ -200,7 +200,7 @@ class HDFSource(IndexedSource):
             always gathers it from the files, in memory; a path opens the index that `headrace index` wrote there.
 
     Raises:
-        SourceError: A file is missing, truncated, not of the documented layout, disagrees with another, or has parts in
+        SourceError: A file is missing, truncated, not in RETURNN's layout, disagrees with another, or has parts in
             other files (external storage, external links, virtual datasets); or the given index is not one of these
             files as they are now.
     """

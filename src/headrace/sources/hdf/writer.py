@@ -83,7 +83,7 @@ class ForgivingFile(io.FileIO):
 
 _COMPRESSIONS = (None, "gzip", "lzf")
 _CHUNK_BYTES = 256 << 10  # unpacking one takes about a millisecond, and the overhead of HDF5 per chunk no longer shows
-_MAX_LENGTH = 2**31 - 1  # seqLengths is int32 in the documented layout
+_MAX_LENGTH = 2**31 - 1  # seqLengths is int32 in RETURNN's layout
 _MAX_CLASS = 2**63 - 2  # the dim, one more, is an int64 in the file
 _MAX_TAG_PADDING = 4  # tags of a fixed width may take so many times the bytes of the tags alone
 
@@ -187,7 +187,8 @@ class HDFWriter(FileWriter):
             )
         if spec.sparse and spec.dim is None and array.dtype.itemsize == 8 and int(array.max(initial=0)) > _MAX_CLASS:
             raise SourceError(
-                f"the class index {int(array.max())} of {data_key!r} has no dim that a file could say",
+                f"the class index {int(array.max())} of {data_key!r} is too large: the file cannot hold so "
+                "many classes",
                 where=where,
                 fix="give signed numbers, or a second axis",
             )
@@ -203,7 +204,7 @@ class HDFWriter(FileWriter):
         return self._opened.enter_context(contextlib.closing(Spool(os.path.dirname(self.path), dtype)))
 
     def _assemble(self, file: h5py.File, check: Callable[[], None]) -> None:
-        """Write all parts of the documented layout; `check` raises soon after something could not be written."""
+        """Write all parts of the layout; `check` raises soon after something could not be written."""
         for key, spec in self.specs.items():  # also those of no sequence
             if key not in self._columns:
                 shape = tuple(size or 0 for size in spec.shape)

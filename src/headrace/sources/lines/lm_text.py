@@ -202,7 +202,9 @@ class OrthField(Field):
         dim = vocabulary.dim
         chosen = np.dtype(dtype or ("int8" if dim <= 128 else "uint8" if dim <= 256 else "int32"))
         if chosen.kind not in "iu" or dim - 1 > np.iinfo(chosen).max:
-            raise ConfigError(f"dtype is {chosen}, which does not hold {dim} classes", where="LmDataset", fix="a wider")
+            raise ConfigError(
+                f"dtype is {chosen}, which does not hold {dim} classes", where="LmDataset", fix="give a wider"
+            )
         self._dtype, self._start = chosen, start
         self.labels = list(vocabulary.labels)
 

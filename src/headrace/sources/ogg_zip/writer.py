@@ -96,7 +96,7 @@ class OggZipWriter(FileWriter):
     def _encoded(self, samples: NDArray[Any], where: str) -> bytes:
         if not len(samples) and self._format != "wav":
             raise SourceError(
-                f"an empty recording cannot be stored as {self._format}", where=where, fix='audio_format="wav"'
+                f"an empty recording cannot be stored as {self._format}", where=where, fix='give audio_format="wav"'
             )
         try:
             import soundfile

@@ -18,13 +18,13 @@ from headrace.errors import SourceError
 
 _MAX_SOFT_LINKS = 100  # on the way to one object; with more it is a circle
 
-# Everything that readers of the documented layout open: these, and every member of the groups.
+# Everything that readers of RETURNN's HDF layout open: these, and every member of the groups.
 _NAMES = (b"inputs", b"seqLengths", b"seqTags", b"times", b"labels", b"targets/size")
 _GROUPS = (b"targets/data", b"targets/labels")
 
 
 def refuse_other_files(file: h5py.File, path: str) -> None:
-    """Look at every part of the documented layout, and read none: some 10 us for each.
+    """Look at every part of the layout, and read none: some 10 us for each.
 
     Raises:
         SourceError: A part is in another file, or its links go round in a circle.

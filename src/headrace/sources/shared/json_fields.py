@@ -98,10 +98,16 @@ class JsonField(Field):
             self._is_text = is_text
             if is_text and ((self._given or _TEXT) != _TEXT or self._dtype is not None or self._dim is not None):
                 raise SourceError(
-                    f"the field {self.name!r} has a text, but numbers are expected", where=where, fix="see dtype, dim"
+                    f"the field {self.name!r} has a text, but numbers are expected",
+                    where=where,
+                    fix="leave out its dtype and dim, if it is a text",
                 )
         elif self._is_text != is_text:
-            raise SourceError(f"the field {self.name!r} has texts and numbers", where=where, fix="use one of them")
+            raise SourceError(
+                f"the field {self.name!r} has texts and numbers",
+                where=where,
+                fix="write all of its values as texts, or all as numbers",
+            )
 
     def _note_shape(self, array: NDArray[Any], where: str) -> None:
         """Check that an array has the axes and the frame shape of those before it; an empty list fits everywhere."""

@@ -219,7 +219,7 @@ def _size_in(header: bytes, path: str, start: int) -> int:
     # of a header, its own field counts as eight spaces.
     if zlib.adler32(header) & 0xFFFF != (1 + said + sum(own_field) - 8 * 32) % 65521 and said != _signed_sum(header):
         fix = "this is no tar archive, or it is damaged: get it again"
-        raise SourceError("a header does not fit its sum", where=f"{path}, byte {start}", fix=fix)
+        raise SourceError("the checksum of a header is wrong", where=f"{path}, byte {start}", fix=fix)
     if num_bytes < 0:
         raise _damaged("a header has no size", path, start)
     return num_bytes

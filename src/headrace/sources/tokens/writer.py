@@ -97,7 +97,7 @@ class TokenWriter(FileWriter):
     def _put(self, tag: str, arrays: dict[str, NDArray[Any]], where: str) -> None:
         (tokens,) = arrays.values()
         if "\n" in tag or "\r" in tag:
-            raise SourceError(f"the tag {tag!r} is not one without a line end", where=self.path, fix="rename it")
+            raise SourceError(f"the tag {tag!r} contains a line end", where=self.path, fix="rename it")
         if len(tokens) > _MAX_LENGTH:
             raise SourceError(f"{len(tokens)} tokens; a document has up to {_MAX_LENGTH}", where=where, fix="split it")
         self._file.write(np.asarray(tokens, tokens.dtype.newbyteorder("<")).data)

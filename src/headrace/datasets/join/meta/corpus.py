@@ -55,26 +55,26 @@ class Step:
         """Join two, or open their join if it was kept."""
         return cls(start, end, open_or_join(start.index, end.index), fix)
 
-    def of(self, places: NDArray[np.int64], where: str) -> NDArray[np.int64]:
+    def of(self, indices: NDArray[np.int64], where: str) -> NDArray[np.int64]:
         """Return the corpus indices at the end, `int64[n]`.
 
         Raises:
             SourceError: A tag is missing there, or is not unique.
         """
-        found = self.join.of(places)
+        found = self.join.of(indices)
         if not self.join.is_complete and found.size and found.min() < 0:
-            raise self._error(places, found, where)
+            raise self._error(indices, found, where)
         return found
 
-    def _error(self, places: NDArray[np.int64], found: NDArray[np.int64], where: str) -> SourceError:
+    def _error(self, indices: NDArray[np.int64], found: NDArray[np.int64], where: str) -> SourceError:
         wrong = np.flatnonzero(found < 0)
-        tag = self.start.index.tags[int(places[wrong[0]])]
+        tag = self.start.index.tags[int(indices[wrong[0]])]
         if found[wrong[0]] == AMBIGUOUS:
             what = f"{self.end.name} has the tag {tag!r} more than once: which belongs to that of {self.start.name}?"
             return SourceError(what, where=where, fix=f"make the tags of {self.end.name} unique")
         what = f"{self.end.name} has no tag {tag!r}, which {self.start.name} has"
         if len(wrong) > 1:
-            what += f" ({len(wrong)} of {len(places)} tags are missing)"
+            what += f" ({len(wrong)} of {len(indices)} tags are missing)"
         return SourceError(what, where=where, fix=self._hint(tag) or self.fix)
 
     def _hint(self, tag: str) -> str | None:
@@ -101,14 +101,14 @@ class Route:
     tags: Tagged
     to_corpus: Step | None
 
-    def tag_places(self, indices: NDArray[np.int64], where: str) -> NDArray[np.int64]:
+    def tag_indices(self, indices: NDArray[np.int64], where: str) -> NDArray[np.int64]:
         """Return the indices in `tags` of corpus indices of the base."""
         return indices if self.to_list is None else self.to_list.of(indices, where)
 
-    def places(self, indices: NDArray[np.int64], where: str) -> NDArray[np.int64]:
+    def part_indices(self, indices: NDArray[np.int64], where: str) -> NDArray[np.int64]:
         """Return the corpus indices in the sub-dataset of corpus indices of the base."""
-        places = self.tag_places(indices, where)
-        return places if self.to_corpus is None else self.to_corpus.of(places, where)
+        found = self.tag_indices(indices, where)
+        return found if self.to_corpus is None else self.to_corpus.of(found, where)
 
     @property
     def is_complete(self) -> bool:
@@ -137,13 +137,13 @@ class MetaCorpus:
         """Return the tags of sequences of this corpus."""
         return self.index.tags.take(indices)
 
-    def places(self, name: str, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+    def part_indices(self, name: str, indices: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the corpus indices in a sub-dataset of sequences of this corpus, `int64[n]`.
 
         Raises:
             SourceError: One has no counterpart, or several.
         """
-        return self._routes[name].places(indices, self.where)
+        return self._routes[name].part_indices(indices, self.where)
 
     def tags(self, name: str, indices: NDArray[np.int64]) -> list[str]:
         """Return the tags by which a sub-dataset calls sequences of this corpus.
@@ -152,7 +152,7 @@ class MetaCorpus:
             SourceError: The lists of tags do not name one of them.
         """
         route = self._routes[name]
-        return route.tags.index.tags.take(route.tag_places(indices, self.where))
+        return route.tags.index.tags.take(route.tag_indices(indices, self.where))
 
     def check(self, kept: NDArray[np.bool_] | None = None) -> None:
         """Check that each sequence, or each that is kept, has one counterpart in each sub-dataset. O(1) if all have.
@@ -175,7 +175,7 @@ class MetaCorpus:
         for route in self._routes.values():
             if not route.is_complete:
                 for start in range(0, len(indices), _BLOCK):
-                    route.places(indices[start : start + _BLOCK], self.where)
+                    route.part_indices(indices[start : start + _BLOCK], self.where)
 
     def num_unused(self) -> dict[str, int]:
         """Return for each sub-dataset how many of its sequences belong to none of this corpus."""

@@ -183,7 +183,7 @@ class MetaDataset(LaidOutByParts):
             if not corpus.is_indexed:  # it is asked by tags, and nobody knows its corpus indices
                 return None
             inner = corpus.lengths(part.keys[key], may_cost)
-            return None if inner is None else lambda indices: inner(joined.places(part.name, indices))
+            return None if inner is None else lambda indices: inner(joined.part_indices(part.name, indices))
 
         def digest_text() -> str:
             texts = [f"{part.name} {sorted(part.keys.items())} {corpus.digest_text()}" for part, corpus in parts]
@@ -277,8 +277,8 @@ class MetaDataset(LaidOutByParts):
             else:
                 lengths = self._lengths_of_default()
                 is_base = self._lists is None or self._control is not None
-                places = None if is_base else corpus.places(self._default.name, np.arange(len(corpus.index)))
-                self._own_lengths = lengths if places is None else lengths[places]
+                of_default = None if is_base else corpus.part_indices(self._default.name, np.arange(len(corpus.index)))
+                self._own_lengths = lengths if of_default is None else lengths[of_default]
         return self._own_lengths
 
     def _lengths_of_default(self) -> NDArray[Any]:
@@ -341,8 +341,8 @@ class MetaDataset(LaidOutByParts):
         corpus_idx = self._corpus_idx(seq_idx)
         if not self._control.corpus.is_indexed:
             return self._control.dataset.get_estimated_seq_length(seq_idx)
-        place = self.corpus.places(self._control.name, np.array([corpus_idx]))[0]
-        return sort_lengths_of(self._control)[place].item()  # type: ignore[no-any-return]
+        own_idx = self.corpus.part_indices(self._control.name, np.array([corpus_idx]))[0]
+        return sort_lengths_of(self._control)[own_idx].item()  # type: ignore[no-any-return]
 
     def have_get_corpus_seq(self) -> bool:
         """Whether all sub-datasets have it."""
@@ -353,8 +353,8 @@ class MetaDataset(LaidOutByParts):
         check_indices([corpus_seq_idx], len(self.corpus.index), f"dataset {self.name!r}")
         found = {}
         for part in self._read_parts:
-            place = int(self.corpus.places(part.name, np.array([corpus_seq_idx]))[0])
-            seq = part.dataset.get_corpus_seq(place)
+            own_idx = int(self.corpus.part_indices(part.name, np.array([corpus_seq_idx]))[0])
+            seq = part.dataset.get_corpus_seq(own_idx)
             found.update({key: seq.features[own] for key, own in part.keys.items()})
         features = {key: found[key] for key in self.get_data_keys()}
         tag = self.corpus.index.tags[corpus_seq_idx]

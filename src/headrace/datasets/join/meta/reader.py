@@ -75,7 +75,7 @@ class MetaReader(PartsReader):
         wanted, name = self._wanted, side.reader.name
         if side.knows_corpus:
             counted = wanted.occurrences if side.draws else None
-            share = ReadRequest.of(wanted.epoch, self._corpus.places(name, wanted.indices), counted, wanted.first)
+            share = ReadRequest.of(wanted.epoch, self._corpus.part_indices(name, wanted.indices), counted, wanted.first)
         else:
             tags = self._corpus.tags(name, wanted.indices)
             share = ReadRequest(wanted.epoch, RangeOrder(range(len(tags))), None, wanted.first, tags)

@@ -48,7 +48,7 @@ class Layout:
         Raises:
             TransformError: They are not as they should be.
         """
-        place = f"sequence {tag!r}, {where}"
+        location = f"sequence {tag!r}, {where}"
         found = {
             key: value
             for key, value in result.items()
@@ -58,17 +58,17 @@ class Layout:
         if not is_whole:
             raise TransformError(
                 f"the function made the data keys {sorted(map(str, found))}, and not {sorted(self.specs)}",
-                where=place,
+                where=location,
                 fix="make those that map_outputs says" if self.is_declared else "give map_outputs where they change",
             )
-        return {key: self._checked(key, found[key], place) for key in self.specs}
+        return {key: self._checked(key, found[key], location) for key in self.specs}
 
-    def _checked(self, key: str, array: Any, place: str) -> NDArray[Any]:
+    def _checked(self, key: str, array: Any, location: str) -> NDArray[Any]:
         spec = self.specs[key]
         if not isinstance(array, np.ndarray):
             raise TransformError(
                 f"the function made a {type(array).__name__} for {key!r}, not a NumPy array",
-                where=place,
+                where=location,
                 fix="wrap it with numpy.asarray",
             )
         if key in self.any_dtype:
@@ -78,7 +78,7 @@ class Layout:
             source = "map_outputs" if self.is_declared else "the inner dataset"
             raise TransformError(
                 f"{key!r} is not what {source} says: {wrong}",
-                where=place,
+                where=location,
                 fix="correct the function, or say in map_outputs what it makes",
             )
         return array

@@ -74,9 +74,9 @@ class MapStream:
             num_read = f"{inputs.num_seqs}, and more follow" if is_early else str(inputs.num_seqs)
             raise wrong_count(f"{num_seqs} came out of {num_read}")
 
-    def _checked(self, data: Any, place: int, where: str, frac_before: float) -> DatasetSeq:
+    def _checked(self, data: Any, seq_idx: int, where: str, frac_before: float) -> DatasetSeq:
         result = plain_seq(data)
-        tag = str(result.get("seq_tag", f"seq-{place}"))
+        tag = str(result.get("seq_tag", f"seq-{seq_idx}"))
         features = arrays_of(result, self.layout, tag, where)
         frac = frac_of(result, tag, where)
         if frac is not None and frac < frac_before:
@@ -85,7 +85,7 @@ class MapStream:
                 where=f"sequence {tag!r}",
                 fix="give it in the order in which it came in, as LaplaceOrdering does, or leave it out",
             )
-        return DatasetSeq.made_of(place, features, tag, frac, None)
+        return DatasetSeq.made_of(seq_idx, features, tag, frac, None)
 
 
 class _Inputs(Iterator[dict[str, Any]]):

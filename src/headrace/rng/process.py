@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.random import MT19937
 
-from .rng import derive_seed
+from .keyed import derive_seed
 
 GlobalsState = tuple[Any, ...]
 
