@@ -338,9 +338,8 @@ def test_an_agent_that_lies_is_given_up(lie: bytes, words: str) -> None:
                     pass
 
     executor = connected(max_bytes=1 << 20)
-    with Engine(
-        Job(lambda info: abs), num_workers=1, executor=executor, options=EngineOptions(on_death=Raising())
-    ) as e:
+    options = EngineOptions(on_death=Raising())
+    with Engine(Job(lambda info: abs), num_workers=1, executor=executor, options=options) as engine:
         thread = threading.Thread(target=be_agent, args=(port_of(executor),))
         thread.start()
         with pytest.raises(WorkerDiedError, match=words):

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from ..events import Done, Failed, Ready, SetupFailed, StreamEnded
-from ..failure import Failure
+from ..user.failure import Failure
 from .results import InlineArray, InlineResult, SlotResult
 
 

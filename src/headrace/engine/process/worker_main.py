@@ -33,10 +33,10 @@ from headrace.errors import CacheError
 
 from ..codec.codec import encode
 from ..events import Done, Failed, Ready, SetupFailed, ValueResult, WorkerEvent
-from ..failure import Failure
 from ..memory.arena import ArenaWriter
 from ..memory.rings import WorkerRings
 from ..memory.slot import SlotWriter, open_slot
+from ..user.failure import Failure
 from ..user.job import Job, Mode
 from ..user.ship import take_formats, unship
 from ..user.worker_info import set_process_scope

@@ -22,11 +22,11 @@ import msgspec
 from headrace.errors import CacheError, ConfigError, HeadraceError
 
 from ..events import Beat, Done, Event, Exited, Failed
-from ..failure import Failure
 from ..process.executor import ProcessExecutor
 from ..process.messages import Begin, Cancel, Submit
 from ..process.results import SlotResult
 from ..process.worker_config import Shipment
+from ..user.failure import Failure
 from ..user.ship import Parcel
 from .handshake import GREETING_BYTES, PROOF_BYTES, check_trainer, introduce, respond, take_secret
 from .listener import split_address
@@ -158,11 +158,11 @@ def _serve(sock: socket.socket, secret: bytes, seat: int) -> bool:
 
 def _shake_hands(sock: socket.socket, secret: bytes) -> None:
     """Show that this agent knows the secret, and see that the other side does: as long as a busy trainer takes."""
-    greeting = _read(sock, GREETING_BYTES)
+    greeting = bytes(_read(sock, GREETING_BYTES))
     response = respond(secret, greeting)
     sock.sendall(response)
     try:
-        proof = _read(sock, PROOF_BYTES)
+        proof = bytes(_read(sock, PROOF_BYTES))
     except (_TrainerGone, ConnectionResetError):
         raise WireError(
             "the trainer has closed the connection before it had shown that it knows the secret",
@@ -180,13 +180,13 @@ def _wait_for_job(sock: socket.socket, seat: int) -> tuple[Welcome, list[memoryv
         raise ConfigError(answer.what, where=socket.gethostname(), fix=answer.fix or None)
     if sum(answer.buffer_bytes) != num_value_bytes:
         raise WireError("the job does not have the length of its parts")
-    return answer, [memoryview(_read(sock, size)) for size in answer.buffer_bytes]
+    return answer, [_read(sock, size) for size in answer.buffer_bytes]
 
 
-def _read(sock: socket.socket, num_bytes: int) -> bytearray:
+def _read(sock: socket.socket, num_bytes: int) -> memoryview:
     """Return exactly so many bytes."""
-    data = bytearray(num_bytes)
-    rest = memoryview(data)
+    data = memoryview(bytearray(num_bytes))
+    rest = data
     while rest:
         received = sock.recv_into(rest)
         if not received:
@@ -266,7 +266,7 @@ class _Session:
                     self._sent_bytes += cost
                     result = event.result
                     event = msgspec.structs.replace(event, result=RemoteResult(result.header, result.num_bytes))
-                    values.append(memoryview(result.take_bytes()))
+                    values.append(result.take_bytes().data)
                 elif type(event) is Exited:
                     event = HasEnded(event.cause, event.item, event.advice)  # type: ignore[assignment]
                 messages.append(event)
@@ -303,7 +303,7 @@ class _Session:
                 raise _TrainerGone
             self._incoming += data
             while len(self._incoming) >= HEAD.size:
-                num_bytes, _ = split_head(self._incoming[: HEAD.size])
+                num_bytes, _ = split_head(bytes(self._incoming[: HEAD.size]))
                 end = HEAD.size + num_bytes
                 if len(self._incoming) < end:
                     break
@@ -347,6 +347,7 @@ class _Session:
         self._drop(list(self._held))
 
     def _drop(self, events: Sequence[Event]) -> None:
+        self._said_waiting_at = -1
         dropped = set(map(id, events))
         self._held = deque(event for event in self._held if id(event) not in dropped)
         for event in events:
@@ -364,6 +365,7 @@ class _Session:
             fix="drop results sooner or copy what is kept of them, or raise max_bytes",
         )
         done.result.discard()
+        self._said_waiting_at = -1  # the next result may have to wait as well, and nothing was freed
         failure = Failure.of(error, ends_stream=True)
         self._held[0] = Failed(done.worker_idx, done.ticket, failure, done.run_id)
         self._pass_on()

@@ -85,6 +85,10 @@ class ReceiveMemory:
             self._fd = -1
         self._reader.close()
 
+    def __del__(self) -> None:
+        if getattr(self, "_fd", -1) >= 0:
+            self.close()
+
     def _make_slot(self, capacity: int) -> int:
         """Return a new slot; others give memory back if there would be too much."""
         while self._total_bytes + capacity > self._limit and self._give_back():

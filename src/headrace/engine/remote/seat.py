@@ -14,9 +14,9 @@ import msgspec
 
 from headrace.errors import ConfigError
 
-from ..events import Beat, Done, Event, Exited, Failed, Ready, SetupFailed, StreamEnded
-from ..failure import Failure
+from ..events import Beat, Done, Event, Exited, Failed, SetupFailed
 from ..process.messages import Begin
+from ..user.failure import Failure
 from .launcher import Invitation, Launched, Launcher
 from .link import AgentLink
 from .memory import ReceiveMemory
@@ -163,7 +163,6 @@ class Seat:
         launched, self._launched = self._launched, None
         if launched is not None:
             launched.disown()
-        self.memory.close()
 
     # --- messages ---
 
@@ -243,10 +242,10 @@ class Seat:
 
     def _take(self, message: FromAgent, waited: float) -> Event | None:
         """Return the event that a message tells, if it tells one."""
-        if type(message) is Restarted:
+        if isinstance(message, Restarted):
             self._num_restarts -= 1
             return None
-        if type(message) is Stack:
+        if isinstance(message, Stack):
             self.stack = message.text or ""
             return None
         if self._num_restarts:
@@ -269,8 +268,7 @@ class Seat:
                     return None
                 self.has_exited = True
                 return Exited(self.worker_idx, f"on {self._host} {cause}", item, advice)
-            case Ready() | StreamEnded():
-                return message
+        return message
 
     def _on_host(self, failure: Failure) -> Failure:
         return failure.on_host(self._host)
@@ -290,6 +288,8 @@ class Seat:
             now: On the clock of the system.
             was_heard: Whether there is something to be read from it now.
         """
+        if self.link is not None and self.link.lost is not None:  # found out when something was sent
+            self.lose(now, self.link.lost)
         if self.link is not None:
             if self._heard_at == 0.0 or was_heard or (self._is_new and self.link.num_sent != self._num_sent):
                 self._heard_at = now
@@ -311,14 +311,14 @@ class Seat:
             if ending is None and is_waiting:
                 return None
             cause = f"on {self._host} was lost with its connection: {why}"
-            return self._exit(f"{cause}; its agent {ending}" if ending is not None else cause)
+            return self._report_exit(f"{cause}; its agent {ending}" if ending is not None else cause)
         if ending is not None:
-            return self._exit(f"has an agent, {self._launched_where()}, that {ending} before it had connected")
+            return self._report_exit(f"has an agent, {self._launched_where()}, that {ending} before it had connected")
         return None
 
     def _launched_where(self) -> str:
         return "" if self._launched is None else self._launched.where
 
-    def _exit(self, cause: str) -> Exited:
+    def _report_exit(self, cause: str) -> Exited:
         self.has_exited = True
         return Exited(self.worker_idx, cause)

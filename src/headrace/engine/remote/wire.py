@@ -20,9 +20,9 @@ from headrace.errors import HeadraceError
 
 from ..codec.codec import decode
 from ..events import Done, Failed, Ready, SetupFailed, StreamEnded
-from ..failure import Failure
 from ..process.messages import Begin, Cancel, Message, Submit
 from ..process.results import InlineArray, InlineResult
+from ..user.failure import Failure
 from ..user.worker_info import CurrentItem
 
 HEAD = struct.Struct("<IQ")

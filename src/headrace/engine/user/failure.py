@@ -14,7 +14,7 @@ import cloudpickle
 
 from headrace.errors import TransformError, takes_note
 
-from .user.worker_info import CurrentItem
+from .worker_info import CurrentItem
 
 
 class Failure:
